@@ -1,0 +1,192 @@
+//! From the bytes of a call to typed arguments, or to the error that the caller reads.
+
+use crate::{Error, Span, Unit};
+
+/// An integer argument: its name in the synopsis and the values it may have on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The argument's name in the command's synopsis.
+    pub name: &'static str,
+    /// The smallest value it may have.
+    pub min: i64,
+    /// The largest value it may have.
+    pub max: i64,
+}
+
+/// The optional quantity of nearly every command; 1 when the call names none.
+pub const QUANTITY: Range = Range {
+    name: "quantity",
+    min: 0,
+    max: i64::MAX,
+};
+
+impl Range {
+    /// The integer in `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when `bytes` are no integer or the integer is outside the range.
+    pub fn parse(&self, bytes: &[u8]) -> Result<i64, Error> {
+        match parse_integer(bytes) {
+            Some(value) if (self.min..=self.max).contains(&value) => Ok(value),
+            _ => Err(self.error()),
+        }
+    }
+
+    /// The error that names this argument and its range.
+    pub const fn error(&self) -> Error {
+        Error::OutOfRange {
+            name: self.name,
+            min: self.min,
+            max: self.max,
+        }
+    }
+
+    /// The same argument with a smaller largest value, as its neighbours in the call demand.
+    #[must_use]
+    pub const fn up_to(self, max: i64) -> Self {
+        Self { max, ..self }
+    }
+}
+
+/// The integer that `bytes` spell, as strictly as the server's own commands read one.
+///
+/// An optional minus sign and decimal digits without leading zeros, from -2^63 to 2^63 - 1; nothing else, no blanks,
+/// no plus sign. `None` for everything else.
+///
+/// Cost: one pass, at most 20 bytes are looked at.
+pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
+    let (negative, digits) = match bytes {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    match digits {
+        [b'0'] if !negative => return Some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        _ => return None,
+    }
+    let mut magnitude: u64 = 0;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        // 19 digits stay below 2^64: wrapping cannot happen, and costs less than a check on each digit.
+        magnitude = magnitude.wrapping_mul(10).wrapping_add(u64::from(digit));
+    }
+    if negative {
+        0_i64.checked_sub_unsigned(magnitude)
+    } else {
+        i64::try_from(magnitude).ok()
+    }
+}
+
+/// A word that a command may know behind its positional arguments, beside the unit of time that all of them know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keyword {
+    /// `SATURATE`: take what fits.
+    Saturate,
+    /// `PREPAY`: let the next caller wait for this call's cost.
+    Prepay,
+    /// `MAXWAIT wait`: refuse a longer wait.
+    MaxWait,
+    /// `QUANTITY n`, where the quantity is not positional.
+    Quantity,
+}
+
+/// What stands behind the positional arguments: the quantity and the options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// What to take, 1 when the call names nothing.
+    pub quantity: i64,
+    /// The unit of every time in the call and in its reply.
+    pub unit: Unit,
+    /// `SATURATE` was given.
+    pub saturate: bool,
+    /// `PREPAY` was given.
+    pub prepay: bool,
+    /// The longest acceptable wait, in units.
+    max_wait: Option<i64>,
+}
+
+const MAX_WAIT: Range = Range {
+    name: "MAXWAIT",
+    min: 0,
+    max: i64::MAX,
+};
+
+impl Tail {
+    /// Reads `[quantity] [options in any order]`, where a command with the keyword [`Keyword::Quantity`] has no
+    /// positional quantity.
+    ///
+    /// Keywords are read in upper and lower case.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] naming the quantity or the option whose number is wrong; [`Error::Syntax`] for a word
+    /// that is not in `known`, is given twice, or lacks its value.
+    pub fn parse<'a>(args: impl IntoIterator<Item = &'a [u8]>, known: &[Keyword]) -> Result<Self, Error> {
+        let mut args = args.into_iter().peekable();
+        let (mut quantity, mut unit, mut max_wait) = (None, None, None);
+        let (mut saturate, mut prepay) = (false, false);
+
+        let is_option = |word: &&[u8]| Unit::parse(word).is_some() || Keyword::parse(word, known).is_some();
+        if !known.contains(&Keyword::Quantity)
+            && let Some(word) = args.next_if(|word| !is_option(word))
+        {
+            quantity = Some(QUANTITY.parse(word)?);
+        }
+        while let Some(word) = args.next() {
+            if let Some(named) = Unit::parse(word) {
+                once(&mut unit, named)?;
+                continue;
+            }
+            let mut value = |range: &Range| range.parse(args.next().ok_or(Error::Syntax)?);
+            match Keyword::parse(word, known).ok_or(Error::Syntax)? {
+                Keyword::Saturate => once_flag(&mut saturate)?,
+                Keyword::Prepay => once_flag(&mut prepay)?,
+                Keyword::MaxWait => once(&mut max_wait, value(&MAX_WAIT)?)?,
+                Keyword::Quantity => once(&mut quantity, value(&QUANTITY)?)?,
+            }
+        }
+        let (quantity, unit) = (quantity.unwrap_or(1), unit.unwrap_or_default());
+        Ok(Self {
+            quantity,
+            unit,
+            saturate,
+            prepay,
+            max_wait,
+        })
+    }
+}
+
+impl Keyword {
+    fn parse(word: &[u8], known: &[Self]) -> Option<Self> {
+        known
+            .iter()
+            .copied()
+            .find(|keyword| word.eq_ignore_ascii_case(keyword.token()))
+    }
+
+    const fn token(self) -> &'static [u8] {
+        match self {
+            Self::Saturate => b"SATURATE",
+            Self::Prepay => b"PREPAY",
+            Self::MaxWait => b"MAXWAIT",
+            Self::Quantity => b"QUANTITY",
+        }
+    }
+}
+
+fn once<T>(place: &mut Option<T>, value: T) -> Result<(), Error> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Error::Syntax),
+    }
+}
+
+fn once_flag(place: &mut bool) -> Result<(), Error> {
+    if core::mem::replace(place, true) {
+        Err(Error::Syntax)
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! What can be wrong with a call, in the words that the caller reads.
+
+use core::fmt;
+
+/// Why a call was not decided. [`Display`](fmt::Display) gives the reply's text, with Redis' error code in front.
+///
+/// No text repeats bytes of the client: they may be anything, and a line break in an error would break the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Too many arguments, or an option that is unknown or given twice.
+    Syntax,
+    /// An argument that is not an integer, or lies outside what it may be on its own or beside the others.
+    OutOfRange {
+        /// The argument's name in the command's synopsis.
+        name: &'static str,
+        /// The smallest value it may have.
+        min: i64,
+        /// The largest value it may have in this call.
+        max: i64,
+    },
+    /// The new state would lie past the last instant that the state can hold.
+    BeyondTime,
+    /// The key holds a value of another type.
+    WrongType,
+    /// The key holds a value of the right type that no limiter of this kind has written.
+    Foreign {
+        /// What the key should hold.
+        expected: &'static str,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Syntax => f.write_str("ERR syntax error"),
+            Self::OutOfRange { name, min, max } => {
+                write!(f, "ERR {name} must be an integer from {min} to {max}")
+            }
+            Self::BeyondTime => f.write_str(
+                "ERR quantity is out of range: the state would reach past the year 2262, the end of 64-bit nanoseconds",
+            ),
+            Self::WrongType => {
+                f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
+            }
+            Self::Foreign { expected } => {
+                write!(f, "ERR the key does not hold this limiter's state: expected {expected}")
+            }
+        }
+    }
+}

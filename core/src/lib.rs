@@ -1,0 +1,20 @@
+//! The rate-limiting algorithms of redis-cell, free of Redis.
+//!
+//! Nothing here has a clock, does I/O, allocates in a decision or can panic: the caller brings the instant and
+//! the stored state, and gets back a [`Decision`] that says what to answer and what, if anything, to store.
+//! Every algorithm is a file of its own whose functions have the same shape:
+//!
+//! ```text
+//! (stored state, limit, now, what is asked) -> Result<Decision<state>, Error>
+//! ```
+
+mod args;
+mod decision;
+mod error;
+pub mod gcra;
+mod time;
+
+pub use args::{Keyword, QUANTITY, Range, Tail, parse_integer};
+pub use decision::{Answer, Change, Decision, Reply, Retry};
+pub use error::Error;
+pub use time::{Instant, Span, Unit};

@@ -1,0 +1,104 @@
+//! The functions of the server's module API that this module calls.
+//!
+//! The server hands them out by name when the module loads; what it does not know stays null. They are looked up once:
+//! a missing required one refuses the load, a missing optional one selects another way of doing the same.
+
+use core::ffi::{c_char, c_int, c_long, c_longlong};
+use std::sync::OnceLock;
+
+use redis_module::raw::{
+    self, RedisModuleCallReply, RedisModuleCmdFunc, RedisModuleCtx, RedisModuleKey, RedisModuleString,
+    mstime_t,
+};
+
+/// Declares the struct of function pointers and its lookup from one list.
+macro_rules! api {
+    (
+        required { $($field:ident = $symbol:ident: $type:ty,)* }
+        optional { $($maybe:ident = $maybe_symbol:ident: $maybe_type:ty,)* }
+    ) => {
+        /// Pointers to the server's functions, checked to be there.
+        pub struct Api {
+            $(pub $field: $type,)*
+            $(pub $maybe: Option<$maybe_type>,)*
+        }
+
+        impl Api {
+            /// Copies the pointers that the server has just handed out.
+            ///
+            /// The error is the name of a required function that the server lacks.
+            fn resolve() -> Result<Self, &'static str> {
+                // SAFETY: these statics are written by RedisModule_Init alone, which has returned, on this very
+                // thread; they are copied, no reference to them is made.
+                unsafe {
+                    Ok(Self {
+                        $($field: raw::$symbol.ok_or(stringify!($symbol))?,)*
+                        $($maybe: raw::$maybe_symbol,)*
+                    })
+                }
+            }
+        }
+    };
+}
+
+type Ctx = *mut RedisModuleCtx;
+type KeyPtr = *mut RedisModuleKey;
+type Str = *mut RedisModuleString;
+type Text = *const c_char;
+
+api! {
+    required {
+        create_command = RedisModule_CreateCommand:
+            unsafe extern "C" fn(Ctx, Text, RedisModuleCmdFunc, Text, c_int, c_int, c_int) -> c_int,
+        set_module_options = RedisModule_SetModuleOptions: unsafe extern "C" fn(Ctx, c_int),
+        log = RedisModule_Log: unsafe extern "C" fn(Ctx, Text, Text, ...),
+
+        string_ptr_len = RedisModule_StringPtrLen:
+            unsafe extern "C" fn(*const RedisModuleString, *mut usize) -> Text,
+        wrong_arity = RedisModule_WrongArity: unsafe extern "C" fn(Ctx) -> c_int,
+        reply_with_array = RedisModule_ReplyWithArray: unsafe extern "C" fn(Ctx, c_long) -> c_int,
+        reply_with_long_long = RedisModule_ReplyWithLongLong:
+            unsafe extern "C" fn(Ctx, c_longlong) -> c_int,
+        reply_with_error = RedisModule_ReplyWithError: unsafe extern "C" fn(Ctx, Text) -> c_int,
+
+        open_key = RedisModule_OpenKey: unsafe extern "C" fn(Ctx, Str, c_int) -> KeyPtr,
+        close_key = RedisModule_CloseKey: unsafe extern "C" fn(KeyPtr),
+        key_type = RedisModule_KeyType: unsafe extern "C" fn(KeyPtr) -> c_int,
+        delete_key = RedisModule_DeleteKey: unsafe extern "C" fn(KeyPtr) -> c_int,
+        get_expire = RedisModule_GetExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
+        string_dma = RedisModule_StringDMA:
+            unsafe extern "C" fn(KeyPtr, *mut usize, c_int) -> *mut c_char,
+        string_truncate = RedisModule_StringTruncate: unsafe extern "C" fn(KeyPtr, usize) -> c_int,
+
+        signal_modified_key = RedisModule_SignalModifiedKey: unsafe extern "C" fn(Ctx, Str) -> c_int,
+        notify_keyspace_event = RedisModule_NotifyKeyspaceEvent:
+            unsafe extern "C" fn(Ctx, c_int, Text, Str) -> c_int,
+        replicate = RedisModule_Replicate: unsafe extern "C" fn(Ctx, Text, Text, ...) -> c_int,
+        call = RedisModule_Call:
+            unsafe extern "C" fn(Ctx, Text, Text, ...) -> *mut RedisModuleCallReply,
+        free_call_reply = RedisModule_FreeCallReply: unsafe extern "C" fn(*mut RedisModuleCallReply),
+    }
+    optional {
+        // Both from Redis 6.2.8 and 7.0.5 on. Without them expiries are read as time to live and set by PEXPIREAT.
+        get_abs_expire = RedisModule_GetAbsExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
+        set_abs_expire = RedisModule_SetAbsExpire: unsafe extern "C" fn(KeyPtr, mstime_t) -> c_int,
+    }
+}
+
+static API: OnceLock<Api> = OnceLock::new();
+
+/// Looks the functions up, after the server has handed them out.
+///
+/// The error is the name of a required function that the server lacks.
+pub fn resolve() -> Result<&'static Api, &'static str> {
+    if API.get().is_none() {
+        // A second load of the same file finds the same server and the same pointers.
+        let _ = API.set(Api::resolve()?);
+    }
+    get().ok_or("RedisModule_GetApi")
+}
+
+/// The functions, or `None` before the module has been loaded.
+pub fn get() -> Option<&'static Api> {
+    API.get()
+}

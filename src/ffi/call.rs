@@ -1,0 +1,120 @@
+//! One call of a command: its arguments, its reply, its log lines.
+
+use core::ffi::{CStr, c_int};
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::slice;
+
+use redis_cell_core::{Error, Reply};
+use redis_module::raw::{RedisModuleCtx, RedisModuleString};
+
+use super::api::Api;
+
+/// A call in progress. Copies stand for the same call.
+#[derive(Clone, Copy)]
+pub struct Call<'c> {
+    pub(super) api: &'static Api,
+    pub(super) ctx: NonNull<RedisModuleCtx>,
+    args: &'c [Arg<'c>],
+}
+
+/// An argument: the server's own string, valid while the call is.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Arg<'c> {
+    pub(super) ptr: NonNull<RedisModuleString>,
+    call: PhantomData<&'c RedisModuleString>,
+}
+
+impl<'c> Call<'c> {
+    /// Wraps what the server passes to a command.
+    ///
+    /// `None` when the server passes no context or no arguments, which it never does.
+    ///
+    /// # Safety
+    /// - `ctx` is null or valid during `'c`
+    /// - `argv` is null or points to `argc` valid strings that stay as they are during `'c`
+    pub(super) unsafe fn new(
+        api: &'static Api,
+        ctx: *mut RedisModuleCtx,
+        argv: *mut *mut RedisModuleString,
+        argc: c_int,
+    ) -> Option<Self> {
+        let (ctx, argv) = (NonNull::new(ctx)?, NonNull::new(argv)?);
+        let argc = usize::try_from(argc).ok()?;
+        // SAFETY: the caller vouches for `argc` valid strings during 'c; Arg has the layout of a pointer to one.
+        let args = unsafe { slice::from_raw_parts(argv.as_ptr().cast::<Arg<'c>>(), argc) };
+        Some(Self { api, ctx, args })
+    }
+
+    /// How many words the call has, its name included.
+    pub fn len(&self) -> usize {
+        self.args.len()
+    }
+
+    /// The first `N` arguments behind the command's name.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] when there are fewer, which the arity in the command's table row has excluded.
+    pub fn positional<const N: usize>(&self) -> Result<[Arg<'c>; N], Error> {
+        self.args
+            .get(1..)
+            .and_then(<[_]>::first_chunk)
+            .copied()
+            .ok_or(Error::Syntax)
+    }
+
+    /// The bytes of the arguments from the `from`th on, the command's name being the 0th.
+    pub fn rest(&self, from: usize) -> impl Iterator<Item = &'c [u8]> + use<'c> {
+        let api = self.api;
+        self.args
+            .get(from..)
+            .unwrap_or_default()
+            .iter()
+            .map(move |arg| bytes(api, *arg))
+    }
+
+    /// The bytes of an argument.
+    pub fn bytes(&self, arg: Arg<'c>) -> &'c [u8] {
+        bytes(self.api, arg)
+    }
+
+    /// Answers the integers of a limiter.
+    pub fn reply(&self, reply: &Reply) {
+        let (api, ctx) = (self.api, self.ctx.as_ptr());
+        let len = if reply.taken.is_some() { 6 } else { 5 };
+        // SAFETY: `ctx` is this call's, and exactly `len` elements follow the array's head.
+        unsafe {
+            (api.reply_with_array)(ctx, len);
+            for integer in reply.five.iter().chain(&reply.taken) {
+                (api.reply_with_long_long)(ctx, *integer);
+            }
+        }
+    }
+
+    /// Answers that the number of arguments is wrong, in the server's words.
+    pub fn reply_wrong_arity(&self) {
+        // SAFETY: `ctx` is this call's.
+        unsafe { (self.api.wrong_arity)(self.ctx.as_ptr()) };
+    }
+
+    /// Answers an error. `text` starts with the error's code.
+    pub fn reply_error(&self, text: &CStr) {
+        // SAFETY: `ctx` is this call's; the server copies the text.
+        unsafe { (self.api.reply_with_error)(self.ctx.as_ptr(), text.as_ptr()) };
+    }
+}
+
+fn bytes<'c>(api: &'static Api, arg: Arg<'c>) -> &'c [u8] {
+    let mut len = 0;
+    // SAFETY: `arg` is a valid string during 'c, and the server keeps its bytes in place for as long.
+    unsafe {
+        let start = (api.string_ptr_len)(arg.ptr.as_ptr(), &raw mut len);
+        // A string always has a buffer, even an empty one.
+        if start.is_null() {
+            &[]
+        } else {
+            slice::from_raw_parts(start.cast::<u8>(), len)
+        }
+    }
+}

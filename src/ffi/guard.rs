@@ -1,0 +1,33 @@
+//! What happens if the impossible does: a panic becomes an error reply and a log line.
+//!
+//! A panic that reaches `extern "C"` aborts the process, which here is somebody's database. Nothing in this module can
+//! panic by the lints in the manifest; this is the net below them.
+
+use core::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
+
+thread_local! {
+    /// What the last panic on this thread said.
+    static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps the text of panics for the server's log, instead of printing it to the server's standard error.
+pub fn install() {
+    panic::set_hook(Box::new(|info| {
+        let text = info.to_string();
+        LAST_PANIC.with(|last| {
+            if let Ok(mut last) = last.try_borrow_mut() {
+                *last = Some(text);
+            }
+        });
+    }));
+}
+
+/// Runs `work`; the error is the text of the panic that ended it.
+pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    // Whatever `work` leaves behind is the server's, which has no notion of unwinding, or dropped on the way.
+    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        let last = LAST_PANIC.with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
+        last.unwrap_or_else(|| String::from("panic"))
+    })
+}

@@ -1,0 +1,242 @@
+//! A key, opened once: what it holds, and the ways of replacing that.
+//!
+//! Every write here is a whole one: value, expiry, the server's own bookkeeping (WATCH, client tracking, keyspace
+//! events), and the effect for replicas and the AOF.
+
+use core::cell::Cell;
+use core::ffi::{CStr, c_int};
+use core::ptr::{self, NonNull};
+use core::slice;
+
+use redis_cell_core::Instant;
+use redis_module::raw::{self, RedisModuleKey};
+
+use super::call::{Arg, Call};
+use super::clock;
+
+/// What a command may do to the key that it opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Look at it; runs on replicas.
+    Read,
+    /// Replace what it holds.
+    Write,
+}
+
+/// What a key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing: there is no such key.
+    Empty,
+    /// A string.
+    String,
+    /// Anything else.
+    Other,
+}
+
+/// An open key. It is closed when dropped.
+pub struct Key<'c> {
+    call: Call<'c>,
+    name: Arg<'c>,
+    access: Access,
+    /// Null when a key that is opened for reading does not exist.
+    ptr: *mut RedisModuleKey,
+    /// Where the server keeps the string's bytes, once asked for.
+    string: Cell<Option<(NonNull<u8>, usize)>>,
+}
+
+impl<'c> Key<'c> {
+    /// Opens the key called `name`.
+    ///
+    /// Opening for writing changes nothing and tells nobody: the module has asked the server not to take every such
+    /// key for modified (see [`load`](super::load)).
+    pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Self {
+        // SAFETY: `call` and `name` are those of the call in progress.
+        let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
+        Self {
+            call,
+            name,
+            access,
+            ptr,
+            string: Cell::new(None),
+        }
+    }
+
+    /// What the key holds.
+    pub fn kind(&self) -> Kind {
+        if self.ptr.is_null() {
+            return Kind::Empty;
+        }
+        // SAFETY: `ptr` is not null, so it is the open key.
+        match unsafe { (self.call.api.key_type)(self.ptr) }.try_into() {
+            Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Kind::Empty,
+            Ok(raw::REDISMODULE_KEYTYPE_STRING) => Kind::String,
+            _ => Kind::Other,
+        }
+    }
+
+    /// When the key expires, to the millisecond of the wall clock; `None` when it never does.
+    pub fn expiry(&self) -> Option<Instant> {
+        if self.ptr.is_null() {
+            return None;
+        }
+        let millis = match self.call.api.get_abs_expire {
+            // SAFETY: `ptr` is not null, so it is the open key.
+            Some(get_abs_expire) => u64::try_from(unsafe { get_abs_expire(self.ptr) }).ok()?,
+            None => clock::between_ticks(|now| {
+                // SAFETY: `ptr` is not null, so it is the open key.
+                let left = unsafe { (self.call.api.get_expire)(self.ptr) };
+                u64::try_from(left).ok().map(|left| now.saturating_add(left))
+            })?,
+        };
+        Some(Instant::saturating_from_nanos(millis.saturating_mul(1_000_000)))
+    }
+
+    /// The bytes of the string that the key holds; empty when it holds none.
+    pub fn string(&self) -> &[u8] {
+        match self.string_in_place() {
+            // SAFETY: the server keeps `len` bytes there until the key is written to, for which `self` is consumed.
+            Some((start, len)) => unsafe { slice::from_raw_parts(start.as_ptr(), len) },
+            None => &[],
+        }
+    }
+
+    fn string_in_place(&self) -> Option<(NonNull<u8>, usize)> {
+        if self.string.get().is_none() && self.kind() == Kind::String {
+            let mut len = 0;
+            // SAFETY: `ptr` is open, in this mode, on a string.
+            let start = unsafe { (self.call.api.string_dma)(self.ptr, &raw mut len, self.access.mode()) };
+            self.string
+                .set(NonNull::new(start.cast()).map(|start| (start, len)));
+        }
+        self.string.get()
+    }
+
+    /// Makes the key hold `value` until the millisecond `expire_at` of the Unix time.
+    ///
+    /// Replicas and the AOF get the same value and the same expiry.
+    pub fn set_string(mut self, value: &[u8], expire_at: i64) {
+        // In place, because the server's way of setting a string anew costs as much as all the rest together.
+        if self.overwrite_string(value, expire_at) {
+            self.announce(raw::REDISMODULE_NOTIFY_STRING, c"set");
+            self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
+            let (call, name) = (self.call, self.name);
+            drop(self);
+            // SAFETY: the format names a string of the call, a buffer with its length, a C string and a long long.
+            unsafe {
+                (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr());
+                (call.api.replicate)(
+                    call.ctx.as_ptr(),
+                    c"SET".as_ptr(),
+                    c"sbcl".as_ptr(),
+                    name.ptr.as_ptr(),
+                    value.as_ptr(),
+                    value.len(),
+                    c"PXAT".as_ptr(),
+                    expire_at,
+                );
+            }
+            return;
+        }
+        // A server without absolute expiries in the module API (before Redis 6.2.8) has no PXAT to replicate either;
+        // its own commands write and replicate the same in two steps.
+        let (call, name) = (self.call, self.name);
+        drop(self);
+        // SAFETY: the formats name a string of the call, a buffer with its length, and a long long.
+        unsafe {
+            let ctx = call.ctx.as_ptr();
+            let set = (call.api.call)(
+                ctx,
+                c"SET".as_ptr(),
+                c"!sb".as_ptr(),
+                name.ptr.as_ptr(),
+                value.as_ptr(),
+                value.len(),
+            );
+            let expire = (call.api.call)(
+                ctx,
+                c"PEXPIREAT".as_ptr(),
+                c"!sl".as_ptr(),
+                name.ptr.as_ptr(),
+                expire_at,
+            );
+            for reply in [set, expire] {
+                if !reply.is_null() {
+                    (call.api.free_call_reply)(reply);
+                }
+            }
+        }
+    }
+
+    /// Deletes the key.
+    pub fn delete(self) {
+        let (call, name) = (self.call, self.name);
+        // SAFETY: a key that is open for writing is not null, and one that is not is left alone by the server.
+        unsafe { (call.api.delete_key)(self.ptr) };
+        self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"del");
+        drop(self);
+        // SAFETY: the format names a string of the call.
+        unsafe {
+            (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr());
+            (call.api.replicate)(
+                call.ctx.as_ptr(),
+                c"DEL".as_ptr(),
+                c"s".as_ptr(),
+                name.ptr.as_ptr(),
+            );
+        }
+    }
+
+    /// Writes `value` over the bytes that the key holds; false, and nothing done, when the server has no way to.
+    fn overwrite_string(&mut self, value: &[u8], expire_at: i64) -> bool {
+        let (Access::Write, Some(set_abs_expire)) = (self.access, self.call.api.set_abs_expire) else {
+            return false;
+        };
+        if self.string_in_place().is_none_or(|(_, len)| len != value.len()) {
+            self.string.set(None);
+            // SAFETY: the key is open for writing and holds a string or nothing.
+            unsafe { (self.call.api.string_truncate)(self.ptr, value.len()) };
+        }
+        let Some((start, _)) = self.string_in_place().filter(|&(_, len)| len == value.len()) else {
+            return false;
+        };
+        // SAFETY: the server's buffer is `value.len()` long, as just checked, was asked for writing, and is not ours.
+        unsafe {
+            ptr::copy_nonoverlapping(value.as_ptr(), start.as_ptr(), value.len());
+            set_abs_expire(self.ptr, expire_at);
+        }
+        true
+    }
+
+    /// Tells those who listen to keyspace events.
+    fn announce(&self, class: c_int, event: &CStr) {
+        // SAFETY: the context and the name are those of the call in progress.
+        unsafe {
+            (self.call.api.notify_keyspace_event)(
+                self.call.ctx.as_ptr(),
+                class,
+                event.as_ptr(),
+                self.name.ptr.as_ptr(),
+            )
+        };
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        if !self.ptr.is_null() {
+            // SAFETY: `ptr` is not null, so it is the open key, and nobody else closes it.
+            unsafe { (self.call.api.close_key)(self.ptr) };
+        }
+    }
+}
+
+impl Access {
+    fn mode(self) -> c_int {
+        let mode = match self {
+            Self::Read => raw::REDISMODULE_READ,
+            Self::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
+        };
+        c_int::try_from(mode).unwrap_or_default()
+    }
+}
