@@ -156,6 +156,21 @@ impl Tail {
             max_wait,
         })
     }
+
+    /// The longest acceptable wait, `None` for any.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when it is longer than 292 years.
+    pub fn max_wait(&self) -> Result<Option<Span>, Error> {
+        let Some(units) = self.max_wait else {
+            return Ok(None);
+        };
+        let span = u64::try_from(units)
+            .ok()
+            .and_then(|units| Span::from_units(units, self.unit));
+        span.map(Some)
+            .ok_or_else(|| MAX_WAIT.up_to(self.unit.max()).error())
+    }
 }
 
 impl Keyword {
