@@ -64,9 +64,6 @@ impl State for gcra::Tat {
 
     fn save(&self, key: Key) {
         let mut digits = itoa::Buffer::new();
-        key.set_string(
-            digits.format(self.as_nanos()).as_bytes(),
-            self.as_millis_ceil().cast_signed(),
-        );
+        key.set_string(digits.format(self.as_nanos()).as_bytes(), self.as_millis_ceil().cast_signed());
     }
 }

@@ -14,11 +14,7 @@ pub struct Range {
 }
 
 /// The optional quantity of nearly every command; 1 when the call names none.
-pub const QUANTITY: Range = Range {
-    name: "quantity",
-    min: 0,
-    max: i64::MAX,
-};
+pub const QUANTITY: Range = Range { name: "quantity", min: 0, max: i64::MAX };
 
 impl Range {
     /// The integer in `bytes`.
@@ -34,11 +30,7 @@ impl Range {
 
     /// The error that names this argument and its range.
     pub const fn error(&self) -> Error {
-        Error::OutOfRange {
-            name: self.name,
-            min: self.min,
-            max: self.max,
-        }
+        Error::OutOfRange { name: self.name, min: self.min, max: self.max }
     }
 
     /// The same argument with a smaller largest value, as its neighbours in the call demand.
@@ -73,11 +65,7 @@ pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
         // 19 digits stay below 2^64: wrapping cannot happen, and costs less than a check on each digit.
         magnitude = magnitude.wrapping_mul(10).wrapping_add(u64::from(digit));
     }
-    if negative {
-        0_i64.checked_sub_unsigned(magnitude)
-    } else {
-        i64::try_from(magnitude).ok()
-    }
+    if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
 /// A word that a command may know behind its positional arguments, beside the unit of time that all of them know.
@@ -108,11 +96,7 @@ pub struct Tail {
     max_wait: Option<i64>,
 }
 
-const MAX_WAIT: Range = Range {
-    name: "MAXWAIT",
-    min: 0,
-    max: i64::MAX,
-};
+const MAX_WAIT: Range = Range { name: "MAXWAIT", min: 0, max: i64::MAX };
 
 impl Tail {
     /// Reads `[quantity] [options in any order]`, where a command with the keyword [`Keyword::Quantity`] has no
@@ -148,13 +132,7 @@ impl Tail {
             }
         }
         let (quantity, unit) = (quantity.unwrap_or(1), unit.unwrap_or_default());
-        Ok(Self {
-            quantity,
-            unit,
-            saturate,
-            prepay,
-            max_wait,
-        })
+        Ok(Self { quantity, unit, saturate, prepay, max_wait })
     }
 
     /// The longest acceptable wait, `None` for any.
@@ -165,20 +143,14 @@ impl Tail {
         let Some(units) = self.max_wait else {
             return Ok(None);
         };
-        let span = u64::try_from(units)
-            .ok()
-            .and_then(|units| Span::from_units(units, self.unit));
-        span.map(Some)
-            .ok_or_else(|| MAX_WAIT.up_to(self.unit.max()).error())
+        let span = u64::try_from(units).ok().and_then(|units| Span::from_units(units, self.unit));
+        span.map(Some).ok_or_else(|| MAX_WAIT.up_to(self.unit.max()).error())
     }
 }
 
 impl Keyword {
     fn parse(word: &[u8], known: &[Self]) -> Option<Self> {
-        known
-            .iter()
-            .copied()
-            .find(|keyword| word.eq_ignore_ascii_case(keyword.token()))
+        known.iter().copied().find(|keyword| word.eq_ignore_ascii_case(keyword.token()))
     }
 
     const fn token(self) -> &'static [u8] {
@@ -199,9 +171,5 @@ fn once<T>(place: &mut Option<T>, value: T) -> Result<(), Error> {
 }
 
 fn once_flag(place: &mut bool) -> Result<(), Error> {
-    if core::mem::replace(place, true) {
-        Err(Error::Syntax)
-    } else {
-        Ok(())
-    }
+    if core::mem::replace(place, true) { Err(Error::Syntax) } else { Ok(()) }
 }

@@ -82,25 +82,16 @@ impl Answer {
 impl<S> Decision<S> {
     /// A decision that leaves the state alone: a look, or a refusal.
     pub const fn keep(answer: Answer) -> Self {
-        Self {
-            answer,
-            change: Change::Keep,
-        }
+        Self { answer, change: Change::Keep }
     }
 
     /// A decision that replaces the state.
     pub const fn store(answer: Answer, state: S) -> Self {
-        Self {
-            answer,
-            change: Change::Store(state),
-        }
+        Self { answer, change: Change::Store(state) }
     }
 
     /// A decision that deletes the state.
     pub const fn delete(answer: Answer) -> Self {
-        Self {
-            answer,
-            change: Change::Delete,
-        }
+        Self { answer, change: Change::Delete }
     }
 }

@@ -28,23 +28,11 @@ use core::num::NonZeroU64;
 use crate::{Answer, Decision, Error, Instant, Range, Retry, Span, Unit, parse_integer};
 
 /// The first number of a limit: what may come at once on top of one unit.
-pub const MAX_BURST: Range = Range {
-    name: "max_burst",
-    min: 0,
-    max: i64::MAX - 1,
-};
+pub const MAX_BURST: Range = Range { name: "max_burst", min: 0, max: i64::MAX - 1 };
 /// The second number of a limit: units admitted per period in the long run.
-pub const COUNT: Range = Range {
-    name: "count",
-    min: 1,
-    max: i64::MAX,
-};
+pub const COUNT: Range = Range { name: "count", min: 1, max: i64::MAX };
 /// The third number of a limit: the period, in the unit of the call.
-pub const PERIOD: Range = Range {
-    name: "period",
-    min: 1,
-    max: i64::MAX,
-};
+pub const PERIOD: Range = Range { name: "period", min: 1, max: i64::MAX };
 
 /// A limit: `count` per `period` sustained, `max_burst` on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +60,7 @@ impl Limit {
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
     pub fn parse([max_burst, count, period]: [&[u8]; 3], unit: Unit) -> Result<Self, Error> {
-        Self::new(
-            MAX_BURST.parse(max_burst)?,
-            COUNT.parse(count)?,
-            PERIOD.parse(period)?,
-            unit,
-        )
+        Self::new(MAX_BURST.parse(max_burst)?, COUNT.parse(count)?, PERIOD.parse(period)?, unit)
     }
 
     /// The limit of `count` per `period` units of time, with `max_burst` on top.
@@ -90,27 +73,18 @@ impl Limit {
         let period = period.ok_or_else(|| PERIOD.up_to(unit.max()).error())?.as_nanos();
 
         let fastest = COUNT.up_to(period.cast_signed());
-        let count = u64::try_from(count)
-            .ok()
-            .and_then(NonZeroU64::new)
-            .ok_or_else(|| fastest.error())?;
+        let count = u64::try_from(count).ok().and_then(NonZeroU64::new).ok_or_else(|| fastest.error())?;
         let emission_interval = NonZeroU64::new(period / count).ok_or_else(|| fastest.error())?;
 
         let most = i64::MAX.unsigned_abs() / emission_interval;
-        let capacity = u64::try_from(max_burst)
-            .ok()
-            .and_then(|max_burst| max_burst.checked_add(1));
+        let capacity = u64::try_from(max_burst).ok().and_then(|max_burst| max_burst.checked_add(1));
         let (capacity, tolerance) = capacity
             .and_then(|capacity| {
                 let tolerance = capacity.checked_mul(emission_interval.get())?;
                 Some((capacity.cast_signed(), Span::from_nanos(tolerance)?))
             })
             .ok_or_else(|| MAX_BURST.up_to(most.saturating_sub(1).cast_signed()).error())?;
-        Ok(Self {
-            emission_interval,
-            tolerance,
-            capacity,
-        })
+        Ok(Self { emission_interval, tolerance, capacity })
     }
 
     /// `T * quantity`, the time that serving `quantity` units takes.
@@ -145,11 +119,7 @@ impl Limit {
 
     /// The answer of a call that is not served, `debt` being what is owed without it.
     fn refused(&self, debt: Span, retry_after: Retry) -> Answer {
-        Answer {
-            limited: true,
-            retry_after,
-            ..self.admitted(debt)
-        }
+        Answer { limited: true, retry_after, ..self.admitted(debt) }
     }
 }
 
@@ -219,15 +189,8 @@ pub fn throttle(
 ) -> Result<Decision<Tat>, Error> {
     let debt = debt(state, now);
     let need = debt.checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
-    if let Some(wait) = need
-        .checked_sub(limit.tolerance)
-        .filter(|&wait| wait > Span::ZERO)
-    {
-        let retry = if quantity > limit.capacity {
-            Retry::Never
-        } else {
-            Retry::After(wait)
-        };
+    if let Some(wait) = need.checked_sub(limit.tolerance).filter(|&wait| wait > Span::ZERO) {
+        let retry = if quantity > limit.capacity { Retry::Never } else { Retry::After(wait) };
         return Ok(Decision::keep(limit.refused(debt, retry)));
     }
     if quantity == 0 {
@@ -257,11 +220,7 @@ pub fn saturate(
         // With no room at all a single unit is refused, and its wait is the one to tell.
         _ => throttle(state, limit, now, quantity.min(room.max(1)))?,
     };
-    decision.answer.taken = Some(if decision.answer.limited {
-        0
-    } else {
-        quantity.min(room)
-    });
+    decision.answer.taken = Some(if decision.answer.limited { 0 } else { quantity.min(room) });
     Ok(decision)
 }
 
@@ -272,14 +231,8 @@ pub fn saturate(
 /// # Errors
 /// As [`throttle`].
 pub fn peek(state: Option<Tat>, limit: &Limit, now: Instant, quantity: i64) -> Result<Answer, Error> {
-    let Answer {
-        limited, retry_after, ..
-    } = throttle(state, limit, now, quantity)?.answer;
-    Ok(Answer {
-        limited,
-        retry_after,
-        ..limit.admitted(debt(state, now))
-    })
+    let Answer { limited, retry_after, .. } = throttle(state, limit, now, quantity)?.answer;
+    Ok(Answer { limited, retry_after, ..limit.admitted(debt(state, now)) })
 }
 
 /// `CL.REFUND`: gives `quantity` units back.
@@ -322,15 +275,9 @@ pub fn charge(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
-    let after = debt(state, now)
-        .checked_add(limit.cost(quantity)?)
-        .ok_or(Error::BeyondTime)?;
+    let after = debt(state, now).checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
     let answer = standing(limit, after);
-    Ok(if quantity == 0 {
-        Decision::keep(answer)
-    } else {
-        Decision::store(answer, tat(now, after)?)
-    })
+    Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat(now, after)?) })
 }
 
 /// The answer of a call that is never refused: `limited` while `debt` is above the tolerance, and then the time until
@@ -380,8 +327,7 @@ pub fn reserve(
         return Ok(Decision::keep(limit.refused(debt, Retry::Never)));
     }
     let awaited = if booking.prepay {
-        debt.checked_add(limit.cost(quantity.min(1))?)
-            .ok_or(Error::BeyondTime)?
+        debt.checked_add(limit.cost(quantity.min(1))?).ok_or(Error::BeyondTime)?
     } else {
         need
     };
@@ -389,13 +335,6 @@ pub fn reserve(
     if booking.max_wait.is_some_and(|max_wait| wait > max_wait) {
         return Ok(Decision::keep(limit.refused(debt, Retry::After(wait))));
     }
-    let answer = Answer {
-        retry_after: Retry::After(wait),
-        ..limit.admitted(need)
-    };
-    Ok(if quantity == 0 {
-        Decision::keep(answer)
-    } else {
-        Decision::store(answer, tat(now, need)?)
-    })
+    let answer = Answer { retry_after: Retry::After(wait), ..limit.admitted(need) };
+    Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat(now, need)?) })
 }

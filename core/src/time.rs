@@ -32,22 +32,14 @@ pub enum Unit {
 impl Instant {
     /// The instant `nanos` nanoseconds after the Unix epoch, or `None` past the year 2262.
     pub const fn from_nanos(nanos: u64) -> Option<Self> {
-        if nanos <= MAX_NANOS {
-            Some(Self(nanos))
-        } else {
-            None
-        }
+        if nanos <= MAX_NANOS { Some(Self(nanos)) } else { None }
     }
 
     /// The instant nearest to `nanos` nanoseconds after the Unix epoch.
     ///
     /// For readings of a clock, which may stand anywhere but must not stop the limiter.
     pub const fn saturating_from_nanos(nanos: u64) -> Self {
-        if nanos <= MAX_NANOS {
-            Self(nanos)
-        } else {
-            Self(MAX_NANOS)
-        }
+        if nanos <= MAX_NANOS { Self(nanos) } else { Self(MAX_NANOS) }
     }
 
     /// Nanoseconds since the Unix epoch.
@@ -86,11 +78,7 @@ impl Span {
 
     /// A span of `nanos` nanoseconds, or `None` above 292 years.
     pub const fn from_nanos(nanos: u64) -> Option<Self> {
-        if nanos <= MAX_NANOS {
-            Some(Self(nanos))
-        } else {
-            None
-        }
+        if nanos <= MAX_NANOS { Some(Self(nanos)) } else { None }
     }
 
     /// A span of `count` units, or `None` above 292 years.

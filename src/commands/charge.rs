@@ -10,18 +10,12 @@ use crate::store;
 pub struct Charge;
 
 impl Command for Charge {
-    const SPEC: Spec = Spec {
-        name: c"cl.charge",
-        least_words: 5,
-        flags: c"write deny-oom fast",
-        keys: (1, 1, 1),
-    };
+    const SPEC: Spec =
+        Spec { name: c"cl.charge", least_words: 5, flags: c"write deny-oom fast", keys: (1, 1, 1) };
 
     fn run(call: &Call) -> Result<(), Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
-        let answer = store::update(call, key, |tat, now| {
-            gcra::charge(tat, &limit, now, tail.quantity)
-        })?;
+        let answer = store::update(call, key, |tat, now| gcra::charge(tat, &limit, now, tail.quantity))?;
         call.reply(&answer.reply(tail.unit));
         Ok(())
     }

@@ -10,12 +10,7 @@ use crate::store;
 pub struct Peek;
 
 impl Command for Peek {
-    const SPEC: Spec = Spec {
-        name: c"cl.peek",
-        least_words: 5,
-        flags: c"readonly fast",
-        keys: (1, 1, 1),
-    };
+    const SPEC: Spec = Spec { name: c"cl.peek", least_words: 5, flags: c"readonly fast", keys: (1, 1, 1) };
 
     fn run(call: &Call) -> Result<(), Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;

@@ -10,22 +10,14 @@ use crate::store;
 pub struct Reserve;
 
 impl Command for Reserve {
-    const SPEC: Spec = Spec {
-        name: c"cl.reserve",
-        least_words: 5,
-        flags: c"write deny-oom fast",
-        keys: (1, 1, 1),
-    };
+    const SPEC: Spec =
+        Spec { name: c"cl.reserve", least_words: 5, flags: c"write deny-oom fast", keys: (1, 1, 1) };
 
     fn run(call: &Call) -> Result<(), Error> {
         let (key, limit, tail) = gcra_args(call, &[Keyword::MaxWait, Keyword::Prepay])?;
-        let booking = gcra::Booking {
-            max_wait: tail.max_wait()?,
-            prepay: tail.prepay,
-        };
-        let answer = store::update(call, key, |tat, now| {
-            gcra::reserve(tat, &limit, now, tail.quantity, booking)
-        })?;
+        let booking = gcra::Booking { max_wait: tail.max_wait()?, prepay: tail.prepay };
+        let answer =
+            store::update(call, key, |tat, now| gcra::reserve(tat, &limit, now, tail.quantity, booking))?;
         call.reply(&answer.reply(tail.unit));
         Ok(())
     }

@@ -10,20 +10,12 @@ use crate::store;
 pub struct Throttle;
 
 impl Command for Throttle {
-    const SPEC: Spec = Spec {
-        name: c"cl.throttle",
-        least_words: 5,
-        flags: c"write deny-oom fast",
-        keys: (1, 1, 1),
-    };
+    const SPEC: Spec =
+        Spec { name: c"cl.throttle", least_words: 5, flags: c"write deny-oom fast", keys: (1, 1, 1) };
 
     fn run(call: &Call) -> Result<(), Error> {
         let (key, limit, tail) = gcra_args(call, &[Keyword::Saturate])?;
-        let decide = if tail.saturate {
-            gcra::saturate
-        } else {
-            gcra::throttle
-        };
+        let decide = if tail.saturate { gcra::saturate } else { gcra::throttle };
         let answer = store::update(call, key, |tat, now| decide(tat, &limit, now, tail.quantity))?;
         call.reply(&answer.reply(tail.unit));
         Ok(())

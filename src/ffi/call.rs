@@ -57,21 +57,13 @@ impl<'c> Call<'c> {
     /// # Errors
     /// [`Error::Syntax`] when there are fewer, which the arity in the command's table row has excluded.
     pub fn positional<const N: usize>(&self) -> Result<[Arg<'c>; N], Error> {
-        self.args
-            .get(1..)
-            .and_then(<[_]>::first_chunk)
-            .copied()
-            .ok_or(Error::Syntax)
+        self.args.get(1..).and_then(<[_]>::first_chunk).copied().ok_or(Error::Syntax)
     }
 
     /// The bytes of the arguments from the `from`th on, the command's name being the 0th.
     pub fn rest(&self, from: usize) -> impl Iterator<Item = &'c [u8]> + use<'c> {
         let api = self.api;
-        self.args
-            .get(from..)
-            .unwrap_or_default()
-            .iter()
-            .map(move |arg| bytes(api, *arg))
+        self.args.get(from..).unwrap_or_default().iter().map(move |arg| bytes(api, *arg))
     }
 
     /// The bytes of an argument.
@@ -111,10 +103,6 @@ fn bytes<'c>(api: &'static Api, arg: Arg<'c>) -> &'c [u8] {
     unsafe {
         let start = (api.string_ptr_len)(arg.ptr.as_ptr(), &raw mut len);
         // A string always has a buffer, even an empty one.
-        if start.is_null() {
-            &[]
-        } else {
-            slice::from_raw_parts(start.cast::<u8>(), len)
-        }
+        if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) }
     }
 }

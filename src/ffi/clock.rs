@@ -23,11 +23,7 @@ pub fn now() -> Instant {
     let elapsed = monotonic.saturating_sub(ANCHOR_MONOTONIC.load(Relaxed));
     let anchor = ANCHOR.load(Relaxed);
     // Before the first reading there is no anchor to count from.
-    let now = if anchor == 0 {
-        wall
-    } else {
-        wall.max(anchor.saturating_add(elapsed))
-    };
+    let now = if anchor == 0 { wall } else { wall.max(anchor.saturating_add(elapsed)) };
     ANCHOR.store(now, Relaxed);
     ANCHOR_MONOTONIC.store(monotonic, Relaxed);
     Instant::saturating_from_nanos(now)
@@ -54,10 +50,7 @@ pub fn between_ticks<T>(work: impl Fn(u64) -> T) -> T {
 
 /// Nanoseconds of a clock of the operating system; 0 for one that stands before its epoch.
 fn read(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a timespec of ours; both clocks exist on every Linux, and a failure leaves zeros.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

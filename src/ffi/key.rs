@@ -53,13 +53,7 @@ impl<'c> Key<'c> {
     pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Self {
         // SAFETY: `call` and `name` are those of the call in progress.
         let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
-        Self {
-            call,
-            name,
-            access,
-            ptr,
-            string: Cell::new(None),
-        }
+        Self { call, name, access, ptr, string: Cell::new(None) }
     }
 
     /// What the key holds.
@@ -106,8 +100,7 @@ impl<'c> Key<'c> {
             let mut len = 0;
             // SAFETY: `ptr` is open, in this mode, on a string.
             let start = unsafe { (self.call.api.string_dma)(self.ptr, &raw mut len, self.access.mode()) };
-            self.string
-                .set(NonNull::new(start.cast()).map(|start| (start, len)));
+            self.string.set(NonNull::new(start.cast()).map(|start| (start, len)));
         }
         self.string.get()
     }
@@ -153,13 +146,8 @@ impl<'c> Key<'c> {
                 value.as_ptr(),
                 value.len(),
             );
-            let expire = (call.api.call)(
-                ctx,
-                c"PEXPIREAT".as_ptr(),
-                c"!sl".as_ptr(),
-                name.ptr.as_ptr(),
-                expire_at,
-            );
+            let expire =
+                (call.api.call)(ctx, c"PEXPIREAT".as_ptr(), c"!sl".as_ptr(), name.ptr.as_ptr(), expire_at);
             for reply in [set, expire] {
                 if !reply.is_null() {
                     (call.api.free_call_reply)(reply);
@@ -178,12 +166,7 @@ impl<'c> Key<'c> {
         // SAFETY: the format names a string of the call.
         unsafe {
             (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr());
-            (call.api.replicate)(
-                call.ctx.as_ptr(),
-                c"DEL".as_ptr(),
-                c"s".as_ptr(),
-                name.ptr.as_ptr(),
-            );
+            (call.api.replicate)(call.ctx.as_ptr(), c"DEL".as_ptr(), c"s".as_ptr(), name.ptr.as_ptr());
         }
     }
 

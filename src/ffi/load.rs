@@ -52,11 +52,7 @@ impl Loading {
                 step,
             )
         };
-        if status == OK {
-            Ok(())
-        } else {
-            Err(format!("the server refuses the command {:?}", spec.name))
-        }
+        if status == OK { Ok(()) } else { Err(format!("the server refuses the command {:?}", spec.name)) }
     }
 }
 
@@ -79,9 +75,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
         let api = api::resolve().map_err(|name| format!("this server is too old: it has no {name}"))?;
         let ctx = NonNull::new(ctx).ok_or("the server gave no context")?;
         if !fresh {
-            return Err(String::from(
-                "a module called redis-cell is loaded already; unload it first",
-            ));
+            return Err(String::from("a module called redis-cell is loaded already; unload it first"));
         }
         let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
             // No data types of ours are in an RDB, so none of its errors can be ours.
@@ -89,11 +83,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
             | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
         // SAFETY: `ctx` is the load's.
         unsafe { (api.set_module_options)(ctx.as_ptr(), c_int::try_from(options).unwrap_or_default()) };
-        crate::load(&Loading {
-            api,
-            ctx,
-            arguments: usize::try_from(argc).unwrap_or_default(),
-        })
+        crate::load(&Loading { api, ctx, arguments: usize::try_from(argc).unwrap_or_default() })
     });
     match loaded.unwrap_or_else(Err) {
         Ok(()) => OK,
