@@ -1,0 +1,291 @@
+//! Real servers: started on a free port in a folder of their own, gone when dropped.
+
+use super::{Client, wait_until};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+/// The server under test, as it describes itself.
+pub struct Binary {
+    path: String,
+    /// `redis` or `valkey`.
+    pub name: String,
+    pub version_text: String,
+    pub version: (u32, u32, u32),
+}
+
+pub static BINARY: LazyLock<Binary> = LazyLock::new(|| {
+    let path = std::env::var("REDIS_CELL_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+    let output = Command::new(&path)
+        .arg("--version")
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run `{path}` (set REDIS_CELL_SERVER to a server binary): {e}"));
+    // "Redis server v=7.0.15 sha=..." or "Valkey server v=8.1.1 sha=..."
+    let line = String::from_utf8_lossy(&output.stdout).into_owned();
+    let name = line.split_whitespace().next().unwrap_or_default().to_lowercase();
+    let version_text = line
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("v="))
+        .unwrap_or_else(|| panic!("`{path} --version` does not look like a server's: {line:?}"))
+        .to_owned();
+    let mut parts = version_text.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut part = || parts.next().unwrap_or(0);
+    Binary { path, name, version: (part(), part(), part()), version_text }
+});
+
+impl Binary {
+    /// For what a server cannot be asked about: its start-up options, and how it frames what it replicates.
+    pub fn at_least(&self, major: u32, minor: u32, patch: u32) -> bool {
+        self.version >= (major, minor, patch)
+    }
+}
+
+/// The module under test.
+pub fn module_path() -> PathBuf {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/release/libredis_cell.so");
+    let path = std::env::var_os("REDIS_CELL_MODULE").map_or_else(default, PathBuf::from);
+    assert!(path.is_file(), "no module at {}: run `make test`, which builds it", path.display());
+    path
+}
+
+/// The build whose command panics on demand.
+pub fn faulty_module_path() -> PathBuf {
+    let path = std::env::var_os("REDIS_CELL_FAULTY_MODULE")
+        .expect("REDIS_CELL_FAULTY_MODULE must name a build with `--features faults`: run `make test`");
+    let path = PathBuf::from(path);
+    assert!(path.is_file(), "no module at {}: run `make test`, which builds it", path.display());
+    path
+}
+
+/// How to start a server.
+#[derive(Clone)]
+pub struct Options {
+    module: Option<PathBuf>,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl Options {
+    pub fn new() -> Self {
+        let mut options =
+            Self { module: Some(module_path()), arguments: Vec::new(), environment: Vec::new() };
+        for (name, value) in [
+            ("bind", "127.0.0.1"),
+            ("save", ""),
+            ("appendonly", "no"),
+            ("repl-diskless-sync-delay", "0"), // a replica need not wait for others to join it
+            ("repl-ping-replica-period", "3600"), // nothing in the replication stream but effects
+        ] {
+            options = options.set(name, value);
+        }
+        if BINARY.at_least(7, 0, 0) {
+            options = options.set("enable-debug-command", "yes").set("enable-module-command", "yes");
+        }
+        options
+    }
+
+    pub fn without_module(mut self) -> Self {
+        self.module = None;
+        self
+    }
+
+    pub fn module(mut self, path: PathBuf) -> Self {
+        self.module = Some(path);
+        self
+    }
+
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.arguments.push(format!("--{name}"));
+        self.arguments.push(value.to_owned());
+        self
+    }
+
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Every write is on disk before it is answered.
+    pub fn append_only(self) -> Self {
+        self.set("appendonly", "yes").set("appendfsync", "always")
+    }
+
+    pub fn start(self) -> Server {
+        let folder = tempfile::Builder::new().prefix("redis-cell-live-").tempdir().unwrap();
+        let mut server = Server { options: self, folder, port: 0, process: None };
+        server.launch();
+        server
+    }
+}
+
+/// A running server. Dropping it kills it, and fails the test if it was no longer alive.
+pub struct Server {
+    options: Options,
+    folder: TempDir,
+    port: u16,
+    process: Option<Process>,
+}
+
+impl Server {
+    /// A server with the module and nothing else out of the ordinary.
+    pub fn start() -> Self {
+        Options::new().start()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn connect(&self) -> Client {
+        Client::connect(self.port, "").unwrap_or_else(|e| panic!("cannot connect to the server: {e}"))
+    }
+
+    pub fn connect_resp3(&self) -> Client {
+        Client::connect(self.port, "?protocol=resp3").unwrap_or_else(|e| panic!("no RESP3 connection: {e}"))
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_else(|e| format!("(no log: {e})"))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder().join("server.log")
+    }
+
+    /// Still the same process, and it answers.
+    pub fn assert_alive(&self, after: &str) {
+        let pid = self.process.as_ref().map(|process| process.child.id());
+        let seen = Client::connect(self.port, "").and_then(|mut client| client.process_id());
+        assert_eq!(seen.ok(), pid, "the server did not survive {after}");
+    }
+
+    /// Ends the server at once, as a power cut would, and starts it again on the same folder.
+    pub fn restart(&mut self) {
+        self.process = None;
+        self.launch();
+    }
+
+    /// The same, without the module.
+    pub fn restart_without_module(&mut self) {
+        self.process = None;
+        self.options.module = None;
+        self.launch();
+    }
+
+    /// Sends a signal such as `STOP` or `CONT`.
+    pub fn signal(&self, name: &str) {
+        let process = self.process.as_ref().expect("the server is not running");
+        // The shell's own `kill`: a minimal container has no other.
+        let script = format!("kill -{name} {}", process.child.id());
+        assert!(Command::new("sh").arg("-c").arg(script).status().unwrap().success());
+    }
+
+    /// Tries ports until one is not taken by somebody else in between.
+    fn launch(&mut self) {
+        for _ in 0..10 {
+            self.port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let mut process = Process::spawn(&self.command(), self.folder.path());
+            let pid = process.child.id();
+            let come_up = wait_until("the server to answer", || {
+                if let Some(status) = process.child.try_wait().unwrap() {
+                    return Ok(Err(status));
+                }
+                // A PING alone could be answered by another test's server that got the port first.
+                match Client::connect(self.port, "").and_then(|mut client| client.process_id()) {
+                    Ok(seen) if seen == pid => Ok(Ok(())),
+                    Ok(seen) => Err(format!("process {seen} answering on the port of {pid}\n{}", self.log())),
+                    Err(e) => Err(format!("{e}\n{}", self.log())),
+                }
+            });
+            match come_up {
+                Ok(()) => {
+                    self.process = Some(process);
+                    return;
+                }
+                Err(_) if self.log().contains("Address already in use") => {
+                    fs::remove_file(self.log_path()).unwrap();
+                }
+                Err(status) => panic!("the server ended at once ({status}):\n{}", self.log()),
+            }
+        }
+        panic!("no free port in ten attempts");
+    }
+
+    fn command(&self) -> ServerCommand {
+        let mut arguments = vec!["--port".to_owned(), self.port.to_string()];
+        arguments.extend(["--dir".to_owned(), self.folder().display().to_string()]);
+        arguments.extend(self.options.arguments.iter().cloned());
+        if let Some(module) = &self.options.module {
+            arguments.extend(["--loadmodule".to_owned(), module.display().to_string()]);
+        }
+        ServerCommand { arguments, environment: self.options.environment.clone(), log: self.log_path() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of the server on port {} ---\n{}--- end of log ---", self.port, self.log());
+        } else if let Some(status) = self.process.as_mut().and_then(|p| p.child.try_wait().unwrap()) {
+            panic!("the server died during the test ({status}):\n{}", self.log());
+        }
+    }
+}
+
+struct ServerCommand {
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    log: PathBuf,
+}
+
+/// A server's process, killed and reaped when dropped.
+struct Process {
+    child: Child,
+    undertaker: Child,
+}
+
+impl Process {
+    fn spawn(command: &ServerCommand, folder: &Path) -> Self {
+        let log: File = OpenOptions::new().create(true).append(true).open(&command.log).unwrap();
+        let child = Command::new(&BINARY.path)
+            .args(&command.arguments)
+            .envs(command.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().unwrap())
+            .stdout(log)
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {}: {e}", BINARY.path));
+        // Should the test process be killed, nothing unwinds and nothing is dropped. Then this shell's input
+        // ends without a line, and it clears away what is left.
+        let undertaker = Command::new("sh")
+            .args(["-c", "read -r _ || { kill -9 \"$1\"; rm -rf \"$2\"; }", "undertaker"])
+            .arg(child.id().to_string())
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, undertaker }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Neither can fail in a way that matters: the process may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(mut input) = self.undertaker.stdin.take() {
+            let _ = input.write_all(b"not needed\n");
+        }
+        let _ = self.undertaker.wait();
+    }
+}

@@ -1,0 +1,182 @@
+//! Where the command may run: pipelines, transactions, scripts, functions, both protocols, any database,
+//! any key.
+
+use crate::common::{Server, Throttle, Words, ints, requires, wall_ns};
+use redis::Value;
+
+const LIMIT: &str = "4 5 3600";
+
+/// The `limited` and `remaining` of some replies.
+fn verdicts(replies: &[Value]) -> Vec<(i64, i64)> {
+    replies.iter().map(|reply| ints(reply).map(|n| (n[0], n[2])).unwrap()).collect()
+}
+
+const FIVE_THEN_REFUSED: [(i64, i64); 7] = [(0, 4), (0, 3), (0, 2), (0, 1), (0, 0), (1, 0), (1, 0)];
+
+#[test]
+fn in_a_pipeline() {
+    let server = Server::start();
+    let call = format!("CL.THROTTLE k {LIMIT}");
+    let answers = server.connect().pipeline(&[call.as_str(); 7]);
+    let answers: Vec<Value> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(verdicts(&answers), FIVE_THEN_REFUSED);
+}
+
+#[test]
+fn on_both_protocols_the_reply_is_an_array_of_integers() {
+    let server = Server::start();
+    for (key, mut client) in [("resp2", server.connect()), ("resp3", server.connect_resp3())] {
+        for (arguments, length) in
+            [("9 10 60", 5), ("9 10 60 0", 5), ("9 10 60 11", 5), ("9 10 60 3 SATURATE", 6)]
+        {
+            let reply = client.ints(&format!("CL.THROTTLE {key} {arguments}"));
+            assert_eq!(reply.len(), length, "{key} {arguments}: {reply:?}");
+        }
+        assert_eq!(client.error(&format!("CL.THROTTLE {key} 9 10 60 1 BOGUS")), "ERR syntax error");
+        client.checked(key, "9 10 60");
+    }
+}
+
+#[test]
+fn in_a_transaction() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("MULTI");
+    for _ in 0..7 {
+        assert_eq!(client.text(&format!("CL.THROTTLE k {LIMIT}")), "QUEUED");
+    }
+    assert_eq!(client.text("CL.THROTTLE k x 5 3600"), "QUEUED");
+    let Value::Array(replies) = client.call("EXEC") else { panic!("EXEC answered no array") };
+    assert_eq!(verdicts(&replies[..7]), FIVE_THEN_REFUSED);
+    assert!(matches!(replies[7], Value::ServerError(_)), "{:?}", replies[7]);
+
+    client.call("MULTI");
+    client.call(&format!("CL.THROTTLE discarded {LIMIT}"));
+    client.call("DISCARD");
+    assert_eq!(client.int("EXISTS discarded"), 0);
+}
+
+#[test]
+fn a_watch_notices_what_is_taken_and_nothing_else() {
+    let server = Server::start();
+    let (mut watcher, mut other) = (server.connect(), server.connect());
+    for (key, call, changes) in [
+        ("taken", "4 5 3600 1", true),
+        ("saturated", "4 5 3600 9 SATURATE", true),
+        ("looked", "4 5 3600 0", false),
+        ("looked-saturated", "4 5 3600 0 SATURATE", false),
+        ("refused", "4 5 3600 5", false),
+        ("refused-for-ever", "4 5 3600 6", false),
+        ("failed", "4 5 3600 1 BOGUS", false),
+        ("failed-number", "4 5 x", false),
+    ] {
+        for fresh in [true, false] {
+            if fresh && key == "refused" {
+                continue; // a fresh key has room for five
+            }
+            if !fresh {
+                other.checked(key, "4 5 3600");
+            }
+            watcher.call(&["WATCH", key]);
+            let _ = other.ask(&format!("CL.THROTTLE {key} {call}"));
+            watcher.call("MULTI");
+            watcher.call("PING");
+            let aborted = watcher.call("EXEC") == Value::Nil;
+            assert_eq!(aborted, changes, "WATCH {key}, then CL.THROTTLE {key} {call} (fresh: {fresh})");
+            other.call(&["DEL", key]);
+        }
+    }
+}
+
+#[test]
+fn in_a_script() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let script = "local replies = {} \
+                  for i = 1, tonumber(ARGV[1]) do \
+                  replies[i] = redis.call('CL.THROTTLE', KEYS[1], ARGV[2], ARGV[3], ARGV[4]) end \
+                  return replies";
+    let answer = client.call(&["EVAL", script, "1", "k", "7", "4", "5", "3600"]);
+    let Value::Array(replies) = answer else { panic!("{answer:?}") };
+    assert_eq!(verdicts(&replies), FIVE_THEN_REFUSED);
+
+    let script = "return redis.pcall('CL.THROTTLE', KEYS[1], '4', 'x', '3600')";
+    let error = client.error(&["EVAL", script, "1", "k"]);
+    assert!(error.contains("count"), "{error}");
+    let script = "return type(redis.call('CL.THROTTLE', KEYS[1], 4, 5, 3600, 0)[4])";
+    assert_eq!(client.text(&["EVAL", script, "1", "k"]), "number", "numbers as arguments and in the reply");
+}
+
+#[test]
+fn not_in_a_read_only_script() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("EVAL_RO"), "no EVAL_RO");
+    let error = client.error(&["EVAL_RO", "return redis.call('CL.THROTTLE', 'k', 4, 5, 60)", "1", "k"]);
+    assert!(error.contains("Write commands are not allowed"), "{error}");
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+#[test]
+fn in_a_function() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("FUNCTION"), "no functions");
+    let library = "#!lua name=limits\n\
+                   redis.register_function('take', function(keys, args)\n\
+                   return redis.call('CL.THROTTLE', keys[1], unpack(args)) end)";
+    client.call(&["FUNCTION", "LOAD", library]);
+    let replies: Vec<Value> = (0..7).map(|_| client.call(&format!("FCALL take 1 k {LIMIT}"))).collect();
+    assert_eq!(verdicts(&replies), FIVE_THEN_REFUSED);
+}
+
+#[test]
+fn in_any_database() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for db in [3, 0, 15] {
+        client.call(&format!("SELECT {db}"));
+        assert_eq!(client.checked("k", "0 1 3600")[0], 0, "database {db}");
+        assert_eq!(client.checked("k", "0 1 3600")[0], 1, "database {db}");
+        assert_eq!(client.int("DBSIZE"), 1);
+    }
+}
+
+#[test]
+fn on_any_key() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let megabyte = vec![b'k'; 1 << 20];
+    let mut other_megabyte = megabyte.clone();
+    *other_megabyte.last_mut().unwrap() = 0xFF;
+    let keys: [&[u8]; 10] =
+        [b"", b"\0", b"a\0b", b"a\0c", b"\xff\xfe", b"\r\n", b"%s%n%d", b" key ", &megabyte, &other_megabyte];
+    for (i, key) in keys.iter().enumerate() {
+        let name = key[..key.len().min(20)].escape_ascii().to_string();
+        let throttle = |client: &mut crate::common::Client| {
+            client.ints(&[b"CL.THROTTLE".as_ref(), key, b"1", b"1", b"3600"])
+        };
+        let earliest = wall_ns();
+        assert_eq!(throttle(&mut client), [0, 2, 1, -1, 3600], "{name}: all keys are different keys");
+        assert_eq!(throttle(&mut client)[..3], [0, 2, 0], "{name}");
+        assert_eq!(throttle(&mut client)[..3], [1, 2, 0], "{name}");
+        assert_eq!(client.int("DBSIZE"), i64::try_from(i).unwrap() + 1);
+        let tat: i64 = client.get(&[b"GET".as_ref(), key]);
+        let interval = i64::try_from(Throttle::parse("1 1 3600").interval()).unwrap();
+        assert!((earliest..=wall_ns()).contains(&(tat - 2 * interval)), "{name}: {tat}");
+    }
+    server.assert_alive("strange keys");
+}
+
+#[test]
+fn beside_other_commands_of_the_server() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // An answer of the module must leave the connection in step.
+    let commands =
+        ["PING", "CL.THROTTLE k 1 1 60", "ECHO a", "CL.THROTTLE k", "CL.THROTTLE k 1 x 60", "ECHO b"];
+    let answers = client.pipeline(&commands);
+    let ok: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(ok, [true, true, true, false, false, true]);
+    assert_eq!(answers[5], Ok(Value::BulkString(b"b".to_vec())), "{:?}", commands[5].words());
+}

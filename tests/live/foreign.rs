@@ -1,0 +1,160 @@
+//! Keys that hold something else: a clear error, and they stay as they were.
+
+use crate::common::{Client, Server, requires, wall_ns};
+
+const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+const CALLS: [&str; 5] =
+    ["9 10 60", "9 10 60 0", "9 10 60 11", "9 10 60 5 SATURATE", "9 10 60 0 SATURATE MS"];
+
+/// Every call on the key answers an error that `expected` accepts, and changes nothing.
+fn assert_untouched(client: &mut Client, key: &str, expected: impl Fn(&str) -> bool) {
+    let before = client.snapshot(key);
+    for arguments in CALLS {
+        let error = client.error(&format!("CL.THROTTLE {key} {arguments}"));
+        assert!(expected(&error), "CL.THROTTLE {key} {arguments}: {error}");
+    }
+    assert_eq!(client.snapshot(key), before, "{key}");
+}
+
+#[test]
+fn keys_of_another_type_are_refused_as_the_server_does() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for command in [
+        "RPUSH list a b",
+        "SADD set a b",
+        "SADD intset 1 2",
+        "HSET hash f v",
+        "ZADD zset 1 a",
+        "XADD stream * f v",
+        "GEOADD geo 1 1 a",
+    ] {
+        client.call(command);
+        let key = command.split(' ').nth(1).unwrap();
+        assert_untouched(&mut client, key, |error| error == WRONGTYPE);
+        client.call(&["PEXPIRE", key, "3600000"]);
+        assert_untouched(&mut client, key, |error| error == WRONGTYPE);
+    }
+    server.assert_alive("keys of other types");
+}
+
+#[test]
+fn strings_of_another_meaning_are_refused() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let now = wall_ns();
+    let values: Vec<(String, bool)> = [
+        ("foo", false),
+        ("-5", false),
+        ("1.5", false),
+        ("42", false),
+        ("0", false),
+        ("9223372036854775807", false),
+        ("9223372036854775808", false),
+        ("12345678901234567890123", false),
+        ("1e18", false),
+        ("0x1fff", false),
+        ("foo", true),
+        ("42", true),
+        ("0", true),
+        ("-5", true),
+        ("1.5", true),
+        ("12345678901234567890123", true),
+    ]
+    .map(|(value, expires)| (value.to_owned(), expires))
+    .into_iter()
+    .chain([
+        (String::new(), false),
+        (String::new(), true),
+        (format!("-{now}"), true),
+        (format!("+{now}"), true),
+        (format!(" {now}"), true),
+        (format!("{now} "), true),
+        (format!("{now}.0"), true),
+        (format!("{now}\0"), true),
+        (format!("00{now}"), true),
+        ("9".repeat(1 << 20), true),
+        ("\0".repeat(19), true),
+    ])
+    .collect();
+    for (value, expires) in values {
+        client.call(&["SET", "k", &value]);
+        if expires {
+            client.call("PEXPIRE k 20000");
+        }
+        let before = client.snapshot("k");
+        for arguments in CALLS {
+            let error = client.error(&format!("CL.THROTTLE k {arguments}"));
+            let expected = error.starts_with("ERR ") && error.contains("does not hold") && error.len() < 300;
+            assert!(expected, "{value:.40?} (expires: {expires}), {arguments}: {error}");
+        }
+        assert_eq!(client.snapshot("k"), before, "{value:.40?}");
+    }
+    client.call(&[b"SET".as_ref(), b"k", b"\xff\xfe\x80", b"PX", b"20000"]);
+    assert_untouched(&mut client, "k", |error| error.contains("does not hold"));
+    server.assert_alive("foreign strings");
+}
+
+#[test]
+fn special_strings_are_refused() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("PFADD hyperloglog a b c");
+    client.call("SETBIT bitmap 100000 1");
+    client.call("INCR counter");
+    client.call("INCRBYFLOAT float 1.5");
+    for key in ["hyperloglog", "bitmap", "counter", "float"] {
+        assert_untouched(&mut client, key, |error| error.contains("does not hold"));
+    }
+    server.assert_alive("special strings");
+}
+
+/// Not a state this module would write, but one that cannot be told from it: it may be refused or be an
+/// error, and must not be overwritten or kill anybody.
+#[test]
+fn a_far_future_state_is_not_overwritten() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for value in ["9223372036854775807", "9223372036854775806", "9200000000000000000", "4000000000000000000"]
+    {
+        for expires in [false, true] {
+            client.call(&["SET", "k", value]);
+            if expires {
+                client.call(&["PEXPIREAT", "k", &value[..13]]);
+            }
+            let before = client.snapshot("k");
+            for arguments in ["9 10 60", "9 10 60 5 SATURATE", "9 10 60 0", "0 1 4000000000"] {
+                if let Ok(reply) = client.ask(&format!("CL.THROTTLE k {arguments}")) {
+                    let reply = crate::common::ints(&reply).unwrap();
+                    let looked = arguments.ends_with(" 0");
+                    assert!(looked || reply[0] == 1, "{value}, {arguments}: {reply:?}");
+                }
+            }
+            assert_eq!(client.snapshot("k"), before, "{value} (expires: {expires})");
+        }
+    }
+    server.assert_alive("states in the far future");
+}
+
+#[test]
+fn deleting_a_foreign_key_makes_room() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("RPUSH k a");
+    assert_eq!(client.error("CL.THROTTLE k 9 10 60"), WRONGTYPE);
+    client.call("DEL k");
+    assert_eq!(client.checked("k", "9 10 60"), [0, 10, 9, -1, 6]);
+}
+
+#[test]
+fn hash_field_expiry_does_not_confuse_the_type() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("HPEXPIRE"), "no expiry of hash fields");
+    client.call("HSET hash f v g w");
+    client.call("HPEXPIRE hash 3600000 FIELDS 1 f");
+    let before = client.expiry_ms("hash");
+    assert_eq!(client.error("CL.THROTTLE hash 9 10 60"), WRONGTYPE);
+    assert_eq!((client.expiry_ms("hash"), client.int("HLEN hash")), (before, 2));
+}

@@ -1,0 +1,251 @@
+//! No arguments, however malformed, do anything but get a clear error.
+
+use crate::common::{Server, ints};
+
+const ARGUMENTS: [&str; 4] = ["max_burst", "count", "period", "quantity"];
+
+/// Not a number in the sense of the contract, whatever the argument.
+fn not_numbers() -> Vec<Vec<u8>> {
+    let mut values: Vec<Vec<u8>> = [
+        "",
+        " ",
+        "abc",
+        " 1",
+        "1 ",
+        "1.5",
+        "1.0",
+        "+1",
+        "-",
+        "+",
+        "--1",
+        "0x10",
+        "1e3",
+        "1_000",
+        "1,000",
+        "inf",
+        "nan",
+        "-1",
+        "-9223372036854775808",
+        "-9223372036854775809",
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        "340282366920938463463374607431768211456",
+        "111111111111111111111111111111",
+        "%s%s%s%n",
+        "\u{661}",
+        "\u{ff11}",
+    ]
+    .iter()
+    .map(|text| text.as_bytes().to_vec())
+    .collect();
+    values.extend([
+        b"1\x001".to_vec(),
+        b"\x001".to_vec(),
+        b"1\0".to_vec(),
+        b"\xff\xfe".to_vec(),
+        b"1\n".to_vec(),
+    ]);
+    values.push(vec![b'7'; 1 << 20]);
+    values
+}
+
+/// A call with one argument replaced.
+fn with_argument(position: usize, value: &[u8]) -> Vec<Vec<u8>> {
+    let mut command: Vec<Vec<u8>> =
+        ["CL.THROTTLE", "k", "9", "10", "3600", "1"].iter().map(|word| word.as_bytes().to_vec()).collect();
+    command[position + 2] = value.to_vec();
+    command
+}
+
+#[test]
+fn each_number_that_is_none_is_named() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for state in ["no state", "state"] {
+        if state == "state" {
+            client.checked("k", "9 10 3600 4");
+        }
+        let before = client.snapshot("k");
+        for (position, argument) in ARGUMENTS.iter().enumerate() {
+            let zero =
+                if *argument == "count" || *argument == "period" { vec![b"0".to_vec()] } else { vec![] };
+            for value in not_numbers().iter().chain(&zero) {
+                let shown = value[..value.len().min(40)].escape_ascii().to_string();
+                let error = client.error(&with_argument(position, value));
+                assert!(error.starts_with("ERR "), "{argument} `{shown}`: {error}");
+                assert!(error.contains(argument), "{argument} `{shown}` is not named: {error}");
+                let others = ARGUMENTS.iter().filter(|other| *other != argument);
+                for other in others {
+                    assert!(!error.contains(other), "{argument} `{shown}` is blamed on {other}: {error}");
+                }
+                assert!(error.len() < 300, "{argument} `{shown}`: an error of {} bytes", error.len());
+            }
+        }
+        assert_eq!(client.snapshot("k"), before, "on {state}");
+    }
+    server.assert_alive("arguments that are no numbers");
+}
+
+#[test]
+fn too_few_arguments_get_the_usual_error() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for command in ["CL.THROTTLE", "CL.THROTTLE k", "CL.THROTTLE k 9", "CL.THROTTLE k 9 10"] {
+        let error = client.error(command);
+        assert_eq!(
+            error.to_lowercase(),
+            "err wrong number of arguments for 'cl.throttle' command",
+            "{command}"
+        );
+        assert!(error.starts_with("ERR "), "{error}");
+    }
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+#[test]
+fn combinations_that_overflow_are_errors() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.checked("used", "15 30 60 4");
+    let whatever_the_state = [
+        // max_burst + 1
+        "9223372036854775807 1 1",
+        "9223372036854775807 1000000000 1",
+        // period in nanoseconds
+        "0 1 9223372037",
+        "0 1 9223372036854775807",
+        "0 1 9223372036855 1 MS",
+        "0 1 9223372036854776 1 US",
+        "0 9223372036854775807 9223372036854775807",
+        // tolerance: interval * (max_burst + 1)
+        "9 1 1000000000",
+        "1 1 9000000000",
+        "1000000 1 100000000",
+        "9223372036854775806 1 1",
+        "9223372036854775806 1 1 0 US",
+        "9 1 1000000000 1 SATURATE",
+        "9 1 1000000000 0 SATURATE",
+        // more than one per nanosecond
+        "0 1000000001 1",
+        "0 2000 1 1 US",
+        "0 1000001 1 1 MS",
+        "0 9223372036854775807 1",
+        "0 9223372036854775807 9223372036",
+        // everything at once
+        "9223372036854775807 9223372036854775807 9223372036854775807 9223372036854775807",
+        "9223372036854775807 9223372036854775807 9223372036854775807 9223372036854775807 SATURATE US",
+    ];
+    // now + interval: past the year 2262, the last that nanoseconds since the epoch can tell
+    let when_admitted = ["0 1 9000000000", "0 1 9223372036", "0 1 9223372036 1 SATURATE"];
+    for (key, cases) in [("used", &whatever_the_state[..]), ("k", &whatever_the_state), ("k", &when_admitted)]
+    {
+        let before = client.snapshot(key);
+        for arguments in cases {
+            let error = client.error(&format!("CL.THROTTLE {key} {arguments}"));
+            assert!(error.starts_with("ERR "), "{arguments}: {error}");
+            assert!(
+                ARGUMENTS.iter().any(|name| error.contains(name)),
+                "{arguments}: names no argument: {error}"
+            );
+        }
+        assert_eq!(client.snapshot(key), before);
+    }
+    server.assert_alive("overflows");
+}
+
+#[test]
+fn a_rate_above_one_per_nanosecond_is_named() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for arguments in ["0 1000000001 1", "0 2000 1 1 US", "5 9223372036854775807 60"] {
+        let error = client.error(&format!("CL.THROTTLE k {arguments}"));
+        assert!(error.contains("count") || error.contains("period"), "{arguments}: {error}");
+    }
+    assert_eq!(client.checked("k", "0 1000000000 1")[0], 0, "one per nanosecond is the most");
+}
+
+#[test]
+fn a_huge_quantity_takes_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for fresh in [true, false] {
+        if !fresh {
+            client.checked("k", "9 10 3600 4");
+        }
+        let before = client.snapshot("k");
+        // Above the limit it is refused for ever; where its cost overflows, it is an error that names it.
+        for quantity in [11, 1000, 25_000_000] {
+            client.checked("k", &format!("9 10 3600 {quantity}"));
+        }
+        for quantity in ["26000000", "26000000000000000", "9223372036854775806", "9223372036854775807"] {
+            let error = client.error(&format!("CL.THROTTLE k 9 10 3600 {quantity}"));
+            assert!(error.starts_with("ERR ") && error.contains("quantity"), "{quantity}: {error}");
+        }
+        assert_eq!(client.snapshot("k"), before);
+    }
+    server.assert_alive("huge quantities");
+}
+
+/// All combinations of awkward numbers: each call answers five or six integers or an error that names
+/// something, and nobody dies.
+#[test]
+fn no_combination_of_awkward_numbers_does_harm() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let values = [
+        "-1",
+        "0",
+        "1",
+        "2",
+        "1000",
+        "1000000000",
+        "4294967296",
+        "9223372036",
+        "4611686018427387904",
+        "9223372036854775806",
+        "9223372036854775807",
+        "9223372036854775808",
+        "x",
+        "",
+    ];
+    let (mut answered, mut failed) = (0, 0);
+    for (a, max_burst) in values.iter().enumerate() {
+        for (b, count) in values.iter().enumerate() {
+            let mut commands = Vec::new();
+            for (c, period) in values.iter().enumerate() {
+                for quantity in values {
+                    let key = format!("{a}-{b}-{c}");
+                    for option in ["S", "US"] {
+                        let words = ["CL.THROTTLE", &key, max_burst, count, period, quantity, option];
+                        commands.push(words.map(str::to_owned));
+                    }
+                    let words = ["CL.THROTTLE", &key, max_burst, count, period, quantity, "SATURATE"];
+                    commands.push(words.map(str::to_owned));
+                }
+            }
+            let batch: Vec<_> = commands.iter().collect();
+            for (command, answer) in commands.iter().zip(client.pipeline(&batch)) {
+                match answer {
+                    Ok(reply) => {
+                        let reply = ints(&reply).unwrap_or_else(|seen| panic!("{command:?}: {seen}"));
+                        assert_eq!(reply.len(), if command[6] == "SATURATE" { 6 } else { 5 }, "{command:?}");
+                        assert!(
+                            reply[1] >= 1 && (0..=reply[1]).contains(&reply[2]),
+                            "{command:?}: {reply:?}"
+                        );
+                        assert!(reply[3] >= -1 && reply[4] >= 0, "{command:?}: {reply:?}");
+                        answered += 1;
+                    }
+                    Err(error) => {
+                        assert!(error.starts_with("ERR "), "{command:?}: {error}");
+                        assert!(ARGUMENTS.iter().any(|name| error.contains(name)), "{command:?}: {error}");
+                        failed += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(answered > 1000 && failed > 10_000, "{answered} answered, {failed} failed");
+    server.assert_alive("awkward numbers");
+}

@@ -1,0 +1,212 @@
+//! Effects are replicated, never calls: the exact stream, and replicas that lag, lack the module, or take over.
+
+use crate::common::{BINARY, Client, Effect, Options, ReplicaStream, Server, requires, wait_until};
+
+#[test]
+fn an_admitted_call_propagates_its_state_and_nothing_else() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    for (db, arguments) in [
+        (0, "9 10 3600"),
+        (0, "9 10 3600 3"),
+        (0, "9 10 3600 100 SATURATE"),
+        (5, "9 10 3600 2 MS"),
+        (5, "9 10 3600000000 2 US"),
+        (0, "0 1 4000000000"),
+    ] {
+        client.call(&format!("SELECT {db}"));
+        let key = format!("k{}", arguments.replace(' ', "-").len());
+        client.call(&format!("CL.THROTTLE {key} 9 10 60 11")); // refused
+        client.call(&format!("CL.THROTTLE {key} 9 10 60 0"));
+        client.error(&format!("CL.THROTTLE {key} 9 10 x"));
+        let reply = client.checked(&key, arguments);
+        assert_eq!(reply[0], 0, "{arguments}");
+        client.call(&format!("CL.THROTTLE {key} 0 1 60 2")); // refused
+        client.call(&format!("CL.THROTTLE {key} 0 1 60 0"));
+        let expected = Effect::alone(db, Effect::of_call(&mut client, db, &key));
+        assert_eq!(stream.effects(&server), expected, "{arguments} in database {db}");
+    }
+}
+
+#[test]
+fn a_transaction_propagates_as_one() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    for command in [
+        "MULTI",
+        "CL.THROTTLE a 9 10 3600 4",
+        "CL.THROTTLE a 9 10 3600 7", // refused
+        "INCR calls",
+        "CL.THROTTLE b 9 10 3600 4",
+        "CL.THROTTLE b 9 10 3600 0",
+        "EXEC",
+    ] {
+        client.call(command);
+    }
+    let mut inside = Effect::of_call(&mut client, 0, "a");
+    inside.push(Effect { db: 0, command: "INCR calls".to_owned() });
+    inside.extend(Effect::of_call(&mut client, 0, "b"));
+    assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
+
+    for command in ["MULTI", "CL.THROTTLE a 9 10 3600 7", "CL.THROTTLE b 9 10 3600 0", "EXEC"] {
+        client.call(command);
+    }
+    assert_eq!(stream.effects(&server), [], "a transaction of refusals");
+}
+
+#[test]
+fn a_script_propagates_its_effects_as_one() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    let script = "for _, key in ipairs(KEYS) do \
+                  redis.call('CL.THROTTLE', key, 9, 10, 3600, 4) \
+                  redis.call('CL.THROTTLE', key, 9, 10, 3600, 7) \
+                  redis.call('CL.THROTTLE', key, 9, 10, 3600, 0) end";
+    client.call(&["EVAL", script, "2", "a", "b"]);
+    let mut inside = Effect::of_call(&mut client, 0, "a");
+    inside.extend(Effect::of_call(&mut client, 0, "b"));
+    assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
+
+    client.call(&["EVAL", "return redis.call('CL.THROTTLE', KEYS[1], 9, 10, 3600, 7)", "1", "a"]);
+    assert_eq!(stream.effects(&server), [], "a script that was refused");
+
+    requires!(client.has_command("FUNCTION"), "no functions");
+    let library = "#!lua name=limits\n\
+                   redis.register_function('take', function(keys)\n\
+                   redis.call('CL.THROTTLE', keys[1], 9, 10, 3600)\n\
+                   redis.call('CL.THROTTLE', keys[2], 9, 10, 3600) end)";
+    client.call(&["FUNCTION", "LOAD", library]);
+    stream.effects(&server);
+    client.call("FCALL take 2 c d");
+    let mut inside = Effect::of_call(&mut client, 0, "c");
+    inside.extend(Effect::of_call(&mut client, 0, "d"));
+    assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
+}
+
+#[test]
+fn keys_are_propagated_byte_by_byte() {
+    let primary = Server::start();
+    let replica = attach(&primary, Options::new());
+    let (mut client, mut copy) = (primary.connect(), replica.connect());
+    let keys: [&[u8]; 5] = [b"", b"a\0b", b"\xff\xfe", b"%s %n", b"\r\n$5\r\n"];
+    for key in keys {
+        client.ints(&[b"CL.THROTTLE".as_ref(), key, b"9", b"10", b"3600"]);
+    }
+    catch_up(&mut client, &mut copy);
+    for key in keys {
+        assert_eq!(copy.snapshot(key), client.snapshot(key), "{:?}", key.escape_ascii().to_string());
+    }
+}
+
+/// A replica that has finished its first synchronisation.
+fn attach(primary: &Server, options: Options) -> Server {
+    let replica = options.start();
+    replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    wait_until("the replica to be in step", || match replica.connect().info("master_link_status").as_str() {
+        "up" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+    replica
+}
+
+fn catch_up(primary: &mut Client, replica: &mut Client) {
+    let target: u64 = primary.info("master_repl_offset").parse().unwrap();
+    wait_until("the replica to catch up", || {
+        let offset: u64 = replica.info("slave_repl_offset").parse().unwrap();
+        if offset >= target { Ok(()) } else { Err(format!("{offset} of {target}")) }
+    });
+}
+
+#[test]
+fn replicas_hold_the_same_state_and_take_over_where_it_stands() {
+    let primary = Server::start();
+    let mut client = primary.connect();
+    client.checked("before", "9 10 3600 4"); // reaches the replica by snapshot
+    let replica = attach(&primary, Options::new());
+    let plain = attach(&primary, Options::new().without_module());
+    let (mut copy, mut plain_copy) = (replica.connect(), plain.connect());
+
+    client.checked("after", "9 10 3600 4"); // and these by the stream
+    client.checked("twice", "9 10 3600 4");
+    client.checked("twice", "9 10 3600 2");
+    client.checked("refused", "9 10 3600 10");
+    client.checked("refused", "9 10 3600 10");
+    client.checked("saturated", "9 10 3600 99 SATURATE");
+    let keys = ["before", "after", "twice", "refused", "saturated"];
+    catch_up(&mut client, &mut copy);
+    catch_up(&mut client, &mut plain_copy);
+    for key in keys {
+        assert_eq!(copy.snapshot(key), client.snapshot(key), "{key} on the replica");
+        assert_eq!(plain_copy.snapshot(key), client.snapshot(key), "{key} on a replica without the module");
+    }
+
+    let before = copy.snapshot("twice");
+    for call in ["CL.THROTTLE twice 9 10 3600", "CL.THROTTLE fresh 9 10 3600"] {
+        let error = copy.error(call);
+        assert!(error.starts_with("READONLY "), "{call} on a replica: {error}");
+    }
+    assert_eq!(copy.snapshot("twice"), before);
+
+    copy.call("REPLICAOF NO ONE");
+    wait_until("the promotion", || match copy.info("role").as_str() {
+        "master" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+    assert_eq!(copy.checked("refused", "9 10 3600")[0], 1, "the limit is as used as it was");
+    assert_eq!(copy.checked("twice", "9 10 3600 5")[0], 1);
+    assert_eq!(copy.checked("twice", "9 10 3600 4")[..4], [0, 10, 0, -1]);
+}
+
+#[test]
+fn a_replica_that_lags_still_gets_the_primarys_state() {
+    let primary = Server::start();
+    let replica = attach(&primary, Options::new());
+    let (mut client, mut copy) = (primary.connect(), replica.connect());
+    replica.signal("STOP");
+    let reset = client.checked("k", "9 10 5000 3 MS")[4];
+    // The lag is the subject: half a second of the limit runs off while the replica sees nothing.
+    wait_until("half a second to pass", || {
+        let now = client.ints("CL.THROTTLE k 9 10 5000 0 MS")[4];
+        if now <= reset - 500 { Ok(()) } else { Err(format!("{now} ms left of {reset}")) }
+    });
+    client.checked("late", "9 10 3600 3");
+    let states = ["k", "late"].map(|key| client.snapshot(key));
+    replica.signal("CONT");
+    catch_up(&mut client, &mut copy);
+    assert_eq!(["k", "late"].map(|key| copy.snapshot(key)), states);
+}
+
+#[test]
+fn a_broken_link_resumes_from_the_backlog() {
+    let primary = Server::start();
+    let replica = attach(&primary, Options::new());
+    let (mut client, mut copy) = (primary.connect(), replica.connect());
+    client.checked("k", "9 10 3600");
+    catch_up(&mut client, &mut copy);
+    let resyncs = client.info("sync_partial_ok");
+    client.call("CLIENT KILL TYPE replica");
+    client.checked("k", "9 10 3600 2"); // while nobody listens
+    client.checked("other", "9 10 3600 2");
+    wait_until("the link to come back", || match copy.info("master_link_status").as_str() {
+        "up" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+    catch_up(&mut client, &mut copy);
+    for key in ["k", "other"] {
+        assert_eq!(copy.snapshot(key), client.snapshot(key), "{key}");
+    }
+    assert_ne!(
+        client.info("sync_partial_ok"),
+        resyncs,
+        "the link came back by a full copy: nothing was tested"
+    );
+}
+
+#[test]
+fn the_version_tells_how_effects_are_framed() {
+    // `Effect` derives the framing from the version; that needs the version to have been understood.
+    assert!(BINARY.at_least(6, 0, 0), "server version {:?} from {:?}", BINARY.version, BINARY.version_text);
+}

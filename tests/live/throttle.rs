@@ -1,0 +1,328 @@
+//! What CL.THROTTLE answers: a drop-in for redis-cell, and its options.
+
+use crate::common::{Server, ints};
+use std::time::Duration;
+
+const UNITS: [&str; 4] = ["", " S", " MS", " US"];
+
+#[test]
+fn answers_the_documented_example() {
+    let server = Server::start();
+    let calls = [
+        "CL.THROTTLE user123 15 30 60 1",
+        "CL.THROTTLE user123 15 30 60 4",
+        "CL.THROTTLE user123 15 30 60 17",
+    ];
+    let answers = server.connect().pipeline(&calls);
+    let answers: Vec<_> = answers.iter().map(|answer| ints(answer.as_ref().unwrap()).unwrap()).collect();
+    assert_eq!(answers, [[0, 16, 15, -1, 2], [0, 16, 11, -1, 10], [1, 16, 11, -1, 10]]);
+}
+
+#[test]
+fn quantity_is_one_unless_given() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.checked("given", "15 30 60 1"), [0, 16, 15, -1, 2]);
+    assert_eq!(client.checked("default", "15 30 60"), [0, 16, 15, -1, 2]);
+}
+
+#[test]
+fn the_command_name_is_case_insensitive() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for name in ["cl.throttle", "CL.THROTTLE", "Cl.Throttle"] {
+        assert_eq!(client.ints(&[name, name, "15", "30", "60"]), [0, 16, 15, -1, 2]);
+    }
+}
+
+#[test]
+fn admits_a_burst_and_then_refuses() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (key, arguments, limit) in
+        [("none", "0 1 3600", 1), ("small", "4 10 3600", 5), ("documented", "15 30 3600", 16)]
+    {
+        for call in 0..limit {
+            let reply = client.checked(key, arguments);
+            assert_eq!(reply[..4], [0, limit, limit - 1 - call, -1], "call {call} of {arguments}");
+        }
+        for _ in 0..3 {
+            let reply = client.checked(key, arguments);
+            assert_eq!(reply[..3], [1, limit, 0], "after the burst of {arguments}");
+            assert!(reply[3] > 0, "{reply:?}");
+        }
+    }
+}
+
+#[test]
+fn keys_do_not_share_their_limits() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.checked("full", "0 1 60");
+    assert_eq!(client.checked("full", "0 1 60")[0], 1);
+    assert_eq!(client.checked("other", "0 1 60")[0], 0);
+}
+
+#[test]
+fn waits_round_up_to_the_unit() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // One unit every period / 3, which no unit divides: the wait on a fresh key is exact and known.
+    for (key, arguments, wait) in [
+        ("seconds", "0 3 10", 4),
+        ("explicit-seconds", "0 3 10 1 S", 4),
+        ("milliseconds", "0 3 10000 1 MS", 3_334),
+        ("microseconds", "0 3 10000000 1 US", 3_333_334),
+        ("exact", "0 3 9", 3),
+        ("one-nanosecond-over", "0 999999999 1000000000", 2),
+    ] {
+        assert_eq!(client.checked(key, arguments), [0, 1, 0, -1, wait], "{arguments}");
+    }
+}
+
+#[test]
+fn who_waits_as_long_as_told_is_admitted() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (key, arguments, unit_ns) in [("ms", "0 1 70 1 MS", 1_000_000), ("us", "0 7 500000 1 US", 1_000)] {
+        client.checked(key, arguments);
+        for turn in 0..3 {
+            let refused = client.checked(key, arguments);
+            if refused[0] == 0 {
+                continue; // so slow a machine that the wait was over already
+            }
+            std::thread::sleep(Duration::from_nanos(u64::try_from(refused[3]).unwrap() * unit_ns));
+            assert_eq!(client.checked(key, arguments)[0], 0, "{arguments}, turn {turn}, after {refused:?}");
+        }
+    }
+}
+
+#[test]
+fn a_quantity_is_taken_whole_or_not_at_all() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.checked("k", "9 10 3600 7"), [0, 10, 3, -1, 2520]);
+    let refused = client.checked("k", "9 10 3600 4");
+    assert_eq!(refused[..3], [1, 10, 3]);
+    assert!((359..=360).contains(&refused[3]), "{refused:?}");
+    assert_eq!(client.checked("k", "9 10 3600 3")[..4], [0, 10, 0, -1]);
+    assert_eq!(client.checked("k", "9 10 3600 1")[..3], [1, 10, 0]);
+}
+
+#[test]
+fn a_quantity_above_the_limit_is_refused_for_ever() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.checked("fresh", "9 10 60 11"), [1, 10, 10, -1, 0]);
+    assert_eq!(client.int("EXISTS fresh"), 0);
+    client.checked("used", "9 10 60 5");
+    assert_eq!(client.checked("used", "9 10 60 11")[..4], [1, 10, 5, -1]);
+    assert_eq!(client.checked("used", "9 10 60 1000000")[..4], [1, 10, 5, -1]);
+}
+
+#[test]
+fn quantity_zero_looks_without_writing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.checked("fresh", "9 10 60 0"), [0, 10, 10, -1, 0]);
+    assert_eq!(client.int("EXISTS fresh"), 0);
+
+    client.checked("used", "9 10 3600 4");
+    let before = client.snapshot("used");
+    assert_eq!(client.checked("used", "9 10 3600 0")[..4], [0, 10, 6, -1]);
+    client.checked("used", "9 10 3600 6");
+    assert_eq!(client.checked("used", "9 10 3600 0")[..4], [0, 10, 0, -1], "full, yet a look needs no room");
+    assert_ne!(client.snapshot("used"), before);
+}
+
+#[test]
+fn saturate_takes_what_fits() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.checked("k", "9 10 3600 4 SATURATE"), [0, 10, 6, -1, 1440, 4]);
+    assert_eq!(client.checked("k", "9 10 3600 0 SATURATE")[..4], [0, 10, 6, -1]);
+    let rest = client.checked("k", "9 10 3600 25 SATURATE");
+    assert_eq!((&rest[..4], rest[5]), (&[0, 10, 0, -1][..], 6));
+    let refused = client.checked("k", "9 10 3600 25 SATURATE");
+    assert_eq!((&refused[..3], refused[5]), (&[1, 10, 0][..], 0));
+    assert!((359..=360).contains(&refused[3]), "the wait until one fits: {refused:?}");
+    let look = client.checked("k", "9 10 3600 0 SATURATE");
+    assert_eq!((&look[..4], look[5]), (&[0, 10, 0, -1][..], 0));
+    assert_eq!(client.checked("default", "9 10 3600 SATURATE"), [0, 10, 9, -1, 360, 1]);
+    assert_eq!(client.checked("fresh", "9 10 3600 0 SATURATE"), [0, 10, 10, -1, 0, 0]);
+    assert_eq!(client.int("EXISTS fresh"), 0);
+}
+
+#[test]
+fn saturate_takes_what_fits_however_large_the_quantity() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (key, quantity) in [("a", 11_i64), ("b", 1_000_000_000_000), ("c", i64::MAX - 1), ("d", i64::MAX)] {
+        assert_eq!(client.checked(key, &format!("9 10 3600 {quantity} SATURATE")), [0, 10, 0, -1, 3600, 10]);
+        let refused = client.checked(key, &format!("9 10 3600 {quantity} SATURATE"));
+        assert_eq!((refused[0], refused[5]), (1, 0), "{quantity}: {refused:?}");
+    }
+}
+
+#[test]
+fn units_apply_to_the_period_and_to_both_waits() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (token, per_hour) in [("", 3600_i64), ("S", 3600), ("MS", 3_600_000), ("US", 3_600_000_000)] {
+        let key = format!("key{token}");
+        let arguments = format!("0 1 {per_hour} 1 {token}");
+        assert_eq!(client.checked(&key, &arguments), [0, 1, 0, -1, per_hour], "{arguments}");
+        let refused = client.checked(&key, &arguments);
+        let at_least = per_hour / 10 * 9;
+        assert!(
+            refused[0] == 1 && refused[3] > at_least && refused[4] == refused[3],
+            "{arguments}: {refused:?}"
+        );
+    }
+}
+
+#[test]
+fn options_come_in_any_order_and_any_case() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (i, options) in
+        ["2 SATURATE MS", "2 MS SATURATE", "2 saturate ms", "2 ms saturate", "2 Saturate mS", "2 Ms sAtUrAtE"]
+            .iter()
+            .enumerate()
+    {
+        let reply = client.checked(&format!("with-quantity-{i}"), &format!("9 10 60000 {options}"));
+        assert_eq!(reply, [0, 10, 8, -1, 12_000, 2], "{options}");
+    }
+    for (i, options) in ["SATURATE MS", "MS SATURATE", "saturate ms"].iter().enumerate() {
+        let reply = client.checked(&format!("without-{i}"), &format!("9 10 60000 {options}"));
+        assert_eq!(reply, [0, 10, 9, -1, 6_000, 1], "{options}");
+    }
+    for (options, reset) in [("1 s", 6), ("1 S", 6), ("s", 6), ("1 us", 6), ("us", 6), ("Ms", 6), ("1 uS", 6)]
+    {
+        let reply =
+            client.checked(&format!("unit {options}").replace(' ', "-"), &format!("9 10 60 {options}"));
+        assert_eq!(reply, [0, 10, 9, -1, reset], "{options}");
+    }
+}
+
+#[test]
+fn wrong_options_are_a_syntax_error() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for options in [
+        "1 BOGUS",
+        "1 SATURATED",
+        "1 SATURAT",
+        "1 N",
+        "1 NS",
+        "1 M",
+        "1 SEC",
+        "1 1",
+        "1 S 1",
+        "1 SATURATE 1",
+        "SATURATE 1",
+        "MS 1",
+        "1 S S",
+        "1 MS MS",
+        "1 S MS",
+        "1 US S",
+        "1 SATURATE SATURATE",
+        "S S",
+        "SATURATE SATURATE",
+        "SATURATE saturate",
+        "1 SATURATE MS BOGUS",
+        "1 SATURATE MS US",
+        "1 SATURATE MS SATURATE",
+        "1 MS SATURATE extra words to the end of the line",
+    ] {
+        let error = client.error(&format!("CL.THROTTLE key 9 10 60 {options}"));
+        assert_eq!(error, "ERR syntax error", "{options}");
+    }
+    for options in [&[b"1".as_ref(), b""][..], &[b"1", b"M\0"], &[b"1", b"\xff"], &[b"1", b"S", b""]] {
+        let mut command: Vec<&[u8]> = vec![b"CL.THROTTLE", b"key", b"9", b"10", b"60"];
+        command.extend(options);
+        assert_eq!(client.error(&command), "ERR syntax error", "{options:?}");
+    }
+    let many: Vec<String> = "CL.THROTTLE key 9 10 60 1".split(' ').map(str::to_owned).collect();
+    let many = [many, vec!["MS".to_owned(); 100_000]].concat();
+    assert_eq!(client.error(&many), "ERR syntax error", "100,000 options");
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+#[test]
+fn large_legal_limits_work() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (key, arguments, reply) in [
+        ("a-year", "0 1 31536000", vec![0, 1, 0, -1, 31_536_000]),
+        ("a-century", "0 1 3153600000", vec![0, 1, 0, -1, 3_153_600_000]),
+        ("over-a-century", "0 1 4000000000", vec![0, 1, 0, -1, 4_000_000_000]),
+        ("one-per-nanosecond", "999999999 1000000000 1", vec![0, 1_000_000_000, 999_999_999, -1, 1]),
+        ("quantity-of-a-billion", "999999999 1000000000 1 1000000000", vec![0, 1_000_000_000, 0, -1, 1]),
+        ("a-billion-a-day", "0 1000000000 86400", vec![0, 1, 0, -1, 1]),
+        ("large-burst", "1000000000000 1000 1", vec![0, 1_000_000_000_001, 1_000_000_000_000, -1, 1]),
+        ("ten-billion-a-year", "9 10000000000 31536000 10", vec![0, 10, 0, -1, 1]),
+    ] {
+        let seen = client.checked(key, arguments);
+        // Where a unit comes back within the call, only `checked` can tell.
+        if key.starts_with("one-per") || key.starts_with("quantity-of") {
+            assert_eq!(seen[..2], reply[..2], "{arguments}");
+        } else {
+            assert_eq!(seen, reply, "{arguments}");
+        }
+        client.checked(key, arguments);
+    }
+}
+
+#[test]
+fn another_limit_on_the_same_key_goes_on_from_its_state() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.checked("k", "99 100 3600 80");
+    for arguments in [
+        "99 100 3600",
+        "9 10 3600",
+        "0 1 1",
+        "15 30 60",
+        "199 100 3600 100",
+        "0 1 86400",
+        "9 10 3600 0",
+        "0 1 1 0",
+        "15 30 60 SATURATE",
+        "15 30 60 0 SATURATE",
+        "15 30 60 16 MS",
+        "1000000 1 1 500 SATURATE",
+    ] {
+        client.checked("k", arguments);
+    }
+}
+
+/// A long random walk through calls of every kind, each held against the contract.
+#[test]
+fn any_sequence_of_calls_answers_as_the_contract_says() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut seed: u64 = 0x5EED_CE11;
+    let mut below = |n: u64| {
+        // SplitMix64: the same walk in every run.
+        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % n
+    };
+    let (mut admitted, mut refused) = (0, 0);
+    for _ in 0..1500 {
+        let key = format!("walk{}", below(200));
+        let unit = below(4);
+        let limits = format!("{} {}", below(12), 1 + below(40));
+        let period = (1 + below(90)) * [1, 1, 37, 12_345][usize::try_from(unit).unwrap()];
+        let quantity =
+            ["", " 0", " 1", " 1", " 2", " 3", " 7", " 12", " 500"][usize::try_from(below(9)).unwrap()];
+        let saturate = ["", "", " SATURATE"][usize::try_from(below(3)).unwrap()];
+        let unit = UNITS[usize::try_from(unit).unwrap()];
+        let reply = client.checked(&key, &format!("{limits} {period}{quantity}{saturate}{unit}"));
+        if reply[0] == 0 { admitted += 1 } else { refused += 1 }
+    }
+    assert!(admitted > 200 && refused > 200, "{admitted} admitted, {refused} refused: no walk at all");
+}
