@@ -1,6 +1,6 @@
 //! The state under the key: redis-cell's own, native, readable, and carried along by the server's commands.
 
-use crate::common::{Server, requires, wall_ns};
+use crate::common::{Client, Server, requires, wall_ns};
 
 #[test]
 fn is_the_decimal_tat_with_an_expiry_rounded_up() {
@@ -60,12 +60,15 @@ fn written_by_redis_cell_is_honoured() {
     }
 }
 
+fn state(client: &mut Client, key: &str) -> (Option<i64>, i64) {
+    (client.tat(key), client.expiry_ms(key))
+}
+
 #[test]
-fn survives_dump_restore_copy_and_rename() {
+fn survives_dump_restore_and_rename() {
     let server = Server::start();
     let mut client = server.connect();
     client.checked("k", "15 30 60 9");
-    let state = |client: &mut crate::common::Client, key: &str| (client.tat(key), client.expiry_ms(key));
     let original = state(&mut client, "k");
 
     let dump: Vec<u8> = client.get("DUMP k");
@@ -80,13 +83,19 @@ fn survives_dump_restore_copy_and_rename() {
         assert_eq!(client.checked(key, "15 30 60 9")[0], 1, "{key}");
     }
     assert_eq!(client.checked("k", "15 30 60 16")[0], 0, "the old name is fresh again");
+}
 
+#[test]
+fn survives_copy() {
+    let server = Server::start();
+    let mut client = server.connect();
     requires!(client.has_command("COPY"), "no COPY");
-    let original = state(&mut client, "renamed");
-    client.call("COPY renamed copied");
-    assert_eq!(state(&mut client, "copied"), original, "COPY");
+    client.checked("k", "15 30 60 9");
+    let original = state(&mut client, "k");
+    client.call("COPY k copied");
+    assert_eq!(state(&mut client, "copied"), original);
     client.checked("copied", "15 30 60 1");
-    assert_eq!(state(&mut client, "renamed"), original, "the copy has a state of its own");
+    assert_eq!(state(&mut client, "k"), original, "the copy has a state of its own");
 }
 
 #[test]

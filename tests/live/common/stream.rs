@@ -99,10 +99,10 @@ fn next_effect(unread: &mut Vec<u8>, db: &mut u32) -> Option<Effect> {
     loop {
         let (words, length) = parse_command(unread)?;
         unread.drain(..length);
-        if words[0].eq_ignore_ascii_case("SELECT") {
-            *db = words[1].parse().unwrap();
-        } else {
-            return Some(Effect { db: *db, command: words.join(" ") });
+        match words[0].to_uppercase().as_str() {
+            "SELECT" => *db = words[1].parse().unwrap(),
+            "PING" => {} // the link's heartbeat
+            _ => return Some(Effect { db: *db, command: words.join(" ") }),
         }
     }
 }
