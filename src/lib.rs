@@ -9,6 +9,7 @@ mod commands;
 mod faults;
 mod ffi;
 mod store;
+mod waiting;
 
 use redis_module::alloc::RedisAlloc;
 
@@ -26,5 +27,12 @@ fn load(server: &ffi::Loading) -> Result<(), String> {
     server.register::<commands::Refund>()?;
     server.register::<commands::Charge>()?;
     server.register::<commands::Reserve>()?;
+    server.register::<commands::Bthrottle>()?;
+    server.register::<commands::Mthrottle>()?;
     Ok(())
+}
+
+/// Forgets what the server ends when it unloads the module.
+fn unload() {
+    waiting::unload();
 }

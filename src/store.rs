@@ -3,6 +3,7 @@
 use redis_cell_core::{Answer, Change, Decision, Error, Instant, gcra};
 
 use crate::ffi::{self, Access, Arg, Call, Key, Kind};
+use crate::waiting;
 
 /// A state that can be kept under a key.
 pub trait State: Sized {
@@ -30,12 +31,17 @@ pub fn update<S: State>(
     let now = ffi::now();
     let key = Key::open(*call, key, Access::Write);
     let decision = decide(S::load(&key, now)?, now)?;
-    match decision.change {
+    carry_out(decision.change, key);
+    Ok(decision.answer)
+}
+
+/// Writes what was decided.
+pub fn carry_out<S: State>(change: Change<S>, key: Key) {
+    match change {
         Change::Keep => {}
         Change::Store(state) => state.save(key),
         Change::Delete => key.delete(),
     }
-    Ok(decision.answer)
 }
 
 /// Decides a call that only looks.
@@ -50,6 +56,19 @@ pub fn look<S: State>(
     let now = ffi::now();
     let key = Key::open(*call, key, Access::Read);
     decide(S::load(&key, now)?, now)
+}
+
+/// [`update`] for a GCRA limiter whose callers may have to queue: to a call that does not wait, what those in line
+/// wait for counts as taken.
+///
+/// # Errors
+/// As [`update`].
+pub fn update_behind_line(
+    call: &Call,
+    key: Arg,
+    decide: impl FnOnce(Option<gcra::Tat>, Instant) -> Result<Decision<gcra::Tat>, Error>,
+) -> Result<Answer, Error> {
+    update(call, key, |tat, now| waiting::overtake(call, key, tat, now, |tat| decide(tat, now)))
 }
 
 /// The state of GCRA: the TAT's digits in a string, as redis-cell has always kept it.

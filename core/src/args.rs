@@ -1,5 +1,7 @@
 //! From the bytes of a call to typed arguments, or to the error that the caller reads.
 
+use core::time::Duration;
+
 use crate::{Error, Span, Unit};
 
 /// An integer argument: its name in the synopsis and the values it may have on its own.
@@ -68,6 +70,23 @@ pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
+/// The timeout in `bytes`, in seconds as blocking commands have it: a decimal number, 0 (`None`) for no limit.
+///
+/// The one place where a fraction is read: how long a caller is ready to wait decides nothing about its limit.
+///
+/// # Errors
+/// [`Error::Timeout`] when `bytes` are no such number.
+pub fn parse_timeout(bytes: &[u8]) -> Result<Option<Span>, Error> {
+    let seconds = core::str::from_utf8(bytes).ok().and_then(|text| text.parse::<f64>().ok());
+    let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).and_then(|timeout| {
+        // However short, a timeout is not none.
+        let least = u64::from(seconds.is_some_and(|seconds| seconds > 0.0));
+        Span::from_nanos(u64::try_from(timeout.as_nanos()).ok()?.max(least))
+    });
+    let timeout = timeout.ok_or(Error::Timeout)?;
+    Ok(Some(timeout).filter(|&timeout| timeout > Span::ZERO))
+}
+
 /// A word that a command may know behind its positional arguments, beside the unit of time that all of them know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyword {
@@ -133,6 +152,16 @@ impl Tail {
         }
         let (quantity, unit) = (quantity.unwrap_or(1), unit.unwrap_or_default());
         Ok(Self { quantity, unit, saturate, prepay, max_wait })
+    }
+
+    /// Reads `[unit]`, all that may stand behind the arguments of a command whose quantity is not optional.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] for anything else.
+    pub fn parse_unit<'a>(args: impl IntoIterator<Item = &'a [u8]>) -> Result<Unit, Error> {
+        let mut args = args.into_iter();
+        let unit = args.next().map_or(Some(Unit::default()), Unit::parse);
+        unit.filter(|_| args.next().is_none()).ok_or(Error::Syntax)
     }
 
     /// The longest acceptable wait, `None` for any.

@@ -18,8 +18,12 @@ pub enum Error {
         /// The largest value it may have in this call.
         max: i64,
     },
+    /// A timeout that is no number of seconds, is negative, or is above 292 years.
+    Timeout,
     /// The new state would lie past the last instant that the state can hold.
     BeyondTime,
+    /// A call for several keys names one twice.
+    SameKey,
     /// The key holds a value of another type.
     WrongType,
     /// The key holds a value of the right type that no limiter of this kind has written.
@@ -36,9 +40,11 @@ impl fmt::Display for Error {
             Self::OutOfRange { name, min, max } => {
                 write!(f, "ERR {name} must be an integer from {min} to {max}")
             }
+            Self::Timeout => f.write_str("ERR timeout must be a number of seconds from 0 to 9223372036"),
             Self::BeyondTime => f.write_str(
                 "ERR quantity is out of range: the state would reach past the year 2262, the end of 64-bit nanoseconds",
             ),
+            Self::SameKey => f.write_str("ERR the same key is named twice"),
             Self::WrongType => {
                 f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
             }

@@ -40,9 +40,9 @@ pub struct Limit {
     /// `T`, nanoseconds per unit.
     emission_interval: NonZeroU64,
     /// `D = T * capacity`.
-    tolerance: Span,
+    pub(crate) tolerance: Span,
     /// `max_burst + 1`, at least 1: the most that can be admitted at once.
-    capacity: i64,
+    pub(crate) capacity: i64,
 }
 
 impl Limit {
@@ -88,7 +88,7 @@ impl Limit {
     }
 
     /// `T * quantity`, the time that serving `quantity` units takes.
-    fn cost(&self, quantity: i64) -> Result<Span, Error> {
+    pub(crate) fn cost(&self, quantity: i64) -> Result<Span, Error> {
         u64::try_from(quantity)
             .ok()
             .and_then(|quantity| quantity.checked_mul(self.emission_interval.get()))

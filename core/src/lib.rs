@@ -12,9 +12,11 @@ mod args;
 mod decision;
 mod error;
 pub mod gcra;
+pub mod line;
+pub mod several;
 mod time;
 
-pub use args::{Keyword, QUANTITY, Range, Tail, parse_integer};
+pub use args::{Keyword, QUANTITY, Range, Tail, parse_integer, parse_timeout};
 pub use decision::{Answer, Change, Decision, Reply, Retry};
 pub use error::Error;
 pub use time::{Instant, Span, Unit};

@@ -2,7 +2,7 @@
 
 use redis_cell_core::{Error, gcra};
 
-use super::{Command, Spec, gcra_args};
+use super::{Command, Flag, Keys, Spec, gcra_args};
 use crate::ffi::Call;
 use crate::store;
 
@@ -10,8 +10,15 @@ use crate::store;
 pub struct Charge;
 
 impl Command for Charge {
-    const SPEC: Spec =
-        Spec { name: c"cl.charge", least_words: 5, flags: c"write deny-oom fast", keys: (1, 1, 1) };
+    const SPEC: Spec = Spec {
+        name: c"cl.charge",
+        summary: c"Takes a quantity from a GCRA limiter regardless, into debt if need be.",
+        complexity: c"O(1)",
+        since: c"1.0.0",
+        least_words: 5,
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
+        keys: Keys::First,
+    };
 
     fn run(call: &Call) -> Result<(), Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;

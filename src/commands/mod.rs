@@ -1,18 +1,23 @@
 //! The commands, one file each: from the words of a call to a limiter's decision and its answer.
 
+mod bthrottle;
 mod charge;
+mod mthrottle;
 mod peek;
 mod refund;
 mod reserve;
 mod throttle;
 
 use core::ffi::CStr;
+use core::ops::Range;
 
-use redis_cell_core::{Error, Keyword, Tail, gcra};
+use redis_cell_core::{Error, Keyword, Tail, gcra, parse_integer};
 
 use crate::ffi::{Arg, Call};
 
+pub use bthrottle::Bthrottle;
 pub use charge::Charge;
+pub use mthrottle::Mthrottle;
 pub use peek::Peek;
 pub use refund::Refund;
 pub use reserve::Reserve;
@@ -35,12 +40,64 @@ pub trait Command {
 pub struct Spec {
     /// Its name, in lower case.
     pub name: &'static CStr,
+    /// What it does, in a sentence.
+    pub summary: &'static CStr,
+    /// What it costs.
+    pub complexity: &'static CStr,
+    /// The version of the module that brought it.
+    pub since: &'static CStr,
     /// How many words a call has at the least, the name included. What may follow is up to the command.
     pub least_words: usize,
-    /// The server's words for what it does and when it may run.
-    pub flags: &'static CStr,
-    /// Where its keys stand: first, last, step.
-    pub keys: (i32, i32, i32),
+    /// What it does and when it may run.
+    pub flags: &'static [Flag],
+    /// Where its keys stand.
+    pub keys: Keys,
+}
+
+/// The server's words for what a command does and when it may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flag {
+    /// It may write; not on replicas.
+    Write,
+    /// It never writes.
+    ReadOnly,
+    /// It may need memory: not when the server is out of it.
+    DenyOom,
+    /// It takes constant time.
+    Fast,
+    /// It may keep the client waiting.
+    Blocking,
+}
+
+impl Flag {
+    /// The word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::ReadOnly => "readonly",
+            Self::DenyOom => "deny-oom",
+            Self::Fast => "fast",
+            Self::Blocking => "blocking",
+        }
+    }
+}
+
+/// Where a command's keys stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// One, behind the command's name.
+    First,
+    /// As many as the word behind the command's name says, behind that word.
+    Counted,
+}
+
+impl Keys {
+    /// The positions of counted keys; none in a call that has fewer words than it counts.
+    pub fn counted(call: &Call) -> Range<usize> {
+        let count = call.positional::<1>().ok().and_then(|[count]| parse_integer(call.bytes(count)));
+        let end = count.and_then(|count| usize::try_from(count).ok()).and_then(|count| count.checked_add(2));
+        2..end.filter(|&end| end <= call.len()).unwrap_or(2)
+    }
 }
 
 /// The arguments that all commands on GCRA's string share: `key max_burst count period [quantity] [options]`.

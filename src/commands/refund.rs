@@ -2,7 +2,7 @@
 
 use redis_cell_core::{Error, gcra};
 
-use super::{Command, Spec, gcra_args};
+use super::{Command, Flag, Keys, Spec, gcra_args};
 use crate::ffi::Call;
 use crate::store;
 
@@ -10,7 +10,15 @@ use crate::store;
 pub struct Refund;
 
 impl Command for Refund {
-    const SPEC: Spec = Spec { name: c"cl.refund", least_words: 5, flags: c"write fast", keys: (1, 1, 1) };
+    const SPEC: Spec = Spec {
+        name: c"cl.refund",
+        summary: c"Gives a quantity back to a GCRA limiter.",
+        complexity: c"O(1)",
+        since: c"1.0.0",
+        least_words: 5,
+        flags: &[Flag::Write, Flag::Fast],
+        keys: Keys::First,
+    };
 
     fn run(call: &Call) -> Result<(), Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;

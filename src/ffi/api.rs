@@ -3,12 +3,14 @@
 //! The server hands them out by name when the module loads; what it does not know stays null. They are looked up once:
 //! a missing required one refuses the load, a missing optional one selects another way of doing the same.
 
-use core::ffi::{c_char, c_int, c_long, c_longlong};
+use core::ffi::{c_char, c_int, c_long, c_longlong, c_void};
 use std::sync::OnceLock;
 
 use redis_module::raw::{
-    self, RedisModuleCallReply, RedisModuleCmdFunc, RedisModuleCtx, RedisModuleKey, RedisModuleString,
-    mstime_t,
+    self, RedisModuleBlockedClient, RedisModuleCallReply, RedisModuleCmdFunc, RedisModuleCommand,
+    RedisModuleCommandInfo, RedisModuleCtx, RedisModuleDisconnectFunc, RedisModuleEvent,
+    RedisModuleEventCallback, RedisModuleKey, RedisModuleNotificationFunc, RedisModuleString,
+    RedisModuleTimerID, RedisModuleTimerProc, mstime_t,
 };
 
 /// Declares the struct of function pointers and its lookup from one list.
@@ -44,12 +46,16 @@ macro_rules! api {
 type Ctx = *mut RedisModuleCtx;
 type KeyPtr = *mut RedisModuleKey;
 type Str = *mut RedisModuleString;
+type BlockedPtr = *mut RedisModuleBlockedClient;
+type FreePrivateData = Option<unsafe extern "C" fn(Ctx, *mut c_void)>;
 type Text = *const c_char;
 
 api! {
     required {
         create_command = RedisModule_CreateCommand:
             unsafe extern "C" fn(Ctx, Text, RedisModuleCmdFunc, Text, c_int, c_int, c_int) -> c_int,
+        is_keys_position_request = RedisModule_IsKeysPositionRequest: unsafe extern "C" fn(Ctx) -> c_int,
+        key_at_pos = RedisModule_KeyAtPos: unsafe extern "C" fn(Ctx, c_int),
         set_module_options = RedisModule_SetModuleOptions: unsafe extern "C" fn(Ctx, c_int),
         log = RedisModule_Log: unsafe extern "C" fn(Ctx, Text, Text, ...),
 
@@ -59,6 +65,7 @@ api! {
         reply_with_array = RedisModule_ReplyWithArray: unsafe extern "C" fn(Ctx, c_long) -> c_int,
         reply_with_long_long = RedisModule_ReplyWithLongLong:
             unsafe extern "C" fn(Ctx, c_longlong) -> c_int,
+        reply_with_null_array = RedisModule_ReplyWithNullArray: unsafe extern "C" fn(Ctx) -> c_int,
         reply_with_error = RedisModule_ReplyWithError: unsafe extern "C" fn(Ctx, Text) -> c_int,
 
         open_key = RedisModule_OpenKey: unsafe extern "C" fn(Ctx, Str, c_int) -> KeyPtr,
@@ -74,11 +81,44 @@ api! {
         notify_keyspace_event = RedisModule_NotifyKeyspaceEvent:
             unsafe extern "C" fn(Ctx, c_int, Text, Str) -> c_int,
         replicate = RedisModule_Replicate: unsafe extern "C" fn(Ctx, Text, Text, ...) -> c_int,
+
+        get_context_flags = RedisModule_GetContextFlags: unsafe extern "C" fn(Ctx) -> c_int,
+        get_selected_db = RedisModule_GetSelectedDb: unsafe extern "C" fn(Ctx) -> c_int,
+        select_db = RedisModule_SelectDb: unsafe extern "C" fn(Ctx, c_int) -> c_int,
+        create_string = RedisModule_CreateString: unsafe extern "C" fn(Ctx, Text, usize) -> Str,
+        free_string = RedisModule_FreeString: unsafe extern "C" fn(Ctx, Str),
+        block_client = RedisModule_BlockClient: unsafe extern "C" fn(
+            Ctx, RedisModuleCmdFunc, RedisModuleCmdFunc, FreePrivateData, c_longlong,
+        ) -> BlockedPtr,
+        unblock_client = RedisModule_UnblockClient: unsafe extern "C" fn(BlockedPtr, *mut c_void) -> c_int,
+        set_disconnect_callback = RedisModule_SetDisconnectCallback:
+            unsafe extern "C" fn(BlockedPtr, RedisModuleDisconnectFunc),
+        get_blocked_client_handle = RedisModule_GetBlockedClientHandle:
+            unsafe extern "C" fn(Ctx) -> BlockedPtr,
+        get_blocked_client_private_data = RedisModule_GetBlockedClientPrivateData:
+            unsafe extern "C" fn(Ctx) -> *mut c_void,
+        create_timer = RedisModule_CreateTimer: unsafe extern "C" fn(
+            Ctx, mstime_t, RedisModuleTimerProc, *mut c_void,
+        ) -> RedisModuleTimerID,
+        stop_timer = RedisModule_StopTimer:
+            unsafe extern "C" fn(Ctx, RedisModuleTimerID, *mut *mut c_void) -> c_int,
+        subscribe_to_keyspace_events = RedisModule_SubscribeToKeyspaceEvents:
+            unsafe extern "C" fn(Ctx, c_int, RedisModuleNotificationFunc) -> c_int,
+        subscribe_to_server_event = RedisModule_SubscribeToServerEvent:
+            unsafe extern "C" fn(Ctx, RedisModuleEvent, RedisModuleEventCallback) -> c_int,
+
         call = RedisModule_Call:
             unsafe extern "C" fn(Ctx, Text, Text, ...) -> *mut RedisModuleCallReply,
         free_call_reply = RedisModule_FreeCallReply: unsafe extern "C" fn(*mut RedisModuleCallReply),
     }
     optional {
+        // Redis 7.0: what COMMAND INFO and COMMAND DOCS tell.
+        get_command = RedisModule_GetCommand:
+            unsafe extern "C" fn(Ctx, Text) -> *mut RedisModuleCommand,
+        set_command_info = RedisModule_SetCommandInfo:
+            unsafe extern "C" fn(*mut RedisModuleCommand, *const RedisModuleCommandInfo) -> c_int,
+        // Early releases of 6.0 have no word for a server that is paused.
+        avoid_replica_traffic = RedisModule_AvoidReplicaTraffic: unsafe extern "C" fn() -> c_int,
         // Both from Redis 6.2.8 and 7.0.5 on. Without them expiries are read as time to live and set by PEXPIREAT.
         get_abs_expire = RedisModule_GetAbsExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
         set_abs_expire = RedisModule_SetAbsExpire: unsafe extern "C" fn(KeyPtr, mstime_t) -> c_int,

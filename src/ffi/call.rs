@@ -1,6 +1,6 @@
 //! One call of a command: its arguments, its reply, its log lines.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_long};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::slice;
@@ -26,6 +26,13 @@ pub struct Arg<'c> {
     call: PhantomData<&'c RedisModuleString>,
 }
 
+impl Arg<'_> {
+    /// Wraps a string of the server. Valid for as long as the caller lets it live.
+    pub(super) fn new(ptr: NonNull<RedisModuleString>) -> Self {
+        Self { ptr, call: PhantomData }
+    }
+}
+
 impl<'c> Call<'c> {
     /// Wraps what the server passes to a command.
     ///
@@ -47,6 +54,11 @@ impl<'c> Call<'c> {
         Some(Self { api, ctx, args })
     }
 
+    /// Wraps the context of a callback, which has no words of a client.
+    pub(super) fn without_arguments(api: &'static Api, ctx: NonNull<RedisModuleCtx>) -> Self {
+        Self { api, ctx, args: &[] }
+    }
+
     /// How many words the call has, its name included.
     pub fn len(&self) -> usize {
         self.args.len()
@@ -58,6 +70,11 @@ impl<'c> Call<'c> {
     /// [`Error::Syntax`] when there are fewer, which the arity in the command's table row has excluded.
     pub fn positional<const N: usize>(&self) -> Result<[Arg<'c>; N], Error> {
         self.args.get(1..).and_then(<[_]>::first_chunk).copied().ok_or(Error::Syntax)
+    }
+
+    /// `count` words from the `from`th on, the command's name being the 0th; none when there are fewer.
+    pub fn words(&self, from: usize, count: usize) -> &'c [Arg<'c>] {
+        self.args.get(from..).and_then(|args| args.get(..count)).unwrap_or_default()
     }
 
     /// The bytes of the arguments from the `from`th on, the command's name being the 0th.
@@ -81,6 +98,16 @@ impl<'c> Call<'c> {
             for integer in reply.five.iter().chain(&reply.taken) {
                 (api.reply_with_long_long)(ctx, *integer);
             }
+        }
+    }
+
+    /// Answers the integers of several limiters, an array each.
+    pub fn reply_rows(&self, rows: &[Reply]) {
+        let len = c_long::try_from(rows.len()).unwrap_or_default();
+        // SAFETY: `ctx` is this call's, and exactly `len` arrays follow: memory holds no more than a c_long counts.
+        unsafe { (self.api.reply_with_array)(self.ctx.as_ptr(), len) };
+        for row in rows {
+            self.reply(row);
         }
     }
 

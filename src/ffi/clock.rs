@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use redis_cell_core::Instant;
+use redis_cell_core::{Instant, Span};
 
 /// The last answer, and the monotonic clock when it was given.
 ///
@@ -27,6 +27,11 @@ pub fn now() -> Instant {
     ANCHOR.store(now, Relaxed);
     ANCHOR_MONOTONIC.store(monotonic, Relaxed);
     Instant::saturating_from_nanos(now)
+}
+
+/// How far the module's clock is ahead of the wall: what the wall has been set back by.
+pub fn lead() -> Span {
+    now().since(Instant::saturating_from_nanos(read(libc::CLOCK_REALTIME)))
 }
 
 /// Does `work` within one millisecond of the wall clock, which it is given.

@@ -8,8 +8,8 @@ use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 
 use super::api::{self, Api};
 use super::call::Call;
-use super::guard;
-use crate::commands::Command;
+use super::{guard, metadata};
+use crate::commands::{Command, Flag, Keys};
 
 /// The name under which `MODULE LIST` shows the module, the one that redis-cell has always had.
 const NAME: &CStr = c"redis-cell";
@@ -38,21 +38,32 @@ impl Loading {
     /// # Errors
     /// The command's name, when the server refuses it because another module has taken it.
     pub fn register<C: Command>(&self) -> Result<(), String> {
-        let spec = C::SPEC;
-        let (first, last, step) = spec.keys;
+        let (spec, ctx) = (C::SPEC, self.ctx.as_ptr());
+        // Servers know the word `blocking` since they know command metadata (Redis 7.0), and refuse what they do not.
+        let modern = self.api.set_command_info.is_some();
+        let words =
+            spec.flags.iter().filter(|&&flag| modern || flag != Flag::Blocking).map(|flag| flag.word());
+        let by_position = spec.keys == Keys::First;
+        let words = words.chain((!by_position).then_some("getkeys-api")).collect::<Vec<_>>().join(" ");
+        let position = c_int::from(by_position);
         // SAFETY: `ctx` is the load's; the server copies the texts; `entry` has the type of a command function.
         let status = unsafe {
+            let flags = text(&words);
             (self.api.create_command)(
-                self.ctx.as_ptr(),
+                ctx,
                 spec.name.as_ptr(),
                 Some(entry::<C>),
-                spec.flags.as_ptr(),
-                first,
-                last,
-                step,
+                flags.as_ptr(),
+                position,
+                position,
+                position,
             )
         };
-        if status == OK { Ok(()) } else { Err(format!("the server refuses the command {:?}", spec.name)) }
+        if status == OK && metadata::describe(self.api, ctx, &spec) {
+            Ok(())
+        } else {
+            Err(format!("the server refuses the command {}", spec.name.to_string_lossy()))
+        }
     }
 }
 
@@ -94,6 +105,14 @@ unsafe extern "C" fn RedisModule_OnLoad(
     }
 }
 
+/// What the server calls before it unloads the file, when no client is blocked by it.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)] // the server's name for it
+extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
+    crate::unload();
+    OK
+}
+
 /// What the server calls for a command: arity, the command itself, its errors, and the net below it.
 ///
 /// # Safety
@@ -111,6 +130,9 @@ unsafe extern "C" fn entry<C: Command>(
     let outcome = guard::catch(|| {
         #[cfg(feature = "faults")]
         crate::faults::strike();
+        if metadata::answered_positions(&call, &C::SPEC) {
+            return;
+        }
         if call.len() < C::SPEC.least_words {
             call.reply_wrong_arity();
         } else if let Err(error) = C::run(&call) {
@@ -118,20 +140,20 @@ unsafe extern "C" fn entry<C: Command>(
         }
     });
     if let Err(panic) = outcome {
-        log(ctx, &format!("{:?}: {panic}", C::SPEC.name));
+        log(ctx, &format!("{}: {panic}", C::SPEC.name.to_string_lossy()));
         call.reply_error(c"ERR internal error in redis-cell, see the server's log");
     }
     OK
 }
 
 /// Writes a line to the server's log.
-fn log(ctx: *mut RedisModuleCtx, line: &str) {
+pub(super) fn log(ctx: *mut RedisModuleCtx, line: &str) {
     let Some(api) = api::get() else { return };
     // SAFETY: the server takes any context, even none; the line is an argument of a format, never the format.
     unsafe { (api.log)(ctx, c"warning".as_ptr(), c"%s".as_ptr(), text(line).as_ptr()) };
 }
 
 /// `text` for the server. None of our texts has a NUL in it; one that had would be cut there.
-fn text(text: &str) -> CString {
+pub(super) fn text(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }

@@ -6,13 +6,16 @@
 #![allow(unsafe_code)] // the rest of the workspace denies it
 
 mod api;
+mod block;
 mod call;
 mod clock;
 mod guard;
 mod key;
 mod load;
+mod metadata;
 
+pub use block::{Blocked, Outcome, Timer};
 pub use call::{Arg, Call};
-pub use clock::now;
+pub use clock::{lead, now};
 pub use key::{Access, Key, Kind};
 pub use load::Loading;

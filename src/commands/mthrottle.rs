@@ -1,0 +1,80 @@
+//! `CL.MTHROTTLE numkeys key [key ...] max_burst count period [max_burst count period ...] [QUANTITY n] [S|MS|US]`
+
+use redis_cell_core::{Answer, Error, Keyword, Range, Tail, gcra, several};
+
+use super::{Command, Flag, Keys, Spec};
+use crate::ffi::{self, Access, Arg, Call, Key};
+use crate::store::{self, State};
+use crate::waiting;
+
+/// Takes a quantity from several GCRA limiters, from all or from none.
+pub struct Mthrottle;
+
+impl Command for Mthrottle {
+    const SPEC: Spec = Spec {
+        name: c"cl.mthrottle",
+        summary: c"Takes a quantity from several GCRA limiters, from all or from none.",
+        complexity: c"O(N log N) where N is the number of keys.",
+        since: c"1.0.0",
+        least_words: 6,
+        flags: &[Flag::Write, Flag::DenyOom],
+        keys: Keys::Counted,
+    };
+
+    fn run(call: &Call) -> Result<(), Error> {
+        let (limiters, tail) = arguments(call)?;
+        let now = ffi::now();
+
+        let mut states = Vec::with_capacity(limiters.len());
+        for (name, limit) in &limiters {
+            let key = Key::open(*call, *name, Access::Write);
+            let tat = gcra::Tat::load(&key, now)?;
+            let seen = waiting::seen(call, *name, tat, now)?;
+            let answer = gcra::throttle(seen, limit, now, tail.quantity)?.answer;
+            states.push((key, tat, seen, answer));
+        }
+        let admitted = states.iter().all(|(.., answer)| !answer.limited);
+
+        let mut rows = Vec::with_capacity(limiters.len());
+        for ((name, limit), (key, tat, seen, _)) in limiters.iter().zip(states) {
+            rows.push(if admitted {
+                let decision = waiting::overtake(call, *name, tat, now, |tat| {
+                    gcra::throttle(tat, limit, now, tail.quantity)
+                })?;
+                store::carry_out(decision.change, key);
+                decision.answer
+            } else {
+                gcra::peek(seen, limit, now, tail.quantity)?
+            });
+        }
+        let combined = several::combine(rows.iter().copied());
+        let replies = combined.iter().chain(&rows).map(|answer: &Answer| answer.reply(tail.unit));
+        call.reply_rows(replies.collect::<Vec<_>>().as_slice());
+        Ok(())
+    }
+}
+
+/// The keys with their limits, and what stands behind them.
+fn arguments<'c>(call: &Call<'c>) -> Result<(Vec<(Arg<'c>, gcra::Limit)>, Tail), Error> {
+    // Each key brings its name and the three numbers of its limit.
+    let most = call.len().saturating_sub(2) / 4;
+    let range = Range { name: "numkeys", min: 1, max: i64::try_from(most).unwrap_or(i64::MAX) };
+    let [numkeys] = call.positional()?;
+    let numkeys = usize::try_from(range.parse(call.bytes(numkeys))?).map_err(|_| range.error())?;
+
+    let keys = call.words(2, numkeys);
+    let numbers = call.words(numkeys.saturating_add(2), numkeys.saturating_mul(3));
+    let tail = call.rest(numkeys.saturating_mul(4).saturating_add(2));
+    let tail = Tail::parse(tail, &[Keyword::Quantity])?;
+
+    let mut names: Vec<&[u8]> = keys.iter().map(|key| call.bytes(*key)).collect();
+    names.sort_unstable();
+    if names.windows(2).any(|pair| matches!(pair, [one, next] if one == next)) {
+        return Err(Error::SameKey);
+    }
+    let (triples, _) = numbers.as_chunks::<3>();
+    let limits =
+        triples.iter().map(|triple| gcra::Limit::parse(triple.map(|arg| call.bytes(arg)), tail.unit));
+    let limiters = keys.iter().zip(limits).map(|(key, limit)| Ok((*key, limit?)));
+    Ok((limiters.collect::<Result<_, Error>>()?, tail))
+}
