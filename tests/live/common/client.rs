@@ -196,15 +196,21 @@ impl Client {
         let context = format!("CL.THROTTLE {key} {arguments} on {old:?}, within {earliest}..{latest}");
         throttle.check(&reply, old, earliest, latest, &context);
 
-        let new = self.tat(key);
+        let (new, expiry) = (self.tat(key), self.expiry_ms(key));
         if throttle.writes(&reply) {
-            let new = new.unwrap_or_else(|| panic!("{context}: admitted, but the key is gone"));
             let cost = throttle.interval() * throttle.taken(&reply);
             let at =
                 |now: i64| i64::try_from(i128::from(old.map_or(now, |tat| tat.max(now))) + cost).unwrap();
+            let Some(new) = new else {
+                assert!(wall_ns() >= at(earliest), "{context}: admitted, but there is no key");
+                return reply; // expired between the call and the look
+            };
             assert!((at(earliest)..=at(latest)).contains(&new), "{context}: left TAT {new}");
-            let expiry = self.expiry_ms(key);
-            assert_eq!(expiry, ceil_div(new.into(), 1_000_000), "{context}: expiry of TAT {new}");
+            let expired = expiry == -2 && wall_ns() >= new;
+            assert!(
+                expired || expiry == ceil_div(new.into(), 1_000_000),
+                "{context}: TAT {new} expires at {expiry}"
+            );
         } else if old.is_some_and(|tat| tat > latest) {
             assert_eq!(new, old, "{context}: a call that takes nothing left another state");
         } else {
