@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use redis_module::raw::{
     self, RedisModuleBlockedClient, RedisModuleCallReply, RedisModuleCmdFunc, RedisModuleCommand,
     RedisModuleCommandInfo, RedisModuleCtx, RedisModuleDisconnectFunc, RedisModuleEvent,
-    RedisModuleEventCallback, RedisModuleKey, RedisModuleNotificationFunc, RedisModuleString,
-    RedisModuleTimerID, RedisModuleTimerProc, mstime_t,
+    RedisModuleEventCallback, RedisModuleKey, RedisModuleNotificationFunc, RedisModuleServerInfoData,
+    RedisModuleString, RedisModuleTimerID, RedisModuleTimerProc, mstime_t,
 };
 
 /// Declares the struct of function pointers and its lookup from one list.
@@ -80,6 +80,13 @@ api! {
         signal_modified_key = RedisModule_SignalModifiedKey: unsafe extern "C" fn(Ctx, Str) -> c_int,
         notify_keyspace_event = RedisModule_NotifyKeyspaceEvent:
             unsafe extern "C" fn(Ctx, c_int, Text, Str) -> c_int,
+        replicate_verbatim = RedisModule_ReplicateVerbatim: unsafe extern "C" fn(Ctx) -> c_int,
+        get_server_info = RedisModule_GetServerInfo:
+            unsafe extern "C" fn(Ctx, Text) -> *mut RedisModuleServerInfoData,
+        free_server_info = RedisModule_FreeServerInfo:
+            unsafe extern "C" fn(Ctx, *mut RedisModuleServerInfoData),
+        server_info_get_field_signed = RedisModule_ServerInfoGetFieldSigned:
+            unsafe extern "C" fn(*mut RedisModuleServerInfoData, Text, *mut c_int) -> c_longlong,
         replicate = RedisModule_Replicate: unsafe extern "C" fn(Ctx, Text, Text, ...) -> c_int,
 
         get_context_flags = RedisModule_GetContextFlags: unsafe extern "C" fn(Ctx) -> c_int,
@@ -117,6 +124,8 @@ api! {
             unsafe extern "C" fn(Ctx, Text) -> *mut RedisModuleCommand,
         set_command_info = RedisModule_SetCommandInfo:
             unsafe extern "C" fn(*mut RedisModuleCommand, *const RedisModuleCommandInfo) -> c_int,
+        is_sub_event_supported = RedisModule_IsSubEventSupported:
+            unsafe extern "C" fn(RedisModuleEvent, u64) -> c_int,
         // Early releases of 6.0 have no word for a server that is paused.
         avoid_replica_traffic = RedisModule_AvoidReplicaTraffic: unsafe extern "C" fn() -> c_int,
         // Both from Redis 6.2.8 and 7.0.5 on. Without them expiries are read as time to live and set by PEXPIREAT.

@@ -115,20 +115,9 @@ impl<'c> Key<'c> {
             self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
             let (call, name) = (self.call, self.name);
             drop(self);
-            // SAFETY: the format names a string of the call, a buffer with its length, a C string and a long long.
-            unsafe {
-                (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr());
-                (call.api.replicate)(
-                    call.ctx.as_ptr(),
-                    c"SET".as_ptr(),
-                    c"sbcl".as_ptr(),
-                    name.ptr.as_ptr(),
-                    value.as_ptr(),
-                    value.len(),
-                    c"PXAT".as_ptr(),
-                    expire_at,
-                );
-            }
+            // SAFETY: the context and the name are those of the call in progress.
+            unsafe { (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr()) };
+            call.propagate_set(name, value, expire_at);
             return;
         }
         // A server without absolute expiries in the module API (before Redis 6.2.8) has no PXAT to replicate either;

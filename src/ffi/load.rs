@@ -8,7 +8,7 @@ use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 
 use super::api::{self, Api};
 use super::call::Call;
-use super::{guard, metadata};
+use super::{effects, guard, metadata};
 use crate::commands::{Command, Flag, Keys};
 
 /// The name under which `MODULE LIST` shows the module, the one that redis-cell has always had.
@@ -94,6 +94,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
             | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
         // SAFETY: `ctx` is the load's.
         unsafe { (api.set_module_options)(ctx.as_ptr(), c_int::try_from(options).unwrap_or_default()) };
+        effects::follow(api, ctx.as_ptr());
         crate::load(&Loading { api, ctx, arguments: usize::try_from(argc).unwrap_or_default() })
     });
     match loaded.unwrap_or_else(Err) {

@@ -9,6 +9,7 @@ mod api;
 mod block;
 mod call;
 mod clock;
+mod effects;
 mod guard;
 mod key;
 mod load;
