@@ -45,7 +45,7 @@ fn del_is_the_reset() {
 fn written_by_redis_cell_is_honoured() {
     let server = Server::start();
     let mut client = server.connect();
-    for (key, ahead_ms) in [("nearly-done", 700), ("half", 15_000), ("full", 32_000), ("in-debt", 45_000)] {
+    for (key, ahead_ms) in [("nearly-done", 3_000), ("half", 15_000), ("full", 32_000), ("in-debt", 45_000)] {
         // redis-cell rounds the expiry down.
         let tat = wall_ns() + ahead_ms * 1_000_000 + 987_654;
         client.call(&format!("SET {key} {tat} PX {ahead_ms}"));

@@ -190,8 +190,12 @@ impl Server {
 
     /// Tries ports until one is not taken by somebody else in between.
     fn launch(&mut self) {
-        for _ in 0..10 {
+        for _ in 0..20 {
             self.port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            // A cluster's bus takes the port 10,000 above.
+            if self.port > 55_535 {
+                continue;
+            }
             let mut process = Process::spawn(&self.command(), self.folder.path());
             let pid = process.child.id();
             let come_up = wait_until("the server to answer", || {
@@ -216,7 +220,7 @@ impl Server {
                 Err(status) => panic!("the server ended at once ({status}):\n{}", self.log()),
             }
         }
-        panic!("no free port in ten attempts");
+        panic!("no free port in twenty attempts");
     }
 
     fn command(&self) -> ServerCommand {
