@@ -52,6 +52,7 @@ type Text = *const c_char;
 
 api! {
     required {
+        get_api = RedisModule_GetApi: unsafe extern "C" fn(Text, *mut c_void) -> c_int,
         create_command = RedisModule_CreateCommand:
             unsafe extern "C" fn(Ctx, Text, RedisModuleCmdFunc, Text, c_int, c_int, c_int) -> c_int,
         is_keys_position_request = RedisModule_IsKeysPositionRequest: unsafe extern "C" fn(Ctx) -> c_int,

@@ -93,7 +93,7 @@ unsafe extern "C" fn heard(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, 
 }
 
 unsafe extern "C" fn look(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
-    if UNHEARD.load(Relaxed) || TICKS.fetch_add(1, Relaxed) % LOOK_EVERY != 0 {
+    if UNHEARD.load(Relaxed) || !TICKS.fetch_add(1, Relaxed).is_multiple_of(LOOK_EVERY) {
         return;
     }
     if let Some(api) = api::get() {

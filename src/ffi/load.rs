@@ -17,6 +17,9 @@ const NAME: &CStr = c"redis-cell";
 /// The version that `MODULE LIST` shows: two digits each for minor and patch level.
 const VERSION: c_int = 10_000;
 
+/// Valkey's number for a module that has nothing against slots that migrate in one go.
+const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
+
 const OK: c_int = 0;
 const ERR: c_int = 1;
 
@@ -88,12 +91,8 @@ unsafe extern "C" fn RedisModule_OnLoad(
         if !fresh {
             return Err(String::from("a module called redis-cell is loaded already; unload it first"));
         }
-        let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
-            // No data types of ours are in an RDB, so none of its errors can be ours.
-            | raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
-            | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
         // SAFETY: `ctx` is the load's.
-        unsafe { (api.set_module_options)(ctx.as_ptr(), c_int::try_from(options).unwrap_or_default()) };
+        unsafe { (api.set_module_options)(ctx.as_ptr(), options(api)) };
         effects::follow(api, ctx.as_ptr());
         crate::load(&Loading { api, ctx, arguments: usize::try_from(argc).unwrap_or_default() })
     });
@@ -104,6 +103,25 @@ unsafe extern "C" fn RedisModule_OnLoad(
             ERR
         }
     }
+}
+
+/// What the server may take for granted about this module.
+fn options(api: &Api) -> c_int {
+    let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
+        // No data types of ours are in an RDB, so none of its errors can be ours.
+        | raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
+    let options = c_int::try_from(options).unwrap_or_default();
+
+    // Valkey 9 migrates slots in one go when no module objects. Our keys are plain keys, so there is nothing to object
+    // to. The option's number is Valkey's alone: only a server that answers to Valkey's name for the question has it.
+    let mut known: Option<unsafe extern "C" fn() -> c_int> = None;
+    // SAFETY: the function takes a name and a place for a pointer; the one asked for takes nothing.
+    let known = unsafe {
+        (api.get_api)(c"ValkeyModule_GetModuleOptionsAll".as_ptr(), (&raw mut known).cast());
+        known.map_or(0, |known| known())
+    };
+    options | (known & HANDLE_ATOMIC_SLOT_MIGRATION)
 }
 
 /// What the server calls before it unloads the file, when no client is blocked by it.
