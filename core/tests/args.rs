@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use redis_cell_core::Keyword::{MaxWait, Prepay, Quantity, Saturate};
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
-use redis_cell_core::{Error, Keyword, QUANTITY, Range, Tail, Unit, parse_integer};
+use redis_cell_core::{Error, Keyword, QUANTITY, Range, Tail, Unit, parse_integer, parse_timeout};
 
 const THROTTLE: &[Keyword] = &[Saturate];
 const RESERVE: &[Keyword] = &[MaxWait, Prepay];
@@ -172,6 +172,48 @@ fn integers() {
 }
 
 #[test]
+#[rustfmt::skip]
+fn timeouts() {
+    const TEXT: &str = "ERR timeout must be a number of seconds from 0 to 9223372036";
+    for (bytes, expected) in [
+        (&b"0"[..],            Ok(None)),
+        (b"0.0",               Ok(None)),
+        (b"-0",                Ok(None)),
+        (b"1",                 Ok(Some(S))),
+        (b"0.25",              Ok(Some(S / 4))),
+        (b"1.5e3",             Ok(Some(1_500 * S))),
+        (b"0.000000001",       Ok(Some(1))),
+        (b"0.0000000000001",   Ok(Some(1))), // however short, it is not none
+        (b"9223372036",        Ok(Some(9_223_372_036 * S))),
+        (b"9223372037",        Err(TEXT)),
+        (b"1e400",             Err(TEXT)),
+        (b"-1",                Err(TEXT)),
+        (b"-0.000001",         Err(TEXT)),
+        (b"inf",               Err(TEXT)),
+        (b"NaN",               Err(TEXT)),
+        (b"",                  Err(TEXT)),
+        (b"soon",              Err(TEXT)),
+        (b" 1",                Err(TEXT)),
+        (b"1\0",               Err(TEXT)),
+        (b"\xff",              Err(TEXT)),
+    ] {
+        let read = parse_timeout(bytes).map(|timeout| timeout.map(nanos)).map_err(|error| error.to_string());
+        assert_eq!(read, expected.map_err(str::to_owned), "{:?}", String::from_utf8_lossy(bytes));
+    }
+}
+
+#[test]
+fn a_unit_alone() {
+    let parse = |text: &str| Tail::parse_unit(text.split_ascii_whitespace().map(str::as_bytes));
+    for (words, unit) in [("", Seconds), ("S", Seconds), ("ms", Milliseconds), ("uS", Microseconds)] {
+        assert_eq!(parse(words), Ok(unit), "{words:?}");
+    }
+    for words in ["5", "NS", "MS MS", "MS US", "S SATURATE", "SATURATE"] {
+        assert_eq!(parse(words), Err(Error::Syntax), "{words:?}");
+    }
+}
+
+#[test]
 fn a_range_admits_its_ends_and_names_itself() {
     let range = Range { name: "lease", min: -5, max: 5 };
     for value in -5..=5_i64 {
@@ -221,6 +263,16 @@ proptest! {
             text.parse::<i64>().ok().filter(|value| value.to_string() == text)
         });
         prop_assert_eq!(parse_integer(&bytes), canonical);
+    }
+
+    #[test]
+    fn a_timeout_is_read_or_refused(
+        bytes in prop_oneof![nearly_an_integer(), any::<f64>().prop_map(|value| value.to_string().into_bytes())],
+    ) {
+        match parse_timeout(&bytes) {
+            Ok(timeout) => prop_assert!(timeout.is_none_or(|timeout| nanos(timeout) > 0)),
+            Err(error) => prop_assert_eq!(error, Error::Timeout),
+        }
     }
 
     #[test]
