@@ -123,22 +123,22 @@ fn assert_replays(text: &str) {
 
 #[test]
 fn user123() {
-    assert_replays(include_str!("transcripts/user123.tsv"));
+    assert_replays(include_str!("../transcripts/user123.tsv"));
 }
 
 #[test]
 fn reply_tom() {
-    assert_replays(include_str!("transcripts/reply-tom.tsv"));
+    assert_replays(include_str!("../transcripts/reply-tom.tsv"));
 }
 
 #[test]
 fn windowed() {
-    assert_replays(include_str!("transcripts/windowed.tsv"));
+    assert_replays(include_str!("../transcripts/windowed.tsv"));
 }
 
 #[test]
 fn leaky_bucket_as_a_meter() {
-    assert_replays(include_str!("transcripts/leaky-bucket.tsv"));
+    assert_replays(include_str!("../transcripts/leaky-bucket.tsv"));
 }
 
 /// Articles about other limiters print how many of some immediate calls pass; a full GCRA with the same

@@ -1,0 +1,139 @@
+//! A decision allocates nothing, nor does reading its arguments, its state or writing its answer.
+
+#![allow(unsafe_code, reason = "an allocator cannot be written without; this one only counts and hands on")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use common::{DAY, S, at};
+use redis_cell_core::gcra::{Booking, Limit, charge, decode, peek, refund, reserve, saturate, throttle};
+use redis_cell_core::{Keyword, Tail, Unit, parse_integer};
+
+thread_local! {
+    /// Allocations of this thread: the harness has threads of its own.
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count() {
+    ALLOCATIONS.with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+// SAFETY: every method hands its arguments unchanged to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`, which is the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as in `alloc`; `block` came from the system.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: `block` came from the system.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often `work` allocates.
+fn allocations<T>(work: impl FnOnce() -> T) -> usize {
+    let before = ALLOCATIONS.get();
+    black_box(work());
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| Box::new(1)), 1);
+    assert_eq!(allocations(|| black_box(vec![0_u8; 64])), 1);
+    assert_eq!(allocations(|| 1 + 1), 0);
+}
+
+#[test]
+fn decisions() {
+    let limit = Limit::new(15, 30, 60, Unit::Seconds).unwrap();
+    let bookings = [None, Some(common::span(S))]
+        .map(|max_wait| [false, true].map(|prepay| Booking { max_wait, prepay }))
+        .concat();
+    // Fresh, drained, partly used, full, in debt; a look, admitted, refused, refused for ever, errors.
+    for state in [None, Some(at(-1)), Some(at(10 * S)), Some(at(32 * S)), Some(at(40 * S))] {
+        for quantity in [0, 1, 16, 17, 4_611_686_018, i64::MAX, -1] {
+            let count = allocations(|| {
+                let (state, quantity) = black_box((state, quantity));
+                for decide in [throttle, saturate, refund, charge] {
+                    black_box(decide(state, &limit, at(0), quantity)).ok();
+                }
+                black_box(peek(state, &limit, at(0), quantity)).ok();
+                for &booking in &bookings {
+                    black_box(reserve(state, &limit, at(0), quantity, booking)).ok();
+                }
+            });
+            assert_eq!(count, 0, "{quantity} of {state:?}");
+        }
+    }
+}
+
+#[test]
+fn states() {
+    let tat = common::NOW.to_string();
+    let megabyte = vec![b'1'; 1 << 20];
+    for bytes in [tat.as_bytes(), b"42", b"foo", b"", &megabyte] {
+        for expiry in [None, Some(at(DAY))] {
+            assert_eq!(allocations(|| decode(black_box(bytes), at(0), || expiry)), 0);
+        }
+    }
+}
+
+#[test]
+fn arguments() {
+    let limits: [[&[u8]; 3]; 4] = [
+        [b"15", b"30", b"60"],
+        [b"x", b"30", b"60"],
+        [b"15", b"0", b"60"],
+        [b"9223372036854775806", b"1", b"9223372036"],
+    ];
+    for limit in limits {
+        assert_eq!(allocations(|| Limit::parse(black_box(limit), Unit::Seconds)), 0);
+    }
+    let known = [Keyword::Saturate, Keyword::Prepay, Keyword::MaxWait];
+    let tails: [&[&[u8]]; 5] =
+        [&[], &[b"5"], &[b"5", b"prepay", b"MAXWAIT", b"7", b"ms", b"SATURATE"], &[b"x"], &[b"5", b"5"]];
+    for tail in tails {
+        let parse = || Tail::parse(black_box(tail).iter().copied(), &known).map(|tail| tail.max_wait());
+        assert_eq!(allocations(parse), 0);
+    }
+    assert_eq!(allocations(|| parse_integer(black_box(b"-9223372036854775808"))), 0);
+}
+
+#[test]
+fn answers() {
+    let limit = Limit::new(15, 30, 60, Unit::Seconds).unwrap();
+    for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
+        for state in [None, Some(at(32 * S))] {
+            let answer = saturate(state, &limit, at(0), 1).unwrap().answer;
+            assert_eq!(allocations(|| black_box(answer).reply(unit)), 0);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! From words to arguments: which calls are understood, and what is said to those that are not.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use common::{MS, S, US, nanos};
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use redis_cell_core::Keyword::{MaxWait, Prepay, Quantity, Saturate};
+use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
+use redis_cell_core::{Error, Keyword, QUANTITY, Range, Tail, Unit, parse_integer, parse_timeout};
+
+const THROTTLE: &[Keyword] = &[Saturate];
+const RESERVE: &[Keyword] = &[MaxWait, Prepay];
+const MTHROTTLE: &[Keyword] = &[Quantity];
+const PLAIN: &[Keyword] = &[];
+const ALL: &[Keyword] = &[Saturate, MaxWait, Prepay];
+
+/// What a tail says: quantity, unit, SATURATE, PREPAY, the longest wait in nanoseconds.
+type Said = (i64, Unit, bool, bool, Option<i64>);
+
+fn parse(words: &[&[u8]], known: &[Keyword]) -> Result<Said, Error> {
+    let tail = Tail::parse(words.iter().copied(), known)?;
+    Ok((tail.quantity, tail.unit, tail.saturate, tail.prepay, tail.max_wait()?.map(nanos)))
+}
+
+fn parse_text(text: &str, known: &[Keyword]) -> Result<Said, Error> {
+    parse(&text.split_ascii_whitespace().map(str::as_bytes).collect::<Vec<_>>(), known)
+}
+
+#[test]
+#[rustfmt::skip] // A table is read in columns.
+fn tails_that_are_understood() {
+    for (known, words, expected) in [
+        (PLAIN,     "",                          (1, Seconds, false, false, None)),
+        (PLAIN,     "0",                         (0, Seconds, false, false, None)),
+        (PLAIN,     "5",                         (5, Seconds, false, false, None)),
+        (PLAIN,     "9223372036854775807",       (i64::MAX, Seconds, false, false, None)),
+        (PLAIN,     "S",                         (1, Seconds, false, false, None)),
+        (PLAIN,     "MS",                        (1, Milliseconds, false, false, None)),
+        (PLAIN,     "us",                        (1, Microseconds, false, false, None)),
+        (PLAIN,     "5 mS",                      (5, Milliseconds, false, false, None)),
+        (THROTTLE,  "SATURATE",                  (1, Seconds, true, false, None)),
+        (THROTTLE,  "5 saturate",                (5, Seconds, true, false, None)),
+        (THROTTLE,  "5 SATURATE MS",             (5, Milliseconds, true, false, None)),
+        (THROTTLE,  "5 MS SATURATE",             (5, Milliseconds, true, false, None)),
+        (THROTTLE,  "us SaTuRaTe",               (1, Microseconds, true, false, None)),
+        (RESERVE,   "MAXWAIT 7",                 (1, Seconds, false, false, Some(7 * S))),
+        (RESERVE,   "5 MAXWAIT 0",               (5, Seconds, false, false, Some(0))),
+        (RESERVE,   "MAXWAIT 7 MS",              (1, Milliseconds, false, false, Some(7 * MS))),
+        (RESERVE,   "US MAXWAIT 7",              (1, Microseconds, false, false, Some(7 * US))),
+        (RESERVE,   "5 PREPAY",                  (5, Seconds, false, true, None)),
+        (RESERVE,   "5 prepay us maxwait 7",     (5, Microseconds, false, true, Some(7 * US))),
+        (RESERVE,   "5 maxwait 7 us prepay",     (5, Microseconds, false, true, Some(7 * US))),
+        (RESERVE,   "MAXWAIT 9223372036",        (1, Seconds, false, false, Some(9_223_372_036 * S))),
+        (RESERVE,   "MAXWAIT 9223372036854775 US", (1, Microseconds, false, false, Some(9_223_372_036_854_775 * US))),
+        (MTHROTTLE, "",                          (1, Seconds, false, false, None)),
+        (MTHROTTLE, "QUANTITY 5",                (5, Seconds, false, false, None)),
+        (MTHROTTLE, "ms quantity 0",             (0, Milliseconds, false, false, None)),
+    ] {
+        assert_eq!(parse_text(words, known), Ok(expected), "{words:?}");
+    }
+}
+
+#[test]
+#[rustfmt::skip]
+fn tails_that_are_not() {
+    const SYNTAX: &str = "ERR syntax error";
+    const QUANTITY: &str = "ERR quantity must be an integer from 0 to 9223372036854775807";
+    const WAIT: &str = "ERR MAXWAIT must be an integer from 0 to 9223372036854775807";
+    for (shows, known, words, text) in [
+        ("no quantity and no option",     PLAIN,     "x",                      QUANTITY),
+        ("a negative quantity",           PLAIN,     "-1",                     QUANTITY),
+        ("a quantity beyond 64 bits",     PLAIN,     "9223372036854775808",    QUANTITY),
+        ("a fraction",                    PLAIN,     "1.5",                    QUANTITY),
+        ("another command's option",      PLAIN,     "SATURATE",               QUANTITY),
+        ("another command's option",      PLAIN,     "5 SATURATE",             SYNTAX),
+        ("another command's option",      THROTTLE,  "5 PREPAY",               SYNTAX),
+        ("another command's option",      THROTTLE,  "5 MAXWAIT 7",            SYNTAX),
+        ("another command's option",      RESERVE,   "5 SATURATE",             SYNTAX),
+        ("another command's option",      THROTTLE,  "5 QUANTITY 7",           SYNTAX),
+        ("two quantities",                PLAIN,     "5 6",                    SYNTAX),
+        ("the quantity after an option",  PLAIN,     "MS 5",                   SYNTAX),
+        ("the quantity after an option",  THROTTLE,  "SATURATE 5",             SYNTAX),
+        ("two units",                     PLAIN,     "5 MS US",                SYNTAX),
+        ("the same unit twice",           PLAIN,     "S S",                    SYNTAX),
+        ("no unit",                       PLAIN,     "5 NS",                   SYNTAX),
+        ("no unit",                       PLAIN,     "5 SS",                   SYNTAX),
+        ("an option twice",               THROTTLE,  "SATURATE saturate",      SYNTAX),
+        ("an option twice",               RESERVE,   "PREPAY PREPAY",          SYNTAX),
+        ("an option twice",               RESERVE,   "MAXWAIT 7 MAXWAIT 7",    SYNTAX),
+        ("an option twice",               MTHROTTLE, "QUANTITY 5 QUANTITY 5",  SYNTAX),
+        ("the beginning of an option",    THROTTLE,  "5 SATURAT",              SYNTAX),
+        ("more than an option",           THROTTLE,  "5 SATURATED",            SYNTAX),
+        ("an option without its value",   RESERVE,   "MAXWAIT",                SYNTAX),
+        ("an option without its value",   RESERVE,   "5 PREPAY MAXWAIT",       SYNTAX),
+        ("an option without its value",   RESERVE,   "MAXWAIT MS",             WAIT),
+        ("a negative wait",               RESERVE,   "MAXWAIT -1",             WAIT),
+        ("a wait that is no number",      RESERVE,   "MAXWAIT soon",           WAIT),
+        ("a wait above 292 years",        RESERVE,   "MAXWAIT 9223372037",
+            "ERR MAXWAIT must be an integer from 0 to 9223372036"),
+        ("a wait above 292 years (ms)",   RESERVE,   "MAXWAIT 9223372036855 MS",
+            "ERR MAXWAIT must be an integer from 0 to 9223372036854"),
+        ("a wait above 292 years (us)",   RESERVE,   "US MAXWAIT 9223372036854776",
+            "ERR MAXWAIT must be an integer from 0 to 9223372036854775"),
+        ("a positional quantity",         MTHROTTLE, "5",                      SYNTAX),
+        ("QUANTITY without its value",    MTHROTTLE, "QUANTITY",               SYNTAX),
+        ("a negative QUANTITY",           MTHROTTLE, "QUANTITY -1",            QUANTITY),
+    ] {
+        let error = parse_text(words, known).unwrap_err();
+        assert_eq!(error.to_string(), text, "{shows}: {words:?}");
+    }
+}
+
+#[test]
+fn words_that_are_no_text() {
+    let megabyte = vec![b'5'; 1 << 20];
+    for word in [&b""[..], b"\0", b"5\0", b"\xff\xfe", b"5\r\n", b"MS\0", b" 5", &megabyte] {
+        assert_eq!(parse(&[word], THROTTLE), Err(QUANTITY.error()), "as the quantity");
+        assert_eq!(parse(&[b"5", word], THROTTLE), Err(Error::Syntax), "as an option");
+        let range = Range { name: "MAXWAIT", min: 0, max: i64::MAX };
+        assert_eq!(parse(&[b"MAXWAIT", word], RESERVE), Err(range.error()), "as an option's value");
+    }
+}
+
+#[test]
+#[rustfmt::skip]
+fn integers() {
+    for (bytes, expected) in [
+        (&b"0"[..],                 Some(0)),
+        (b"7",                      Some(7)),
+        (b"-7",                     Some(-7)),
+        (b"10",                     Some(10)),
+        (b"9223372036854775807",    Some(i64::MAX)),
+        (b"-9223372036854775808",   Some(i64::MIN)),
+        (b"9223372036854775808",    None),
+        (b"-9223372036854775809",   None),
+        (b"9999999999999999999",    None),
+        (b"-9999999999999999999",   None),
+        (b"10000000000000000000",   None),
+        (b"18446744073709551616",   None),
+        (b"18446744073709551623",   None),
+        (b"",                       None),
+        (b"-",                      None),
+        (b"--7",                    None),
+        (b"-0",                     None),
+        (b"00",                     None),
+        (b"007",                    None),
+        (b"-07",                    None),
+        (b"+7",                     None),
+        (b" 7",                     None),
+        (b"7 ",                     None),
+        (b"7\n",                    None),
+        (b"7\0",                    None),
+        (b"7.0",                    None),
+        (b"7e2",                    None),
+        (b"0x7",                    None),
+        (b"1_000",                  None),
+        (b"1/",                     None), // the bytes beside the digits
+        (b"1:",                     None),
+        ("\u{667}".as_bytes(),      None), // a seven, but not in ASCII
+    ] {
+        assert_eq!(parse_integer(bytes), expected, "{:?}", String::from_utf8_lossy(bytes));
+    }
+}
+
+#[test]
+#[rustfmt::skip]
+fn timeouts() {
+    const TEXT: &str = "ERR timeout must be a number of seconds from 0 to 9223372036";
+    for (bytes, expected) in [
+        (&b"0"[..],            Ok(None)),
+        (b"0.0",               Ok(None)),
+        (b"-0",                Ok(None)),
+        (b"1",                 Ok(Some(S))),
+        (b"0.25",              Ok(Some(S / 4))),
+        (b"1.5e3",             Ok(Some(1_500 * S))),
+        (b"0.000000001",       Ok(Some(1))),
+        (b"0.0000000000001",   Ok(Some(1))), // however short, it is not none
+        (b"9223372036",        Ok(Some(9_223_372_036 * S))),
+        (b"9223372037",        Err(TEXT)),
+        (b"1e400",             Err(TEXT)),
+        (b"-1",                Err(TEXT)),
+        (b"-0.000001",         Err(TEXT)),
+        (b"inf",               Err(TEXT)),
+        (b"NaN",               Err(TEXT)),
+        (b"",                  Err(TEXT)),
+        (b"soon",              Err(TEXT)),
+        (b" 1",                Err(TEXT)),
+        (b"1\0",               Err(TEXT)),
+        (b"\xff",              Err(TEXT)),
+    ] {
+        let read = parse_timeout(bytes).map(|timeout| timeout.map(nanos)).map_err(|error| error.to_string());
+        assert_eq!(read, expected.map_err(str::to_owned), "{:?}", String::from_utf8_lossy(bytes));
+    }
+}
+
+#[test]
+fn a_unit_alone() {
+    let parse = |text: &str| Tail::parse_unit(text.split_ascii_whitespace().map(str::as_bytes));
+    for (words, unit) in [("", Seconds), ("S", Seconds), ("ms", Milliseconds), ("uS", Microseconds)] {
+        assert_eq!(parse(words), Ok(unit), "{words:?}");
+    }
+    for words in ["5", "NS", "MS MS", "MS US", "S SATURATE", "SATURATE"] {
+        assert_eq!(parse(words), Err(Error::Syntax), "{words:?}");
+    }
+}
+
+#[test]
+fn a_range_admits_its_ends_and_names_itself() {
+    let range = Range { name: "lease", min: -5, max: 5 };
+    for value in -5..=5_i64 {
+        assert_eq!(range.parse(value.to_string().as_bytes()), Ok(value));
+    }
+    for bytes in [&b"-6"[..], b"6", b"x"] {
+        let error = range.parse(bytes).unwrap_err();
+        assert_eq!(error.to_string(), "ERR lease must be an integer from -5 to 5");
+    }
+    assert_eq!(range.up_to(3), Range { name: "lease", min: -5, max: 3 });
+}
+
+/// Bytes that are nearly an integer.
+fn nearly_an_integer() -> impl Strategy<Value = Vec<u8>> {
+    let canonical = any::<i64>().prop_map(|value| value.to_string().into_bytes());
+    let wide = any::<i128>().prop_map(|value| (value >> 60).to_string().into_bytes());
+    let damaged = (any::<i64>(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>()).prop_map(
+        |(value, place, byte, insert)| {
+            let mut bytes = value.to_string().into_bytes();
+            let place = place.index(bytes.len());
+            let replaced = if insert { place..place } else { place..place + 1 };
+            bytes.splice(replaced, [byte]);
+            bytes
+        },
+    );
+    let digits = prop::collection::vec(select(b"0123456789-+ ".to_vec()), 0..24);
+    prop_oneof![canonical, wide, damaged, digits, prop::collection::vec(any::<u8>(), 0..30)]
+}
+
+/// An option as a call would name it: in any mixture of upper and lower case.
+fn in_any_case(word: &str, upper: u32) -> Vec<u8> {
+    let cased = word.bytes().enumerate();
+    cased
+        .map(
+            |(i, b)| if upper >> (i % 32) & 1 == 1 { b.to_ascii_uppercase() } else { b.to_ascii_lowercase() },
+        )
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// An integer is what the standard library reads and writes back the same.
+    #[test]
+    fn parse_integer_reads_the_canonical_form_and_nothing_else(bytes in nearly_an_integer()) {
+        let canonical = str::from_utf8(&bytes).ok().and_then(|text| {
+            text.parse::<i64>().ok().filter(|value| value.to_string() == text)
+        });
+        prop_assert_eq!(parse_integer(&bytes), canonical);
+    }
+
+    #[test]
+    fn a_timeout_is_read_or_refused(
+        bytes in prop_oneof![nearly_an_integer(), any::<f64>().prop_map(|value| value.to_string().into_bytes())],
+    ) {
+        match parse_timeout(&bytes) {
+            Ok(timeout) => prop_assert!(timeout.is_none_or(|timeout| nanos(timeout) > 0)),
+            Err(error) => prop_assert_eq!(error, Error::Timeout),
+        }
+    }
+
+    #[test]
+    fn parse_integer_reads_what_is_written(value: i64) {
+        prop_assert_eq!(parse_integer(value.to_string().as_bytes()), Some(value));
+    }
+
+    /// What a call says is understood whatever the order and the case of its options.
+    #[test]
+    fn options_come_in_any_order_and_case(
+        quantity in prop::option::of(0..=i64::MAX),
+        unit in prop::option::of(select(vec![("s", Seconds), ("ms", Milliseconds), ("us", Microseconds)])),
+        max_wait in prop::option::of(0..=9_223_372_036_i64),
+        flags in subsequence(vec!["saturate", "prepay"], 0..=2),
+        order in Just([0, 1, 2, 3]).prop_shuffle(),
+        upper: u32,
+    ) {
+        let wait = max_wait.map(|wait| wait.to_string());
+        let mut groups: [Vec<Vec<u8>>; 4] = Default::default();
+        groups[0].extend(unit.map(|(word, _)| in_any_case(word, upper)));
+        if let Some(wait) = &wait {
+            groups[1].extend([in_any_case("maxwait", upper), wait.clone().into_bytes()]);
+        }
+        for (place, flag) in flags.iter().enumerate() {
+            groups[2 + place].push(in_any_case(flag, upper));
+        }
+        let mut words: Vec<Vec<u8>> = quantity.map(|n| n.to_string().into_bytes()).into_iter().collect();
+        words.extend(order.iter().flat_map(|&group| groups[group].clone()));
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+
+        let unit = unit.map_or(Seconds, |(_, unit)| unit);
+        let nanos_in_unit = i64::try_from(unit.nanos().get()).unwrap();
+        let expected = (
+            quantity.unwrap_or(1),
+            unit,
+            flags.contains(&"saturate"),
+            flags.contains(&"prepay"),
+            max_wait.map(|wait| wait * nanos_in_unit),
+        );
+        prop_assert_eq!(parse(&words, ALL), Ok(expected));
+
+        // Any option said once more is once too often.
+        for (again, group) in groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
+            let twice: Vec<&[u8]> = words.iter().copied().chain(group.iter().map(Vec::as_slice)).collect();
+            prop_assert_eq!(parse(&twice, ALL), Err(Error::Syntax), "group {}", again);
+        }
+    }
+
+    /// Words that nobody meant to be a call end in an answer or an error, and only a known error.
+    #[test]
+    fn no_words_are_too_strange(
+        words in prop::collection::vec(
+            prop_oneof![
+                select(vec!["S", "MS", "us", "SATURATE", "prepay", "MAXWAIT", "QUANTITY", "0", "5", "-1"])
+                    .prop_map(|word| word.as_bytes().to_vec()),
+                nearly_an_integer(),
+                prop::collection::vec(any::<u8>(), 0..12),
+            ],
+            0..8,
+        ),
+        known in subsequence(vec![Saturate, Prepay, MaxWait, Quantity], 0..=4),
+    ) {
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        match parse(&words, &known) {
+            Ok((quantity, _, saturate, prepay, max_wait)) => {
+                prop_assert!(quantity >= 0);
+                prop_assert!(!saturate || known.contains(&Saturate));
+                prop_assert!(!prepay || known.contains(&Prepay));
+                prop_assert!(max_wait.is_none() || known.contains(&MaxWait));
+            }
+            Err(Error::Syntax | Error::OutOfRange { name: "quantity" | "MAXWAIT", min: 0, .. }) => {}
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+}

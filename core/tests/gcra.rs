@@ -1,0 +1,751 @@
+//! Properties of GCRA, held against models that share nothing with it but the contract.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use common::{NOW, at, instant, nanos, offset, span};
+use proptest::prelude::*;
+use proptest::sample::select;
+use redis_cell_core::Change::{Delete, Keep, Store};
+use redis_cell_core::gcra::{Booking, Limit, Tat, charge, decode, peek, refund, reserve, saturate, throttle};
+use redis_cell_core::{Answer, Decision, Error, Retry, Unit};
+
+/// The four numbers that make a limit, and what the contract derives from them.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    max_burst: i64,
+    count: i64,
+    period: i64,
+    unit: Unit,
+}
+
+impl Numbers {
+    fn limit(self) -> Limit {
+        Limit::new(self.max_burst, self.count, self.period, self.unit).unwrap()
+    }
+
+    /// `T`, nanoseconds per unit.
+    fn interval(self) -> i64 {
+        self.period * self.unit_nanos() / self.count
+    }
+
+    fn capacity(self) -> i64 {
+        self.max_burst + 1
+    }
+
+    /// `D`, what a full limiter owes.
+    fn tolerance(self) -> i64 {
+        self.interval() * self.capacity()
+    }
+
+    fn unit_nanos(self) -> i64 {
+        match self.unit {
+            Unit::Seconds => 1_000_000_000,
+            Unit::Milliseconds => 1_000_000,
+            Unit::Microseconds => 1_000,
+        }
+    }
+}
+
+fn unit() -> impl Strategy<Value = Unit> {
+    select(vec![Unit::Seconds, Unit::Milliseconds, Unit::Microseconds])
+}
+
+/// Limits small enough to be counted out by hand, most of them with an interval that does not come out even.
+fn numbers() -> impl Strategy<Value = Numbers> {
+    (0..12_i64, 1..40_i64, 1..100_i64, unit()).prop_map(|(max_burst, count, period, unit)| Numbers {
+        max_burst,
+        count,
+        period,
+        unit,
+    })
+}
+
+/// A length of time that has to do with a limit: some of its intervals, give or take a nanosecond, or any other.
+#[derive(Clone, Copy, Debug)]
+enum Length {
+    Intervals(i64, i64),
+    Parts(i64),
+}
+
+impl Length {
+    fn of(self, numbers: Numbers) -> i64 {
+        match self {
+            Self::Intervals(count, shift) => count * numbers.interval() + shift,
+            Self::Parts(parts) => numbers.interval() / 1_000 * parts + parts,
+        }
+    }
+}
+
+fn length() -> impl Strategy<Value = Length> {
+    prop_oneof![
+        (0..20_i64, -1..=1_i64).prop_map(|(count, shift)| Length::Intervals(count, shift)),
+        (0..20_000_i64).prop_map(Length::Parts),
+    ]
+}
+
+/// A limit, and a TAT in nanoseconds from now: none, passed, ahead, or so far ahead that the limiter is in debt.
+fn situation() -> impl Strategy<Value = (Numbers, Option<i64>)> {
+    (numbers(), prop::option::weighted(0.9, (length(), prop::bool::weighted(0.1)))).prop_map(
+        |(numbers, tat)| {
+            let tat = tat.map(|(length, passed)| length.of(numbers) * if passed { -1 } else { 1 });
+            (numbers, tat)
+        },
+    )
+}
+
+fn quantity() -> impl Strategy<Value = i64> {
+    prop_oneof![4 => 0..15_i64, 1 => Just(1_i64)]
+}
+
+/// The naive model: a bucket that forgets nothing.
+///
+/// It keeps every rise and fall that there has been, in nanoseconds of serving, leaks included. Since the bucket cannot
+/// be emptier than empty, it holds the most that any stretch of its history up to now adds up to.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    history: Vec<i64>,
+}
+
+impl Model {
+    fn change(&mut self, by: i64) {
+        self.history.push(by);
+    }
+
+    /// The level once `wait` more has leaked away.
+    fn level_after(&self, wait: i64) -> i64 {
+        let (mut sum, mut level) = (-wait, 0);
+        for by in self.history.iter().rev() {
+            sum += by;
+            level = level.max(sum);
+        }
+        level
+    }
+
+    fn level(&self) -> i64 {
+        self.level_after(0)
+    }
+
+    /// Whether `quantity` fits into the bucket once `wait` has passed.
+    fn admits_after(&self, wait: i64, quantity: i64, numbers: Numbers) -> bool {
+        self.level_after(wait) + quantity * numbers.interval() <= numbers.tolerance()
+    }
+
+    fn admits(&self, quantity: i64, numbers: Numbers) -> bool {
+        self.admits_after(0, quantity, numbers)
+    }
+
+    /// The most that fits, counted out.
+    fn room(&self, numbers: Numbers) -> i64 {
+        (0..=numbers.capacity()).rev().find(|&quantity| self.admits(quantity, numbers)).unwrap_or(0)
+    }
+
+    /// Whether `wait` is the first moment at which `quantity` fits.
+    fn is_the_wait(&self, wait: i64, quantity: i64, numbers: Numbers) -> bool {
+        self.admits_after(wait, quantity, numbers)
+            && (wait == 0 || !self.admits_after(wait - 1, quantity, numbers))
+    }
+
+    /// Holds what an answer says of the state against the bucket.
+    fn describes(&self, answer: &Answer, numbers: Numbers) {
+        assert_eq!(answer.limit, numbers.capacity(), "limit");
+        assert_eq!(answer.remaining, self.room(numbers), "remaining");
+        let reset = nanos(answer.reset_after);
+        assert_eq!(self.level_after(reset), 0, "as good as new after reset_after");
+        assert!(reset == 0 || self.level_after(reset - 1) > 0, "not as good as new before reset_after");
+    }
+}
+
+fn wait(answer: &Answer) -> Option<i64> {
+    match answer.retry_after {
+        Retry::Never => None,
+        Retry::After(wait) => Some(nanos(wait)),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Throttle(i64),
+    Saturate(i64),
+    Peek(i64),
+    Refund(i64),
+    Charge(i64),
+    Reserve { quantity: i64, max_wait: Option<Length>, prepay: bool },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Time passes.
+    Pause(Length),
+    /// As much time passes as the last answer said, give or take a nanosecond.
+    WaitAsTold(i64),
+    /// The limit is another from here on.
+    Limit(Numbers),
+    Call(Call),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        8 => quantity().prop_map(Call::Throttle),
+        2 => prop_oneof![quantity(), Just(i64::MAX)].prop_map(Call::Saturate),
+        1 => quantity().prop_map(Call::Peek),
+        2 => quantity().prop_map(Call::Refund),
+        2 => quantity().prop_map(Call::Charge),
+        3 => (quantity(), prop::option::of(length()), any::<bool>())
+            .prop_map(|(quantity, max_wait, prepay)| Call::Reserve { quantity, max_wait, prepay }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => length().prop_map(Step::Pause),
+        3 => (-1..=1_i64).prop_map(Step::WaitAsTold),
+        1 => numbers().prop_map(Step::Limit),
+        9 => call().prop_map(Step::Call),
+    ]
+}
+
+/// Decides one call and holds every word of the decision against the model. Returns the answer and the state after.
+fn agree(
+    model: &mut Model,
+    state: Option<Tat>,
+    numbers: Numbers,
+    now: i64,
+    call: Call,
+) -> (Answer, Option<Tat>) {
+    let (limit, instant) = (numbers.limit(), at(now));
+    let cost = |quantity: i64| quantity * numbers.interval();
+    // What the model takes (or is given back), whether that is refused, for which quantity a wait is told.
+    let (decision, taken, refused, waits_for) = match call {
+        Call::Throttle(quantity) => {
+            let fits = model.admits(quantity, numbers);
+            let taken = if fits { quantity } else { 0 };
+            (throttle(state, &limit, instant, quantity).unwrap(), taken, !fits, quantity)
+        }
+        Call::Saturate(quantity) => {
+            let decision = saturate(state, &limit, instant, quantity).unwrap();
+            let taken = quantity.min(model.room(numbers));
+            assert_eq!(decision.answer.taken, Some(taken), "taken");
+            (decision, taken, quantity > 0 && taken == 0, 1)
+        }
+        Call::Peek(quantity) => {
+            let answer = peek(state, &limit, instant, quantity).unwrap();
+            (Decision::keep(answer), 0, !model.admits(quantity, numbers), quantity)
+        }
+        Call::Refund(quantity) => {
+            model.change(-cost(quantity));
+            let decision = refund(state, &limit, instant, quantity).unwrap();
+            let refused = !model.admits(0, numbers);
+            model.describes(&decision.answer, numbers);
+            let expected = match state {
+                Some(_) if quantity > 0 && model.level() == 0 => Delete,
+                Some(_) if quantity > 0 => Store(at(now + model.level())),
+                _ => Keep,
+            };
+            assert_eq!(decision.change, expected, "what is left after giving back");
+            (decision, 0, refused, 1)
+        }
+        Call::Charge(quantity) => {
+            let mut after = model.clone();
+            after.change(cost(quantity));
+            let refused = !after.admits(0, numbers);
+            (charge(state, &limit, instant, quantity).unwrap(), quantity, refused, 1)
+        }
+        Call::Reserve { quantity, max_wait, prepay } => {
+            let max_wait = max_wait.map(|length| length.of(numbers).max(0));
+            let booking = Booking { max_wait: max_wait.map(span), prepay };
+            let decision = reserve(state, &limit, instant, quantity, booking).unwrap();
+            let waits_for = if prepay { quantity.min(1) } else { quantity };
+            let never = waits_for > numbers.capacity();
+            let told = wait(&decision.answer);
+            assert_eq!(told.is_none(), never, "for ever");
+            let too_long = told.is_some_and(|wait| max_wait.is_some_and(|max_wait| wait > max_wait));
+            if let Some(told) = told {
+                assert!(model.is_the_wait(told, waits_for, numbers), "the wait for a slot: {told}");
+            }
+            let refused = never || too_long;
+            (decision, if refused { 0 } else { quantity }, refused, waits_for)
+        }
+    };
+
+    let before = model.clone();
+    if taken > 0 {
+        model.change(cost(taken));
+        assert_eq!(decision.change, Store(at(now + model.level())), "the state");
+    } else if !matches!(call, Call::Refund(_)) {
+        assert_eq!(decision.change, Keep, "nothing was taken");
+    }
+    assert_eq!(decision.answer.limited, refused, "limited");
+    model.describes(&decision.answer, numbers);
+    let waited_in = if matches!(call, Call::Charge(_)) { &*model } else { &before };
+    match wait(&decision.answer) {
+        Some(told) => assert!(waited_in.is_the_wait(told, waits_for, numbers), "retry_after {told}"),
+        None => assert!(!refused || waits_for > numbers.capacity(), "refused for ever without a reason"),
+    }
+    let state = match decision.change {
+        Keep => state,
+        Store(tat) => Some(tat),
+        Delete => None,
+    };
+    (decision.answer, state)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the calls, the pauses and the limits: same decisions, same remaining, same waits, same state.
+    #[test]
+    fn every_call_agrees_with_the_naive_model(
+        first in numbers(),
+        steps in prop::collection::vec(step(), 1..50),
+    ) {
+        let (mut model, mut state, mut numbers) = (Model::default(), None, first);
+        let (mut now, mut told) = (0, 0);
+        for step in steps {
+            let passes = match step {
+                Step::Pause(length) => length.of(numbers).max(0),
+                Step::WaitAsTold(shift) => (told + shift).max(0),
+                Step::Limit(other) => {
+                    numbers = other;
+                    0
+                }
+                Step::Call(call) => {
+                    let answer;
+                    (answer, state) = agree(&mut model, state, numbers, now, call);
+                    told = wait(&answer).unwrap_or(0);
+                    0
+                }
+            };
+            model.change(-passes);
+            now += passes;
+        }
+    }
+
+    /// Of the exact wait it holds that the same call is refused at every instant before its end, and admitted at it.
+    #[test]
+    fn refused_before_the_wait_is_over_and_admitted_when_it_is(
+        (numbers, tat) in situation(),
+        quantity in quantity(),
+        earlier in any::<prop::sample::Index>(),
+        later in length(),
+    ) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let answer = throttle(tat, &limit, at(0), quantity).unwrap().answer;
+        let earliest = match wait(&answer) {
+            Some(wait) => {
+                prop_assert!(answer.limited && wait > 0);
+                let some = i64::try_from(earlier.index(usize::try_from(wait).unwrap())).unwrap();
+                for instant in [0, some, wait - 1] {
+                    let again = throttle(tat, &limit, at(instant), quantity).unwrap();
+                    prop_assert!(again.answer.limited, "admitted {} ns too soon", wait - instant);
+                    prop_assert_eq!(again.answer.retry_after, Retry::After(span(wait - instant)));
+                }
+                wait
+            }
+            None if answer.limited => {
+                prop_assert!(quantity > numbers.capacity());
+                let later = throttle(tat, &limit, at(100 * numbers.tolerance()), quantity).unwrap();
+                prop_assert!(later.answer.limited && later.answer.retry_after == Retry::Never);
+                return Ok(());
+            }
+            None => 0,
+        };
+        for instant in [earliest, earliest + later.of(numbers).max(0)] {
+            prop_assert!(!throttle(tat, &limit, at(instant), quantity).unwrap().answer.limited);
+        }
+    }
+
+    /// Rounding refuses nobody who waits as long as the reply said, and makes nobody wait a whole unit for nothing.
+    #[test]
+    fn a_caller_who_waits_as_told_is_admitted(
+        (numbers, tat) in situation(),
+        quantity in quantity(),
+        told_in in unit(),
+    ) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let told_unit = i64::try_from(told_in.nanos().get()).unwrap();
+        let answer = throttle(tat, &limit, at(0), quantity).unwrap().answer;
+        let [_, _, _, retry, reset] = answer.reply(told_in).five;
+        if retry >= 0 {
+            prop_assert!(!throttle(tat, &limit, at(retry * told_unit), quantity).unwrap().answer.limited);
+            prop_assert!(throttle(tat, &limit, at((retry - 1) * told_unit), quantity).unwrap().answer.limited);
+        }
+        let exact = nanos(answer.reset_after);
+        prop_assert!((reset - 1) * told_unit < exact && exact <= reset * told_unit);
+    }
+
+    /// Between any two admissions, both included, no more than the burst, one, and what has leaked since.
+    #[test]
+    fn no_interval_admits_more_than_it_may(
+        numbers in numbers(),
+        calls in prop::collection::vec((prop_oneof![
+            length().prop_map(Step::Pause), (-1..=1_i64).prop_map(Step::WaitAsTold),
+        ], quantity(), any::<bool>()), 1..60),
+    ) {
+        let (limit, mut state, mut now, mut told) = (numbers.limit(), None, 0, 0);
+        let mut admissions: Vec<(i64, i64)> = Vec::new();
+        for (pause, quantity, take_what_fits) in calls {
+            now += match pause {
+                Step::WaitAsTold(shift) => (told + shift).max(0),
+                Step::Pause(length) => length.of(numbers).max(0),
+                _ => 0,
+            };
+            let decide = if take_what_fits { saturate } else { throttle };
+            let decision = decide(state, &limit, at(now), quantity).unwrap();
+            told = wait(&decision.answer).unwrap_or(0);
+            if let Store(tat) = decision.change {
+                state = Some(tat);
+                admissions.push((now, decision.answer.taken.unwrap_or(quantity)));
+            }
+        }
+        for (from, &(start, _)) in admissions.iter().enumerate() {
+            let mut admitted = 0;
+            for &(end, quantity) in &admissions[from..] {
+                admitted += quantity;
+                let leaked = (end - start) / numbers.interval();
+                prop_assert!(admitted <= numbers.max_burst + 1 + leaked, "{} in {} ns", admitted, end - start);
+            }
+        }
+    }
+
+    /// A refusal writes nothing, and neither does a call that takes or gives nothing.
+    #[test]
+    fn refusals_and_looks_keep_the_state(
+        (numbers, tat) in situation(),
+        quantity in quantity(),
+        max_wait in prop::option::of(length()),
+        prepay: bool,
+    ) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let booking = Booking { max_wait: max_wait.map(|length| span(length.of(numbers).max(0))), prepay };
+        for decision in [
+            throttle(tat, &limit, at(0), quantity).unwrap(),
+            saturate(tat, &limit, at(0), quantity).unwrap(),
+            reserve(tat, &limit, at(0), quantity, booking).unwrap(),
+        ] {
+            prop_assert_eq!(decision.change == Keep, decision.answer.limited || quantity == 0);
+        }
+        for decision in [
+            throttle(tat, &limit, at(0), 0).unwrap(),
+            saturate(tat, &limit, at(0), 0).unwrap(),
+            refund(tat, &limit, at(0), 0).unwrap(),
+            charge(tat, &limit, at(0), 0).unwrap(),
+            reserve(tat, &limit, at(0), 0, booking).unwrap(),
+        ] {
+            prop_assert_eq!(decision.change, Keep);
+        }
+    }
+
+    /// SATURATE is the all-or-nothing call of the largest quantity that is not refused.
+    #[test]
+    fn saturate_is_throttle_of_the_largest_quantity_that_fits(
+        (numbers, tat) in situation(),
+        quantity in prop_oneof![1..15_i64, Just(i64::MAX)],
+    ) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let decision = saturate(tat, &limit, at(0), quantity).unwrap();
+        let largest = (1..=quantity.min(numbers.capacity())).rev()
+            .map(|quantity| (quantity, throttle(tat, &limit, at(0), quantity).unwrap()))
+            .find(|(_, decision)| !decision.answer.limited);
+        let (taken, expected) =
+            largest.unwrap_or_else(|| (0, throttle(tat, &limit, at(0), 1).unwrap()));
+        prop_assert_eq!(decision.answer, Answer { taken: Some(taken), ..expected.answer });
+        prop_assert_eq!(decision.change, expected.change);
+    }
+
+    /// CL.PEEK is CL.THROTTLE's verdict on the state that CL.THROTTLE of 0 describes.
+    #[test]
+    fn peek_agrees_with_throttle((numbers, tat) in situation(), quantity in quantity()) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let seen = peek(tat, &limit, at(0), quantity).unwrap();
+        let done = throttle(tat, &limit, at(0), quantity).unwrap().answer;
+        let look = throttle(tat, &limit, at(0), 0).unwrap().answer;
+        prop_assert_eq!((seen.limited, seen.retry_after), (done.limited, done.retry_after));
+        prop_assert_eq!((seen.limit, seen.remaining, seen.reset_after), (look.limit, look.remaining, look.reset_after));
+        prop_assert_eq!(seen.taken, None);
+    }
+
+    /// What is given back at once leaves the limiter as it was before it was taken, to the nanosecond.
+    #[test]
+    fn refund_undoes_throttle((numbers, tat) in situation(), quantity in 1..15_i64) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let before = peek(tat, &limit, at(0), 0).unwrap();
+        if let Store(taken) = throttle(tat, &limit, at(0), quantity).unwrap().change {
+            let back = refund(Some(taken), &limit, at(0), quantity).unwrap();
+            prop_assert_eq!(back.answer, before);
+            prop_assert_eq!(back.change, match tat {
+                Some(tat) if tat > at(0) => Store(tat),
+                _ => Delete,
+            });
+        }
+    }
+
+    /// A refund never creates a key, never leaves one that is as good as new, never makes the limiter more than full.
+    #[test]
+    fn refund_stops_at_full((numbers, tat) in situation(), quantity in quantity()) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let given = refund(tat, &limit, at(0), quantity).unwrap();
+        prop_assert!(given.answer.remaining <= numbers.capacity());
+        prop_assert!(tat.is_some() || given.change == Keep);
+        match given.change {
+            Store(after) => prop_assert!(at(0) < after && after < tat.unwrap()),
+            Delete => prop_assert_eq!((given.answer.remaining, given.answer.limited), (numbers.capacity(), false)),
+            Keep => {}
+        }
+    }
+
+    /// After a charge, one more is admitted when and only when the debt's wait is over.
+    #[test]
+    fn a_charge_is_waited_for((numbers, tat) in situation(), quantity in 1..40_i64) {
+        let (limit, before) = (numbers.limit(), tat.map_or(0, |tat| tat.max(0)));
+        let charged = charge(tat.map(at), &limit, at(0), quantity).unwrap();
+        let Store(after) = charged.change else { panic!("not charged: {charged:?}") };
+        prop_assert_eq!(offset(after), before + quantity * numbers.interval());
+        prop_assert_eq!(charged.answer.limited, offset(after) > numbers.tolerance());
+        match wait(&charged.answer) {
+            Some(wait) => {
+                prop_assert!(charged.answer.limited && charged.answer.remaining == 0);
+                prop_assert!(throttle(Some(after), &limit, at(wait - 1), 1).unwrap().answer.limited);
+                prop_assert!(!throttle(Some(after), &limit, at(wait), 1).unwrap().answer.limited);
+            }
+            None => prop_assert!(!charged.answer.limited),
+        }
+    }
+
+    /// Callers who act when they were told to come in the order of their calls, and never more than the limit admits.
+    #[test]
+    fn reservations_space_the_callers(
+        numbers in numbers(),
+        pauses in prop::collection::vec(length(), 1..60),
+        rush: bool,
+    ) {
+        let (limit, mut state, mut now) = (numbers.limit(), None, 0);
+        let mut acts = Vec::new();
+        for pause in pauses {
+            now += if rush { 0 } else { pause.of(numbers).max(0) / 16 };
+            let booked = reserve(state, &limit, at(now), 1, Booking::default()).unwrap();
+            let Store(tat) = booked.change else { panic!("not booked: {booked:?}") };
+            state = Some(tat);
+            acts.push(now + wait(&booked.answer).unwrap());
+        }
+        for (from, &start) in acts.iter().enumerate() {
+            for (to, &end) in acts.iter().enumerate().skip(from + 1) {
+                let between = i64::try_from(to - from).unwrap();
+                // `capacity` may act together; each further caller is one interval later.
+                let spaced = (between - numbers.max_burst).max(0) * numbers.interval();
+                prop_assert!(end >= start && end - start >= spaced, "{} of them in {} ns", between + 1, end - start);
+            }
+        }
+        if rush {
+            let places = 0..i64::try_from(acts.len()).unwrap();
+            let queue: Vec<i64> =
+                places.map(|place| (place - numbers.max_burst).max(0) * numbers.interval()).collect();
+            prop_assert_eq!(acts, queue, "a queue moves up one every interval");
+        }
+    }
+
+    /// PREPAY is Guava's RateLimiter: permits are stored while it idles, and what a call takes beyond them is paid by
+    /// whoever comes next.
+    #[test]
+    fn prepay_is_guavas_rule(
+        numbers in numbers(),
+        calls in prop::collection::vec((length(), 1..40_i64), 1..40),
+    ) {
+        // In nanoseconds of serving: a permit is an interval.
+        let most_stored = numbers.max_burst * numbers.interval();
+        let (mut stored, mut next_free) = (most_stored, 0);
+        let (limit, mut state, mut now) = (numbers.limit(), None, 0);
+        for (pause, permits) in calls {
+            now += pause.of(numbers).max(0);
+            if now > next_free {
+                stored = (stored + now - next_free).min(most_stored);
+                next_free = now;
+            }
+            let expected = next_free - now;
+            let spent = stored.min(permits * numbers.interval());
+            stored -= spent;
+            next_free += permits * numbers.interval() - spent;
+
+            let prepay = Booking { max_wait: None, prepay: true };
+            let booked = reserve(state, &limit, at(now), permits, prepay).unwrap();
+            let Store(tat) = booked.change else { panic!("not booked: {booked:?}") };
+            state = Some(tat);
+            prop_assert_eq!((booked.answer.limited, wait(&booked.answer)), (false, Some(expected)));
+        }
+    }
+
+    /// Time alone never takes anything away.
+    #[test]
+    fn later_never_has_less_room((numbers, tat) in situation(), quantity in quantity(), later in length()) {
+        let (limit, tat) = (numbers.limit(), tat.map(at));
+        let elapsed = later.of(numbers).max(0);
+        let now = peek(tat, &limit, at(0), quantity).unwrap();
+        let then = peek(tat, &limit, at(elapsed), quantity).unwrap();
+        prop_assert!(then.remaining >= now.remaining);
+        prop_assert!(now.limited || !then.limited);
+        prop_assert_eq!(nanos(then.reset_after), (nanos(now.reset_after) - elapsed).max(0));
+    }
+
+    /// Where the key of an idle limiter has expired, nothing is lost: a TAT that has passed is no TAT.
+    #[test]
+    fn a_passed_tat_is_no_tat(numbers in numbers(), ago in length(), quantity in quantity()) {
+        let (limit, passed) = (numbers.limit(), Some(at(-ago.of(numbers).max(0))));
+        for decide in [throttle, saturate, charge] {
+            prop_assert_eq!(decide(passed, &limit, at(0), quantity), decide(None, &limit, at(0), quantity));
+        }
+    }
+}
+
+/// Any integer, with the edges far more often than chance would have them.
+fn extreme() -> impl Strategy<Value = i64> {
+    let edges =
+        vec![i64::MIN, i64::MIN + 1, -1, 0, 1, 2, 1_000_000_000, i64::MAX / 2, i64::MAX - 1, i64::MAX];
+    let scale = (any::<i64>(), 0..64_u32).prop_map(|(value, shift)| value >> shift);
+    prop_oneof![any::<i64>(), scale, select(edges), -3..20_i64]
+}
+
+/// Any instant there is.
+fn any_instant() -> impl Strategy<Value = i64> {
+    prop_oneof![extreme().prop_map(|nanos| nanos & i64::MAX), Just(NOW), Just(i64::MAX - 1), Just(0)]
+}
+
+/// A limit's `T` and `D` by the contract, in integers that cannot overflow; `None` when 63 bits do not hold them.
+fn by_the_contract(max_burst: i64, count: i64, period: i64, unit: Unit) -> Option<(i128, i128)> {
+    let period = i128::from(period) * i128::from(unit.nanos().get());
+    let most = i128::from(i64::MAX);
+    if max_burst < 0 || count < 1 || period < 1 || period > most {
+        return None;
+    }
+    let interval = period / i128::from(count);
+    let tolerance = interval * (i128::from(max_burst) + 1);
+    (interval >= 1 && tolerance <= most).then_some((interval, tolerance))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 4 * ProptestConfig::default().cases,
+        ..ProptestConfig::default()
+    })]
+
+    /// The contract's formula, with nothing to overflow, decides the same; where it leaves 63 bits there is an error.
+    #[test]
+    fn extremes_are_decided_by_the_contract_or_are_errors(
+        (max_burst, count, period) in prop_oneof![
+            3 => (0..1000_i64, 1..1000_i64, 1..=9_223_372_036_i64),
+            1 => (extreme(), extreme(), extreme()),
+            1 => (extreme(), 1..=1_000_000_000_i64, 1..10_i64),
+        ],
+        unit in unit(),
+        quantity in extreme(),
+        tat in prop::option::of(any_instant()),
+        now in any_instant(),
+    ) {
+        let limit = Limit::new(max_burst, count, period, unit);
+        let derived = by_the_contract(max_burst, count, period, unit);
+        prop_assert_eq!(limit.is_ok(), derived.is_some(), "{:?}", limit);
+        let (Ok(limit), Some((interval, tolerance))) = (limit, derived) else { return Ok(()) };
+
+        let most = i128::from(i64::MAX);
+        let (instant_now, state) = (instant(now.into()), tat.map(|tat| instant(tat.into())));
+        let decided = throttle(state, &limit, instant_now, quantity);
+
+        let (wide_now, cost) = (i128::from(now), interval * i128::from(quantity));
+        let virtual_tat = tat.map_or(wide_now, |tat| i128::from(tat).max(wide_now));
+        let new = virtual_tat + cost;
+        let admitted = new - tolerance <= wide_now;
+        if quantity < 0 || cost > most {
+            let last = i64::try_from(most / interval).unwrap();
+            prop_assert_eq!(decided, Err(Error::OutOfRange { name: "quantity", min: 0, max: last }));
+        } else if new - wide_now > most || (admitted && quantity > 0 && new > most) {
+            prop_assert_eq!(decided, Err(Error::BeyondTime));
+        } else {
+            let decision = decided.unwrap();
+            let ttl = if admitted { new - wide_now } else { virtual_tat - wide_now };
+            let remaining = ((tolerance - ttl) / interval).max(0);
+            let retry = (new - tolerance - wide_now) * i128::from(!admitted);
+            let answer = decision.answer;
+            prop_assert_eq!(answer.limited, !admitted);
+            prop_assert_eq!(i128::from(answer.limit), i128::from(max_burst) + 1);
+            prop_assert_eq!(i128::from(answer.remaining), remaining);
+            prop_assert_eq!(i128::from(nanos(answer.reset_after)), ttl);
+            let for_ever = i128::from(quantity) > i128::from(max_burst) + 1;
+            let expected = (!admitted && !for_ever).then_some(retry);
+            prop_assert_eq!(wait(&answer).map(i128::from), expected);
+            let change = if admitted && quantity > 0 { Store(instant(new)) } else { Keep };
+            prop_assert_eq!(decision.change, change);
+            let unit_nanos = i128::from(unit.nanos().get());
+            let told = (ttl + unit_nanos - 1) / unit_nanos;
+            prop_assert_eq!(i128::from(answer.reply(unit).five[4]), told);
+        }
+    }
+
+    /// No numbers make any function panic, and what it says is possible.
+    #[test]
+    fn extremes_panic_nowhere(
+        (max_burst, count, period) in prop_oneof![
+            3 => (0..1000_i64, 1..1000_i64, 1..=9_223_372_036_i64),
+            1 => (extreme(), 1..=1_000_000_000_i64, 1..10_i64),
+        ],
+        unit in unit(),
+        quantity in extreme(),
+        tat in prop::option::of(any_instant()),
+        now in any_instant(),
+        max_wait in prop::option::of(any_instant()),
+        prepay: bool,
+    ) {
+        let Ok(limit) = Limit::new(max_burst, count, period, unit) else { return Ok(()) };
+        let (now, tat) = (instant(now.into()), tat.map(|tat| instant(tat.into())));
+        let booking = Booking { max_wait: max_wait.map(span), prepay };
+        for decision in [
+            throttle(tat, &limit, now, quantity),
+            saturate(tat, &limit, now, quantity),
+            peek(tat, &limit, now, quantity).map(Decision::keep),
+            refund(tat, &limit, now, quantity),
+            charge(tat, &limit, now, quantity),
+            reserve(tat, &limit, now, quantity, booking),
+        ] {
+            let Ok(decision) = decision else { continue };
+            let [limited, most, remaining, retry, reset] = decision.answer.reply(unit).five;
+            prop_assert!(limited == 0 || limited == 1);
+            prop_assert!((0..=most).contains(&remaining) && retry >= -1 && reset >= 0);
+            prop_assert!(quantity >= 0, "a negative quantity was decided");
+            if let Store(tat) = decision.change {
+                prop_assert!(tat > now, "a state that is as good as new was stored");
+            }
+        }
+    }
+
+    /// A state is read back as it was written, while its key lives.
+    #[test]
+    fn decode_reads_what_a_key_was_given(tat in any_instant(), now in any_instant()) {
+        let (tat, now) = (instant(tat.into()), instant(now.into()));
+        let bytes = tat.as_nanos().to_string();
+        let expiry = i128::from(tat.as_millis_ceil()) * 1_000_000;
+        let expiry = instant(expiry.min(i64::MAX.into()));
+        prop_assert_eq!(decode(bytes.as_bytes(), now, || Some(expiry)), Ok(tat));
+    }
+
+    /// Any bytes are a state or an error.
+    #[test]
+    fn decode_survives_any_bytes(
+        bytes in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            extreme().prop_map(|value| value.to_string().into_bytes()),
+        ],
+        now in any_instant(),
+        expiry in prop::option::of(any_instant()),
+    ) {
+        let read = decode(&bytes, instant(now.into()), || expiry.map(|nanos| instant(nanos.into())));
+        if let Ok(tat) = read {
+            prop_assert_eq!(tat.as_nanos().to_string().into_bytes(), bytes);
+        }
+    }
+}
