@@ -60,7 +60,8 @@ impl Limit {
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
     pub fn parse([max_burst, count, period]: [&[u8]; 3], unit: Unit) -> Result<Self, Error> {
-        Self::new(MAX_BURST.parse(max_burst)?, COUNT.parse(count)?, PERIOD.parse(period)?, unit)
+        let period = PERIOD.up_to(unit.max()).parse(period)?;
+        Self::new(MAX_BURST.parse(max_burst)?, COUNT.parse(count)?, period, unit)
     }
 
     /// The limit of `count` per `period` units of time, with `max_burst` on top.
@@ -153,12 +154,12 @@ pub fn decode(bytes: &[u8], now: Instant, expiry: impl FnOnce() -> Option<Instan
 }
 
 /// What is still being served at `now`.
-fn debt(tat: Option<Tat>, now: Instant) -> Span {
+fn debt_at(now: Instant, tat: Option<Tat>) -> Span {
     tat.map_or(Span::ZERO, |tat| tat.since(now))
 }
 
 /// The TAT of a limiter that owes `debt` at `now`.
-fn tat(now: Instant, debt: Span) -> Result<Tat, Error> {
+fn tat_at(now: Instant, debt: Span) -> Result<Tat, Error> {
     now.checked_add(debt).ok_or(Error::BeyondTime)
 }
 
@@ -187,7 +188,7 @@ pub fn throttle(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
-    let debt = debt(state, now);
+    let debt = debt_at(now, state);
     let need = debt.checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
     if let Some(wait) = need.checked_sub(limit.tolerance).filter(|&wait| wait > Span::ZERO) {
         let retry = if quantity > limit.capacity { Retry::Never } else { Retry::After(wait) };
@@ -196,7 +197,7 @@ pub fn throttle(
     if quantity == 0 {
         return Ok(Decision::keep(limit.admitted(debt)));
     }
-    Ok(Decision::store(limit.admitted(need), tat(now, need)?))
+    Ok(Decision::store(limit.admitted(need), tat_at(now, need)?))
 }
 
 /// `CL.THROTTLE ... SATURATE`: takes as much of `quantity` as fits, however large it is.
@@ -214,9 +215,9 @@ pub fn saturate(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
-    let room = limit.room(debt(state, now));
+    let room = limit.room(debt_at(now, state));
     let mut decision = match quantity {
-        0 => Decision::keep(limit.admitted(debt(state, now))),
+        0 => Decision::keep(limit.admitted(debt_at(now, state))),
         // With no room at all a single unit is refused, and its wait is the one to tell.
         _ => throttle(state, limit, now, quantity.min(room.max(1)))?,
     };
@@ -232,7 +233,7 @@ pub fn saturate(
 /// As [`throttle`].
 pub fn peek(state: Option<Tat>, limit: &Limit, now: Instant, quantity: i64) -> Result<Answer, Error> {
     let Answer { limited, retry_after, .. } = throttle(state, limit, now, quantity)?.answer;
-    Ok(Answer { limited, retry_after, ..limit.admitted(debt(state, now)) })
+    Ok(Answer { limited, retry_after, ..limit.admitted(debt_at(now, state)) })
 }
 
 /// `CL.REFUND`: gives `quantity` units back.
@@ -250,14 +251,14 @@ pub fn refund(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
-    let before = debt(state, now);
+    let before = debt_at(now, state);
     let after = before.saturating_sub(limit.cost(quantity)?);
     let answer = standing(limit, after);
     Ok(match state {
         None => Decision::keep(answer),
         Some(_) if quantity == 0 => Decision::keep(answer),
         Some(_) if after == Span::ZERO => Decision::delete(answer),
-        Some(_) => Decision::store(answer, tat(now, after)?),
+        Some(_) => Decision::store(answer, tat_at(now, after)?),
     })
 }
 
@@ -275,22 +276,21 @@ pub fn charge(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
-    let after = debt(state, now).checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
+    let after = debt_at(now, state).checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
     let answer = standing(limit, after);
-    Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat(now, after)?) })
+    Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat_at(now, after)?) })
 }
 
 /// The answer of a call that is never refused: `limited` while `debt` is above the tolerance, and then the time until
 /// one more unit would be admitted.
 fn standing(limit: &Limit, debt: Span) -> Answer {
-    match debt.checked_sub(limit.tolerance) {
-        Some(excess) if excess > Span::ZERO => {
-            let one = Span::from_nanos(limit.emission_interval.get()).unwrap_or_default();
-            let wait = excess.checked_add(one).unwrap_or(excess);
-            limit.refused(debt, Retry::After(wait))
-        }
-        _ => limit.admitted(debt),
+    if debt <= limit.tolerance {
+        return limit.admitted(debt);
     }
+    // One more unit would fit below the tolerance by its own cost.
+    let room_for_one = Span::from_nanos(limit.emission_interval.get())
+        .map_or(Span::ZERO, |one| limit.tolerance.saturating_sub(one));
+    limit.refused(debt, Retry::After(debt.saturating_sub(room_for_one)))
 }
 
 /// How a reservation is booked.
@@ -321,7 +321,7 @@ pub fn reserve(
     quantity: i64,
     booking: Booking,
 ) -> Result<Decision<Tat>, Error> {
-    let debt = debt(state, now);
+    let debt = debt_at(now, state);
     let need = debt.checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
     if quantity > limit.capacity && !booking.prepay {
         return Ok(Decision::keep(limit.refused(debt, Retry::Never)));
@@ -336,5 +336,5 @@ pub fn reserve(
         return Ok(Decision::keep(limit.refused(debt, Retry::After(wait))));
     }
     let answer = Answer { retry_after: Retry::After(wait), ..limit.admitted(need) };
-    Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat(now, need)?) })
+    Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat_at(now, need)?) })
 }

@@ -7,6 +7,10 @@
 //! ```text
 //! (stored state, limit, now, what is asked) -> Result<Decision<state>, Error>
 //! ```
+//!
+//! [`line`] is the one thing that lasts: the queue of callers who wait for their turn. It is as pure, but it allocates.
+
+#![forbid(unsafe_code)]
 
 mod args;
 mod decision;

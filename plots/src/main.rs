@@ -1,0 +1,60 @@
+//! `make plots`: the pictures of `docs/choosing.md`.
+//!
+//! The same traffic (a spike, a steady overload, a pause, another spike) goes through every limiter at once, on a real
+//! server. What it answers is recorded in `docs/plots/answers.tsv`; the pictures are drawn from that file alone:
+//!
+//! ```text
+//! redis-cell-plots record PORT FOLDER      asks the server at this port, and writes FOLDER/answers.tsv
+//! redis-cell-plots draw FOLDER             draws FOLDER/*.svg from FOLDER/answers.tsv
+//! ```
+
+// A tool that meets the unexpected should end, loudly; the rules against that are for code inside a server.
+#![allow(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing)]
+
+mod draw;
+mod record;
+
+use std::error::Error;
+use std::path::Path;
+
+/// A limiter in the pictures: its name, and the call that asks it for one unit at 10 a second.
+struct Limiter {
+    name: &'static str,
+    title: &'static str,
+    /// Words of the call; `{id}` is a number of the call's own.
+    call: &'static str,
+}
+
+/// Ten at once and ten a second, as each limiter says that.
+const LIMITERS: [Limiter; 9] = [
+    Limiter { name: "throttle", title: "CL.THROTTLE: GCRA", call: "CL.THROTTLE plot:throttle 9 10 1 1" },
+    Limiter {
+        name: "reserve",
+        title: "CL.RESERVE: a queue, half a second long",
+        call: "CL.RESERVE plot:reserve 0 10 1000 1 MAXWAIT 500 MS",
+    },
+    Limiter { name: "funnel", title: "CL.FUNNEL: a funnel", call: "CL.FUNNEL plot:funnel 10 10 1 1" },
+    Limiter { name: "bucket", title: "CL.BUCKET: a token bucket", call: "CL.BUCKET plot:bucket 10 10 1 1" },
+    Limiter { name: "fixed", title: "CL.FIXED: a fixed window", call: "CL.FIXED plot:fixed 10 1 1" },
+    Limiter { name: "window", title: "CL.WINDOW: a sliding window", call: "CL.WINDOW plot:window 10 1 1" },
+    Limiter { name: "log", title: "CL.LOG: a sliding log", call: "CL.LOG plot:log 10 1 1" },
+    Limiter {
+        name: "acquire",
+        title: "CL.ACQUIRE: ten at a time, a second each",
+        call: "CL.ACQUIRE plot:acquire 10 1 holder:{id}",
+    },
+    Limiter {
+        name: "mthrottle",
+        title: "CL.MTHROTTLE: 10 a second and 30 in 5 seconds",
+        call: "CL.MTHROTTLE 2 plot:{m}:second plot:{m}:five 9 10 1 29 30 5",
+    },
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["record", port, folder] => record::record(port.parse()?, Path::new(folder)),
+        ["draw", folder] => draw::draw(Path::new(folder)),
+        _ => Err("usage: redis-cell-plots record PORT FOLDER | draw FOLDER".into()),
+    }
+}
