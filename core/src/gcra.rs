@@ -60,8 +60,8 @@ impl Limit {
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
     pub fn parse([max_burst, count, period]: [&[u8]; 3], unit: Unit) -> Result<Self, Error> {
-        let period = PERIOD.up_to(unit.max()).parse(period)?;
-        Self::new(MAX_BURST.parse(max_burst)?, COUNT.parse(count)?, period, unit)
+        let (max_burst, count) = (MAX_BURST.parse(max_burst)?, COUNT.parse(count)?);
+        Self::new(max_burst, count, PERIOD.up_to(unit.max()).parse(period)?, unit)
     }
 
     /// The limit of `count` per `period` units of time, with `max_burst` on top.
