@@ -15,7 +15,14 @@ use crate::commands::{Command, Flag, Keys};
 const NAME: &CStr = c"redis-cell";
 
 /// The version that `MODULE LIST` shows: two digits each for minor and patch level.
-const VERSION: c_int = 10_000;
+const VERSION: c_int = match (
+    c_int::from_str_radix(env!("CARGO_PKG_VERSION_MAJOR"), 10),
+    c_int::from_str_radix(env!("CARGO_PKG_VERSION_MINOR"), 10),
+    c_int::from_str_radix(env!("CARGO_PKG_VERSION_PATCH"), 10),
+) {
+    (Ok(major), Ok(minor), Ok(patch)) => (major * 100 + minor) * 100 + patch,
+    _ => panic!("the package's version is three numbers"),
+};
 
 /// Valkey's number for a module that has nothing against slots that migrate in one go.
 const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
