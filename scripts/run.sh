@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Starts a server with the module on a free port of this machine only, shows a short session and leaves the user at its
+# prompt; without a terminal it ends after the session. Nothing outlives it.
+source "$(dirname "$0")/lib.sh"
+
+server=$(find_server)
+command -v redis-cli >/dev/null || apt_install redis-tools
+scripts/build.sh
+
+dir=$(mktemp -d)
+pid=
+stop() {
+    if [[ -n $pid ]]; then kill "$pid" 2>/dev/null && wait "$pid" || true; fi
+    rm -rf "$dir"
+}
+trap stop EXIT
+
+# start PORT: succeeds once the server answers. It is asked through a socket in our own folder, because whoever answers on
+# the port could be somebody else's server. setpriv: what is started here ends even when
+# this script is killed without mercy.
+start() {
+    setpriv --pdeathsig TERM "$server" --bind 127.0.0.1 --port "$1" --unixsocket "$dir/socket" --dir "$dir" --save '' \
+        --loadmodule "$PWD/target/release/libredis_cell.so" >"$dir/log" 2>&1 &
+    pid=$!
+    until redis-cli -s "$dir/socket" ping >/dev/null 2>&1; do
+        kill -0 "$pid" 2>/dev/null || return 1
+        sleep 0.1
+    done
+}
+
+port=6380
+until start "$port"; do
+    grep -q 'Address already in use' "$dir/log" || die "the server did not start: $(cat "$dir/log")"
+    port=$((10000 + RANDOM % 20000))
+done
+
+# throttle ARGUMENT...: one call as a user would type it, the five numbers of its reply named.
+reply=()
+throttle() {
+    mapfile -t reply < <(redis-cli -s "$dir/socket" CL.THROTTLE "$@")
+    ((${#reply[@]} == 5)) || die "CL.THROTTLE $* answered: ${reply[*]}"
+    printf '> CL.THROTTLE %s\n' "$*"
+    printf '    limited %s, limit %s, remaining %s, retry_after %s, reset_after %s\n' "${reply[@]}"
+    if ((reply[0] == 0)); then echo '    admitted'; else echo "    refused: the same call will be admitted in ${reply[3]} s"; fi
+}
+
+limit=(visitor:42 2 30 60)
+cat <<END
+
+$("$server" --version | { read -r line; server_name "$line"; }) with the module, on port $port.
+
+Three at once (a burst of 2 on top of one), then 30 per 60 seconds, that is one every 2 seconds:
+
+END
+throttle "${limit[@]}"
+throttle "${limit[@]}"
+throttle "${limit[@]}"
+throttle "${limit[@]}"
+printf '\nWaiting %s s, as told ...\n\n' "${reply[3]}"
+sleep "${reply[3]}"
+throttle "${limit[@]}"
+
+if [[ -t 0 && -t 1 ]]; then
+    printf '\nYour turn; the server ends with this prompt (type exit).\n'
+    setpriv --pdeathsig TERM redis-cli -p "$port"
+fi
