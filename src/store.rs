@@ -1,8 +1,8 @@
 //! Where states live: native values under the very key given, readable and deletable without this module.
 
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, gcra};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, gcra, lease, log};
 
-use crate::ffi::{self, Access, Arg, Call, Key, Kind};
+use crate::ffi::{self, Access, Arg, Call, Key, Kind, Scores};
 use crate::waiting;
 
 /// A state that can be kept under a key.
@@ -77,7 +77,7 @@ impl State for gcra::Tat {
         match key.kind() {
             Kind::Empty => Ok(None),
             Kind::String => gcra::decode(key.string(), now, || key.expiry()).map(Some),
-            Kind::Other => Err(Error::WrongType),
+            _ => Err(Error::WrongType),
         }
     }
 
@@ -85,4 +85,95 @@ impl State for gcra::Tat {
         let mut digits = itoa::Buffer::new();
         key.set_string(digits.format(self.as_nanos()).as_bytes(), self.as_millis_ceil().cast_signed());
     }
+}
+
+/// A change to a sorted set, of which not the whole is replaced.
+pub trait Edit {
+    /// Carries it out under an open key, with an expiry not before the limiter is as good as new.
+    ///
+    /// # Errors
+    /// [`Error::Server`] when the server lacks one of its own commands.
+    fn apply(&self, key: Key) -> Result<(), Error>;
+}
+
+/// Decides a call on a sorted set of instants, and carries out what was decided.
+///
+/// A refusal, a look and an error leave the key untouched.
+///
+/// # Errors
+/// Those of [`Scores::load`], `decide` and [`Edit::apply`].
+pub fn edit<E: Edit, T>(
+    call: &Call,
+    key: Arg,
+    decide: impl FnOnce(&Scores, Instant) -> Result<(T, Change<E>), Error>,
+) -> Result<T, Error> {
+    let now = ffi::now();
+    let key = Key::open(*call, key, Access::Write);
+    let (answer, change) = decide(&Scores::load(&key, now)?, now)?;
+    match change {
+        Change::Keep => {}
+        Change::Store(edit) => edit.apply(key)?,
+        Change::Delete => key.delete(),
+    }
+    Ok(answer)
+}
+
+/// The log: a member per unit, `<score>-<k>`, k counting those with one score.
+impl Edit for log::Entries {
+    fn apply(&self, key: Key) -> Result<(), Error> {
+        let (call, name) = key.close();
+        let score = self.at.as_micros().to_string();
+        let (mut k, mut missing) = (self.there, self.count);
+        while missing > 0 {
+            let end = k.saturating_add(missing);
+            let members: Vec<String> = (k..end).map(|k| format!("{score}-{k}")).collect();
+            let mut words: Vec<&[u8]> = vec![b"NX"];
+            words.extend(members.iter().flat_map(|member| [score.as_bytes(), member.as_bytes()]));
+            let added = call.effect(c"ZADD", name, &words)?;
+            // A name is taken when entries with this score were removed by hand: the next ones are not.
+            missing = missing.saturating_sub(u64::try_from(added).unwrap_or_default());
+            k = end;
+        }
+        prune(&call, name, self.pruned)?;
+        expire(&call, name, self.until)
+    }
+}
+
+/// The leases: a member per holder, by its own name, with the end of its lease as score.
+pub struct Holder<'a, C> {
+    /// The holder's name.
+    pub id: &'a [u8],
+    /// What becomes of its lease.
+    pub change: C,
+}
+
+impl Edit for Holder<'_, lease::Held> {
+    fn apply(&self, key: Key) -> Result<(), Error> {
+        let (call, name) = key.close();
+        let mut digits = itoa::Buffer::new();
+        let end = digits.format(self.change.end.as_micros()).as_bytes();
+        call.effect(c"ZADD", name, &[end, self.id])?;
+        prune(&call, name, self.change.pruned)?;
+        expire(&call, name, self.change.until)
+    }
+}
+
+impl Edit for Holder<'_, lease::Freed> {
+    fn apply(&self, key: Key) -> Result<(), Error> {
+        let (call, name) = key.close();
+        call.effect(c"ZREM", name, &[self.id])?;
+        expire(&call, name, self.change.until)
+    }
+}
+
+/// Removes the `count` earliest entries.
+fn prune(call: &Call, key: Arg, count: u64) -> Result<(), Error> {
+    let Some(last) = count.checked_sub(1) else { return Ok(()) };
+    call.effect(c"ZREMRANGEBYRANK", key, &[b"0", itoa::Buffer::new().format(last).as_bytes()]).map(drop)
+}
+
+/// Lets the key live until `until`.
+fn expire(call: &Call, key: Arg, until: Instant) -> Result<(), Error> {
+    let millis = until.as_millis_ceil();
+    call.effect(c"PEXPIREAT", key, &[itoa::Buffer::new().format(millis).as_bytes()]).map(drop)
 }

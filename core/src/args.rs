@@ -127,6 +127,18 @@ impl Tail {
     /// [`Error::OutOfRange`] naming the quantity or the option whose number is wrong; [`Error::Syntax`] for a word
     /// that is not in `known`, is given twice, or lacks its value.
     pub fn parse<'a>(args: impl IntoIterator<Item = &'a [u8]>, known: &[Keyword]) -> Result<Self, Error> {
+        Self::parse_within(args, known, &QUANTITY)
+    }
+
+    /// [`parse`](Self::parse) for a command whose quantity has a range of its own.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_within<'a>(
+        args: impl IntoIterator<Item = &'a [u8]>,
+        known: &[Keyword],
+        range: &Range,
+    ) -> Result<Self, Error> {
         let mut args = args.into_iter().peekable();
         let (mut quantity, mut unit, mut max_wait) = (None, None, None);
         let (mut saturate, mut prepay) = (false, false);
@@ -135,7 +147,7 @@ impl Tail {
         if !known.contains(&Keyword::Quantity)
             && let Some(word) = args.next_if(|word| !is_option(word))
         {
-            quantity = Some(QUANTITY.parse(word)?);
+            quantity = Some(range.parse(word)?);
         }
         while let Some(word) = args.next() {
             if let Some(named) = Unit::parse(word) {
@@ -147,7 +159,7 @@ impl Tail {
                 Keyword::Saturate => once_flag(&mut saturate)?,
                 Keyword::Prepay => once_flag(&mut prepay)?,
                 Keyword::MaxWait => once(&mut max_wait, value(&MAX_WAIT)?)?,
-                Keyword::Quantity => once(&mut quantity, value(&QUANTITY)?)?,
+                Keyword::Quantity => once(&mut quantity, value(range)?)?,
             }
         }
         let (quantity, unit) = (quantity.unwrap_or(1), unit.unwrap_or_default());

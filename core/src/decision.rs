@@ -79,6 +79,22 @@ impl Answer {
     }
 }
 
+impl<S> Change<S> {
+    /// The same change, said of another state.
+    pub fn map<T>(self, state: impl FnOnce(S) -> T) -> Change<T> {
+        match self {
+            Self::Keep => Change::Keep,
+            Self::Store(stored) => Change::Store(state(stored)),
+            Self::Delete => Change::Delete,
+        }
+    }
+
+    /// Whether the stored state stays as it is.
+    pub const fn is_keep(&self) -> bool {
+        matches!(self, Self::Keep)
+    }
+}
+
 impl<S> Decision<S> {
     /// A decision that leaves the state alone: a look, or a refusal.
     pub const fn keep(answer: Answer) -> Self {

@@ -31,6 +31,11 @@ pub enum Error {
         /// What the key should hold.
         expected: &'static str,
     },
+    /// The server has no such command of its own, because its configuration renames or disables it.
+    Server {
+        /// The command's name.
+        command: &'static str,
+    },
 }
 
 impl fmt::Display for Error {
@@ -48,6 +53,7 @@ impl fmt::Display for Error {
             Self::WrongType => {
                 f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
             }
+            Self::Server { command } => write!(f, "ERR this limiter needs the server's {command}, which fails"),
             Self::Foreign { expected } => {
                 write!(f, "ERR the key does not hold this limiter's state: expected {expected}")
             }

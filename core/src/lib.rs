@@ -16,9 +16,12 @@ mod args;
 mod decision;
 mod error;
 pub mod gcra;
+pub mod lease;
 pub mod line;
+pub mod log;
 pub mod several;
 mod time;
+pub mod timeline;
 
 pub use args::{Keyword, QUANTITY, Range, Tail, parse_integer, parse_timeout};
 pub use decision::{Answer, Change, Decision, Reply, Retry};

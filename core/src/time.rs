@@ -52,15 +52,46 @@ impl Instant {
         self.0.div_ceil(1_000_000)
     }
 
+    /// The instant `micros` microseconds after the Unix epoch, or `None` past the year 2262.
+    pub const fn from_micros(micros: u64) -> Option<Self> {
+        match micros.checked_mul(1_000) {
+            Some(nanos) => Self::from_nanos(nanos),
+            None => None,
+        }
+    }
+
+    /// Microseconds since the Unix epoch, rounded down.
+    pub const fn as_micros(self) -> u64 {
+        self.0.div_euclid(1_000)
+    }
+
+    /// Microseconds since the Unix epoch, rounded up.
+    pub const fn as_micros_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
     /// The time from `earlier` to `self`, zero when `earlier` is the later one.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The time from `self` to the last instant there is, in the year 2262.
+    pub const fn left(self) -> Span {
+        Span(MAX_NANOS.saturating_sub(self.0))
     }
 
     /// The instant `span` later, or `None` past the year 2262.
     pub const fn checked_add(self, span: Span) -> Option<Self> {
         match self.0.checked_add(span.0) {
             Some(nanos) => Self::from_nanos(nanos),
+            None => None,
+        }
+    }
+
+    /// The instant `span` earlier, or `None` before the epoch.
+    pub const fn checked_sub(self, span: Span) -> Option<Self> {
+        match self.0.checked_sub(span.0) {
+            Some(nanos) => Some(Self(nanos)),
             None => None,
         }
     }

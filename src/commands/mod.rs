@@ -1,10 +1,14 @@
 //! The commands, one file each: from the words of a call to a limiter's decision and its answer.
 
+mod acquire;
 mod bthrottle;
 mod charge;
+mod log;
 mod mthrottle;
 mod peek;
 mod refund;
+mod release;
+mod renew;
 mod reserve;
 mod throttle;
 
@@ -15,11 +19,15 @@ use redis_cell_core::{Error, Keyword, Tail, gcra, parse_integer};
 
 use crate::ffi::{Arg, Call};
 
+pub use acquire::Acquire;
 pub use bthrottle::Bthrottle;
 pub use charge::Charge;
+pub use log::Log;
 pub use mthrottle::Mthrottle;
 pub use peek::Peek;
 pub use refund::Refund;
+pub use release::Release;
+pub use renew::Renew;
 pub use reserve::Reserve;
 pub use throttle::Throttle;
 

@@ -76,6 +76,14 @@ api! {
         get_expire = RedisModule_GetExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
         string_dma = RedisModule_StringDMA:
             unsafe extern "C" fn(KeyPtr, *mut usize, c_int) -> *mut c_char,
+        value_length = RedisModule_ValueLength: unsafe extern "C" fn(KeyPtr) -> usize,
+        zset_score = RedisModule_ZsetScore: unsafe extern "C" fn(KeyPtr, Str, *mut f64) -> c_int,
+        zset_first = RedisModule_ZsetFirstInScoreRange:
+            unsafe extern "C" fn(KeyPtr, f64, f64, c_int, c_int) -> c_int,
+        zset_last = RedisModule_ZsetLastInScoreRange:
+            unsafe extern "C" fn(KeyPtr, f64, f64, c_int, c_int) -> c_int,
+        zset_current = RedisModule_ZsetRangeCurrentElement: unsafe extern "C" fn(KeyPtr, *mut f64) -> Str,
+        zset_stop = RedisModule_ZsetRangeStop: unsafe extern "C" fn(KeyPtr),
         string_truncate = RedisModule_StringTruncate: unsafe extern "C" fn(KeyPtr, usize) -> c_int,
 
         signal_modified_key = RedisModule_SignalModifiedKey: unsafe extern "C" fn(Ctx, Str) -> c_int,
@@ -118,6 +126,13 @@ api! {
         call = RedisModule_Call:
             unsafe extern "C" fn(Ctx, Text, Text, ...) -> *mut RedisModuleCallReply,
         free_call_reply = RedisModule_FreeCallReply: unsafe extern "C" fn(*mut RedisModuleCallReply),
+        call_reply_type = RedisModule_CallReplyType: unsafe extern "C" fn(*mut RedisModuleCallReply) -> c_int,
+        call_reply_integer = RedisModule_CallReplyInteger:
+            unsafe extern "C" fn(*mut RedisModuleCallReply) -> c_longlong,
+        call_reply_array_element = RedisModule_CallReplyArrayElement:
+            unsafe extern "C" fn(*mut RedisModuleCallReply, usize) -> *mut RedisModuleCallReply,
+        call_reply_string = RedisModule_CallReplyStringPtr:
+            unsafe extern "C" fn(*mut RedisModuleCallReply, *mut usize) -> Text,
     }
     optional {
         // Redis 7.0: what COMMAND INFO and COMMAND DOCS tell.

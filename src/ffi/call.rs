@@ -111,6 +111,12 @@ impl<'c> Call<'c> {
         }
     }
 
+    /// Answers one integer: 1 for yes, 0 for no.
+    pub fn reply_whether(&self, yes: bool) {
+        // SAFETY: `ctx` is this call's.
+        unsafe { (self.api.reply_with_long_long)(self.ctx.as_ptr(), yes.into()) };
+    }
+
     /// Answers that the number of arguments is wrong, in the server's words.
     pub fn reply_wrong_arity(&self) {
         // SAFETY: `ctx` is this call's.

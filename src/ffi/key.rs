@@ -30,17 +30,19 @@ pub enum Kind {
     Empty,
     /// A string.
     String,
+    /// A sorted set.
+    ZSet,
     /// Anything else.
     Other,
 }
 
 /// An open key. It is closed when dropped.
 pub struct Key<'c> {
-    call: Call<'c>,
-    name: Arg<'c>,
+    pub(super) call: Call<'c>,
+    pub(super) name: Arg<'c>,
     access: Access,
     /// Null when a key that is opened for reading does not exist.
-    ptr: *mut RedisModuleKey,
+    pub(super) ptr: *mut RedisModuleKey,
     /// Where the server keeps the string's bytes, once asked for.
     string: Cell<Option<(NonNull<u8>, usize)>>,
 }
@@ -65,6 +67,7 @@ impl<'c> Key<'c> {
         match unsafe { (self.call.api.key_type)(self.ptr) }.try_into() {
             Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Kind::Empty,
             Ok(raw::REDISMODULE_KEYTYPE_STRING) => Kind::String,
+            Ok(raw::REDISMODULE_KEYTYPE_ZSET) => Kind::ZSet,
             _ => Kind::Other,
         }
     }
@@ -143,6 +146,11 @@ impl<'c> Key<'c> {
                 }
             }
         }
+    }
+
+    /// Closes the key, to write to it by effects: commands of the server's own that a call runs.
+    pub fn close(self) -> (Call<'c>, Arg<'c>) {
+        (self.call, self.name)
     }
 
     /// Deletes the key.

@@ -14,9 +14,12 @@ mod guard;
 mod key;
 mod load;
 mod metadata;
+mod native;
+mod zset;
 
 pub use block::{Blocked, Outcome, Timer};
 pub use call::{Arg, Call};
 pub use clock::{lead, now};
 pub use key::{Access, Key, Kind};
 pub use load::Loading;
+pub use zset::Scores;
