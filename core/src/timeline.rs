@@ -91,7 +91,7 @@ pub const FOREIGN: Error = Error::Foreign { expected: EXPECTED };
 ///
 /// # Errors
 /// [`Error::Foreign`] when it is not.
-pub fn check(state: &impl Timeline, now: Instant, expiry: Option<Instant>) -> Result<(), Error> {
+pub fn check<T: Timeline + ?Sized>(state: &T, now: Instant, expiry: Option<Instant>) -> Result<(), Error> {
     let near = |entry: Instant, other: Instant| entry.since(other) <= STRAY && other.since(entry) <= STRAY;
     let plausible = |entry: Instant| near(entry, now) || expiry.is_some_and(|expiry| near(entry, expiry));
     let ends = [state.at(0)?, state.latest()?];

@@ -1,0 +1,336 @@
+//! Leases against a naive exact model: a map from holder to lease end, gone through from end to end.
+
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)] // tests may fail loudly
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use redis_cell_core::lease::{Freed, Held, Lease, Limit, Places, acquire, release, renew};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Retry, Span, Unit};
+
+const START: u64 = 1_700_000_000_000_000_000;
+
+type Id = u8;
+
+fn at(nanos: u64) -> Instant {
+    Instant::from_nanos(nanos).unwrap()
+}
+
+fn tick(now: u64) -> u64 {
+    now.div_ceil(1_000) * 1_000
+}
+
+fn lease(micros: u64) -> Lease {
+    Lease::new(micros as i64, Unit::Microseconds).unwrap()
+}
+
+/// A sorted set in memory, written to by the core's decisions alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Set {
+    /// By lease end, as a sorted set has them.
+    members: Vec<(Instant, Id)>,
+    until: Option<Instant>,
+}
+
+impl Set {
+    fn own(&self, id: Id) -> Option<Instant> {
+        self.members.iter().find(|member| member.1 == id).map(|member| member.0)
+    }
+
+    fn look<T>(&self, id: Id, decide: impl FnOnce(&Places<[Instant]>) -> Result<T, Error>) -> T {
+        let ends: Vec<Instant> = self.members.iter().map(|member| member.0).collect();
+        decide(&Places { ends: &ends, own: self.own(id) }).unwrap()
+    }
+
+    fn acquire(&mut self, limit: i64, now: u64, micros: u64, id: Id) -> Answer {
+        let limit = Limit::new(limit).unwrap();
+        let decision = self.look(id, |places| acquire(places, &limit, at(now), &lease(micros)));
+        self.hold(id, decision.change);
+        decision.answer
+    }
+
+    fn renew(&mut self, now: u64, micros: u64, id: Id) -> bool {
+        let change = self.look(id, |places| renew(places, at(now), &lease(micros)));
+        self.hold(id, change);
+        !change.is_keep()
+    }
+
+    fn release(&mut self, now: u64, id: Id) -> bool {
+        let change = self.look(id, |places| release(places, at(now)));
+        match change {
+            Change::Keep => {}
+            Change::Delete => *self = Self::default(),
+            Change::Store(Freed { until }) => {
+                self.members.retain(|member| member.1 != id);
+                self.until = Some(until);
+            }
+        }
+        !change.is_keep()
+    }
+
+    fn hold(&mut self, id: Id, change: Change<Held>) {
+        if let Change::Store(Held { end, pruned, until }) = change {
+            self.members.retain(|member| member.1 != id);
+            self.members.push((end, id));
+            self.members.sort();
+            self.members.drain(..pruned as usize);
+            self.until = Some(until);
+        }
+    }
+}
+
+/// The contract, word by word.
+#[derive(Clone, Debug, Default)]
+struct Naive(BTreeMap<Id, u64>);
+
+impl Naive {
+    fn alive(&self, now: u64) -> BTreeMap<Id, u64> {
+        self.0.iter().filter(|(_, end)| **end > now).map(|(id, end)| (*id, *end)).collect()
+    }
+
+    fn admits(&self, limit: u64, now: u64, id: Id) -> bool {
+        let alive = self.alive(now);
+        alive.contains_key(&id) || (alive.len() as u64) < limit
+    }
+
+    fn acquire(&mut self, limit: u64, now: u64, micros: u64, id: Id) -> [i64; 5] {
+        let admitted = self.admits(limit, now, id);
+        let then = self.0.values().copied().filter(|&end| end > now && self.admits(limit, end, id)).min();
+        if admitted {
+            self.0.insert(id, now + micros * 1_000);
+        }
+        let alive = self.alive(now);
+        [
+            i64::from(!admitted),
+            limit as i64,
+            (limit as i64 - alive.len() as i64).max(0),
+            if admitted { -1 } else { ((then.unwrap() - now) / 1_000) as i64 },
+            ((alive.values().max().unwrap() - now) / 1_000) as i64,
+        ]
+    }
+
+    fn renew(&mut self, now: u64, micros: u64, id: Id) -> bool {
+        let holds = self.alive(now).contains_key(&id);
+        if holds {
+            self.0.insert(id, now + micros * 1_000);
+        }
+        holds
+    }
+
+    fn release(&mut self, now: u64, id: Id) -> bool {
+        self.alive(now).contains_key(&id) && self.0.remove(&id).is_some()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Acquire(u64, u64),
+    Renew(u64),
+    Release,
+}
+
+/// A few holders that come, stay, go and come too late, under a limit that changes.
+fn traffic() -> impl Strategy<Value = Vec<(u64, Id, Asked)>> {
+    let asked = prop_oneof![
+        4 => (1..5_u64, 1..60_u64).prop_map(|(limit, lease)| Asked::Acquire(limit, lease)),
+        1 => (1..60_u64).prop_map(Asked::Renew),
+        1 => Just(Asked::Release),
+    ];
+    prop::collection::vec((prop_oneof![Just(0), 0..20_000_u64, 0..90_000_u64], 0..7_u8, asked), 1..60)
+}
+
+proptest! {
+    #[test]
+    fn every_answer_is_that_of_the_naive_model(calls in traffic()) {
+        let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
+        for (gap, id, asked) in calls {
+            now += gap;
+            let before = set.clone();
+            let refused = match asked {
+                Asked::Acquire(limit, micros) => {
+                    let answer = set.acquire(limit as i64, now, micros, id);
+                    let expected = naive.acquire(limit, tick(now), micros, id);
+                    prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected);
+                    answer.limited
+                }
+                Asked::Renew(micros) => {
+                    let renewed = set.renew(now, micros, id);
+                    prop_assert_eq!(renewed, naive.renew(tick(now), micros, id));
+                    !renewed
+                }
+                Asked::Release => {
+                    let released = set.release(now, id);
+                    prop_assert_eq!(released, naive.release(tick(now), id));
+                    !released
+                }
+            };
+            if refused {
+                prop_assert_eq!(&set, &before, "a refusal left a trace");
+                continue;
+            }
+            // Whoever holds a place is in the set, with its own end, and the set lives exactly as long as they do.
+            let alive = naive.alive(tick(now));
+            for (id, end) in &alive {
+                prop_assert_eq!(set.own(*id), Some(at(*end)));
+            }
+            prop_assert_eq!(set.until, alive.values().max().map(|end| at(*end)));
+            if matches!(asked, Asked::Acquire(..)) {
+                prop_assert_eq!(set.members.len(), alive.len(), "what has ended is removed");
+            }
+            if alive.is_empty() {
+                prop_assert_eq!(&set.members, &[], "the last to go takes the set along");
+            }
+        }
+    }
+
+    #[test]
+    fn never_more_holders_than_the_limit(calls in traffic(), limit in 1..5_u64) {
+        let (mut set, mut now) = (Set::default(), START);
+        for (gap, id, asked) in calls {
+            now += gap;
+            match asked {
+                Asked::Acquire(_, micros) => drop(set.acquire(limit as i64, now, micros, id)),
+                Asked::Renew(micros) => drop(set.renew(now, micros, id)),
+                Asked::Release => drop(set.release(now, id)),
+            }
+            let holders = set.members.iter().filter(|member| member.0 > at(tick(now))).count();
+            prop_assert!(holders as u64 <= limit);
+        }
+    }
+
+    #[test]
+    fn a_wait_is_exact(calls in traffic()) {
+        let (mut set, mut now) = (Set::default(), START);
+        for (gap, id, asked) in calls {
+            now += gap;
+            let Asked::Acquire(limit, micros) = asked else { continue };
+            if let Retry::After(wait) = set.acquire(limit as i64, now, micros, id).retry_after {
+                let end = tick(now) + wait.as_nanos();
+                let refused = |then| set.clone().acquire(limit as i64, then, micros, id).limited;
+                prop_assert!(!refused(end), "refused at the end of its wait");
+                for earlier in (now..end - 999).step_by(1_000) {
+                    prop_assert!(refused(earlier), "admitted too early");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_too_large(
+        ends in prop::collection::vec(any::<u64>(), 0..5),
+        own in any::<Option<prop::sample::Index>>(),
+        (limit, span, now) in (1..i64::MAX, any::<i64>(), any::<u64>()),
+        small in any::<bool>(),
+    ) {
+        let mut ends: Vec<Instant> = ends.into_iter().map(Instant::saturating_from_nanos).collect();
+        ends.sort();
+        let own = own.filter(|_| !ends.is_empty()).map(|index| *index.get(&ends));
+        let places = Places { ends: ends.as_slice(), own };
+        let limit = Limit::new(if small { limit % 6 + 1 } else { limit }).unwrap();
+        let now = Instant::saturating_from_nanos(now);
+        for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
+            let _ = release(&places, now);
+            let Ok(lease) = Lease::new(span, unit) else { continue };
+            let _ = renew(&places, now, &lease);
+            if let Ok(decision) = acquire(&places, &limit, now, &lease) {
+                let _ = decision.answer.reply(unit);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_present_holder_renews_also_under_a_lowered_limit() {
+    let mut set = Set::default();
+    for id in 0..3 {
+        assert!(!set.acquire(3, START, 100, id).limited);
+    }
+    let answer = set.acquire(1, START, 50, 0).reply(Unit::Microseconds).five;
+    assert_eq!(answer, [0, 1, 0, -1, 100]);
+    // Another has to wait until only one of the three would be left beside it: none of the limit of 1.
+    let answer = set.acquire(1, START, 50, 9).reply(Unit::Microseconds).five;
+    assert_eq!(answer, [1, 1, 0, 100, 100]);
+    let answer = set.acquire(2, START, 50, 9).reply(Unit::Microseconds).five;
+    assert_eq!(answer, [1, 2, 0, 100, 100]);
+    let answer = set.acquire(3, START, 50, 9).reply(Unit::Microseconds).five;
+    assert_eq!(answer, [1, 3, 0, 50, 100]);
+}
+
+#[test]
+fn the_place_of_a_crashed_holder_comes_back_when_its_lease_ends() {
+    let mut set = Set::default();
+    assert!(!set.acquire(1, START, 30, 1).limited);
+    assert!(set.acquire(1, START + 29_000, 30, 2).limited);
+    assert!(!set.acquire(1, START + 30_000, 30, 2).limited);
+    // And the crashed one holds nothing, should it come back.
+    assert!(!set.renew(START + 30_000, 30, 1));
+    assert!(!set.release(START + 30_000, 1));
+}
+
+#[test]
+fn a_renewal_may_shorten() {
+    let mut set = Set::default();
+    set.acquire(2, START, 100, 1);
+    set.acquire(2, START, 40, 2);
+    assert_eq!(set.until, Some(at(START + 100_000)));
+    assert!(set.renew(START, 10, 1));
+    assert_eq!(set.until, Some(at(START + 40_000)), "the key follows the last lease");
+    assert!(set.renew(START, 50, 1));
+    assert_eq!(set.until, Some(at(START + 50_000)));
+}
+
+#[test]
+fn a_lease_is_told_as_the_lease_wherever_the_clock_stands() {
+    let (limit, lease) = (Limit::new(1).unwrap(), Lease::new(60, Unit::Seconds).unwrap());
+    for nanos in [0, 1, 500, 999, 1_000] {
+        let now = at(START + nanos);
+        let first = acquire(&Places { ends: &[][..], own: None }, &limit, now, &lease).unwrap();
+        assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 1, 0, -1, 60]);
+        let Change::Store(held) = first.change else { panic!("{first:?}") };
+        let second = acquire(&Places { ends: &[held.end][..], own: None }, &limit, now, &lease).unwrap();
+        assert_eq!(second.answer.reply(Unit::Seconds).five, [1, 1, 0, 60, 60]);
+    }
+}
+
+#[test]
+fn arguments_have_ranges() {
+    for limit in [&b""[..], b"0", b"-1", b"x", b"9223372036854775808"] {
+        let error = Limit::parse(limit).unwrap_err().to_string();
+        assert_eq!(error, "ERR limit must be an integer from 1 to 9223372036854775807");
+    }
+    assert!(Limit::parse(b"9223372036854775807").is_ok());
+    for lease in [&b""[..], b"0", b"-1", b"x", b"9223372037", b"9223372036854775808"] {
+        let error = Lease::parse(lease, Unit::Seconds).unwrap_err().to_string();
+        assert!(error.starts_with("ERR lease must be an integer from 1 to "), "{error}");
+    }
+    // A lease that ends after the last exact score names itself and what would do.
+    let (limit, none) = (Limit::new(1).unwrap(), Places { ends: &[][..], own: None });
+    let lease = |seconds| Lease::new(seconds, Unit::Seconds).unwrap();
+    let error = acquire(&none, &limit, at(START), &lease(8_000_000_000)).unwrap_err();
+    assert_eq!(error.to_string(), "ERR lease must be an integer from 1 to 7307199254");
+    assert_eq!(renew(&none, at(START), &lease(8_000_000_000)), Err(error));
+    assert!(acquire(&none, &limit, at(START), &lease(7_307_199_254)).is_ok());
+    let late = Instant::saturating_from_nanos(u64::MAX);
+    assert_eq!(release(&none, late), Err(Error::BeyondTime));
+}
+
+#[test]
+fn waits_are_spans_of_ticks() {
+    let mut set = Set::default();
+    set.acquire(1, START + 1, 1, 1);
+    let answer = set.acquire(1, START + 1, 1, 2);
+    assert_eq!(answer.retry_after, Retry::After(Span::from_nanos(1_000).unwrap()));
+    let Decision { change, .. } =
+        set.look(3, |places| acquire(places, &Limit::new(1).unwrap(), at(START + 1_001), &lease(1)));
+    assert!(matches!(change, Change::Store(Held { pruned: 1, .. })), "{change:?}");
+}

@@ -1,0 +1,358 @@
+//! The sliding-window log against a naive exact model: a list of instants, gone through from end to end.
+
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)] // tests may fail loudly
+
+use proptest::prelude::*;
+use redis_cell_core::log::{Entries, Limit, take};
+use redis_cell_core::timeline::{self, PRUNED_AT_MOST, Timeline};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Retry, Span, Unit};
+
+const START: u64 = 1_700_000_000_000_000_000;
+
+fn at(nanos: u64) -> Instant {
+    Instant::from_nanos(nanos).unwrap()
+}
+
+fn span(nanos: u64) -> Span {
+    Span::from_nanos(nanos).unwrap()
+}
+
+fn tick(now: u64) -> u64 {
+    now.div_ceil(1_000) * 1_000
+}
+
+/// A log in memory, written to by the core's decisions alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Log {
+    entries: Vec<Instant>,
+    until: Option<Instant>,
+}
+
+impl Log {
+    fn decide(&self, limit: &Limit, now: u64, quantity: i64) -> Decision<Entries> {
+        take(self.entries.as_slice(), limit, at(now), quantity).unwrap()
+    }
+
+    fn take(&mut self, limit: &Limit, now: u64, quantity: i64) -> Answer {
+        let decision = self.decide(limit, now, quantity);
+        if let Change::Store(change) = decision.change {
+            let there = self.entries.iter().filter(|&&entry| entry == change.at).count();
+            assert_eq!(change.there, there as u64, "names would collide");
+            self.entries.extend((0..change.count).map(|_| change.at));
+            self.entries.sort();
+            self.entries.drain(..change.pruned as usize);
+            self.until = Some(change.until);
+        }
+        decision.answer
+    }
+}
+
+/// The contract, by going through everything that was ever admitted.
+struct Naive {
+    limit: u64,
+    period: u64,
+    admitted: Vec<u64>,
+}
+
+impl Naive {
+    fn alive(&self, now: u64) -> Vec<u64> {
+        let mut alive: Vec<u64> =
+            self.admitted.iter().copied().filter(|entry| entry + self.period > now).collect();
+        alive.sort_unstable();
+        alive
+    }
+
+    fn admits(&self, now: u64, quantity: u64) -> bool {
+        self.alive(now).len() as u64 + quantity <= self.limit
+    }
+
+    /// The first tick from `now` on at which the quantity would be admitted, if there is one.
+    fn admits_at(&self, now: u64, quantity: u64) -> Option<u64> {
+        let leaving = self.admitted.iter().map(|entry| entry + self.period);
+        leaving.chain([now]).filter(|&then| then >= now && self.admits(then, quantity)).min()
+    }
+
+    /// The most that any window of a period holds: one that is the fullest begins at an entry.
+    fn fullest_window(&self) -> usize {
+        let within =
+            |from: u64| self.admitted.iter().filter(|&&e| e >= from && e < from + self.period).count();
+        self.admitted.iter().map(|&entry| within(entry)).max().unwrap_or(0)
+    }
+
+    fn answer(&self, now: u64, quantity: u64) -> [i64; 5] {
+        let admitted = self.admits(now, quantity);
+        let taken = if admitted { quantity } else { 0 };
+        let alive = self.alive(now);
+        let last =
+            if taken > 0 { now.max(*alive.last().unwrap_or(&now)) } else { *alive.last().unwrap_or(&0) };
+        [
+            i64::from(!admitted),
+            self.limit as i64,
+            (self.limit as i64 - (alive.len() as u64 + taken) as i64).max(0),
+            match self.admits_at(now, quantity) {
+                Some(then) if !admitted => ((then - now) / 1_000) as i64,
+                _ => -1,
+            },
+            ((last + self.period).saturating_sub(now) / 1_000) as i64,
+        ]
+    }
+}
+
+/// Limits in microseconds, and calls that come closer and further apart than their period.
+fn traffic() -> impl Strategy<Value = (u64, u64, Vec<(u64, i64)>)> {
+    (1..12_u64, prop_oneof![1..5_u64, 5..400_u64]).prop_flat_map(|(limit, period)| {
+        let gap = prop_oneof![Just(0), 1..2_000_u64, 0..period * 2_000];
+        let calls = prop::collection::vec((gap, 0..limit as i64 + 2), 1..60);
+        (Just(limit), Just(period), calls)
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_answer_is_that_of_the_naive_model((limit, period, calls) in traffic()) {
+        let mut naive = Naive { limit, period: period * 1_000, admitted: Vec::new() };
+        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for (gap, quantity) in calls {
+            now += gap;
+            let expected = naive.answer(tick(now), quantity as u64);
+            let answer = log.take(&limit, now, quantity);
+            prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected, "{:?} at {}", quantity, now);
+            if !answer.limited {
+                naive.admitted.extend((0..quantity).map(|_| tick(now)));
+            }
+            prop_assert!(naive.fullest_window() as u64 <= naive.limit, "more than the limit in a period");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_exact((limit, period, calls) in traffic()) {
+        let most = limit as i64;
+        let limit = Limit::new(most, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for (gap, quantity) in calls {
+            now += gap;
+            let before = log.clone();
+            let answer = log.take(&limit, now, quantity);
+            if !answer.limited {
+                continue;
+            }
+            prop_assert_eq!(&log, &before, "a refusal left a trace");
+            let Retry::After(wait) = answer.retry_after else {
+                prop_assert!(quantity > most);
+                continue;
+            };
+            prop_assert!(quantity <= most);
+            let end = tick(now) + wait.as_nanos();
+            prop_assert!(!log.decide(&limit, end, quantity).answer.limited, "refused at the end of its wait");
+            // Instants between two ticks are decided as the later of them.
+            for earlier in (now..end - 999).step_by(1_000) {
+                prop_assert!(log.decide(&limit, earlier, quantity).answer.limited, "admitted too early");
+            }
+        }
+    }
+
+    #[test]
+    fn the_key_lives_until_the_log_is_as_good_as_new((limit, period, calls) in traffic()) {
+        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for (gap, quantity) in calls {
+            now += gap;
+            let answer = log.take(&limit, now, quantity);
+            let until = at(tick(now) + answer.reset_after.as_nanos());
+            if let Some(expiry) = log.until.filter(|_| answer.reset_after > Span::ZERO) {
+                prop_assert_eq!(expiry, until);
+            }
+            // When it goes, nothing is lost.
+            let then = log.decide(&limit, until.as_nanos(), 0).answer;
+            let fresh = Log::default().decide(&limit, until.as_nanos(), 0).answer;
+            prop_assert_eq!(then, fresh);
+        }
+    }
+
+    /// A failover to a server whose clock is behind: entries come from the future, and count until they have left.
+    #[test]
+    fn no_step_of_the_clock_admits_more((limit, period, calls) in traffic(), steps in prop::collection::vec(0..800_000_u64, 60)) {
+        let mut naive = Naive { limit, period: period * 1_000, admitted: Vec::new() };
+        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for ((gap, quantity), step) in calls.into_iter().zip(steps) {
+            now = now + gap - if step % 3 == 0 { step } else { 0 };
+            // What was pruned before the step back is forgotten: the documented price. Hence unpruned here.
+            let decision = log.decide(&limit, now, quantity);
+            if let Change::Store(change) = decision.change {
+                log.entries.extend((0..change.count).map(|_| change.at));
+                log.entries.sort();
+                naive.admitted.extend((0..quantity).map(|_| tick(now)));
+            }
+            prop_assert!(naive.fullest_window() as u64 <= naive.limit);
+        }
+    }
+
+    #[test]
+    fn a_changed_limit_speaks_for_the_log_as_it_is((limit, period, calls) in traffic(), other in 1..12_u64) {
+        let first = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for (gap, quantity) in calls {
+            now += gap;
+            log.take(&first, now, quantity);
+        }
+        let admitted = log.entries.iter().map(|entry| entry.as_nanos()).collect();
+        let naive = Naive { limit: other, period: period * 1_000, admitted };
+        let second = Limit::new(other as i64, period as i64, Unit::Microseconds).unwrap();
+        for quantity in 0..=other as i64 + 1 {
+            let answer = log.decide(&second, now, quantity).answer;
+            prop_assert_eq!(answer.reply(Unit::Microseconds).five, naive.answer(tick(now), quantity as u64));
+        }
+    }
+
+    #[test]
+    fn nothing_is_too_large(
+        entries in prop::collection::vec(any::<u64>(), 0..5),
+        (limit, period, now, quantity) in (any::<i64>(), any::<i64>(), any::<u64>(), any::<i64>()),
+        huge in any::<bool>(),
+    ) {
+        let mut entries: Vec<Instant> = entries.into_iter().map(Instant::saturating_from_nanos).collect();
+        entries.sort();
+        let (limit, quantity) = if huge { (limit, quantity) } else { (limit % 9 + 1, quantity % 9) };
+        for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
+            if let Ok(limit) = Limit::new(limit, period, unit) {
+                if let Ok(decision) = take(entries.as_slice(), &limit, Instant::saturating_from_nanos(now), quantity) {
+                    let _ = decision.answer.reply(unit);
+                }
+            }
+        }
+    }
+}
+
+/// The articles' run: 5 per 60 s, 20 calls at once.
+#[test]
+fn five_a_minute_of_twenty_calls() {
+    let limit = Limit::new(5, 60, Unit::Seconds).unwrap();
+    let mut log = Log::default();
+    let first = START + 123_456_789;
+    let answers: Vec<_> = (0..20).map(|i| log.take(&limit, first + i * 2_000_000, 1)).collect();
+    assert_eq!(answers.iter().filter(|answer| !answer.limited).count(), 5);
+    let remaining: Vec<_> = answers.iter().take(6).map(|answer| answer.remaining).collect();
+    assert_eq!(remaining, [4, 3, 2, 1, 0, 0]);
+    assert!(answers.iter().skip(5).all(|answer| answer.limited));
+    assert!(answers.iter().all(|answer| answer.reply(Unit::Seconds).five[4] == 60));
+
+    // The sixth is refused until the first is 60 s old.
+    let sixth = log.decide(&limit, first + 59_999_000_000, 1).answer;
+    assert!(sixth.limited);
+    assert_eq!(
+        sixth.retry_after,
+        Retry::After(span(tick(first) + 60_000_000_000 - tick(first + 59_999_000_000)))
+    );
+    assert!(log.decide(&limit, tick(first) + 60_000_000_000 - 1_000, 1).answer.limited);
+    assert!(!log.decide(&limit, tick(first) + 60_000_000_000, 1).answer.limited);
+}
+
+#[test]
+fn a_period_is_told_as_the_period_wherever_the_clock_stands() {
+    let limit = Limit::new(2, 60, Unit::Seconds).unwrap();
+    for nanos in [0, 1, 500, 999, 1_000] {
+        let mut log = Log::default();
+        assert_eq!(log.take(&limit, START + nanos, 2).reply(Unit::Seconds).five, [0, 2, 0, -1, 60]);
+        assert_eq!(log.take(&limit, START + nanos, 1).reply(Unit::Seconds).five, [1, 2, 0, 60, 60]);
+    }
+}
+
+#[test]
+fn a_call_removes_a_bounded_number_of_entries() {
+    let limit = Limit::new(1_000_000, 1, Unit::Seconds).unwrap();
+    let expired = vec![at(START); 25_000];
+    let pruned = |quantity| match take(expired.as_slice(), &limit, at(START + 1_000_000_000), quantity) {
+        Ok(Decision { change: Change::Store(Entries { pruned, .. }), .. }) => pruned,
+        seen => panic!("{seen:?}"),
+    };
+    assert_eq!(pruned(1), PRUNED_AT_MOST);
+    assert_eq!(pruned(9_000), 18_000);
+    assert_eq!(pruned(10_000), 20_000);
+    // And no call removes what counts.
+    let alive = take(expired.as_slice(), &limit, at(START + 999_999_000), 1).unwrap();
+    assert!(matches!(alive.change, Change::Store(Entries { pruned: 0, .. })));
+}
+
+#[test]
+fn arguments_have_ranges() {
+    let of =
+        |limit: &[u8], period: &[u8], unit| Limit::parse([limit, period], unit).map_err(|e| e.to_string());
+    assert!(of(b"1", b"1", Unit::Seconds).is_ok());
+    assert!(of(b"1000000", b"9223372036", Unit::Seconds).is_ok());
+    for limit in [&b""[..], b"0", b"-1", b"1000001", b"x", b"1.0", b"9223372036854775808"] {
+        assert_eq!(
+            of(limit, b"1", Unit::Seconds).unwrap_err(),
+            "ERR limit must be an integer from 1 to 1000000"
+        );
+    }
+    for period in [&b""[..], b"0", b"-1", b"x", b"9223372037"] {
+        let error = of(b"1", period, Unit::Seconds).unwrap_err();
+        assert!(error.starts_with("ERR period must be an integer from 1 to "), "{error}");
+    }
+    let limit = Limit::new(5, 60, Unit::Seconds).unwrap();
+    for quantity in [-1, 10_001, i64::MIN, i64::MAX] {
+        let error = take(&[][..], &limit, at(START), quantity).unwrap_err();
+        assert_eq!(error.to_string(), "ERR quantity must be an integer from 0 to 10000");
+    }
+    // A period that would end past the last instant names itself and what would do.
+    let long = Limit::new(5, 9_000_000_000, Unit::Seconds).unwrap();
+    let error = take(&[][..], &long, at(START), 1).unwrap_err();
+    assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 7523372036");
+    let longest = Limit::new(5, 7_523_372_036, Unit::Seconds).unwrap();
+    assert!(take(&[][..], &longest, at(START), 1).is_ok());
+    assert_eq!(take(&[][..], &limit, Instant::saturating_from_nanos(u64::MAX), 1), Err(Error::BeyondTime));
+}
+
+#[test]
+fn what_is_above_the_limit_is_refused_whatever_the_key_holds() {
+    let limit = Limit::new(5, 60, Unit::Seconds).unwrap();
+    for error in [Error::WrongType, timeline::FOREIGN] {
+        assert_eq!(limit.never(6, error).unwrap().reply(Unit::Seconds).five, [1, 5, 0, -1, 0]);
+        assert_eq!(limit.never(5, error), Err(error));
+    }
+    assert_eq!(limit.never(6, Error::BeyondTime), Err(Error::BeyondTime));
+}
+
+#[test]
+fn a_sorted_set_is_a_log_when_its_ends_are_instants() {
+    let year = 365 * 86_400 * 1_000_000_000;
+    let check = |entries: &[u64], expiry: Option<u64>| {
+        let entries: Vec<Instant> = entries.iter().copied().map(at).collect();
+        timeline::check(entries.as_slice(), at(START), expiry.map(at)).is_ok()
+    };
+    assert!(check(&[], None));
+    assert!(check(&[START], None));
+    assert!(check(&[START - 9 * year, START + 9 * year], None));
+    assert!(!check(&[START - 11 * year, START], None));
+    assert!(!check(&[START, START + 11 * year], None));
+    // A lease for a century is one by its key's expiry.
+    assert!(check(&[START, START + 100 * year], Some(START + 100 * year)));
+    // Scores of a game; seconds, milliseconds since the epoch.
+    for score in [0, 1, 100, 1_000_000, START / 1_000_000_000, START / 1_000_000] {
+        assert!(!check(&[score * 1_000], None), "{score}");
+        assert!(!check(&[score * 1_000, START], Some(START + year)), "{score}");
+    }
+}
+
+#[test]
+fn a_slice_is_a_timeline() {
+    let entries = [1, 3, 3, 7].map(at);
+    let line: &[Instant] = &entries;
+    assert_eq!(Timeline::len(line), 4);
+    assert_eq!([line.at(0), line.at(3), line.at(4)], [Ok(Some(at(1))), Ok(Some(at(7))), Ok(None)]);
+    assert_eq!([0, 1, 2, 3, 7].map(|n| line.later_than(at(n)).unwrap()), [4, 3, 3, 1, 0]);
+    assert_eq!(line.latest(), Ok(Some(at(7))));
+    assert_eq!(Timeline::latest(&[][..]), Ok(None));
+}
