@@ -122,7 +122,7 @@ fn keys_are_propagated_byte_by_byte() {
 }
 
 /// A replica that has finished its first synchronisation.
-fn attach(primary: &Server, options: Options) -> Server {
+pub fn attach(primary: &Server, options: Options) -> Server {
     let replica = options.start();
     replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
     wait_until("the replica to be in step", || match replica.connect().info("master_link_status").as_str() {
@@ -132,7 +132,7 @@ fn attach(primary: &Server, options: Options) -> Server {
     replica
 }
 
-fn catch_up(primary: &mut Client, replica: &mut Client) {
+pub fn catch_up(primary: &mut Client, replica: &mut Client) {
     let target: u64 = primary.info("master_repl_offset").parse().unwrap();
     wait_until("the replica to catch up", || {
         let offset: u64 = replica.info("slave_repl_offset").parse().unwrap();

@@ -1,0 +1,604 @@
+//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: what they answer, store and tell others; and, with CL.LOG, how sorted sets of
+//! instants survive restarts, replication and foreign content.
+
+use crate::common::{
+    Client, Effect, Options, ReplicaStream, Server, Snapshot, ceil_div, ints, read_aof, wait_until, wall_ns,
+};
+use crate::replication::{attach, catch_up};
+use redis::Value;
+
+pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// The members of a sorted set with their scores, which must be written as integers.
+pub fn entries(client: &mut Client, key: &str) -> Vec<(Vec<u8>, i64)> {
+    let flat: Vec<Vec<u8>> = client.get(&["ZRANGE", key, "0", "-1", "WITHSCORES"]);
+    let number = |score: &[u8]| score.iter().fold(0, |n, digit| n * 10 + i64::from(digit - b'0'));
+    flat.chunks(2).map(|pair| (pair[0].clone(), number(&pair[1]))).collect()
+}
+
+/// The effects of one call, or of one transaction, as they are propagated.
+pub fn propagated(db: u32, effects: impl IntoIterator<Item = String>) -> Vec<Effect> {
+    Effect::transaction(db, effects.into_iter().map(|command| Effect { db, command }).collect())
+}
+
+/// Everything that would betray a write.
+#[derive(Debug, PartialEq)]
+pub struct Footprint {
+    key: Snapshot,
+    unsaved_changes: String,
+    replication_offset: String,
+    append_only_file: Vec<Effect>,
+}
+
+impl Footprint {
+    pub fn of(server: &Server, client: &mut Client, key: &str) -> Self {
+        Self {
+            key: client.snapshot(key),
+            unsaved_changes: client.info("rdb_changes_since_last_save"),
+            replication_offset: client.info("master_repl_offset"),
+            append_only_file: read_aof(server),
+        }
+    }
+}
+
+/// The wall clock in microseconds.
+fn wall_us() -> i64 {
+    ceil_div(wall_ns().into(), 1_000)
+}
+
+/// Where the lease of a call made within `earliest..=latest` ends.
+fn assert_end(end: i64, lease_us: i64, earliest: i64, latest: i64) {
+    // The module's clock may run a little ahead of a wall clock that is being slewed.
+    let expected = earliest + lease_us..=latest + lease_us + 5_000;
+    assert!(expected.contains(&end), "{end} not in {expected:?}");
+}
+
+#[test]
+fn places_are_given_out_and_given_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.ints("CL.ACQUIRE k 2 30 a"), [0, 2, 1, -1, 30]);
+    assert_eq!(client.ints("CL.ACQUIRE k 2 50 b"), [0, 2, 0, -1, 50]);
+    assert_eq!(client.ints("CL.ACQUIRE k 2 30 c"), [1, 2, 0, 30, 50]);
+    // Who is there renews, also when the limit has been lowered.
+    assert_eq!(client.ints("CL.ACQUIRE k 2 40 a"), [0, 2, 0, -1, 50]);
+    assert_eq!(client.ints("CL.ACQUIRE k 1 40 a"), [0, 1, 0, -1, 50]);
+    assert_eq!(client.ints("CL.ACQUIRE k 1 40 c"), [1, 1, 0, 50, 50]);
+    assert_eq!(client.int("CL.RELEASE k b"), 1);
+    assert_eq!(client.int("CL.RELEASE k b"), 0);
+    assert_eq!(client.ints("CL.ACQUIRE k 1 30 c"), [1, 1, 0, 40, 40]);
+    assert_eq!(client.ints("CL.ACQUIRE k 2 30 c"), [0, 2, 0, -1, 40]);
+    assert_eq!(client.int("CL.RELEASE k c"), 1);
+    assert_eq!(client.int("CL.RELEASE k a"), 1);
+    assert_eq!(client.int("EXISTS k"), 0, "the last to go takes the key along");
+    assert_eq!(client.int("CL.RELEASE k a"), 0);
+    assert_eq!(client.int("CL.RENEW k 10 a"), 0);
+    assert_eq!(client.int("EXISTS k"), 0);
+}
+
+#[test]
+fn a_holder_is_a_member_with_its_leases_end() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (unit, factor) in [("", 1_000_000), (" S", 1_000_000), (" MS", 1_000), (" us", 1)] {
+        let lease = 3_600_000_001 / factor;
+        let earliest = wall_us();
+        client.call(&format!("CL.ACQUIRE k 3 {lease} me{unit}"));
+        let latest = wall_us();
+        assert_eq!(client.text("TYPE k"), "zset");
+        let stored = entries(&mut client, "k");
+        assert_eq!((stored.len(), stored[0].0.as_slice()), (1, b"me".as_slice()));
+        assert_end(stored[0].1, lease * factor, earliest, latest);
+        assert_eq!(client.expiry_ms("k"), ceil_div(stored[0].1.into(), 1_000));
+        client.call("DEL k");
+    }
+}
+
+#[test]
+fn the_key_lives_as_long_as_the_last_lease() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let last_end = |client: &mut Client| {
+        let last = entries(client, "k").pop().unwrap().1;
+        assert_eq!(client.expiry_ms("k"), ceil_div(last.into(), 1_000));
+        last
+    };
+    client.call("CL.ACQUIRE k 3 100 a");
+    client.call("CL.ACQUIRE k 3 200 b");
+    let b = last_end(&mut client);
+    client.call("CL.ACQUIRE k 3 50 c");
+    assert_eq!(last_end(&mut client), b);
+    let (earliest, renewed) = (wall_us(), client.int("CL.RENEW k 60 b"));
+    assert_eq!(renewed, 1);
+    assert!(last_end(&mut client) < b, "a renewal may shorten");
+    let b = entries(&mut client, "k").into_iter().find(|(id, _)| id == b"b").unwrap().1;
+    assert_end(b, 60_000_000, earliest, wall_us());
+    assert_eq!(client.int("CL.RENEW k 300 c"), 1);
+    assert_end(last_end(&mut client), 300_000_000, earliest, wall_us());
+    assert_eq!(client.int("CL.RELEASE k c"), 1);
+    assert_end(last_end(&mut client), 100_000_000, 0, wall_us());
+}
+
+#[test]
+fn the_place_of_a_killed_holder_comes_back_when_its_lease_ends() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut doomed = server.connect();
+    let id = doomed.int("CLIENT ID");
+    assert_eq!(doomed.ints("CL.ACQUIRE k 1 900 doomed MS")[0], 0);
+    client.call(&format!("CLIENT KILL ID {id}"));
+    let end = entries(&mut client, "k")[0].1;
+    let mut refused = 0;
+    wait_until("the place of the killed holder", || match client.ints("CL.ACQUIRE k 1 5000 heir MS")[..] {
+        [0, ..] => Ok(()),
+        ref seen => {
+            refused += 1;
+            Err(format!("{seen:?}"))
+        }
+    });
+    let heirs = entries(&mut client, "k");
+    assert!(refused > 0);
+    assert_eq!(heirs.len(), 1, "what has ended is gone: {heirs:?}");
+    let since = heirs[0].1 - 5_000_000 - end;
+    assert!(since >= 0, "the heir was admitted {since} us after the end of the lease");
+    assert_eq!(client.int("CL.RENEW k 5 doomed"), 0);
+    assert_eq!(client.int("CL.RELEASE k doomed"), 0);
+}
+
+#[test]
+fn an_ended_lease_holds_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 3 1 brief MS");
+    client.call("CL.ACQUIRE k 3 3600 long");
+    wait_until("the brief lease to end", || match client.ints("CL.ACQUIRE k 1 1 probe MS")[..] {
+        // Refused all the time, because of the long one: a refusal removes nothing.
+        [1, _, 0, ..] if entries(&mut client, "k")[0].1 < wall_us() - 5_000 => Ok(()),
+        ref seen => Err(format!("{seen:?}")),
+    });
+    let before = client.snapshot("k");
+    for _ in 0..2 {
+        assert_eq!(client.int("CL.RENEW k 10 brief"), 0);
+        assert_eq!(client.int("CL.RELEASE k brief"), 0);
+        assert_eq!(client.ints("CL.ACQUIRE k 1 10 other")[..3], [1, 1, 0]);
+    }
+    assert_eq!(client.snapshot("k"), before);
+    assert_eq!(client.ints("CL.ACQUIRE k 2 10 brief")[..3], [0, 2, 0], "but it may come again");
+    assert_eq!(client.int("ZCARD k"), 2);
+
+    // The last to hold a place takes along what has ended.
+    client.call(&format!("ZADD k {} ended", wall_us() - 60_000_000));
+    assert_eq!(client.int("CL.RELEASE k brief"), 1);
+    assert_eq!(client.int("ZCARD k"), 2);
+    assert_eq!(client.int("CL.RELEASE k long"), 1);
+    assert_eq!(client.int("EXISTS k"), 0);
+}
+
+#[test]
+fn names_are_any_bytes() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let long = vec![b'x'; 1 << 20];
+    let ids: [&[u8]; 7] = [b"", b"a\0b", b"\xff\xfe", b"\r\n$5\r\n", b"%s%n", b"MS", &long];
+    for (i, id) in ids.into_iter().enumerate() {
+        let taken = i64::try_from(i).unwrap() + 1;
+        let acquire: [&[u8]; 5] = [b"CL.ACQUIRE", b"k", b"9", b"3600", id];
+        assert_eq!(client.ints(&acquire), [0, 9, 9 - taken, -1, 3600]);
+        assert_eq!(client.ints(&acquire), [0, 9, 9 - taken, -1, 3600], "the same holder");
+    }
+    let mut stored: Vec<Vec<u8>> = entries(&mut client, "k").into_iter().map(|(id, _)| id).collect();
+    stored.sort();
+    let mut expected: Vec<Vec<u8>> = ids.iter().map(|id| id.to_vec()).collect();
+    expected.sort();
+    assert!(stored == expected, "names are kept byte by byte");
+    for id in ids {
+        assert_eq!(client.int(&[b"CL.RENEW".as_ref(), b"k", b"3600", id]), 1);
+        assert_eq!(client.int(&[b"CL.RELEASE".as_ref(), b"k", id]), 1);
+    }
+    assert_eq!(client.int("EXISTS k"), 0);
+    for key in ids {
+        assert_eq!(client.ints(&[b"CL.ACQUIRE".as_ref(), key, b"1", b"60", b"me"]), [0, 1, 0, -1, 60]);
+    }
+    server.assert_alive("names of any bytes");
+}
+
+#[test]
+fn bad_input_names_what_is_wrong_and_changes_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE used 2 3600 me");
+    for (call, error) in [
+        ("CL.ACQUIRE KEY 0 60 me", "ERR limit must be an integer from 1 to 9223372036854775807"),
+        ("CL.ACQUIRE KEY -1 60 me", "ERR limit must be an integer from 1 to 9223372036854775807"),
+        ("CL.ACQUIRE KEY x 60 me", "ERR limit must be an integer from 1 to 9223372036854775807"),
+        ("CL.ACQUIRE KEY 2 0 me", "ERR lease must be an integer from 1 to 9223372036854775807"),
+        ("CL.ACQUIRE KEY 2 -1 me", "ERR lease must be an integer from 1 to 9223372036854775807"),
+        ("CL.ACQUIRE KEY 2 1.5 me", "ERR lease must be an integer from 1 to 9223372036854775807"),
+        ("CL.ACQUIRE KEY 2 9223372037 me", "ERR lease must be an integer from 1 to 9223372036"),
+        ("CL.ACQUIRE KEY 2 9223372036855 me MS", "ERR lease must be an integer from 1 to 9223372036854"),
+        ("CL.ACQUIRE KEY 2 60 me BOGUS", "ERR syntax error"),
+        ("CL.ACQUIRE KEY 2 60 me MS MS", "ERR syntax error"),
+        ("CL.ACQUIRE KEY 2 60", "ERR wrong number of arguments for 'cl.acquire' command"),
+        ("CL.RENEW KEY 0 me", "ERR lease must be an integer from 1 to 9223372036854775807"),
+        ("CL.RENEW KEY x me", "ERR lease must be an integer from 1 to 9223372036854775807"),
+        ("CL.RENEW KEY 9223372037 me", "ERR lease must be an integer from 1 to 9223372036"),
+        ("CL.RENEW KEY 60 me BOGUS", "ERR syntax error"),
+        ("CL.RENEW KEY 60 me S S", "ERR syntax error"),
+        ("CL.RENEW KEY 60", "ERR wrong number of arguments for 'cl.renew' command"),
+        ("CL.RELEASE KEY me you", "ERR syntax error"),
+        ("CL.RELEASE KEY me S", "ERR syntax error"),
+        ("CL.RELEASE KEY", "ERR wrong number of arguments for 'cl.release' command"),
+    ] {
+        for key in ["used", "fresh"] {
+            let before = client.snapshot(key);
+            let seen = client.error(&call.replace("KEY", key));
+            assert_eq!(seen.to_lowercase(), error.to_lowercase(), "{call}");
+            assert_eq!(client.snapshot(key), before, "{key}: {call}");
+        }
+    }
+    // Past what a score can hold, in the year 2255.
+    for call in ["CL.ACQUIRE used 2 9000000000 me", "CL.RENEW used 9000000000 me"] {
+        let error = client.error(call);
+        assert!(error.starts_with("ERR lease must be an integer from 1 to "), "{error}");
+    }
+    server.assert_alive("bad input");
+}
+
+const CALLS: [&str; 5] = [
+    "CL.ACQUIRE KEY 3 60 a",
+    "CL.RENEW KEY 60 a",
+    "CL.RELEASE KEY a",
+    "CL.LOG KEY 3 60",
+    "CL.LOG KEY 3 60 0 MS",
+];
+
+#[test]
+fn keys_that_hold_something_else_stay_as_they_were() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for command in ["SET string a", "RPUSH list a", "SADD set a", "HSET hash a 1", "XADD stream * a b"] {
+        client.call(command);
+        let key = command.split(' ').nth(1).unwrap();
+        let before = client.snapshot(key);
+        for call in CALLS {
+            assert_eq!(client.error(&call.replace("KEY", key)), WRONGTYPE, "{call} on {key}");
+        }
+        assert_eq!(client.snapshot(key), before);
+    }
+    let now = wall_us();
+    let (half, negative) = (format!("{now}.5"), format!("-{now}"));
+    let (seconds, millis, nanos) =
+        ((now / 1_000_000).to_string(), (now / 1_000).to_string(), format!("{now}000"));
+    let recent = now.to_string();
+    for scores in [
+        vec!["1", "2", "3"],
+        vec!["0"],
+        vec!["-1", &recent],
+        vec!["1", &recent],
+        vec!["0.5"],
+        vec![&half],
+        vec![&negative],
+        vec!["inf"],
+        vec!["-inf", &recent],
+        vec![&recent, "inf"],
+        vec![&seconds],
+        vec![&millis],
+        vec![&nanos],
+        vec![&recent, &nanos],
+        vec!["1e300"],
+        vec!["9007199254740992"],
+        vec!["9007199254740994"],
+        vec!["9223372036854775807"],
+        vec!["18446744073709551616"],
+    ] {
+        for expires in [false, true] {
+            client.call("DEL k");
+            for (score, member) in scores.iter().zip(["a", "b", "c"]) {
+                client.call(&["ZADD", "k", score, member]);
+            }
+            if expires {
+                client.call("PEXPIRE k 3600000");
+            }
+            let before = client.snapshot("k");
+            for call in CALLS {
+                let error = client.error(&call.replace("KEY", "k"));
+                let expected = error.starts_with("ERR ") && error.contains("does not hold");
+                assert!(expected, "{call} on {scores:?} (expires: {expires}): {error}");
+            }
+            assert_eq!(client.snapshot("k"), before, "{scores:?}");
+        }
+    }
+    // A large set of somebody else's, and a place.
+    let mut command = vec!["ZADD".to_owned(), "game".to_owned()];
+    command.extend((0..500).flat_map(|i| [i.to_string(), format!("player{i}")]));
+    client.call(&command);
+    client.call("GEOADD geo 13.361389 38.115556 a");
+    for key in ["game", "geo"] {
+        let before = client.snapshot(key);
+        for call in CALLS {
+            let error = client.error(&call.replace("KEY", key));
+            assert!(error.contains("does not hold"), "{call} on {key}: {error}");
+        }
+        assert_eq!(client.snapshot(key), before);
+    }
+    server.assert_alive("foreign content");
+}
+
+/// What stands between two instants is not looked at; if it is met, it must not do any harm.
+#[test]
+fn foreign_scores_in_the_middle_kill_nobody() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for i in 0..10 {
+        client.call(&format!("CL.ACQUIRE k 10 {} holder{i}", 100 + i));
+    }
+    let middle = entries(&mut client, "k")[5].1;
+    for i in [4, 5, 6] {
+        client.call(&format!("ZADD k {middle}.5 holder{i}"));
+    }
+    for limit in 1..12 {
+        let _ = client.ask(&format!("CL.ACQUIRE k {limit} 60 other"));
+        let _ = client.ask(&format!("CL.LOG k {limit} 60"));
+        let _ = client.ask(&format!("CL.RENEW k 60 holder{limit}"));
+        let _ = client.ask(&format!("CL.RELEASE k holder{limit}"));
+    }
+    server.assert_alive("foreign scores in the middle");
+}
+
+#[test]
+fn effects_are_one_transaction() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    let end_of = |client: &mut Client, id: &str| {
+        entries(client, "k").into_iter().find(|entry| entry.0 == id.as_bytes()).unwrap().1
+    };
+    let expire = |end: i64| format!("PEXPIREAT k {}", ceil_div(end.into(), 1_000));
+
+    client.call("SELECT 4");
+    client.call("CL.ACQUIRE k 2 100 a");
+    let a = end_of(&mut client, "a");
+    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {a} a"), expire(a)]));
+    client.call("CL.ACQUIRE k 2 50 b");
+    let b = end_of(&mut client, "b");
+    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {b} b"), expire(a)]));
+
+    client.call("CL.ACQUIRE k 2 50 c");
+    client.call("CL.RENEW k 50 c");
+    client.call("CL.RELEASE k c");
+    client.error("CL.RENEW k x a");
+    assert_eq!(stream.effects(&server), [], "refusals and errors");
+
+    client.call("CL.RENEW k 10 a");
+    let a = end_of(&mut client, "a");
+    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {a} a"), expire(b)]));
+    client.call("CL.RELEASE k b");
+    assert_eq!(stream.effects(&server), propagated(4, ["ZREM k b".to_owned(), expire(a)]));
+    client.call("CL.RELEASE k a");
+    let delete = vec![Effect { db: 4, command: "DEL k".to_owned() }];
+    assert_eq!(stream.effects(&server), Effect::alone(4, delete));
+
+    // What has ended goes with the next admitted call.
+    client.call("CL.ACQUIRE k 3 1000 long");
+    let ended = wall_us() - 60_000_000;
+    client.call(&format!("ZADD k {ended} x {ended} y"));
+    stream.effects(&server);
+    client.call("CL.ACQUIRE k 3 10 a");
+    let (a, long) = (end_of(&mut client, "a"), end_of(&mut client, "long"));
+    let effects = [format!("ZADD k {a} a"), "ZREMRANGEBYRANK k 0 1".to_owned(), expire(long)];
+    assert_eq!(stream.effects(&server), propagated(4, effects));
+
+    client.call("DEL k");
+    stream.effects(&server);
+    for command in ["MULTI", "CL.ACQUIRE k 2 100 a", "CL.ACQUIRE k 1 100 b", "CL.RELEASE k a", "EXEC"] {
+        client.call(command);
+    }
+    let seen = stream.effects(&server);
+    let words: Vec<&str> = seen.iter().map(|e| e.command.split(' ').next().unwrap()).collect();
+    assert_eq!(words, ["MULTI", "ZADD", "PEXPIREAT", "DEL", "EXEC"]);
+
+    let script = "redis.call('CL.ACQUIRE', KEYS[1], 2, 100, 'a') return redis.call('CL.ACQUIRE', KEYS[1], 1, 100, 'b')";
+    let answer = ints(&client.call(&["EVAL", script, "1", "k"])).unwrap();
+    assert_eq!(answer, [1, 1, 0, 100, 100]);
+    let a = end_of(&mut client, "a");
+    assert_eq!(stream.effects(&server), propagated(4, [format!("ZADD k {a} a"), expire(a)]));
+}
+
+#[test]
+fn what_takes_nothing_leaves_no_trace() {
+    let server = Options::new().append_only().start();
+    let _stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("SET text foo");
+    client.call("ZADD game 1 a");
+    client.call("CL.ACQUIRE used 1 3600 me");
+    client.call(&format!("ZADD used {} ended", wall_us() - 60_000_000));
+    for call in [
+        "CL.ACQUIRE used 1 60 you",
+        "CL.ACQUIRE used 1 60 ended",
+        "CL.ACQUIRE used 0 60 me",
+        "CL.RENEW used 60 you",
+        "CL.RENEW used 60 ended",
+        "CL.RENEW used x me",
+        "CL.RENEW fresh 60 me",
+        "CL.RELEASE used you",
+        "CL.RELEASE used ended",
+        "CL.RELEASE fresh me",
+        "CL.RELEASE text me",
+        "CL.RELEASE game a",
+        "CL.RENEW game 60 a",
+        "CL.ACQUIRE game 5 60 a",
+    ] {
+        let key = call.split(' ').nth(1).unwrap();
+        let before = Footprint::of(&server, &mut client, key);
+        let _ = client.ask(call);
+        assert_eq!(Footprint::of(&server, &mut client, key), before, "{call}");
+    }
+    for call in ["CL.ACQUIRE used 1 60 me", "CL.RENEW used 70 me", "CL.RELEASE used me"] {
+        let before = Footprint::of(&server, &mut client, "used");
+        client.call(call);
+        assert_ne!(Footprint::of(&server, &mut client, "used"), before, "these glasses see {call}");
+    }
+}
+
+const KEYS: [&str; 4] = ["held", "renewed", "log", "many"];
+
+/// Some places held and some logs written.
+fn use_limits(client: &mut Client) {
+    for call in [
+        "CL.ACQUIRE held 3 3600 a",
+        "CL.ACQUIRE held 3 1800 b",
+        "CL.ACQUIRE renewed 2 3600 a",
+        "CL.ACQUIRE renewed 2 3600 b",
+        "CL.ACQUIRE renewed 2 3600 c",
+        "CL.RENEW renewed 60 a",
+        "CL.RELEASE renewed b",
+        "CL.LOG log 5 3600 3",
+        "CL.LOG log 5 3600 3",
+        "CL.LOG log 5 3600 2",
+        "CL.LOG many 1000 3600 400", // more than fit in a compact encoding
+        "CL.ACQUIRE gone 1 60 a",
+        "CL.RELEASE gone a",
+    ] {
+        client.call(call);
+    }
+}
+
+fn states(client: &mut Client) -> Vec<(Vec<(Vec<u8>, i64)>, i64)> {
+    assert_eq!(client.int("EXISTS gone"), 0);
+    KEYS.iter().map(|key| (entries(client, key), client.expiry_ms(*key))).collect()
+}
+
+fn assert_limits_hold(client: &mut Client) {
+    assert_eq!(client.ints("CL.ACQUIRE held 2 60 c")[..3], [1, 2, 0]);
+    assert_eq!(client.ints("CL.ACQUIRE held 2 60 a")[..3], [0, 2, 0]);
+    assert_eq!(client.int("CL.RELEASE renewed b"), 0);
+    assert_eq!(client.ints("CL.LOG log 5 3600")[..3], [1, 5, 0]);
+    assert_eq!(client.ints("CL.LOG many 1000 3600 0")[..3], [0, 1000, 600]);
+}
+
+#[test]
+fn restarts_bring_back_the_same_instants() {
+    for append_only in [true, false] {
+        let options = if append_only { Options::new().append_only() } else { Options::new() };
+        let mut server = options.start();
+        let mut client = server.connect();
+        use_limits(&mut client);
+        let before = states(&mut client);
+        if !append_only {
+            client.call("SAVE");
+        }
+        server.restart();
+        let mut client = server.connect();
+        assert_eq!(states(&mut client), before, "append only: {append_only}");
+        assert_limits_hold(&mut client);
+    }
+}
+
+#[test]
+fn dumps_and_copies_go_on_where_they_were_taken() {
+    let server = Server::start();
+    let mut client = server.connect();
+    use_limits(&mut client);
+    for key in ["held", "log"] {
+        let dump: Vec<u8> = client.get(&["DUMP", key]);
+        // Even without its expiry, which the next admitted call sets again.
+        client.call(&[b"RESTORE".as_ref(), b"restored", b"0", &dump]);
+        client.call("PERSIST restored");
+        let call = if key == "held" { "CL.ACQUIRE restored 3 60 c" } else { "CL.LOG restored 6 3600" };
+        let reply = client.ints(call);
+        assert_eq!((reply[0], reply[2]), (0, 0), "{reply:?}");
+        assert!(client.expiry_ms("restored") > 0);
+        assert_eq!(client.ints(&call.replace(" c", " d"))[0], 1);
+        client.call("RENAME restored moved");
+        assert_eq!(client.ints(&call.replace("restored", "moved").replace(" c", " d"))[0], 1);
+    }
+}
+
+#[test]
+fn replicas_hold_the_same_state_and_take_over_where_it_stands() {
+    let primary = Server::start();
+    let mut client = primary.connect();
+    client.call("CL.ACQUIRE before 2 3600 a"); // reaches the replica by snapshot
+    let replica = attach(&primary, Options::new());
+    let plain = attach(&primary, Options::new().without_module());
+    let (mut copy, mut plain_copy) = (replica.connect(), plain.connect());
+    use_limits(&mut client);
+    catch_up(&mut client, &mut copy);
+    catch_up(&mut client, &mut plain_copy);
+    let expected = states(&mut client);
+    assert_eq!(states(&mut copy), expected);
+    assert_eq!(states(&mut plain_copy), expected, "without the module");
+    for call in CALLS {
+        let error = copy.error(&call.replace("KEY", "held"));
+        assert!(error.starts_with("READONLY "), "{call} on a replica: {error}");
+    }
+    copy.call("REPLICAOF NO ONE");
+    wait_until("the promotion", || match copy.info("role").as_str() {
+        "master" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+    assert_limits_hold(&mut copy);
+}
+
+#[test]
+fn in_transactions_and_on_both_protocols() {
+    let server = Server::start();
+    for mut client in [server.connect(), server.connect_resp3()] {
+        client.call("FLUSHALL");
+        for command in [
+            "MULTI",
+            "CL.ACQUIRE k 1 60 a",
+            "CL.ACQUIRE k 1 60 b",
+            "CL.RENEW k 60 b",
+            "CL.RENEW k 60 a",
+            "CL.RELEASE k a",
+            "CL.LOG k 2 60",
+            "CL.ACQUIRE other 0 60 b",
+        ] {
+            client.call(command);
+        }
+        let Value::Array(replies) = client.call("EXEC") else { panic!("EXEC answered no array") };
+        assert_eq!(ints(&replies[0]).unwrap(), [0, 1, 0, -1, 60]);
+        assert_eq!(ints(&replies[1]).unwrap()[..3], [1, 1, 0]);
+        assert_eq!(replies[2..5], [Value::Int(0), Value::Int(1), Value::Int(1)]);
+        assert_eq!(ints(&replies[5]).unwrap(), [0, 2, 1, -1, 60]);
+        assert!(matches!(replies[6], Value::ServerError(_)), "{:?}", replies[6]);
+    }
+}
+
+#[test]
+fn a_watch_notices_what_is_written_and_nothing_else() {
+    let server = Server::start();
+    let (mut client, mut other) = (server.connect(), server.connect());
+    client.call("CL.ACQUIRE k 1 3600 a");
+    let mut noticed = |call: &str| {
+        client.call("WATCH k");
+        other.call(call);
+        client.call("MULTI");
+        client.call("PING");
+        client.call("EXEC") == Value::Nil
+    };
+    for call in ["CL.ACQUIRE k 1 60 b", "CL.RENEW k 60 b", "CL.RELEASE k b", "CL.LOG k 1 60"] {
+        assert!(!noticed(call), "{call}");
+    }
+    for call in ["CL.ACQUIRE k 1 3600 a", "CL.RENEW k 60 a", "CL.RELEASE k a", "CL.LOG k 1 60"] {
+        assert!(noticed(call), "{call}");
+    }
+}
+
+#[test]
+fn giving_back_works_when_memory_is_out() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 2 3600 a");
+    client.call("CL.ACQUIRE k 2 3600 b");
+    client.call("CONFIG SET maxmemory 1");
+    for call in ["CL.ACQUIRE k 2 3600 a", "CL.LOG log 2 3600"] {
+        let error = client.error(call);
+        assert!(error.starts_with("OOM "), "{call}: {error}");
+    }
+    assert_eq!(client.int("CL.RENEW k 60 a"), 1);
+    assert_eq!(client.int("CL.RELEASE k a"), 1);
+    assert_eq!(client.int("CL.RELEASE k b"), 1);
+}

@@ -1,0 +1,283 @@
+//! CL.LOG: what it answers, stores and tells others.
+
+use crate::common::{Client, Options, ReplicaStream, Server, ceil_div, wait_until, wall_ns};
+use crate::leases::{Footprint, WRONGTYPE, entries, propagated};
+
+#[test]
+fn five_a_minute_of_twenty_calls() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let answers: Vec<Vec<i64>> = (0..20).map(|_| client.ints("CL.LOG k 5 60")).collect();
+    for (i, answer) in answers.iter().enumerate() {
+        let expected = if i < 5 { [0, 5, 4 - i as i64, -1, 60] } else { [1, 5, 0, 60, 60] };
+        assert_eq!(answer[..], expected, "call {i}");
+    }
+    // The sixth waits until the first is 60 s old, to the microsecond.
+    let first = entries(&mut client, "k")[0].1;
+    let earliest = ceil_div(wall_ns().into(), 1_000);
+    let wait = client.ints("CL.LOG k 5 60000000 1 US")[3];
+    let latest = ceil_div(wall_ns().into(), 1_000) + 5_000;
+    let told = first + 60_000_000 - wait;
+    assert!((earliest..=latest).contains(&told), "{told} in {earliest}..={latest}");
+}
+
+#[test]
+fn a_wait_that_is_kept_is_rewarded() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limit = "3 700 1 MS";
+    for _ in 0..3 {
+        assert_eq!(client.ints(&format!("CL.LOG k {limit}"))[0], 0);
+    }
+    let first = entries(&mut client, "k")[0].1;
+    let mut refused = 0;
+    wait_until("the first entry to leave", || match client.ints(&format!("CL.LOG k {limit}"))[..] {
+        [0, ..] => Ok(()),
+        ref seen => {
+            refused += 1;
+            Err(format!("{seen:?}"))
+        }
+    });
+    let newest = entries(&mut client, "k").pop().unwrap().1;
+    assert!(refused > 0);
+    assert!(newest >= first + 700_000, "admitted {} us after the first", newest - first);
+}
+
+#[test]
+fn an_entry_for_every_unit() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (key, arguments, period_us) in [("s", "10 60 3", 60_000_000), ("ms", "10 7001 3 MS", 7_001_000)] {
+        let earliest = ceil_div(wall_ns().into(), 1_000);
+        client.call(&format!("CL.LOG {key} {arguments}"));
+        let latest = ceil_div(wall_ns().into(), 1_000) + 5_000;
+        assert_eq!(client.text(&["TYPE", key]), "zset");
+        let stored = entries(&mut client, key);
+        let score = stored[0].1;
+        assert!((earliest..=latest).contains(&score), "{score}");
+        let expected: Vec<_> = (0..3).map(|k| (format!("{score}-{k}").into_bytes(), score)).collect();
+        assert_eq!(stored, expected);
+        assert_eq!(client.expiry_ms(key), ceil_div((score + period_us).into(), 1_000));
+    }
+}
+
+#[test]
+fn units_of_one_microsecond_have_names_of_their_own() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // Entries from the future, as after a failover to a server whose clock is behind, count like others.
+    client.call("CL.LOG k 10000 3600");
+    let future = entries(&mut client, "k")[0].1 + 3_000_000_000;
+    client.call(&format!("ZADD k {future} {future}-0"));
+    for _ in 0..50 {
+        client.call("CL.LOG k 10000 3600 7");
+    }
+    assert_eq!(client.int("ZCARD k"), 352);
+    assert_eq!(client.expiry_ms("k"), ceil_div((future + 3_600_000_000).into(), 1_000));
+    // Many calls within one script come closer to each other than any client's.
+    let script = "for i = 1, 1000 do redis.call('CL.LOG', KEYS[1], 10000, 3600, 2) end";
+    client.call(&["EVAL", script, "1", "k"]);
+    assert_eq!(client.int("ZCARD k"), 2352);
+    assert_eq!(client.ints("CL.LOG k 10000 3600 0")[2], 10_000 - 2352);
+}
+
+#[test]
+fn quantities() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut take = |quantity: &str| client.ints(&format!("CL.LOG k 10 60 {quantity}"));
+    assert_eq!(take("0"), [0, 10, 10, -1, 0]);
+    assert_eq!(take("11"), [1, 10, 10, -1, 0]);
+    assert_eq!(take("7"), [0, 10, 3, -1, 60]);
+    assert_eq!(take("0"), [0, 10, 3, -1, 60]);
+    assert_eq!(take("4"), [1, 10, 3, 60, 60]);
+    assert_eq!(take("11"), [1, 10, 3, -1, 60]);
+    assert_eq!(take("10000"), [1, 10, 3, -1, 60]);
+    assert_eq!(take("3"), [0, 10, 0, -1, 60]);
+    assert_eq!(take("0"), [0, 10, 0, -1, 60]);
+    // A lower limit than there are entries: even a look would have to wait.
+    assert_eq!(client.ints("CL.LOG k 9 60 0"), [1, 9, 0, 60, 60]);
+    assert_eq!(client.int("ZCARD k"), 10);
+}
+
+#[test]
+fn bad_input_names_what_is_wrong_and_changes_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.LOG used 10 60 3");
+    for (arguments, error) in [
+        ("0 60", "ERR limit must be an integer from 1 to 1000000"),
+        ("1000001 60", "ERR limit must be an integer from 1 to 1000000"),
+        ("x 60", "ERR limit must be an integer from 1 to 1000000"),
+        ("10 0", "ERR period must be an integer from 1 to 9223372036854775807"),
+        ("10 -1", "ERR period must be an integer from 1 to 9223372036854775807"),
+        ("10 1.5", "ERR period must be an integer from 1 to 9223372036854775807"),
+        ("10 9223372036854775807", "ERR period must be an integer from 1 to 9223372036"),
+        ("10 9223372036854775807 1 MS", "ERR period must be an integer from 1 to 9223372036854"),
+        ("10 60 -1", "ERR quantity must be an integer from 0 to 10000"),
+        ("10 60 10001", "ERR quantity must be an integer from 0 to 10000"),
+        ("10 60 1 BOGUS", "ERR syntax error"),
+        ("10 60 1 MS MS", "ERR syntax error"),
+        ("10 60 1 1", "ERR syntax error"),
+        ("10 60 MS 1", "ERR syntax error"),
+        ("10 60 1 SATURATE", "ERR syntax error"),
+        ("10", "ERR wrong number of arguments for 'cl.log' command"),
+    ] {
+        for key in ["used", "fresh"] {
+            let before = client.snapshot(key);
+            let seen = client.error(&format!("CL.LOG {key} {arguments}"));
+            assert_eq!(seen.to_lowercase(), error.to_lowercase(), "{arguments}");
+            assert_eq!(client.snapshot(key), before, "{key} {arguments}");
+        }
+    }
+    // A period that would end after the last nanosecond there is.
+    let error = client.error("CL.LOG used 10 9223372036");
+    assert!(error.starts_with("ERR period must be an integer from 1 to "), "{error}");
+    for key in [&b""[..], b"a\0b", b"\xff\xfe", &[b'k'; 1 << 20]] {
+        assert_eq!(client.ints(&[b"CL.LOG".as_ref(), key, b"5", b"60"]), [0, 5, 4, -1, 60]);
+    }
+    server.assert_alive("bad input");
+}
+
+#[test]
+fn a_quantity_above_the_limit_is_refused_whatever_the_key_holds() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("SET string foo");
+    client.call("ZADD game 1 a 2 b");
+    for key in ["string", "game"] {
+        let before = client.snapshot(key);
+        assert_eq!(client.ints(&format!("CL.LOG {key} 5 60 6")), [1, 5, 0, -1, 0]);
+        assert_eq!(client.snapshot(key), before);
+    }
+    assert_eq!(client.error("CL.LOG string 5 60 5"), WRONGTYPE);
+}
+
+#[test]
+fn a_refused_call_removes_nothing_and_the_next_admitted_one_what_has_left() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    let look = |client: &mut Client| client.ints("CL.LOG k 2 4000 0 MS");
+    client.call("CL.LOG k 2 4000 1 MS");
+    wait_until("half the period", || match look(&mut client)[4] {
+        ..=2000 => Ok(()),
+        left => Err(format!("{left} ms left")),
+    });
+    client.call("CL.LOG k 2 4000 1 MS");
+    wait_until("the first entry to leave", || match look(&mut client)[2] {
+        1 => Ok(()),
+        seen => Err(format!("{seen} remaining")),
+    });
+    let before = entries(&mut client, "k");
+    assert_eq!(before.len(), 2, "looks remove nothing");
+    assert_eq!(client.ints("CL.LOG k 2 4000 2 MS")[0], 1);
+    assert_eq!(entries(&mut client, "k"), before, "a refusal removes nothing");
+    stream.effects(&server);
+
+    assert_eq!(client.ints("CL.LOG k 2 4000 1 MS")[..3], [0, 2, 0]);
+    let after = entries(&mut client, "k");
+    assert_eq!((after.len(), &after[0]), (2, &before[1]));
+    let score = after[1].1;
+    let effects = [
+        format!("ZADD k NX {score} {score}-0"),
+        "ZREMRANGEBYRANK k 0 0".to_owned(),
+        format!("PEXPIREAT k {}", ceil_div((score + 4_000_000).into(), 1_000)),
+    ];
+    assert_eq!(stream.effects(&server), propagated(0, effects));
+}
+
+#[test]
+fn effects_are_one_transaction_and_refusals_are_none() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    let of_call = |client: &mut Client, key: &str| {
+        let stored = entries(client, key);
+        let score = stored[0].1;
+        let added: String =
+            stored.iter().map(|_| score).enumerate().map(|(k, s)| format!(" {s} {s}-{k}")).collect();
+        let expiry = ceil_div((score + 60_000_000).into(), 1_000);
+        [format!("ZADD {key} NX{added}"), format!("PEXPIREAT {key} {expiry}")]
+    };
+    client.call("SELECT 3");
+    client.call("CL.LOG k 5 60 0");
+    client.call("CL.LOG k 5 60 3");
+    client.call("CL.LOG k 5 60 3");
+    client.call("CL.LOG k 5 60 6");
+    client.error("CL.LOG k 5 x");
+    let expected = propagated(3, of_call(&mut client, "k"));
+    assert_eq!(stream.effects(&server), expected);
+
+    client.call("SELECT 0");
+    for command in ["MULTI", "CL.LOG a 5 60 3", "CL.LOG a 5 60 3", "CL.LOG b 5 60 2", "EXEC"] {
+        client.call(command);
+    }
+    let both = [of_call(&mut client, "a"), of_call(&mut client, "b")].concat();
+    assert_eq!(stream.effects(&server), propagated(0, both));
+
+    let script = "redis.call('CL.LOG', KEYS[1], 5, 60, 3) redis.call('CL.LOG', KEYS[1], 5, 60, 3)";
+    client.call(&["EVAL", script, "1", "scripted"]);
+    let expected = propagated(0, of_call(&mut client, "scripted"));
+    assert_eq!(stream.effects(&server), expected);
+}
+
+#[test]
+fn what_takes_nothing_leaves_no_trace() {
+    let server = Options::new().append_only().start();
+    let _stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("SET text foo");
+    client.call("ZADD game 1 a");
+    client.call("CL.LOG used 5 3600 3");
+    for (key, arguments) in [
+        ("fresh", "5 3600 0"),
+        ("fresh", "5 3600 6"),
+        ("used", "5 3600 0"),
+        ("used", "5 3600 3"),
+        ("used", "5 3600 6"),
+        ("used", "2 3600"),
+        ("used", "5 3600 x"),
+        ("text", "5 3600"),
+        ("game", "5 3600"),
+    ] {
+        let before = Footprint::of(&server, &mut client, key);
+        let _ = client.ask(&format!("CL.LOG {key} {arguments}"));
+        assert_eq!(Footprint::of(&server, &mut client, key), before, "CL.LOG {key} {arguments}");
+    }
+    let before = Footprint::of(&server, &mut client, "used");
+    client.call("CL.LOG used 5 3600");
+    assert_ne!(Footprint::of(&server, &mut client, "used"), before, "these glasses see a call that takes");
+}
+
+/// What a call does with a log of a million is bounded by its quantity, not by the log.
+#[test]
+fn a_million_entries_are_handled_in_bounded_steps() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for i in 1..=100 {
+        assert_eq!(client.ints("CL.LOG k 1000000 3600 10000")[..3], [0, 1_000_000, 1_000_000 - i * 10_000]);
+    }
+    assert_eq!(client.ints("CL.LOG k 1000000 3600")[..3], [1, 1_000_000, 0]);
+    assert_eq!(client.ints("CL.LOG k 1000000 3600 9999")[..3], [1, 1_000_000, 0]);
+    assert_eq!(client.int("ZCARD k"), 1_000_000);
+}
+
+#[test]
+fn what_has_left_is_removed_in_bounded_steps() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let now = ceil_div(wall_ns().into(), 1_000);
+    let left = (now - 7_200_000_000).to_string();
+    for chunk in 0..5 {
+        let mut command = vec!["ZADD".to_owned(), "k".to_owned()];
+        command.extend((0..5_000).flat_map(|k| [left.clone(), format!("{left}-{}", chunk * 5_000 + k)]));
+        client.call(&command);
+    }
+    client.call(&format!("ZADD k {now} {now}-0"));
+    client.call("PEXPIRE k 3600000");
+    for (call, cards) in [15_002, 5_003, 4, 5].into_iter().enumerate() {
+        assert_eq!(client.ints("CL.LOG k 1000000 3600")[..3], [0, 1_000_000, 999_998 - call as i64]);
+        assert_eq!(client.int("ZCARD k"), cards);
+    }
+}
