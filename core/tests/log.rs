@@ -194,6 +194,8 @@ proptest! {
                 log.entries.extend((0..change.count).map(|_| change.at));
                 log.entries.sort();
                 naive.admitted.extend((0..quantity).map(|_| tick(now)));
+                let last = naive.admitted.iter().max().unwrap() + naive.period;
+                prop_assert_eq!(change.until, at(last.max(tick(now))));
             }
             prop_assert!(naive.fullest_window() as u64 <= naive.limit);
         }
