@@ -281,3 +281,55 @@ fn what_has_left_is_removed_in_bounded_steps() {
         assert_eq!(client.int("ZCARD k"), cards);
     }
 }
+
+/// Entries at every microsecond of a while: whenever a call comes, it meets one, and so does the start of its period.
+#[test]
+fn instants_are_told_apart_to_the_microsecond() {
+    const ENTRIES: i64 = 300_000;
+    let server = Server::start();
+    let mut client = server.connect();
+    // The clock comes to them when they are there.
+    let first = ceil_div(wall_ns().into(), 1_000) + 6_000_000;
+    for chunk in (first..first + ENTRIES).collect::<Vec<_>>().chunks(10_000) {
+        let mut command = vec!["ZADD".to_owned(), "k".to_owned()];
+        command.extend(chunk.iter().flat_map(|score| [score.to_string(), format!("{score}-0")]));
+        client.call(&command);
+    }
+    client.call("PEXPIRE k 3600000");
+    let mut stream = ReplicaStream::attach(&server);
+    let wait_for = |instant: i64| {
+        wait_until("the clock", || match instant - ceil_div(wall_ns().into(), 1_000) {
+            ..0 => Ok(()),
+            left => Err(format!("{left} us left")),
+        });
+    };
+
+    wait_for(first);
+    let script = "for i = 1, 20 do redis.call('CL.LOG', KEYS[1], 1000000, 60) end";
+    client.call(&["EVAL", script, "1", "k"]);
+    assert_eq!(client.int("ZCARD k"), ENTRIES + 20);
+    let effects = stream.effects(&server);
+    let added: Vec<&str> = effects.iter().filter_map(|e| e.command.strip_prefix("ZADD k NX ")).collect();
+    assert_eq!(added.len(), 20, "each found its name at once: {effects:?}");
+    let mut scores: Vec<i64> = (first..first + ENTRIES).collect();
+    for added in added {
+        let (score, member) = added.split_once(' ').unwrap();
+        assert_eq!(member, format!("{score}-1"));
+        scores.push(score.parse().unwrap());
+    }
+    scores.sort_unstable();
+
+    wait_for(first + ENTRIES);
+    let period = ceil_div(wall_ns().into(), 1_000) - first - ENTRIES / 3;
+    let script = "local seen = {} for i = 1, 100 do \
+                  local r = redis.call('CL.LOG', KEYS[1], 1000000, ARGV[1], 0, 'US') \
+                  seen[2 * i - 1], seen[2 * i] = r[3], r[5] end return seen";
+    let seen = client.ints(&["EVAL", script, "1", "k", &period.to_string()]);
+    for pair in seen.chunks(2) {
+        let (remaining, reset) = (pair[0], pair[1]);
+        let now = scores.last().unwrap() + period - reset;
+        let alive = scores.iter().filter(|&&score| score + period > now).count();
+        assert!(alive > 0 && alive < scores.len(), "nothing was tested");
+        assert_eq!(remaining, 1_000_000 - i64::try_from(alive).unwrap(), "at {now}");
+    }
+}

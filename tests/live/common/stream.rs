@@ -111,7 +111,7 @@ fn next_effect(unread: &mut Vec<u8>, db: &mut u32) -> Option<Effect> {
 fn parse_command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let mut at = 0;
     let number = |bytes: &[u8], at: &mut usize, sigil: u8| -> Option<usize> {
-        let end = *at + bytes[*at..].iter().position(|byte| *byte == b'\n')?;
+        let end = *at + bytes.get(*at..)?.iter().position(|byte| *byte == b'\n')?;
         let line = std::str::from_utf8(&bytes[*at..end]).unwrap().trim_end();
         assert_eq!(line.as_bytes()[0], sigil, "no command in RESP: {line:?}");
         *at = end + 1;
