@@ -228,10 +228,9 @@ proptest! {
         entries.sort();
         let (limit, quantity) = if huge { (limit, quantity) } else { (limit % 9 + 1, quantity % 9) };
         for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
-            if let Ok(limit) = Limit::new(limit, period, unit) {
-                if let Ok(decision) = take(entries.as_slice(), &limit, Instant::saturating_from_nanos(now), quantity) {
-                    let _ = decision.answer.reply(unit);
-                }
+            let Ok(limit) = Limit::new(limit, period, unit) else { continue };
+            if let Ok(decision) = take(entries.as_slice(), &limit, Instant::saturating_from_nanos(now), quantity) {
+                let _ = decision.answer.reply(unit);
             }
         }
     }

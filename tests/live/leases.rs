@@ -9,8 +9,11 @@ use redis::Value;
 
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+/// A member of a sorted set and its score.
+pub type Entry = (Vec<u8>, i64);
+
 /// The members of a sorted set with their scores, which must be written as integers.
-pub fn entries(client: &mut Client, key: &str) -> Vec<(Vec<u8>, i64)> {
+pub fn entries(client: &mut Client, key: &str) -> Vec<Entry> {
     let flat: Vec<Vec<u8>> = client.get(&["ZRANGE", key, "0", "-1", "WITHSCORES"]);
     let number = |score: &[u8]| score.iter().fold(0, |n, digit| n * 10 + i64::from(digit - b'0'));
     flat.chunks(2).map(|pair| (pair[0].clone(), number(&pair[1]))).collect()
@@ -464,7 +467,7 @@ fn use_limits(client: &mut Client) {
     }
 }
 
-fn states(client: &mut Client) -> Vec<(Vec<(Vec<u8>, i64)>, i64)> {
+fn states(client: &mut Client) -> Vec<(Vec<Entry>, i64)> {
     assert_eq!(client.int("EXISTS gone"), 0);
     KEYS.iter().map(|key| (entries(client, key), client.expiry_ms(*key))).collect()
 }

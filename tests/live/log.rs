@@ -8,8 +8,8 @@ fn five_a_minute_of_twenty_calls() {
     let server = Server::start();
     let mut client = server.connect();
     let answers: Vec<Vec<i64>> = (0..20).map(|_| client.ints("CL.LOG k 5 60")).collect();
-    for (i, answer) in answers.iter().enumerate() {
-        let expected = if i < 5 { [0, 5, 4 - i as i64, -1, 60] } else { [1, 5, 0, 60, 60] };
+    for (i, answer) in (0..).zip(&answers) {
+        let expected = if i < 5 { [0, 5, 4 - i, -1, 60] } else { [1, 5, 0, 60, 60] };
         assert_eq!(answer[..], expected, "call {i}");
     }
     // The sixth waits until the first is 60 s old, to the microsecond.
@@ -133,7 +133,7 @@ fn bad_input_names_what_is_wrong_and_changes_nothing() {
     // A period that would end after the last nanosecond there is.
     let error = client.error("CL.LOG used 10 9223372036");
     assert!(error.starts_with("ERR period must be an integer from 1 to "), "{error}");
-    for key in [&b""[..], b"a\0b", b"\xff\xfe", &[b'k'; 1 << 20]] {
+    for key in [&b""[..], b"a\0b", b"\xff\xfe", &vec![b'k'; 1 << 20]] {
         assert_eq!(client.ints(&[b"CL.LOG".as_ref(), key, b"5", b"60"]), [0, 5, 4, -1, 60]);
     }
     server.assert_alive("bad input");
@@ -195,10 +195,10 @@ fn effects_are_one_transaction_and_refusals_are_none() {
     let of_call = |client: &mut Client, key: &str| {
         let stored = entries(client, key);
         let score = stored[0].1;
-        let added: String =
-            stored.iter().map(|_| score).enumerate().map(|(k, s)| format!(" {s} {s}-{k}")).collect();
+        let added: Vec<String> = (0..stored.len()).map(|k| format!("{score} {score}-{k}")).collect();
+        let added = added.join(" ");
         let expiry = ceil_div((score + 60_000_000).into(), 1_000);
-        [format!("ZADD {key} NX{added}"), format!("PEXPIREAT {key} {expiry}")]
+        [format!("ZADD {key} NX {added}"), format!("PEXPIREAT {key} {expiry}")]
     };
     client.call("SELECT 3");
     client.call("CL.LOG k 5 60 0");
@@ -276,8 +276,8 @@ fn what_has_left_is_removed_in_bounded_steps() {
     }
     client.call(&format!("ZADD k {now} {now}-0"));
     client.call("PEXPIRE k 3600000");
-    for (call, cards) in [15_002, 5_003, 4, 5].into_iter().enumerate() {
-        assert_eq!(client.ints("CL.LOG k 1000000 3600")[..3], [0, 1_000_000, 999_998 - call as i64]);
+    for (remaining, cards) in [(999_998, 15_002), (999_997, 5_003), (999_996, 4), (999_995, 5)] {
+        assert_eq!(client.ints("CL.LOG k 1000000 3600")[..3], [0, 1_000_000, remaining]);
         assert_eq!(client.int("ZCARD k"), cards);
     }
 }

@@ -52,6 +52,10 @@ impl ReplicaStream {
                 if effect.command.starts_with(&format!("PUBLISH {MARKER}")) {
                     return seen;
                 }
+                // Recent servers select the database inside a transaction, older ones before it.
+                if let Some(multi) = seen.last_mut().filter(|last: &&mut Effect| last.command == "MULTI") {
+                    multi.db = effect.db;
+                }
                 seen.push(effect);
             }
             self.receive();
