@@ -104,7 +104,7 @@ impl Lease {
     /// # Errors
     /// [`Error::OutOfRange`] when it is no integer, below 1 or above 292 years.
     pub fn parse(lease: &[u8], unit: Unit) -> Result<Self, Error> {
-        Self::new(LEASE.parse(lease)?, unit)
+        Self::new(LEASE.up_to(unit.max()).parse(lease)?, unit)
     }
 
     /// `lease` units of time.

@@ -68,7 +68,7 @@ impl Limit {
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
     pub fn parse([limit, period]: [&[u8]; 2], unit: Unit) -> Result<Self, Error> {
-        Self::new(LIMIT.parse(limit)?, PERIOD.parse(period)?, unit)
+        Self::new(LIMIT.parse(limit)?, PERIOD.up_to(unit.max()).parse(period)?, unit)
     }
 
     /// The limit of `limit` in any `period` units of time.

@@ -300,7 +300,7 @@ fn arguments_have_ranges() {
     }
     for period in [&b""[..], b"0", b"-1", b"x", b"9223372037"] {
         let error = of(b"1", period, Unit::Seconds).unwrap_err();
-        assert!(error.starts_with("ERR period must be an integer from 1 to "), "{error}");
+        assert_eq!(error, "ERR period must be an integer from 1 to 9223372036");
     }
     let limit = Limit::new(5, 60, Unit::Seconds).unwrap();
     for quantity in [-1, 10_001, i64::MIN, i64::MAX] {
