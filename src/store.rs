@@ -118,21 +118,31 @@ pub fn edit<E: Edit, T>(
     Ok(answer)
 }
 
+/// How often names are sought for the entries of one call.
+const TRIES: u32 = 1_000;
+
 /// The log: a member per unit, `<score>-<k>`, k counting those with one score.
 impl Edit for log::Entries {
     fn apply(&self, key: Key) -> Result<(), Error> {
         let (call, name) = key.close();
         let score = self.at.as_micros().to_string();
         let (mut k, mut missing) = (self.there, self.count);
-        while missing > 0 {
+        // A name is taken when entries with this score were removed by hand; the next ones are not. Who has written
+        // names by hand as well gets an error in the end, not a server that hangs.
+        for _ in 0..TRIES {
+            if missing == 0 {
+                break;
+            }
             let end = k.saturating_add(missing);
             let members: Vec<String> = (k..end).map(|k| format!("{score}-{k}")).collect();
             let mut words: Vec<&[u8]> = vec![b"NX"];
             words.extend(members.iter().flat_map(|member| [score.as_bytes(), member.as_bytes()]));
             let added = call.effect(c"ZADD", name, &words)?;
-            // A name is taken when entries with this score were removed by hand: the next ones are not.
             missing = missing.saturating_sub(u64::try_from(added).unwrap_or_default());
             k = end;
+        }
+        if missing > 0 {
+            return Err(Error::Server { command: "ZADD" });
         }
         prune(&call, name, self.pruned)?;
         expire(&call, name, self.until)
