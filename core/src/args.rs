@@ -70,6 +70,11 @@ pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
+/// The integer of a stored field, if the field is there and its integer is from 0 to 2^63 - 1.
+pub(crate) fn parse_field(field: Option<&[u8]>) -> Option<i64> {
+    field.and_then(parse_integer).filter(|&number| number >= 0)
+}
+
 /// The timeout in `bytes`, in seconds as blocking commands have it: a decimal number, 0 (`None`) for no limit.
 ///
 /// The one place where a fraction is read: how long a caller is ready to wait decides nothing about its limit.

@@ -96,6 +96,11 @@ impl<S> Change<S> {
 }
 
 impl<S> Decision<S> {
+    /// The same decision, said of another state.
+    pub fn map<T>(self, state: impl FnOnce(S) -> T) -> Decision<T> {
+        Decision { answer: self.answer, change: self.change.map(state) }
+    }
+
     /// A decision that leaves the state alone: a look, or a refusal.
     pub const fn keep(answer: Answer) -> Self {
         Self { answer, change: Change::Keep }

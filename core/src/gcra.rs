@@ -23,22 +23,16 @@
 //! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE` as
 //! redis-cell defined them.
 
-use core::num::NonZeroU64;
-
-use crate::{Answer, Decision, Error, Instant, Range, Retry, Span, Unit, parse_integer};
+use crate::{Answer, Decision, Error, Instant, Range, Rate, Retry, Span, Unit, parse_integer};
 
 /// The first number of a limit: what may come at once on top of one unit.
 pub const MAX_BURST: Range = Range { name: "max_burst", min: 0, max: i64::MAX - 1 };
-/// The second number of a limit: units admitted per period in the long run.
-pub const COUNT: Range = Range { name: "count", min: 1, max: i64::MAX };
-/// The third number of a limit: the period, in the unit of the call.
-pub const PERIOD: Range = Range { name: "period", min: 1, max: i64::MAX };
 
 /// A limit: `count` per `period` sustained, `max_burst` on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// `T`, nanoseconds per unit.
-    emission_interval: NonZeroU64,
+    /// `count` per `period`, and thereby `T`.
+    rate: Rate,
     /// `D = T * capacity`.
     pub(crate) tolerance: Span,
     /// `max_burst + 1`, at least 1: the most that can be admitted at once.
@@ -60,8 +54,7 @@ impl Limit {
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
     pub fn parse([max_burst, count, period]: [&[u8]; 3], unit: Unit) -> Result<Self, Error> {
-        let (max_burst, count) = (MAX_BURST.parse(max_burst)?, COUNT.parse(count)?);
-        Self::new(max_burst, count, PERIOD.up_to(unit.max()).parse(period)?, unit)
+        Self::with(MAX_BURST.parse(max_burst)?, Rate::parse([count, period], unit)?)
     }
 
     /// The limit of `count` per `period` units of time, with `max_burst` on top.
@@ -69,41 +62,25 @@ impl Limit {
     /// # Errors
     /// As [`Limit::parse`].
     pub fn new(max_burst: i64, count: i64, period: i64, unit: Unit) -> Result<Self, Error> {
-        let period = u64::try_from(period).ok().filter(|&period| period >= 1);
-        let period = period.and_then(|period| Span::from_units(period, unit));
-        let period = period.ok_or_else(|| PERIOD.up_to(unit.max()).error())?.as_nanos();
+        Self::with(max_burst, Rate::new(count, period, unit)?)
+    }
 
-        let fastest = COUNT.up_to(period.cast_signed());
-        let count = u64::try_from(count).ok().and_then(NonZeroU64::new).ok_or_else(|| fastest.error())?;
-        let emission_interval = NonZeroU64::new(period / count).ok_or_else(|| fastest.error())?;
-
-        let most = i64::MAX.unsigned_abs() / emission_interval;
-        let capacity = u64::try_from(max_burst).ok().and_then(|max_burst| max_burst.checked_add(1));
-        let (capacity, tolerance) = capacity
-            .and_then(|capacity| {
-                let tolerance = capacity.checked_mul(emission_interval.get())?;
-                Some((capacity.cast_signed(), Span::from_nanos(tolerance)?))
-            })
-            .ok_or_else(|| MAX_BURST.up_to(most.saturating_sub(1).cast_signed()).error())?;
-        Ok(Self { emission_interval, tolerance, capacity })
+    fn with(max_burst: i64, rate: Rate) -> Result<Self, Error> {
+        let limit = max_burst.checked_add(1).filter(|&capacity| capacity >= 1).and_then(|capacity| {
+            let tolerance = rate.time(capacity)?;
+            Some(Self { rate, tolerance, capacity })
+        });
+        limit.ok_or_else(|| MAX_BURST.up_to(rate.most().saturating_sub(1)).error())
     }
 
     /// `T * quantity`, the time that serving `quantity` units takes.
     pub(crate) fn cost(&self, quantity: i64) -> Result<Span, Error> {
-        u64::try_from(quantity)
-            .ok()
-            .and_then(|quantity| quantity.checked_mul(self.emission_interval.get()))
-            .and_then(Span::from_nanos)
-            .ok_or_else(|| {
-                let most = i64::MAX.unsigned_abs() / self.emission_interval;
-                crate::QUANTITY.up_to(most.cast_signed()).error()
-            })
+        self.rate.cost(quantity)
     }
 
     /// How many whole units fit on top of `debt`.
     fn room(&self, debt: Span) -> i64 {
-        // At most `capacity`, so the sign bit is free.
-        (self.tolerance.saturating_sub(debt).as_nanos() / self.emission_interval).cast_signed()
+        self.rate.units(self.tolerance.saturating_sub(debt))
     }
 
     /// The answer of a call that is served, `debt` being what is owed after it.
@@ -288,8 +265,7 @@ fn standing(limit: &Limit, debt: Span) -> Answer {
         return limit.admitted(debt);
     }
     // One more unit would fit below the tolerance by its own cost.
-    let room_for_one = Span::from_nanos(limit.emission_interval.get())
-        .map_or(Span::ZERO, |one| limit.tolerance.saturating_sub(one));
+    let room_for_one = limit.tolerance.saturating_sub(limit.rate.of_one());
     limit.refused(debt, Retry::After(debt.saturating_sub(room_for_one)))
 }
 

@@ -13,17 +13,21 @@
 #![forbid(unsafe_code)]
 
 mod args;
+pub mod bucket;
 mod decision;
 mod error;
 pub mod gcra;
 pub mod lease;
 pub mod line;
 pub mod log;
+mod rate;
 pub mod several;
 mod time;
 pub mod timeline;
+pub mod window;
 
 pub use args::{Keyword, QUANTITY, Range, Tail, parse_integer, parse_timeout};
 pub use decision::{Answer, Change, Decision, Reply, Retry};
 pub use error::Error;
+pub use rate::{COUNT, PERIOD, PerSecond, Rate};
 pub use time::{Instant, Span, Unit};

@@ -52,6 +52,14 @@ impl Instant {
         self.0.div_ceil(1_000_000)
     }
 
+    /// The first whole millisecond not before this instant, or `None` past the year 2262.
+    pub const fn ceil_to_millis(self) -> Option<Self> {
+        match self.as_millis_ceil().checked_mul(1_000_000) {
+            Some(nanos) => Self::from_nanos(nanos),
+            None => None,
+        }
+    }
+
     /// The instant `micros` microseconds after the Unix epoch, or `None` past the year 2262.
     pub const fn from_micros(micros: u64) -> Option<Self> {
         match micros.checked_mul(1_000) {
