@@ -29,6 +29,10 @@ fn load(server: &ffi::Loading) -> Result<(), String> {
     server.register::<commands::Reserve>()?;
     server.register::<commands::Bthrottle>()?;
     server.register::<commands::Mthrottle>()?;
+    server.register::<commands::Funnel>()?;
+    server.register::<commands::Bucket>()?;
+    server.register::<commands::Fixed>()?;
+    server.register::<commands::Window>()?;
     server.register::<commands::Log>()?;
     server.register::<commands::Acquire>()?;
     server.register::<commands::Renew>()?;

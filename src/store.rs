@@ -5,6 +5,9 @@ use redis_cell_core::{Answer, Change, Decision, Error, Instant, gcra, lease, log
 use crate::ffi::{self, Access, Arg, Call, Key, Kind, Scores};
 use crate::waiting;
 
+pub mod bucket;
+pub mod window;
+
 /// A state that can be kept under a key.
 pub trait State: Sized {
     /// What the key holds; `None` when there is no such key.
@@ -12,7 +15,10 @@ pub trait State: Sized {
     /// # Errors
     /// [`Error::WrongType`] and [`Error::Foreign`] when it holds something else.
     fn load(key: &Key, now: Instant) -> Result<Option<Self>, Error>;
+}
 
+/// What a key is made to hold: a state, and the limit that it was decided under where that shows in the key too.
+pub trait Save {
     /// Makes the key hold this state, with an expiry not before it is as good as new.
     fn save(&self, key: Key);
 }
@@ -23,10 +29,10 @@ pub trait State: Sized {
 ///
 /// # Errors
 /// Those of [`State::load`] and of `decide`.
-pub fn update<S: State>(
+pub fn update<S: State, W: Save>(
     call: &Call,
     key: Arg,
-    decide: impl FnOnce(Option<S>, Instant) -> Result<Decision<S>, Error>,
+    decide: impl FnOnce(Option<S>, Instant) -> Result<Decision<W>, Error>,
 ) -> Result<Answer, Error> {
     let now = ffi::now();
     let key = Key::open(*call, key, Access::Write);
@@ -36,7 +42,7 @@ pub fn update<S: State>(
 }
 
 /// Writes what was decided.
-pub fn carry_out<S: State>(change: Change<S>, key: Key) {
+pub fn carry_out<S: Save>(change: Change<S>, key: Key) {
     match change {
         Change::Keep => {}
         Change::Store(state) => state.save(key),
@@ -80,7 +86,9 @@ impl State for gcra::Tat {
             _ => Err(Error::WrongType),
         }
     }
+}
 
+impl Save for gcra::Tat {
     fn save(&self, key: Key) {
         let mut digits = itoa::Buffer::new();
         key.set_string(digits.format(self.as_nanos()).as_bytes(), self.as_millis_ceil().cast_signed());

@@ -26,7 +26,7 @@
 //! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC 2697.
 
 use crate::args::parse_field;
-use crate::{Answer, Decision, Error, Instant, Range, Rate, Retry, Span, Unit};
+use crate::{Answer, Decision, Error, Instant, Range, Rate, Retry, Unit};
 
 /// The first number of a limit: what the bucket holds.
 pub const CAPACITY: Range = Range { name: "capacity", min: 1, max: i64::MAX };
@@ -94,12 +94,10 @@ impl Limit {
         self.rate
     }
 
-    /// When a bucket that stands at `level` is full.
-    ///
-    /// # Errors
-    /// [`Error::BeyondTime`] when that is past the year 2262.
-    pub fn full_at(&self, level: &Level) -> Result<Instant, Error> {
-        self.free_at(level, self.capacity)
+    /// When a bucket that stands at `level` is full; the last instant there is when that is later, which [`take`] does
+    /// not let happen.
+    pub fn full_at(&self, level: &Level) -> Instant {
+        self.free_at(level, self.capacity).unwrap_or(Instant::MAX)
     }
 
     /// When a bucket that stands at `level` has `units` free.
@@ -124,14 +122,12 @@ impl Limit {
 
     /// The answer of a call that is served, the bucket standing at `level` after it.
     fn admitted(&self, level: &Level, now: Instant) -> Result<Answer, Error> {
-        let reset_after =
-            if level.free >= self.capacity { Span::ZERO } else { self.full_at(level)?.since(now) };
         Ok(Answer {
             limited: false,
             limit: self.capacity,
             remaining: level.free,
             retry_after: Retry::Never,
-            reset_after,
+            reset_after: self.free_at(level, self.capacity)?.since(now),
             taken: None,
         })
     }

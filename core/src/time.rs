@@ -30,6 +30,9 @@ pub enum Unit {
 }
 
 impl Instant {
+    /// The last instant that there is, in the year 2262.
+    pub const MAX: Self = Self(MAX_NANOS);
+
     /// The instant `nanos` nanoseconds after the Unix epoch, or `None` past the year 2262.
     pub const fn from_nanos(nanos: u64) -> Option<Self> {
         if nanos <= MAX_NANOS { Some(Self(nanos)) } else { None }

@@ -221,6 +221,12 @@ impl Sliding {
         read().ok_or(Error::Foreign { expected: Self::EXPECTED })
     }
 
+    /// When nothing of it counts any more; the last instant there is when that is later, which [`sliding`] does not let
+    /// happen.
+    pub fn gone_at(&self, limit: &Limit) -> Instant {
+        self.reset_at(limit, self.start).unwrap_or(Instant::MAX)
+    }
+
     /// What `stored` has become by `now`.
     fn at(stored: Option<Self>, limit: &Limit, now: Instant) -> Self {
         let start = limit.window_of(now);

@@ -100,7 +100,7 @@ fn state_and_answer_row_by_row() {
         let change = stored.map_or(Change::Keep, |(free, since)| Change::Store(level(free, since)));
         assert_eq!(decision.change, change, "{shows}");
         if let Change::Store(level) = decision.change {
-            let full = offset(limit.full_at(&level).unwrap());
+            let full = offset(limit.full_at(&level));
             assert_eq!(full, now + nanos(decision.answer.reset_after), "{shows}: full when it says");
         }
     }

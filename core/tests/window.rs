@@ -315,7 +315,7 @@ mod a_sliding_window {
         }
 
         fn first(&self, from: i64, done: impl Fn(i64) -> bool) -> i64 {
-            (from..).find(|&now| done(now)).unwrap() - from
+            (from..from + 9 * self.period).find(|&now| done(now)).unwrap() - from
         }
 
         fn call(&mut self, now: i64, quantity: i64) -> [i64; 5] {
@@ -416,7 +416,7 @@ mod a_sliding_window {
             let decide =
                 |now: i64, quantity| sliding(state, &limits, instant((zero + now).into()), quantity).unwrap().answer;
             let answer = decide(now, quantity);
-            let first = |done: &dyn Fn(i64) -> bool| (now..).find(|&at| done(at)).unwrap() - now;
+            let first = |done: &dyn Fn(i64) -> bool| (now..now + 9 * PERIOD).find(|&at| done(at)).unwrap() - now;
             if quantity > limit {
                 prop_assert!(answer.limited && answer.retry_after == Retry::Never);
             } else if answer.limited {

@@ -2,7 +2,10 @@
 
 mod acquire;
 mod bthrottle;
+mod bucket;
 mod charge;
+mod fixed;
+mod funnel;
 mod log;
 mod mthrottle;
 mod peek;
@@ -11,6 +14,7 @@ mod release;
 mod renew;
 mod reserve;
 mod throttle;
+mod window;
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -21,7 +25,10 @@ use crate::ffi::{Arg, Call};
 
 pub use acquire::Acquire;
 pub use bthrottle::Bthrottle;
+pub use bucket::Bucket;
 pub use charge::Charge;
+pub use fixed::Fixed;
+pub use funnel::Funnel;
 pub use log::Log;
 pub use mthrottle::Mthrottle;
 pub use peek::Peek;
@@ -30,6 +37,7 @@ pub use release::Release;
 pub use renew::Renew;
 pub use reserve::Reserve;
 pub use throttle::Throttle;
+pub use window::Window;
 
 /// A command of the server.
 pub trait Command {
@@ -113,5 +121,21 @@ fn gcra_args<'c>(call: &Call<'c>, known: &[Keyword]) -> Result<(Arg<'c>, gcra::L
     let [key, limit @ ..] = call.positional::<4>()?;
     let tail = Tail::parse(call.rest(5), known)?;
     let limit = gcra::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
+    Ok((key, limit, tail))
+}
+
+/// The arguments of funnel and bucket: `key capacity count period [quantity] [unit]`.
+fn bucket_args<'c>(call: &Call<'c>) -> Result<(Arg<'c>, redis_cell_core::bucket::Limit, Tail), Error> {
+    let [key, limit @ ..] = call.positional::<4>()?;
+    let tail = Tail::parse(call.rest(5), &[])?;
+    let limit = redis_cell_core::bucket::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
+    Ok((key, limit, tail))
+}
+
+/// The arguments of windows: `key limit period [quantity] [unit]`.
+fn window_args<'c>(call: &Call<'c>) -> Result<(Arg<'c>, redis_cell_core::window::Limit, Tail), Error> {
+    let [key, limit @ ..] = call.positional::<3>()?;
+    let tail = Tail::parse(call.rest(4), &[])?;
+    let limit = redis_cell_core::window::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
     Ok((key, limit, tail))
 }

@@ -85,6 +85,8 @@ api! {
         zset_current = RedisModule_ZsetRangeCurrentElement: unsafe extern "C" fn(KeyPtr, *mut f64) -> Str,
         zset_stop = RedisModule_ZsetRangeStop: unsafe extern "C" fn(KeyPtr),
         string_truncate = RedisModule_StringTruncate: unsafe extern "C" fn(KeyPtr, usize) -> c_int,
+        hash_get = RedisModule_HashGet: unsafe extern "C" fn(KeyPtr, c_int, ...) -> c_int,
+        hash_set = RedisModule_HashSet: unsafe extern "C" fn(KeyPtr, c_int, ...) -> c_int,
 
         signal_modified_key = RedisModule_SignalModifiedKey: unsafe extern "C" fn(Ctx, Str) -> c_int,
         notify_keyspace_event = RedisModule_NotifyKeyspaceEvent:

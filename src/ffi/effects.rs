@@ -18,7 +18,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent};
+use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent, RedisModuleString};
 
 use super::api::{self, Api};
 use super::call::{Arg, Call};
@@ -50,6 +50,27 @@ impl Call<'_> {
                 c"PXAT".as_ptr(),
                 expire_at,
             );
+        }
+    }
+
+    /// Tells replicas and the AOF that fields of the hash `name` hold values, `words` being both in turn, until the
+    /// millisecond `expire_at`. The server makes one transaction of the two commands.
+    pub(super) fn propagate_hset(&self, name: Arg, words: &[*mut RedisModuleString], expire_at: i64) {
+        if self.propagate_to_nobody() {
+            return;
+        }
+        let ctx = self.ctx.as_ptr();
+        // SAFETY: the formats name a string of the call, an array of strings with its length, and a long long.
+        unsafe {
+            (self.api.replicate)(
+                ctx,
+                c"HSET".as_ptr(),
+                c"sv".as_ptr(),
+                name.ptr.as_ptr(),
+                words.as_ptr(),
+                words.len(),
+            );
+            (self.api.replicate)(ctx, c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), name.ptr.as_ptr(), expire_at);
         }
     }
 

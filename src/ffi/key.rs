@@ -30,6 +30,8 @@ pub enum Kind {
     Empty,
     /// A string.
     String,
+    /// A hash.
+    Hash,
     /// A sorted set.
     ZSet,
     /// Anything else.
@@ -40,7 +42,7 @@ pub enum Kind {
 pub struct Key<'c> {
     pub(super) call: Call<'c>,
     pub(super) name: Arg<'c>,
-    access: Access,
+    pub(super) access: Access,
     /// Null when a key that is opened for reading does not exist.
     pub(super) ptr: *mut RedisModuleKey,
     /// Where the server keeps the string's bytes, once asked for.
@@ -67,6 +69,7 @@ impl<'c> Key<'c> {
         match unsafe { (self.call.api.key_type)(self.ptr) }.try_into() {
             Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Kind::Empty,
             Ok(raw::REDISMODULE_KEYTYPE_STRING) => Kind::String,
+            Ok(raw::REDISMODULE_KEYTYPE_HASH) => Kind::Hash,
             Ok(raw::REDISMODULE_KEYTYPE_ZSET) => Kind::ZSet,
             _ => Kind::Other,
         }
@@ -116,36 +119,29 @@ impl<'c> Key<'c> {
         if self.overwrite_string(value, expire_at) {
             self.announce(raw::REDISMODULE_NOTIFY_STRING, c"set");
             self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
-            let (call, name) = (self.call, self.name);
-            drop(self);
-            // SAFETY: the context and the name are those of the call in progress.
-            unsafe { (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr()) };
+            let (call, name) = self.close_modified();
             call.propagate_set(name, value, expire_at);
             return;
         }
         // A server without absolute expiries in the module API (before Redis 6.2.8) has no PXAT to replicate either;
         // its own commands write and replicate the same in two steps.
-        let (call, name) = (self.call, self.name);
-        drop(self);
-        // SAFETY: the formats name a string of the call, a buffer with its length, and a long long.
-        unsafe {
-            let ctx = call.ctx.as_ptr();
-            let set = (call.api.call)(
-                ctx,
+        let (call, name) = self.close();
+        // SAFETY: the format names a string of the call, and a buffer with its length.
+        let set = unsafe {
+            (call.api.call)(
+                call.ctx.as_ptr(),
                 c"SET".as_ptr(),
                 c"!sb".as_ptr(),
                 name.ptr.as_ptr(),
                 value.as_ptr(),
                 value.len(),
-            );
-            let expire =
-                (call.api.call)(ctx, c"PEXPIREAT".as_ptr(), c"!sl".as_ptr(), name.ptr.as_ptr(), expire_at);
-            for reply in [set, expire] {
-                if !reply.is_null() {
-                    (call.api.free_call_reply)(reply);
-                }
-            }
+            )
+        };
+        if !set.is_null() {
+            // SAFETY: the reply is ours, and not freed yet.
+            unsafe { (call.api.free_call_reply)(set) };
         }
+        call.expire_at(name, expire_at);
     }
 
     /// Closes the key, to write to it by effects: commands of the server's own that a call runs.
@@ -153,18 +149,22 @@ impl<'c> Key<'c> {
         (self.call, self.name)
     }
 
+    /// Closes a key that has been written to, and tells those who watch or track it.
+    pub(super) fn close_modified(self) -> (Call<'c>, Arg<'c>) {
+        let (call, name) = self.close();
+        // SAFETY: the context and the name are those of the call in progress.
+        unsafe { (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr()) };
+        (call, name)
+    }
+
     /// Deletes the key.
     pub fn delete(self) {
-        let (call, name) = (self.call, self.name);
         // SAFETY: a key that is open for writing is not null, and one that is not is left alone by the server.
-        unsafe { (call.api.delete_key)(self.ptr) };
+        unsafe { (self.call.api.delete_key)(self.ptr) };
         self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"del");
-        drop(self);
+        let (call, name) = self.close_modified();
         // SAFETY: the format names a string of the call.
-        unsafe {
-            (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr());
-            (call.api.replicate)(call.ctx.as_ptr(), c"DEL".as_ptr(), c"s".as_ptr(), name.ptr.as_ptr());
-        }
+        unsafe { (call.api.replicate)(call.ctx.as_ptr(), c"DEL".as_ptr(), c"s".as_ptr(), name.ptr.as_ptr()) };
     }
 
     /// Writes `value` over the bytes that the key holds; false, and nothing done, when the server has no way to.
@@ -189,7 +189,7 @@ impl<'c> Key<'c> {
     }
 
     /// Tells those who listen to keyspace events.
-    fn announce(&self, class: c_int, event: &CStr) {
+    pub(super) fn announce(&self, class: c_int, event: &CStr) {
         // SAFETY: the context and the name are those of the call in progress.
         unsafe {
             (self.call.api.notify_keyspace_event)(

@@ -11,6 +11,7 @@ mod call;
 mod clock;
 mod effects;
 mod guard;
+mod hash;
 mod key;
 mod load;
 mod metadata;

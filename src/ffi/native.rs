@@ -29,6 +29,12 @@ impl Call<'_> {
         self.run(command, c"!sv", name, words)?.integer().ok_or_else(|| failed(command))
     }
 
+    /// Lets the key `name` expire at the millisecond `at` of the Unix time, here and wherever the data is kept.
+    pub(super) fn expire_at(&self, name: Arg, at: i64) {
+        // A server that has renamed the command has no other way.
+        let _ = self.effect(c"PEXPIREAT", name, &[itoa::Buffer::new().format(at).as_bytes()]);
+    }
+
     /// Runs a command on the key `name` that only looks.
     ///
     /// # Errors
@@ -104,10 +110,10 @@ impl Drop for Reply<'_> {
 }
 
 /// Strings of the server made of our bytes. Freed when dropped.
-struct Strings<'c>(Vec<*mut RedisModuleString>, Call<'c>);
+pub(super) struct Strings<'c>(pub Vec<*mut RedisModuleString>, Call<'c>);
 
 impl<'c> Strings<'c> {
-    fn new(call: Call<'c>, words: &[&[u8]]) -> Self {
+    pub fn new(call: Call<'c>, words: &[&[u8]]) -> Self {
         let string = |word: &&[u8]| {
             // SAFETY: `ctx` is this call's; the server copies the bytes.
             unsafe { (call.api.create_string)(call.ctx.as_ptr(), word.as_ptr().cast(), word.len()) }
