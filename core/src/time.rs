@@ -55,6 +55,12 @@ impl Instant {
         self.0.div_ceil(1_000_000)
     }
 
+    /// The last whole millisecond not after this instant.
+    #[must_use]
+    pub const fn floor_to_millis(self) -> Self {
+        Self(self.0.div_euclid(1_000_000).saturating_mul(1_000_000))
+    }
+
     /// The first whole millisecond not before this instant, or `None` past the year 2262.
     pub const fn ceil_to_millis(self) -> Option<Self> {
         match self.as_millis_ceil().checked_mul(1_000_000) {

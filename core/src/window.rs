@@ -2,7 +2,8 @@
 //!
 //! # The fixed window
 //! Opens with the first admitted call, lasts for the period, and admits `limit` units until it ends. The state is a
-//! count and the end. Nothing is carried over: a caller who spends one window's units at its end and the next one's at
+//! count and the end. Keys expire at whole milliseconds, and so windows end there: a window opens at the beginning of the
+//! millisecond in which it is first used, and a period that is no whole number of milliseconds is rounded up to one. Nothing is carried over: a caller who spends one window's units at its end and the next one's at
 //! its beginning gets up to `2 * limit` within less than a period.
 //!
 //! # The sliding window
@@ -184,8 +185,12 @@ pub fn fixed(
     let Some(count) = used.checked_add(quantity).filter(|&count| count <= limit.most) else {
         return Ok(Decision::keep(limit.refused(used, left, quantity, left)));
     };
-    let opened =
-        || now.checked_add(limit.period()).and_then(Instant::ceil_to_millis).ok_or(Error::BeyondTime);
+    let opened = || {
+        now.floor_to_millis()
+            .checked_add(limit.period())
+            .and_then(Instant::ceil_to_millis)
+            .ok_or(Error::BeyondTime)
+    };
     let end = window.map_or_else(opened, |window| Ok(window.end))?;
     Ok(Decision::store(limit.admitted(count, end.since(now)), Counter { count, end }))
 }

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{DAY, MS, NOW, S, at, instant, nanos, offset};
+use common::{DAY, MS, NOW, S, US, at, instant, nanos, offset};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::window::{Counter, Limit, Sliding, fixed, sliding};
@@ -71,8 +71,8 @@ fn a_period_must_end_within_time_itself() {
 mod a_fixed_window {
     use super::*;
 
-    /// Ends at a whole millisecond: `NOW` is 456789 ns past one.
-    const END: i64 = 60 * S + MS - 456_789;
+    /// Begun and over at a whole millisecond: `NOW` is 456789 ns past one.
+    const END: i64 = 60 * S - 456_789;
 
     fn counter(count: i64, end: i64) -> Counter {
         Counter { count, end: at(end) }
@@ -83,21 +83,21 @@ mod a_fixed_window {
         // What it shows; count and end before; limit per 60 s; now; quantity; the answer in ms; what is stored.
         type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
         let rows: [Row; 15] = [
-            ("opened by the first", None, 5, 0, 2, [0, 5, 3, -1, 60_001], Some((2, END))),
-            ("all of it", None, 5, 0, 5, [0, 5, 0, -1, 60_001], Some((5, END))),
+            ("opened by the first", None, 5, 0, 2, [0, 5, 3, -1, 60_000], Some((2, END))),
+            ("all of it", None, 5, 0, 5, [0, 5, 0, -1, 60_000], Some((5, END))),
             ("above the limit", None, 5, 0, 6, [1, 5, 5, -1, 0], None),
             ("a look opens nothing", None, 5, 0, 0, [0, 5, 5, -1, 0], None),
-            ("the end stays", Some((2, END)), 5, 30 * S, 3, [0, 5, 0, -1, 30_001], Some((5, END))),
-            ("a look", Some((2, END)), 5, 30 * S, 0, [0, 5, 3, -1, 30_001], None),
-            ("refused", Some((2, END)), 5, 30 * S, 4, [1, 5, 3, 30_001, 30_001], None),
-            ("refused for ever", Some((2, END)), 5, 30 * S, 6, [1, 5, 3, -1, 30_001], None),
+            ("the end stays", Some((2, END)), 5, 30 * S, 3, [0, 5, 0, -1, 30_000], Some((5, END))),
+            ("a look", Some((2, END)), 5, 30 * S, 0, [0, 5, 3, -1, 30_000], None),
+            ("refused", Some((2, END)), 5, 30 * S, 4, [1, 5, 3, 30_000, 30_000], None),
+            ("refused for ever", Some((2, END)), 5, 30 * S, 6, [1, 5, 3, -1, 30_000], None),
             ("a nanosecond early", Some((5, END)), 5, END - 1, 1, [1, 5, 0, 1, 1], None),
             ("over", Some((5, END)), 5, END, 1, [0, 5, 4, -1, 60_000], Some((1, END + 60 * S))),
-            ("limit lowered", Some((5, END)), 3, 0, 1, [1, 3, 0, 60_001, 60_001], None),
-            ("limit lowered, a look", Some((5, END)), 3, 0, 0, [0, 3, 0, -1, 60_001], None),
-            ("limit raised", Some((5, END)), 6, 0, 1, [0, 6, 0, -1, 60_001], Some((6, END))),
-            ("longer period before", Some((5, 9 * END)), 5, 0, 1, [1, 5, 0, 540_005, 540_005], None),
-            ("nothing counted, nothing opened", Some((0, S)), 5, 0, 1, [0, 5, 4, -1, 60_001], Some((1, END))),
+            ("limit lowered", Some((5, END)), 3, 0, 1, [1, 3, 0, 60_000, 60_000], None),
+            ("limit lowered, a look", Some((5, END)), 3, 0, 0, [0, 3, 0, -1, 60_000], None),
+            ("limit raised", Some((5, END)), 6, 0, 1, [0, 6, 0, -1, 60_000], Some((6, END))),
+            ("longer period before", Some((5, 9 * END)), 5, 0, 1, [1, 5, 0, 539_996, 539_996], None),
+            ("nothing counted, nothing opened", Some((0, S)), 5, 0, 1, [0, 5, 4, -1, 60_000], Some((1, END))),
         ];
         for (shows, before, limit, now, quantity, answer, stored) in rows {
             let limit = Limit::new(limit, 60, Seconds).unwrap();
@@ -130,10 +130,10 @@ mod a_fixed_window {
         #[test]
         fn decides_as_a_list_of_calls_does(
             limit in 1..6_i64,
-            period in 1..40_i64,
+            period in prop_oneof![(1..40_i64).prop_map(|period| period * MS), (1..40_000_i64).prop_map(|period| period * US)],
             calls in prop::collection::vec((0..20_000_000_i64, 0..7_i64), 1..60),
         ) {
-            let limits = Limit::new(limit, period, Milliseconds).unwrap();
+            let limits = Limit::new(limit, period / US, Microseconds).unwrap();
             let (mut state, mut now) = (None, 0);
             // What was admitted in the window that is open, and the instant that ends it.
             let mut open: Option<(Vec<i64>, i64)> = None;
@@ -143,9 +143,8 @@ mod a_fixed_window {
                 let used: i64 = open.iter().flat_map(|(list, _)| list).sum();
                 let admitted = quantity <= limit - used;
                 if admitted && quantity > 0 {
-                    let over = now + period * MS;
-                    let begun_millisecond = (NOW + over) / MS * MS - NOW;
-                    let end = if begun_millisecond < over { begun_millisecond + MS } else { over };
+                    let millisecond = (NOW + now) / MS;
+                    let end = (millisecond..).find(|end| end * MS >= millisecond * MS + period).unwrap() * MS - NOW;
                     open.get_or_insert_with(|| (Vec::new(), end)).0.push(quantity);
                 }
                 let used: i64 = open.iter().flat_map(|(list, _)| list).sum();
