@@ -144,7 +144,8 @@ mod a_fixed_window {
                 let admitted = quantity <= limit - used;
                 if admitted && quantity > 0 {
                     let millisecond = (NOW + now) / MS;
-                    let end = (millisecond..).find(|end| end * MS >= millisecond * MS + period).unwrap() * MS - NOW;
+                    let ends = |end: &i64| end * MS >= millisecond * MS + period;
+                    let end = (millisecond..millisecond + 99).find(ends).unwrap() * MS - NOW;
                     open.get_or_insert_with(|| (Vec::new(), end)).0.push(quantity);
                 }
                 let used: i64 = open.iter().flat_map(|(list, _)| list).sum();
@@ -309,7 +310,8 @@ mod a_sliding_window {
             let start = now - elapsed;
             let previous = self.within(start - self.period, start);
             // Rounded up: the first whole number that is no less.
-            let weight = (0..).find(|n| n * self.period >= previous * (self.period - elapsed)).unwrap();
+            let weight =
+                (0..=previous).find(|n| n * self.period >= previous * (self.period - elapsed)).unwrap();
             self.within(start, start + self.period) + weight
         }
 

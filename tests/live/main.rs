@@ -26,3 +26,4 @@ mod replication;
 mod state;
 mod throttle;
 mod transcripts;
+mod windows;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Everything that would betray a write.
 #[derive(Debug, PartialEq)]
-struct Footprint {
+pub struct Footprint {
     key: Snapshot,
     unsaved_changes: String,
     replication_offset: String,
@@ -13,7 +13,7 @@ struct Footprint {
 }
 
 impl Footprint {
-    fn of(server: &Server, client: &mut Client, key: &str) -> Self {
+    pub fn of(server: &Server, client: &mut Client, key: &str) -> Self {
         Self {
             key: client.snapshot(key),
             unsaved_changes: client.info("rdb_changes_since_last_save"),

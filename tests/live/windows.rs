@@ -1,0 +1,732 @@
+//! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: what they store, tell others, and refuse to touch.
+
+use crate::common::{
+    BINARY, Client, Effect, Options, ReplicaStream, Server, ceil_div, ints, wait_until, wall_ns,
+};
+use crate::purity::Footprint;
+use crate::replication::{attach, catch_up};
+use redis::Value;
+use std::collections::HashMap;
+use std::time::Duration;
+
+const S: i64 = 1_000_000_000;
+const MS: i64 = 1_000_000;
+
+/// A limiter, and a limit of ten that lasts for longer than any test.
+struct Limiter {
+    command: &'static str,
+    limit: &'static str,
+    /// The fields that are state; none for a string.
+    fields: &'static [&'static str],
+}
+
+const LIMITERS: [Limiter; 4] = [
+    Limiter { command: "CL.FUNNEL", limit: "10 1 36000", fields: &["left_quota", "leaking_ts"] },
+    Limiter { command: "CL.BUCKET", limit: "10 1 36000", fields: &["tokens", "timestamp"] },
+    Limiter { command: "CL.FIXED", limit: "10 36000", fields: &[] },
+    // A day: midnight is when one of its tests may fail.
+    Limiter { command: "CL.WINDOW", limit: "10 86400", fields: &["window", "current", "previous"] },
+];
+
+impl Limiter {
+    /// The call for `quantity` on `key`.
+    fn call(&self, key: &str, tail: &str) -> String {
+        format!("{} {key} {} {tail}", self.command, self.limit)
+    }
+
+    fn is_hash(&self) -> bool {
+        !self.fields.is_empty()
+    }
+
+    /// What an admitted call propagates, read from what it has left behind.
+    fn effects(&self, client: &mut Client, db: u32, key: &str) -> Vec<Effect> {
+        let ms = client.expiry_ms(key);
+        let expire = format!("PEXPIREAT {key} {ms}");
+        let commands = if self.is_hash() {
+            // A small hash keeps its fields in the order in which they were written.
+            let words: Vec<String> = client.get(&["HGETALL", key]);
+            vec![format!("HSET {key} {}", words.join(" ")), expire]
+        } else if BINARY.at_least(6, 2, 8) {
+            vec![format!("SET {key} {} PXAT {ms}", client.text(&["GET", key]))]
+        } else {
+            vec![format!("SET {key} {}", client.text(&["GET", key])), expire]
+        };
+        commands.into_iter().map(|command| Effect { db, command }).collect()
+    }
+
+    /// The same, as it appears when the call stands alone.
+    fn propagated(&self, client: &mut Client, db: u32, key: &str) -> Vec<Effect> {
+        let effects = self.effects(client, db, key);
+        if effects.len() > 1 { Effect::transaction(db, effects) } else { Effect::alone(db, effects) }
+    }
+}
+
+fn hash(client: &mut Client, key: &str) -> HashMap<String, String> {
+    client.get(&["HGETALL", key])
+}
+
+fn number(hash: &HashMap<String, String>, field: &str) -> i64 {
+    hash[field].parse().unwrap_or_else(|e| panic!("{field} is {:?}: {e}", hash[field]))
+}
+
+/// Runs `work` and returns the instants between which it ran, by the clock that the module reads too.
+fn timed<T>(work: impl FnOnce() -> T) -> (i64, T, i64) {
+    let earliest = wall_ns();
+    let done = work();
+    // The module's clock may run a little ahead of a wall clock that is being slewed.
+    (earliest, done, wall_ns() + 5 * MS)
+}
+
+#[test]
+fn the_articles_own_runs() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (call, calls, admitted) in [
+        ("CL.FUNNEL a 15 30 60", 20, 15),
+        ("CL.FUNNEL b 6 1 10", 20, 6),
+        // 20 a second, but slowed down a thousand times: a busy machine may take a while for 50 calls.
+        ("CL.BUCKET c 30 20 1000", 50, 30),
+        ("CL.FIXED d 7 60", 20, 7),
+        ("CL.WINDOW e 7 86400", 20, 7),
+    ] {
+        let answers = client.pipeline(&vec![call; calls]);
+        for (n, answer) in (1..).zip(answers) {
+            let answer = ints(&answer.unwrap()).unwrap();
+            let expected = [i64::from(n > admitted), admitted, (admitted - n).max(0)];
+            assert_eq!(answer[..3], expected, "{call}: call {n}");
+            assert_eq!(answer[3] == -1, n <= admitted, "{call}: call {n}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_funnel_is_a_hash_that_people_can_read() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // Whatever a reader writes into the fields that are for readers is overwritten, other fields stay.
+    let (earliest, reply, latest) = timed(|| client.ints("CL.FUNNEL k 15 7 60 4"));
+    assert_eq!(reply, [0, 15, 11, -1, 35]);
+    let first = hash(&mut client, "k");
+    assert_eq!(first.len(), 4, "{first:?}");
+    assert_eq!(
+        (&*first["capacity"], &*first["leaking_rate"], &*first["left_quota"]),
+        ("15", "0.116666666", "11")
+    );
+    let since = number(&first, "leaking_ts");
+    assert!((earliest..=latest).contains(&since), "{since} in {earliest}..={latest}");
+    let interval = 60 * S / 7;
+    assert_eq!(client.expiry_ms("k"), ceil_div((since + 4 * interval).into(), 1_000_000));
+
+    client.call("HSET k capacity many leaking_rate x owner me");
+    assert_eq!(client.ints("CL.FUNNEL k 20 1 1 0")[..3], [0, 20, 11]);
+    assert_eq!(client.ints("CL.FUNNEL k 20 1 1000000 1")[..3], [0, 20, 10]);
+    let second = hash(&mut client, "k");
+    assert_eq!(
+        (&*second["capacity"], &*second["leaking_rate"], &*second["left_quota"], &*second["owner"]),
+        ("20", "0.000001", "10", "me")
+    );
+    assert_eq!(number(&second, "leaking_ts"), since, "no whole unit has leaked");
+    assert_eq!(client.expiry_ms("k"), ceil_div((since + 10 * 1_000_000 * S).into(), 1_000_000));
+    assert_eq!(client.text("TYPE k"), "hash");
+}
+
+#[test]
+fn a_bucket_is_a_hash_that_people_can_read() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (earliest, reply, latest) = timed(|| client.ints("CL.BUCKET k 15 7 60 4"));
+    assert_eq!(reply, [0, 15, 11, -1, 35]);
+    let fields = hash(&mut client, "k");
+    assert_eq!(fields.len(), 2, "{fields:?}");
+    assert_eq!(fields["tokens"], "11");
+    let since = number(&fields, "timestamp");
+    assert!((earliest..=latest).contains(&since), "{since} in {earliest}..={latest}");
+    assert_eq!(client.expiry_ms("k"), ceil_div((since + 4 * (60 * S / 7)).into(), 1_000_000));
+
+    // Two whole units ago and a bit: they have come back, and the bit still counts.
+    let since = wall_ns() - 20 * S;
+    client.call(&format!("HSET k tokens 0 timestamp {since}"));
+    assert_eq!(client.ints("CL.BUCKET k 15 7 60")[..3], [0, 15, 1]);
+    let fields = hash(&mut client, "k");
+    assert_eq!((number(&fields, "tokens"), number(&fields, "timestamp")), (1, since + 2 * (60 * S / 7)));
+}
+
+#[test]
+fn a_fixed_window_is_a_counter_that_expires() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (key, period, period_ms) in
+        [("s", "60", 60_000), ("ms", "12345 MS", 12_345), ("us", "12345678 US", 12_346)]
+    {
+        let (period, unit) = period.split_once(' ').unwrap_or((period, "S"));
+        let (earliest, reply, latest) = timed(|| client.ints(&format!("CL.FIXED {key} 5 {period} 2 {unit}")));
+        assert_eq!(reply[..4], [0, 5, 3, -1], "{key}");
+        assert_eq!(client.text(&["TYPE", key]), "string");
+        assert_eq!(client.text(&["GET", key]), "2");
+        let end = client.expiry_ms(key);
+        assert!((earliest / MS + period_ms..=latest / MS + period_ms).contains(&end), "{key} ends at {end}");
+        assert_eq!(client.ints(&format!("CL.FIXED {key} 5 {period} 3 {unit}"))[..4], [0, 5, 0, -1]);
+        assert_eq!(client.text(&["GET", key]), "5");
+        assert_eq!(client.expiry_ms(key), end, "the window stays");
+        let refused = client.ints(&format!("CL.FIXED {key} 5 {period} 1 {unit}"));
+        assert_eq!((refused[0], refused[3]), (1, refused[4]), "{key}: {refused:?}");
+    }
+    assert_eq!(
+        client.ints("CL.FIXED fresh 5 60 2"),
+        [0, 5, 3, -1, 60],
+        "a window is no longer than its period"
+    );
+}
+
+#[test]
+fn a_sliding_window_is_a_hash_that_people_can_read() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let period = 86_400 * S;
+    let (earliest, reply, latest) = timed(|| client.ints("CL.WINDOW k 10 86400 3"));
+    let start = earliest / period * period;
+    assert_eq!(reply[..4], [0, 10, 7, -1]);
+    let left = |now: i64| ceil_div((start + 2 * period - now).into(), S.into());
+    assert!((left(latest)..=left(earliest)).contains(&reply[4]), "{reply:?}");
+    let fields = hash(&mut client, "k");
+    assert_eq!(fields.len(), 3, "{fields:?}");
+    assert_eq!((&*fields["current"], &*fields["previous"]), ("3", "0"));
+    assert_eq!(number(&fields, "window"), start);
+    assert_eq!(client.expiry_ms("k"), (start + 2 * period) / MS);
+
+    // The window before weighs in by its overlap, rounded up, and becomes the previous one.
+    client.call(&format!("HSET k window {} current 10 previous 77", start - period));
+    let weight = |now: i64| ceil_div(i128::from(10 * (start + period - now) / S), 86_400);
+    let (earliest, reply, latest) = timed(|| client.ints("CL.WINDOW k 20 86400 5"));
+    let remaining = 15 - weight(earliest)..=15 - weight(latest - 5 * MS);
+    assert!(reply[0] == 0 && remaining.contains(&reply[2]), "{reply:?}, {remaining:?} remain");
+    let fields = hash(&mut client, "k");
+    assert_eq!((&*fields["current"], &*fields["previous"]), ("5", "10"));
+    assert_eq!(number(&fields, "window"), start);
+}
+
+#[test]
+fn times_are_in_the_unit_of_the_call() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (n, limiter) in LIMITERS.iter().enumerate() {
+        // The period, thrice.
+        let (head, period) = limiter.limit.rsplit_once(' ').unwrap();
+        let period: i64 = period.parse().unwrap();
+        for (key, unit, factor) in [("s", "s", 1), ("ms", "Ms", 1_000), ("us", "us", 1_000_000)] {
+            let key = format!("{key}{n}");
+            let call =
+                |quantity| format!("{} {key} {head} {} {quantity} {unit}", limiter.command, period * factor);
+            let first = client.ints(&call(10));
+            assert_eq!(first[..4], [0, 10, 0, -1], "{}", call(10));
+            let refused = client.ints(&call(1));
+            let longest = if limiter.command == "CL.WINDOW" { 2 * period } else { 10 * period };
+            assert!(
+                refused[0] == 1 && (1..=longest * factor).contains(&refused[3]),
+                "{}: {refused:?}",
+                call(1)
+            );
+            // Seconds, milliseconds and microseconds tell the same to about a minute.
+            let seconds = client.ints(&format!("{} {key} {head} {period}", limiter.command))[3];
+            assert!((refused[3] / factor - seconds).abs() < 60, "{}: {refused:?}, {seconds} s", call(1));
+        }
+    }
+}
+
+#[test]
+fn who_waits_as_told_is_admitted() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in [
+        "CL.FUNNEL f 2 2 1000 2 MS",
+        "CL.BUCKET b 2 2 1000 2 MS",
+        "CL.FIXED x 2 1000 2 MS",
+        "CL.WINDOW w 2 500 2 MS",
+    ] {
+        // A first call may be admitted at the end of a window, and meets a refusal in the next.
+        assert_eq!(client.ints(call)[0], 0, "{call}");
+        let (earliest, refused, latest) = timed(|| client.ints(call));
+        assert!(refused[0] == 1 && (1..=1_000).contains(&refused[3]), "{call}: {refused:?}");
+        let mut before = latest;
+        let (from, to) = wait_until("the wait to be over", || {
+            let (from, reply, to) = timed(|| client.ints(call));
+            if reply[0] == 0 {
+                return Ok((from, to));
+            }
+            before = from;
+            Err(format!("{reply:?}"))
+        });
+        let told = refused[3] * MS;
+        assert!(to >= earliest + told - MS, "{call}: admitted {} ns early", earliest + told - to);
+        assert!(
+            before < latest + told,
+            "{call}: still refused {} ns late, then {from}",
+            before - latest - told
+        );
+    }
+}
+
+#[test]
+fn a_quantity_of_zero_looks() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (n, limiter) in LIMITERS.iter().enumerate() {
+        let key = format!("k{n}");
+        assert_eq!(client.ints(&limiter.call(&key, "0")), [0, 10, 10, -1, 0]);
+        assert_eq!(client.int(&["EXISTS", &key]), 0);
+        client.ints(&limiter.call(&key, "10"));
+        assert_eq!(client.ints(&limiter.call(&key, "0"))[..4], [0, 10, 0, -1], "{}", limiter.command);
+        assert_eq!(client.ints(&limiter.call(&key, "11"))[..4], [1, 10, 0, -1], "refused for ever");
+        assert_eq!(client.int(&["DEL", &key]), 1);
+        assert_eq!(client.ints(&limiter.call(&key, "11")), [1, 10, 10, -1, 0]);
+        assert_eq!(client.ints(&limiter.call(&key, ""))[..4], [0, 10, 9, -1], "DEL is the reset");
+    }
+}
+
+const MAX: i64 = i64::MAX;
+
+#[test]
+fn bad_input_names_the_argument() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let range = |name: &str, max: i64| format!("ERR {name} must be an integer from 1 to {max}");
+    let numbers = ["0", "-1", "x", "", "1.5", "+1", "01", "9223372036854775808", "1e3", "\0", "\u{fffd}"];
+    for (command, names) in [
+        ("CL.FUNNEL", &["capacity", "count", "period"][..]),
+        ("CL.BUCKET", &["capacity", "count", "period"]),
+        ("CL.FIXED", &["limit", "period"]),
+        ("CL.WINDOW", &["limit", "period"]),
+    ] {
+        let words = |place: usize, word: &str, tail: &[&str]| {
+            let mut words = vec![command.to_owned(), "k".to_owned()];
+            words.extend((0..names.len()).map(|n| if n == place { word } else { "5" }.to_owned()));
+            words.extend(tail.iter().map(|&word| word.to_owned()));
+            words
+        };
+        for (place, name) in names.iter().enumerate() {
+            let max = if *name == "period" { 9_223_372_036 } else { MAX };
+            for number in numbers {
+                assert_eq!(
+                    client.error(&words(place, number, &[])),
+                    range(name, max),
+                    "{command} {number:?}"
+                );
+            }
+        }
+        for number in numbers.into_iter().filter(|&number| number != "0") {
+            let expected = format!("ERR quantity must be an integer from 0 to {MAX}");
+            assert_eq!(client.error(&words(9, "", &[number])), expected, "{command} {number:?}");
+        }
+        for tail in [
+            &["1", "BOGUS"][..],
+            &["1", "MS", "MS"],
+            &["MS", "S"],
+            &["1", "2"],
+            &["MS", "1"],
+            &["1", "MS", "1"],
+            &["1", "SATURATE"],
+            &["1", "PREPAY"],
+            &["1", "MAXWAIT", "1"],
+            &["QUANTITY", "1"],
+        ] {
+            let error = client.error(&words(9, "", tail));
+            let named = tail[0] == "QUANTITY" && error.starts_with("ERR quantity must be");
+            assert!(named || error == "ERR syntax error", "{command} {tail:?}: {error}");
+        }
+        let mut few = words(9, "", &[]);
+        while few.len() > 1 {
+            few.pop();
+            let expected = format!("ERR wrong number of arguments for '{}' command", command.to_lowercase());
+            assert_eq!(client.error(&few).to_lowercase(), expected.to_lowercase(), "{few:?}");
+        }
+        assert_eq!(client.int("DBSIZE"), 0, "{command}");
+    }
+    // What is out of range only beside the others.
+    for (call, name, max) in [
+        ("CL.FUNNEL k 9223372037 1 1", "capacity", 9_223_372_036),
+        ("CL.BUCKET k 9223372036854775807 1 1 1 US", "capacity", 9_223_372_036_854_775),
+        ("CL.FUNNEL k 1 1001 1 1 US", "count", 1_000),
+        ("CL.BUCKET k 1 9223372036854775807 9223372036", "count", 9_223_372_036_000_000_000),
+        ("CL.FIXED k 1 9223372036854775807 1 US", "period", 9_223_372_036_854_775),
+    ] {
+        assert_eq!(client.error(call), range(name, max), "{call}");
+    }
+    for (call, periods) in [("CL.FIXED k 1 9223372036", 1), ("CL.WINDOW k 1 4611686018", 2)] {
+        let left = (MAX - wall_ns()) / S / periods;
+        let errors = [range("period", left), range("period", left - 1)];
+        let error = client.error(call);
+        assert!(errors.contains(&error), "{call}: {error}");
+    }
+    assert_eq!(
+        client.error("CL.FUNNEL k 2 1 4000000000 2"),
+        "ERR quantity is out of range: the state would reach past the year 2262, the end of 64-bit nanoseconds"
+    );
+    assert_eq!(client.int("DBSIZE"), 0);
+    // Large, and right.
+    for call in [
+        "CL.FUNNEL f 9223372036 1 1 1",
+        "CL.BUCKET b 1000000 1000000 1 9223372036854775807",
+        "CL.FIXED x 9223372036854775807 60 9223372036854775807",
+        "CL.WINDOW w 9223372036854775807 60 9223372036854775807",
+    ] {
+        assert_eq!(client.ints(call).len(), 5, "{call}");
+    }
+    assert_eq!(client.ints("CL.FIXED x 9223372036854775807 60 9223372036854775807")[0], 1);
+    assert_eq!(client.ints("CL.WINDOW w 9223372036854775807 60 9223372036854775807")[0], 1);
+}
+
+#[test]
+fn foreign_content_stays_as_it_is() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let wrong_type = "WRONGTYPE Operation against a key holding the wrong kind of value";
+    let not_ours = "ERR the key does not hold this limiter's state: expected ";
+    let now = wall_ns();
+    client.call("RPUSH list a");
+    client.call("SADD set a");
+    client.call("ZADD zset 1 a");
+    client.call("XADD stream * a b");
+    client.call("SET text foo PX 1000000");
+    client.call("SET empty \"\" PX 1000000");
+    client.call("SET negative -5 PX 1000000");
+    client.call("SET fraction 1.5 PX 1000000");
+    client.call("SET counter 5");
+    client.call("CL.THROTTLE gcra 9 10 3600");
+    client.call("CL.THROTTLE far 9 10 3600000");
+    client.call("HSET hash a b");
+    client.call(&["SETRANGE", "binary", "100000", "\0"]);
+    for limiter in LIMITERS.iter().filter(|limiter| limiter.is_hash()) {
+        for (n, field) in limiter.fields.iter().enumerate() {
+            for (how, value) in
+                [None, Some("x"), Some(""), Some("-1"), Some("1.5"), Some("9223372036854775808")]
+                    .into_iter()
+                    .enumerate()
+            {
+                let key = format!("{}-{n}-{how}", limiter.command);
+                for other in limiter.fields.iter().filter(|other| *other != field) {
+                    client.call(&["HSET", &key, other, "5"]);
+                }
+                if let Some(value) = value {
+                    client.call(&["HSET", &key, field, value]);
+                }
+                let before = client.snapshot(&key);
+                for quantity in ["1", "0", "11"] {
+                    let error = client.error(&limiter.call(&key, quantity));
+                    assert!(error.starts_with(not_ours), "{key}: {error}");
+                }
+                assert_eq!(client.snapshot(&key), before, "{key}");
+            }
+        }
+    }
+    let strings = ["text", "empty", "negative", "fraction", "counter", "gcra", "far", "binary"];
+    for limiter in &LIMITERS {
+        for key in ["list", "set", "zset", "stream", "hash"].into_iter().chain(strings) {
+            let same_type = if limiter.is_hash() { key == "hash" } else { strings.contains(&key) };
+            let before = client.snapshot(key);
+            for quantity in ["1", "0", "11"] {
+                let error = client.error(&limiter.call(key, quantity));
+                let expected = if same_type { not_ours } else { wrong_type };
+                assert!(error.starts_with(expected), "{} on {key}: {error}", limiter.command);
+            }
+            assert_eq!(client.snapshot(key), before, "{} on {key}", limiter.command);
+        }
+    }
+    // Hashes of one limiter are foreign to the others, and wild numbers are numbers.
+    client.call(&format!("HSET ours left_quota {MAX} leaking_ts {MAX} tokens {MAX} timestamp {MAX}"));
+    client.call(&format!("HSET ours window {MAX} current {MAX} previous {MAX}"));
+    for limiter in &LIMITERS {
+        let _ = client.ask(&limiter.call("ours", "0"));
+        let _ = client.ask(&limiter.call("ours", "1"));
+    }
+    client.call(&format!("HSET b tokens 2 timestamp {now}"));
+    assert!(client.error("CL.FUNNEL b 5 1 3600").starts_with(not_ours));
+    server.assert_alive("foreign content");
+}
+
+#[test]
+fn a_state_without_expiry_is_honoured_and_gets_one() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (n, limiter) in LIMITERS.iter().enumerate().filter(|(_, limiter)| limiter.is_hash()) {
+        let key = format!("k{n}");
+        client.ints(&limiter.call(&key, "4"));
+        let expiry = client.expiry_ms(&key);
+        client.call(&["PERSIST", &key]);
+        assert_eq!(client.ints(&limiter.call(&key, "7"))[..3], [1, 10, 6], "{}", limiter.command);
+        assert_eq!(client.expiry_ms(&key), -1, "a refusal writes nothing");
+        assert_eq!(client.ints(&limiter.call(&key, "6"))[..3], [0, 10, 0], "{}", limiter.command);
+        assert!(client.expiry_ms(&key) >= expiry, "{}", limiter.command);
+    }
+}
+
+#[test]
+fn an_admitted_call_propagates_its_state_and_nothing_else() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    for (n, limiter) in LIMITERS.iter().enumerate() {
+        for (db, quantity, tail) in [(0, 3, "3"), (0, 2, "2 S"), (5, 10, "10")] {
+            client.call(&format!("SELECT {db}"));
+            let key = format!("k{n}");
+            client.call(&limiter.call(&key, "11")); // refused
+            client.call(&limiter.call(&key, "0"));
+            client.error(&limiter.call(&key, "x"));
+            assert_eq!(client.ints(&limiter.call(&key, tail))[0], 0, "{} {quantity}", limiter.command);
+            client.call(&limiter.call(&key, "10")); // refused
+            client.call(&limiter.call(&key, "0"));
+            let expected = limiter.propagated(&mut client, db, &key);
+            assert_eq!(stream.effects(&server), expected, "{} {tail} in database {db}", limiter.command);
+        }
+    }
+}
+
+#[test]
+fn transactions_and_scripts_propagate_as_one() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("MULTI");
+    for (n, limiter) in LIMITERS.iter().enumerate() {
+        client.call(&limiter.call(&format!("m{n}"), "4"));
+        client.call(&limiter.call(&format!("m{n}"), "7")); // refused
+    }
+    client.call("EXEC");
+    let mut inside = Vec::new();
+    for (n, limiter) in LIMITERS.iter().enumerate() {
+        inside.extend(limiter.effects(&mut client, 0, &format!("m{n}")));
+    }
+    assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
+
+    let mut script = String::new();
+    for (limiter, n) in LIMITERS.iter().zip(1..) {
+        let limit = limiter.limit.replace(' ', ",");
+        for quantity in [4, 7] {
+            script += &format!("redis.call('{}',KEYS[{n}],{limit},{quantity}) ", limiter.command);
+        }
+    }
+    client.call(&["EVAL", &script, "4", "s0", "s1", "s2", "s3"]);
+    let mut inside = Vec::new();
+    for (n, limiter) in LIMITERS.iter().enumerate() {
+        inside.extend(limiter.effects(&mut client, 0, &format!("s{n}")));
+    }
+    assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
+}
+
+#[test]
+fn wherever_a_command_may_run() {
+    let server = Server::start();
+    for (mut client, n) in [(server.connect(), 2), (server.connect_resp3(), 3)] {
+        for limiter in &LIMITERS {
+            let key = format!("{}-{n}", limiter.command);
+            client.call("MULTI");
+            for tail in ["6", "6", "x"] {
+                client.call(&limiter.call(&key, tail));
+            }
+            let Value::Array(replies) = client.call("EXEC") else { panic!("EXEC answered no array") };
+            let verdicts: Vec<i64> = replies[..2].iter().map(|reply| ints(reply).unwrap()[0]).collect();
+            assert_eq!(verdicts, [0, 1], "{}", limiter.command);
+            assert!(matches!(replies[2], Value::ServerError(_)), "{:?}", replies[2]);
+
+            let limit = limiter.limit.replace(' ', ",");
+            let script = format!("return redis.call('{}',KEYS[1],{limit},ARGV[1])", limiter.command);
+            assert_eq!(client.ints(&["EVAL", &script, "1", &key, "4"])[..3], [0, 10, 0]);
+            assert_eq!(client.ints(&["EVAL", &script, "1", &key, "1"])[..3], [1, 10, 0]);
+        }
+    }
+}
+
+#[test]
+fn those_who_watch_and_listen_hear_of_what_is_taken() {
+    let server = Options::new().set("notify-keyspace-events", "KEA").start();
+    let mut client = server.connect();
+    let mut other = server.connect();
+    for (n, limiter) in LIMITERS.iter().enumerate() {
+        let key = format!("k{n}");
+        client.ints(&limiter.call(&key, "4"));
+        let mut exec_after = |tail: &str| {
+            client.call(&["WATCH", &key]);
+            other.call(&limiter.call(&key, tail));
+            client.call("MULTI");
+            client.call("PING");
+            client.call("EXEC")
+        };
+        assert_ne!(exec_after("7"), Value::Nil, "{}: a refusal", limiter.command);
+        assert_ne!(exec_after("0"), Value::Nil, "{}: a look", limiter.command);
+        assert_eq!(exec_after("1"), Value::Nil, "{}", limiter.command);
+
+        let mut listener = server.connect();
+        let mut events = listener.connection().as_pubsub();
+        events.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        events.psubscribe(format!("__keyspace@0__:{key}")).unwrap();
+        other.call(&limiter.call(&key, "7")); // refused
+        other.call(&limiter.call(&key, "1"));
+        let heard: [String; 2] =
+            std::array::from_fn(|_| events.get_message().unwrap().get_payload().unwrap());
+        let written = if limiter.is_hash() { "hset" } else { "set" };
+        assert_eq!(heard, [written, "expire"], "{}", limiter.command);
+    }
+}
+
+/// Uses every limiter twice, in keys of its own.
+fn use_limits(client: &mut Client) -> Vec<String> {
+    let mut keys = Vec::new();
+    for limiter in &LIMITERS {
+        let key = limiter.command.to_lowercase();
+        client.ints(&limiter.call(&key, "4"));
+        client.ints(&limiter.call(&key, "3"));
+        client.ints(&limiter.call(&key, "10")); // refused
+        keys.push(key);
+    }
+    keys
+}
+
+#[test]
+fn restarts_bring_back_the_same_states() {
+    for append_only in [true, false] {
+        let options = Options::new();
+        let mut server = if append_only { options.append_only() } else { options }.start();
+        let mut client = server.connect();
+        let keys = use_limits(&mut client);
+        let states: Vec<_> = keys.iter().map(|key| client.snapshot(key)).collect();
+        if !append_only {
+            client.call("SAVE");
+        }
+        server.restart();
+        let mut client = server.connect();
+        for ((key, state), limiter) in keys.iter().zip(&states).zip(&LIMITERS) {
+            assert_eq!(client.snapshot(key), *state, "{key}, append only: {append_only}");
+            assert_eq!(client.ints(&limiter.call(key, "4"))[..3], [1, 10, 3], "{key}");
+            assert_eq!(client.ints(&limiter.call(key, "3"))[..3], [0, 10, 0], "{key}");
+        }
+    }
+}
+
+#[test]
+fn replicas_hold_the_same_states() {
+    let primary = Server::start();
+    let replica = attach(&primary, Options::new());
+    let plain = attach(&primary, Options::new().without_module());
+    let (mut client, mut copy, mut plain_copy) = (primary.connect(), replica.connect(), plain.connect());
+    let mut keys: Vec<Vec<u8>> = use_limits(&mut client).into_iter().map(String::into_bytes).collect();
+    for (limiter, key) in LIMITERS.iter().zip([&b""[..], b"a\0b", b"\xff\xfe", b"%s\r\n$5\r\n"]) {
+        let mut words = vec![limiter.command.as_bytes(), key];
+        words.extend(limiter.limit.split(' ').map(str::as_bytes));
+        client.ints(&words);
+        keys.push(key.to_vec());
+    }
+    catch_up(&mut client, &mut copy);
+    catch_up(&mut client, &mut plain_copy);
+    for key in &keys {
+        let state = client.snapshot(key);
+        assert_eq!(copy.snapshot(key), state, "{:?}", key.escape_ascii().to_string());
+        assert_eq!(plain_copy.snapshot(key), state, "{:?}, no module", key.escape_ascii().to_string());
+    }
+    for limiter in &LIMITERS {
+        let error = copy.error(&limiter.call("fresh", ""));
+        assert!(error.starts_with("READONLY "), "{}: {error}", limiter.command);
+    }
+}
+
+#[test]
+fn what_takes_nothing_leaves_no_trace() {
+    let server = Options::new().append_only().start();
+    let mut stream = ReplicaStream::attach(&server); // with a replica, offsets move
+    let mut client = server.connect();
+    client.call("SET text foo");
+    client.call("HSET hash a b");
+    for limiter in &LIMITERS {
+        let used = limiter.command.to_lowercase();
+        client.ints(&limiter.call(&used, "7"));
+        stream.effects(&server);
+        for (key, tail) in [
+            ("fresh", "0"),
+            ("fresh", "11"),
+            ("fresh", "9223372036854775807"),
+            ("fresh", "x"),
+            ("fresh", "1 BOGUS"),
+            (&used, "0"),
+            (&used, "0 MS"),
+            (&used, "4"),
+            (&used, "11"),
+            (&used, "-1"),
+            ("text", "1"),
+            ("hash", "1"),
+        ] {
+            let before = Footprint::of(&server, &mut client, key);
+            for _ in 0..3 {
+                let _ = client.ask(&limiter.call(key, tail));
+            }
+            assert_eq!(Footprint::of(&server, &mut client, key), before, "{} {key} {tail}", limiter.command);
+        }
+        assert_eq!(stream.effects(&server), []);
+        let before = Footprint::of(&server, &mut client, &used);
+        client.ints(&limiter.call(&used, "1"));
+        assert_ne!(Footprint::of(&server, &mut client, &used), before, "the same glasses do see a write");
+    }
+}
+
+#[test]
+fn calls_leave_no_memory_behind() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for limiter in &LIMITERS {
+        let (head, rest) = limiter.limit.split_once(' ').unwrap();
+        assert_eq!(head, "10");
+        let admitted = format!("{} k 1000000 {rest}", limiter.command);
+        let admitted = admitted.replace("1 36000", "1 3600");
+        let refused = format!("{admitted} 1000000");
+        let mut used = |rounds: usize| -> i64 {
+            for _ in 0..rounds {
+                for call in [&admitted, &refused] {
+                    for reply in client.pipeline(&vec![call.as_str(); 500]) {
+                        reply.unwrap_or_else(|e| panic!("{call}: {e}"));
+                    }
+                }
+            }
+            client.info("used_memory").parse().unwrap()
+        };
+        let before = used(2);
+        let after = used(20);
+        // A single string forgotten per call would be half a megabyte.
+        assert!(after - before < 200_000, "{}: {before} became {after}", limiter.command);
+        client.call("DEL k");
+    }
+}
+
+#[test]
+fn the_pages_show_what_the_server_answers() {
+    for page in ["cl.funnel", "cl.bucket", "cl.fixed", "cl.window"] {
+        let path = format!("{}/docs/commands/{page}.md", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let example = text.split("## Example").nth(1).and_then(|rest| rest.split("```text").nth(1));
+        let example =
+            example.and_then(|rest| rest.split("```").next()).unwrap_or_else(|| panic!("{path}: no example"));
+        let server = Server::start();
+        let mut client = server.connect();
+        let mut lines = example.trim().lines();
+        let mut calls = 0;
+        while let Some(call) = lines.next() {
+            let call = call.strip_prefix("> ").unwrap_or_else(|| panic!("{path}: {call:?} is no call"));
+            let expected = lines.next().unwrap_or_else(|| panic!("{path}: no reply to {call}"));
+            let answer = shown(&client.ask(call));
+            let same = answer.split(' ').count() == expected.split(' ').count()
+                && answer.split(' ').zip(expected.split(' ')).all(|(is, shown)| is == shown || shown == "*");
+            assert!(same, "{path}: {call} answered {answer}, the page shows {expected}");
+            calls += 1;
+        }
+        assert!(calls >= 3, "{path}: {calls} calls");
+    }
+}
+
+/// An answer as a person sees it, on one line.
+fn shown(answer: &Result<Value, String>) -> String {
+    match answer {
+        Ok(Value::Int(n)) => n.to_string(),
+        Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        Ok(Value::Array(items)) => {
+            items.iter().map(|item| shown(&Ok(item.clone()))).collect::<Vec<_>>().join(" ")
+        }
+        Ok(other) => format!("{other:?}"),
+        Ok(Value::SimpleString(text)) | Err(text) => text.clone(),
+    }
+}
