@@ -15,7 +15,7 @@ use std::hint::black_box;
 
 use common::{DAY, S, at};
 use redis_cell_core::gcra::{Booking, Limit, charge, decode, peek, refund, reserve, saturate, throttle};
-use redis_cell_core::{Keyword, Tail, Unit, parse_integer};
+use redis_cell_core::{Keyword, Tail, Unit, bucket, parse_integer, window};
 
 thread_local! {
     /// Allocations of this thread: the harness has threads of its own.
@@ -91,6 +91,28 @@ fn decisions() {
                 }
             });
             assert_eq!(count, 0, "{quantity} of {state:?}");
+        }
+    }
+}
+
+#[test]
+fn decisions_of_buckets_and_windows() {
+    let buckets = bucket::Limit::new(15, 30, 60, Unit::Seconds).unwrap();
+    let windows = window::Limit::new(15, 60, Unit::Seconds).unwrap();
+    for (units, instant) in [(0, at(-S)), (7, at(0)), (15, at(30 * S)), (i64::MAX, at(DAY))] {
+        let level = bucket::Level { free: units, since: instant };
+        let counter = window::Counter { count: units, end: instant };
+        let sliding = window::Sliding { start: instant, current: units, previous: 5 };
+        // A look, admitted, refused, refused for ever, an error; fresh and used.
+        for quantity in [0, 1, 15, 16, -1] {
+            let count = allocations(|| {
+                for used in [false, true] {
+                    black_box(bucket::take(used.then_some(level), &buckets, at(0), quantity)).ok();
+                    black_box(window::fixed(used.then_some(counter), &windows, at(0), quantity)).ok();
+                    black_box(window::sliding(used.then_some(sliding), &windows, at(0), quantity)).ok();
+                }
+            });
+            assert_eq!(count, 0, "{quantity} of {units}");
         }
     }
 }
