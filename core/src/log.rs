@@ -21,12 +21,10 @@
 //! set, in the variant that counts before it writes.
 
 use crate::timeline::{Timeline, pruned, tick};
-use crate::{Answer, Decision, Error, Instant, Range, Retry, Span, Unit};
+use crate::{Answer, Decision, Error, Instant, PERIOD, Range, Retry, Span, Unit};
 
 /// The first number of a limit: what may be admitted in any period.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: 1_000_000 };
-/// The second number of a limit: the period, in the unit of the call.
-pub const PERIOD: Range = Range { name: "period", min: 1, max: i64::MAX };
 /// What a call may take. Each unit is an entry to be written.
 pub const QUANTITY: Range = Range { max: 10_000, ..crate::QUANTITY };
 
