@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build release image test test-core test-live test-servers test-docker lint clean
+.PHONY: help run build release image test test-core test-live test-servers test-docker plots lint clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-servers: # the portable module in Redis 6.2 and 8.2
 
 test-docker: # the portable module in containers: docker/matrix.tsv, and the image redis-cell
 	@scripts/test.sh docker
+
+plots: # the pictures of docs/choosing.md: the same traffic through every limiter, recorded and drawn
+	@scripts/plots.sh
 
 lint: # formatting and lints, shell scripts included
 	@scripts/lint.sh

@@ -102,3 +102,34 @@ suite() {
     if ((code != 0 && failed == 0)); then failed=1; fi
     record "$name" "$passed" "$failed" $((SECONDS - start))
 }
+
+# start_server: starts $server with the module of the plain build on a free port of this machine only; it ends with the
+# calling script. Sets $port, and $dir to the server's folder, which goes as well.
+start_server() {
+    dir=$(mktemp -d)
+    pid=
+    trap stop_server EXIT
+    port=6380
+    until answering_on "$port"; do
+        grep -q 'Address already in use' "$dir/log" || die "the server did not start: $(cat "$dir/log")"
+        port=$((10000 + RANDOM % 20000))
+    done
+}
+
+# answering_on PORT: succeeds once the server answers. It is asked through a socket in our own folder, because whoever
+# answers on the port could be somebody else's server. setpriv: what is started here ends even when the script is killed
+# without mercy.
+answering_on() {
+    setpriv --pdeathsig TERM "$server" --bind 127.0.0.1 --port "$1" --unixsocket "$dir/socket" --dir "$dir" --save '' \
+        --loadmodule "$PWD/target/release/libredis_cell.so" >"$dir/log" 2>&1 &
+    pid=$!
+    until redis-cli -s "$dir/socket" ping >/dev/null 2>&1; do
+        kill -0 "$pid" 2>/dev/null || return 1
+        sleep 0.1
+    done
+}
+
+stop_server() {
+    if [[ -n $pid ]]; then kill "$pid" 2>/dev/null && wait "$pid" || true; fi
+    rm -rf "$dir"
+}

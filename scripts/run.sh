@@ -7,32 +7,7 @@ server=$(find_server)
 command -v redis-cli >/dev/null || apt_install redis-tools
 scripts/build.sh
 
-dir=$(mktemp -d)
-pid=
-stop() {
-    if [[ -n $pid ]]; then kill "$pid" 2>/dev/null && wait "$pid" || true; fi
-    rm -rf "$dir"
-}
-trap stop EXIT
-
-# start PORT: succeeds once the server answers. It is asked through a socket in our own folder, because whoever answers on
-# the port could be somebody else's server. setpriv: what is started here ends even when
-# this script is killed without mercy.
-start() {
-    setpriv --pdeathsig TERM "$server" --bind 127.0.0.1 --port "$1" --unixsocket "$dir/socket" --dir "$dir" --save '' \
-        --loadmodule "$PWD/target/release/libredis_cell.so" >"$dir/log" 2>&1 &
-    pid=$!
-    until redis-cli -s "$dir/socket" ping >/dev/null 2>&1; do
-        kill -0 "$pid" 2>/dev/null || return 1
-        sleep 0.1
-    done
-}
-
-port=6380
-until start "$port"; do
-    grep -q 'Address already in use' "$dir/log" || die "the server did not start: $(cat "$dir/log")"
-    port=$((10000 + RANDOM % 20000))
-done
+start_server
 
 # throttle ARGUMENT...: one call as a user would type it, the five numbers of its reply named.
 reply=()

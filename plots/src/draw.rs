@@ -42,7 +42,7 @@ pub fn draw(folder: &Path) -> Result<(), Box<dyn Error>> {
 /// One limiter: a bar for each tenth of a second, admitted calls below, refused ones on top.
 fn panel(area: &Area, limiter: &Limiter, calls: &[Answered]) -> Result<(), Box<dyn Error>> {
     let admitted = calls.iter().filter(|call| !call.limited).count();
-    let title = format!("{} ({admitted} of {} calls admitted)", limiter.title, calls.len());
+    let title = format!("{}, {admitted} of {} admitted", limiter.title, calls.len());
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 15, &INK))
         .margin(8)

@@ -30,7 +30,7 @@ const LIMITERS: [Limiter; 9] = [
     Limiter { name: "throttle", title: "CL.THROTTLE: GCRA", call: "CL.THROTTLE plot:throttle 9 10 1 1" },
     Limiter {
         name: "reserve",
-        title: "CL.RESERVE: a queue, half a second long",
+        title: "CL.RESERVE: a queue",
         call: "CL.RESERVE plot:reserve 0 10 1000 1 MAXWAIT 500 MS",
     },
     Limiter { name: "funnel", title: "CL.FUNNEL: a funnel", call: "CL.FUNNEL plot:funnel 10 10 1 1" },
@@ -40,13 +40,13 @@ const LIMITERS: [Limiter; 9] = [
     Limiter { name: "log", title: "CL.LOG: a sliding log", call: "CL.LOG plot:log 10 1 1" },
     Limiter {
         name: "acquire",
-        title: "CL.ACQUIRE: ten at a time, a second each",
+        title: "CL.ACQUIRE: leases of 1 s",
         call: "CL.ACQUIRE plot:acquire 10 1 holder:{id}",
     },
     Limiter {
         name: "mthrottle",
-        title: "CL.MTHROTTLE: 10 a second and 30 in 5 seconds",
-        call: "CL.MTHROTTLE 2 plot:{m}:second plot:{m}:five 9 10 1 29 30 5",
+        title: "CL.MTHROTTLE: and 20 in 5 s",
+        call: "CL.MTHROTTLE 2 plot:{m}:second plot:{m}:five 9 10 1 19 20 5",
     },
 ];
 
