@@ -268,9 +268,13 @@ impl Process {
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {}: {e}", BINARY.path));
         // Should the test process be killed, nothing unwinds and nothing is dropped. Then this shell's input
-        // ends without a line, and it clears away what is left.
+        // ends without a line, and it clears away what is left. A signal to the whole group is not for it.
         let undertaker = Command::new("sh")
-            .args(["-c", "read -r _ || { kill -9 \"$1\"; rm -rf \"$2\"; }", "undertaker"])
+            .args([
+                "-c",
+                "trap '' HUP INT TERM; read -r _ || { kill -9 \"$1\"; rm -rf \"$2\"; }",
+                "undertaker",
+            ])
             .arg(child.id().to_string())
             .arg(folder)
             .stdin(Stdio::piped())
