@@ -13,7 +13,9 @@
 
 mod common;
 
+mod companions;
 mod contexts;
+mod effects;
 mod foreign;
 mod hostile;
 mod leases;
@@ -23,7 +25,9 @@ mod persistence;
 mod purity;
 mod rate;
 mod replication;
+mod several;
 mod state;
 mod throttle;
 mod transcripts;
+mod waiting;
 mod windows;
