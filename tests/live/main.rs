@@ -21,6 +21,7 @@ mod hostile;
 mod leases;
 mod lifecycle;
 mod log;
+mod pages;
 mod persistence;
 mod purity;
 mod rate;
