@@ -268,7 +268,7 @@ impl Model {
 
     fn give_back(&mut self, mut cost: i64, now: i64) {
         while let Some(place) = self.entries.iter().rposition(|entry| matches!(entry, Entry::Taken(_))) {
-            let Entry::Taken(taken) = self.entries[place] else { unreachable!() };
+            let Entry::Taken(taken) = self.entries[place] else { panic!("found as taken") };
             if taken > cost {
                 self.entries[place] = Entry::Taken(taken - cost);
                 return;
@@ -287,7 +287,7 @@ impl Model {
                 if cost <= tolerance && self.debt(now) + cost <= tolerance {
                     self.take(cost, now);
                 } else if cost <= tolerance {
-                    let ticket = joined.expect("the line took it for decided");
+                    let ticket = joined.unwrap();
                     self.entries.push(Entry::Waits { ticket, cost, tolerance });
                 }
             }
@@ -397,7 +397,7 @@ proptest! {
         let mut waits = key.clone();
         let Some(ticket) = waits.join(limit, quantity) else { return Ok(()) };
         let turn = waits.turns().into_iter().find(|(served, _)| *served == ticket).unwrap().1 - key.now;
-        let mut join = |patience| {
+        let join = |patience| {
             let mut line = key.line.clone();
             line.join(key.state, &limit.limit(), at(key.now), quantity, Some(span(patience))).unwrap()
         };

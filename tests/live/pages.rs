@@ -70,7 +70,8 @@ fn shown(answer: &Result<Value, String>) -> String {
 fn is_as_printed(seen: &str, printed: &str) -> bool {
     let (seen, printed): (Vec<&str>, Vec<&str>) =
         (seen.split([' ', '\n']).collect(), printed.split([' ', '\n']).collect());
-    seen.len() == printed.len() && seen.iter().zip(printed).all(|(seen, printed)| *seen == printed || printed == "*")
+    seen.len() == printed.len()
+        && seen.iter().zip(printed).all(|(seen, printed)| *seen == printed || printed == "*")
 }
 
 fn replay(client: &mut Client, steps: &[Step]) -> Result<(), String> {
@@ -91,7 +92,10 @@ fn every_example_is_what_the_server_answers() {
     for (name, page) in PAGES {
         let steps = steps(page);
         assert!(steps.len() >= 3, "{name}: an example of {} calls", steps.len());
-        assert!(steps.iter().any(|(call, _)| call.starts_with(&name.to_uppercase())), "{name}: not in its example");
+        assert!(
+            steps.iter().any(|(call, _)| call.starts_with(&name.to_uppercase())),
+            "{name}: not in its example"
+        );
         // A machine that stands still for a second in between shows another number.
         let attempts: Vec<String> = (0..5).map_while(|_| replay(&mut client, &steps).err()).collect();
         assert!(attempts.len() < 5, "{name}: {attempts:#?}");

@@ -98,12 +98,8 @@ fn nobody_before_its_time_and_everybody_then() {
     let mut client = server.connect();
     client.call("CL.THROTTLE k 0 1 150 1 MS");
     let full_until = client.tat("k").unwrap();
-    let mut waiters: Vec<Waiter> = (1..=4)
-        .map(|_| {
-            let waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 150 1 20 MS");
-            waiter
-        })
-        .collect();
+    let mut waiters: Vec<Waiter> =
+        (1..=4).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 150 1 20 MS")).collect();
     // The connections may have been heard in any order: each slot is taken by one of them.
     let answers: Vec<i64> = waiters
         .iter_mut()
