@@ -445,8 +445,8 @@ fn a_state_of_redis_cell_is_understood() {
     let server = Server::start();
     let mut client = server.connect();
     // redis-cell rounds the expiry down.
-    client.call(&format!("SET k {} PX 1080000", wall_ns() + 1_080_000_999_999));
-    assert_eq!(client.ints("CL.PEEK k 9 10 3600")[..3], [0, 10, 6]);
-    assert_eq!(client.ints("CL.REFUND k 9 10 3600 2")[..3], [0, 10, 8]);
-    assert_eq!(client.ints("CL.CHARGE k 9 10 3600 9")[..3], [1, 10, 0]);
+    client.call(&format!("SET k {} PX 1000000", wall_ns() + 1_000_000_999_999));
+    assert_eq!(client.ints("CL.PEEK k 9 10 3600")[..3], [0, 10, 7]);
+    assert_eq!(client.ints("CL.REFUND k 9 10 3600 2")[..3], [0, 10, 9]);
+    assert_eq!(client.ints("CL.CHARGE k 9 10 3600 10")[..3], [1, 10, 0]);
 }
