@@ -12,8 +12,8 @@
 //!   the next command;
 //! - becoming a replica, the other way to a backlog, is told of as well.
 //!
-//! - not so in a cluster, where slots on their way to another node are a further listener, of which nothing tells. There
-//!   it is never certain.
+//! Not so in a cluster, where slots on their way to another node are one more listener, of which nothing tells. There it
+//! is never certain.
 //!
 //! So any such event ends the certainty, and the next look at `INFO` may bring it back. While it lasts, the call itself
 //! is handed to the server as the effect: that costs next to nothing, counts as a change for the save points like any
