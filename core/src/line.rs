@@ -7,12 +7,17 @@
 //! - who joins waits for the costs of all who are in line already;
 //! - who does not wait in line (a plain call) may still be admitted by a wider limit of its own, but to it the costs
 //!   in line count as taken ([`Line::overtake`]);
-//! - what such a call takes is *behind* those who were in line then: it does not delay them. The line remembers the
-//!   sum of it, and each waiter where that sum stood when it joined.
+//! - what such a call takes is *behind* those who were in line then: it does not delay them. The line remembers what
+//!   was taken, and past whom.
+//!
+//! What is given back was owed last, as far as the line can tell: it is taken off what overtook, the latest first, and
+//! lets the line move on with the rest. The other way round, a booking made behind the line and given back would let the
+//! line in before its time.
 //!
 //! All of it is pure: the caller brings the state and the instant, and writes what is decided.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::OccupiedEntry;
 
 use crate::gcra::{self, Limit, Tat};
 use crate::{Answer, Change, Decision, Error, Instant, Retry, Span};
@@ -27,8 +32,12 @@ pub struct Line {
     next: Ticket,
     /// The costs of all waiters.
     ahead: Span,
-    /// The costs of all calls that were admitted past the line.
-    overtaken: Span,
+    /// The costs of the calls that were admitted past the line, by the last ticket in it then.
+    overtaken: BTreeMap<Ticket, Span>,
+    /// The sum of them: what is behind the first in line.
+    behind: Span,
+    /// The state as it was last seen or decided. One that is less now has been given back to.
+    known: Option<Tat>,
     /// The limit by which all wait; `None` when they differ or nobody waits.
     shared: Option<Limit>,
 }
@@ -39,8 +48,6 @@ struct Waiter {
     limit: Limit,
     quantity: i64,
     cost: Span,
-    /// [`Line::overtaken`] when it joined: what came after is behind it.
-    joined_at: Span,
 }
 
 /// What becomes of a caller who asks to wait.
@@ -101,7 +108,7 @@ impl Line {
             if self.is_empty() { Some(*limit) } else { self.shared.filter(|shared| shared == limit) };
         let ticket = self.next;
         self.next = ticket.wrapping_add(1);
-        self.waiters.insert(ticket, Waiter { limit: *limit, quantity, cost, joined_at: self.overtaken });
+        self.waiters.insert(ticket, Waiter { limit: *limit, quantity, cost });
         Ok(Joined::Waiting(ticket))
     }
 
@@ -112,6 +119,13 @@ impl Line {
         if let Some(waiter) = self.waiters.remove(&ticket) {
             self.ahead = self.ahead.saturating_sub(waiter.cost);
         }
+        // What was taken past nobody who is left is behind nobody.
+        let first = self.waiters.first_key_value().map(|(&first, _)| first);
+        while let Some(entry) =
+            self.overtaken.first_entry().filter(|entry| first.is_none_or(|first| *entry.key() < first))
+        {
+            self.behind = self.behind.saturating_sub(entry.remove());
+        }
     }
 
     /// The time until it is somebody's turn, unless the state changes; `None` when nobody waits.
@@ -119,7 +133,9 @@ impl Line {
     /// Cost: O(log n).
     pub fn next_turn(&self, state: Option<Tat>, now: Instant) -> Option<Span> {
         let (_, first) = self.waiters.first_key_value()?;
-        match self.decide(first, state, now).map(|decision| decision.answer.retry_after) {
+        let given_back = self.given_back(state, now);
+        let behind = self.behind.saturating_sub(given_back);
+        match decide(first, behind, state, now).map(|decision| decision.answer.retry_after) {
             Ok(Retry::After(wait)) => Some(wait),
             Ok(Retry::Never) | Err(_) => Some(Span::ZERO),
         }
@@ -130,9 +146,13 @@ impl Line {
     /// Cost: O(log n).
     pub fn turn(&mut self, state: Option<Tat>, now: Instant) -> Turn {
         let Some((&ticket, &waiter)) = self.waiters.first_key_value() else { return Turn::Nobodys };
-        match self.decide(&waiter, state, now) {
+        self.settle(state, now);
+        match decide(&waiter, self.behind, state, now) {
             Ok(decision) if decision.answer.limited => Turn::Nobodys,
             Ok(decision) => {
+                if let Change::Store(after) = decision.change {
+                    self.known = Some(after);
+                }
                 self.leave(ticket);
                 let answer = self.behind_it(&waiter, &decision, state, now).unwrap_or(decision.answer);
                 Turn::Admitted(ticket, Decision { answer, ..decision })
@@ -166,11 +186,18 @@ impl Line {
         if self.is_empty() {
             return decide(state);
         }
+        self.settle(state, now);
         let before = self.seen_from_behind(state, now)?;
         let mut decision = decide(Some(before))?;
-        if let Change::Store(after) = &mut decision.change {
-            self.overtaken = self.overtaken.checked_add(after.since(before)).ok_or(Error::BeyondTime)?;
+        if let (Change::Store(after), Some((&last, _))) =
+            (&mut decision.change, self.waiters.last_key_value())
+        {
+            let cost = after.since(before);
+            self.behind = self.behind.checked_add(cost).ok_or(Error::BeyondTime)?;
+            let past = self.overtaken.entry(last).or_default();
+            *past = past.checked_add(cost).unwrap_or(*past);
             *after = after.saturating_sub(self.ahead);
+            self.known = Some(*after);
         }
         Ok(decision)
     }
@@ -188,17 +215,40 @@ impl Line {
         state.unwrap_or(now).max(now).checked_add(self.ahead).ok_or(Error::BeyondTime)
     }
 
-    /// What the limiter says to a waiter, as if nobody who came later had taken anything.
-    fn decide(&self, waiter: &Waiter, state: Option<Tat>, now: Instant) -> Result<Decision<Tat>, Error> {
-        let behind = self.overtaken.saturating_sub(waiter.joined_at);
-        let seen = state.map(|tat| tat.saturating_sub(behind));
-        let mut decision = gcra::throttle(seen, &waiter.limit, now, waiter.quantity)?;
-        if let Change::Store(after) = &mut decision.change {
-            // What came later is owed all the same.
-            let owed = state.unwrap_or(now).max(now);
-            *after = owed.checked_add(waiter.cost).ok_or(Error::BeyondTime)?;
+    /// What has been given back since the state was last seen.
+    fn given_back(&self, state: Option<Tat>, now: Instant) -> Span {
+        let debt = |state: Option<Tat>| state.map_or(Span::ZERO, |tat| tat.since(now));
+        debt(self.known).saturating_sub(debt(state))
+    }
+
+    /// Forgets of what was taken past the line all that is no longer owed.
+    fn settle(&mut self, state: Option<Tat>, now: Instant) {
+        let given_back = self.given_back(state, now);
+        self.known = state;
+        self.forget(given_back, BTreeMap::last_entry);
+        // While a line that could move has not (its timer was late), what is behind it was served instead.
+        let owed = state.map_or(Span::ZERO, |tat| tat.since(now));
+        self.forget(self.behind.saturating_sub(owed), BTreeMap::first_entry);
+    }
+
+    /// Takes `amount` off what was taken past the line, beginning with the entry that `next` gives.
+    fn forget(
+        &mut self,
+        mut amount: Span,
+        next: impl Fn(&mut BTreeMap<Ticket, Span>) -> Option<OccupiedEntry<'_, Ticket, Span>>,
+    ) {
+        while amount > Span::ZERO
+            && let Some(mut entry) = next(&mut self.overtaken)
+        {
+            let part = amount.min(*entry.get());
+            amount = amount.saturating_sub(part);
+            self.behind = self.behind.saturating_sub(part);
+            if part == *entry.get() {
+                entry.remove();
+            } else {
+                entry.insert(entry.get().saturating_sub(part));
+            }
         }
-        Ok(decision)
     }
 
     /// The answer to a waiter that has just left the line admitted: what the others wait for counts as taken.
@@ -229,8 +279,12 @@ impl Line {
         }
         let mut served = Span::ZERO;
         let mut longest = Span::ZERO;
-        for waiter in self.waiters.values() {
-            let behind = self.overtaken.saturating_sub(waiter.joined_at);
+        let mut behind = self.behind;
+        let mut past = self.overtaken.iter().peekable();
+        for (ticket, waiter) in &self.waiters {
+            while let Some((_, &cost)) = past.next_if(|(last, _)| *last < ticket) {
+                behind = behind.saturating_sub(cost);
+            }
             let debt = state.map_or(Span::ZERO, |tat| tat.saturating_sub(behind).since(now));
             served = served.checked_add(waiter.cost).unwrap_or(served);
             let need = debt.checked_add(served).unwrap_or(served);
@@ -238,4 +292,16 @@ impl Line {
         }
         longest
     }
+}
+
+/// What the limiter says to the first in line, as if nobody who came later had taken what is `behind` it.
+fn decide(waiter: &Waiter, behind: Span, state: Option<Tat>, now: Instant) -> Result<Decision<Tat>, Error> {
+    let seen = state.map(|tat| tat.saturating_sub(behind));
+    let mut decision = gcra::throttle(seen, &waiter.limit, now, waiter.quantity)?;
+    if let Change::Store(after) = &mut decision.change {
+        // What came later is owed all the same.
+        let owed = state.unwrap_or(now).max(now);
+        *after = owed.checked_add(waiter.cost).ok_or(Error::BeyondTime)?;
+    }
+    Ok(decision)
 }

@@ -12,7 +12,7 @@ use redis_module::raw::{
 };
 
 use super::call::{Arg, Call};
-use super::{api, guard, load};
+use super::{api, effects, guard, load};
 use crate::waiting;
 
 /// A client that the server keeps blocked. Only its identity is used outside of this file.
@@ -147,6 +147,7 @@ impl Call<'_> {
         let ctx = self.ctx.as_ptr();
         let classes = raw::REDISMODULE_NOTIFY_GENERIC
             | raw::REDISMODULE_NOTIFY_STRING
+            | raw::REDISMODULE_NOTIFY_EXPIRED
             | raw::REDISMODULE_NOTIFY_EVICTED;
         let event = |id| RedisModuleEvent { id, dataver: 1 };
         // SAFETY: `ctx` is this call's; the callbacks have the types asked for.
@@ -155,7 +156,7 @@ impl Call<'_> {
             for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
                 (self.api.subscribe_to_server_event)(ctx, event(id), Some(databases_changed));
             }
-            (self.api.subscribe_to_server_event)(ctx, event(raw::REDISMODULE_EVENT_CRON_LOOP), Some(ticked));
+            (self.api.subscribe_to_server_event)(ctx, event(raw::REDISMODULE_EVENT_CRON_LOOP), Some(cron));
         }
     }
 
@@ -248,6 +249,10 @@ unsafe extern "C" fn databases_changed(
     callback(ctx, c"server event", waiting::everything_changed);
 }
 
-unsafe extern "C" fn ticked(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
-    callback(ctx, c"cron", waiting::ticked);
+/// What the server's cron does for us. A module has one callback for an event: subscribing again replaces it.
+pub(super) unsafe extern "C" fn cron(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
+    callback(ctx, c"cron", |call| {
+        effects::look(call);
+        waiting::ticked(call);
+    });
 }

@@ -4,12 +4,16 @@
 //! replicas nor AOF, where the telling is built and thrown away. The server has no call that says whether anybody
 //! listens, but it can be known for certain:
 //!
-//! - between commands `INFO` tells it: a primary without AOF, replicas and backlog;
+//! - between commands `INFO` tells it: a primary without AOF, replicas and backlog, and without a child that has been
+//!   forked before (an AOF switched on in a transaction takes effect at once while a rewrite is under way);
 //! - from then on nobody can begin to listen without a fork. A replica's stream begins at the snapshot that its full
 //!   synchronisation forks, and the AOF's at the rewrite that switching it on forks; a partial synchronisation needs a
 //!   backlog, and that is left by an earlier replica. The server tells modules of a fork when it has forked, before
 //!   the next command;
 //! - becoming a replica, the other way to a backlog, is told of as well.
+//!
+//! Not so in a cluster, where slots on their way to another node are one more listener, of which nothing tells. There it
+//! is never certain.
 //!
 //! So any such event ends the certainty, and the next look at `INFO` may bring it back. While it lasts, the call itself
 //! is handed to the server as the effect: that costs next to nothing, counts as a change for the save points like any
@@ -20,11 +24,15 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent, RedisModuleString};
 
-use super::api::{self, Api};
+use super::api::Api;
+use super::block;
 use super::call::{Arg, Call};
 
 /// Whether it is certain that nobody listens.
 static UNHEARD: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server tells enough for the certainty to be sought.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
 
 /// How many times the server's cron has run since `INFO` was last asked.
 static TICKS: AtomicU32 = AtomicU32::new(0);
@@ -105,28 +113,34 @@ pub fn follow(api: &Api, ctx: *mut RedisModuleCtx) {
         ] {
             (api.subscribe_to_server_event)(ctx, event, Some(heard));
         }
-        (api.subscribe_to_server_event)(ctx, event(raw::REDISMODULE_EVENT_CRON_LOOP), Some(look));
+        (api.subscribe_to_server_event)(ctx, event(raw::REDISMODULE_EVENT_CRON_LOOP), Some(block::cron));
     }
+    FOLLOWED.store(true, Relaxed);
 }
 
 unsafe extern "C" fn heard(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
     UNHEARD.store(false, Relaxed);
 }
 
-unsafe extern "C" fn look(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
-    if UNHEARD.load(Relaxed) || !TICKS.fetch_add(1, Relaxed).is_multiple_of(LOOK_EVERY) {
+/// Seeks the certainty, every so often. To be called by the server's cron.
+pub(super) fn look(call: &Call) {
+    if !FOLLOWED.load(Relaxed)
+        || UNHEARD.load(Relaxed)
+        || !TICKS.fetch_add(1, Relaxed).is_multiple_of(LOOK_EVERY)
+    {
         return;
     }
-    if let Some(api) = api::get() {
-        UNHEARD.store(nobody_listens(api, ctx), Relaxed);
-    }
+    UNHEARD.store(nobody_listens(call.api, call.ctx.as_ptr()), Relaxed);
 }
 
-/// Asks the server whether it is a primary without AOF, replicas and backlog.
+/// Asks the server whether it is a primary outside of a cluster, without AOF, children, replicas and backlog.
 fn nobody_listens(api: &Api, ctx: *mut RedisModuleCtx) -> bool {
     // SAFETY: `ctx` is the callback's.
     let flags = unsafe { (api.get_context_flags)(ctx) }.cast_unsigned();
-    let others = raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_LOADING;
+    let others = raw::REDISMODULE_CTX_FLAGS_AOF
+        | raw::REDISMODULE_CTX_FLAGS_LOADING
+        | raw::REDISMODULE_CTX_FLAGS_ACTIVE_CHILD
+        | raw::REDISMODULE_CTX_FLAGS_CLUSTER;
     if flags & (raw::REDISMODULE_CTX_FLAGS_MASTER | others) != raw::REDISMODULE_CTX_FLAGS_MASTER {
         return false;
     }

@@ -13,17 +13,22 @@
 
 mod common;
 
+mod companions;
 mod contexts;
+mod effects;
 mod foreign;
 mod hostile;
 mod leases;
 mod lifecycle;
 mod log;
+mod pages;
 mod persistence;
 mod purity;
 mod rate;
 mod replication;
+mod several;
 mod state;
 mod throttle;
 mod transcripts;
+mod waiting;
 mod windows;

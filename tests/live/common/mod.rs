@@ -5,12 +5,14 @@ mod model;
 mod server;
 mod stream;
 mod wait;
+mod waiter;
 
 pub use client::{Client, Snapshot, Words, ints};
 pub use model::{Throttle, ceil_div};
 pub use server::{BINARY, Options, Server, faulty_module_path, module_path};
 pub use stream::{Effect, ReplicaStream, read_aof};
 pub use wait::wait_until;
+pub use waiter::{Waiter, wait_for_blocked};
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

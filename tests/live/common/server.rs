@@ -173,6 +173,12 @@ impl Server {
         self.launch();
     }
 
+    /// The same, with another value for a setting.
+    pub fn restart_with(&mut self, name: &str, value: &str) {
+        self.options = self.options.clone().set(name, value);
+        self.restart();
+    }
+
     /// The same, without the module.
     pub fn restart_without_module(&mut self) {
         self.process = None;

@@ -1,0 +1,452 @@
+//! CL.PEEK, CL.REFUND, CL.CHARGE and CL.RESERVE: the other ways of using the state of CL.THROTTLE.
+
+use crate::common::{Client, Effect, Options, ReplicaStream, Server, requires, wall_ns};
+use crate::replication::{attach, catch_up};
+use redis::Value;
+
+const COMMANDS: [&str; 4] = ["CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.RESERVE"];
+
+/// The commands that an unchanged state makes sense for: one a look, the others of quantity 0.
+const LOOKS: [&str; 4] =
+    ["CL.PEEK k 9 10 3600", "CL.REFUND k 9 10 3600 0", "CL.CHARGE k 9 10 3600 0", "CL.RESERVE k 9 10 3600 0"];
+
+/// The reply, its waits allowed to be a second less: time passes.
+fn assert_about(reply: &[i64], expected: [i64; 5], call: &str) {
+    let near = |seen: i64, wait: i64| seen == wait || wait > 0 && seen == wait - 1;
+    let right = reply.len() == 5
+        && reply[..3] == expected[..3]
+        && near(reply[3], expected[3])
+        && near(reply[4], expected[4]);
+    assert!(right, "{call}: {reply:?}, expected {expected:?}");
+}
+
+fn assert_replies(client: &mut Client, calls: &[(&str, [i64; 5])]) {
+    for (call, expected) in calls {
+        assert_about(&client.ints(*call), *expected, call);
+    }
+}
+
+#[test]
+fn a_peek_says_what_throttle_would_and_shows_the_state_as_it_is() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_replies(
+        &mut client,
+        &[
+            ("CL.PEEK k 9 10 3600", [0, 10, 10, -1, 0]),
+            ("CL.PEEK k 9 10 3600 10", [0, 10, 10, -1, 0]),
+            ("CL.PEEK k 9 10 3600 11", [1, 10, 10, -1, 0]),
+            ("CL.THROTTLE k 9 10 3600 7", [0, 10, 3, -1, 2520]),
+            ("CL.PEEK k 9 10 3600", [0, 10, 3, -1, 2520]),
+            ("CL.PEEK k 9 10 3600 0", [0, 10, 3, -1, 2520]),
+            ("CL.PEEK k 9 10 3600 3", [0, 10, 3, -1, 2520]),
+            ("CL.PEEK k 9 10 3600 5", [1, 10, 3, 720, 2520]),
+            ("CL.PEEK k 9 10 3600 11", [1, 10, 3, -1, 2520]),
+            ("CL.PEEK k 4 10 3600", [1, 5, 0, 1080, 2520]),
+            ("CL.THROTTLE k 9 10 3600 3", [0, 10, 0, -1, 3600]),
+            ("CL.PEEK k 9 10 3600 0", [0, 10, 0, -1, 3600]),
+            ("CL.PEEK k 9 10 3600", [1, 10, 0, 360, 3600]),
+        ],
+    );
+    let reply = client.ints("CL.PEEK k 9 10 3600000 MS");
+    assert!(reply[4] > 3_590_000 && reply[4] <= 3_600_000, "{reply:?}");
+    assert_eq!(client.int("DBSIZE"), 1);
+}
+
+#[test]
+fn a_refund_gives_back_what_was_taken_and_no_more() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 10, -1, 0])]);
+    assert_eq!(client.int("EXISTS k"), 0, "never creates a key");
+    client.checked("k", "9 10 3600 7");
+    let before = client.tat("k").unwrap();
+    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 6, -1, 1440])]);
+    let after = client.tat("k").unwrap();
+    assert_eq!(before - after, 3 * 360_000_000_000);
+    assert_eq!(client.expiry_ms("k"), (after + 999_999) / 1_000_000);
+    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600", [0, 10, 7, -1, 1080])]);
+    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 1000", [0, 10, 10, -1, 0])]);
+    assert_eq!(client.int("EXISTS k"), 0, "full is no key");
+    assert_eq!(client.checked("k", "9 10 3600 11")[0], 1);
+    assert_eq!(client.checked("k", "9 10 3600 10")[0], 0);
+    // What is still in debt stays limited.
+    client.call("CL.CHARGE k 9 10 3600 5");
+    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 2", [1, 10, 0, 1440, 4680])]);
+}
+
+#[test]
+fn a_charge_goes_into_debt() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_replies(
+        &mut client,
+        &[
+            ("CL.CHARGE k 9 10 3600", [0, 10, 9, -1, 360]),
+            ("CL.CHARGE k 9 10 3600 9", [0, 10, 0, -1, 3600]),
+            ("CL.CHARGE k 9 10 3600 5", [1, 10, 0, 2160, 5400]),
+            ("CL.THROTTLE k 9 10 3600", [1, 10, 0, 2160, 5400]),
+            ("CL.CHARGE k 9 10 3600 1000", [1, 10, 0, 362_160, 365_400]),
+            ("CL.CHARGE k 9 10 3600 0", [1, 10, 0, 362_160, 365_400]),
+            ("CL.CHARGE other 9 10 3600 0", [0, 10, 10, -1, 0]),
+        ],
+    );
+    assert_eq!(client.int("EXISTS other"), 0);
+    let tat = client.tat("k").unwrap();
+    assert_eq!(client.expiry_ms("k"), (tat + 999_999) / 1_000_000);
+}
+
+#[test]
+fn a_reservation_says_how_long_to_wait() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_replies(
+        &mut client,
+        &[
+            ("CL.RESERVE k 9 10 3600", [0, 10, 9, 0, 360]),
+            ("CL.RESERVE k 9 10 3600 9", [0, 10, 0, 0, 3600]),
+            ("CL.RESERVE k 9 10 3600", [0, 10, 0, 360, 3960]),
+            ("CL.RESERVE k 9 10 3600 1 MAXWAIT 700", [1, 10, 0, 720, 3960]),
+            ("CL.RESERVE k 9 10 3600 1 MAXWAIT 720", [0, 10, 0, 720, 4320]),
+            ("CL.RESERVE k 9 10 3600 11", [1, 10, 0, -1, 4320]),
+            ("CL.RESERVE k 9 10 3600 0", [0, 10, 0, 720, 4320]),
+            ("CL.RESERVE k 9 10 3600 0 MAXWAIT 1", [1, 10, 0, 720, 4320]),
+            ("CL.RESERVE fresh 9 10 3600 0", [0, 10, 10, 0, 0]),
+            ("CL.RESERVE maxwait 9 10 3600 10 MAXWAIT 0", [0, 10, 0, 0, 3600]),
+            ("CL.RESERVE maxwait 9 10 3600 MAXWAIT 0", [1, 10, 0, 360, 3600]),
+            // The next caller pays.
+            ("CL.RESERVE guava 0 10 3600 100 PREPAY", [0, 1, 0, 0, 36000]),
+            ("CL.RESERVE guava 0 10 3600 7 PREPAY MAXWAIT 40000", [0, 1, 0, 36000, 38520]),
+            ("CL.RESERVE guava 0 10 3600 7 MAXWAIT 30000 prepay", [1, 1, 0, 38520, 38520]),
+        ],
+    );
+    assert_eq!(client.int("EXISTS fresh"), 0);
+    let reply = client.ints("CL.RESERVE ms 0 10 3600000 1 maxwait 100 ms prepay");
+    assert_eq!(reply, [0, 1, 0, 0, 360_000]);
+    let tat = client.tat("guava").unwrap();
+    assert_eq!(client.expiry_ms("guava"), (tat + 999_999) / 1_000_000);
+}
+
+#[test]
+fn max_wait_is_compared_exactly() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // A wait of some 100 ms, told as one second, is longer than none and not longer than one.
+    client.call("CL.RESERVE k 0 10 1");
+    assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 0")[..4], [1, 1, 0, 1]);
+    assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 1")[..4], [0, 1, 0, 1]);
+}
+
+#[test]
+fn what_is_wrong_with_the_arguments_is_said() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for state in ["none", "some"] {
+        if state == "some" {
+            client.checked("k", "9 10 3600 4");
+        }
+        let before = client.snapshot("k");
+        for command in COMMANDS {
+            for (arguments, named) in [
+                ("x 10 60", "max_burst"),
+                ("-1 10 60", "max_burst"),
+                ("9 0 60", "count"),
+                ("9 x 60", "count"),
+                ("9 10 0", "period"),
+                ("9 10 9223372037", "period"),
+                ("9 10 60 x", "quantity"),
+                ("9 10 60 -1", "quantity"),
+                ("9 10 60 9223372036854775808", "quantity"),
+                ("9 10 60 9223372036854775807", "quantity"),
+                ("9 10 60 1 BOGUS", "syntax error"),
+                ("9 10 60 1 1", "syntax error"),
+                ("9 10 60 S MS", "syntax error"),
+            ] {
+                let error = client.error(&format!("{command} k {arguments}"));
+                assert!(
+                    error.starts_with("ERR ") && error.contains(named),
+                    "{command} k {arguments}: {error}"
+                );
+            }
+            let error = client.error(&format!("{command} k 9 10"));
+            let expected = format!("err wrong number of arguments for '{}' command", command.to_lowercase());
+            assert_eq!(error.to_lowercase(), expected);
+        }
+        for (arguments, named) in [
+            ("9 10 60 MAXWAIT", "syntax error"),
+            ("9 10 60 MAXWAIT -1", "MAXWAIT"),
+            ("9 10 60 MAXWAIT x", "MAXWAIT"),
+            ("9 10 60 MAXWAIT 9223372037", "MAXWAIT"),
+            ("9 10 60 MAXWAIT 1 MAXWAIT 1", "syntax error"),
+            ("9 10 60 PREPAY PREPAY", "syntax error"),
+        ] {
+            let error = client.error(&format!("CL.RESERVE k {arguments}"));
+            assert!(error.starts_with("ERR ") && error.contains(named), "{arguments}: {error}");
+        }
+        assert_eq!(client.snapshot("k"), before);
+    }
+    server.assert_alive("arguments that are none");
+}
+
+#[test]
+fn the_end_of_time_is_an_error() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in [
+        "CL.CHARGE k 0 1 9000000000",
+        "CL.CHARGE k 0 1 4000000000 2",
+        "CL.RESERVE k 0 1 4000000000 2 PREPAY",
+        "CL.PEEK k 0 1 4000000000 9",
+    ] {
+        let error = client.error(call);
+        assert!(error.starts_with("ERR ") && error.contains("quantity"), "{call}: {error}");
+    }
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+#[test]
+fn keys_of_another_meaning_stay_as_they_are() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (command, expected) in [
+        ("SET k foo", "ERR the key does not hold"),
+        ("SET k 42", "ERR the key does not hold"),
+        ("RPUSH k a", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("HSET k f v", "WRONGTYPE "),
+        ("ZADD k 1 a", "WRONGTYPE "),
+    ] {
+        client.call("DEL k");
+        client.call(command);
+        let before = client.snapshot("k");
+        for command in COMMANDS {
+            for quantity in ["", " 0", " 100 MS"] {
+                let error = client.error(&format!("{command} k 9 10 60{quantity}"));
+                assert!(error.starts_with(expected), "{command}: {error}");
+            }
+        }
+        assert_eq!(client.snapshot("k"), before);
+    }
+}
+
+#[test]
+fn what_does_not_take_leaves_no_trace() {
+    let server = Options::new().append_only().set("notify-keyspace-events", "KEA").start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    for state in ["none", "some", "debt"] {
+        match state {
+            "some" => drop(client.call("CL.CHARGE k 9 10 3600 4")),
+            "debt" => drop(client.call("CL.CHARGE k 9 10 3600 40")),
+            _ => {}
+        }
+        stream.effects(&server);
+        let footprint = |client: &mut Client| {
+            (
+                client.snapshot("k"),
+                client.info("rdb_changes_since_last_save"),
+                client.info("master_repl_offset"),
+            )
+        };
+        let before = footprint(&mut client);
+        for call in LOOKS {
+            client.ints(call);
+            assert_eq!(footprint(&mut client), before, "{call} with {state}");
+        }
+        for call in
+            ["CL.RESERVE k 9 10 3600 11", "CL.RESERVE k 9 10 3600 10 MAXWAIT 0", "CL.PEEK k 9 10 3600 5"]
+        {
+            if state == "none" && call.contains("MAXWAIT") {
+                continue;
+            }
+            client.ints(call);
+            assert_eq!(footprint(&mut client), before, "{call} with {state}");
+        }
+        if state == "none" {
+            client.ints("CL.REFUND k 9 10 3600 5");
+            assert_eq!(footprint(&mut client), before, "nothing to refund");
+        }
+        assert_eq!(stream.effects(&server), [], "{state}");
+    }
+}
+
+#[test]
+fn each_state_is_propagated_as_it_is() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    for call in [
+        "CL.CHARGE k 9 10 3600 15",
+        "CL.REFUND k 9 10 3600 3",
+        "CL.RESERVE k 9 10 3600 2",
+        "CL.RESERVE k 9 10 3600 200 PREPAY",
+    ] {
+        client.ints(call);
+        let expected = Effect::alone(0, Effect::of_call(&mut client, 0, "k"));
+        assert_eq!(stream.effects(&server), expected, "{call}");
+    }
+    client.ints("CL.REFUND k 9 10 3600 1000");
+    assert_eq!(
+        stream.effects(&server),
+        Effect::alone(0, vec![Effect { db: 0, command: "DEL k".to_owned() }])
+    );
+    assert_eq!(client.int("EXISTS k"), 0);
+}
+
+#[test]
+fn writes_are_seen_by_watch_and_keyspace_events() {
+    let server = Options::new().set("notify-keyspace-events", "KEA").start();
+    let (mut watcher, mut other) = (server.connect(), server.connect());
+    for (call, changes) in [
+        ("CL.CHARGE k 9 10 3600 4", true),
+        ("CL.REFUND k 9 10 3600", true),
+        ("CL.RESERVE k 9 10 3600", true),
+        ("CL.PEEK k 9 10 3600", false),
+        ("CL.REFUND k 9 10 3600 0", false),
+        ("CL.REFUND k 9 10 3600 100", true),
+        ("CL.REFUND k 9 10 3600 100", false),
+    ] {
+        watcher.call("WATCH k");
+        other.call(call);
+        watcher.call("MULTI");
+        watcher.call("PING");
+        assert_eq!(watcher.call("EXEC") == Value::Nil, changes, "{call}");
+    }
+}
+
+/// The flags of a command, as COMMAND INFO lists them.
+fn flags(client: &mut Client, command: &str) -> Vec<String> {
+    let Value::Array(rows) = client.call(&["COMMAND", "INFO", command]) else { panic!("no COMMAND INFO") };
+    let Value::Array(row) = &rows[0] else { panic!("{command}: {rows:?}") };
+    match &row[2] {
+        Value::Array(flags) | Value::Set(flags) => {
+            flags.iter().map(|flag| redis::from_redis_value(flag.clone()).unwrap()).collect()
+        }
+        seen => panic!("flags: {seen:?}"),
+    }
+}
+
+#[test]
+fn the_server_knows_what_kind_of_commands_they_are() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (command, expected) in [
+        ("CL.PEEK", &["readonly", "fast"][..]),
+        ("CL.REFUND", &["write", "fast"]),
+        ("CL.CHARGE", &["write", "denyoom", "fast"]),
+        ("CL.RESERVE", &["write", "denyoom", "fast"]),
+        ("CL.MTHROTTLE", &["write", "denyoom"]),
+        ("CL.BTHROTTLE", &["write", "denyoom"]),
+    ] {
+        let flags = flags(&mut client, command);
+        for flag in ["readonly", "write", "denyoom", "fast", "admin", "noscript"] {
+            let (has, should) = (flags.iter().any(|f| f == flag), expected.contains(&flag));
+            assert_eq!(has, should, "{command}, {flag}: {flags:?}");
+        }
+        if crate::common::BINARY.at_least(7, 0, 0) {
+            assert_eq!(flags.iter().any(|f| f == "blocking"), command == "CL.BTHROTTLE", "{flags:?}");
+        }
+    }
+    for command in COMMANDS {
+        let keys: Vec<String> = client.get(&format!("COMMAND GETKEYS {command} k 9 10 60 1 MS"));
+        assert_eq!(keys, ["k"], "{command}");
+    }
+}
+
+#[test]
+fn out_of_memory_one_can_still_look_and_give_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.checked("k", "9 10 3600 4");
+    client.call("CONFIG SET maxmemory 1");
+    for call in [
+        "CL.CHARGE k 9 10 3600",
+        "CL.RESERVE k 9 10 3600",
+        "CL.MTHROTTLE 1 k 9 10 3600",
+        "CL.BTHROTTLE k 9 10 3600 1 0",
+    ] {
+        let error = client.error(call);
+        assert!(error.starts_with("OOM "), "{call}: {error}");
+    }
+    assert_replies(
+        &mut client,
+        &[("CL.PEEK k 9 10 3600", [0, 10, 6, -1, 1440]), ("CL.REFUND k 9 10 3600", [0, 10, 7, -1, 1080])],
+    );
+    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 9", [0, 10, 10, -1, 0])]);
+    assert_eq!(client.int("EXISTS k"), 0);
+}
+
+#[test]
+fn on_a_replica_one_can_look() {
+    let primary = Server::start();
+    let replica = attach(&primary, Options::new());
+    let (mut client, mut copy) = (primary.connect(), replica.connect());
+    client.call("CL.CHARGE k 9 10 3600 12");
+    client.call("CL.RESERVE other 9 10 3600 12 PREPAY");
+    client.call("CL.CHARGE gone 9 10 3600 2");
+    client.call("CL.REFUND gone 9 10 3600 2");
+    catch_up(&mut client, &mut copy);
+    for key in ["k", "other", "gone"] {
+        assert_eq!(copy.snapshot(key), client.snapshot(key), "{key}");
+    }
+    assert_replies(&mut copy, &[("CL.PEEK k 9 10 3600", [1, 10, 0, 1080, 4320])]);
+    for command in ["CL.REFUND", "CL.CHARGE", "CL.RESERVE"] {
+        assert!(copy.error(&format!("{command} k 9 10 3600")).starts_with("READONLY "), "{command}");
+    }
+    assert!(copy.error("CL.BTHROTTLE k 9 10 3600 1 0").starts_with("READONLY "));
+}
+
+#[test]
+fn in_transactions_scripts_and_both_protocols() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for command in [
+        "MULTI",
+        "CL.CHARGE k 9 10 3600 4",
+        "CL.REFUND k 9 10 3600",
+        "CL.RESERVE k 9 10 3600 7",
+        "CL.PEEK k 9 10 3600",
+    ] {
+        client.call(command);
+    }
+    let Value::Array(replies) = client.call("EXEC") else { panic!("no array") };
+    let seen: Vec<Vec<i64>> = replies.iter().map(|reply| crate::common::ints(reply).unwrap()).collect();
+    assert_eq!(
+        seen.iter().map(|reply| (reply[0], reply[2])).collect::<Vec<_>>(),
+        [(0, 6), (0, 7), (0, 0), (1, 0)]
+    );
+    let script = "return redis.call(ARGV[1], KEYS[1], 9, 10, 3600, 1)";
+    for command in COMMANDS {
+        assert_eq!(client.ints(&["EVAL", script, "1", "s", command]).len(), 5, "{command}");
+        assert_eq!(server.connect_resp3().ints(&format!("{command} r 9 10 3600")).len(), 5, "{command}");
+    }
+    requires!(client.has_command("EVAL_RO"), "no EVAL_RO");
+    let script = "return redis.call('CL.PEEK', KEYS[1], 9, 10, 3600)";
+    assert_eq!(client.ints(&["EVAL_RO", script, "1", "k"])[0], 1);
+}
+
+#[test]
+fn an_append_only_file_brings_back_the_same_states() {
+    let mut server = Options::new().append_only().start();
+    let mut client = server.connect();
+    client.call("CL.CHARGE debt 9 10 3600 40");
+    client.call("CL.REFUND debt 9 10 3600 7");
+    client.call("CL.RESERVE booked 9 10 3600 9");
+    client.call("CL.RESERVE booked 9 10 3600 9");
+    client.call("CL.CHARGE gone 9 10 3600");
+    client.call("CL.REFUND gone 9 10 3600");
+    let states = |client: &mut Client| ["debt", "booked", "gone"].map(|key| client.snapshot(key));
+    let before = states(&mut client);
+    server.restart();
+    assert_eq!(states(&mut server.connect()), before);
+}
+
+#[test]
+fn a_state_of_redis_cell_is_understood() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // redis-cell rounds the expiry down.
+    client.call(&format!("SET k {} PX 1000000", wall_ns() + 1_000_000_999_999));
+    assert_eq!(client.ints("CL.PEEK k 9 10 3600")[..3], [0, 10, 7]);
+    assert_eq!(client.ints("CL.REFUND k 9 10 3600 2")[..3], [0, 10, 9]);
+    assert_eq!(client.ints("CL.CHARGE k 9 10 3600 10")[..3], [1, 10, 0]);
+}

@@ -1,0 +1,252 @@
+//! The module tells nobody when nobody listens. Whoever begins to listen, at whatever moment, misses nothing.
+
+use crate::common::{Client, Options, Server, requires, wait_until};
+use crate::replication::{attach, catch_up};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+const KEYS: usize = 300;
+
+/// While `work` runs, admitted calls come in batches on many keys, from two clients, without a pause.
+fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for client in 0..2 {
+            let (mut client, stop) = (server.connect(), (&stop, client));
+            scope.spawn(move || {
+                let calls: Vec<String> = (0..KEYS)
+                    .map(|i| match (i + stop.1) % 5 {
+                        0 => format!("CL.CHARGE k{i} 1000000 1000000 3600000"),
+                        1 => format!("CL.RESERVE k{i} 1000000 1000000 3600000"),
+                        2 => format!(
+                            "CL.MTHROTTLE 2 k{i} m{i} 1000000 1000000 3600000 1000000 1000000 7200000"
+                        ),
+                        3 => format!("CL.BTHROTTLE k{i} 1000000 1000000 3600000 1 0"),
+                        _ => format!("CL.THROTTLE k{i} 1000000 1000000 3600000"),
+                    })
+                    .collect();
+                let calls: Vec<&String> = calls.iter().collect();
+                while !stop.0.load(Relaxed) {
+                    for chunk in calls.chunks(30) {
+                        for answer in client.pipeline(chunk) {
+                            answer.unwrap();
+                        }
+                    }
+                }
+            });
+        }
+        // Let it go should the work fail, or nobody would ever hear of it.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Every key with its state and its expiry.
+fn everything(client: &mut Client) -> Vec<(String, Option<i64>, i64)> {
+    let mut keys: Vec<String> = client.get("KEYS *");
+    keys.sort();
+    keys.into_iter()
+        .map(|key| {
+            let state = (client.tat(&key), client.expiry_ms(&key));
+            (key, state.0, state.1)
+        })
+        .collect()
+}
+
+fn assert_same(one: &mut Client, other: &mut Client, what: &str) {
+    let (one, other) = (everything(one), everything(other));
+    assert!(one.len() >= KEYS, "{what}: only {} keys", one.len());
+    for (one, other) in one.iter().zip(&other) {
+        assert_eq!(one, other, "{what}");
+    }
+    assert_eq!(one.len(), other.len(), "{what}");
+}
+
+/// Long enough for the module to find out that nobody listens: it looks once a second.
+fn let_it_find_out() {
+    thread::sleep(Duration::from_millis(1_300));
+}
+
+fn no_child(client: &mut Client) {
+    wait_until("children to end", || {
+        let fields = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"];
+        let seen = fields.map(|field| client.info(field));
+        if seen == ["0", "0", "0"] { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+}
+
+#[test]
+fn a_replica_that_comes_under_load_misses_nothing() {
+    for diskless in ["no", "yes"] {
+        for delay in ["0", "1"] {
+            let primary = Options::new()
+                .set("repl-diskless-sync", diskless)
+                .set("repl-diskless-sync-delay", delay)
+                .set("repl-backlog-size", "64mb")
+                .start();
+            let what = format!("diskless: {diskless}, delay: {delay}");
+            let mut client = primary.connect();
+            let (first, second) = under_load(&primary, || {
+                let_it_find_out();
+                primary.connect().call("BGSAVE");
+                let first = attach(&primary, Options::new());
+                let second = attach(&primary, Options::new().without_module());
+                // And once more by what the backlog has.
+                let resyncs = primary.connect().info("sync_partial_ok");
+                primary.connect().call("CLIENT KILL TYPE replica");
+                wait_until("a partial synchronisation", || match primary.connect().info("sync_partial_ok") {
+                    seen if seen == resyncs => Err(seen),
+                    _ => Ok(()),
+                });
+                (first, second)
+            });
+            for replica in [&first, &second] {
+                wait_until("the link to be up", || {
+                    match replica.connect().info("master_link_status").as_str() {
+                        "up" => Ok(()),
+                        seen => Err(seen.to_owned()),
+                    }
+                });
+                let mut copy = replica.connect();
+                catch_up(&mut client, &mut copy);
+                assert_same(&mut client, &mut copy, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn replicas_that_come_and_go_miss_nothing() {
+    let primary = Options::new().set("repl-backlog-ttl", "1").start();
+    let mut client = primary.connect();
+    for round in 0..3 {
+        let replica = under_load(&primary, || {
+            wait_until("the backlog to be gone", || {
+                match primary.connect().info("repl_backlog_active").as_str() {
+                    "0" => Ok(()),
+                    seen => Err(seen.to_owned()),
+                }
+            });
+            let_it_find_out();
+            attach(&primary, Options::new())
+        });
+        let mut copy = replica.connect();
+        catch_up(&mut client, &mut copy);
+        assert_same(&mut client, &mut copy, &format!("round {round}"));
+    }
+}
+
+#[test]
+fn an_append_only_file_switched_on_under_load_misses_nothing() {
+    for bgsave in [false, true] {
+        let mut server = Options::new().set("appendfsync", "always").start();
+        under_load(&server, || {
+            let mut client = server.connect();
+            for round in 0..2 {
+                let_it_find_out();
+                if bgsave {
+                    client.call("CONFIG SET rdb-key-save-delay 1000");
+                    client.call("BGSAVE");
+                }
+                client.call("CONFIG SET appendonly yes");
+                client.call("CONFIG SET rdb-key-save-delay 0");
+                no_child(&mut client);
+                if round == 0 {
+                    client.call("CONFIG SET appendonly no");
+                }
+            }
+        });
+        let mut client = server.connect();
+        no_child(&mut client);
+        assert_eq!(client.info("aof_enabled"), "1");
+        let before = everything(&mut client);
+        server.restart_with("appendonly", "yes");
+        let after = everything(&mut server.connect());
+        assert_eq!(after.len(), before.len());
+        for (one, other) in before.iter().zip(&after) {
+            assert_eq!(one, other, "BGSAVE before: {bgsave}");
+        }
+    }
+}
+
+#[test]
+fn each_admitted_call_is_one_change() {
+    for heard in [false, true] {
+        let server = if heard { Options::new().append_only().start() } else { Server::start() };
+        let mut client = server.connect();
+        let_it_find_out();
+        let dirty = |client: &mut Client| client.info("rdb_changes_since_last_save").parse::<i64>().unwrap();
+        for (call, changes) in [
+            ("CL.THROTTLE k 9 10 3600", 1),
+            ("CL.THROTTLE k 9 10 3600 2", 1),
+            ("CL.THROTTLE k 9 10 3600 10", 0),
+            ("CL.THROTTLE k 9 10 3600 0", 0),
+            ("CL.CHARGE k 9 10 3600", 1),
+            ("CL.RESERVE k 9 10 3600", 1),
+            ("CL.REFUND k 9 10 3600", 1),
+            ("CL.BTHROTTLE k 9 10 3600 1 0", 1),
+            ("CL.MTHROTTLE 2 k l 9 10 3600 9 10 3600", 2),
+            ("CL.PEEK k 9 10 3600", 0),
+        ] {
+            let before = dirty(&mut client);
+            client.call(call);
+            if crate::common::BINARY.at_least(6, 2, 8) {
+                assert_eq!(dirty(&mut client) - before, changes, "{call}, heard: {heard}");
+            }
+        }
+        let script = "for i = 1, 3 do redis.call('CL.CHARGE', KEYS[1], 9, 10, 3600) end";
+        let before = dirty(&mut client);
+        client.call(&["EVAL", script, "1", "k"]);
+        if crate::common::BINARY.at_least(6, 2, 8) {
+            assert_eq!(dirty(&mut client) - before, 3, "heard: {heard}");
+        }
+    }
+}
+
+/// An append-only file switched on in the middle of a transaction begins with the rewrite after it.
+///
+/// While another rewrite is under way it would begin at once, but into no file: servers of today then refuse writes. That
+/// is why the module does not take it for certain that nobody listens while a child runs, and why there is no test of it.
+#[test]
+fn switched_on_in_a_transaction() {
+    requires!(crate::common::BINARY.at_least(7, 0, 0), "CONFIG is not for transactions");
+    let mut server = Options::new().set("appendfsync", "always").start();
+    let mut client = server.connect();
+    let fill: Vec<String> = (0..KEYS).map(|i| format!("CL.THROTTLE k{i} 99 100 3600")).collect();
+    client.pipeline(&fill.iter().collect::<Vec<_>>());
+    let_it_find_out();
+    let transaction = [
+        "MULTI",
+        "CL.THROTTLE k0 99 100 3600",
+        "CONFIG SET appendonly yes",
+        "CL.THROTTLE k1 99 100 3600 2",
+        "EXEC",
+        "CL.THROTTLE k2 99 100 3600 3",
+    ];
+    client.pipeline(&transaction);
+    let script = "for i = 1, 3 do redis.call('CL.CHARGE', KEYS[1], 99, 100, 3600) end";
+    client.call(&["EVAL", script, "1", "k3"]);
+    no_child(&mut client);
+    client.call(&["EVAL", script, "1", "k4"]);
+    client.call("CL.THROTTLE k5 99 100 3600 5");
+    let before = everything(&mut client);
+    server.restart_with("appendonly", "yes");
+    assert_eq!(everything(&mut server.connect()), before);
+}
+
+/// Found by reading: waiting replaced the callback that looks who listens. It still looks afterwards.
+#[test]
+fn who_waits_does_not_end_the_search() {
+    let primary = Options::new().set("repl-backlog-ttl", "1").start();
+    let mut client = primary.connect();
+    client.checked("wanted", "0 1 3600");
+    let _waiter = crate::common::Waiter::ask(&primary, "CL.BTHROTTLE wanted 0 1 3600 1 0");
+    crate::common::wait_for_blocked(&mut client, 1);
+    let_it_find_out();
+    let replica = under_load(&primary, || attach(&primary, Options::new()));
+    let mut copy = replica.connect();
+    catch_up(&mut client, &mut copy);
+    assert_same(&mut client, &mut copy, "with somebody waiting");
+}

@@ -1,0 +1,580 @@
+//! CL.BTHROTTLE: who waits, for how long, and every way in which a wait ends.
+
+use crate::common::{
+    BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, module_path, report_skip, requires,
+    wait_for_blocked, wait_until, wall_ns,
+};
+use redis::Value;
+use std::time::{Duration, Instant};
+
+/// One an hour: nobody's turn comes by itself.
+const HOURLY: &str = "0 1 3600";
+/// How the answer of one who is admitted begins. It ends with the time that all still in line will take.
+const ADMITTED: &str = "0 1 0 -1 ";
+
+/// A server whose key `k` is full by [`HOURLY`].
+fn full() -> (Server, Client) {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.checked("k", HOURLY)[0], 0);
+    (server, client)
+}
+
+/// So many who wait for `k` for ever, in this order.
+fn line(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
+    (1..=count)
+        .map(|place| {
+            let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
+            wait_for_blocked(client, place);
+            waiter
+        })
+        .collect()
+}
+
+fn refund(client: &mut Client) {
+    client.call(&format!("CL.REFUND k {HOURLY}"));
+}
+
+/// The first is answered so, and those behind are not.
+fn assert_next(waiters: &mut Vec<Waiter>, answer: &str) {
+    let seen = waiters.remove(0).answer();
+    assert!(seen.starts_with(answer), "{seen}");
+    for (place, waiter) in waiters.iter_mut().enumerate() {
+        assert!(waiter.is_waiting(), "number {place} behind was answered as well: {}", waiter.answer());
+    }
+}
+
+#[test]
+fn who_need_not_wait_is_answered_at_once() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 1 0"), [0, 3, 2, -1, 1200]);
+    assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 0 0"), [0, 3, 2, -1, 1200], "a look");
+    assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 4 0")[..4], [1, 3, 2, -1], "above the limit");
+    assert_eq!(client.ints("CL.BTHROTTLE ms 2 3 3600000 1 0 MS"), [0, 3, 2, -1, 1_200_000]);
+    assert_eq!(client.int("EXISTS nobody"), 0);
+}
+
+#[test]
+fn each_argument_that_is_wrong_is_named() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (arguments, named) in [
+        ("x 1 60 1 0", "max_burst"),
+        ("0 0 60 1 0", "count"),
+        ("0 1 0 1 0", "period"),
+        ("0 1 60 -1 0", "quantity"),
+        ("0 1 60 1 -1", "timeout"),
+        ("0 1 60 1 x", "timeout"),
+        ("0 1 60 1 nan", "timeout"),
+        ("0 1 60 1 inf", "timeout"),
+        ("0 1 60 1 1e300", "timeout"),
+        ("0 1 60 1 0 H", "syntax error"),
+        ("0 1 60 1 0 S S", "syntax error"),
+        ("0 1 60 1 0 SATURATE", "syntax error"),
+    ] {
+        let error = client.error(&format!("CL.BTHROTTLE k {arguments}"));
+        assert!(error.starts_with("ERR ") && error.contains(named), "{arguments}: {error}");
+    }
+    let error = client.error("CL.BTHROTTLE k 0 1 60 1");
+    assert_eq!(error.to_lowercase(), "err wrong number of arguments for 'cl.bthrottle' command");
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+#[test]
+fn first_come_first_served() {
+    let (server, mut client) = full();
+    let mut waiters = line(&server, &mut client, 5);
+    for left in (0..5).rev() {
+        refund(&mut client);
+        assert_next(&mut waiters, ADMITTED);
+        wait_for_blocked(&mut client, left);
+    }
+}
+
+#[test]
+fn nobody_before_its_time_and_everybody_then() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 150 1 MS");
+    let full_until = client.tat("k").unwrap();
+    let mut waiters: Vec<Waiter> =
+        (1..=4).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 150 1 20 MS")).collect();
+    // The connections may have been heard in any order: each slot is taken by one of them.
+    let answers: Vec<i64> = waiters
+        .iter_mut()
+        .map(|waiter| {
+            assert!(waiter.answer().starts_with("0 1 0 -1 "));
+            wall_ns()
+        })
+        .collect();
+    let last = *answers.iter().max().unwrap();
+    assert!(last >= full_until + 3 * 150_000_000, "the last came {} ns after", last - full_until);
+    assert!(client.tat("k").is_none_or(|tat| tat >= full_until + 4 * 150_000_000));
+    wait_for_blocked(&mut client, 0);
+}
+
+#[test]
+fn who_cannot_be_in_time_is_told_at_once() {
+    let (server, mut client) = full();
+    let asked = Instant::now();
+    for timeout in ["0.001", "5", "3598"] {
+        assert_eq!(client.call(&format!("CL.BTHROTTLE k {HOURLY} 1 {timeout}")), Value::Nil, "{timeout}");
+    }
+    let _waiters = line(&server, &mut client, 1);
+    // With one ahead it takes two hours.
+    assert_eq!(client.call(&format!("CL.BTHROTTLE k {HOURLY} 1 7000")), Value::Nil);
+    assert!(asked.elapsed() < Duration::from_secs(20));
+    let refused = client.ints(&format!("CL.BTHROTTLE k {HOURLY} 2 0"));
+    assert_eq!(refused[..4], [1, 1, 0, -1], "above the limit, for ever");
+    let _third = Waiter::ask(&server, &format!("CL.BTHROTTLE k {HOURLY} 1 7300"));
+    wait_for_blocked(&mut client, 2);
+}
+
+#[test]
+fn a_timeout_ends_a_wait_that_has_become_longer() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 400 1 MS");
+    let asked = Instant::now();
+    let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 400 1 0.9 MS");
+    wait_for_blocked(&mut client, 1);
+    client.call("CL.CHARGE k 0 1 400 10000 MS");
+    let before = client.snapshot("k");
+    assert_eq!(waiter.answer(), "null");
+    assert!(asked.elapsed() >= Duration::from_millis(900), "{:?}", asked.elapsed());
+    assert_eq!(client.snapshot("k"), before);
+    wait_for_blocked(&mut client, 0);
+}
+
+#[test]
+fn whatever_ends_a_wait_leaves_no_trace() {
+    let (server, mut client) = full();
+    for way in [
+        "CLIENT UNBLOCK id",
+        "CLIENT UNBLOCK id TIMEOUT",
+        "CLIENT UNBLOCK id ERROR",
+        "CLIENT KILL ID id",
+        "disconnect",
+    ] {
+        for place in [0, 1] {
+            let mut waiters = line(&server, &mut client, 3);
+            let before = client.snapshot("k");
+            let mut leaver = waiters.remove(place);
+            if way != "disconnect" {
+                assert_eq!(client.int(&way.replace("id", &leaver.id.to_string())), 1, "{way}");
+            }
+            match way {
+                "CLIENT UNBLOCK id ERROR" => {
+                    assert_eq!(leaver.answer(), "UNBLOCKED client unblocked via CLIENT UNBLOCK");
+                }
+                "CLIENT KILL ID id" | "disconnect" => drop(leaver),
+                _ => assert_eq!(leaver.answer(), "null", "{way}"),
+            }
+            wait_for_blocked(&mut client, 2);
+            assert_eq!(client.snapshot("k"), before, "{way}");
+            for _ in 0..2 {
+                refund(&mut client);
+                assert_next(&mut waiters, ADMITTED);
+            }
+            wait_for_blocked(&mut client, 0);
+        }
+    }
+}
+
+#[test]
+fn those_behind_one_who_leaves_move_up() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 2 3 3600 1");
+    let mut wants_three = Waiter::ask(&server, "CL.BTHROTTLE k 2 3 3600 3 0");
+    wait_for_blocked(&mut client, 1);
+    let mut wants_two = Waiter::ask(&server, "CL.BTHROTTLE k 2 3 3600 2 0");
+    wait_for_blocked(&mut client, 2);
+    assert!(wants_two.is_waiting(), "there is room for it, but it is not its turn");
+    client.call(&format!("CLIENT UNBLOCK {}", wants_three.id));
+    assert_eq!(wants_three.answer(), "null");
+    assert!(wants_two.answer().starts_with("0 3 0 -1 "));
+}
+
+#[test]
+fn a_key_that_is_given_back_or_deleted_moves_the_line_at_once() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for event in [
+        "DEL k",
+        "UNLINK k",
+        "CL.REFUND k 0 1 3600",
+        "FLUSHDB",
+        "FLUSHALL",
+        "SWAPDB 0 5",
+        "RENAME k away",
+        "PEXPIRE k 1",
+        "EXPIRE k -1",
+        "RENAME empty k",
+    ] {
+        client.call("FLUSHALL");
+        client.checked("k", HOURLY);
+        client.call(&format!("SET empty {} PX 100000", wall_ns()));
+        let mut waiters = line(&server, &mut client, 2);
+        client.call(event);
+        assert_next(&mut waiters, ADMITTED);
+        client.call("DEL k");
+        assert_next(&mut waiters, ADMITTED);
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+#[test]
+fn a_key_that_turns_foreign_is_an_error_for_each_in_line() {
+    let (server, mut client) = full();
+    for (commands, error) in [
+        (&["SET k foo"][..], "ERR the key does not hold this limiter's state"),
+        (&["MULTI", "DEL k", "RPUSH k a", "EXEC"], "WRONGTYPE "),
+    ] {
+        client.call("DEL k");
+        client.checked("k", HOURLY);
+        let mut waiters = line(&server, &mut client, 2);
+        for command in commands {
+            client.call(*command);
+        }
+        let before = client.snapshot("k");
+        for waiter in &mut waiters {
+            let answer = waiter.answer();
+            assert!(answer.starts_with(error), "{commands:?}: {answer}");
+        }
+        assert_eq!(client.snapshot("k"), before);
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+#[test]
+fn what_the_line_waits_for_counts_as_taken() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 2 3 3600 1");
+    assert_eq!(client.ints("CL.PEEK k 2 3 3600")[..3], [0, 3, 2]);
+    let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 2 3 3600 3 0");
+    wait_for_blocked(&mut client, 1);
+    let before = client.snapshot("k");
+    assert_eq!(client.ints("CL.PEEK k 2 3 3600")[..3], [1, 3, 0]);
+    assert_eq!(client.ints("CL.THROTTLE k 2 3 3600")[..3], [1, 3, 0]);
+    assert_eq!(client.ints("CL.THROTTLE k 2 3 3600 2 SATURATE")[5], 0);
+    assert_eq!(client.ints("CL.RESERVE k 2 3 3600 1 MAXWAIT 100")[0], 1);
+    let rows: Vec<Vec<i64>> = client.get("CL.MTHROTTLE 2 k other 2 3 3600 2 3 3600");
+    assert_eq!([&rows[0][..3], &rows[1][..3], &rows[2][..3]], [[1, 3, 0], [1, 3, 0], [0, 3, 3]]);
+    assert_eq!(client.snapshot("k"), before);
+    assert!(waiter.is_waiting());
+
+    // A booking is behind the line, and when it is given back the line stays where it was.
+    let booked = client.ints("CL.RESERVE k 2 3 3600");
+    assert!(booked[0] == 0 && (2399..=2400).contains(&booked[3]), "{booked:?}");
+    client.call("CL.REFUND k 2 3 3600");
+    assert_eq!(client.expiry_ms("k"), (client.tat("k").unwrap() + 999_999) / 1_000_000);
+    assert!(waiter.is_waiting());
+    client.call("CL.REFUND k 2 3 3600");
+    assert_eq!(waiter.answer(), "0 3 0 -1 3600");
+    assert_eq!(client.ints("CL.PEEK k 2 3 3600")[..3], [1, 3, 0]);
+}
+
+#[test]
+fn a_line_is_not_starved_by_plain_calls() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 50 1 MS");
+    let mut waiters: Vec<Waiter> =
+        (0..5).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 50 1 0 MS")).collect();
+    let calls = ["CL.THROTTLE k 0 1 50 1 MS"; 32];
+    wait_until("all to be served", || {
+        client.pipeline(&calls);
+        waiters.retain_mut(|waiter| !waiter.is_waiting() || !waiter.answer().starts_with("0 1 "));
+        if waiters.is_empty() { Ok(()) } else { Err(format!("{} still wait", waiters.len())) }
+    });
+    wait_for_blocked(&mut client, 0);
+}
+
+#[test]
+fn in_transactions_and_scripts_it_does_not_block() {
+    let (_server, mut client) = full();
+    for command in ["MULTI", "CL.BTHROTTLE k 0 1 3600 1 0", "CL.BTHROTTLE fresh 0 1 3600 1 0", "EXEC"] {
+        if command == "EXEC" {
+            let Value::Array(replies) = client.call(command) else { panic!("no array") };
+            assert_eq!(replies[0], Value::Nil);
+            assert_eq!(crate::common::ints(&replies[1]).unwrap(), [0, 1, 0, -1, 3600]);
+        } else {
+            client.call(command);
+        }
+    }
+    let script = "return redis.call('CL.BTHROTTLE', KEYS[1], 0, 1, 3600, 1, 0)";
+    assert_eq!(client.call(&["EVAL", script, "1", "k"]), Value::Nil);
+    assert_eq!(client.ints(&["EVAL", script, "1", "other"]), [0, 1, 0, -1, 3600]);
+}
+
+#[test]
+fn null_on_both_protocols() {
+    let (server, mut client) = full();
+    for client in [&mut client, &mut server.connect_resp3()] {
+        assert_eq!(client.call(&format!("CL.BTHROTTLE k {HOURLY} 1 1")), Value::Nil);
+    }
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_sends_all_away() {
+    let (server, mut client) = full();
+    let mut waiters = line(&server, &mut client, 3);
+    client.call("REPLICAOF 127.0.0.1 1");
+    for waiter in &mut waiters {
+        let answer = waiter.answer();
+        assert!(answer.starts_with("UNBLOCKED "), "{answer}");
+    }
+    wait_for_blocked(&mut client, 0);
+    client.call("REPLICAOF NO ONE");
+    let mut waiters = line(&server, &mut client, 1);
+    refund(&mut client);
+    assert_next(&mut waiters, ADMITTED);
+}
+
+#[test]
+fn while_the_server_is_paused_nobody_is_served() {
+    requires!(BINARY.at_least(6, 2, 0), "no CLIENT PAUSE WRITE");
+    for mode in ["WRITE", "ALL"] {
+        let server = Options::new().append_only().start();
+        let mut stream = ReplicaStream::attach(&server);
+        let mut client = server.connect();
+        client.call("CL.THROTTLE k 0 1 100 1 MS");
+        let mut waiters: Vec<Waiter> =
+            (0..3).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 100 1 0 MS")).collect();
+        wait_until("all to have been heard", || {
+            if client.info("blocked_clients").parse::<usize>().unwrap() > 0 {
+                Ok(())
+            } else {
+                Err(String::new())
+            }
+        });
+        let paused = Instant::now();
+        client.call(&format!("CLIENT PAUSE 600 {mode}"));
+        if mode == "WRITE" {
+            wait_until("300 ms of pause", || {
+                client.call("PING");
+                if paused.elapsed() > Duration::from_millis(300) { Ok(()) } else { Err(String::new()) }
+            });
+            let before = client.info("master_repl_offset");
+            client.call("PING");
+            if paused.elapsed() < Duration::from_millis(500) {
+                assert_eq!(client.info("master_repl_offset"), before);
+            }
+        }
+        for waiter in &mut waiters {
+            assert!(waiter.answer().starts_with("0 1 0 -1 "));
+        }
+        // At 100 ms each, one or two may have had their turn before the pause, the third has not.
+        assert!(paused.elapsed() >= Duration::from_millis(100), "{mode}");
+        server.assert_alive("turns that come in a pause");
+        wait_for_blocked(&mut client, 0);
+        assert!(!stream.effects(&server).is_empty());
+    }
+}
+
+#[test]
+fn the_module_stays_while_somebody_waits() {
+    let (server, mut client) = full();
+    for _ in 0..2 {
+        let mut waiters = line(&server, &mut client, 2);
+        let error = client.error("MODULE UNLOAD redis-cell");
+        assert!(error.contains("blocked clients"), "{error}");
+        assert!(waiters[0].is_waiting());
+        refund(&mut client);
+        assert_next(&mut waiters, ADMITTED);
+        drop(waiters);
+        wait_for_blocked(&mut client, 0);
+        client.call("MODULE UNLOAD redis-cell");
+        server.assert_alive("unloading");
+        client.call("DEL no-such-key");
+        client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
+    }
+    let mut waiters = line(&server, &mut client, 1);
+    client.call("DEL k");
+    assert_next(&mut waiters, ADMITTED);
+}
+
+#[test]
+fn keys_of_several_databases_do_not_share_a_line() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut waiters = Vec::new();
+    for db in [0, 3, 9] {
+        client.call(&format!("SELECT {db}"));
+        client.checked("k", HOURLY);
+        waiters.push(Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k {HOURLY} 1 0")));
+        wait_for_blocked(&mut client, waiters.len());
+    }
+    client.call("SELECT 3");
+    client.call("DEL k");
+    assert!(waiters.remove(1).answer().starts_with(ADMITTED));
+    assert!(client.tat("k").is_some());
+    wait_for_blocked(&mut client, 2);
+    client.call("SELECT 9");
+    refund(&mut client);
+    assert!(waiters.remove(1).answer().starts_with(ADMITTED));
+    assert!(waiters[0].is_waiting());
+
+    // An event of all databases, told of in one of them.
+    let mut waiter = Waiter::ask_in(&server, 9, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
+    wait_for_blocked(&mut client, 2);
+    client.call("SELECT 0");
+    client.call("FLUSHALL");
+    for waiter in [&mut waiters[0], &mut waiter] {
+        assert!(waiter.answer().starts_with(ADMITTED));
+    }
+    for db in [0, 9] {
+        client.call(&format!("SELECT {db}"));
+        assert!(client.tat("k").is_some(), "admitted in another database than {db}");
+    }
+}
+
+#[test]
+fn nothing_is_written_until_somebody_is_admitted() {
+    let (server, mut client) = full();
+    client.call("CONFIG SET notify-keyspace-events KEA");
+    let mut stream = ReplicaStream::attach(&server);
+    let before = (client.snapshot("k"), client.info("rdb_changes_since_last_save"));
+    let mut waiters = line(&server, &mut client, 4);
+    client.call(&format!("CLIENT UNBLOCK {}", waiters[1].id));
+    client.call(&format!("CLIENT KILL ID {}", waiters[2].id));
+    wait_for_blocked(&mut client, 2);
+    assert_eq!(client.call(&format!("CL.BTHROTTLE k {HOURLY} 1 1")), Value::Nil);
+    assert_eq!(stream.effects(&server), []);
+    assert_eq!((client.snapshot("k"), client.info("rdb_changes_since_last_save")), before);
+
+    refund(&mut client);
+    assert!(waiters.remove(0).answer().starts_with(ADMITTED));
+    let mut expected = Effect::alone(0, vec![Effect { db: 0, command: "DEL k".to_owned() }]);
+    expected.extend(Effect::alone(0, Effect::of_call(&mut client, 0, "k")));
+    assert_eq!(stream.effects(&server), expected);
+    assert!(client.tat("k").unwrap() > wall_ns() + 3_500_000_000_000);
+}
+
+#[test]
+fn admitted_by_a_changed_key_of_another_database() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("SELECT 7");
+    client.checked("k", HOURLY);
+    let mut waiter = Waiter::ask_in(&server, 7, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
+    wait_for_blocked(&mut client, 1);
+    stream.effects(&server);
+    client.call("DEL k");
+    assert!(waiter.answer().starts_with(ADMITTED));
+    let mut expected = vec![Effect { db: 7, command: "DEL k".to_owned() }];
+    expected.extend(Effect::alone(7, Effect::of_call(&mut client, 7, "k")));
+    assert_eq!(stream.effects(&server), expected);
+}
+
+/// How many connections this process may open, less what the other tests need.
+fn crowd() -> usize {
+    let output = std::process::Command::new("sh").args(["-c", "ulimit -n"]).output().unwrap();
+    let files = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or(usize::MAX);
+    let crowd = files.saturating_sub(500).min(10_000);
+    if crowd < 10_000 {
+        report_skip(&format!("only {crowd} of 10,000 waiters: {files} open files are allowed"));
+    }
+    crowd
+}
+
+/// Asks for all, answers PING in between.
+fn gather(
+    server: &Server,
+    client: &mut Client,
+    command: impl Fn(usize) -> String,
+    count: usize,
+) -> Vec<Waiter> {
+    let mut slowest = Duration::ZERO;
+    let waiters: Vec<Waiter> = (0..count)
+        .map(|i| {
+            let mut waiter = Waiter::connect(server);
+            waiter.send(&command(i));
+            if i % 100 == 0 {
+                let asked = Instant::now();
+                client.call("PING");
+                slowest = slowest.max(asked.elapsed());
+            }
+            waiter
+        })
+        .collect();
+    wait_for_blocked(client, count);
+    assert!(slowest < Duration::from_secs(3), "a PING took {slowest:?}");
+    waiters
+}
+
+#[test]
+fn ten_thousand_at_once() {
+    let count = crowd();
+    let server = Options::new().set("maxclients", "12000").start();
+    let mut client = server.connect();
+    let memory = |client: &mut Client| client.info("used_memory").parse::<i64>().unwrap();
+
+    // The first round pays for what the server keeps: tables of clients and of file descriptors.
+    let mut before = 0;
+    for round in 0..2 {
+        if round == 1 {
+            before = memory(&mut client);
+        }
+        let one_key = format!("{} {count} 360000000", count - 1);
+        client.call(&format!("CL.THROTTLE k {one_key} {count}"));
+        let mut waiters = gather(&server, &mut client, |_| format!("CL.BTHROTTLE k {one_key} 1 0"), count);
+        waiters.truncate(count / 2); // half of them hang up
+        wait_for_blocked(&mut client, count / 2);
+        client.call("DEL k");
+        for waiter in &mut waiters {
+            assert!(waiter.answer().starts_with(&format!("0 {count} ")));
+        }
+        drop(waiters);
+        wait_for_blocked(&mut client, 0);
+        assert!(client.ints(&format!("CL.PEEK k {one_key}"))[2] >= i64::try_from(count - count / 2).unwrap());
+
+        client.call("FLUSHALL");
+        let fill: Vec<String> = (0..count).map(|i| format!("CL.THROTTLE k{i} {HOURLY}")).collect();
+        client.pipeline(&fill.iter().collect::<Vec<_>>());
+        let mut waiters = gather(&server, &mut client, |i| format!("CL.BTHROTTLE k{i} {HOURLY} 1 0"), count);
+        client.call("FLUSHALL");
+        for waiter in &mut waiters {
+            assert!(waiter.answer().starts_with(ADMITTED));
+        }
+        drop(waiters);
+        wait_for_blocked(&mut client, 0);
+        assert_eq!(client.int("DBSIZE"), i64::try_from(count).unwrap());
+        client.call("FLUSHALL");
+        wait_until("the connections to be closed", || match client.info("connected_clients").as_str() {
+            "1" => Ok(()),
+            seen => Err(seen.to_owned()),
+        });
+    }
+    let per_waiter = wait_until("the memory to be given back", || {
+        let more = memory(&mut client) - before;
+        if more < 4_000_000 { Ok(more) } else { Err(format!("{more} bytes more than before")) }
+    });
+    assert!(per_waiter < 4_000_000);
+    server.assert_alive("ten thousand waiters");
+}
+
+#[test]
+fn a_cluster_serves_its_waiters() {
+    let server = Options::new().set("cluster-enabled", "yes").start();
+    let mut client = server.connect();
+    crate::several::own_all_slots(&mut client);
+    client.checked("k", HOURLY);
+    let mut waiters = line(&server, &mut client, 2);
+    client.call("DEL k");
+    assert_next(&mut waiters, ADMITTED);
+    // Slots may leave while somebody waits. Some servers say so at once; else it turns out when its turn comes.
+    client.call("CL.THROTTLE j 0 1 700 1 MS");
+    let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE j 0 1 700 1 0 MS");
+    wait_for_blocked(&mut client, 2);
+    let slot = client.int("CLUSTER KEYSLOT j");
+    client.call(&format!("CLUSTER DELSLOTS {slot}"));
+    let answer = waiter.answer();
+    let errors = ["TRYAGAIN ", "CLUSTERDOWN ", "UNBLOCKED "];
+    assert!(errors.iter().any(|error| answer.starts_with(error)), "{answer}");
+    server.assert_alive("a slot that leaves");
+}
