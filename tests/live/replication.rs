@@ -230,3 +230,44 @@ fn the_version_tells_how_effects_are_framed() {
     // `Effect` derives the framing from the version; that needs the version to have been understood.
     assert!(BINARY.at_least(6, 0, 0), "server version {:?} from {:?}", BINARY.version, BINARY.version_text);
 }
+
+/// Valkey 9 moves slots by a stream of their own, to a node that is nobody's replica. Found on Valkey 9.1: the stream
+/// began to carry calls, which the other node decided anew, when the module took it for certain that nobody listened.
+#[test]
+fn a_slot_that_migrates_takes_its_limits_along() {
+    requires!(BINARY.name == "valkey" && BINARY.at_least(9, 0, 0), "no CLUSTER MIGRATESLOTS");
+    let node = || Options::new().set("cluster-enabled", "yes").start();
+    let (source, target) = (node(), node());
+    let (mut from, mut to) = (source.connect(), target.connect());
+    from.call("CLUSTER ADDSLOTSRANGE 0 16383");
+    from.call(&format!("CLUSTER MEET 127.0.0.1 {}", target.port()));
+    for client in [&mut from, &mut to] {
+        wait_until("the nodes to know each other", || match client.text("CLUSTER INFO") {
+            info if info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2") => Ok(()),
+            info => Err(info),
+        });
+    }
+    from.checked("early", "9 10 3600 2");
+    for i in 0..30 {
+        from.call(&format!("SET filler{i} value"));
+    }
+    from.call("CONFIG SET rdb-key-save-delay 200000"); // slots are on their way for six seconds
+    from.call(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 16383 NODE {}", to.text("CLUSTER MYID")));
+    let uptime = |client: &mut Client| client.info("uptime_in_seconds").parse::<u64>().unwrap();
+    let begun = uptime(&mut from);
+    wait_until("the snapshot to be well under way", || match uptime(&mut from) - begun {
+        seconds if seconds >= 3 => Ok(()),
+        seconds => Err(format!("{seconds} s")),
+    });
+    let states = ["early", "late", "latest"].map(|key| {
+        from.checked(key, "9 10 3600 3");
+        (key, from.tat(key), from.expiry_ms(key))
+    });
+    let migrations = format!("{:?}", from.call("CLUSTER GETSLOTMIGRATIONS"));
+    assert!(migrations.contains("snapshotting"), "too late to tell anything: {migrations}");
+    wait_until("the slots to arrive", || match from.ask("GET early") {
+        Err(error) if error.starts_with("MOVED ") => Ok(()),
+        seen => Err(format!("{seen:?}, {:?}", from.call("CLUSTER GETSLOTMIGRATIONS"))),
+    });
+    assert_eq!(["early", "late", "latest"].map(|key| (key, to.tat(key), to.expiry_ms(key))), states);
+}
