@@ -79,7 +79,7 @@ fn a_rewritten_append_only_file_brings_back_the_same_instants() {
         use_limits(&mut client);
         client.call("BGREWRITEAOF");
         wait_until("the rewrite", || {
-            let state = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"].map(|field| client.info(field));
+            let state = ["aof_rewrite_scheduled", "aof_rewrite_in_progress"].map(|field| client.info(field));
             if state == ["0", "0"] { Ok(()) } else { Err(format!("{state:?}")) }
         });
         client.checked("once", "9 10 3600 1"); // after the rewrite

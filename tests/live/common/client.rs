@@ -69,9 +69,9 @@ impl Client {
     pub fn connect(port: u16, query: &str) -> Result<Self, String> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{port}/{query}")).unwrap();
         let connection =
-            client.get_connection_with_timeout(Duration::from_secs(5)).map_err(|e| e.to_string())?;
+            client.get_connection_with_timeout(Duration::from_secs(30)).map_err(|e| e.to_string())?;
         // A server that hangs fails the test instead of hanging it.
-        connection.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Ok(Self { connection })
     }
 

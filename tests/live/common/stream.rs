@@ -26,7 +26,7 @@ impl ReplicaStream {
     /// Asks for a full synchronisation, skips the snapshot, and stands where the stream begins.
     pub fn attach(server: &Server) -> Self {
         let socket = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut stream = Self { socket, unread: Vec::new(), db: 0 };
         stream.socket.write_all(b"PSYNC ? -1\r\n").unwrap();
         let answer = stream.line();
