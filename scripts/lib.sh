@@ -3,6 +3,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# A program that ends orderly on Ctrl-C, as `docker start` does, would otherwise not end the script that started it.
+trap 'exit 130' INT
+
 # Whatever the caller's environment says, everything built or fetched lands in this folder.
 export CARGO_TARGET_DIR=$PWD/target
 
@@ -92,13 +95,11 @@ record() {
 # suite NAME COMMAND...: runs a test program and records what its `test result:` lines count.
 # One that fails without having counted a failure (a crash, a build that broke) counts as one.
 suite() {
-    local name=$1 start=$SECONDS log code=0 passed failed
+    local name=$1 start=$SECONDS log=$RESULTS.log code=0 passed failed
     shift
     say "$name"
-    log=$(mktemp -p target)
     "$@" 2>&1 | tee "$log" || code=$?
     read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
-    rm "$log"
     if ((code != 0 && failed == 0)); then failed=1; fi
     record "$name" "$passed" "$failed" $((SECONDS - start))
 }

@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 mkdir -p target
 RESULTS=$(mktemp -p target)
 export RESULTS
-trap 'rm -f "$RESULTS"' EXIT
+trap 'rm -f "$RESULTS" "$RESULTS.log"' EXIT
 
 # live_suite NAME SERVER FOLDER COMMAND...: the live suite against a server of this machine and the modules in FOLDER.
 live_suite() {
