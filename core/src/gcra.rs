@@ -165,15 +165,18 @@ pub fn throttle(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
-    let debt = debt_at(now, state);
-    let need = debt.checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
-    if let Some(wait) = need.checked_sub(limit.tolerance).filter(|&wait| wait > Span::ZERO) {
-        let retry = if quantity > limit.capacity { Retry::Never } else { Retry::After(wait) };
-        return Ok(Decision::keep(limit.refused(debt, retry)));
+    let (debt, cost) = (debt_at(now, state), limit.cost(quantity)?);
+    // The most that may be owed before this call; a cost above the tolerance is a quantity above the limit.
+    let Some(most) = limit.tolerance.checked_sub(cost) else {
+        return Ok(Decision::keep(limit.refused(debt, Retry::Never)));
+    };
+    if debt > most {
+        return Ok(Decision::keep(limit.refused(debt, Retry::After(debt.saturating_sub(most)))));
     }
     if quantity == 0 {
         return Ok(Decision::keep(limit.admitted(debt)));
     }
+    let need = debt.checked_add(cost).ok_or(Error::BeyondTime)?;
     Ok(Decision::store(limit.admitted(need), tat_at(now, need)?))
 }
 
@@ -297,20 +300,16 @@ pub fn reserve(
     quantity: i64,
     booking: Booking,
 ) -> Result<Decision<Tat>, Error> {
-    let debt = debt_at(now, state);
-    let need = debt.checked_add(limit.cost(quantity)?).ok_or(Error::BeyondTime)?;
+    let (debt, cost) = (debt_at(now, state), limit.cost(quantity)?);
     if quantity > limit.capacity && !booking.prepay {
         return Ok(Decision::keep(limit.refused(debt, Retry::Never)));
     }
-    let awaited = if booking.prepay {
-        debt.checked_add(limit.cost(quantity.min(1))?).ok_or(Error::BeyondTime)?
-    } else {
-        need
-    };
-    let wait = awaited.saturating_sub(limit.tolerance);
+    let awaited = if booking.prepay { limit.cost(quantity.min(1))? } else { cost };
+    let wait = debt.saturating_sub(limit.tolerance.saturating_sub(awaited));
     if booking.max_wait.is_some_and(|max_wait| wait > max_wait) {
         return Ok(Decision::keep(limit.refused(debt, Retry::After(wait))));
     }
+    let need = debt.checked_add(cost).ok_or(Error::BeyondTime)?;
     let answer = Answer { retry_after: Retry::After(wait), ..limit.admitted(need) };
     Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat_at(now, need)?) })
 }

@@ -287,7 +287,11 @@ fn a_line_is_not_starved_by_plain_calls() {
     let calls = ["CL.THROTTLE k 0 1 50 1 MS"; 32];
     wait_until("all to be served", || {
         client.pipeline(&calls);
-        waiters.retain_mut(|waiter| !waiter.is_waiting() || !waiter.answer().starts_with("0 1 "));
+        waiters.retain_mut(|waiter| {
+            let still = waiter.is_waiting();
+            assert!(still || waiter.answer().starts_with("0 1 "));
+            still
+        });
         if waiters.is_empty() { Ok(()) } else { Err(format!("{} still wait", waiters.len())) }
     });
     wait_for_blocked(&mut client, 0);
