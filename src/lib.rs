@@ -5,42 +5,63 @@
 //! and the decision is written, propagated and answered (`store`, `ffi`).
 
 mod commands;
+mod config;
 #[cfg(feature = "faults")]
 mod faults;
 mod ffi;
+mod info;
+mod outcome;
 mod store;
+mod top;
 mod waiting;
 
-use redis_module::alloc::RedisAlloc;
+use config::Settings;
+use ffi::{Row, row};
 
-/// Rust's memory is the server's, so that `used_memory` and `maxmemory` count it.
 #[global_allocator]
-static ALLOCATOR: RedisAlloc = RedisAlloc;
+static ALLOCATOR: ffi::ServerMemory = ffi::ServerMemory;
 
-/// Registers the commands.
+/// The table of commands.
+static COMMANDS: [Row; 16] = [
+    row::<commands::Throttle>(),
+    row::<commands::Peek>(),
+    row::<commands::Refund>(),
+    row::<commands::Charge>(),
+    row::<commands::Reserve>(),
+    row::<commands::Bthrottle>(),
+    row::<commands::Mthrottle>(),
+    row::<commands::Funnel>(),
+    row::<commands::Bucket>(),
+    row::<commands::Fixed>(),
+    row::<commands::Window>(),
+    row::<commands::Log>(),
+    row::<commands::Acquire>(),
+    row::<commands::Renew>(),
+    row::<commands::Release>(),
+    row::<commands::MostRefused>(),
+];
+
+/// Registers the commands, and what else the server may ask for.
 fn load(server: &ffi::Loading) -> Result<(), String> {
-    if server.arguments() > 0 {
-        return Err(String::from("the module takes no arguments"));
+    let settings = Settings::parse(server.arguments())?;
+    for command in &COMMANDS {
+        command.spec.tally.reset();
+        server.register(command)?;
     }
-    server.register::<commands::Throttle>()?;
-    server.register::<commands::Peek>()?;
-    server.register::<commands::Refund>()?;
-    server.register::<commands::Charge>()?;
-    server.register::<commands::Reserve>()?;
-    server.register::<commands::Bthrottle>()?;
-    server.register::<commands::Mthrottle>()?;
-    server.register::<commands::Funnel>()?;
-    server.register::<commands::Bucket>()?;
-    server.register::<commands::Fixed>()?;
-    server.register::<commands::Window>()?;
-    server.register::<commands::Log>()?;
-    server.register::<commands::Acquire>()?;
-    server.register::<commands::Renew>()?;
-    server.register::<commands::Release>()?;
+    server.register_info();
+    server.configure(settings)?;
+    server.announce();
     Ok(())
+}
+
+/// Fills the module's section of INFO.
+fn info(section: &ffi::Section) {
+    info::fill(section, COMMANDS.iter().map(|command| &command.spec));
 }
 
 /// Forgets what the server ends when it unloads the module.
 fn unload() {
     waiting::unload();
+    store::unload();
+    config::set_top_size(0);
 }

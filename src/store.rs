@@ -2,11 +2,20 @@
 
 use redis_cell_core::{Answer, Change, Decision, Error, Instant, gcra, lease, log};
 
+#[cfg(feature = "faults")]
+use crate::faults::{self, Fault};
 use crate::ffi::{self, Access, Arg, Call, Key, Kind, Scores};
 use crate::waiting;
 
 pub mod bucket;
 pub mod window;
+
+/// Forgets what the server ends when it unloads the module.
+pub fn unload() {
+    for word in bucket::FIELDS.iter().chain(&window::FIELDS).chain([&&ffi::PXAT]) {
+        word.forget();
+    }
+}
 
 /// A state that can be kept under a key.
 pub trait State: Sized {
@@ -44,6 +53,10 @@ pub fn update<S: State, W: Save>(
 /// Writes what was decided.
 pub fn carry_out<S: Save>(change: Change<S>, key: Key) {
     match change {
+        #[cfg(feature = "faults")]
+        Change::Keep if faults::is(Fault::WriteOnRefusal) => faults::write(key),
+        #[cfg(feature = "faults")]
+        Change::Store(_) if faults::loses() => {}
         Change::Keep => {}
         Change::Store(state) => state.save(key),
         Change::Delete => key.delete(),
@@ -119,6 +132,10 @@ pub fn edit<E: Edit, T>(
     let key = Key::open(*call, key, Access::Write);
     let (answer, change) = decide(&Scores::load(&key, now)?, now)?;
     match change {
+        #[cfg(feature = "faults")]
+        Change::Keep if faults::is(Fault::WriteOnRefusal) => faults::write(key),
+        #[cfg(feature = "faults")]
+        Change::Store(_) if faults::loses() => {}
         Change::Keep => {}
         Change::Store(edit) => edit.apply(key)?,
         Change::Delete => key.delete(),
@@ -126,72 +143,60 @@ pub fn edit<E: Edit, T>(
     Ok(answer)
 }
 
-/// How often names are sought for the entries of one call.
-const TRIES: u32 = 1_000;
+/// How many names are sought in vain for the entries of one call.
+const MISSES: u64 = 1_000;
 
 /// The log: a member per unit, `<score>-<k>`, k counting those with one score.
 impl Edit for log::Entries {
     fn apply(&self, key: Key) -> Result<(), Error> {
-        let (call, name) = key.close();
-        let score = self.at.as_micros().to_string();
-        let (mut k, mut missing) = (self.there, self.count);
+        let mut digits = itoa::Buffer::new();
+        let score = digits.format(self.at.as_micros()).as_bytes();
+        let mut members = Vec::new();
         // A name is taken when entries with this score were removed by hand; the next ones are not. Who has written
         // names by hand as well gets an error in the end, not a server that hangs.
-        for _ in 0..TRIES {
-            if missing == 0 {
+        let end = self.there.saturating_add(self.count).saturating_add(MISSES);
+        for k in self.there..end {
+            if self.count == u64::try_from(members.len()).unwrap_or(u64::MAX) {
                 break;
             }
-            let end = k.saturating_add(missing);
-            let members: Vec<String> = (k..end).map(|k| format!("{score}-{k}")).collect();
-            let mut words: Vec<&[u8]> = vec![b"NX"];
-            words.extend(members.iter().flat_map(|member| [score.as_bytes(), member.as_bytes()]));
-            let added = call.effect(c"ZADD", name, &words)?;
-            missing = missing.saturating_sub(u64::try_from(added).unwrap_or_default());
-            k = end;
+            let member = [score, b"-", itoa::Buffer::new().format(k).as_bytes()].concat();
+            if key.add(&member, self.at) {
+                members.push(member);
+            }
         }
-        if missing > 0 {
-            return Err(Error::Server { command: "ZADD" });
+        if members.is_empty() {
+            return Err(Error::Server { command: "ZADD" }); // nothing was changed, so nothing is told
         }
-        prune(&call, name, self.pruned)?;
-        expire(&call, name, self.until)
+        let mut words: Vec<&[u8]> = vec![b"NX"];
+        words.extend(members.iter().flat_map(|member| [score, member]));
+        key.finish(c"ZADD", &words, self.pruned, self.until)?;
+        let all = self.count == u64::try_from(members.len()).unwrap_or(u64::MAX);
+        if all { Ok(()) } else { Err(Error::Server { command: "ZADD" }) }
     }
 }
 
 /// The leases: a member per holder, by its own name, with the end of its lease as score.
 pub struct Holder<'a, C> {
+    /// The call, whose `id` is the holder's name.
+    pub call: &'a Call<'a>,
     /// The holder's name.
-    pub id: &'a [u8],
+    pub id: Arg<'a>,
     /// What becomes of its lease.
     pub change: C,
 }
 
 impl Edit for Holder<'_, lease::Held> {
     fn apply(&self, key: Key) -> Result<(), Error> {
-        let (call, name) = key.close();
         let mut digits = itoa::Buffer::new();
         let end = digits.format(self.change.end.as_micros()).as_bytes();
-        call.effect(c"ZADD", name, &[end, self.id])?;
-        prune(&call, name, self.change.pruned)?;
-        expire(&call, name, self.change.until)
+        key.put(self.id, self.change.end);
+        key.finish(c"ZADD", &[end, self.call.bytes(self.id)], self.change.pruned, self.change.until)
     }
 }
 
 impl Edit for Holder<'_, lease::Freed> {
     fn apply(&self, key: Key) -> Result<(), Error> {
-        let (call, name) = key.close();
-        call.effect(c"ZREM", name, &[self.id])?;
-        expire(&call, name, self.change.until)
+        key.remove(self.id);
+        key.finish(c"ZREM", &[self.call.bytes(self.id)], 0, self.change.until)
     }
-}
-
-/// Removes the `count` earliest entries.
-fn prune(call: &Call, key: Arg, count: u64) -> Result<(), Error> {
-    let Some(last) = count.checked_sub(1) else { return Ok(()) };
-    call.effect(c"ZREMRANGEBYRANK", key, &[b"0", itoa::Buffer::new().format(last).as_bytes()]).map(drop)
-}
-
-/// Lets the key live until `until`.
-fn expire(call: &Call, key: Arg, until: Instant) -> Result<(), Error> {
-    let millis = until.as_millis_ceil();
-    call.effect(c"PEXPIREAT", key, &[itoa::Buffer::new().format(millis).as_bytes()]).map(drop)
 }

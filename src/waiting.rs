@@ -15,7 +15,9 @@ use redis_cell_core::gcra::{Limit, Tat};
 use redis_cell_core::line::{Joined, Line, Ticket, Turn};
 use redis_cell_core::{Decision, Error, Instant, Span, Unit};
 
-use crate::ffi::{self, Access, Arg, Blocked, Call, Key, Outcome, Timer};
+use crate::commands::Bthrottle;
+use crate::ffi::{self, Access, Arg, Blocked, Call, End, Key, Timer};
+use crate::outcome::Outcome;
 use crate::store::{self, State};
 
 /// How long a line that may not move (the server is paused) waits before it looks again.
@@ -71,6 +73,12 @@ fn try_queues() -> Option<MutexGuard<'static, Queues>> {
     }
 }
 
+/// How many callers wait.
+pub fn clients() -> usize {
+    // While the lock is held, nobody can ask but a crash report, which must not wait.
+    try_queues().map_or(0, |queues| queues.by_client.len())
+}
+
 /// Decides a call that does not wait, but may find a line before it: what the line waits for counts as taken.
 ///
 /// # Errors
@@ -108,7 +116,7 @@ pub fn seen(call: &Call, key: Arg, state: Option<Tat>, now: Instant) -> Result<O
 
 /// Decides a call that is ready to wait for `patience` (`None`: for ever).
 ///
-/// `Ok(None)` when the client waits, and will be answered later.
+/// [`Outcome::Waiting`] when the client waits, and will be answered later.
 ///
 /// # Errors
 /// Those of the limiter.
@@ -117,13 +125,13 @@ pub fn join(
     key: Arg,
     (limit, quantity, unit): (&Limit, i64, Unit),
     patience: Option<Span>,
-) -> Result<Option<Outcome>, Error> {
+) -> Result<Outcome, Error> {
     let now = ffi::now();
     let mut queues = queues();
     let open = Key::open(*call, key, Access::Write);
     let state = Tat::load(&open, now)?;
     let id = queues.queue(call.db(), call.bytes(key));
-    let Some(queue) = queues.by_id.get_mut(&id) else { return Ok(Some(Outcome::Null)) };
+    let Some(queue) = queues.by_id.get_mut(&id) else { return Ok(Outcome::Null) };
 
     let joined = queue.line.join(state, limit, now, quantity, patience);
     let ticket = match joined {
@@ -132,11 +140,11 @@ pub fn join(
             queues.drop_if_empty(call, id);
             // The server's events about our own write find the queues locked, and leave them alone.
             store::carry_out(decision.change, open);
-            return Ok(Some(Outcome::Answer(decision.answer, unit)));
+            return Ok(Outcome::Verdict(decision.answer, unit));
         }
         Ok(Joined::TooLate) => {
             queues.drop_if_empty(call, id);
-            return Ok(Some(Outcome::Null));
+            return Ok(Outcome::Null);
         }
         Err(error) => {
             queues.drop_if_empty(call, id);
@@ -147,10 +155,10 @@ pub fn join(
     if !WATCHING.swap(true, Relaxed) {
         call.watch();
     }
-    let Some(blocked) = call.block() else {
+    let Some(blocked) = call.block::<Bthrottle>() else {
         queue.line.leave(ticket);
         queues.drop_if_empty(call, id);
-        return Ok(Some(Outcome::Null));
+        return Ok(Outcome::Null);
     };
     let deadline = patience.and_then(|patience| now.checked_add(patience));
     queue.clients.insert(ticket, Client { blocked, unit, deadline });
@@ -160,7 +168,7 @@ pub fn join(
         queue.set_timer(call, id, now, state);
     }
     queues.by_client.insert(blocked, (id, ticket));
-    Ok(None)
+    Ok(Outcome::Waiting)
 }
 
 /// Has a client that is gone, or has been told already, leave its line.
@@ -225,9 +233,11 @@ pub fn ticked(call: &Call) {
     }
 }
 
-/// Forgets that the server's events were subscribed to: it ends all subscriptions of a module that it unloads.
+/// Forgets that the server's events were subscribed to: it ends all subscriptions of a module that it unloads. Nobody
+/// waits then, but the tables that were once full hold memory, which would stay behind.
 pub fn unload() {
     WATCHING.store(false, Relaxed);
+    *queues() = Queues::default();
 }
 
 impl Queues {
@@ -282,10 +292,10 @@ impl Queue {
         }
         let here = call.is_here(key);
         let now = ffi::now();
-        let mut end = |queue: &mut Self, ticket, outcome: &dyn Fn(Unit) -> Outcome| {
+        let mut end = |queue: &mut Self, ticket, told: &dyn Fn(Unit) -> End| {
             if let Some(client) = queue.forget(ticket) {
                 forget(client.blocked);
-                call.unblock(client.blocked, Some(outcome(client.unit)));
+                call.unblock(client.blocked, Some(told(client.unit)));
             }
         };
         let state = loop {
@@ -295,18 +305,18 @@ impl Queue {
                 Ok((state, Turn::Nobodys)) => break state,
                 Ok((_, Turn::Admitted(ticket, decision))) => {
                     store::carry_out(decision.change, open);
-                    end(self, ticket, &|unit| Outcome::Answer(decision.answer, unit));
+                    end(self, ticket, &|unit| Ok(Outcome::Verdict(decision.answer, unit)));
                 }
-                Ok((_, Turn::Failed(ticket, error))) => end(self, ticket, &|_| Outcome::Error(error)),
+                Ok((_, Turn::Failed(ticket, error))) => end(self, ticket, &|_| Err(error)),
                 Err(reason) => {
                     let Some(ticket) = self.line.dismiss() else { break None };
-                    end(self, ticket, &|_| reason.map_or(Outcome::Moved, Outcome::Error));
+                    end(self, ticket, &|_| Err(reason.unwrap_or(Error::Moved)));
                 }
             }
         };
         // After the turns: who was in time is not told that it was not because the timer was late.
         while let Some(&(_, ticket)) = self.deadlines.first().filter(|&&(deadline, _)| deadline <= now) {
-            end(self, ticket, &|_| Outcome::Null);
+            end(self, ticket, &|_| Ok(Outcome::Null));
         }
         self.set_timer(call, id, now, state);
     }

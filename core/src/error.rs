@@ -31,6 +31,10 @@ pub enum Error {
         /// What the key should hold.
         expected: &'static str,
     },
+    /// The key has moved to another node of the cluster while the caller waited.
+    Moved,
+    /// Refusals are not recorded.
+    TopOff,
     /// The server has no such command of its own, because its configuration renames or disables it.
     Server {
         /// The command's name.
@@ -53,6 +57,8 @@ impl fmt::Display for Error {
             Self::WrongType => {
                 f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
             }
+            Self::Moved => f.write_str("TRYAGAIN The key has moved to another node while waiting"),
+            Self::TopOff => f.write_str("ERR refusals are not recorded: the setting top-size is 0"),
             Self::Server { command } => write!(f, "ERR this limiter needs the server's {command}, which fails"),
             Self::Foreign { expected } => {
                 write!(f, "ERR the key does not hold this limiter's state: expected {expected}")

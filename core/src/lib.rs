@@ -8,7 +8,8 @@
 //! (stored state, limit, now, what is asked) -> Result<Decision<state>, Error>
 //! ```
 //!
-//! [`line`] is the one thing that lasts: the queue of callers who wait for their turn. It is as pure, but it allocates.
+//! Two things last: [`line`], the queue of callers who wait for their turn, and [`top`], who is refused most. They are as
+//! pure, but they keep what they are told, in memory of their own.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod rate;
 pub mod several;
 mod time;
 pub mod timeline;
+pub mod top;
 pub mod window;
 
 pub use args::{Keyword, QUANTITY, Range, Tail, parse_integer, parse_timeout};

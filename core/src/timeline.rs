@@ -85,15 +85,19 @@ pub const FOREIGN: Error = Error::Foreign { expected: EXPECTED };
 
 /// Makes sure that a sorted set is one of these limiters' own, by its earliest and its latest entry.
 ///
-/// Each must lie within ten years of `now` or of the key's `expiry`.
+/// Each must lie within ten years of `now` or of the key's `expiry`, which is asked for only when it matters.
 ///
 /// Cost: that of two entries.
 ///
 /// # Errors
 /// [`Error::Foreign`] when it is not.
-pub fn check<T: Timeline + ?Sized>(state: &T, now: Instant, expiry: Option<Instant>) -> Result<(), Error> {
+pub fn check<T: Timeline + ?Sized>(
+    state: &T,
+    now: Instant,
+    expiry: impl Fn() -> Option<Instant>,
+) -> Result<(), Error> {
     let near = |entry: Instant, other: Instant| entry.since(other) <= STRAY && other.since(entry) <= STRAY;
-    let plausible = |entry: Instant| near(entry, now) || expiry.is_some_and(|expiry| near(entry, expiry));
+    let plausible = |entry: Instant| near(entry, now) || expiry().is_some_and(|expiry| near(entry, expiry));
     let ends = [state.at(0)?, state.latest()?];
     if ends.into_iter().flatten().all(plausible) { Ok(()) } else { Err(FOREIGN) }
 }

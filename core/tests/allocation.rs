@@ -15,6 +15,7 @@ use std::hint::black_box;
 
 use common::{DAY, S, at};
 use redis_cell_core::gcra::{Booking, Limit, charge, decode, peek, refund, reserve, saturate, throttle};
+use redis_cell_core::top::Top;
 use redis_cell_core::{Keyword, Tail, Unit, bucket, parse_integer, window};
 
 thread_local! {
@@ -157,5 +158,21 @@ fn answers() {
             let answer = saturate(state, &limit, at(0), 1).unwrap().answer;
             assert_eq!(allocations(|| black_box(answer).reply(unit)), 0);
         }
+    }
+}
+
+#[test]
+fn the_most_refused_keys() {
+    for size in [0, 1, 2, 7, 128, 1_000] {
+        let mut top = Top::new(size);
+        // Keys that never repeat, so that rows change hands at every call, and one that does.
+        let count = allocations(|| {
+            for key in 0..100_000_u64 {
+                top.note(0, &key.to_le_bytes(), at(0));
+                top.note(0, b"hammered", at(0));
+            }
+        });
+        assert_eq!(count, 0, "{size} rows");
+        assert_eq!(allocations(|| top.reset()), 0);
     }
 }

@@ -1,10 +1,12 @@
-//! `CL.ACQUIRE key limit lease id [S|MS|US]`
+//! `CL.ACQUIRE`
 
 use redis_cell_core::lease::{self, Lease, Limit, Places};
 use redis_cell_core::{Error, Tail};
 
-use super::{Command, Flag, Keys, Spec};
+use super::spec::{Argument, FIVE, ID, KEY, Kind, LEASE, TIME, UNIT};
+use super::{Command, Flag, Keys, Spec, Use, tally};
 use crate::ffi::Call;
+use crate::outcome::Outcome;
 use crate::store::{self, Holder};
 
 /// Gets one of a limited number of places, or renews the one held.
@@ -13,15 +15,25 @@ pub struct Acquire;
 impl Command for Acquire {
     const SPEC: Spec = Spec {
         name: c"cl.acquire",
-        summary: c"Gets one of a limited number of places for a time, or renews the one held.",
-        complexity: c"O(log N + M) where N is the number of holders and M the expired leases removed.",
+        summary: "Gets one of a limited number of places for a time, or renews the one held.",
+        reply: FIVE,
+        complexity: c"O(log N) where N is the number of holders, plus O(log N) for each ended lease removed.",
         since: c"1.0.0",
-        least_words: 5,
+        arguments: &[
+            KEY,
+            Argument::new(c"limit", Kind::Integer, c"How many may hold a place at once, 1 or more."),
+            LEASE,
+            ID,
+            UNIT,
+        ],
         flags: &[Flag::Write, Flag::DenyOom],
         keys: Keys::First,
+        uses: Use::Take,
+        tips: TIME,
+        tally: tally!(),
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
+    fn run(call: &Call) -> Result<Outcome, Error> {
         let [key, limit, lease, id] = call.positional()?;
         let unit = Tail::parse_unit(call.rest(5))?;
         let limit = Limit::parse(call.bytes(limit))?;
@@ -29,9 +41,8 @@ impl Command for Acquire {
         let answer = store::edit(call, key, |ends, now| {
             let places = Places { ends, own: ends.of(id)? };
             let decision = lease::acquire(&places, &limit, now, &lease)?;
-            Ok((decision.answer, decision.change.map(|change| Holder { id: call.bytes(id), change })))
+            Ok((decision.answer, decision.change.map(|change| Holder { call, id, change })))
         })?;
-        call.reply(&answer.reply(unit));
-        Ok(())
+        Ok(Outcome::Verdict(answer, unit))
     }
 }

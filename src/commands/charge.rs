@@ -1,9 +1,11 @@
-//! `CL.CHARGE key max_burst count period [quantity] [S|MS|US]`
+//! `CL.CHARGE`
 
 use redis_cell_core::{Error, gcra};
 
-use super::{Command, Flag, Keys, Spec, gcra_args};
+use super::spec::{COUNT, FIVE, KEY, MAX_BURST, PERIOD, QUANTITY, TIME, UNIT};
+use super::{Command, Flag, Keys, Spec, Use, gcra_args, tally};
 use crate::ffi::Call;
+use crate::outcome::Outcome;
 use crate::store;
 
 /// Takes a quantity from a GCRA limiter regardless, into debt if need be.
@@ -12,18 +14,21 @@ pub struct Charge;
 impl Command for Charge {
     const SPEC: Spec = Spec {
         name: c"cl.charge",
-        summary: c"Takes a quantity from a GCRA limiter regardless, into debt if need be.",
+        summary: "Takes a quantity from a GCRA limiter regardless, into debt if need be.",
+        reply: FIVE,
         complexity: c"O(1)",
         since: c"1.0.0",
-        least_words: 5,
+        arguments: &[KEY, MAX_BURST, COUNT, PERIOD, QUANTITY, UNIT],
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
         keys: Keys::First,
+        uses: Use::Take,
+        tips: TIME,
+        tally: tally!(),
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
+    fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
         let answer = store::update(call, key, |tat, now| gcra::charge(tat, &limit, now, tail.quantity))?;
-        call.reply(&answer.reply(tail.unit));
-        Ok(())
+        Ok(Outcome::State(answer, tail.unit))
     }
 }

@@ -13,15 +13,16 @@ mod refund;
 mod release;
 mod renew;
 mod reserve;
+mod spec;
 mod throttle;
+mod top;
 mod window;
 
-use core::ffi::CStr;
-use core::ops::Range;
-
-use redis_cell_core::{Error, Keyword, Tail, gcra, parse_integer};
+use redis_cell_core::{Error, Keyword, Tail, gcra};
 
 use crate::ffi::{Arg, Call};
+use crate::info::tally;
+use crate::outcome::Outcome;
 
 pub use acquire::Acquire;
 pub use bthrottle::Bthrottle;
@@ -36,7 +37,9 @@ pub use refund::Refund;
 pub use release::Release;
 pub use renew::Renew;
 pub use reserve::Reserve;
+pub use spec::{Argument, Flag, Keys, Kind, Spec, Use};
 pub use throttle::Throttle;
+pub use top::MostRefused;
 pub use window::Window;
 
 /// A command of the server.
@@ -44,76 +47,11 @@ pub trait Command {
     /// How the server sees it.
     const SPEC: Spec;
 
-    /// Decides a call and answers it.
+    /// Decides a call; what is to be answered comes back.
     ///
     /// # Errors
     /// What the caller is told instead of an answer. Nothing has been written then.
-    fn run(call: &Call) -> Result<(), Error>;
-}
-
-/// How the server sees a command.
-#[derive(Clone, Copy, Debug)]
-pub struct Spec {
-    /// Its name, in lower case.
-    pub name: &'static CStr,
-    /// What it does, in a sentence.
-    pub summary: &'static CStr,
-    /// What it costs.
-    pub complexity: &'static CStr,
-    /// The version of the module that brought it.
-    pub since: &'static CStr,
-    /// How many words a call has at the least, the name included. What may follow is up to the command.
-    pub least_words: usize,
-    /// What it does and when it may run.
-    pub flags: &'static [Flag],
-    /// Where its keys stand.
-    pub keys: Keys,
-}
-
-/// The server's words for what a command does and when it may run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flag {
-    /// It may write; not on replicas.
-    Write,
-    /// It never writes.
-    ReadOnly,
-    /// It may need memory: not when the server is out of it.
-    DenyOom,
-    /// It takes constant time.
-    Fast,
-    /// It may keep the client waiting.
-    Blocking,
-}
-
-impl Flag {
-    /// The word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::ReadOnly => "readonly",
-            Self::DenyOom => "deny-oom",
-            Self::Fast => "fast",
-            Self::Blocking => "blocking",
-        }
-    }
-}
-
-/// Where a command's keys stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// One, behind the command's name.
-    First,
-    /// As many as the word behind the command's name says, behind that word.
-    Counted,
-}
-
-impl Keys {
-    /// The positions of counted keys; none in a call that has fewer words than it counts.
-    pub fn counted(call: &Call) -> Range<usize> {
-        let count = call.positional::<1>().ok().and_then(|[count]| parse_integer(call.bytes(count)));
-        let end = count.and_then(|count| usize::try_from(count).ok()).and_then(|count| count.checked_add(2));
-        2..end.filter(|&end| end <= call.len()).unwrap_or(2)
-    }
+    fn run(call: &Call) -> Result<Outcome, Error>;
 }
 
 /// The arguments that all commands on GCRA's string share: `key max_burst count period [quantity] [options]`.

@@ -1,9 +1,11 @@
-//! `CL.MTHROTTLE numkeys key [key ...] max_burst count period [max_burst count period ...] [QUANTITY n] [S|MS|US]`
+//! `CL.MTHROTTLE`
 
-use redis_cell_core::{Answer, Error, Keyword, Range, Tail, gcra, several};
+use redis_cell_core::{Error, Keyword, Range, Tail, gcra};
 
-use super::{Command, Flag, Keys, Spec};
+use super::spec::{Argument, COUNT, KEY, Kind, MAX_BURST, PERIOD, TIME, UNIT};
+use super::{Command, Flag, Keys, Spec, Use, tally};
 use crate::ffi::{self, Access, Arg, Call, Key};
+use crate::outcome::Outcome;
 use crate::store::{self, State};
 use crate::waiting;
 
@@ -13,15 +15,36 @@ pub struct Mthrottle;
 impl Command for Mthrottle {
     const SPEC: Spec = Spec {
         name: c"cl.mthrottle",
-        summary: c"Takes a quantity from several GCRA limiters, from all or from none.",
+        summary: "Takes a quantity from several GCRA limiters, from all or from none.",
+        reply: "Replies arrays of five integers: the combined answer, then each key's.",
         complexity: c"O(N log N) where N is the number of keys.",
         since: c"1.0.0",
-        least_words: 6,
+        arguments: &[
+            Argument::new(
+                c"numkeys",
+                Kind::Integer,
+                c"How many keys follow, and as many limits behind them.",
+            ),
+            KEY.multiple(),
+            Argument::new(
+                c"limit",
+                Kind::Block(&[MAX_BURST, COUNT, PERIOD]),
+                c"The limit of each key, in order.",
+            )
+            .multiple(),
+            Argument::new(c"n", Kind::Integer, c"Units to take from each, 0 or more; 1 when left out.")
+                .behind(c"QUANTITY")
+                .optional(),
+            UNIT,
+        ],
         flags: &[Flag::Write, Flag::DenyOom],
         keys: Keys::Counted,
+        uses: Use::Take,
+        tips: TIME,
+        tally: tally!(),
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
+    fn run(call: &Call) -> Result<Outcome, Error> {
         let (limiters, tail) = arguments(call)?;
         let now = ffi::now();
 
@@ -47,10 +70,7 @@ impl Command for Mthrottle {
                 gcra::peek(seen, limit, now, tail.quantity)?
             });
         }
-        let combined = several::combine(rows.iter().copied());
-        let replies = combined.iter().chain(&rows).map(|answer: &Answer| answer.reply(tail.unit));
-        call.reply_rows(replies.collect::<Vec<_>>().as_slice());
-        Ok(())
+        Ok(Outcome::Several(rows, tail.unit))
     }
 }
 

@@ -1,9 +1,11 @@
-//! `CL.PEEK key max_burst count period [quantity] [S|MS|US]`
+//! `CL.PEEK`
 
 use redis_cell_core::{Error, gcra};
 
-use super::{Command, Flag, Keys, Spec, gcra_args};
+use super::spec::{COUNT, FIVE, KEY, MAX_BURST, PERIOD, QUANTITY, TIME, UNIT};
+use super::{Command, Flag, Keys, Spec, Use, gcra_args, tally};
 use crate::ffi::Call;
+use crate::outcome::Outcome;
 use crate::{store, waiting};
 
 /// Tells what CL.THROTTLE would answer, and changes nothing.
@@ -12,20 +14,23 @@ pub struct Peek;
 impl Command for Peek {
     const SPEC: Spec = Spec {
         name: c"cl.peek",
-        summary: c"Tells what CL.THROTTLE would answer, and changes nothing.",
+        summary: "Tells what CL.THROTTLE would answer, and changes nothing.",
+        reply: FIVE,
         complexity: c"O(1)",
         since: c"1.0.0",
-        least_words: 5,
+        arguments: &[KEY, MAX_BURST, COUNT, PERIOD, QUANTITY, UNIT],
         flags: &[Flag::ReadOnly, Flag::Fast],
         keys: Keys::First,
+        uses: Use::Look,
+        tips: TIME,
+        tally: tally!(),
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
+    fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
         let answer = store::look(call, key, |tat, now| {
             gcra::peek(waiting::seen(call, key, tat, now)?, &limit, now, tail.quantity)
         })?;
-        call.reply(&answer.reply(tail.unit));
-        Ok(())
+        Ok(Outcome::State(answer, tail.unit))
     }
 }

@@ -1,9 +1,11 @@
-//! `CL.WINDOW key limit period [quantity] [S|MS|US]`
+//! `CL.WINDOW`
 
 use redis_cell_core::{Error, window};
 
-use super::{Command, Flag, Keys, Spec, window_args};
+use super::spec::{FIVE, KEY, LIMIT, PERIOD, QUANTITY, TIME, UNIT};
+use super::{Command, Flag, Keys, Spec, Use, tally, window_args};
 use crate::ffi::Call;
+use crate::outcome::Outcome;
 use crate::store;
 
 /// Takes a quantity from a sliding window: two counters, of which the older one fades.
@@ -12,21 +14,24 @@ pub struct Window;
 impl Command for Window {
     const SPEC: Spec = Spec {
         name: c"cl.window",
-        summary: c"Takes a quantity from a sliding window of two counters.",
+        summary: "Takes a quantity from a sliding window of two counters.",
+        reply: FIVE,
         complexity: c"O(1)",
         since: c"1.0.0",
-        least_words: 4,
+        arguments: &[KEY, LIMIT, PERIOD, QUANTITY, UNIT],
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
         keys: Keys::First,
+        uses: Use::Take,
+        tips: TIME,
+        tally: tally!(),
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
+    fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = window_args(call)?;
         let answer = store::update(call, key, |window, now| {
             let decision = window::sliding(window, &limit, now, tail.quantity)?;
             Ok(decision.map(|window| (window, &limit)))
         })?;
-        call.reply(&answer.reply(tail.unit));
-        Ok(())
+        Ok(Outcome::Verdict(answer, tail.unit))
     }
 }

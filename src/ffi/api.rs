@@ -3,14 +3,16 @@
 //! The server hands them out by name when the module loads; what it does not know stays null. They are looked up once:
 //! a missing required one refuses the load, a missing optional one selects another way of doing the same.
 
-use core::ffi::{c_char, c_int, c_long, c_longlong, c_void};
+use core::ffi::{c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use redis_module::raw::{
     self, RedisModuleBlockedClient, RedisModuleCallReply, RedisModuleCmdFunc, RedisModuleCommand,
-    RedisModuleCommandInfo, RedisModuleCtx, RedisModuleDisconnectFunc, RedisModuleEvent,
-    RedisModuleEventCallback, RedisModuleKey, RedisModuleNotificationFunc, RedisModuleServerInfoData,
-    RedisModuleString, RedisModuleTimerID, RedisModuleTimerProc, mstime_t,
+    RedisModuleCommandInfo, RedisModuleConfigApplyFunc, RedisModuleConfigGetBoolFunc,
+    RedisModuleConfigGetNumericFunc, RedisModuleConfigSetBoolFunc, RedisModuleConfigSetNumericFunc,
+    RedisModuleCtx, RedisModuleDisconnectFunc, RedisModuleEvent, RedisModuleEventCallback,
+    RedisModuleInfoCtx, RedisModuleInfoFunc, RedisModuleKey, RedisModuleNotificationFunc,
+    RedisModuleServerInfoData, RedisModuleString, RedisModuleTimerID, RedisModuleTimerProc, mstime_t,
 };
 
 /// Declares the struct of function pointers and its lookup from one list.
@@ -46,6 +48,7 @@ macro_rules! api {
 type Ctx = *mut RedisModuleCtx;
 type KeyPtr = *mut RedisModuleKey;
 type Str = *mut RedisModuleString;
+type InfoCtx = *mut RedisModuleInfoCtx;
 type BlockedPtr = *mut RedisModuleBlockedClient;
 type FreePrivateData = Option<unsafe extern "C" fn(Ctx, *mut c_void)>;
 type Text = *const c_char;
@@ -67,6 +70,10 @@ api! {
         reply_with_long_long = RedisModule_ReplyWithLongLong:
             unsafe extern "C" fn(Ctx, c_longlong) -> c_int,
         reply_with_null_array = RedisModule_ReplyWithNullArray: unsafe extern "C" fn(Ctx) -> c_int,
+        reply_with_simple_string = RedisModule_ReplyWithSimpleString:
+            unsafe extern "C" fn(Ctx, Text) -> c_int,
+        reply_with_string_buffer = RedisModule_ReplyWithStringBuffer:
+            unsafe extern "C" fn(Ctx, Text, usize) -> c_int,
         reply_with_error = RedisModule_ReplyWithError: unsafe extern "C" fn(Ctx, Text) -> c_int,
 
         open_key = RedisModule_OpenKey: unsafe extern "C" fn(Ctx, Str, c_int) -> KeyPtr,
@@ -78,6 +85,8 @@ api! {
             unsafe extern "C" fn(KeyPtr, *mut usize, c_int) -> *mut c_char,
         value_length = RedisModule_ValueLength: unsafe extern "C" fn(KeyPtr) -> usize,
         zset_score = RedisModule_ZsetScore: unsafe extern "C" fn(KeyPtr, Str, *mut f64) -> c_int,
+        zset_add = RedisModule_ZsetAdd: unsafe extern "C" fn(KeyPtr, f64, Str, *mut c_int) -> c_int,
+        zset_rem = RedisModule_ZsetRem: unsafe extern "C" fn(KeyPtr, Str, *mut c_int) -> c_int,
         zset_first = RedisModule_ZsetFirstInScoreRange:
             unsafe extern "C" fn(KeyPtr, f64, f64, c_int, c_int) -> c_int,
         zset_last = RedisModule_ZsetLastInScoreRange:
@@ -98,6 +107,8 @@ api! {
             unsafe extern "C" fn(Ctx, *mut RedisModuleServerInfoData),
         server_info_get_field_signed = RedisModule_ServerInfoGetFieldSigned:
             unsafe extern "C" fn(*mut RedisModuleServerInfoData, Text, *mut c_int) -> c_longlong,
+        server_info_get_field = RedisModule_ServerInfoGetFieldC:
+            unsafe extern "C" fn(*mut RedisModuleServerInfoData, Text) -> Text,
         replicate = RedisModule_Replicate: unsafe extern "C" fn(Ctx, Text, Text, ...) -> c_int,
 
         get_context_flags = RedisModule_GetContextFlags: unsafe extern "C" fn(Ctx) -> c_int,
@@ -125,6 +136,14 @@ api! {
         subscribe_to_server_event = RedisModule_SubscribeToServerEvent:
             unsafe extern "C" fn(Ctx, RedisModuleEvent, RedisModuleEventCallback) -> c_int,
 
+        register_info_func = RedisModule_RegisterInfoFunc:
+            unsafe extern "C" fn(Ctx, RedisModuleInfoFunc) -> c_int,
+        info_add_section = RedisModule_InfoAddSection: unsafe extern "C" fn(InfoCtx, Text) -> c_int,
+        info_add_text = RedisModule_InfoAddFieldCString:
+            unsafe extern "C" fn(InfoCtx, Text, Text) -> c_int,
+        info_add_number = RedisModule_InfoAddFieldULongLong:
+            unsafe extern "C" fn(InfoCtx, Text, c_ulonglong) -> c_int,
+
         call = RedisModule_Call:
             unsafe extern "C" fn(Ctx, Text, Text, ...) -> *mut RedisModuleCallReply,
         free_call_reply = RedisModule_FreeCallReply: unsafe extern "C" fn(*mut RedisModuleCallReply),
@@ -144,6 +163,23 @@ api! {
             unsafe extern "C" fn(*mut RedisModuleCommand, *const RedisModuleCommandInfo) -> c_int,
         is_sub_event_supported = RedisModule_IsSubEventSupported:
             unsafe extern "C" fn(RedisModuleEvent, u64) -> c_int,
+        // Redis 7.0. Without them, settings are arguments of `loadmodule` alone.
+        register_numeric_config = RedisModule_RegisterNumericConfig: unsafe extern "C" fn(
+            Ctx, Text, c_longlong, c_uint, c_longlong, c_longlong, RedisModuleConfigGetNumericFunc,
+            RedisModuleConfigSetNumericFunc, RedisModuleConfigApplyFunc, *mut c_void,
+        ) -> c_int,
+        register_bool_config = RedisModule_RegisterBoolConfig: unsafe extern "C" fn(
+            Ctx, Text, c_int, c_uint, RedisModuleConfigGetBoolFunc, RedisModuleConfigSetBoolFunc,
+            RedisModuleConfigApplyFunc, *mut c_void,
+        ) -> c_int,
+        load_configs = RedisModule_LoadConfigs: unsafe extern "C" fn(Ctx) -> c_int,
+        // Says whether there are keyspace events of modules (Redis 6.2).
+        keyspace_classes = RedisModule_GetKeyspaceNotificationFlagsAll: unsafe extern "C" fn() -> c_int,
+        // Redis 7.2. Without it, commands are in no category of the ACL but those that follow from their flags.
+        set_command_acl_categories = RedisModule_SetCommandACLCategories:
+            unsafe extern "C" fn(*mut RedisModuleCommand, Text) -> c_int,
+        // Redis 7.4, Valkey 8.0. Without it, users are allowed the commands one by one.
+        add_acl_category = RedisModule_AddACLCategory: unsafe extern "C" fn(Ctx, Text) -> c_int,
         // Early releases of 6.0 have no word for a server that is paused.
         avoid_replica_traffic = RedisModule_AvoidReplicaTraffic: unsafe extern "C" fn() -> c_int,
         // Both from Redis 6.2.8 and 7.0.5 on. Without them expiries are read as time to live and set by PEXPIREAT.

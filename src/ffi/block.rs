@@ -6,14 +6,19 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{self, NonNull};
 
-use redis_cell_core::{Answer, Error, Span, Unit};
+use redis_cell_core::{Error, Span, Unit};
 use redis_module::raw::{
     self, RedisModuleBlockedClient, RedisModuleCtx, RedisModuleEvent, RedisModuleString, RedisModuleTimerID,
 };
 
 use super::call::{Arg, Call};
-use super::{api, effects, guard, load};
+use super::{api, effects, guard};
+use crate::commands::Command;
+use crate::outcome::{Outcome, conclude};
 use crate::waiting;
+
+/// How a wait ends.
+pub type End = Result<Outcome, Error>;
 
 /// A client that the server keeps blocked. Only its identity is used outside of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,18 +27,6 @@ pub struct Blocked(usize);
 /// A timer that has not fired yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Timer(RedisModuleTimerID);
-
-/// How a wait ends.
-pub enum Outcome {
-    /// Decided, to be told in this unit.
-    Answer(Answer, Unit),
-    /// Not in time.
-    Null,
-    /// Not at all.
-    Error(Error),
-    /// The key is no longer this node's.
-    Moved,
-}
 
 impl Call<'_> {
     /// Whether the client may be kept waiting: not inside a transaction or a script.
@@ -100,15 +93,15 @@ impl Call<'_> {
     }
 
     /// Keeps the client of this call waiting until [`unblock`](Self::unblock).
-    pub fn block(&self) -> Option<Blocked> {
+    pub fn block<C: Command>(&self) -> Option<Blocked> {
         // SAFETY: `ctx` is this call's, which may block; the callbacks have the types asked for. No timeout: ours are
         // exact and do not follow the wall clock.
         unsafe {
             let client = (self.api.block_client)(
                 self.ctx.as_ptr(),
-                Some(reply),
-                Some(timed_out),
-                Some(free_outcome),
+                Some(reply::<C>),
+                Some(timed_out::<C>),
+                Some(free_end),
                 0,
             );
             if client.is_null() {
@@ -120,11 +113,11 @@ impl Call<'_> {
     }
 
     /// Ends the wait of a client, with what to tell it unless it is gone.
-    pub fn unblock(&self, client: Blocked, outcome: Option<Outcome>) {
-        let outcome = outcome.map_or(ptr::null_mut(), |outcome| Box::into_raw(Box::new(outcome)).cast());
+    pub fn unblock(&self, client: Blocked, end: Option<End>) {
+        let end = end.map_or(ptr::null_mut(), |end| Box::into_raw(Box::new(end)).cast());
         let client = ptr::with_exposed_provenance_mut::<RedisModuleBlockedClient>(client.0);
         // SAFETY: `client` came from `block` and has not been unblocked, as `crate::waiting` forgets it when it is.
-        unsafe { (self.api.unblock_client)(client, outcome) };
+        unsafe { (self.api.unblock_client)(client, end) };
     }
 
     /// Has `crate::waiting` look at queue `id` in `wait`.
@@ -160,16 +153,6 @@ impl Call<'_> {
         }
     }
 
-    /// Answers how a wait has ended.
-    pub fn reply_outcome(&self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Answer(answer, unit) => self.reply(&answer.reply(*unit)),
-            Outcome::Null => self.reply_null(),
-            Outcome::Error(error) => self.reply_error(&load::text(&error.to_string())),
-            Outcome::Moved => self.reply_error(c"TRYAGAIN The key has moved to another node while waiting"),
-        }
-    }
-
     /// Answers that there is nothing to answer.
     pub fn reply_null(&self) {
         // SAFETY: `ctx` is this call's.
@@ -182,34 +165,50 @@ fn callback(ctx: *mut RedisModuleCtx, what: &CStr, work: impl FnOnce(&Call)) {
     let Some(api) = api::get() else { return };
     let Some(ctx) = NonNull::new(ctx) else { return };
     if let Err(panic) = guard::catch(|| work(&Call::without_arguments(api, ctx))) {
-        load::log(ctx.as_ptr(), &format!("{what:?}: {panic}"));
+        guard::report(ctx.as_ptr(), &what.to_string_lossy(), &panic);
     }
 }
 
 /// The client's wait has been ended by [`Call::unblock`]: tell it.
-unsafe extern "C" fn reply(ctx: *mut RedisModuleCtx, _: *mut *mut RedisModuleString, _: c_int) -> c_int {
-    callback(ctx, c"reply", |call| {
-        // SAFETY: `ctx` is the callback's; what we have passed to the server is an Outcome or nothing.
-        let outcome = unsafe {
-            (call.api.get_blocked_client_private_data)(call.ctx.as_ptr()).cast::<Outcome>().as_ref()
-        };
-        call.reply_outcome(outcome.unwrap_or(&Outcome::Null));
-    });
+unsafe extern "C" fn reply<C: Command>(
+    ctx: *mut RedisModuleCtx,
+    argv: *mut *mut RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: what the server passes to the callback of a blocked client.
+    unsafe { end_wait::<C>(ctx, argv, argc) };
     0
 }
 
 /// Somebody has sent `CLIENT UNBLOCK`: tell the client, and have it leave the line.
-unsafe extern "C" fn timed_out(ctx: *mut RedisModuleCtx, _: *mut *mut RedisModuleString, _: c_int) -> c_int {
+unsafe extern "C" fn timed_out<C: Command>(
+    ctx: *mut RedisModuleCtx,
+    argv: *mut *mut RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: what the server passes to the callback of a blocked client.
+    unsafe { end_wait::<C>(ctx, argv, argc) };
     callback(ctx, c"timeout", |call| {
-        // SAFETY: `ctx` is the callback's; what we have passed to the server is an Outcome or nothing.
-        let (client, outcome) = unsafe {
-            let outcome = (call.api.get_blocked_client_private_data)(call.ctx.as_ptr()).cast::<Outcome>();
-            ((call.api.get_blocked_client_handle)(call.ctx.as_ptr()), outcome.as_ref())
-        };
-        call.reply_outcome(outcome.unwrap_or(&Outcome::Null));
+        // SAFETY: `ctx` is the callback's.
+        let client = unsafe { (call.api.get_blocked_client_handle)(call.ctx.as_ptr()) };
         waiting::leave(call, Blocked(client.expose_provenance()));
     });
     0
+}
+
+/// Concludes the call that a client has waited with.
+///
+/// # Safety
+/// `ctx` and the `argc` strings at `argv`, the words of that call, are valid during the callback of a blocked client.
+unsafe fn end_wait<C: Command>(ctx: *mut RedisModuleCtx, argv: *mut *mut RedisModuleString, argc: c_int) {
+    callback(ctx, c"reply", |call| {
+        // SAFETY: the caller vouches for `ctx` and `argv`; what we have passed to the server is an End or nothing.
+        let (words, end) = unsafe {
+            let end = (call.api.get_blocked_client_private_data)(call.ctx.as_ptr()).cast::<End>();
+            (Call::new(call.api, ctx, argv, argc), end.as_ref())
+        };
+        conclude::<C>(words.as_ref().unwrap_or(call), end.unwrap_or(&Ok(Outcome::Null)));
+    });
 }
 
 /// The client is gone, or its wait was ended by the server: have it leave the line.
@@ -217,10 +216,10 @@ unsafe extern "C" fn disconnected(ctx: *mut RedisModuleCtx, client: *mut RedisMo
     callback(ctx, c"disconnect", |call| waiting::leave(call, Blocked(client.expose_provenance())));
 }
 
-unsafe extern "C" fn free_outcome(_: *mut RedisModuleCtx, outcome: *mut c_void) {
-    if !outcome.is_null() {
+unsafe extern "C" fn free_end(_: *mut RedisModuleCtx, end: *mut c_void) {
+    if !end.is_null() {
         // SAFETY: it is not null, so it is the box that `unblock` has given away, and the server frees it once.
-        drop(unsafe { Box::from_raw(outcome.cast::<Outcome>()) });
+        drop(unsafe { Box::from_raw(end.cast::<End>()) });
     }
 }
 

@@ -1,14 +1,16 @@
 //! One call of a command: its arguments, its reply, its log lines.
 
-use core::ffi::{CStr, c_int, c_long};
+use core::ffi::{CStr, c_int, c_long, c_longlong};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::slice;
 
+use redis_cell_core::top::Refused;
 use redis_cell_core::{Error, Reply};
-use redis_module::raw::{RedisModuleCtx, RedisModuleString};
+use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 
 use super::api::Api;
+use super::load;
 
 /// A call in progress. Copies stand for the same call.
 #[derive(Clone, Copy)]
@@ -117,14 +119,87 @@ impl<'c> Call<'c> {
         unsafe { (self.api.reply_with_long_long)(self.ctx.as_ptr(), yes.into()) };
     }
 
+    /// Answers a row for each key: its name and three integers.
+    pub fn reply_most_refused(&self, rows: &[Refused]) {
+        let (api, ctx) = (self.api, self.ctx.as_ptr());
+        let len = c_long::try_from(rows.len()).unwrap_or_default();
+        // SAFETY: `ctx` is this call's, and exactly `len` rows follow: memory holds no more than a c_long counts.
+        unsafe { (api.reply_with_array)(ctx, len) };
+        for row in rows {
+            let number = |number: u64| c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
+            // SAFETY: `ctx` is this call's, exactly four elements follow the array's head, and the server copies the
+            // bytes.
+            unsafe {
+                (api.reply_with_array)(ctx, 4);
+                (api.reply_with_string_buffer)(ctx, row.key.as_ptr().cast(), row.key.len());
+                (api.reply_with_long_long)(ctx, number(row.refusals));
+                (api.reply_with_long_long)(ctx, number(row.error));
+                (api.reply_with_long_long)(ctx, number(row.last.as_micros() / 1_000));
+            }
+        }
+    }
+
+    /// Answers OK.
+    pub fn reply_okay(&self) {
+        // SAFETY: `ctx` is this call's; the text has the lifetime of the module.
+        unsafe { (self.api.reply_with_simple_string)(self.ctx.as_ptr(), c"OK".as_ptr()) };
+    }
+
+    /// Tells those who have subscribed to the keyspace events of modules that this call was refused for `key`.
+    pub fn notify_refused(&self, key: Arg) {
+        // SAFETY: `ctx` is this call's; the text is a C string, `key` a string of the call.
+        unsafe {
+            let (ctx, key) = (self.ctx.as_ptr(), key.ptr.as_ptr());
+            (self.api.notify_keyspace_event)(
+                ctx,
+                raw::REDISMODULE_NOTIFY_MODULE,
+                c"cl.refused".as_ptr(),
+                key,
+            );
+        }
+    }
+
+    /// Whether the server has keyspace events of modules (Redis 6.2).
+    pub(super) fn has_module_events(&self) -> bool {
+        // SAFETY: the function takes nothing.
+        let classes = self.api.keyspace_classes.map_or(0, |classes| unsafe { classes() });
+        classes & raw::REDISMODULE_NOTIFY_MODULE != 0
+    }
+
+    /// The server's name and version, as it tells them.
+    pub(super) fn server(&self) -> String {
+        let (api, ctx) = (self.api, self.ctx.as_ptr());
+        // SAFETY: `ctx` is this call's; the section is freed once, here, after its last use; a field that is not null is a
+        // C string that lives as long.
+        unsafe {
+            let section = (api.get_server_info)(ctx, c"server".as_ptr());
+            if section.is_null() {
+                return String::from("an unknown server");
+            }
+            let field = |name: &CStr| {
+                let value = (api.server_info_get_field)(section, name.as_ptr());
+                (!value.is_null()).then(|| CStr::from_ptr(value).to_string_lossy().into_owned())
+            };
+            let valkey = field(c"valkey_version").map(|version| format!("Valkey {version}"));
+            let server = valkey.or_else(|| field(c"redis_version").map(|version| format!("Redis {version}")));
+            (api.free_server_info)(ctx, section);
+            server.unwrap_or_else(|| String::from("an unknown server"))
+        }
+    }
+
     /// Answers that the number of arguments is wrong, in the server's words.
     pub fn reply_wrong_arity(&self) {
         // SAFETY: `ctx` is this call's.
         unsafe { (self.api.wrong_arity)(self.ctx.as_ptr()) };
     }
 
+    /// Answers an error.
+    pub fn reply_error(&self, error: &Error) {
+        self.reply_error_text(&load::text(&error.to_string()));
+    }
+
     /// Answers an error. `text` starts with the error's code.
-    pub fn reply_error(&self, text: &CStr) {
+    pub(super) fn reply_error_text(&self, text: &CStr) {
         // SAFETY: `ctx` is this call's; the server copies the text.
         unsafe { (self.api.reply_with_error)(self.ctx.as_ptr(), text.as_ptr()) };
     }

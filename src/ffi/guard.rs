@@ -4,7 +4,13 @@
 //! panic by the lints in the manifest; this is the net below them.
 
 use core::cell::RefCell;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::panic::{self, AssertUnwindSafe};
+
+use redis_cell_core::{Change, Instant, Unit, gcra};
+use redis_module::raw::RedisModuleCtx;
+
+use super::{clock, load};
 
 thread_local! {
     /// What the last panic on this thread said.
@@ -30,4 +36,23 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         let last = LAST_PANIC.with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
         last.unwrap_or_else(|| String::from("panic"))
     })
+}
+
+/// Writes to the server's log that `what` has panicked: five times at once and every ten seconds, by our own algorithm.
+///
+/// Whoever knows how to cause one could cause a million, and fill the disk.
+pub fn report(ctx: *mut RedisModuleCtx, what: &str, panic: &str) {
+    static TAT: AtomicU64 = AtomicU64::new(0);
+    static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+    let tat = Instant::from_nanos(TAT.load(Relaxed));
+    let decision = gcra::Limit::new(4, 1, 10, Unit::Seconds)
+        .and_then(|limit| gcra::throttle(tat, &limit, clock::now(), 1));
+    if let Ok(Change::Store(tat)) = decision.map(|decision| decision.change) {
+        TAT.store(tat.as_nanos(), Relaxed);
+        let left_out = LEFT_OUT.swap(0, Relaxed);
+        load::log(ctx, &format!("{what}: {panic} ({left_out} more were not logged)"));
+    } else {
+        LEFT_OUT.fetch_add(1, Relaxed);
+    }
 }

@@ -47,6 +47,8 @@ pub struct Key<'c> {
     pub(super) ptr: *mut RedisModuleKey,
     /// Where the server keeps the string's bytes, once asked for.
     string: Cell<Option<(NonNull<u8>, usize)>>,
+    /// The millisecond at which the key expires, once asked for.
+    expiry: Cell<Option<i64>>,
 }
 
 impl<'c> Key<'c> {
@@ -57,7 +59,7 @@ impl<'c> Key<'c> {
     pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Self {
         // SAFETY: `call` and `name` are those of the call in progress.
         let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
-        Self { call, name, access, ptr, string: Cell::new(None) }
+        Self { call, name, access, ptr, string: Cell::new(None), expiry: Cell::new(None) }
     }
 
     /// What the key holds.
@@ -81,8 +83,12 @@ impl<'c> Key<'c> {
             return None;
         }
         let millis = match self.call.api.get_abs_expire {
-            // SAFETY: `ptr` is not null, so it is the open key.
-            Some(get_abs_expire) => u64::try_from(unsafe { get_abs_expire(self.ptr) }).ok()?,
+            Some(get_abs_expire) => {
+                // SAFETY: `ptr` is not null, so it is the open key.
+                let at = unsafe { get_abs_expire(self.ptr) };
+                self.expiry.set(Some(at));
+                u64::try_from(at).ok()?
+            }
             None => clock::between_ticks(|now| {
                 // SAFETY: `ptr` is not null, so it is the open key.
                 let left = unsafe { (self.call.api.get_expire)(self.ptr) };
@@ -102,9 +108,10 @@ impl<'c> Key<'c> {
     }
 
     fn string_in_place(&self) -> Option<(NonNull<u8>, usize)> {
-        if self.string.get().is_none() && self.kind() == Kind::String {
+        if self.string.get().is_none() && !self.ptr.is_null() {
             let mut len = 0;
-            // SAFETY: `ptr` is open, in this mode, on a string.
+            // SAFETY: `ptr` is not null, so it is the open key, in this mode. Of what is no string the server gives nothing,
+            // of no value a place without length.
             let start = unsafe { (self.call.api.string_dma)(self.ptr, &raw mut len, self.access.mode()) };
             self.string.set(NonNull::new(start.cast()).map(|start| (start, len)));
         }
@@ -115,10 +122,12 @@ impl<'c> Key<'c> {
     ///
     /// Replicas and the AOF get the same value and the same expiry.
     pub fn set_string(mut self, value: &[u8], expire_at: i64) {
+        #[cfg(feature = "faults")]
+        let expire_at = crate::faults::expiry(expire_at);
         // In place, because the server's way of setting a string anew costs as much as all the rest together.
-        if self.overwrite_string(value, expire_at) {
+        if self.can_expire_in_place() && self.overwrite_string(value) {
             self.announce(raw::REDISMODULE_NOTIFY_STRING, c"set");
-            self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
+            self.expire_in_place(expire_at);
             let (call, name) = self.close_modified();
             call.propagate_set(name, value, expire_at);
             return;
@@ -163,15 +172,11 @@ impl<'c> Key<'c> {
         unsafe { (self.call.api.delete_key)(self.ptr) };
         self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"del");
         let (call, name) = self.close_modified();
-        // SAFETY: the format names a string of the call.
-        unsafe { (call.api.replicate)(call.ctx.as_ptr(), c"DEL".as_ptr(), c"s".as_ptr(), name.ptr.as_ptr()) };
+        call.propagate(c"DEL", name, &[]);
     }
 
     /// Writes `value` over the bytes that the key holds; false, and nothing done, when the server has no way to.
-    fn overwrite_string(&mut self, value: &[u8], expire_at: i64) -> bool {
-        let (Access::Write, Some(set_abs_expire)) = (self.access, self.call.api.set_abs_expire) else {
-            return false;
-        };
+    fn overwrite_string(&mut self, value: &[u8]) -> bool {
         if self.string_in_place().is_none_or(|(_, len)| len != value.len()) {
             self.string.set(None);
             // SAFETY: the key is open for writing and holds a string or nothing.
@@ -181,11 +186,29 @@ impl<'c> Key<'c> {
             return false;
         };
         // SAFETY: the server's buffer is `value.len()` long, as just checked, was asked for writing, and is not ours.
-        unsafe {
-            ptr::copy_nonoverlapping(value.as_ptr(), start.as_ptr(), value.len());
-            set_abs_expire(self.ptr, expire_at);
+        unsafe { ptr::copy_nonoverlapping(value.as_ptr(), start.as_ptr(), value.len()) };
+        true
+    }
+
+    /// Lets the key expire at the millisecond `expire_at` of the Unix time; false where the module API cannot.
+    ///
+    /// Replicas and the AOF are not told.
+    pub(super) fn expire_in_place(&self, expire_at: i64) -> bool {
+        let (Access::Write, Some(set_abs_expire)) = (self.access, self.call.api.set_abs_expire) else {
+            return false;
+        };
+        // An expiry costs the server as much as a value; a window's is the same from its first call to its last.
+        if self.expiry.get() != Some(expire_at) {
+            // SAFETY: the key is open for writing; one that holds nothing the server leaves alone.
+            unsafe { set_abs_expire(self.ptr, expire_at) };
+            self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
         }
         true
+    }
+
+    /// Whether [`expire_in_place`](Self::expire_in_place) can.
+    pub(super) fn can_expire_in_place(&self) -> bool {
+        self.access == Access::Write && self.call.api.set_abs_expire.is_some()
     }
 
     /// Tells those who listen to keyspace events.

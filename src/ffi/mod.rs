@@ -5,22 +5,29 @@
 
 #![allow(unsafe_code)] // the rest of the workspace denies it
 
+mod alloc;
 mod api;
 mod block;
 mod call;
 mod clock;
+mod config;
 mod effects;
 mod guard;
 mod hash;
+mod info;
 mod key;
 mod load;
 mod metadata;
 mod native;
 mod zset;
 
-pub use block::{Blocked, Outcome, Timer};
+pub use alloc::ServerMemory;
+pub use block::{Blocked, End, Timer};
 pub use call::{Arg, Call};
-pub use clock::{lead, now};
+pub use clock::{last_now, lead, now};
+pub use effects::{PXAT, heard, propagation};
+pub use info::Section;
 pub use key::{Access, Key, Kind};
-pub use load::Loading;
+pub use load::{Loading, Row, row};
+pub use native::Word;
 pub use zset::Scores;

@@ -5,11 +5,13 @@
 //! one call are one transaction there; the server sees to that.
 
 use core::ffi::CStr;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use redis_cell_core::Error;
 use redis_module::raw::{self, RedisModuleCallReply, RedisModuleString};
 
+use super::api::{self, Api};
 use super::call::{Arg, Call};
 
 /// What the server answers to one of its commands. Freed when dropped.
@@ -106,6 +108,41 @@ impl Drop for Reply<'_> {
     fn drop(&mut self) {
         // SAFETY: `ptr` is a reply that is not freed yet, and nobody else frees it.
         unsafe { (self.call.api.free_call_reply)(self.ptr.as_ptr()) };
+    }
+}
+
+/// A constant word, as a string of the server: made when it is first needed, kept until the module is unloaded.
+pub struct Word {
+    pub(super) text: &'static CStr,
+    string: AtomicPtr<RedisModuleString>,
+}
+
+impl Word {
+    /// The word `text`.
+    pub const fn new(text: &'static CStr) -> Self {
+        Self { text, string: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The server's string.
+    pub(super) fn string(&self, api: &Api) -> *mut RedisModuleString {
+        let made = self.string.load(Relaxed);
+        if !made.is_null() {
+            return made;
+        }
+        let bytes = self.text.to_bytes();
+        // SAFETY: a string that belongs to no call needs no context; the server copies the bytes.
+        let made = unsafe { (api.create_string)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) };
+        self.string.store(made, Relaxed);
+        made
+    }
+
+    /// Gives the server's string back.
+    pub fn forget(&self) {
+        let made = self.string.swap(ptr::null_mut(), Relaxed);
+        if let Some(api) = api::get().filter(|_| !made.is_null()) {
+            // SAFETY: the string is ours, and nobody else has it, as it has just been taken from its place.
+            unsafe { (api.free_string)(ptr::null_mut(), made) };
+        }
     }
 }
 

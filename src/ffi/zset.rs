@@ -1,16 +1,17 @@
-//! A sorted set, seen as the instants that its scores are.
+//! A sorted set, seen as the instants that its scores are, and changed entry by entry.
 //!
 //! Its ends come from the module API. Ranks and counts do not: for those the server runs its own `ZRANGE` and `ZCOUNT`,
 //! which take logarithmic time. Most calls need neither, because a set without expired entries, or without others, is
 //! told by its ends.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 
 use redis_cell_core::timeline::{self, FOREIGN, Timeline};
 use redis_cell_core::{Error, Instant};
+use redis_module::raw::{self, RedisModuleString};
 
 use super::key::{Key, Kind};
-use super::native::failed;
+use super::native::{Strings, failed};
 use super::{Arg, Call};
 
 /// The sorted set that an open key holds.
@@ -30,14 +31,15 @@ impl<'k, 'c> Scores<'k, 'c> {
         let state = match key.kind() {
             Kind::Empty => return Ok(Self { key, len: 0, ends: None }),
             Kind::ZSet => {
-                let ends = (end(key, End::First)?, end(key, End::Last)?);
                 // SAFETY: the key is open, on a sorted set.
                 let len = unsafe { (key.call.api.value_length)(key.ptr) };
-                Self { key, len: u64::try_from(len).unwrap_or(u64::MAX), ends: Some(ends) }
+                let first = end(key, End::First)?;
+                let last = if len == 1 { first } else { end(key, End::Last)? };
+                Self { key, len: u64::try_from(len).unwrap_or(u64::MAX), ends: Some((first, last)) }
             }
             _ => return Err(Error::WrongType),
         };
-        timeline::check(&state, now, key.expiry())?;
+        timeline::check(&state, now, || key.expiry())?;
         Ok(state)
     }
 
@@ -56,6 +58,78 @@ impl<'k, 'c> Scores<'k, 'c> {
         if found { instant(score).map(Some) } else { Ok(None) }
     }
 }
+
+impl Key<'_> {
+    /// Gives the member `id` of the sorted set that the key holds the score `at`, whether it is there or not.
+    ///
+    /// Nobody is told before [`finish`](Self::finish).
+    pub fn put(&self, id: Arg, at: Instant) {
+        self.zset_add(id.ptr.as_ptr(), at, 0);
+    }
+
+    /// Adds a member of our own naming with the score `at`; false when there is one of that name.
+    ///
+    /// Nobody is told before [`finish`](Self::finish).
+    pub fn add(&self, name: &[u8], at: Instant) -> bool {
+        let name = Strings::new(self.call, &[name]);
+        name.0.first().is_some_and(|&name| self.zset_add(name, at, raw::REDISMODULE_ZADD_NX) & ADDED != 0)
+    }
+
+    /// Removes the member `id`.
+    ///
+    /// Nobody is told before [`finish`](Self::finish).
+    pub fn remove(&self, id: Arg) {
+        let deleted: *mut c_int = core::ptr::null_mut();
+        // SAFETY: the key is open; what is no sorted set, or not open for writing, the server leaves alone.
+        unsafe { (self.call.api.zset_rem)(self.ptr, id.ptr.as_ptr(), deleted) };
+    }
+
+    /// Ends a change to the sorted set that the key holds: removes the `pruned` earliest entries, and lets it live until
+    /// `until`. Whoever watches is told; replicas and the AOF get `command` with `words`, and the rest.
+    ///
+    /// # Errors
+    /// [`Error::Server`] when the server has renamed one of its own commands.
+    pub fn finish(
+        self,
+        command: &'static CStr,
+        words: &[&[u8]],
+        pruned: u64,
+        until: Instant,
+    ) -> Result<(), Error> {
+        let until = until.as_millis_ceil().cast_signed();
+        #[cfg(feature = "faults")]
+        let until = crate::faults::expiry(until);
+        let event = if command == c"ZREM" { c"zrem" } else { c"zadd" };
+        self.announce(raw::REDISMODULE_NOTIFY_ZSET, event);
+        let expires = self.expire_in_place(until);
+        let (call, name) = self.close_modified();
+        call.propagate(command, name, words);
+        if let Some(last) = pruned.checked_sub(1) {
+            let mut digits = itoa::Buffer::new();
+            let words: &[&[u8]] = &[b"0", digits.format(last).as_bytes()];
+            call.query(c"ZREMRANGEBYRANK", name, words)?;
+            call.propagate(c"ZREMRANGEBYRANK", name, words);
+        }
+        let mut digits = itoa::Buffer::new();
+        let words: &[&[u8]] = &[digits.format(until).as_bytes()];
+        if !expires {
+            call.query(c"PEXPIREAT", name, words)?;
+        }
+        call.propagate(c"PEXPIREAT", name, words);
+        Ok(())
+    }
+
+    /// Adds a member as `flags` say, and returns what has become of it.
+    fn zset_add(&self, member: *mut RedisModuleString, at: Instant, flags: u32) -> u32 {
+        let mut flags = c_int::try_from(flags).unwrap_or_default();
+        // SAFETY: the key is open, the member is a string; what is no sorted set, or not open for writing, the server
+        // leaves alone.
+        unsafe { (self.call.api.zset_add)(self.ptr, score(at), member, &raw mut flags) };
+        flags.cast_unsigned()
+    }
+}
+
+const ADDED: u32 = raw::REDISMODULE_ZADD_ADDED;
 
 impl Timeline for Scores<'_, '_> {
     fn len(&self) -> u64 {
@@ -116,6 +190,12 @@ fn end(key: &Key, end: End) -> Result<Instant, Error> {
         (api.zset_stop)(*ptr);
     }
     instant(score)
+}
+
+/// The score of an instant, in microseconds since the epoch.
+#[allow(clippy::as_conversions, clippy::cast_precision_loss)] // the core keeps instants below 2^53 us (timeline::LAST)
+fn score(instant: Instant) -> f64 {
+    instant.as_micros() as f64
 }
 
 /// The instant that a score is, in microseconds since the epoch.

@@ -1,12 +1,20 @@
 //! The funnel and the token bucket: hashes whose fields have the names that the textbooks give them.
 
-use core::ffi::CStr;
-
 use redis_cell_core::bucket::{Level, Limit, decode};
 use redis_cell_core::{Error, Instant};
 
 use super::{Save, State};
-use crate::ffi::{Key, Kind};
+use crate::ffi::{Key, Kind, Word};
+
+static CAPACITY: Word = Word::new(c"capacity");
+static LEAKING_RATE: Word = Word::new(c"leaking_rate");
+static LEFT_QUOTA: Word = Word::new(c"left_quota");
+static LEAKING_TS: Word = Word::new(c"leaking_ts");
+static TOKENS: Word = Word::new(c"tokens");
+static TIMESTAMP: Word = Word::new(c"timestamp");
+
+/// The names of all these fields.
+pub static FIELDS: [&Word; 6] = [&CAPACITY, &LEAKING_RATE, &LEFT_QUOTA, &LEAKING_TS, &TOKENS, &TIMESTAMP];
 
 /// A funnel, known by the space that is left in it.
 pub struct Funnel(pub Level);
@@ -17,7 +25,7 @@ pub struct Bucket(pub Level);
 impl State for Funnel {
     fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
         let expected = "a hash with the fields left_quota and leaking_ts";
-        Ok(load(key, c"left_quota", c"leaking_ts", expected)?.map(Self))
+        Ok(load(key, &LEFT_QUOTA, &LEAKING_TS, expected)?.map(Self))
     }
 }
 
@@ -28,11 +36,12 @@ impl Save for (Funnel, &Limit) {
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         let rate = limit.rate().per_second().to_string();
         key.set_fields(
-            &[
-                (c"capacity", capacity.format(limit.capacity()).as_bytes()),
-                (c"leaking_rate", rate.as_bytes()),
-                (c"left_quota", left.format(level.free).as_bytes()),
-                (c"leaking_ts", since.format(level.since.as_nanos()).as_bytes()),
+            [&CAPACITY, &LEAKING_RATE, &LEFT_QUOTA, &LEAKING_TS],
+            [
+                capacity.format(limit.capacity()).as_bytes(),
+                rate.as_bytes(),
+                left.format(level.free).as_bytes(),
+                since.format(level.since.as_nanos()).as_bytes(),
             ],
             limit.full_at(level).as_millis_ceil().cast_signed(),
         );
@@ -42,7 +51,7 @@ impl Save for (Funnel, &Limit) {
 impl State for Bucket {
     fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
         let expected = "a hash with the fields tokens and timestamp";
-        Ok(load(key, c"tokens", c"timestamp", expected)?.map(Self))
+        Ok(load(key, &TOKENS, &TIMESTAMP, expected)?.map(Self))
     }
 }
 
@@ -51,17 +60,15 @@ impl Save for (Bucket, &Limit) {
         let (Bucket(level), limit) = self;
         let (mut tokens, mut since) = <(itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(
-            &[
-                (c"tokens", tokens.format(level.free).as_bytes()),
-                (c"timestamp", since.format(level.since.as_nanos()).as_bytes()),
-            ],
+            [&TOKENS, &TIMESTAMP],
+            [tokens.format(level.free).as_bytes(), since.format(level.since.as_nanos()).as_bytes()],
             limit.full_at(level).as_millis_ceil().cast_signed(),
         );
     }
 }
 
 /// Reads the two fields that make a state.
-fn load(key: &Key, free: &CStr, since: &CStr, expected: &'static str) -> Result<Option<Level>, Error> {
+fn load(key: &Key, free: &Word, since: &Word, expected: &'static str) -> Result<Option<Level>, Error> {
     match key.kind() {
         Kind::Empty => Ok(None),
         Kind::Hash => {

@@ -4,7 +4,14 @@ use redis_cell_core::window::{Counter, Limit, Sliding};
 use redis_cell_core::{Error, Instant};
 
 use super::{Save, State};
-use crate::ffi::{Key, Kind};
+use crate::ffi::{Key, Kind, Word};
+
+static WINDOW: Word = Word::new(c"window");
+static CURRENT: Word = Word::new(c"current");
+static PREVIOUS: Word = Word::new(c"previous");
+
+/// The names of all these fields.
+pub static FIELDS: [&Word; 3] = [&WINDOW, &CURRENT, &PREVIOUS];
 
 /// The fixed window: the count's digits in a string that expires with the window.
 impl State for Counter {
@@ -30,8 +37,7 @@ impl State for Sliding {
         match key.kind() {
             Kind::Empty => Ok(None),
             Kind::Hash => {
-                let [window, current, previous] =
-                    [c"window", c"current", c"previous"].map(|name| key.field(name));
+                let [window, current, previous] = FIELDS.map(|name| key.field(name));
                 Self::decode(window.as_deref(), current.as_deref(), previous.as_deref()).map(Some)
             }
             _ => Err(Error::WrongType),
@@ -44,10 +50,11 @@ impl Save for (Sliding, &Limit) {
         let (window, limit) = self;
         let (mut start, mut current, mut previous) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(
-            &[
-                (c"window", start.format(window.start.as_nanos()).as_bytes()),
-                (c"current", current.format(window.current).as_bytes()),
-                (c"previous", previous.format(window.previous).as_bytes()),
+            FIELDS,
+            [
+                start.format(window.start.as_nanos()).as_bytes(),
+                current.format(window.current).as_bytes(),
+                previous.format(window.previous).as_bytes(),
             ],
             window.gone_at(limit).as_millis_ceil().cast_signed(),
         );

@@ -11,16 +11,24 @@
     clippy::unwrap_used
 )]
 
+#[path = "../common/mod.rs"]
+#[allow(dead_code, unused_imports)] // the reliability suite uses the rest
 mod common;
 
+mod acl;
 mod companions;
+mod configuration;
 mod contexts;
 mod effects;
+mod events;
 mod foreign;
 mod hostile;
+mod info;
 mod leases;
 mod lifecycle;
 mod log;
+mod metadata;
+mod migrating;
 mod pages;
 mod persistence;
 mod purity;
@@ -29,6 +37,7 @@ mod replication;
 mod several;
 mod state;
 mod throttle;
+mod top;
 mod transcripts;
 mod waiting;
 mod windows;

@@ -11,7 +11,7 @@ macro_rules! pages {
     };
 }
 
-const PAGES: &[(&str, &str)] = &pages![
+pub const PAGES: &[(&str, &str)] = &pages![
     "cl.acquire"
     "cl.bthrottle"
     "cl.bucket"
@@ -26,6 +26,7 @@ const PAGES: &[(&str, &str)] = &pages![
     "cl.renew"
     "cl.reserve"
     "cl.throttle"
+    "cl.top"
     "cl.window"
 ];
 

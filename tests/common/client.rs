@@ -67,12 +67,24 @@ pub struct Client {
 
 impl Client {
     pub fn connect(port: u16, query: &str) -> Result<Self, String> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/{query}")).unwrap();
-        let connection =
-            client.get_connection_with_timeout(Duration::from_secs(30)).map_err(|e| e.to_string())?;
+        let mut client = Self::connect_to(&format!("127.0.0.1:{port}"), query, Duration::from_secs(30))?;
         // A server that hangs fails the test instead of hanging it.
-        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Ok(Self { connection })
+        client.set_patience(Duration::from_secs(180));
+        Ok(client)
+    }
+
+    /// Connects to `host:port`, and waits so long for that as for every answer.
+    pub fn connect_to(address: &str, query: &str, patience: Duration) -> Result<Self, String> {
+        let client = redis::Client::open(format!("redis://{address}/{query}")).unwrap();
+        let connection = client.get_connection_with_timeout(patience).map_err(|e| e.to_string())?;
+        let mut client = Self { connection };
+        client.set_patience(patience);
+        Ok(client)
+    }
+
+    /// How long to wait for an answer.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.connection.set_read_timeout(Some(patience)).unwrap();
     }
 
     pub fn connection(&mut self) -> &mut redis::Connection {
@@ -86,6 +98,15 @@ impl Client {
 
     /// All commands in one write, all answers in order.
     pub fn pipeline<W: Words + ?Sized>(&mut self, commands: &[&W]) -> Vec<Result<Value, String>> {
+        self.try_pipeline(commands)
+            .unwrap_or_else(|e| panic!("the connection broke, or the answer could not be read: {e}"))
+    }
+
+    /// The same, for a connection that may break.
+    pub fn try_pipeline<W: Words + ?Sized>(
+        &mut self,
+        commands: &[&W],
+    ) -> Result<Vec<Result<Value, String>>, String> {
         let mut bytes = Vec::new();
         for command in commands {
             let mut packed = redis::Cmd::new();
@@ -94,11 +115,9 @@ impl Client {
             }
             bytes.extend(packed.get_packed_command());
         }
-        let answers = self
-            .connection
-            .req_packed_commands(&bytes, 0, commands.len())
-            .unwrap_or_else(|e| panic!("the connection broke, or the answer could not be read: {e}"));
-        answers.into_iter().map(refuse_error).collect()
+        let answers =
+            self.connection.req_packed_commands(&bytes, 0, commands.len()).map_err(|e| e.to_string())?;
+        Ok(answers.into_iter().map(refuse_error).collect())
     }
 
     /// The answer to a command that must not fail.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// What was seen instead of the awaited thing.
 pub type LastSeen = String;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// Looks until `look` succeeds; panics with the last value seen when that takes longer than any honest

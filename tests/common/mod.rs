@@ -9,8 +9,8 @@ mod waiter;
 
 pub use client::{Client, Snapshot, Words, ints};
 pub use model::{Throttle, ceil_div};
-pub use server::{BINARY, Options, Server, faulty_module_path, module_path};
-pub use stream::{Effect, ReplicaStream, read_aof};
+pub use server::{BINARY, Options, Server, faulty_module_path, has_fault, module_path, with_fault};
+pub use stream::{Effect, ReplicaStream, aof_path, read_aof};
 pub use wait::wait_until;
 pub use waiter::{Waiter, wait_for_blocked};
 

@@ -26,7 +26,7 @@ impl ReplicaStream {
     /// Asks for a full synchronisation, skips the snapshot, and stands where the stream begins.
     pub fn attach(server: &Server) -> Self {
         let socket = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(180))).unwrap();
         let mut stream = Self { socket, unread: Vec::new(), db: 0 };
         stream.socket.write_all(b"PSYNC ? -1\r\n").unwrap();
         let answer = stream.line();
@@ -92,7 +92,8 @@ pub fn read_aof(server: &Server) -> Vec<Effect> {
     std::iter::from_fn(|| next_effect(&mut bytes, &mut db)).collect()
 }
 
-fn aof_path(server: &Server) -> PathBuf {
+/// Where the commands of that file are.
+pub fn aof_path(server: &Server) -> PathBuf {
     // From 7.0 on the file comes in parts, of which the increment holds the commands.
     let parts = server.folder().join("appendonlydir/appendonly.aof.1.incr.aof");
     if parts.exists() { parts } else { server.folder().join("appendonly.aof") }

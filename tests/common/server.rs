@@ -1,6 +1,8 @@
 //! Real servers: started on a free port in a folder of their own, gone when dropped.
 
 use super::{Client, wait_until};
+use redis::ConnectionLike;
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::net::TcpListener;
@@ -44,15 +46,41 @@ impl Binary {
     }
 }
 
+thread_local! {
+    /// The seeded fault of the servers that this thread starts.
+    static FAULT: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Runs a test with a module that has a seeded fault, whichever way it starts its servers.
+pub fn with_fault(fault: &'static str, test: fn()) {
+    struct Mended;
+    impl Drop for Mended {
+        fn drop(&mut self) {
+            FAULT.set(None);
+        }
+    }
+    FAULT.set(Some(fault));
+    let _mended = Mended;
+    test();
+}
+
+/// Whether this test is run with a seeded fault.
+pub fn has_fault() -> bool {
+    FAULT.get().is_some_and(|fault| fault != "none")
+}
+
 /// The module under test.
 pub fn module_path() -> PathBuf {
+    if FAULT.get().is_some() {
+        return faulty_module_path();
+    }
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/release/libredis_cell.so");
     let path = std::env::var_os("REDIS_CELL_MODULE").map_or_else(default, PathBuf::from);
     assert!(path.is_file(), "no module at {}: run `make test`, which builds it", path.display());
     path
 }
 
-/// The build whose command panics on demand.
+/// The build with the faults of `src/faults.rs`.
 pub fn faulty_module_path() -> PathBuf {
     let path = std::env::var_os("REDIS_CELL_FAULTY_MODULE")
         .expect("REDIS_CELL_FAULTY_MODULE must name a build with `--features faults`: run `make test`");
@@ -65,14 +93,25 @@ pub fn faulty_module_path() -> PathBuf {
 #[derive(Clone)]
 pub struct Options {
     module: Option<PathBuf>,
+    module_arguments: Vec<String>,
+    /// The text of a configuration file, for what cannot be said in arguments.
+    configuration: Option<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    /// A program, with arguments, that becomes the server.
+    wrapper: Vec<String>,
 }
 
 impl Options {
     pub fn new() -> Self {
-        let mut options =
-            Self { module: Some(module_path()), arguments: Vec::new(), environment: Vec::new() };
+        let mut options = Self {
+            module: Some(module_path()),
+            module_arguments: Vec::new(),
+            configuration: None,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            wrapper: Vec::new(),
+        };
         for (name, value) in [
             ("bind", "127.0.0.1"),
             ("save", ""),
@@ -85,6 +124,17 @@ impl Options {
         if BINARY.at_least(7, 0, 0) {
             options = options.set("enable-debug-command", "yes").set("enable-module-command", "yes");
         }
+        if let Some(fault) = FAULT.get() {
+            options = options.environment("REDIS_CELL_FAULT", fault);
+        }
+        options
+    }
+
+    /// A Sentinel, configured by such lines.
+    pub fn sentinel(configuration: &str) -> Self {
+        let mut options = Self::new().without_module();
+        options.arguments = ["--bind", "127.0.0.1", "--sentinel"].map(str::to_owned).to_vec();
+        options.configuration = Some(configuration.to_owned());
         options
     }
 
@@ -95,6 +145,12 @@ impl Options {
 
     pub fn module(mut self, path: PathBuf) -> Self {
         self.module = Some(path);
+        self
+    }
+
+    /// What stands behind the file's name in the `loadmodule` directive.
+    pub fn module_arguments(mut self, words: &str) -> Self {
+        self.module_arguments = words.split_whitespace().map(str::to_owned).collect();
         self
     }
 
@@ -109,6 +165,12 @@ impl Options {
         self
     }
 
+    /// Has the server started by a program that takes its command line as last arguments, and becomes it.
+    pub fn under(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
     /// Every write is on disk before it is answered.
     pub fn append_only(self) -> Self {
         self.set("appendonly", "yes").set("appendfsync", "always")
@@ -116,6 +178,9 @@ impl Options {
 
     pub fn start(self) -> Server {
         let folder = tempfile::Builder::new().prefix("redis-cell-live-").tempdir().unwrap();
+        if let Some(text) = &self.configuration {
+            fs::write(folder.path().join("server.conf"), text).unwrap();
+        }
         let mut server = Server { options: self, folder, port: 0, process: None };
         server.launch();
         server
@@ -167,10 +232,37 @@ impl Server {
         assert_eq!(seen.ok(), pid, "the server did not survive {after}");
     }
 
+    /// Has the server end in order, and waits until it has.
+    pub fn shut_down(&mut self) {
+        let mut process = self.process.take().expect("the server is not running");
+        // Its answer is that the connection closes.
+        let _ = self.connect().connection().send_packed_command(b"*2\r\n$8\r\nSHUTDOWN\r\n$6\r\nNOSAVE\r\n");
+        wait_until("the server to end", || match process.child.try_wait().unwrap() {
+            Some(_) => Ok(()),
+            None => Err("still running".to_owned()),
+        });
+    }
+
     /// Ends the server at once, as a power cut would, and starts it again on the same folder.
     pub fn restart(&mut self) {
         self.process = None;
         self.launch();
+    }
+
+    /// The same, on the port that others know it by.
+    pub fn restart_here(&mut self) {
+        self.process = None;
+        assert!(self.come_up(), "somebody else has taken port {}", self.port);
+    }
+
+    /// Ends the server at once, for good or until it is restarted.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// The module that it is started with from now on.
+    pub fn set_module(&mut self, path: Option<PathBuf>) {
+        self.options.module = path;
     }
 
     /// The same, with another value for a setting.
@@ -202,41 +294,55 @@ impl Server {
             if self.port > 55_535 {
                 continue;
             }
-            let mut process = Process::spawn(&self.command(), self.folder.path());
-            let pid = process.child.id();
-            let come_up = wait_until("the server to answer", || {
-                if let Some(status) = process.child.try_wait().unwrap() {
-                    return Ok(Err(status));
-                }
-                // A PING alone could be answered by another test's server that got the port first.
-                match Client::connect(self.port, "").and_then(|mut client| client.process_id()) {
-                    Ok(seen) if seen == pid => Ok(Ok(())),
-                    Ok(seen) => Err(format!("process {seen} answering on the port of {pid}\n{}", self.log())),
-                    Err(e) => Err(format!("{e}\n{}", self.log())),
-                }
-            });
-            match come_up {
-                Ok(()) => {
-                    self.process = Some(process);
-                    return;
-                }
-                Err(_) if self.log().contains("Address already in use") => {
-                    fs::remove_file(self.log_path()).unwrap();
-                }
-                Err(status) => panic!("the server ended at once ({status}):\n{}", self.log()),
+            if self.come_up() {
+                return;
             }
         }
         panic!("no free port in twenty attempts");
     }
 
-    fn command(&self) -> ServerCommand {
-        let mut arguments = vec!["--port".to_owned(), self.port.to_string()];
-        arguments.extend(["--dir".to_owned(), self.folder().display().to_string()]);
-        arguments.extend(self.options.arguments.iter().cloned());
-        if let Some(module) = &self.options.module {
-            arguments.extend(["--loadmodule".to_owned(), module.display().to_string()]);
+    /// Starts the server on its port, and waits until it answers; false when somebody else has the port.
+    fn come_up(&mut self) -> bool {
+        let mut process = Process::spawn(&self.command(), self.folder.path());
+        let pid = process.child.id();
+        let come_up = wait_until("the server to answer", || {
+            if let Some(status) = process.child.try_wait().unwrap() {
+                return Ok(Err(status));
+            }
+            // A PING alone could be answered by another test's server that got the port first.
+            match Client::connect(self.port, "").and_then(|mut client| client.process_id()) {
+                Ok(seen) if seen == pid => Ok(Ok(())),
+                Ok(seen) => Err(format!("process {seen} answering on the port of {pid}\n{}", self.log())),
+                Err(e) => Err(format!("{e}\n{}", self.log())),
+            }
+        });
+        match come_up {
+            Ok(()) => {
+                self.process = Some(process);
+                true
+            }
+            Err(_) if self.log().contains("Address already in use") => {
+                fs::remove_file(self.log_path()).unwrap();
+                false
+            }
+            Err(status) => panic!("the server ended at once ({status}):\n{}", self.log()),
         }
-        ServerCommand { arguments, environment: self.options.environment.clone(), log: self.log_path() }
+    }
+
+    fn command(&self) -> ServerCommand {
+        let mut words = self.options.wrapper.clone();
+        words.push(BINARY.path.clone());
+        if self.options.configuration.is_some() {
+            words.push(self.folder().join("server.conf").display().to_string());
+        }
+        words.extend(["--port".to_owned(), self.port.to_string()]);
+        words.extend(["--dir".to_owned(), self.folder().display().to_string()]);
+        words.extend(self.options.arguments.iter().cloned());
+        if let Some(module) = &self.options.module {
+            words.extend(["--loadmodule".to_owned(), module.display().to_string()]);
+            words.extend(self.options.module_arguments.iter().cloned());
+        }
+        ServerCommand { words, environment: self.options.environment.clone(), log: self.log_path() }
     }
 }
 
@@ -251,7 +357,7 @@ impl Drop for Server {
 }
 
 struct ServerCommand {
-    arguments: Vec<String>,
+    words: Vec<String>,
     environment: Vec<(String, String)>,
     log: PathBuf,
 }
@@ -265,8 +371,8 @@ struct Process {
 impl Process {
     fn spawn(command: &ServerCommand, folder: &Path) -> Self {
         let log: File = OpenOptions::new().create(true).append(true).open(&command.log).unwrap();
-        let child = Command::new(&BINARY.path)
-            .args(&command.arguments)
+        let child = Command::new(&command.words[0])
+            .args(&command.words[1..])
             .envs(command.environment.iter().cloned())
             .stdin(Stdio::null())
             .stderr(log.try_clone().unwrap())

@@ -28,7 +28,7 @@ impl Waiter {
 
     pub fn connect(server: &Server) -> Self {
         let socket = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(180))).unwrap();
         Self { socket: BufReader::with_capacity(512, socket), id: 0 }
     }
 

@@ -1,0 +1,376 @@
+//! What is measured: the table of targets as data. A line more is an entry more.
+
+use crate::server::Kind;
+
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// Time per unit of calls, in pipelines.
+    Speed,
+    /// Time from a call to its answer, of 50 clients that wait for theirs.
+    Latency,
+    /// Memory per key.
+    Memory,
+}
+
+/// A line of the table: calls of ours against calls of somebody else's, in the same rounds.
+pub struct Line {
+    pub name: &'static str,
+    pub measure: Measure,
+    /// How many times as fast, or as small, as the other it is to be; `None` where a line is there for information.
+    pub target: Option<f64>,
+    pub ours: Side,
+    pub against: Side,
+}
+
+/// Calls to measure.
+pub struct Side {
+    pub name: &'static str,
+    /// The server that they go to.
+    pub server: Kind,
+    /// The calls that make each key exist before.
+    pub prepare: &'static str,
+    /// What is counted as one, several calls being parted by ` ; `. `{a}`, `{b}` and `{c}` are three keys, another
+    /// three each time; `{hot}` is always the same one; `{gcra}` is the script's name.
+    pub call: &'static str,
+    /// What the answer to the first call begins with, as the wire has it.
+    pub answer: &'static str,
+}
+
+/// The rate of most lines: a unit a second. Keys start with an hour's worth taken, so that they outlive the run, and
+/// every further call is admitted.
+macro_rules! admitted {
+    ($server:expr) => {
+        Side {
+            name: "CL.THROTTLE admitted",
+            server: $server,
+            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
+            call: "CL.THROTTLE {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        }
+    };
+}
+
+macro_rules! refused {
+    ($server:expr) => {
+        Side {
+            name: "CL.THROTTLE refused",
+            server: $server,
+            prepare: "CL.THROTTLE {a} 0 1 3600",
+            call: "CL.THROTTLE {a} 0 1 3600",
+            answer: "*5\r\n:1\r\n",
+        }
+    };
+}
+
+macro_rules! set {
+    ($server:expr) => {
+        Side {
+            name: "SET key value PX ms",
+            server: $server,
+            prepare: "SET {a} nineteen-bytes-text PX 3600000",
+            call: "SET {a} nineteen-bytes-text PX 3600000",
+            answer: "+OK\r\n",
+        }
+    };
+}
+
+macro_rules! refused_hot {
+    ($server:expr) => {
+        Side {
+            name: "CL.THROTTLE refused, hot key",
+            server: $server,
+            prepare: "CL.THROTTLE {a} 0 1 3600",
+            call: "CL.THROTTLE {hot} 0 1 3600",
+            answer: "*5\r\n:1\r\n",
+        }
+    };
+}
+
+/// 19 bytes of text, and an expiry that has to be looked at.
+macro_rules! get {
+    ($name:expr, $call:expr) => {
+        Side {
+            name: $name,
+            server: Kind::Bare,
+            prepare: "SET {a} nineteen-bytes-text PX 3600000",
+            call: $call,
+            answer: "$19\r\n",
+        }
+    };
+}
+
+/// A counter with its expiry, in a hash of the size that the module writes.
+macro_rules! pair {
+    () => {
+        Side {
+            name: "HINCRBY + PEXPIRE",
+            server: Kind::Bare,
+            prepare: "HSET {a} window 1700000000000000000 current 1 previous 0",
+            call: "HINCRBY {a} current 1 ; PEXPIRE {a} 3600000",
+            answer: ":",
+        }
+    };
+}
+
+/// The table of targets, then lines for information.
+pub const LINES: &[Line] = &[
+    Line {
+        name: "admitted",
+        measure: Measure::Speed,
+        target: Some(1.00),
+        ours: admitted!(Kind::Module),
+        against: set!(Kind::Bare),
+    },
+    Line {
+        name: "admitted, AOF everysec",
+        measure: Measure::Speed,
+        target: Some(0.95),
+        ours: admitted!(Kind::ModuleAof),
+        against: set!(Kind::BareAof),
+    },
+    Line {
+        name: "admitted, a replica attached",
+        measure: Measure::Speed,
+        target: Some(0.95),
+        ours: admitted!(Kind::ModuleReplica),
+        against: set!(Kind::BareReplica),
+    },
+    Line {
+        name: "refused",
+        measure: Measure::Speed,
+        target: Some(0.70),
+        ours: refused!(Kind::Module),
+        against: get!("GET key", "GET {a}"),
+    },
+    Line {
+        name: "admitted, the peer",
+        measure: Measure::Speed,
+        target: Some(2.0),
+        ours: admitted!(Kind::Module),
+        against: admitted!(Kind::Peer),
+    },
+    Line {
+        name: "refused, the peer",
+        measure: Measure::Speed,
+        target: Some(1.6),
+        ours: refused!(Kind::Module),
+        against: refused!(Kind::Peer),
+    },
+    Line {
+        name: "admitted, a script",
+        measure: Measure::Speed,
+        target: Some(5.0),
+        ours: admitted!(Kind::Module),
+        against: Side {
+            name: "GCRA in Lua, EVALSHA",
+            server: Kind::Bare,
+            prepare: "EVALSHA {gcra} 1 {a} 1000000 1 1 3600",
+            call: "EVALSHA {gcra} 1 {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        },
+    },
+    Line {
+        name: "peek",
+        measure: Measure::Speed,
+        target: Some(0.75),
+        ours: Side {
+            name: "CL.PEEK",
+            server: Kind::Module,
+            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
+            call: "CL.PEEK {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: get!("GET key", "GET {a}"),
+    },
+    Line {
+        name: "fixed",
+        measure: Measure::Speed,
+        target: Some(0.70),
+        ours: Side {
+            name: "CL.FIXED",
+            server: Kind::Module,
+            prepare: "CL.FIXED {a} 1000000 3600",
+            call: "CL.FIXED {a} 1000000 3600",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: Side {
+            name: "INCR",
+            server: Kind::Bare,
+            prepare: "SET {a} 1 PX 3600000",
+            call: "INCR {a}",
+            answer: ":",
+        },
+    },
+    Line {
+        name: "funnel",
+        measure: Measure::Speed,
+        target: Some(1.0),
+        ours: Side {
+            name: "CL.FUNNEL",
+            server: Kind::Module,
+            prepare: "CL.FUNNEL {a} 1000000 1 1 3600",
+            call: "CL.FUNNEL {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: pair!(),
+    },
+    Line {
+        name: "bucket",
+        measure: Measure::Speed,
+        target: Some(1.0),
+        ours: Side {
+            name: "CL.BUCKET",
+            server: Kind::Module,
+            prepare: "CL.BUCKET {a} 1000000 1 1 3600",
+            call: "CL.BUCKET {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: pair!(),
+    },
+    Line {
+        name: "window",
+        measure: Measure::Speed,
+        target: Some(1.0),
+        ours: Side {
+            name: "CL.WINDOW",
+            server: Kind::Module,
+            prepare: "CL.WINDOW {a} 1000000 3600",
+            call: "CL.WINDOW {a} 1000000 3600",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: pair!(),
+    },
+    Line {
+        name: "lease",
+        measure: Measure::Speed,
+        target: Some(0.6),
+        ours: Side {
+            name: "CL.ACQUIRE + CL.RELEASE",
+            server: Kind::Module,
+            prepare: "CL.ACQUIRE {a} 10 3600 first",
+            call: "CL.ACQUIRE {a} 10 3600 holder ; CL.RELEASE {a} holder",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: Side {
+            name: "ZADD + ZREM",
+            server: Kind::Bare,
+            prepare: "ZADD {a} 1700000000000000 first",
+            call: "ZADD {a} 1700000000000000 holder ; ZREM {a} holder",
+            answer: ":1\r\n",
+        },
+    },
+    Line {
+        name: "several",
+        measure: Measure::Speed,
+        target: Some(1.2),
+        ours: Side {
+            name: "CL.MTHROTTLE of 3 keys",
+            server: Kind::Module,
+            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
+            call: "CL.MTHROTTLE 3 {a} {b} {c} 1000000 1 1 1000000 1 1 1000000 1 1",
+            answer: "*4\r\n*5\r\n:0\r\n",
+        },
+        against: Side {
+            name: "3 CL.THROTTLE",
+            server: Kind::Module,
+            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
+            call: "CL.THROTTLE {a} 1000000 1 1 ; CL.THROTTLE {b} 1000000 1 1 ; CL.THROTTLE {c} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        },
+    },
+    Line {
+        name: "latency",
+        measure: Measure::Latency,
+        target: Some(1.0 / 1.05),
+        ours: admitted!(Kind::Module),
+        against: set!(Kind::Bare),
+    },
+    Line {
+        name: "memory",
+        measure: Measure::Memory,
+        target: Some(1.0),
+        ours: admitted!(Kind::Module),
+        against: set!(Kind::Bare),
+    },
+    Line {
+        name: "admitted, beyond a day",
+        measure: Measure::Speed,
+        target: None,
+        ours: Side {
+            name: "CL.THROTTLE, reset in 11 days",
+            server: Kind::Module,
+            prepare: "CL.THROTTLE {a} 1000000 1 1 1000000",
+            call: "CL.THROTTLE {a} 2000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: set!(Kind::Bare),
+    },
+    Line {
+        name: "admitted, hot key",
+        measure: Measure::Speed,
+        target: None,
+        ours: Side {
+            name: "CL.THROTTLE admitted, hot key",
+            server: Kind::Module,
+            prepare: "CL.THROTTLE {a} 1000000000 1000 1 3600000",
+            // A thousand a second, so that millions of calls stay below the burst and a day.
+            call: "CL.THROTTLE {hot} 1000000000 1000 1",
+            answer: "*5\r\n:0\r\n",
+        },
+        against: Side {
+            name: "SET key value PX ms, hot key",
+            server: Kind::Bare,
+            prepare: "SET {a} nineteen-bytes-text PX 3600000",
+            call: "SET {hot} nineteen-bytes-text PX 3600000",
+            answer: "+OK\r\n",
+        },
+    },
+    Line {
+        name: "refused, hot key",
+        measure: Measure::Speed,
+        target: None,
+        ours: refused_hot!(Kind::Module),
+        against: get!("GET key, hot key", "GET {hot}"),
+    },
+    Line {
+        name: "refused, without expiry",
+        measure: Measure::Speed,
+        target: None,
+        ours: refused!(Kind::Module),
+        against: Side {
+            name: "GET key without expiry",
+            server: Kind::Bare,
+            prepare: "SET {a} nineteen-bytes-text",
+            call: "GET {a}",
+            answer: "$19\r\n",
+        },
+    },
+    Line {
+        name: "refused, CL.TOP on / off",
+        measure: Measure::Speed,
+        target: None,
+        ours: refused!(Kind::Module),
+        against: refused!(Kind::ModuleNoTop),
+    },
+    Line {
+        name: "refused, hot key, CL.TOP on / off",
+        measure: Measure::Speed,
+        target: None,
+        ours: refused_hot!(Kind::Module),
+        against: refused_hot!(Kind::ModuleNoTop),
+    },
+    Line {
+        name: "SET beside the module",
+        measure: Measure::Speed,
+        target: None,
+        ours: Side {
+            name: "SET key value PX ms, beside the module",
+            server: Kind::Module,
+            prepare: "SET {a} nineteen-bytes-text PX 3600000",
+            call: "SET {a} nineteen-bytes-text PX 3600000",
+            answer: "+OK\r\n",
+        },
+        against: set!(Kind::Bare),
+    },
+];

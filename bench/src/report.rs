@@ -1,0 +1,149 @@
+//! What was measured: on the terminal, and as JSON.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// A whole run.
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    pub when: String,
+    pub machine: Vec<(String, String)>,
+    pub rounds: usize,
+    pub round_ms: u64,
+    pub lines: Vec<Measured>,
+}
+
+/// A line of the table, measured.
+#[derive(Serialize, Deserialize)]
+pub struct Measured {
+    pub name: String,
+    pub ours: String,
+    pub against: String,
+    pub target: Option<f64>,
+    /// What the two are measured in.
+    pub unit: String,
+    pub wall: Ratio,
+    /// The same by processor time of the server's main thread.
+    pub cpu: Option<Ratio>,
+}
+
+/// How many times as fast, or as small, as the other.
+#[derive(Serialize, Deserialize)]
+pub struct Ratio {
+    /// Medians.
+    pub ours: f64,
+    pub against: f64,
+    pub times: f64,
+    /// The quartiles of the ratios of each round.
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Ratio {
+    pub fn of<T>(rounds: &[(T, T)], measure: impl Fn(&T) -> f64) -> Self {
+        let ours = quantile(rounds.iter().map(|(ours, _)| measure(ours)), 0.5);
+        let against = quantile(rounds.iter().map(|(_, against)| measure(against)), 0.5);
+        let each = || rounds.iter().map(|(ours, against)| measure(against) / measure(ours));
+        Self {
+            ours,
+            against,
+            times: against / ours,
+            low: quantile(each(), 0.25),
+            high: quantile(each(), 0.75),
+        }
+    }
+}
+
+impl Measured {
+    fn verdict(&self) -> &'static str {
+        match self.target.map(|target| self.wall.times >= target) {
+            Some(true) => "met",
+            Some(false) => "not met",
+            None => "",
+        }
+    }
+
+    fn to_be(&self) -> String {
+        self.target.map_or(String::new(), |target| format!("{target:.2}"))
+    }
+
+    fn quartiles(&self) -> String {
+        format!("{:.2}..{:.2}", self.wall.low, self.wall.high)
+    }
+
+    fn by_cpu(&self) -> String {
+        self.cpu.as_ref().map_or(String::new(), |cpu| format!("{:.2}", cpu.times))
+    }
+}
+
+/// The value below which a part `q` of them lies.
+pub fn quantile(values: impl Iterator<Item = f64>, q: f64) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    values.get((q * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
+}
+
+/// The number with commas between its thousands.
+pub fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// The table as it stands on the terminal.
+pub fn table(report: &Report) -> String {
+    let mut text = String::new();
+    for (what, value) in &report.machine {
+        let _ = writeln!(text, "{what:<9} {value}");
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<38} {:>6} {:<40} {:>6} {:<8} {:>6} {:>12} {:>7} {:>7}",
+        "ours", "", "against", "", "", "times", "quartiles", "by cpu", "target"
+    );
+    for line in &report.lines {
+        let _ = writeln!(
+            text,
+            "{:<38} {:>6.0} {:<40} {:>6.0} {:<8} {:>6.2} {:>12} {:>7} {:>7} {}",
+            line.ours,
+            line.wall.ours,
+            line.against,
+            line.wall.against,
+            line.unit,
+            line.wall.times,
+            line.quartiles(),
+            line.by_cpu(),
+            line.to_be(),
+            line.verdict()
+        );
+    }
+    text
+}
+
+/// The table as a page has it.
+pub fn markdown(report: &Report) -> String {
+    let mut text = format!("{}. {} rounds of {} ms each.\n\n", report.when, report.rounds, report.round_ms);
+    for (what, value) in &report.machine {
+        let _ = writeln!(text, "- {what}: {value}");
+    }
+    text += "\n| ours | | against | | times | quartiles | by cpu | target | |\n|---|--:|---|--:|--:|---|--:|--:|---|\n";
+    for line in &report.lines {
+        let _ = writeln!(
+            text,
+            "| {} | {:.0} {unit} | {} | {:.0} {unit} | **{:.2}** | {} | {} | {} | {} |",
+            line.ours,
+            line.wall.ours,
+            line.against,
+            line.wall.against,
+            line.wall.times,
+            line.quartiles(),
+            line.by_cpu(),
+            line.to_be(),
+            line.verdict(),
+            unit = line.unit,
+        );
+    }
+    text
+}

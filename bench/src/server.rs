@@ -1,0 +1,229 @@
+//! Servers on the core that is theirs, each on a free port in a folder of its own, gone when dropped.
+
+use std::error::Error;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use tempfile::TempDir;
+
+/// What a server is started with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// No module at all: the server's own commands as they are.
+    Bare,
+    BareAof,
+    BareReplica,
+    Module,
+    ModuleAof,
+    ModuleReplica,
+    /// Without the record behind `CL.TOP`.
+    ModuleNoTop,
+    /// The module to compare with.
+    Peer,
+}
+
+impl Kind {
+    /// What a name in the table says of the server.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Bare | Self::Module => "",
+            Self::BareAof | Self::ModuleAof => ", AOF",
+            Self::BareReplica | Self::ModuleReplica => ", replica",
+            Self::ModuleNoTop => ", top-size 0",
+            Self::Peer => ", the peer's",
+        }
+    }
+}
+
+/// The files that a run is about.
+pub struct Binaries {
+    pub server: String,
+    pub module: PathBuf,
+    pub peer: Option<PathBuf>,
+}
+
+/// Which core is whose; `None` when this process may use one core only.
+#[derive(Clone, Copy)]
+pub struct Cores {
+    pub server: usize,
+    pub load: usize,
+}
+
+impl Cores {
+    /// The last core for the server, because interrupts prefer the first, and another one for the load.
+    pub fn choose() -> Option<Self> {
+        let all = sched_getaffinity(None).ok()?;
+        let mut mine = (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core));
+        let load = mine.next()?;
+        Some(Self { server: mine.next_back()?, load })
+    }
+
+    /// Keeps this thread to the core of the load.
+    pub fn pin_load(self) -> Result<(), Box<dyn Error>> {
+        let mut set = CpuSet::new();
+        set.set(self.load);
+        Ok(sched_setaffinity(None::<Pid>, &set)?)
+    }
+}
+
+/// What a program's command line begins with to keep it to a core.
+pub fn on(core: usize) -> Vec<String> {
+    ["taskset", "--cpu-list"].map(str::to_owned).into_iter().chain([core.to_string()]).collect()
+}
+
+pub struct Server {
+    pub port: u16,
+    process: Child,
+    _folder: TempDir,
+    replica: Option<Box<Server>>,
+}
+
+impl Server {
+    /// A server on the core that is the servers', and its replica on the other.
+    pub fn start(kind: Kind, binaries: &Binaries, cores: Option<Cores>) -> Result<Self, Box<dyn Error>> {
+        let (mine, others): (Vec<_>, Vec<_>) =
+            cores.map(|cores| (on(cores.server), on(cores.load))).unwrap_or_default();
+        let mut server = Self::start_under(&mine, kind, binaries, &[])?;
+        if matches!(kind, Kind::BareReplica | Kind::ModuleReplica) {
+            let port = server.port.to_string();
+            let replica = Self::start_under(&others, kind, binaries, &["--replicaof", "127.0.0.1", &port])?;
+            server.replica = Some(Box::new(replica));
+            server.settle()?;
+        }
+        Ok(server)
+    }
+
+    /// A server started by another program, with more options.
+    pub fn start_under(
+        program: &[String],
+        kind: Kind,
+        binaries: &Binaries,
+        more: &[&str],
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut options = vec!["--databases", "64", "--client-output-buffer-limit", "replica 0 0 0"];
+        match kind {
+            Kind::Bare | Kind::BareAof | Kind::BareReplica => {}
+            Kind::Module | Kind::ModuleAof | Kind::ModuleReplica => {
+                options.extend(["--loadmodule", utf8(&binaries.module)?]);
+            }
+            Kind::ModuleNoTop => options.extend(["--loadmodule", utf8(&binaries.module)?, "top-size", "0"]),
+            Kind::Peer => {
+                let peer = binaries.peer.as_ref().ok_or("PEER names no module")?;
+                options.extend(["--loadmodule", utf8(peer)?]);
+            }
+        }
+        if matches!(kind, Kind::BareAof | Kind::ModuleAof) {
+            options.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
+            options.extend(["--auto-aof-rewrite-percentage", "0"]);
+        }
+        options.extend(more);
+        // Tries ports until one is not taken by somebody else in between.
+        loop {
+            let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
+            let log = folder.path().join("log");
+            // It ends with this process, however that ends.
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL"]).args(program).arg(&binaries.server);
+            command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]);
+            command.arg(folder.path()).args(&options);
+            let process = command.stdin(Stdio::null()).stdout(fs::File::create(&log)?).spawn()?;
+            let mut server = Self { port, process, _folder: folder, replica: None };
+            match server.await_answer() {
+                Ok(()) => return Ok(server),
+                Err(_) if fs::read_to_string(&log)?.contains("Address already in use") => {}
+                Err(error) => return Err(format!("{error}\n{}", fs::read_to_string(&log)?).into()),
+            }
+        }
+    }
+
+    fn await_answer(&mut self) -> Result<(), Box<dyn Error>> {
+        loop {
+            if let Some(status) = self.process.try_wait()? {
+                return Err(format!("the server ended at once: {status}").into());
+            }
+            // Somebody else's server could answer on the port.
+            if let Ok(mut connection) = self.connect()
+                && info(&mut connection, "process_id")? == self.process.id().to_string()
+            {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn connect(&self) -> redis::RedisResult<redis::Connection> {
+        self.database(0)
+    }
+
+    pub fn database(&self, number: usize) -> redis::RedisResult<redis::Connection> {
+        redis::Client::open(format!("redis://127.0.0.1:{}/{number}", self.port))?.get_connection()
+    }
+
+    pub fn stream(&self) -> std::io::Result<TcpStream> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(stream)
+    }
+
+    /// Processor time of the thread that runs the commands, in nanoseconds.
+    pub fn cpu(&self) -> Result<f64, Box<dyn Error>> {
+        let path = format!("/proc/{0}/task/{0}/schedstat", self.process.id());
+        let text = fs::read_to_string(path)?;
+        Ok(text.split(' ').next().unwrap_or_default().parse()?)
+    }
+
+    pub fn info(&self, field: &str) -> Result<String, Box<dyn Error>> {
+        info(&mut self.connect()?, field)
+    }
+
+    /// Waits until the replica has everything, so that no round pays for another.
+    pub fn settle(&self) -> Result<(), Box<dyn Error>> {
+        let Some(replica) = &self.replica else { return Ok(()) };
+        let there = |offset: &str| replica.info("slave_repl_offset").is_ok_and(|at| at == offset);
+        while replica.info("master_link_status")? != "up" || !there(&self.info("master_repl_offset")?) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Neither can fail in a way that matters: the process may be gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A field of `INFO`.
+fn info(connection: &mut redis::Connection, field: &str) -> Result<String, Box<dyn Error>> {
+    let text: String = redis::cmd("INFO").arg("everything").query(connection)?;
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    Ok(value.ok_or_else(|| format!("INFO has no {field}"))?.to_owned())
+}
+
+fn utf8(path: &Path) -> Result<&str, Box<dyn Error>> {
+    Ok(path.to_str().ok_or("the path of a module is not UTF-8")?)
+}
+
+/// What a program prints; its failure is ours.
+pub fn output(command: &mut Command) -> Result<String, Box<dyn Error>> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if !output.status.success() {
+        return Err(
+            format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,213 @@
+//! The most refused keys: held against a map that counts them all, which is what the memory is not spent on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::{MS, at};
+use proptest::prelude::*;
+use redis_cell_core::Instant;
+use redis_cell_core::top::{KEPT, Refused, Top, shown};
+
+/// Every key's refusals, and the last.
+#[derive(Default)]
+struct Naive(HashMap<(i32, Vec<u8>), (u64, Option<Instant>)>);
+
+impl Naive {
+    fn note(&mut self, db: i32, key: &[u8], now: Instant) {
+        let (count, last) = self.0.entry((db, key.to_vec())).or_default();
+        (*count, *last) = (*count + 1, Some(now));
+    }
+
+    fn total(&self) -> u64 {
+        self.0.values().map(|(count, _)| count).sum()
+    }
+}
+
+/// All that the algorithm promises, for every database.
+fn check(top: &Top, naive: &Naive, size: usize) {
+    let (total, k) = (naive.total(), u64::try_from(size).unwrap());
+    let mut seen = 0;
+    for db in 0..3 {
+        let rows = top.most(db, usize::MAX);
+        for row in &rows {
+            let key = naive.0.iter().find(|((of, key), _)| *of == db && shown(key) == row.key);
+            let (_, (count, last)) = key.unwrap_or_else(|| panic!("{row:?} was never refused"));
+            assert!(row.refusals <= *count && *count <= row.refusals + row.error, "{row:?}: {count} times");
+            assert!(row.refusals >= 1 && row.error <= total / k, "{row:?} of {total}");
+            assert_eq!(Some(row.last), *last, "{row:?}");
+            seen += row.refusals + row.error;
+        }
+        assert!(rows.windows(2).all(|pair| pair[0].refusals >= pair[1].refusals), "{rows:?}");
+        let mut names: Vec<&str> = rows.iter().map(|row| row.key.as_str()).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "twice: {names:?}");
+        for ((of, key), (count, _)) in &naive.0 {
+            let listed = *of != db || names.contains(&shown(key).as_str());
+            assert!(listed || *count <= total / k, "{key:?}, refused {count} of {total} times, has no row");
+        }
+        for most in 0..=rows.len() {
+            assert_eq!(top.most(db, most), rows[..most]);
+        }
+    }
+    assert_eq!(seen, total, "the counts add up to what was refused");
+    if naive.0.len() <= size {
+        let exact = naive.0.iter().all(|((db, key), (count, _))| {
+            let rows = top.most(*db, usize::MAX);
+            rows.iter().any(|row| row.key == shown(key) && (row.refusals, row.error) == (*count, 0))
+        });
+        assert!(exact, "as long as every key has a row, counts are exact");
+    }
+}
+
+proptest! {
+    /// Few keys that come often and many that come once, in any order.
+    #[test]
+    fn keeps_its_promises(
+        size in 1_usize..12,
+        refusals in prop::collection::vec((0..3, prop_oneof![0_u32..6, 0_u32..60, 0_u32..100_000]), 0..600),
+    ) {
+        let (mut top, mut naive) = (Top::new(size), Naive::default());
+        for (i, (db, key)) in refusals.iter().enumerate() {
+            let (key, now) = (format!("key:{key}"), at(i64::try_from(i).unwrap() * MS));
+            top.note(*db, key.as_bytes(), now);
+            naive.note(*db, key.as_bytes(), now);
+        }
+        check(&top, &naive, size);
+
+        top.reset();
+        prop_assert!((0..3).all(|db| top.most(db, usize::MAX).is_empty()));
+        for (db, key) in refusals.iter().take(5) {
+            top.note(*db, &key.to_le_bytes(), at(0));
+        }
+        let mut naive = Naive::default();
+        for (db, key) in refusals.iter().take(5) {
+            naive.note(*db, &key.to_le_bytes(), at(0));
+        }
+        check(&top, &naive, size);
+    }
+
+    /// What is shown is plain text, and says the key to the byte.
+    #[test]
+    fn shows_any_bytes(key in prop::collection::vec(any::<u8>(), 0..40)) {
+        let text = shown(&key);
+        prop_assert!(!text.contains(char::is_control) && !text.contains('"'), "{text:?}");
+        let mut bytes = text.bytes();
+        let mut read = Vec::new();
+        while let Some(byte) = bytes.next() {
+            if byte == b'\\' {
+                assert_eq!(bytes.next(), Some(b'x'));
+                let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
+                read.push(u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap());
+            } else {
+                read.push(byte);
+            }
+        }
+        prop_assert_eq!(read, key, "{}", text);
+    }
+}
+
+fn listed(top: &Top) -> Vec<(String, u64, u64)> {
+    top.most(0, usize::MAX)
+        .into_iter()
+        .map(|Refused { key, refusals, error, .. }| (key, refusals, error))
+        .collect()
+}
+
+#[test]
+fn a_newcomer_takes_over_the_smallest_count() {
+    let mut top = Top::new(2);
+    for key in ["a", "a", "a", "b", "b", "c"] {
+        top.note(0, key.as_bytes(), at(0));
+    }
+    assert_eq!(listed(&top), [("a".to_owned(), 3, 0), ("c".to_owned(), 1, 2)]);
+    top.note(0, b"b", at(0));
+    // Both have 3 now. Whichever goes, nothing that is said is wrong.
+    let rows = listed(&top);
+    assert!(rows.contains(&("b".to_owned(), 1, 3)), "{rows:?}");
+}
+
+#[test]
+fn a_hammered_key_is_found_among_keys_that_never_repeat() {
+    let mut top = Top::new(10);
+    for key in 0..100_000_u32 {
+        top.note(0, format!("once:{key}").as_bytes(), at(0));
+        if key % 5 == 0 {
+            top.note(0, b"hammered", at(0));
+        }
+    }
+    let first = &top.most(0, 1)[0];
+    assert_eq!(first.key, "hammered");
+    assert!(first.refusals + first.error >= 20_000 && first.error <= 12_000, "{first:?}");
+}
+
+#[test]
+fn databases_are_apart() {
+    let mut top = Top::new(10);
+    top.note(0, b"k", at(0));
+    top.note(7, b"k", at(0));
+    top.note(7, b"k", at(0));
+    assert_eq!(top.most(0, 9).len(), 1);
+    assert_eq!(top.most(7, 9)[0].refusals, 2);
+    assert!(top.most(1, 9).is_empty());
+}
+
+#[test]
+fn long_keys_are_cut_and_told_apart() {
+    let mut top = Top::new(10);
+    let long = vec![b'k'; 1 << 20];
+    let mut other = long.clone();
+    *other.last_mut().unwrap() = b'l';
+    for key in [&long, &long, &other] {
+        top.note(0, key, at(0));
+    }
+    let cut = format!("{}... ({} more bytes)", "k".repeat(KEPT), (1 << 20) - KEPT);
+    assert_eq!(listed(&top), [(cut.clone(), 2, 0), (cut, 1, 0)]);
+
+    top.reset();
+    for len in [0, 1, KEPT - 1, KEPT] {
+        top.note(0, &long[..len], at(0));
+        assert!(listed(&top).contains(&("k".repeat(len), 1, 0)), "{len} bytes are not cut");
+    }
+    top.note(0, &long[..=KEPT], at(0));
+    assert!(listed(&top).contains(&(format!("{}... (1 more bytes)", "k".repeat(KEPT)), 1, 0)));
+}
+
+#[test]
+fn a_shorter_key_shows_nothing_of_the_one_before() {
+    let mut top = Top::new(1);
+    for key in ["a longer key", "short", ""] {
+        top.note(0, key.as_bytes(), at(0));
+        assert_eq!(listed(&top)[0].0, key);
+    }
+}
+
+#[test]
+fn without_rows_nothing_is_kept() {
+    let mut top = Top::new(0);
+    top.note(0, b"k", at(0));
+    assert!(top.most(0, 9).is_empty());
+}
+
+#[test]
+fn strange_keys_are_shown_safely() {
+    for (key, text) in [
+        (&b"user:42"[..], "user:42"),
+        ("用户:42".as_bytes(), "用户:42"),
+        (b"a b", "a b"),
+        (b"\xff\xfe", "\\xff\\xfe"),
+        (b"a\0b\r\n\x1b[31m", "a\\x00b\\x0d\\x0a\\x1b[31m"),
+        (b"a\\b\"c", "a\\x5cb\\x22c"),
+        (b"", ""),
+    ] {
+        assert_eq!(shown(key), text);
+    }
+}

@@ -1,0 +1,176 @@
+//! Who may call what: categories where the server has them, names everywhere, keys always.
+
+use crate::common::{BINARY, Client, Server, module_path, requires};
+
+/// A call of each command on a key that starts with `@`.
+const CALLS: [&str; 15] = [
+    "CL.THROTTLE @a 9 1 60",
+    "CL.PEEK @a 9 1 60",
+    "CL.REFUND @a 9 1 60",
+    "CL.CHARGE @a 9 1 60",
+    "CL.RESERVE @a 9 1 60",
+    "CL.BTHROTTLE @a 9 1 60 1 0",
+    "CL.MTHROTTLE 2 @a @b 9 1 60 9 1 60",
+    "CL.FUNNEL @f 9 1 60",
+    "CL.BUCKET @u 9 1 60",
+    "CL.FIXED @x 9 60",
+    "CL.WINDOW @w 9 60",
+    "CL.LOG @l 9 60",
+    "CL.ACQUIRE @q 9 60 me",
+    "CL.RENEW @q 60 me",
+    "CL.RELEASE @q me",
+];
+
+fn limits(call: &str) -> String {
+    call.replace('@', "limits:")
+}
+
+fn elsewhere(call: &str) -> String {
+    call.replace('@', "other:")
+}
+
+/// The name of the command of a call.
+fn name(call: &str) -> String {
+    call.split(' ').next().unwrap().to_lowercase()
+}
+
+/// A connection as a user with these rules.
+fn user(server: &Server, rules: &str) -> Client {
+    let mut client = server.connect();
+    client.call(&format!("ACL SETUSER somebody reset on nopass {rules}"));
+    client.call("AUTH somebody anything");
+    client
+}
+
+fn assert_denied(client: &mut Client, call: &str) {
+    let error = client.error(call);
+    assert!(error.starts_with("NOPERM"), "{call}: {error}");
+}
+
+fn has_category(client: &mut Client) -> bool {
+    client.ask("ACL CAT rate_limit").is_ok()
+}
+
+/// Whether commands of modules are in categories at all.
+fn has_categories(client: &mut Client) -> bool {
+    let listed: Vec<String> = client.get("ACL CAT write");
+    listed.iter().any(|command| command == "cl.throttle")
+}
+
+/// May call each command on its keys, and nothing else.
+fn check_limiter(client: &mut Client) {
+    for call in CALLS {
+        client.call(&limits(call));
+        assert_denied(client, &elsewhere(call));
+    }
+    assert_denied(client, "CL.MTHROTTLE 2 limits:a other:b 9 1 60 9 1 60");
+    for call in
+        ["GET limits:a", "DEL limits:a", "SET limits:a 1", "CL.TOP", "CL.TOP RESET", "INFO", "KEYS *", "PING"]
+    {
+        assert_denied(client, call);
+    }
+}
+
+#[test]
+fn by_the_category() {
+    let server = Server::start();
+    requires!(has_category(&mut server.connect()), "no category of a module's own");
+    check_limiter(&mut user(&server, "+@rate_limit ~limits:*"));
+
+    let mut listed: Vec<String> = server.connect().get("ACL CAT rate_limit");
+    let unlisted = BINARY.name == "valkey" && !BINARY.at_least(8, 1, 0);
+    requires!(!unlisted, "lists no commands of a category that is not the server's own");
+    let mut expected = CALLS.map(name).to_vec();
+    listed.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn a_module_that_is_loaded_again_finds_its_category() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(has_category(&mut client), "no category of a module's own");
+    let mut limiter = user(&server, "+@rate_limit ~limits:*");
+    client.call("MODULE UNLOAD redis-cell");
+    client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
+    check_limiter(&mut user(&server, "+@rate_limit ~limits:*"));
+    check_limiter(&mut limiter);
+}
+
+#[test]
+fn by_their_names() {
+    let server = Server::start();
+    let rules: Vec<String> = CALLS.iter().map(|call| format!("+{}", name(call))).collect();
+    check_limiter(&mut user(&server, &format!("{} ~limits:*", rules.join(" "))));
+}
+
+#[test]
+fn who_may_only_read_can_peek() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let read = if has_categories(&mut client) { "+@read" } else { "+cl.peek" };
+    // Permissions to read came with 7.0.
+    let keys = if client.has_command("COMMAND|DOCS") { "%R~limits:*" } else { "~limits:*" };
+    let mut client = user(&server, &format!("{read} {keys}"));
+    for call in CALLS {
+        if name(call) == "cl.peek" {
+            client.call(&limits(call));
+            assert_denied(&mut client, &elsewhere(call));
+        } else {
+            assert_denied(&mut client, &limits(call));
+        }
+    }
+}
+
+#[test]
+fn a_permission_to_read_the_key_is_not_enough_to_take() {
+    let server = Server::start();
+    requires!(server.connect().has_command("COMMAND|DOCS"), "no permissions to read alone");
+    let mut client = user(&server, "+@all %R~limits:*");
+    for call in CALLS {
+        if name(call) == "cl.peek" {
+            client.call(&limits(call));
+        } else {
+            assert_denied(&mut client, &limits(call));
+        }
+    }
+}
+
+#[test]
+fn by_the_categories_of_the_server() {
+    let server = Server::start();
+    requires!(has_categories(&mut server.connect()), "commands of modules are in no category");
+    for (category, not) in [
+        ("read", &["cl.throttle", "cl.renew", "cl.top"][..]),
+        ("write", &["cl.peek", "cl.top"]),
+        ("fast", &["cl.log", "cl.mthrottle", "cl.acquire", "cl.top"]),
+        ("slow", &["cl.throttle", "cl.peek", "cl.bucket"]),
+        ("blocking", &["cl.throttle", "cl.peek"]),
+        ("admin", &["cl.throttle", "cl.peek"]),
+        ("dangerous", &["cl.throttle", "cl.peek"]),
+    ] {
+        let listed: Vec<String> = server.connect().get(&format!("ACL CAT {category}"));
+        let ours: Vec<&String> = listed.iter().filter(|command| command.starts_with("cl.")).collect();
+        assert!(!ours.is_empty(), "{category}");
+        assert!(ours.iter().all(|command| !not.contains(&command.as_str())), "{category}: {ours:?}");
+    }
+}
+
+#[test]
+fn the_table_of_refusals_is_not_for_every_limiter() {
+    let server = Server::start();
+    assert_denied(&mut user(&server, "+@all -cl.top ~*"), "CL.TOP");
+    let mut client = user(&server, "+cl.top");
+    client.call("CL.TOP");
+    client.call("CL.TOP RESET");
+}
+
+#[test]
+fn the_table_of_refusals_is_in_the_categories_of_administrators() {
+    let server = Server::start();
+    requires!(has_categories(&mut server.connect()), "commands of modules are in no category");
+    user(&server, "+@admin").call("CL.TOP");
+    assert_denied(&mut user(&server, "+@all -@dangerous ~*"), "CL.TOP");
+    assert_denied(&mut user(&server, "+@read +@write ~*"), "CL.TOP");
+}

@@ -1,0 +1,179 @@
+//! `INFO redis-cell`: what was admitted, refused and an error, who waits, and how effects are propagated.
+
+use crate::common::{Client, Options, Server, Waiter, module_path, read_aof, wait_for_blocked, wait_until};
+use std::collections::BTreeMap;
+
+/// The fields of the module's section, without its name.
+fn fields(client: &mut Client) -> BTreeMap<String, String> {
+    let text = client.text("INFO redis-cell");
+    let fields = text.lines().filter_map(|line| line.strip_prefix("redis-cell_")?.split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// What a command has answered: admitted, refused, errors.
+fn counts(client: &mut Client, command: &str) -> [u64; 3] {
+    let fields = fields(client);
+    ["admitted", "refused", "errors"].map(|what| {
+        let name = format!("{command}_{what}");
+        fields.get(&name).unwrap_or_else(|| panic!("no {name} in {fields:?}")).parse().unwrap()
+    })
+}
+
+#[test]
+fn each_command_counts_what_it_answers() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (command, admitted, refused, wrong) in [
+        ("throttle", "CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 x"),
+        ("peek", "CL.PEEK k 0 1 60", "CL.PEEK k 0 1 60 2", "CL.PEEK k 0 1 x"),
+        ("refund", "CL.REFUND k 0 1 60 0", "CL.REFUND debt 0 1 60 1", "CL.REFUND k 0 1 x"),
+        ("charge", "CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 x"),
+        ("reserve", "CL.RESERVE k 0 1 60", "CL.RESERVE k 0 1 60 1 MAXWAIT 1", "CL.RESERVE k 0 1 x"),
+        (
+            "bthrottle",
+            "CL.BTHROTTLE k 0 1 60 1 0",
+            "CL.BTHROTTLE k 0 1 60 1 0.1",
+            "CL.BTHROTTLE k 0 1 60 1 x",
+        ),
+        (
+            "mthrottle",
+            "CL.MTHROTTLE 1 k 0 1 60",
+            "CL.MTHROTTLE 2 k l 0 1 60 0 1 60",
+            "CL.MTHROTTLE 2 k k 0 1 60",
+        ),
+        ("funnel", "CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 x"),
+        ("bucket", "CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 x"),
+        ("fixed", "CL.FIXED k 1 60", "CL.FIXED k 1 60", "CL.FIXED k 1 x"),
+        ("window", "CL.WINDOW k 1 60", "CL.WINDOW k 1 60 1", "CL.WINDOW k 1 x"),
+        ("log", "CL.LOG k 1 60", "CL.LOG k 1 60", "CL.LOG k 1 x"),
+        ("acquire", "CL.ACQUIRE k 1 60 me", "CL.ACQUIRE k 1 60 you", "CL.ACQUIRE k 1 x me"),
+        ("renew", "CL.RENEW held 60 me", "CL.RENEW held 60 you", "CL.RENEW held x me"),
+        ("release", "CL.RELEASE held me", "CL.RELEASE held me", "CL.RELEASE held me now"),
+    ] {
+        client.call("FLUSHALL");
+        client.call("CL.CHARGE debt 0 1 60 9");
+        client.call("CL.ACQUIRE held 1 60 me");
+        let before = fields(&mut client);
+        client.call(admitted);
+        client.call(refused);
+        client.call(refused);
+        for _ in 0..3 {
+            client.error(wrong);
+        }
+        let mut expected = before;
+        for (what, more) in [("admitted", 1), ("refused", 2), ("errors", 3)] {
+            let count = expected.get_mut(&format!("{command}_{what}")).unwrap_or_else(|| panic!("{command}"));
+            *count = (count.parse::<u64>().unwrap() + more).to_string();
+        }
+        // Whether somebody may be listening is another matter.
+        let (mut seen, mut expected) = (fields(&mut client), expected);
+        seen.remove("propagation_listeners");
+        expected.remove("propagation_listeners");
+        assert_eq!(seen, expected, "{command}");
+    }
+}
+
+#[test]
+fn what_the_server_refuses_itself_is_not_counted() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.error("CL.THROTTLE k");
+    client.error("CL.RELEASE");
+    assert_eq!(counts(&mut client, "throttle"), [0, 0, 0]);
+    assert_eq!(counts(&mut client, "release"), [0, 0, 0]);
+}
+
+#[test]
+fn calls_in_transactions_and_scripts_count() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("MULTI");
+    client.call("CL.THROTTLE k 0 1 60");
+    client.call("CL.BTHROTTLE k 0 1 60 1 0");
+    client.call("EXEC");
+    client.call(&["EVAL", "return redis.call('CL.THROTTLE', KEYS[1], 0, 1, 60)", "1", "k"]);
+    assert_eq!(counts(&mut client, "throttle"), [1, 1, 0]);
+    assert_eq!(counts(&mut client, "bthrottle"), [0, 1, 0], "a null");
+}
+
+#[test]
+fn a_wait_counts_when_it_ends() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600");
+    let mut waiters: Vec<Waiter> =
+        (0..4).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 3600 1 0")).collect();
+    wait_for_blocked(&mut client, 4);
+    assert_eq!(fields(&mut client)["blocked_clients"], "4");
+    assert_eq!(counts(&mut client, "bthrottle"), [0, 0, 0]);
+
+    client.call("CL.REFUND k 0 1 3600");
+    assert!(waiters.remove(0).answer().starts_with("0 "));
+    assert_eq!(counts(&mut client, "bthrottle"), [1, 0, 0], "admitted");
+
+    client.call(&format!("CLIENT UNBLOCK {}", waiters[0].id));
+    assert_eq!(waiters.remove(0).answer(), "null");
+    assert_eq!(counts(&mut client, "bthrottle"), [1, 1, 0], "a null");
+
+    drop(waiters.remove(0));
+    wait_for_blocked(&mut client, 1);
+    assert_eq!(counts(&mut client, "bthrottle"), [1, 1, 0], "who hangs up is not answered");
+
+    client.call("SET k foreign");
+    assert!(waiters.remove(0).answer().starts_with("ERR "));
+    assert_eq!(counts(&mut client, "bthrottle"), [1, 1, 1], "an error");
+    assert_eq!(fields(&mut client)["blocked_clients"], "0");
+}
+
+#[test]
+fn the_section_is_there_for_those_who_ask() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for section in ["INFO redis-cell", "INFO everything", "INFO modules"] {
+        assert!(client.text(section).contains("# redis-cell\r\nredis-cell_version:"), "{section}");
+    }
+    for section in ["INFO", "INFO server"] {
+        assert!(!client.text(section).contains("redis-cell_"), "{section}");
+    }
+}
+
+#[test]
+fn the_version_is_that_of_the_module() {
+    let server = Server::start();
+    let seen = fields(&mut server.connect());
+    assert_eq!(seen["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn how_effects_are_propagated() {
+    let server = Options::new().append_only().start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600");
+    let seen = fields(&mut client);
+    let in_one = read_aof(&server).iter().any(|effect| effect.command.contains("PXAT"));
+    let expected = if in_one { "SET PXAT" } else { "SET, PEXPIREAT" };
+    assert_eq!(seen["propagation"], expected);
+    assert_eq!(seen["propagation_listeners"], "possible", "there is an append-only file");
+
+    let server = Server::start();
+    let mut client = server.connect();
+    if client.has_command("COMMAND|DOCS") {
+        // From 7.0 on the server tells of every fork.
+        wait_until("the certainty that nobody listens", || match fields(&mut client) {
+            seen if seen["propagation_listeners"] == "none" => Ok(()),
+            seen => Err(format!("{seen:?}")),
+        });
+    }
+}
+
+#[test]
+fn counts_begin_with_the_module_and_outlive_resetstat() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 60");
+    client.call("CONFIG RESETSTAT");
+    assert_eq!(counts(&mut client, "throttle"), [1, 0, 0], "the server does not tell modules of it");
+    client.call("MODULE UNLOAD redis-cell");
+    client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
+    assert_eq!(counts(&mut client, "throttle"), [0, 0, 0]);
+}

@@ -1,0 +1,179 @@
+//! What the server tells of the commands: one description in the source, the same in `COMMAND` and on the pages.
+
+use super::pages::PAGES;
+use crate::common::{Client, Server, requires};
+use redis::Value;
+
+const NO_DOCS: &str = "no COMMAND DOCS";
+
+/// The field of a map, which RESP2 writes as a list.
+fn field<'v>(map: &'v Value, name: &str) -> Option<&'v Value> {
+    let Value::Array(items) = map else { panic!("no map: {map:?}") };
+    items.chunks(2).find(|pair| text(&pair[0]) == name).map(|pair| &pair[1])
+}
+
+fn text(value: &Value) -> String {
+    redis::from_redis_value(value.clone()).unwrap_or_else(|e| panic!("{value:?}: {e}"))
+}
+
+fn texts(value: Option<&Value>) -> Vec<String> {
+    value.map_or_else(Vec::new, |value| list(value).iter().map(text).collect())
+}
+
+fn list(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(items) | Value::Set(items) => items,
+        seen => panic!("no list: {seen:?}"),
+    }
+}
+
+fn docs(client: &mut Client, name: &str) -> Value {
+    let answer = client.call(&["COMMAND", "DOCS", name]);
+    field(&answer, name).unwrap_or_else(|| panic!("COMMAND DOCS knows no {name}")).clone()
+}
+
+fn arguments(described: &Value) -> &[Value] {
+    field(described, "arguments").map_or(&[], list)
+}
+
+/// An argument as a synopsis shows it, and how many words it takes at the least.
+fn shown(argument: &Value) -> (String, usize) {
+    let value = |name| field(argument, name).map(text);
+    let parts: Vec<(String, usize)> = arguments(argument).iter().map(shown).collect();
+    let joined = |by: &str| parts.iter().map(|(part, _)| part.as_str()).collect::<Vec<_>>().join(by);
+    let (bare, words) = match value("type").unwrap().as_str() {
+        "pure-token" => (String::new(), 0),
+        "oneof" => (joined("|"), 1),
+        "block" => (joined(" "), parts.iter().map(|(_, words)| words).sum()),
+        _ => (value("name").unwrap(), 1),
+    };
+    let (once, words) = match value("token") {
+        Some(token) => (format!("{token} {bare}").trim_end().to_owned(), words + 1),
+        None => (bare, words),
+    };
+    let flags = texts(field(argument, "flags"));
+    let has = |flag: &str| flags.iter().any(|seen| seen == flag);
+    let often = if has("multiple") { format!("{once} [{once} ...]") } else { once };
+    if has("optional") { (format!("[{often}]"), 0) } else { (often, words) }
+}
+
+fn synopsis(name: &str, described: &Value) -> (String, usize) {
+    let arguments: Vec<(String, usize)> = arguments(described).iter().map(shown).collect();
+    let words = arguments.iter().map(|(_, words)| words).sum::<usize>();
+    let shown: Vec<String> = arguments.into_iter().map(|(shown, _)| shown).collect();
+    (format!("{} {}", name.to_uppercase(), shown.join(" ")), words + 1)
+}
+
+/// The row of `COMMAND INFO`.
+fn row(client: &mut Client, name: &str) -> Vec<Value> {
+    let answer = client.call(&["COMMAND", "INFO", name]);
+    list(&list(&answer)[0]).to_vec()
+}
+
+#[test]
+fn every_page_shows_the_synopsis_that_the_server_tells() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
+    for (name, page) in PAGES {
+        let (seen, _) = synopsis(name, &docs(&mut client, name));
+        let section = page.split("\n## Synopsis\n").nth(1).unwrap_or_default();
+        let printed = section.lines().find(|line| !line.is_empty() && !line.starts_with("```"));
+        assert_eq!(printed, Some(seen.as_str()), "{name}: the page, and what COMMAND DOCS says");
+    }
+    let (seen, _) = synopsis("cl.throttle", &docs(&mut client, "cl.throttle"));
+    assert!(
+        include_str!("../../README.md").contains(&format!("\n{seen}\n")),
+        "the README shows another than {seen}"
+    );
+}
+
+#[test]
+fn every_command_is_described_in_full() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
+    for (name, page) in PAGES {
+        let described = docs(&mut client, name);
+        let value = |field_name| field(&described, field_name).map(text).unwrap_or_default();
+        assert!(
+            value("summary").ends_with('.') && value("summary").contains(". Replies "),
+            "{name}: {described:?}"
+        );
+        assert!(value("complexity").starts_with("O("), "{name}: {described:?}");
+        let cost = page.split("\n## Cost\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let order = value("complexity").split(" where ").next().unwrap().to_owned();
+        assert!(cost.contains(&order), "{name}: the server tells of {order}, the page of {cost}");
+        assert_eq!(value("since"), "1.0.0", "{name}");
+        assert_eq!(value("group"), "module", "{name}");
+        let mut unseen = arguments(&described).to_vec();
+        while let Some(argument) = unseen.pop() {
+            assert!(field(&argument, "summary").is_some(), "{name}: {argument:?}");
+            unseen.extend(arguments(&argument).iter().cloned());
+        }
+    }
+}
+
+#[test]
+fn the_arity_follows_from_the_arguments() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
+    for (name, _) in PAGES {
+        let (shown, words) = synopsis(name, &docs(&mut client, name));
+        assert_eq!(row(&mut client, name)[1], Value::Int(-i64::try_from(words).unwrap()), "{shown}");
+        if words == 1 {
+            continue; // the name alone is a call
+        }
+        let short: Vec<&str> = std::iter::once(*name).chain(std::iter::repeat_n("1", words - 2)).collect();
+        let error = client.error(&short);
+        assert_eq!(error, format!("ERR wrong number of arguments for '{name}' command"));
+    }
+}
+
+#[test]
+fn what_a_command_does_with_its_keys() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("COMMAND|GETKEYSANDFLAGS"), "no COMMAND GETKEYSANDFLAGS");
+    let take: &[&str] = &["RW", "access", "update"];
+    for (call, keys, uses) in [
+        ("CL.THROTTLE k 1 1 60", &["k"][..], take),
+        ("CL.PEEK k 1 1 60", &["k"], &["RO", "access"]),
+        ("CL.REFUND k 1 1 60", &["k"], take),
+        ("CL.CHARGE k 1 1 60", &["k"], take),
+        ("CL.RESERVE k 1 1 60", &["k"], take),
+        ("CL.BTHROTTLE k 1 1 60 1 1", &["k"], take),
+        ("CL.MTHROTTLE 2 a b 1 1 60 1 1 60", &["a", "b"], take),
+        ("CL.FUNNEL k 1 1 60", &["k"], take),
+        ("CL.BUCKET k 1 1 60", &["k"], take),
+        ("CL.FIXED k 1 60", &["k"], take),
+        ("CL.WINDOW k 1 60", &["k"], take),
+        ("CL.LOG k 1 60", &["k"], take),
+        ("CL.ACQUIRE k 1 60 me", &["k"], take),
+        ("CL.RENEW k 60 me", &["k"], &["RW", "update"]),
+        ("CL.RELEASE k me", &["k"], &["RW", "delete"]),
+    ] {
+        let answer = client.call(&format!("COMMAND GETKEYSANDFLAGS {call}"));
+        let seen: Vec<(String, Vec<String>)> =
+            list(&answer).iter().map(|pair| (text(&list(pair)[0]), texts(list(pair).get(1)))).collect();
+        let expected: Vec<(String, Vec<String>)> = keys
+            .iter()
+            .map(|key| ((*key).to_owned(), uses.iter().map(|&flag| flag.to_owned()).collect()))
+            .collect();
+        assert_eq!(seen, expected, "{call}");
+    }
+    assert!(client.error("COMMAND GETKEYSANDFLAGS CL.TOP RESET").contains("no key arguments"));
+}
+
+#[test]
+fn tips_say_whose_answers_change_with_the_time() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
+    for (name, _) in PAGES {
+        let tips = texts(row(&mut client, name).get(7));
+        let timed = !["cl.renew", "cl.release"].contains(name);
+        assert_eq!(tips.iter().any(|tip| tip == "nondeterministic_output"), timed, "{name}: {tips:?}");
+    }
+}

@@ -1,0 +1,239 @@
+//! CL.TOP: which keys are refused most, and what it costs nobody.
+
+use crate::common::{
+    Client, Effect, Options, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until, wall_ns,
+};
+use redis::Value;
+
+/// A row: key, refusals, error, last refusal.
+type Row = (String, i64, i64, i64);
+
+fn top(client: &mut Client, call: &str) -> Vec<Row> {
+    client.get(call)
+}
+
+/// Keys and refusals, where nothing but those is of interest.
+fn refused(client: &mut Client) -> Vec<(String, i64)> {
+    top(client, "CL.TOP 1000").into_iter().map(|(key, refusals, ..)| (key, refusals)).collect()
+}
+
+fn row(key: &str, refusals: i64) -> (String, i64) {
+    (key.to_owned(), refusals)
+}
+
+#[test]
+fn points_at_the_key_that_is_hammered() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let earliest = wall_ns() / 1_000_000;
+    // Far more keys than there is room for, each refused once or twice, and one again and again.
+    let mut calls = Vec::new();
+    for i in 0..5_000 {
+        calls.push(format!("CL.THROTTLE once:{i} 0 1 3600 2"));
+        if i % 4 == 0 {
+            calls.push("CL.THROTTLE hammered 0 1 3600 2".to_owned());
+        }
+    }
+    let calls: Vec<&str> = calls.iter().map(String::as_str).collect();
+    for answer in client.pipeline(&calls) {
+        answer.unwrap();
+    }
+    let rows = top(&mut client, "CL.TOP");
+    assert_eq!(rows.len(), 10);
+    let (key, refusals, error, last) = &rows[0];
+    assert_eq!(key, "hammered");
+    assert!(*refusals <= 1250 && 1250 <= refusals + error, "{rows:?}");
+    assert!(rows.iter().all(|(_, _, error, _)| *error <= 6250 / 128), "{rows:?}");
+    assert!((earliest..=wall_ns() / 1_000_000).contains(last), "{rows:?}");
+}
+
+#[test]
+fn every_refusal_and_every_null_feeds_it_and_nothing_else_does() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (command, setup, call, feeds) in [
+        ("throttle", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600", true),
+        ("admitted", "CL.THROTTLE k 8 1 3600", "CL.THROTTLE k 8 1 3600", false),
+        ("for ever", "PING", "CL.THROTTLE k 0 1 3600 2", true),
+        ("saturate", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600 9 SATURATE", true),
+        ("peek", "CL.THROTTLE k 0 1 3600", "CL.PEEK k 0 1 3600", false),
+        ("charge", "CL.THROTTLE k 0 1 3600", "CL.CHARGE k 0 1 3600", false),
+        ("refund", "CL.CHARGE k 0 1 3600 9", "CL.REFUND k 0 1 3600", false),
+        ("reserve", "CL.THROTTLE k 0 1 3600", "CL.RESERVE k 0 1 3600 1 MAXWAIT 1", true),
+        ("booked", "CL.THROTTLE k 0 1 3600", "CL.RESERVE k 0 1 3600", false),
+        ("bthrottle", "CL.THROTTLE k 0 1 3600", "CL.BTHROTTLE k 0 1 3600 1 0.1", true),
+        ("funnel", "CL.FUNNEL k 1 1 3600", "CL.FUNNEL k 1 1 3600", true),
+        ("bucket", "CL.BUCKET k 1 1 3600", "CL.BUCKET k 1 1 3600", true),
+        ("fixed", "CL.FIXED k 1 3600", "CL.FIXED k 1 3600", true),
+        ("window", "CL.WINDOW k 1 3600", "CL.WINDOW k 1 3600", true),
+        ("log", "CL.LOG k 1 3600", "CL.LOG k 1 3600", true),
+        ("acquire", "CL.ACQUIRE k 1 3600 me", "CL.ACQUIRE k 1 3600 you", true),
+        ("renew", "PING", "CL.RENEW k 3600 me", false),
+        ("release", "PING", "CL.RELEASE k me", false),
+    ] {
+        client.call("FLUSHALL");
+        client.call("CL.TOP RESET");
+        client.call(setup);
+        client.call(call);
+        assert!(client.ask("CL.THROTTLE k 0 1 wrong").is_err());
+        let expected = if feeds { vec![row("k", 1)] } else { vec![] };
+        assert_eq!(refused(&mut client), expected, "{command}: {call}");
+    }
+}
+
+#[test]
+fn of_several_limits_those_that_refuse() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE b 0 1 3600");
+    client.call("CL.MTHROTTLE 3 a b c 0 1 3600 0 1 3600 0 1 3600");
+    assert_eq!(refused(&mut client), [row("b", 1)]);
+    client.call("CL.THROTTLE c 0 1 3600");
+    client.call("CL.MTHROTTLE 3 a b c 0 1 3600 0 1 3600 0 1 3600");
+    assert_eq!(refused(&mut client), [row("b", 2), row("c", 1)]);
+    client.call("CL.MTHROTTLE 1 a 0 1 3600");
+    assert_eq!(refused(&mut client), [row("b", 2), row("c", 1)]);
+}
+
+#[test]
+fn a_wait_that_ends_in_nothing_counts_for_its_key() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("SELECT 5");
+    client.call("CL.THROTTLE k 0 1 3600");
+    let mut waiter = Waiter::ask_in(&server, 5, "CL.BTHROTTLE k 0 1 3600 1 0");
+    wait_for_blocked(&mut client, 1);
+    assert!(refused(&mut client).is_empty(), "it still waits");
+    client.call(&format!("CLIENT UNBLOCK {}", waiter.id));
+    assert_eq!(waiter.answer(), "null");
+    assert_eq!(refused(&mut client), [row("k", 1)]);
+
+    // Above the limit, and told while it waits for another's sake: by a key that has turned foreign, which is an error.
+    let mut waiter = Waiter::ask_in(&server, 5, "CL.BTHROTTLE k 0 1 3600 1 0");
+    wait_for_blocked(&mut client, 1);
+    client.call("SET k foreign");
+    assert!(waiter.answer().starts_with("ERR "));
+    assert_eq!(refused(&mut client), [row("k", 1)]);
+}
+
+#[test]
+fn patience_that_ends_while_waiting_counts_for_its_key() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600");
+    // It could be in time, so it waits; then the way becomes longer.
+    let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 1 1 1 S");
+    client.call("CL.CHARGE k 0 1 3600");
+    assert_eq!(waiter.answer(), "null");
+    assert_eq!(refused(&mut client), [row("k", 1)]);
+}
+
+#[test]
+fn rows_are_of_the_selected_database() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600 2");
+    client.call("SELECT 3");
+    assert!(refused(&mut client).is_empty());
+    client.call("CL.THROTTLE k 0 1 3600 2");
+    client.call("CL.THROTTLE k 0 1 3600 2");
+    assert_eq!(refused(&mut client), [row("k", 2)]);
+    client.call("SELECT 0");
+    assert_eq!(refused(&mut client), [row("k", 1)]);
+    assert_eq!(client.text("CL.TOP RESET"), "OK");
+    client.call("SELECT 3");
+    assert!(refused(&mut client).is_empty(), "a reset is for all databases");
+}
+
+#[test]
+fn long_and_binary_keys_are_shown_safely() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let megabyte = vec![b'k'; 1 << 20];
+    for key in [&b"\xff\0\x1b[31m\r\n"[..], &megabyte, b"", "限流".as_bytes()] {
+        client.call(&[b"CL.THROTTLE".as_ref(), key, b"0", b"1", b"60", b"2"]);
+    }
+    let mut seen = refused(&mut client);
+    seen.sort_unstable();
+    let long = format!("{}... (1048448 more bytes)", "k".repeat(128));
+    assert_eq!(seen, [row("", 1), row("\\xff\\x00\\x1b[31m\\x0d\\x0a", 1), row(&long, 1), row("限流", 1)]);
+}
+
+#[test]
+fn arguments() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for i in 0..20 {
+        client.call(&format!("CL.THROTTLE k{i} 0 1 60 2"));
+    }
+    assert_eq!(top(&mut client, "CL.TOP").len(), 10);
+    assert_eq!(top(&mut client, "cl.top 3").len(), 3);
+    assert_eq!(top(&mut client, "CL.TOP 9223372036854775807").len(), 20);
+    for wrong in ["0", "-1", "x", "1.5", "9223372036854775808", "\"\""] {
+        let error = client.error(&format!("CL.TOP {wrong}"));
+        assert_eq!(error, "ERR count must be an integer from 1 to 9223372036854775807", "{wrong}");
+    }
+    for wrong in ["1 2", "RESET 1", "RESET RESET", "1 RESET"] {
+        assert_eq!(client.error(&format!("CL.TOP {wrong}")), "ERR syntax error", "{wrong}");
+    }
+    assert_eq!(top(&mut client, "CL.TOP 100").len(), 20, "errors forget nothing");
+    assert_eq!(client.text("CL.TOP reset"), "OK");
+    assert!(top(&mut client, "CL.TOP").is_empty());
+}
+
+#[test]
+fn on_both_protocols_and_in_transactions_and_scripts() {
+    let server = Server::start();
+    server.connect().call("CL.THROTTLE k 0 1 60 2");
+    for mut client in [server.connect(), server.connect_resp3()] {
+        let Value::Array(rows) = client.call("CL.TOP") else { panic!("no array") };
+        assert!(matches!(&rows[..], [Value::Array(row)] if row.len() == 4), "{rows:?}");
+    }
+    let mut client = server.connect();
+    client.call("MULTI");
+    client.call("CL.TOP RESET");
+    client.call("CL.THROTTLE k 0 1 60 2");
+    client.call("CL.TOP");
+    let Value::Array(answers) = client.call("EXEC") else { panic!("no array") };
+    assert!(matches!(&answers[2], Value::Array(rows) if rows.len() == 1), "{answers:?}");
+    assert_eq!(client.int(&["EVAL", "return #redis.call('CL.TOP')", "0"]), 1);
+}
+
+#[test]
+fn nothing_of_it_is_propagated_or_stored() {
+    let server = Options::new().append_only().start();
+    let mut client = server.connect();
+    let mut stream = ReplicaStream::attach(&server);
+    stream.effects(&server);
+    let dirty = client.info("rdb_changes_since_last_save");
+    client.call("CL.THROTTLE k 0 1 60 2");
+    client.call("CL.TOP");
+    client.call("CL.TOP RESET");
+    assert_eq!(stream.effects(&server), Vec::<Effect>::new());
+    assert_eq!(client.info("rdb_changes_since_last_save"), dirty);
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+#[test]
+fn on_a_replica_too() {
+    let primary = Server::start();
+    let replica = Server::start();
+    let mut client = replica.connect();
+    client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    wait_until("the replica to be in step", || match client.info("master_link_status") {
+        seen if seen == "up" => Ok(()),
+        seen => Err(seen),
+    });
+    assert!(top(&mut client, "CL.TOP").is_empty());
+    assert_eq!(client.text("CL.TOP RESET"), "OK");
+}
+
+#[test]
+fn switched_off_it_says_so() {
+    let server = Options::new().module_arguments("top-size 0").start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 60 2");
+    for call in ["CL.TOP", "CL.TOP 5", "CL.TOP RESET"] {
+        assert_eq!(client.error(call), "ERR refusals are not recorded: the setting top-size is 0", "{call}");
+    }
+}

@@ -1,0 +1,428 @@
+//! Clocks that step, drift and stand still.
+//!
+//! The servers here run on clocks of ours: `clock_shim.c` stands before libc's. Mostly they are stopped, and move only
+//! when a test says so. So an hour passes in no time, every answer is exact, and "as if nothing had happened" is tested
+//! as such: the same calls go to a second server whose clocks were left alone, and the answers have to be the same.
+
+use crate::common::{Client, Options, Server, Waiter, ceil_div, wait_for_blocked, wait_until, wall_ns};
+use crate::native;
+use redis::Value;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use tempfile::NamedTempFile;
+
+pub const SECOND: i64 = 1_000_000_000;
+const HOUR: i64 = 3600 * SECOND;
+
+/// A call of every kind of limiter, each of which admits five at once. `#` stands for a number that is new each time.
+const KINDS: [&str; 9] = [
+    "CL.THROTTLE gcra 4 1 60000 1 MS",
+    "CL.RESERVE reserve 4 1 60000 1 MAXWAIT 0 MS",
+    "CL.MTHROTTLE 1 several 4 1 60000 MS",
+    "CL.FUNNEL funnel 5 1 60000 1 MS",
+    "CL.BUCKET bucket 5 1 60000 1 MS",
+    "CL.FIXED fixed 5 60000 1 MS",
+    "CL.WINDOW window 5 60000 1 MS",
+    "CL.LOG log 5 60000 1 MS",
+    "CL.ACQUIRE lease 5 60000 # MS",
+];
+
+/// The wall and the monotonic clock of a server.
+pub struct Clock {
+    file: NamedTempFile,
+    wall: i64,
+    monotonic: i64,
+}
+
+impl Clock {
+    /// Stopped clocks. The wall stands a second into a minute, so that windows lie the same in every run.
+    fn stopped() -> Self {
+        let minute = 60 * SECOND;
+        Self::new((wall_ns() / minute + 1) * minute + SECOND, 1000 * SECOND, false)
+    }
+
+    /// Clocks that run, the wall so far ahead of the true one.
+    pub fn ahead_by(wall: i64) -> Self {
+        Self::new(wall, 0, true)
+    }
+
+    fn new(wall: i64, monotonic: i64, running: bool) -> Self {
+        // Below the build's folder, where nothing is left behind that `make clean` does not clear away.
+        let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        file.as_file().write_all_at(&i64::from(running).to_ne_bytes(), 16).unwrap();
+        let clock = Self { file, wall, monotonic };
+        clock.show();
+        clock
+    }
+
+    fn show(&self) {
+        let bytes = [self.wall.to_ne_bytes(), self.monotonic.to_ne_bytes()].concat();
+        self.file.as_file().write_all_at(&bytes, 0).unwrap();
+    }
+
+    /// Sets the wall clock forward or back.
+    pub fn step(&mut self, by: i64) {
+        self.wall += by;
+        self.show();
+    }
+
+    /// Lets time pass, on both clocks.
+    pub fn pass(&mut self, time: i64) {
+        self.pass_unevenly(time, time);
+    }
+
+    fn pass_unevenly(&mut self, wall: i64, monotonic: i64) {
+        self.wall += wall;
+        self.monotonic += monotonic;
+        self.show();
+    }
+}
+
+static SHIM: LazyLock<PathBuf> = LazyLock::new(|| native::compile("clock_shim"));
+
+pub fn start(options: Options, clock: &Clock) -> Server {
+    options
+        .environment("LD_PRELOAD", &SHIM.display().to_string())
+        .environment("REDIS_CELL_CLOCK", &clock.file.path().display().to_string())
+        .start()
+}
+
+/// How a call reaches the server.
+#[derive(Clone, Copy)]
+enum Way {
+    Plain,
+    Transaction,
+    Script,
+}
+
+/// A server on clocks of ours.
+pub struct Subject {
+    pub clock: Clock,
+    pub client: Client,
+    pub server: Server,
+    way: Way,
+    calls: u32,
+}
+
+impl Subject {
+    pub fn new() -> Self {
+        Self::with(Clock::stopped(), Options::new())
+    }
+
+    fn with(clock: Clock, options: Options) -> Self {
+        let server = start(options, &clock);
+        Self { clock, client: server.connect(), server, way: Way::Plain, calls: 0 }
+    }
+
+    pub fn with_options(options: Options) -> Self {
+        Self::with(Clock::stopped(), options)
+    }
+
+    fn by(way: Way) -> Self {
+        Self { way, ..Self::new() }
+    }
+
+    fn restart(&mut self) {
+        self.server.restart();
+        self.client = self.server.connect();
+    }
+
+    /// The five numbers that a call is answered with.
+    fn take(&mut self, kind: &str) -> Vec<i64> {
+        self.calls += 1;
+        let call = kind.replace('#', &self.calls.to_string());
+        let answer = match self.way {
+            Way::Plain => self.client.call(&call),
+            Way::Transaction => {
+                self.client.call("MULTI");
+                self.client.call(&call);
+                let Value::Array(mut answers) = self.client.call("EXEC") else { panic!("no EXEC") };
+                answers.remove(0)
+            }
+            Way::Script => {
+                let mut words = vec!["EVAL", "return redis.call(unpack(ARGV))", "0"];
+                words.extend(call.split(' '));
+                self.client.call(&words)
+            }
+        };
+        first_row(&answer)
+    }
+
+    /// How many of twenty calls are admitted.
+    fn admitted(&mut self, kind: &str) -> usize {
+        (0..20).filter(|_| self.take(kind)[0] == 0).count()
+    }
+}
+
+/// The five numbers of an answer; of an answer with rows, those of the first.
+fn first_row(answer: &Value) -> Vec<i64> {
+    match answer {
+        Value::Array(items) => match &items[..] {
+            [Value::Array(_), ..] => first_row(&items[0]),
+            items => items.iter().map(|item| redis::from_redis_value(item.clone()).unwrap()).collect(),
+        },
+        seen => panic!("no answer of a limiter: {seen:?}"),
+    }
+}
+
+/// Two servers answer every kind of call alike, now and while time passes.
+fn assert_alike(what: &str, one: &mut Subject, other: &mut Subject) {
+    // Where a limit has room again, where it does not yet, and long after everything is as good as new.
+    for wait in [0, 29, 1, 29, 2, 17, 43, 61, 60, 600].map(|seconds| seconds * SECOND) {
+        one.clock.pass(wait);
+        other.clock.pass(wait);
+        for kind in KINDS {
+            for call in 1..=7 {
+                let (seen, expected) = (one.take(kind), other.take(kind));
+                assert_eq!(seen, expected, "{what}, {} s on, call {call}: {kind}", wait / SECOND);
+            }
+        }
+    }
+}
+
+fn fill(subject: &mut Subject) {
+    for kind in KINDS {
+        assert_eq!(subject.admitted(kind), 5, "{kind}");
+    }
+}
+
+#[test]
+fn the_clocks_of_libc_are_the_only_ones() {
+    let mut subject = Subject::new();
+    for round in 0..3 {
+        subject.client.call("CL.THROTTLE k 4 1 60");
+        let wall = subject.clock.wall;
+        assert_eq!(subject.client.tat("k"), Some(wall + 60 * SECOND), "round {round}");
+        subject.clock.pass(HOUR + 1);
+    }
+}
+
+/// To the millisecond: none expires before it is as good as new, and none stays for longer.
+#[test]
+pub fn a_key_lives_until_it_is_as_good_as_new() {
+    let mut subject = Subject::new();
+    subject.clock.pass(999_999); // the last nanosecond of a millisecond
+    for kind in KINDS {
+        let call = kind.replace("60000", "60000000").replace(" MS", " US");
+        let (answer, now) = (subject.take(&call), subject.clock.wall);
+        let key = kind.split(' ').find(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).unwrap();
+        // The answer is rounded up to a microsecond, the expiry to a millisecond.
+        let new_from = now + (answer[4] - 1) * 1000;
+        let expiry = subject.client.expiry_ms(key) * 1_000_000;
+        assert!(
+            (new_from..=new_from + 1_001_000).contains(&expiry),
+            "{kind}: {answer:?}, {new_from}, {expiry}"
+        );
+    }
+}
+
+#[test]
+pub fn a_step_back_makes_nobody_wait_longer_and_gives_nobody_more() {
+    for step in [-HOUR, -5 * SECOND] {
+        let (mut stepped, mut left_alone) = (Subject::new(), Subject::new());
+        for again in ["once", "again"] {
+            fill(&mut stepped);
+            fill(&mut left_alone);
+            stepped.clock.step(step);
+            assert_alike(&format!("stepped by {} s {again}", step / SECOND), &mut stepped, &mut left_alone);
+            // Long enough for everything to be as good as new on both.
+            stepped.clock.pass(HOUR);
+            left_alone.clock.pass(HOUR);
+        }
+    }
+}
+
+#[test]
+pub fn a_step_forward_forgives_the_burst_and_no_more() {
+    let mut subject = Subject::new();
+    fill(&mut subject);
+    subject.clock.step(HOUR);
+    for kind in KINDS {
+        assert_eq!(subject.admitted(kind), 5, "after a step forward: {kind}");
+        assert_eq!(subject.admitted(kind), 0, "after what it forgave was used: {kind}");
+    }
+    subject.clock.step(-HOUR);
+    for kind in KINDS {
+        assert_eq!(subject.admitted(kind), 0, "after a step back again: {kind}");
+    }
+}
+
+#[test]
+pub fn a_step_forward_is_an_hour_that_has_passed() {
+    let (mut stepped, mut waited) = (Subject::new(), Subject::new());
+    fill(&mut stepped);
+    fill(&mut waited);
+    stepped.clock.step(HOUR);
+    waited.clock.pass(HOUR);
+    fill(&mut stepped);
+    fill(&mut waited);
+    stepped.clock.step(-HOUR);
+    assert_alike("set forward by mistake, then back", &mut stepped, &mut waited);
+}
+
+/// The faster clock counts: what drifts is never more than that ahead.
+#[test]
+pub fn a_slow_drift_moves_limits_by_the_drift_alone() {
+    for per_mille in [-50, -1, 1, 50] {
+        let (mut drifting, mut true_one) = (Subject::new(), Subject::new());
+        fill(&mut drifting);
+        fill(&mut true_one);
+        for _ in 0..40 {
+            let time = 7 * SECOND;
+            let drifted = time + time / 1000 * per_mille;
+            drifting.clock.pass_unevenly(drifted, time);
+            true_one.clock.pass(time.max(drifted));
+            for kind in KINDS {
+                assert_eq!(drifting.take(kind), true_one.take(kind), "{per_mille} per mille: {kind}");
+            }
+        }
+        assert_alike("after the drift", &mut drifting, &mut true_one);
+    }
+}
+
+/// A paused process, and a machine that was paused or asleep: the monotonic clock goes on meanwhile or not, and the
+/// wall is right again afterwards or not.
+#[test]
+pub fn a_pause_is_time_that_passes_on_the_faster_clock() {
+    for (wall, monotonic) in [(HOUR, HOUR), (HOUR, 0), (0, HOUR), (90 * SECOND, 45 * SECOND), (0, 0)] {
+        let (mut paused, mut waited) = (Subject::new(), Subject::new());
+        fill(&mut paused);
+        fill(&mut waited);
+        paused.server.signal("STOP");
+        paused.clock.pass_unevenly(wall, monotonic);
+        paused.server.signal("CONT");
+        waited.clock.pass(wall.max(monotonic));
+        let what = format!("paused, {} s by the wall, {} s monotonic", wall / SECOND, monotonic / SECOND);
+        assert_alike(&what, &mut paused, &mut waited);
+    }
+}
+
+#[test]
+fn in_transactions_and_scripts_time_is_the_same() {
+    for way in [Way::Transaction, Way::Script] {
+        let (mut wrapped, mut plain) = (Subject::by(way), Subject::new());
+        for step in [-HOUR, 2 * HOUR, -5 * SECOND] {
+            wrapped.clock.step(step);
+            plain.clock.step(step);
+            assert_alike("in a transaction or script", &mut wrapped, &mut plain);
+        }
+    }
+}
+
+/// A script that runs for long sees time pass, and decides each of its calls by it.
+#[test]
+fn time_goes_on_within_a_script() {
+    let mut subject = Subject::new();
+    let script = "local admitted = 0
+        while admitted < 10 do
+            if redis.call('CL.THROTTLE', KEYS[1], 4, 1, 60)[1] == 0 then admitted = admitted + 1 end
+        end
+        return admitted";
+    let client = &mut subject.client;
+    let sha = client.text(&["SCRIPT", "LOAD", script]);
+    let mut waiter = Waiter::ask(&subject.server, &format!("EVALSHA {sha} 1 k"));
+    wait_until("the script to see the clock go on", || {
+        subject.clock.pass(HOUR);
+        if waiter.is_waiting() { Err("not yet".to_owned()) } else { Ok(()) }
+    });
+    assert_eq!(waiter.answer(), "10");
+    if let Some(tat) = client.tat("k") {
+        assert_eq!(client.expiry_ms("k"), ceil_div(tat.into(), 1_000_000));
+    }
+}
+
+/// Those in line get their turn when it would have come, whatever is done to the wall clock meanwhile.
+#[test]
+pub fn a_step_back_delays_nobody_in_line() {
+    for step in [-HOUR, -5 * SECOND] {
+        let (mut stepped, mut left_alone) = (Subject::new(), Subject::new());
+        let mut lines = [&mut stepped, &mut left_alone].map(|subject| {
+            assert_eq!(subject.take("CL.THROTTLE k 0 1 60"), [0, 1, 0, -1, 60]);
+            let mut waiters: Vec<Waiter> = Vec::new();
+            for place in 1..=3 {
+                waiters.push(Waiter::ask(&subject.server, "CL.BTHROTTLE k 0 1 60 1 0"));
+                wait_for_blocked(&mut subject.client, place);
+            }
+            // One who is ready to wait for half a minute after the turn before its own is answered at once.
+            waiters.push(Waiter::ask(&subject.server, "CL.BTHROTTLE k 0 1 60 1 230"));
+            assert_eq!(waiters[3].answer(), "null");
+            waiters.reverse();
+            waiters.truncate(4);
+            waiters.remove(0);
+            waiters
+        });
+        stepped.clock.step(step);
+        for turn in 1..=3 {
+            for (subject, waiters) in [&mut stepped, &mut left_alone].into_iter().zip(&mut lines) {
+                let mut first = waiters.pop().unwrap();
+                subject.clock.pass(59 * SECOND);
+                subject.client.call("PING");
+                assert!(first.is_waiting(), "turn {turn} came early: {}", first.answer());
+                subject.clock.pass(SECOND);
+                let answer = first.answer();
+                assert!(answer.starts_with("0 1 0 -1 "), "turn {turn}: {answer}");
+                assert!(waiters.iter_mut().all(Waiter::is_waiting), "turn {turn} was two");
+            }
+        }
+    }
+}
+
+/// As docs/clock.md has it: without the process its clock is gone, and states of the future look fuller.
+#[test]
+fn after_a_restart_the_wall_counts() {
+    let mut subject = Subject::with(Clock::stopped(), Options::new().append_only());
+    fill(&mut subject);
+    let told = KINDS.map(|kind| subject.take(kind)[3]);
+    subject.clock.step(-HOUR);
+    subject.restart();
+    for (kind, told) in KINDS.into_iter().zip(told) {
+        let seen = subject.take(kind);
+        assert_eq!(seen[0], 1, "{kind}");
+        assert_eq!(seen[3], told + 3_600_000, "{kind}");
+    }
+    assert_eq!(subject.take("CL.THROTTLE fresh 4 1 60"), [0, 5, 4, -1, 60]);
+    // The wall has caught up.
+    subject.clock.pass(HOUR);
+    for (kind, told) in KINDS.into_iter().zip(told) {
+        assert_eq!(subject.take(kind)[3], told, "{kind}");
+    }
+    subject.clock.step(HOUR);
+    subject.restart();
+    for kind in KINDS {
+        assert_eq!(subject.admitted(kind), 5, "forgiven by a step forward: {kind}");
+    }
+}
+
+/// A failover is a step by the difference of the two clocks. The state itself is the same to the last digit.
+#[test]
+pub fn a_failover_is_a_step_by_the_difference_of_the_clocks() {
+    for ahead in [5 * SECOND, -5 * SECOND] {
+        let mut primary = Subject::with(Clock::ahead_by(0), Options::new());
+        let mut replica = Subject::with(Clock::ahead_by(ahead), Options::new());
+        let at = format!("REPLICAOF 127.0.0.1 {}", primary.server.port());
+        replica.client.call(&at);
+        wait_until("the replica to be in step", || {
+            match replica.client.info("master_link_status").as_str() {
+                "up" => Ok(()),
+                seen => Err(seen.to_owned()),
+            }
+        });
+        fill(&mut primary);
+        assert_eq!(primary.client.int("WAIT 1 60000"), 1);
+        replica.client.call("REPLICAOF NO ONE");
+        assert_eq!(replica.client.tat("gcra"), primary.client.tat("gcra"));
+        for kind in KINDS {
+            let begun = wall_ns();
+            let (here, there) = (primary.take(kind), replica.take(kind));
+            // What the answers can differ by beside the clocks: the time between the calls, and a rounding each.
+            let between = (wall_ns() - begun) / 1_000_000 + 2;
+            // Windows lie where the epoch puts them: one may have just begun.
+            if !kind.starts_with("CL.WINDOW") {
+                assert_eq!([here[0], there[0]], [1, 1], "{kind}");
+                let sooner = here[3] - there[3] - ahead / 1_000_000;
+                assert!((-1..=between).contains(&sooner), "{kind}: {here:?} became {there:?}");
+            }
+        }
+    }
+}

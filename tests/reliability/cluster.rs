@@ -1,0 +1,455 @@
+//! A cluster on loopback: failover, slots that move under load, and what the server says in a cluster's name.
+
+use crate::common::{BINARY, Client, Options, Server, Waiter, report_skip, wait_for_blocked, wait_until};
+use crate::figures::{figure, long};
+use crate::load::{Guide, KINDS, Load, Plan, alone, contents};
+use redis::Value;
+use std::ops::{Deref, Range};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The nodes of a cluster, as clients know them: primaries first, then as many replicas.
+pub struct Members(pub Vec<String>);
+
+impl Members {
+    pub fn connect(&self, node: usize) -> Client {
+        Client::connect_to(&self.0[node], "", PATIENCE).unwrap()
+    }
+
+    pub fn id(&self, node: usize) -> String {
+        self.connect(node).text("CLUSTER MYID")
+    }
+
+    /// Makes a cluster of servers that do not know each other: the primaries share the slots evenly.
+    pub fn form(&self, primaries: usize) {
+        let (host, port) = self.0[0].split_once(':').unwrap();
+        for node in 0..self.0.len() {
+            let mut client = self.connect(node);
+            client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", node + 1));
+            if node < primaries {
+                let slots: Vec<String> = (0..16384_usize)
+                    .filter(|slot| slot * primaries / 16384 == node)
+                    .map(|slot| slot.to_string())
+                    .collect();
+                client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
+            }
+            client.call(&format!("CLUSTER MEET {host} {port}"));
+        }
+        let all = format!("cluster_known_nodes:{}", self.0.len());
+        for node in 0..self.0.len() {
+            wait_until("all nodes to know each other", || {
+                let mut client = self.connect(node);
+                let (info, nodes) = (client.text("CLUSTER INFO"), client.text("CLUSTER NODES"));
+                // A node in handshake goes by a name that is not its own.
+                if info.contains(&all) && !nodes.contains("handshake") { Ok(()) } else { Err(nodes) }
+            });
+        }
+        for node in primaries..self.0.len() {
+            let primary = self.id(node - primaries);
+            let mut client = self.connect(node);
+            wait_until("the replica to know its primary", || {
+                client.ask(&format!("CLUSTER REPLICATE {primary}"))
+            });
+        }
+        self.settle();
+    }
+
+    /// Until all is well: nobody failing, all slots served, replicas in step.
+    pub fn settle(&self) {
+        for node in 0..self.0.len() {
+            wait_until("the cluster to be well", || {
+                let mut client = self.connect(node);
+                let (info, nodes) = (client.text("CLUSTER INFO"), client.text("CLUSTER NODES"));
+                let link = client.text("INFO replication");
+                if info.contains("cluster_state:ok")
+                    && !link.contains("link_status:down")
+                    && !nodes.contains("fail")
+                {
+                    Ok(())
+                } else {
+                    Err(format!("{info}{link}{nodes}"))
+                }
+            });
+        }
+        for node in 0..self.0.len() {
+            self.in_step(node);
+        }
+    }
+
+    /// Until a replica has got what its primary has written; at once for a primary.
+    fn in_step(&self, node: usize) {
+        let mut copy = self.connect(node);
+        if copy.info("role") == "master" {
+            return;
+        }
+        let primary = format!("{}:{}", copy.info("master_host"), copy.info("master_port"));
+        let mut client = Client::connect_to(&primary, "", PATIENCE).unwrap();
+        client.call(&["PUBLISH", "are you there", ""]);
+        let target: u64 = client.info("master_repl_offset").parse().unwrap();
+        wait_until("the replica to be in step", || match copy.info("slave_repl_offset").parse::<u64>() {
+            Ok(offset) if offset >= target => Ok(()),
+            seen => Err(format!("{seen:?} of {target}")),
+        });
+    }
+
+    /// Every key of each primary is the same on its replica.
+    pub fn assert_same<const N: usize>(&self, pairs: [(usize, usize); N]) {
+        for (primary, replica) in pairs {
+            let held = contents(&mut self.connect(primary));
+            let mut copy = self.connect(replica);
+            copy.call("READONLY");
+            assert!(held.len() >= KINDS.len(), "{} keys on {primary}", held.len());
+            assert_eq!(contents(&mut copy), held, "{replica} is a replica of {primary}");
+        }
+    }
+
+    /// A connection to whoever serves the tag.
+    pub fn owner(&self, tag: &str) -> Client {
+        let look = |address: &String| {
+            let mut client = Client::connect_to(address, "", PATIENCE).ok()?;
+            let answers = client.try_pipeline(&[&format!("EXISTS {{{tag}}}")]).ok()?;
+            answers[0].is_ok().then_some(client)
+        };
+        wait_until(&format!("somebody to serve {tag}"), || self.0.iter().find_map(look).ok_or(String::new()))
+    }
+
+    /// Asks one node after the other; they tell where to go.
+    pub fn guide(&self) -> Guide {
+        let (addresses, turn) = (self.0.clone(), AtomicUsize::new(0));
+        Arc::new(move |_| Some(addresses[turn.fetch_add(1, Relaxed) % addresses.len()].clone()))
+    }
+
+    pub fn load(&self, tags: Vec<String>, limit: i64) -> Load {
+        Load::start(Plan { callers: 4, tags, limit, guide: self.guide(), patience: PATIENCE })
+    }
+
+    /// So many tags whose slots lie in a range.
+    pub fn tags(&self, slots: Range<i64>, count: usize) -> Vec<String> {
+        let mut client = self.connect(0);
+        let mut in_range = |tag: &String| slots.contains(&client.int(&format!("CLUSTER KEYSLOT {{{tag}}}")));
+        (0..).map(|n| format!("t{n}")).filter(|tag| in_range(tag)).take(count).collect()
+    }
+}
+
+/// A cluster of servers on loopback.
+struct Cluster {
+    nodes: Vec<Server>,
+    members: Members,
+}
+
+impl Deref for Cluster {
+    type Target = Members;
+
+    fn deref(&self) -> &Members {
+        &self.members
+    }
+}
+
+impl Cluster {
+    fn start(primaries: usize, replicas: usize) -> Self {
+        let options = || {
+            let options = Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "3000");
+            options.set("repl-ping-replica-period", "5")
+        };
+        let nodes: Vec<Server> = (0..primaries + replicas).map(|_| options().start()).collect();
+        let members = Members(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect());
+        members.form(primaries);
+        Self { nodes, members }
+    }
+
+    /// Tells both nodes that the tag's slot is about to move from one to the other.
+    fn begin_to_move(&self, tag: &str, from: usize, to: usize) -> i64 {
+        let (mut source, mut target) = (self.connect(from), self.connect(to));
+        let slot = source.int(&format!("CLUSTER KEYSLOT {{{tag}}}"));
+        target.call(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.id(from)));
+        source.call(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.id(to)));
+        slot
+    }
+
+    fn end_of_move(&self, slot: i64, to: usize) {
+        for node in [to].into_iter().chain(0..self.nodes.len()) {
+            let mut client = self.connect(node);
+            if client.info("role") == "master" {
+                client.call(&format!("CLUSTER SETSLOT {slot} NODE {}", self.id(to)));
+            }
+        }
+    }
+
+    fn migrate(&self, keys: &[String], from: usize, to: usize) {
+        let call = format!("MIGRATE 127.0.0.1 {} _ 0 5000 KEYS {}", self.nodes[to].port(), keys.join(" "));
+        let words: Vec<&str> = call.split(' ').map(|word| if word == "_" { "" } else { word }).collect();
+        self.connect(from).call(&words);
+    }
+}
+
+#[test]
+pub fn a_primary_that_dies_costs_at_most_the_calls_in_flight() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3, 3);
+    let tags =
+        [0..5461, 5462..10922, 10923..16384].into_iter().flat_map(|range| cluster.tags(range, 2)).collect();
+    let mut load = cluster.load(tags, if long() { 5_000 } else { 700 });
+    load.wait_for(load.budget() / 3);
+    cluster.nodes[0].kill();
+    let killed = Instant::now();
+    let successor = cluster.connect(3);
+    wait_for_primary(successor);
+    let outage = killed.elapsed();
+    load.exhaust();
+    load.stop();
+    let seen = load.compare(|tag| cluster.owner(tag), load.callers());
+    figure(
+        "cluster: from a primary's death to its replica's promotion, node timeout 3 s",
+        format!("{:.1} s", outage.as_secs_f64()),
+    );
+    figure(
+        "cluster: admissions above the budgets after it",
+        format!("{} of {}, 4 callers", seen.over, load.budget()),
+    );
+    cluster.nodes[0].restart_here();
+    cluster.settle();
+    cluster.assert_same([(3, 0), (1, 4), (2, 5)]);
+}
+
+fn wait_for_primary(mut client: Client) {
+    wait_until("the replica to take over", || match client.info("role").as_str() {
+        "master" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+}
+
+/// Runs `redis-cli --cluster` until it is done.
+fn redis_cli(arguments: &str) {
+    let output = Command::new("redis-cli")
+        .arg("--cluster")
+        .args(arguments.split(' '))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "redis-cli --cluster {arguments}:\n{text}");
+}
+
+#[test]
+pub fn slots_that_move_under_load_keep_every_budget() {
+    let _alone = alone();
+    if Command::new("redis-cli").arg("--version").output().is_err() {
+        return report_skip("no redis-cli");
+    }
+    let cluster = Cluster::start(3, 3);
+    // The first slots are those that redis-cli takes first.
+    let moving = cluster.tags(0..200, 4);
+    let mut tags = moving.clone();
+    tags.extend(cluster.tags(6000..16384, 2));
+    let limit = if long() { 100_000 } else { 10_000 };
+    let mut load = cluster.load(tags, limit);
+    let keys = moving.len() * KINDS.len();
+    load.wait_for(1_000);
+    let port = cluster.nodes[0].port();
+    let (first, second) = (cluster.id(0), cluster.id(1));
+    let before = load.admitted();
+    redis_cli(&format!(
+        "reshard 127.0.0.1:{port} --cluster-from {first} --cluster-to {second} --cluster-slots 200 --cluster-yes"
+    ));
+    for tag in &moving {
+        assert_eq!(cluster.owner(tag).text("CLUSTER MYID"), second, "{tag} has moved");
+    }
+    let between = load.admitted();
+    // redis-cli looks before it starts, and the news of the moves may still be under way.
+    wait_until("the nodes to agree", || {
+        let mut check = Command::new("redis-cli");
+        let check = check.args(["--cluster", "check", &format!("127.0.0.1:{port}")]).output().unwrap();
+        if check.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&check.stdout).into_owned()) }
+    });
+    redis_cli(&format!("rebalance 127.0.0.1:{port} --cluster-threshold 1"));
+    let after = load.admitted();
+    assert!(
+        before < between && between < after && after < load.budget(),
+        "{before}, {between}, {after}: not under load"
+    );
+    let back = moving.iter().filter(|tag| cluster.owner(tag).text("CLUSTER MYID") != second).count();
+    assert!(back > 0, "nothing was moved by the rebalance");
+    load.stop();
+    load.compare(|tag| cluster.owner(tag), 0);
+    figure(
+        "cluster: keys resharded under load, answered admissions lost or extra",
+        format!("{keys}, 0 of {}", load.admitted()),
+    );
+    figure("cluster: redirections followed meanwhile", format!("{:?}", load.errors()));
+    cluster.settle();
+    cluster.assert_same([(0, 3), (1, 4), (2, 5)]);
+}
+
+#[test]
+pub fn every_kind_of_key_migrates_with_its_limit() {
+    let _alone = alone();
+    let cluster = Cluster::start(2, 0);
+    let tag = &cluster.tags(0..8000, 1)[0];
+    let (mut source, mut target) = (cluster.connect(0), cluster.connect(1));
+    for kind in &KINDS {
+        for caller in ["one", "two"] {
+            source.call(&kind.call(tag, 3, caller));
+        }
+    }
+    let before = contents(&mut source);
+    let slot = cluster.begin_to_move(tag, 0, 1);
+    cluster.migrate(&before.keys().cloned().collect::<Vec<_>>(), 0, 1);
+    cluster.end_of_move(slot, 1);
+    let after = contents(&mut target);
+    assert!(after.keys().eq(before.keys()), "{after:?}");
+    for (key, (value, expiry)) in &before {
+        // MIGRATE hands over what is left to live: the key may live longer by the time that this takes, not shorter.
+        let (moved, later) = &after[key];
+        assert_eq!(moved, value, "{key}");
+        assert!((*expiry..expiry + 60_000).contains(later), "{key} expires at {later}, not at {expiry}");
+    }
+    assert_eq!(source.int("DBSIZE"), 0);
+    for kind in &KINDS {
+        assert_eq!(kind.used(&mut target, tag, 3), 2, "{}", kind.name);
+        let refused = |answer: Value| {
+            matches!(&answer, Value::Nil)
+                || format!("{answer:?}").starts_with("array([int(1)")
+                || format!("{answer:?}").starts_with("array([array([int(1)")
+        };
+        assert!(!refused(target.call(&kind.call(tag, 3, "three"))), "{}: one was left", kind.name);
+        let answer = target.call(&kind.call(tag, 3, "four"));
+        assert!(refused(answer.clone()), "{}: none was left: {answer:?}", kind.name);
+    }
+}
+
+/// MGET and CL.MTHROTTLE are answered in the same words, which begin as expected; both are let through when nothing is.
+fn same_words(client: &mut Client, situation: &str, expected: &str, [a, b]: [&str; 2], before: Option<&str>) {
+    let mut say = |call: &str| {
+        if let Some(before) = before {
+            client.call(before);
+        }
+        client.ask(call).err().unwrap_or_default()
+    };
+    let core = say(&format!("MGET {a} {b}"));
+    let ours = say(&format!("CL.MTHROTTLE 2 {a} {b} 9 1 3600 9 1 3600"));
+    assert_eq!(ours, core, "{situation}");
+    assert!(ours.starts_with(expected) && ours.is_empty() == expected.is_empty(), "{situation}: {ours:?}");
+}
+
+#[test]
+pub fn multi_key_calls_are_redirected_as_the_servers_own() {
+    let _alone = alone();
+    let cluster = Cluster::start(2, 1);
+    let tag = &cluster.tags(0..8000, 1)[0];
+    let (mut source, mut target) = (cluster.connect(0), cluster.connect(1));
+    let keys = [format!("{{{tag}}}x"), format!("{{{tag}}}y")];
+    let pair = [keys[0].as_str(), keys[1].as_str()];
+    let other = format!("{{{}}}", cluster.tags(9000..16384, 1)[0]);
+
+    same_words(&mut source, "other slots", "CROSSSLOT ", [pair[0], &other], None);
+    same_words(&mut target, "another node's slot", "MOVED ", pair, None);
+    let mut replica = cluster.connect(2);
+    same_words(&mut replica, "a replica", "MOVED ", pair, None);
+    replica.call("READONLY");
+    let write = format!("MOVED {}", source.int(&["CLUSTER", "KEYSLOT", tag]));
+    for call in [
+        format!("MSET {} 1 {} 2", pair[0], pair[1]),
+        format!("CL.MTHROTTLE 2 {} {} 9 1 60 9 1 60", pair[0], pair[1]),
+    ] {
+        assert!(replica.error(&call).starts_with(&write), "a write to a replica that serves reads: {call}");
+    }
+    assert_eq!(replica.ints(&format!("CL.PEEK {} 9 1 60", pair[0]))[..3], [0, 10, 10]);
+
+    source.call(&format!("CL.MTHROTTLE 2 {} {} 9 1 3600 9 1 3600", pair[0], pair[1]));
+    let slot = cluster.begin_to_move(tag, 0, 1);
+    same_words(&mut source, "about to move, both still here", "", pair, None);
+    cluster.migrate(&keys[..1], 0, 1);
+    let held = contents(&mut source);
+    // Redis 6 sends callers after the key that has left, and has them try again there.
+    let halfway = if BINARY.at_least(7, 0, 0) { "TRYAGAIN " } else { "ASK " };
+    same_words(&mut source, "one is here, one is there", halfway, pair, None);
+    same_words(&mut target, "the same at the target", "TRYAGAIN ", pair, Some("ASKING"));
+    same_words(&mut target, "the target, unasked", "MOVED ", pair, None);
+    assert_eq!(contents(&mut source), held, "nothing was taken");
+    cluster.migrate(&keys[1..], 0, 1);
+    same_words(&mut source, "both are there", "ASK ", pair, None);
+    same_words(&mut target, "the target, asked", "", pair, Some("ASKING"));
+    // A call with one key is the same in all kinds.
+    for kind in KINDS.iter().filter(|kind| kind.name != "mthrottle") {
+        let key = kind.key(tag);
+        let call = kind.call(tag, 9, "id");
+        assert_eq!(source.error(&call), source.error(&["GET", &key]), "{}", kind.name);
+        assert!(source.error(&call).starts_with("ASK "));
+    }
+    cluster.end_of_move(slot, 1);
+    same_words(&mut source, "moved", "MOVED ", pair, None);
+    same_words(&mut target, "arrived", "", pair, None);
+    // In a transaction and in a script.
+    for call in
+        [format!("MGET {} {other}", pair[0]), format!("CL.MTHROTTLE 2 {} {other} 9 1 60 9 1 60", pair[0])]
+    {
+        target.call("MULTI");
+        assert!(target.error(&call).starts_with("CROSSSLOT "), "{call}");
+        assert!(target.error("EXEC").starts_with("EXECABORT "), "{call}");
+        let script = format!("return redis.pcall('{}')", call.replace(' ', "','"));
+        let error = target.error(&["EVAL", &script, "1", pair[0]]);
+        assert!(error.to_lowercase().contains("slot") || error.contains("non local"), "{call}: {error}");
+    }
+}
+
+/// The call was let in when its key was here; its turn comes when the key is elsewhere.
+#[test]
+pub fn who_waits_for_a_key_that_moves_away_is_sent_after_it() {
+    let _alone = alone();
+    let cluster = Cluster::start(2, 0);
+    let tag = &cluster.tags(0..8000, 1)[0];
+    let key = format!("{{{tag}}}k");
+    let (mut source, mut target) = (cluster.connect(0), cluster.connect(1));
+    source.call(&format!("CL.THROTTLE {key} 0 1 3600"));
+    let state = source.tat(&key);
+    let call = format!("CL.BTHROTTLE {key} 0 1 3600 1 0");
+    let mut waiters = [(); 2].map(|()| Waiter::ask(&cluster.nodes[0], &call));
+    wait_for_blocked(&mut source, 2);
+    let slot = cluster.begin_to_move(tag, 0, 1);
+    assert!(waiters.iter_mut().all(Waiter::is_waiting), "while the key is still here");
+    cluster.migrate(std::slice::from_ref(&key), 0, 1);
+    for waiter in &mut waiters {
+        let answer = waiter.answer();
+        assert!(answer.starts_with("TRYAGAIN "), "{answer}");
+    }
+    // Nobody was admitted at a place that no longer knows what was taken.
+    assert_eq!(source.int("DBSIZE"), 0);
+    wait_for_blocked(&mut source, 0);
+    // Asked again, as the error says, it is told where to go, and waits there.
+    assert!(source.error(&call).starts_with("ASK "));
+    cluster.end_of_move(slot, 1);
+    assert!(source.error(&call).starts_with("MOVED "));
+    assert_eq!(target.tat(&key), state);
+    let mut waiter = Waiter::ask(&cluster.nodes[1], &call);
+    wait_for_blocked(&mut target, 1);
+    target.call(&format!("CL.REFUND {key} 0 1 3600"));
+    assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}
+
+#[test]
+pub fn a_cluster_that_goes_down_ends_all_waits() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(2, 0);
+    let key = format!("{{{}}}k", cluster.tags(0..8000, 1)[0]);
+    let mut client = cluster.connect(0);
+    client.call(&format!("CL.THROTTLE {key} 0 1 3600"));
+    let state = client.tat(&key);
+    let call = format!("CL.BTHROTTLE {key} 0 1 3600 1 0");
+    let mut waiter = Waiter::ask(&cluster.nodes[0], &call);
+    wait_for_blocked(&mut client, 1);
+    cluster.nodes[1].kill();
+    let answer = waiter.answer();
+    assert!(answer.starts_with("CLUSTERDOWN "), "{answer}");
+    cluster.nodes[1].restart_here();
+    cluster.settle();
+    assert_eq!(client.tat(&key), state);
+    // The line is empty: who comes next is the first.
+    let mut waiter = Waiter::ask(&cluster.nodes[0], &call);
+    wait_for_blocked(&mut client, 1);
+    client.call(&format!("CL.REFUND {key} 0 1 3600"));
+    assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}

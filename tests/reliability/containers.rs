@@ -1,0 +1,241 @@
+//! A cluster of containers on a network of its own that can be cut. `REDIS_CELL_IMAGE` names an image with a server, and
+//! `REDIS_CELL_PORTABLE_MODULE` a module that runs in it; scripts/test-reliability.sh sets both where an engine answers.
+
+use crate::cluster::Members;
+use crate::common::{report_skip, wait_until};
+use crate::figures::figure;
+use crate::load::{Load, Plan, alone};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Runs `docker` with words that have no blanks in them, and answers what it says.
+fn docker(arguments: &str) -> Result<String, String> {
+    docker_with(&arguments.split_whitespace().collect::<Vec<_>>())
+}
+
+fn docker_with(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("docker").args(arguments).output().map_err(|e| e.to_string())?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    } else {
+        Err(format!("docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+/// Two networks, neither of which leads anywhere else: the nodes talk to each other on the one that can be cut, and are
+/// still reached by clients on the other. All goes when it is dropped.
+struct Containers {
+    name: String,
+    members: Members,
+    /// Where clients reach a node whatever becomes of the other network.
+    front: Vec<String>,
+}
+
+impl Containers {
+    /// `None`, and the test is skipped visibly, when there is no image to run.
+    fn start(count: usize) -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let (Some(image), Some(module)) = (set("REDIS_CELL_IMAGE"), set("REDIS_CELL_PORTABLE_MODULE")) else {
+            report_skip("no containers: REDIS_CELL_IMAGE and REDIS_CELL_PORTABLE_MODULE name none");
+            return None;
+        };
+        let name = format!("redis-cell-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let mut cluster = Self { name: name.clone(), members: Members(Vec::new()), front: Vec::new() };
+        docker(&format!("network create --internal {name}-front")).unwrap();
+        // Addresses that stay the same have to come from a subnet that was named; somebody else may have this one.
+        let subnet = (0..20)
+            .map(|i| format!("10.{}.{}", 201 + i, std::process::id() % 250))
+            .find(|subnet| {
+                docker(&format!("network create --internal --subnet {subnet}.0/24 {name}-bus")).is_ok()
+            })
+            .expect("no subnet is free");
+        for i in 0..count {
+            let address = format!("{subnet}.{}", 10 + i);
+            docker(&format!(
+                "create --init --user nobody --name {name}-{i} --network {name}-front {image} \
+                 redis-server --dir /var/tmp --protected-mode no --loadmodule /libredis_cell.so \
+                 --cluster-enabled yes --cluster-node-timeout 3000 --cluster-announce-ip {address} \
+                 --repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --save 3600 1"
+            ))
+            .unwrap();
+            docker(&format!("cp {module} {name}-{i}:/libredis_cell.so")).unwrap();
+            docker(&format!("network connect --ip {address} {name}-bus {name}-{i}")).unwrap();
+            docker(&format!("start {name}-{i}")).unwrap();
+            let format = format!("{{{{(index .NetworkSettings.Networks \"{name}-front\").IPAddress}}}}");
+            let front = docker_with(&["inspect", "--format", &format, &format!("{name}-{i}")]);
+            cluster.front.push(format!("{}:6379", front.unwrap()));
+            cluster.members.0.push(format!("{address}:6379"));
+        }
+        for address in &cluster.members.0 {
+            wait_until("the server in the container to answer", || {
+                let mut client = crate::common::Client::connect_to(address, "", Duration::from_secs(2))?;
+                client.try_pipeline(&["PING"]).map(drop)
+            });
+        }
+        cluster.members.form(count / 2);
+        Some(cluster)
+    }
+
+    /// Cuts a node off from all others.
+    fn cut(&self, node: usize) {
+        docker(&format!("network disconnect {0}-bus {0}-{node}", self.name)).unwrap();
+    }
+
+    fn heal(&self, node: usize) {
+        let (address, _) = self.members.0[node].split_once(':').unwrap();
+        docker(&format!("network connect --ip {address} {0}-bus {0}-{node}", self.name)).unwrap();
+    }
+}
+
+impl Drop for Containers {
+    fn drop(&mut self) {
+        for i in 0..=self.members.0.len() {
+            if std::thread::panicking()
+                && let Ok(log) = docker(&format!("logs {}-{i}", self.name))
+            {
+                eprintln!("--- log of container {i} ---\n{log}\n--- end of log ---");
+            }
+            let _ = docker(&format!("rm --force --volumes {}-{i}", self.name));
+        }
+        for network in ["front", "bus"] {
+            let _ = docker(&format!("network rm {}-{network}", self.name));
+        }
+    }
+}
+
+/// How long callers wait for an answer: those of the cut network never come.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn seconds(since: Instant) -> String {
+    format!("{:.1} s", since.elapsed().as_secs_f64())
+}
+
+/// One primary is cut off, with callers on both sides of the cut; then the network heals.
+#[test]
+fn a_partition_costs_what_the_minority_admits_before_it_knows() {
+    let _alone = alone();
+    let Some(cluster) = Containers::start(6) else { return };
+    let members = &cluster.members;
+    let tags = members.tags(0..5461, 1);
+    let limit = 400_000; // not to be used up here: what is admitted is counted
+    let with_minority = cluster.front[0].clone();
+    let plan = Plan {
+        callers: 2,
+        tags: tags.clone(),
+        limit,
+        guide: Arc::new(move |_| Some(with_minority.clone())),
+        patience: PATIENCE,
+    };
+    let others = Members(members.0[1..].to_vec());
+    let mut minority = Load::start(plan.clone());
+    let mut majority = Load::start(Plan { guide: others.guide(), ..plan });
+    minority.wait_for(2_000);
+    majority.wait_for(2_000);
+
+    let before = minority.admitted_each();
+    let cut = Instant::now();
+    cluster.cut(0);
+    wait_until("the minority to refuse", || {
+        minority.errors().get("CLUSTERDOWN").map(drop).ok_or_else(|| format!("{:?}", minority.errors()))
+    });
+    let alone_for = seconds(cut);
+    // What came before the cut was waited for in vain, if at all; so this is the majority's own.
+    wait_until("the replica to take over", || {
+        let mut client = members.connect(3);
+        match client.info("role").as_str() {
+            "master" => Ok(()),
+            seen => Err(seen.to_owned()),
+        }
+    });
+    let admitted = majority.admitted();
+    majority.wait_for(admitted + 1_000);
+    let outage = seconds(cut);
+    let after = minority.admitted_each();
+    let healed = Instant::now();
+    cluster.heal(0);
+    members.settle();
+    let rejoined = seconds(healed);
+    // Both go on, now with the same primary.
+    let (here, there) = (minority.admitted(), majority.admitted());
+    minority.wait_for(here + 1_000);
+    majority.wait_for(there + 1_000);
+    minority.stop();
+    majority.stop();
+    members.settle();
+    members.assert_same([(3, 0)]);
+
+    let used = majority.used_each(&mut members.owner(&tags[0]));
+    let answered: Vec<i64> =
+        minority.admitted_each().iter().zip(majority.admitted_each()).map(|(a, b)| a + b).collect();
+    let callers = minority.callers() + majority.callers();
+    let (mut admitted_alone, mut lost) = (0, 0);
+    for (i, (used, answered)) in used.iter().zip(&answered).enumerate() {
+        // All that is forgotten was admitted by the minority, on its own; nothing else is.
+        let alone = after[i] - before[i];
+        assert!(
+            answered - used <= alone + callers,
+            "key {i}: {answered} answered, {used} used, {alone} by the minority"
+        );
+        assert!(*used <= limit);
+        admitted_alone += alone;
+        lost += (answered - used).max(0);
+    }
+    figure("partition: the cut-off primary admits on its own for, node timeout 3 s", alone_for);
+    figure("partition: from the cut to admissions by the majority", outage);
+    figure("partition: from the healing to a cluster in step", rejoined);
+    figure(
+        "partition: answered admissions forgotten, over 10 keys",
+        format!("{lost} of the {admitted_alone} that the cut-off primary admitted since the cut"),
+    );
+}
+
+/// Each in turn under load: slots move, a primary dies, and the limits hold.
+#[test]
+fn a_cluster_of_containers_reshards_and_fails_over_under_load() {
+    let _alone = alone();
+    let Some(cluster) = Containers::start(6) else { return };
+    let members = &cluster.members;
+    let tags: Vec<String> =
+        [0..100, 5500..10_900, 11_000..16_384].into_iter().flat_map(|range| members.tags(range, 1)).collect();
+    let mut load = Load::start(Plan {
+        callers: 4,
+        tags: tags.clone(),
+        limit: 20_000,
+        guide: members.guide(),
+        patience: PATIENCE,
+    });
+    load.wait_for(3_000);
+    let (from, to) = (members.id(0), members.id(1));
+    docker(&format!(
+        "exec {}-0 redis-cli --cluster reshard {} --cluster-from {from} --cluster-to {to} --cluster-slots 100 --cluster-yes",
+        cluster.name, members.0[0]
+    ))
+    .unwrap();
+    assert_eq!(members.owner(&tags[0]).text("CLUSTER MYID"), to, "the slot has moved");
+    let admitted = load.admitted();
+    load.wait_for(admitted + 1_000);
+    let killed = Instant::now();
+    docker(&format!("kill {}-1", cluster.name)).unwrap();
+    wait_until("the replica to take over", || match members.connect(4).info("role").as_str() {
+        "master" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+    figure(
+        "containers: from a primary's death to its replica's promotion, node timeout 3 s",
+        seconds(killed),
+    );
+    let admitted = load.admitted();
+    load.wait_for(admitted + 1_000);
+    docker(&format!("start {}-1", cluster.name)).unwrap();
+    members.settle();
+    load.stop();
+    let seen = load.compare(|tag| members.owner(tag), load.callers());
+    members.assert_same([(4, 1)]);
+    figure(
+        "containers: answered admissions forgotten after it",
+        format!("{} of {}, 4 callers", seen.lost, load.admitted()),
+    );
+}

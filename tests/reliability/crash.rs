@@ -1,0 +1,269 @@
+//! What a crash takes with it, and what another module, or none, makes of the data that is left.
+
+use crate::common::{
+    Client, Options, Server, Throttle, aof_path, faulty_module_path, has_fault, module_path, report_skip,
+    wait_until, wall_ns,
+};
+use crate::figures::{figure, long};
+use crate::load::{KINDS, Load, Plan, alone, contents};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Callers of the server on its port of now.
+fn load_on(server: &Server, limit: i64) -> Load {
+    let address = format!("127.0.0.1:{}", server.port());
+    Load::start(Plan {
+        callers: 4,
+        tags: vec!["hot".to_owned()],
+        limit,
+        guide: Arc::new(move |_| Some(address.clone())),
+        patience: Duration::from_secs(30),
+    })
+}
+
+#[test]
+pub fn with_every_write_on_disk_no_answered_admission_is_lost() {
+    let _alone = alone();
+    let rounds = if long() { 30 } else { 4 };
+    let mut answered = 0;
+    for round in 1..=rounds {
+        let mut server = Options::new().append_only().start();
+        let mut load = load_on(&server, 2_000);
+        load.wait_for(load.budget() * round / (rounds + 1));
+        server.kill();
+        load.stop();
+        server.restart();
+        load.compare(|_| server.connect(), 0);
+        answered += load.admitted();
+    }
+    figure("kill -9, appendfsync always: answered admissions lost", format!("0 of {answered}"));
+}
+
+/// A power cut takes what was not yet synchronised. Where the file stood when it was synchronised last, only the
+/// kernel knows: so the file is cut where it stood a second before the end.
+#[test]
+pub fn with_a_sync_every_second_what_is_older_than_that_is_kept() {
+    let _alone = alone();
+    let options = Options::new().set("appendonly", "yes").set("appendfsync", "everysec");
+    let mut server = options.set("auto-aof-rewrite-percentage", "0").start();
+    let mut load = load_on(&server, 1_000_000);
+    let file = aof_path(&server);
+    let (begun, mut samples) = (Instant::now(), Vec::new());
+    while begun.elapsed() < Duration::from_secs(4) {
+        // In this order: what has been answered is counted, then comes the file.
+        let admitted = load.admitted_each();
+        samples.push((begun.elapsed(), admitted, fs::metadata(&file).unwrap().len()));
+        std::thread::sleep(Duration::from_millis(10)); // between samples; nothing is awaited
+    }
+    server.kill();
+    let end = begun.elapsed();
+    load.stop();
+    let before = |age: u64| samples.iter().rfind(|(at, ..)| *at + Duration::from_secs(age) <= end).unwrap();
+    // The server holds a write back for up to two seconds while the disk is busy.
+    let sure = before(3).1.clone();
+    server.restart();
+    let mut client = server.connect();
+    load.compare(|_| server.connect(), load.budget());
+    let lost = |used: &[i64]| {
+        load.admitted_each().iter().zip(used).map(|(admitted, used)| (admitted - used).max(0)).sum::<i64>()
+    };
+    let used = load.used_each(&mut client);
+    assert!(
+        used.iter().zip(&before(2).1).all(|(used, sure)| used >= sure),
+        "{used:?} used, {:?} answered",
+        before(2).1
+    );
+    figure(
+        "kill -9, appendfsync everysec: answered admissions lost",
+        format!("{} of {}", lost(&used), load.admitted()),
+    );
+
+    server.kill();
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(before(1).2).unwrap();
+    server.restart();
+    let used = load.used_each(&mut server.connect());
+    assert!(used.iter().zip(&sure).all(|(used, sure)| used >= sure), "{used:?} used, {sure:?} answered");
+    let cut = lost(&used);
+    figure(
+        "power cut, appendfsync everysec: answered admissions of the last second, lost with it",
+        format!("{cut} of {}", load.admitted()),
+    );
+}
+
+/// Calls of every command that writes: each kind of effect, alone and in transactions.
+fn calls() -> Vec<String> {
+    let mut calls: Vec<String> = KINDS.iter().map(|kind| kind.call("a", 9, "one")).collect();
+    calls.extend(KINDS.iter().map(|kind| kind.call("a", 9, "two")));
+    calls.extend(
+        [
+            "CL.THROTTLE {a}throttle 8 1 3600 99 SATURATE",
+            "CL.CHARGE {a}throttle 8 1 3600 30",
+            "CL.THROTTLE {a}throttle 8 1 3600",
+            "CL.REFUND {a}reserve 8 1 3600 1",
+            "CL.REFUND {a}bthrottle 8 1 3600 9",
+            "CL.LOG {a}log 9 36000 3",
+            "CL.RENEW {a}acquire 50000 one",
+            "CL.RELEASE {a}acquire two",
+            "CL.RELEASE {a}acquire one",
+        ]
+        .map(str::to_owned),
+    );
+    calls
+}
+
+#[test]
+pub fn an_append_only_file_cut_anywhere_is_one_of_the_states_there_were() {
+    let _alone = alone();
+    let mut server = Options::new().append_only().start();
+    let mut client = server.connect();
+    let file = aof_path(&server);
+    let mut states = vec![(0, contents(&mut client))];
+    for call in calls() {
+        client.call(&call);
+        states.push((fs::metadata(&file).unwrap().len(), contents(&mut client)));
+    }
+    let whole = fs::read(&file).unwrap();
+    let expected = |length: u64| &states.iter().rfind(|(end, _)| *end <= length).unwrap().1;
+
+    // Every length of the tail, of which a crash leaves a part; before it, the bytes around the end of each effect.
+    let end_of_file = u64::try_from(whole.len()).unwrap();
+    let tail = if long() { end_of_file } else { 300 };
+    let ends = states.iter().flat_map(|(end, _)| [end.saturating_sub(1), *end, end + 1]);
+    let mut lengths: Vec<u64> = ends.chain(end_of_file.saturating_sub(tail)..=end_of_file).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    for length in lengths.iter().copied().filter(|length| *length <= end_of_file) {
+        server.kill();
+        fs::write(&file, &whole[..usize::try_from(length).unwrap()]).unwrap();
+        server.restart();
+        let seen = contents(&mut server.connect());
+        assert!(seen == *expected(length), "cut to {length} of {end_of_file}: {seen:#?}");
+    }
+    figure(
+        "append-only file cut: lengths tried, torn states",
+        format!("{} of {end_of_file}, 0", lengths.len()),
+    );
+}
+
+#[test]
+pub fn a_server_without_the_module_keeps_every_kind_of_key() {
+    for name in ["RDB", "AOF"] {
+        let options = if name == "AOF" { Options::new().append_only() } else { Options::new() };
+        let mut server = options.start();
+        let mut client = server.connect();
+        for call in calls() {
+            client.call(&call);
+        }
+        let before = contents(&mut client);
+        if name == "RDB" {
+            client.call("SAVE");
+        }
+        server.kill();
+        server.set_module(None);
+        server.restart();
+        let mut client = server.connect();
+        assert!(client.error("CL.PEEK {a}throttle 8 1 3600").contains("unknown command"), "no module");
+        assert_eq!(contents(&mut client), before, "{name} loaded without the module");
+        // What that server writes in its turn, ours takes up again.
+        if name == "RDB" {
+            client.call("SAVE");
+        } else {
+            client.call("BGREWRITEAOF");
+            wait_until("the rewrite", || match client.info("aof_rewrite_in_progress") {
+                seen if seen == "0" => Ok(()),
+                seen => Err(seen),
+            });
+        }
+        server.set_module(Some(module_path()));
+        server.restart();
+        let mut client = server.connect();
+        assert_eq!(contents(&mut client), before, "{name} loaded with it again");
+        assert_eq!(client.ints("CL.THROTTLE {a}throttle 8 1 3600")[..3], [1, 9, 0]);
+    }
+}
+
+#[test]
+pub fn an_upgrade_of_the_module_under_load_keeps_every_budget() {
+    let _alone = alone();
+    let mut server = Options::new().append_only().start();
+    let mut load = load_on(&server, 2_000);
+    let mut client = server.connect();
+    // The build with faults, which has none unless asked for one, stands for another version.
+    let versions = [faulty_module_path(), module_path()];
+    for turn in 0..4 {
+        load.wait_for(load.budget() * (turn + 1) / 6);
+        // A caller may be between the server and the module; then the server refuses to unload.
+        wait_until("the module to be unloaded", || client.ask("MODULE UNLOAD redis-cell"));
+        let path = &versions[usize::try_from(turn).unwrap() % 2];
+        client.call(&["MODULE", "LOAD", &path.display().to_string()]);
+    }
+    load.wait_for(load.budget() * 5 / 6);
+    server.kill();
+    server.set_module(Some(versions[0].clone()));
+    server.restart_here();
+    load.exhaust();
+    load.stop();
+    load.compare(|_| server.connect(), 0);
+    figure(
+        "module replaced under load: admissions lost or extra",
+        format!("0 of {}, 5 times", load.budget()),
+    );
+}
+
+/// Both modules take turns at one key. What 0.5.0 does is told by the contract's arithmetic: it reads the decimal TAT of
+/// the string, and writes the next one with a lifetime in whole milliseconds, rounded down.
+#[test]
+pub fn data_goes_to_redis_cell_and_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let arguments = "9 10 3600";
+    let throttle = Throttle::parse(arguments);
+    for turn in 0..12 {
+        if turn % 2 == 0 {
+            client.checked("k", arguments);
+        } else {
+            let text = client.text("GET k");
+            let tat: i64 = text.parse().unwrap();
+            assert_eq!(text, tat.to_string(), "nothing but the digits of an i64");
+            let now = wall_ns();
+            let reply = throttle.answer(Some(tat), now);
+            if reply[0] == 0 {
+                let next = tat.max(now) + i64::try_from(throttle.interval()).unwrap();
+                client.call(&format!("SET k {next} PX {}", (next - now) / 1_000_000));
+            }
+        }
+    }
+    let used = client.checked("k", "9 10 3600 0");
+    assert_eq!(used[2], 0, "ten were there, and twelve have asked");
+    // As 0.5.0 leaves a key that it creates, should the server end before the expiry is set.
+    let tat = wall_ns() + 720_000_000_000;
+    client.call(&format!("SET cut-short {tat}"));
+    assert_eq!(client.checked("cut-short", arguments)[..3], [0, 10, 7]);
+}
+
+/// The same with 0.5.0 itself, where `REDIS_CELL_PEER` names its file.
+#[test]
+fn redis_cell_itself_takes_over_and_gives_back() {
+    let Some(peer) = std::env::var_os("REDIS_CELL_PEER").map(PathBuf::from) else {
+        return report_skip("REDIS_CELL_PEER names no redis-cell 0.5.0");
+    };
+    assert!(!has_fault());
+    let server = Server::start();
+    let mut client = server.connect();
+    let (own, call) = (module_path(), "CL.THROTTLE k 9 10 3600");
+    let load = |client: &mut Client, path: &PathBuf| {
+        client.call("MODULE UNLOAD redis-cell");
+        client.call(&["MODULE", "LOAD", &path.display().to_string()]);
+    };
+    for taken in 1..=10 {
+        let before = client.tat("k");
+        assert_eq!(client.ints(call)[..3], [0, 10, 10 - taken], "number {taken}");
+        assert!(client.tat("k") > before);
+        load(&mut client, if taken % 2 == 1 { &peer } else { &own });
+    }
+    assert_eq!(client.ints(call)[..3], [1, 10, 0], "by this module");
+    load(&mut client, &peer);
+    assert_eq!(client.ints(call)[..3], [1, 10, 0], "by the other");
+}

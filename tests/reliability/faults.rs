@@ -1,0 +1,84 @@
+//! The suite proves that it bites: with each fault of `src/faults.rs` seeded, the tests that guard against it fail.
+
+use crate::common::with_fault;
+use crate::{clock, crash, failover, hostile};
+use std::panic::catch_unwind;
+
+/// A test under its name.
+macro_rules! tests {
+    ($($module:ident::$test:ident),+ $(,)?) => { [$((stringify!($module::$test), $module::$test as fn())),+] };
+}
+
+/// Runs tests with a fault seeded, and has each of them fail.
+fn bite<const N: usize>(fault: &'static str, tests: [(&str, fn()); N]) {
+    for (name, test) in tests {
+        let outcome = catch_unwind(|| with_fault(fault, test));
+        assert!(outcome.is_err(), "{name} does not see the seeded fault {fault}");
+    }
+}
+
+/// The build with faults is sound while none is asked for: what the others see is the fault.
+#[test]
+fn without_a_fault_they_pass() {
+    with_fault("none", clock::a_step_back_delays_nobody_in_line);
+}
+
+#[test]
+fn a_raw_wall_clock_is_seen() {
+    bite(
+        "raw-clock",
+        tests![
+            clock::a_step_back_makes_nobody_wait_longer_and_gives_nobody_more,
+            clock::a_step_forward_is_an_hour_that_has_passed,
+            clock::a_slow_drift_moves_limits_by_the_drift_alone,
+            clock::a_pause_is_time_that_passes_on_the_faster_clock,
+        ],
+    );
+}
+
+#[test]
+fn calls_replicated_in_place_of_effects_are_seen() {
+    bite(
+        "verbatim",
+        tests![
+            clock::a_failover_is_a_step_by_the_difference_of_the_clocks,
+            failover::a_thousand_keys_are_the_same_on_their_replica,
+            failover::a_replica_that_stands_still_for_two_seconds_invents_no_debt,
+            failover::a_planned_failover_loses_nothing_and_admits_nothing_extra,
+            crash::an_append_only_file_cut_anywhere_is_one_of_the_states_there_were,
+            crash::a_server_without_the_module_keeps_every_kind_of_key,
+        ],
+    );
+}
+
+#[test]
+fn writing_refusals_are_seen() {
+    bite("write-on-refusal", tests![hostile::no_random_command_does_harm]);
+}
+
+#[test]
+fn keys_that_expire_too_soon_or_never_are_seen() {
+    bite("round-down", tests![clock::a_key_lives_until_it_is_as_good_as_new]);
+    bite(
+        "no-expiry",
+        tests![clock::a_key_lives_until_it_is_as_good_as_new, hostile::no_random_command_does_harm],
+    );
+}
+
+#[test]
+fn lost_admissions_are_seen() {
+    bite(
+        "lose",
+        tests![
+            clock::a_step_forward_forgives_the_burst_and_no_more,
+            failover::a_planned_failover_loses_nothing_and_admits_nothing_extra,
+            crash::with_every_write_on_disk_no_answered_admission_is_lost,
+        ],
+    );
+}
+
+#[test]
+fn leaks_and_panics_are_seen() {
+    bite("leak", tests![hostile::no_memory_stays_behind]);
+    bite("panic", tests![hostile::no_random_command_does_harm]);
+}

@@ -1,0 +1,413 @@
+//! The limits of the machine: memory, connections, time, disk; and modules that come, go and collide.
+
+use crate::clock::{self, Clock, SECOND, Subject};
+use crate::common::{
+    BINARY, Client, Options, Server, Waiter, ints, module_path, requires, wait_for_blocked, wait_until,
+    wall_ns,
+};
+use crate::figures::{figure, long};
+use crate::native;
+use redis::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+/// A call of every kind that takes, on a key of its own.
+const TAKING: [&str; 11] = [
+    "CL.THROTTLE gcra 9 10 3600",
+    "CL.CHARGE gcra 9 10 3600",
+    "CL.RESERVE gcra 9 10 3600",
+    "CL.BTHROTTLE gcra 9 10 3600 1 0.01",
+    "CL.MTHROTTLE 1 gcra 9 10 3600",
+    "CL.FUNNEL funnel 10 10 3600",
+    "CL.BUCKET bucket 10 10 3600",
+    "CL.FIXED fixed 10 3600",
+    "CL.WINDOW window 10 3600",
+    "CL.LOG log 10 3600",
+    "CL.ACQUIRE lease 10 3600 me",
+];
+
+/// What looks, and what gives back or keeps, with its answer after one of each of [`TAKING`].
+const GIVING: [&str; 4] =
+    ["CL.PEEK gcra 9 10 3600", "CL.REFUND gcra 9 10 3600", "CL.RENEW lease 3600 me", "CL.RELEASE lease me"];
+
+#[test]
+fn without_memory_what_takes_is_refused_by_the_server_and_what_gives_goes_on() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in TAKING {
+        client.call(call);
+    }
+    client.call("CONFIG SET maxmemory 1");
+    let keys = ["gcra", "funnel", "bucket", "fixed", "window", "log", "lease"];
+    let before = keys.map(|key| client.snapshot(key));
+    for call in TAKING {
+        let error = client.error(call);
+        assert!(error.starts_with("OOM "), "{call}: {error}");
+    }
+    assert_eq!(keys.map(|key| client.snapshot(key)), before);
+    for call in GIVING {
+        let answer = client.call(call);
+        let first = ints(&answer).map_or_else(|_| answer.clone(), |five| Value::Int(five[0]));
+        let done = i64::from(call.contains("lease"));
+        assert_eq!(first, Value::Int(done), "{call}: {answer:?}");
+    }
+    client.call("CONFIG SET maxmemory 0");
+    assert_eq!(client.ints("CL.THROTTLE gcra 9 10 3600 6")[0], 0, "one of the five was given back");
+    assert_eq!(client.ints("CL.THROTTLE gcra 9 10 3600")[0], 1);
+    assert_eq!(client.int("EXISTS lease"), 0);
+}
+
+/// Every key of ours has an expiry, so that every policy but one finds something to evict.
+#[test]
+fn a_server_that_evicts_goes_on_within_its_memory() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for policy in [
+        "allkeys-lru",
+        "allkeys-lfu",
+        "allkeys-random",
+        "volatile-lru",
+        "volatile-lfu",
+        "volatile-random",
+        "volatile-ttl",
+    ] {
+        client.call("FLUSHALL");
+        client.call("CONFIG RESETSTAT");
+        client.call(&format!("CONFIG SET maxmemory-policy {policy}"));
+        let used: i64 = client.info("used_memory").parse().unwrap();
+        let most = used + 2_000_000;
+        client.call(&format!("CONFIG SET maxmemory {most}"));
+        for batch in 0..40 {
+            let calls: Vec<String> =
+                (0..1000).map(|i| format!("CL.THROTTLE {policy}:{batch}:{i} 9 10 3600")).collect();
+            for answer in client.pipeline(&calls.iter().collect::<Vec<_>>()) {
+                assert_eq!(ints(&answer.unwrap()).unwrap()[..2], [0, 10], "{policy}");
+            }
+        }
+        assert_ne!(client.info("evicted_keys"), "0", "{policy}");
+        assert!(client.int("DBSIZE") < 40_000, "{policy}");
+        client.call("CONFIG SET maxmemory 0");
+    }
+    server.assert_alive("eviction");
+}
+
+/// The limit on open files of this process: (soft, hard), after the soft one was raised as far as it goes.
+fn raised_file_limit() -> u64 {
+    let own = std::process::id().to_string();
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let hard: u64 = line.split_whitespace().nth(4).unwrap().parse().unwrap_or(1 << 20);
+    let nofile = format!("--nofile={hard}:{hard}");
+    assert!(Command::new("prlimit").args(["--pid", &own, &nofile]).status().unwrap().success());
+    hard
+}
+
+#[test]
+fn ten_thousand_connections_share_one_budget_exactly() {
+    // What else this process and the server have open.
+    let most = usize::try_from(raised_file_limit()).unwrap().saturating_sub(500);
+    let connections = most.min(10_000);
+    let server =
+        Options::new().set("maxclients", &(connections + 100).to_string()).set("tcp-backlog", "4096").start();
+    let mut sockets: Vec<BufReader<TcpStream>> = (0..connections)
+        .map(|_| {
+            let socket = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            BufReader::with_capacity(128, socket)
+        })
+        .collect();
+    // A third of what they ask for.
+    let budget = connections * 2 / 3;
+    let call = format!("CL.THROTTLE hot {} 1 1000000\r\n", budget - 1);
+    for _ in 0..2 {
+        for socket in &mut sockets {
+            socket.get_mut().write_all(call.as_bytes()).unwrap();
+        }
+    }
+    let mut admitted = 0;
+    for socket in &mut sockets {
+        for _ in 0..2 {
+            let answer: Vec<String> = socket.lines().take(6).map(Result::unwrap).collect();
+            assert_eq!(answer[..1], ["*5"]);
+            admitted += usize::from(answer[1] == ":0");
+        }
+    }
+    assert_eq!(admitted, budget, "of {connections} connections");
+    figure("connections that share one key", connections);
+}
+
+/// The server deletes them in its own time. Nobody is kept waiting for it, and nothing of them is left.
+#[test]
+fn keys_by_the_hundred_thousand_expire_at_once() {
+    let keys = if long() { 1_000_000 } else { 100_000 };
+    let mut clock = Clock::ahead_by(0);
+    let server = clock::start(Options::new(), &clock);
+    let mut client = server.connect();
+    client.call("CL.THROTTLE warm-up 0 1 1");
+    client.call("FLUSHALL");
+    let at_rest: i64 = client.info("used_memory").parse().unwrap();
+    for batch in 0..keys / 1000 {
+        let calls: Vec<String> = (0..1000).map(|i| format!("CL.THROTTLE k{batch}:{i} 0 1 36000")).collect();
+        client.pipeline(&calls.iter().collect::<Vec<_>>());
+    }
+    assert_eq!(client.int("DBSIZE"), keys);
+    client.call("CL.THROTTLE hot 99 1 10000000 90");
+    clock.step(48 * 3600 * 1_000_000_000);
+    let (mut slowest, mut admitted) = (0, 0);
+    wait_until("the keys to be gone", || {
+        for _ in 0..100 {
+            let begun = wall_ns();
+            admitted += 1 - client.ints("CL.THROTTLE hot 99 1 10000000")[0];
+            slowest = slowest.max(wall_ns() - begun);
+        }
+        match client.int("DBSIZE") {
+            1 => Ok(()),
+            left => Err(left.to_string()),
+        }
+    });
+    assert_eq!(admitted, 10, "of the budget that was left when the others expired");
+    let left = client.info("used_memory").parse::<i64>().unwrap() - at_rest;
+    // The server's table of keys shrinks when it is used next; its largest size is some tens of bytes a key.
+    assert!(left < keys * 40, "{left} bytes are left of {keys} keys");
+    figure(&format!("slowest call while {keys} keys expire"), format!("{} us", slowest / 1000));
+}
+
+/// Whatever ends the wait of some, the others keep their order and get their turn.
+#[test]
+fn callers_that_vanish_hold_nobody_up() {
+    let server = Options::new().set("client-output-buffer-limit", "pubsub 1mb 1mb 0").start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600");
+    let mut waiters: Vec<Waiter> = (1..=60)
+        .map(|place| {
+            let mut waiter = Waiter::connect(&server);
+            // A third of them do not read what they have asked for.
+            if place % 3 == 0 {
+                waiter.send("HELLO 3");
+                waiter.send("SUBSCRIBE news");
+            }
+            waiter.send("CL.BTHROTTLE k 0 1 3600 1 0");
+            wait_for_blocked(&mut client, place);
+            waiter
+        })
+        .collect();
+    let mut ids: Vec<i64> = client
+        .text("CLIENT LIST")
+        .lines()
+        .filter(|line| line.contains("cmd=cl.bthrottle") && line.contains(" sub=0"))
+        .map(|line| line.split(['=', ' ']).nth(1).unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(ids.len(), 40);
+    ids.sort_unstable();
+    for id in ids.iter().step_by(2) {
+        client.call(&format!("CLIENT KILL ID {id}"));
+    }
+    wait_for_blocked(&mut client, 40);
+    // Until the server loses its patience with those who do not read.
+    let message = "x".repeat(1 << 18);
+    wait_until("slow readers to be cut off", || {
+        client.call(&["PUBLISH", "news", &message]);
+        match client.info("blocked_clients").as_str() {
+            "20" => Ok(()),
+            seen => Err(seen.to_owned()),
+        }
+    });
+    // The second, fifth, eighth, ... in line are left, and come in this order.
+    for index in (1..60).step_by(3) {
+        client.call("CL.REFUND k 0 1 3600");
+        assert!(waiters[index].answer().starts_with("0 1 0 -1 "), "number {index}");
+    }
+    wait_for_blocked(&mut client, 0);
+    assert_eq!(client.ints("CL.THROTTLE k 0 1 3600")[0], 1);
+}
+
+/// A server that does not come to its work for a while serves those in line as if it came late, not twice.
+#[test]
+fn a_server_that_sleeps_gives_nobody_more() {
+    let mut subject = Subject::new();
+    subject.client.call("CL.THROTTLE k 0 1 60");
+    let mut waiters: Vec<Waiter> = Vec::new();
+    for place in 1..=4 {
+        waiters.push(Waiter::ask(&subject.server, "CL.BTHROTTLE k 0 1 60 1 0"));
+        wait_for_blocked(&mut subject.client, place);
+    }
+    let mut sleep = Waiter::ask(&subject.server, "DEBUG SLEEP 0.3");
+    subject.clock.pass(600 * SECOND); // all turns have come meanwhile, but the limit is one at a time
+    assert_eq!(sleep.answer(), "OK");
+    for place in 0..4 {
+        assert!(waiters[place].answer().starts_with("0 1 0 -1 "), "number {place}");
+        subject.clock.pass(59 * SECOND);
+        subject.client.call("PING");
+        assert!(waiters[place + 1..].iter_mut().all(Waiter::is_waiting), "more than number {place}");
+        subject.clock.pass(SECOND);
+    }
+}
+
+/// Writes fail as on a full disk, because the server may not make its files larger; SIGXFSZ, which nobody gets on a
+/// full disk, is ignored.
+#[test]
+fn a_full_disk_loses_and_hangs_nothing() {
+    let mut server = Options::new()
+        .set("appendonly", "yes")
+        .set("appendfsync", "everysec")
+        .set("auto-aof-rewrite-percentage", "0")
+        .under(&["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+        .start();
+    let mut client = server.connect();
+    for call in TAKING {
+        client.call(call);
+    }
+    let pid = client.process_id().unwrap().to_string();
+    let limit_files = |limit: &str| {
+        let fsize = format!("--fsize={limit}:unlimited");
+        assert!(Command::new("prlimit").args(["--pid", &pid, &fsize]).status().unwrap().success());
+    };
+    limit_files("8192");
+    let refused =
+        wait_until("the disk to be full", || match client.ask("CL.THROTTLE filler 999999 1 3600") {
+            Err(error) => Ok(error),
+            Ok(answer) => Err(format!("{answer:?}")),
+        });
+    assert!(refused.starts_with("MISCONF "), "{refused}");
+    let before = client.text("DEBUG DIGEST");
+    for call in TAKING {
+        let error = client.error(call);
+        assert!(error.starts_with("MISCONF "), "{call}: {error}");
+    }
+    assert_eq!(client.ints("CL.PEEK gcra 9 10 3600")[..3], [0, 10, 5]);
+    assert_eq!(client.text("DEBUG DIGEST"), before);
+    // Space again: it goes on by itself, and what was answered is all there after a restart.
+    limit_files("unlimited");
+    wait_until("the server to write again", || client.ask("CL.THROTTLE filler 999999 1 3600"));
+    let tat = client.tat("filler");
+    let before = client.text("DEBUG DIGEST");
+    server.shut_down();
+    server.restart();
+    let mut client = server.connect();
+    assert_eq!(client.tat("filler"), tat);
+    assert_eq!(client.text("DEBUG DIGEST"), before);
+}
+
+#[test]
+fn unloading_and_loading_under_load_loses_nothing() {
+    // redis/redis#10259: a client's last command is remembered by a pointer, that of a module that is gone, too. Redis 8
+    // looks there first: any module's command, called again by the same client after MODULE UNLOAD, ends the server.
+    requires!(BINARY.name != "redis" || !BINARY.at_least(8, 0, 0), "Redis 8 calls commands that are gone");
+    let server = Server::start();
+    let done = AtomicBool::new(false);
+    let admitted: i64 = thread::scope(|scope| {
+        let load: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut client, mut admitted) = (server.connect(), 0);
+                    while !done.load(Relaxed) {
+                        for answer in client.pipeline(&["CL.THROTTLE hot 999999 1 3600"; 20]) {
+                            match answer {
+                                Ok(answer) => admitted += 1 - ints(&answer).unwrap()[0],
+                                Err(error) => assert!(error.contains("unknown command"), "{error}"),
+                            }
+                        }
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let mut client = server.connect();
+        let module = module_path().display().to_string();
+        for _ in 0..50 {
+            client.call("MODULE UNLOAD redis-cell");
+            client.call(&["MODULE", "LOAD", &module]);
+        }
+        done.store(true, Relaxed);
+        load.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    // None comes back within the hour.
+    let remaining = server.connect().ints("CL.PEEK hot 999999 1 3600")[2];
+    assert_eq!(admitted + remaining, 1_000_000);
+    assert!(admitted > 0);
+    server.assert_alive("unloading under load");
+}
+
+/// Regression: the tables of the lines stayed behind with each unloading.
+#[test]
+fn an_unloaded_module_leaves_no_memory_behind() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let module = module_path().display().to_string();
+    let mut lines_and_reload = || {
+        let mut waiters: Vec<Waiter> = Vec::new();
+        for key in 0..100 {
+            client.call(&format!("CL.THROTTLE k{key} 0 1 3600"));
+            waiters.push(Waiter::ask(&server, &format!("CL.BTHROTTLE k{key} 0 1 3600 1 0")));
+        }
+        wait_for_blocked(&mut client, 100);
+        client.call("FLUSHALL");
+        for mut waiter in waiters {
+            waiter.answer();
+        }
+        client.call("FLUSHALL");
+        client.call("MODULE UNLOAD redis-cell");
+        client.call(&["MODULE", "LOAD", &module]);
+        wait_until("the connections to be closed", || match client.info("connected_clients").as_str() {
+            "1" => Ok(()),
+            seen => Err(seen.to_owned()),
+        });
+        client.info("used_memory").parse::<i64>().unwrap()
+    };
+    let before = lines_and_reload();
+    let after = (0..5).map(|_| lines_and_reload()).last().unwrap();
+    assert!(after - before < 50_000, "used_memory has grown from {before} to {after}");
+}
+
+/// Callers in line are not left behind: the server does not unload what they wait for.
+#[test]
+fn a_module_with_callers_in_line_stays() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600");
+    let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 3600 1 0");
+    wait_for_blocked(&mut client, 1);
+    let error = client.error("MODULE UNLOAD redis-cell");
+    assert!(error.starts_with("ERR ") && error.contains("blocked"), "{error}");
+    client.call("DEL k");
+    assert_eq!(waiter.answer(), "0 1 0 -1 3600");
+    client.call("MODULE UNLOAD redis-cell");
+    client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
+    assert_eq!(client.ints("CL.THROTTLE k 0 1 3600")[0], 1);
+}
+
+fn load(client: &mut Client, words: &[&str]) -> Result<Value, String> {
+    client.ask(&[&["MODULE", "LOAD"], words].concat())
+}
+
+/// Beside redis-cell, or whoever else has taken its command, it does not load, says why, and leaves the other alone.
+#[test]
+fn beside_another_module_with_its_command_it_does_not_load() {
+    let (ours, stand_in) = (module_path().display().to_string(), native::compile("stand_in"));
+    let stand_in = stand_in.to_str().unwrap();
+    for (name, reason) in [
+        ("redis-cell", "not loaded: a module called redis-cell is loaded already; unload it first"),
+        ("other", "not loaded: the server refuses the command cl.throttle"),
+    ] {
+        let server = Options::new().without_module().start();
+        let mut client = server.connect();
+        load(&mut client, &[stand_in, name]).unwrap();
+        for _ in 0..2 {
+            let error = load(&mut client, &[&ours]).unwrap_err();
+            assert!(error.starts_with("ERR "), "{error}");
+            assert!(server.log().contains(reason), "{}", server.log());
+            assert_eq!(client.text("CL.THROTTLE"), "stand-in");
+            assert!(!client.has_command("CL.PEEK"), "half of it is loaded");
+        }
+        client.call(&["MODULE", "UNLOAD", name]);
+        load(&mut client, &[&ours]).unwrap();
+        assert_eq!(client.checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
+        // And the other way round.
+        load(&mut client, &[stand_in, name]).unwrap_err();
+        assert_eq!(client.checked("k", "15 30 60")[0], 0);
+    }
+}

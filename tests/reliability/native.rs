@@ -1,0 +1,24 @@
+//! What only C can stand in for: libraries that a test loads into a server.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// Compiles `<name>.c` of this folder to a shared library.
+pub fn compile(name: &str) -> PathBuf {
+    // One at a time: tests that need the same one may run at once.
+    static COMPILER: Mutex<()> = Mutex::new(());
+    let _compiler = COMPILER.lock();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/reliability/{name}.c"));
+    let (library, part) =
+        (folder.join(format!("{name}.so")), folder.join(format!("{name}-{}.so", std::process::id())));
+    let compiled = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
+        .args([&part, &source])
+        .status()
+        .expect("no C compiler: `cc`");
+    assert!(compiled.success(), "{} does not compile", source.display());
+    std::fs::rename(part, &library).unwrap();
+    library
+}

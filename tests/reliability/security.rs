@@ -1,0 +1,189 @@
+//! What somebody can do who may call our commands and nothing else: to other keys, to memory, to the processor's time,
+//! to the log. SECURITY.md says it in words.
+
+use crate::clock::{SECOND, Subject};
+use crate::common::{Client, Options, Server, faulty_module_path};
+use crate::figures::figure;
+use redis::Value;
+
+/// A call of every command, with `KEY` for its key and `ID` for what else the caller may choose freely.
+const CALLS: [&str; 15] = [
+    "CL.THROTTLE KEY 15 30 60",
+    "CL.PEEK KEY 15 30 60",
+    "CL.REFUND KEY 15 30 60",
+    "CL.CHARGE KEY 15 30 60",
+    "CL.RESERVE KEY 15 30 60",
+    "CL.BTHROTTLE KEY 15 30 60 1 0.001",
+    "CL.MTHROTTLE 2 limit:other KEY 15 30 60 15 30 60",
+    "CL.FUNNEL KEY 15 30 60",
+    "CL.BUCKET KEY 15 30 60",
+    "CL.FIXED KEY 15 60",
+    "CL.WINDOW KEY 15 60",
+    "CL.LOG KEY 15 60",
+    "CL.ACQUIRE KEY 15 60 ID",
+    "CL.RENEW KEY 60 ID",
+    "CL.RELEASE KEY ID",
+];
+
+fn name(call: &str) -> &str {
+    call.split(' ').next().unwrap()
+}
+
+/// Permissions for our commands and some keys give access to no other key, and none but our commands is needed.
+#[test]
+fn who_may_call_our_commands_reaches_no_other_key() {
+    let server = Server::start();
+    let mut admin = server.connect();
+    let ours: Vec<String> = CALLS.iter().map(|call| format!("+{}", name(call).to_lowercase())).collect();
+    admin.call(&format!("ACL SETUSER limiter on nopass ~limit:* {}", ours.join(" ")));
+    let mut client = server.connect();
+    client.call("AUTH limiter any");
+    for call in CALLS {
+        let key = format!("limit:{}", name(call));
+        client.call(&call.replace("KEY", &key).replace("ID", "me"));
+        let other = format!("other:{}", name(call));
+        let error = client.error(&call.replace("KEY", &other).replace("ID", "me"));
+        assert!(error.starts_with("NOPERM "), "{call}: {error}");
+        assert_eq!(admin.int(&["EXISTS", &other]), 0, "{call}");
+    }
+    for call in ["GET limit:CL.THROTTLE", "ZADD limit:CL.LOG 1 x", "DEL limit:CL.LOG"] {
+        assert!(client.error(call).starts_with("NOPERM "), "{call}");
+    }
+    // Nothing of the effects of a call that names two keys, one of them forbidden.
+    let before = admin.snapshot("limit:other");
+    client.error("CL.MTHROTTLE 2 limit:other other 15 30 60 15 30 60");
+    assert_eq!(admin.snapshot("limit:other"), before);
+}
+
+/// Whatever is called, a key holds what its command's page says: some bytes, or an entry per unit or holder.
+#[test]
+fn memory_is_bounded_by_keys() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in CALLS {
+        if ["CL.PEEK", "CL.REFUND", "CL.RENEW", "CL.RELEASE", "CL.MTHROTTLE"].contains(&name(call)) {
+            continue; // they make no key, or the same as CL.THROTTLE
+        }
+        client.call("FLUSHALL");
+        let calls: Vec<String> = (0..2_000)
+            .map(|id| call.replace("KEY", "k").replace("15 60", "100 60").replace("ID", &format!("id{id}")))
+            .collect();
+        for answer in client.pipeline(&calls.iter().collect::<Vec<_>>()) {
+            answer.unwrap_or_else(|e| panic!("{call}: {e}"));
+        }
+        assert_eq!(client.int("DBSIZE"), 1, "{call}");
+        let bytes = client.int("MEMORY USAGE k SAMPLES 0");
+        // A hundred entries, at the most, of less than 200 bytes; anything else is a handful of numbers.
+        let most = if ["CL.LOG", "CL.ACQUIRE"].contains(&name(call)) { 20_000 } else { 300 };
+        assert!(bytes <= most, "{call}: {bytes} bytes");
+        figure(&format!("{}: memory of a key after 2,000 calls", name(call)), format!("{bytes} bytes"));
+    }
+}
+
+/// The time that a call took, as the server measured it.
+fn micros(client: &mut Client, call: &str) -> i64 {
+    client.call("SLOWLOG RESET");
+    client.call(call);
+    let Value::Array(entries) = client.call("SLOWLOG GET 10") else { panic!("no SLOWLOG") };
+    let times = entries.into_iter().filter_map(|entry| match entry {
+        Value::Array(fields) => {
+            let words: Vec<String> = redis::from_redis_value(fields[3].clone()).unwrap();
+            let time: i64 = redis::from_redis_value(fields[2].clone()).unwrap();
+            words[0].eq_ignore_ascii_case(name(call)).then_some(time)
+        }
+        _ => None,
+    });
+    times.max().expect("the slow log has the call")
+}
+
+/// The most expensive calls that there are: with what bounds each, and what it took here. A figure, not a promise: how
+/// fast the machine is, is the machine's.
+#[test]
+fn the_worst_calls_do_a_bounded_amount_of_work() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CONFIG SET slowlog-log-slower-than 0");
+    let long_key = "k".repeat(1_000_000);
+    let single = format!("CL.THROTTLE {long_key} 15 30 60");
+    figure("worst call: a key's name of 1 MB", format!("{} us", micros(&mut client, &single)));
+
+    // Ten thousand entries come, the most that a call may add.
+    let log = "CL.LOG log 1000000 50 10000 MS";
+    figure("worst call: CL.LOG of 10,000 units", format!("{} us", micros(&mut client, log)));
+    // To a call with a shorter period all of them have expired, and it clears ten thousand away.
+    for _ in 0..2 {
+        client.call("CL.LOG log 1000000 3600 10000");
+    }
+    let clearing = micros(&mut client, "CL.LOG log 1000000 1 1 US");
+    figure("worst call: CL.LOG that clears 10,000 entries away", format!("{clearing} us"));
+
+    let keys: Vec<String> = (0..1_000).map(|key| format!("several:{key}")).collect();
+    let several = format!("CL.MTHROTTLE 1000 {} {}", keys.join(" "), "15 30 60 ".repeat(1_000));
+    figure("worst call: CL.MTHROTTLE of 1,000 keys", format!("{} us", micros(&mut client, several.trim())));
+
+    // Holders whose leases have ended; the key stays because of one whose lease has not.
+    client.call("CL.ACQUIRE lease 20000 3600 keeper");
+    let holders: Vec<String> = (0..20_000).map(|id| format!("CL.ACQUIRE lease 30000 3600 id{id}")).collect();
+    client.pipeline(&holders.iter().collect::<Vec<_>>());
+    let ended: Vec<String> = (0..20_000).map(|id| format!("CL.RENEW lease 1 id{id} US")).collect();
+    client.pipeline(&ended.iter().collect::<Vec<_>>());
+    let acquire = micros(&mut client, "CL.ACQUIRE lease 30000 3600 last");
+    figure("worst call: CL.ACQUIRE that clears 10,000 leases away", format!("{acquire} us"));
+    assert_eq!(client.int("ZCARD lease"), 10_002, "cleared away by ten thousand at a time");
+    client.call("CL.RELEASE lease keeper");
+    let release = micros(&mut client, "CL.RELEASE lease last");
+    figure("worst call: CL.RELEASE by the last of 10,000", format!("{release} us"));
+    assert_eq!(client.int("EXISTS lease"), 0);
+}
+
+/// Even if there were a way to make it panic, nobody could fill the disk with that.
+#[test]
+fn the_log_cannot_be_flooded() {
+    let options = Options::new().module(faulty_module_path()).environment("REDIS_CELL_FAULT", "panic");
+    let mut subject = Subject::with_options(options);
+    for _ in 0..1_000 {
+        subject.client.error("CL.THROTTLE k 15 30 60");
+    }
+    let lines = |subject: &Subject| -> Vec<String> {
+        subject
+            .server
+            .log()
+            .lines()
+            .filter(|line| line.contains("more were not logged"))
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(lines(&subject).len(), 5, "{}", subject.server.log());
+    subject.clock.pass(10 * SECOND);
+    subject.client.error("CL.THROTTLE k 15 30 60");
+    let lines = lines(&subject);
+    assert_eq!(lines.len(), 6);
+    assert!(lines[5].contains("(995 more were not logged)"), "{}", lines[5]);
+}
+
+/// Names of keys and holders are somebody's data: addresses, users. The module writes none of it to the log.
+#[test]
+fn no_name_of_a_key_gets_into_the_log() {
+    for fault in ["none", "panic"] {
+        let server =
+            Options::new().module(faulty_module_path()).environment("REDIS_CELL_FAULT", fault).start();
+        let mut client = server.connect();
+        client.call("RPUSH confidential:list x");
+        for call in CALLS {
+            for key in ["confidential", "confidential:list"] {
+                let call = call.replace("KEY", key).replace("ID", "confidential:id");
+                for call in
+                    [call.clone(), format!("{call} confidential:option"), call.replace("60", "confidential")]
+                {
+                    let _ = client.ask(&call);
+                }
+            }
+        }
+        let _ = client.ask("MODULE LOAD /confidential.so");
+        let log = server.log();
+        let about_us = log.lines().filter(|line| line.contains("<redis-cell>") || line.contains("seeded"));
+        for line in about_us {
+            assert!(!line.contains("confidential"), "{line}");
+        }
+    }
+}
