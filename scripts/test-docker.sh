@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The live suite in a container for each server of docker/matrix.tsv, then the image a user runs, all with the same
-# portable module. Records its counts for scripts/test.sh, which runs it.
+# The live suite in a container for each server of docker/matrix.tsv, then the image, the packages and the monitoring that a user
+# has, all with the same portable module. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 
 container=
@@ -14,13 +14,9 @@ clean_up() {
 trap clean_up EXIT
 
 matrix() {
-    local name suite base package image
-    while read -r name base suite package <&3; do
-        image=redis-cell-test:$name
-        docker/base.sh "$base"
-        say "building $image"
-        docker build --quiet --tag "$image" \
-            --build-arg BASE="$base" --build-arg SUITE="$suite" --build-arg PACKAGE="$package" - <docker/Dockerfile.test
+    local name base package image
+    while read -r name base _ package <&3; do
+        image=$(docker/server.sh "$name")
         # Module and suite are copied into the container, not the image: that holds the server alone and is built once.
         container=$(docker create --init --network none --user nobody --tmpfs /tmp \
             --env REDIS_CELL_SERVER="$package" \
@@ -38,15 +34,8 @@ cli() {
     docker exec "$container" redis-cli -e "$@"
 }
 
-healthy() {
-    local state
-    for _ in {1..60}; do
-        state=$(docker inspect --format '{{.State.Health.Status}}' "$container")
-        if [[ $state == healthy ]]; then return; fi
-        sleep 0.5
-    done
-    echo "the container stays $state"
-    return 1
+gets_healthy() {
+    healthy "$container"
 }
 
 not_root() {
@@ -64,23 +53,24 @@ takes_options() {
 survives_restart() {
     local state
     state=$(cli GET visitor)
-    docker restart "$container" && healthy && [[ $state && $(cli GET visitor) == "$state" ]]
+    docker restart "$container" && gets_healthy && [[ $state && $(cli GET visitor) == "$state" ]]
 }
 
-# Speaks as `cargo test` does, for `suite` to count.
-user_image() {
-    local test passed=0 failed=0
-    for test in healthy not_root answers takes_options survives_restart; do
-        if "$test"; then
-            echo "test $test ... ok"
-            passed=$((passed + 1))
-        else
-            echo "test $test ... FAILED"
-            failed=$((failed + 1))
+# Version and commit are those of this tree; without git no commit is named.
+is_labelled() {
+    local labels label revision
+    labels=$(docker inspect --format '{{json .Config.Labels}}' "$container")
+    revision=$(git rev-parse HEAD 2>/dev/null) || true
+    for label in title description licenses "version\":\"$(version)" ${revision:+"revision\":\"$revision"}; do
+        if [[ $labels != *"org.opencontainers.image.$label\""* ]]; then
+            echo "no $label in $labels"
+            return 1
         fi
     done
-    if ((failed)); then docker logs "$container"; fi
-    echo "test result: $( ((failed)) && echo FAILED || echo ok). $passed passed; $failed failed"
+}
+
+user_image() {
+    checks gets_healthy not_root answers takes_options survives_restart is_labelled || docker logs "$container"
 }
 
 scripts/release.sh --tests
@@ -89,3 +79,6 @@ scripts/image.sh
 volume=$(docker volume create)
 container=$(docker run --detach --network none --health-interval 1s --volume "$volume:/data" redis-cell --maxmemory 64mb)
 suite "the image redis-cell" user_image
+scripts/test-compose.sh
+scripts/test-packages.sh
+scripts/test-monitoring.sh

@@ -29,6 +29,11 @@ stage_live() {
     live_suite "plain build" "$server" target/release cargo test --release --locked --test live
 }
 
+# What a call takes, in instructions, against the table in bench/.
+stage_instructions() {
+    suite "instructions of each command" scripts/bench-instructions.sh --check
+}
+
 # The portable module, in versions that no Debian release carries.
 stage_servers() {
     local server
@@ -42,6 +47,11 @@ stage_servers() {
     fi
 }
 
+# What goes wrong around the module, in this machine's own server.
+stage_reliability() {
+    scripts/test-reliability.sh
+}
+
 # The portable module in containers. Who asks for them by name, or runs in CI, does not get by without an engine.
 stage_docker() {
     local why
@@ -52,20 +62,19 @@ stage_docker() {
     fi
 }
 
-# engine_missing: says why there are no containers to be had; fails when there are.
-engine_missing() {
-    local answer
-    if ! command -v docker >/dev/null; then
-        echo "there is no docker command here"
-    elif ! answer=$(docker info 2>&1 >/dev/null); then
-        echo "no engine answers: $(tail -n 1 <<<"$answer")"
+# The programs of examples/. Without an engine what needs none still runs, unless it was asked for all or in CI.
+stage_examples() {
+    local why
+    if ! why=$(engine_missing); then
+        scripts/test-examples.sh
     else
-        return 1
+        scripts/test-examples.sh --without-docker
+        if [[ $named || ${CI:-} == true ]]; then die "$why"; fi
     fi
 }
 
 named=$*
-for stage in ${named:-core live servers docker}; do
+for stage in ${named:-core live reliability instructions servers docker examples}; do
     start=$SECONDS
     # In a subshell outside of any condition, because bash ignores `set -e` in a function called from one.
     set +e
@@ -85,5 +94,5 @@ awk -F '\t' '
     { printf "%-48s %7d %7d %8d\n", $1, $2, $3, $4 }
 ' "$RESULTS"
 echo
-if [[ ! $named ]] && why=$(engine_missing); then echo "Docker tests skipped: $why"; fi
+if [[ ! $named ]] && why=$(engine_missing); then echo "Docker tests and all examples but Rust skipped: $why"; fi
 awk -F '\t' '{ p += $2; f += $3 } END { print p " passed, " f " failed"; exit f > 0 }' "$RESULTS"

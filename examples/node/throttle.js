@@ -1,0 +1,78 @@
+// CL.THROTTLE with node-redis. Arguments: URL of the server, URL of one that is down.
+'use strict';
+const { createClient } = require('redis');
+const { setTimeout: sleep } = require('node:timers/promises');
+
+const TIMEOUT = 500; // milliseconds: a limiter that does not answer soon is no help
+
+// The promise's own outcome, or an error when it takes too long.
+function within(milliseconds, promise) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no answer within ${milliseconds} ms`)), milliseconds);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
+class Limiter {
+  constructor(url, maxBurst, count, period) {
+    // The client reconnects by itself in the background. Calls in the meantime fail at once instead of queueing up.
+    this.client = createClient({
+      url,
+      disableOfflineQueue: true,
+      socket: { connectTimeout: TIMEOUT, reconnectStrategy: (attempt) => Math.min(attempt * 50, 1000) },
+    });
+    this.client.on('error', (error) => console.error(`redis: ${error.code ?? error.message}`));
+    this.limit = [maxBurst, count, period];
+  }
+
+  // Waits for the first connection, but not for ever.
+  async connect() {
+    const connected = this.client.connect();
+    connected.catch(() => {}); // reported by the listener above
+    await within(TIMEOUT, connected).catch(() => {});
+    return this;
+  }
+
+  async throttle(key, quantity = 1) {
+    const call = ['CL.THROTTLE', key, ...this.limit, quantity].map(String);
+    const [limited, limit, remaining, retryAfter, resetAfter] = await within(TIMEOUT, this.client.sendCommand(call));
+    return { limited: limited === 1, limit, remaining, retryAfter, resetAfter };
+  }
+}
+
+// What becomes of an HTTP request: the status and headers of its response.
+async function handle(limiter, key, failOpen) {
+  try {
+    const { limited, retryAfter } = await limiter.throttle(key);
+    return limited ? { status: 429, headers: { 'Retry-After': String(retryAfter) } } : { status: 200, headers: {} };
+  } catch (error) {
+    console.error(`no decision on ${key}: ${error.message}`);
+    return { status: failOpen ? 200 : 503, headers: {} };
+  }
+}
+
+async function main() {
+  const [url = 'redis://127.0.0.1:6379', urlDown = 'redis://127.0.0.1:1'] = process.argv.slice(2);
+  const key = 'example:node';
+  const limiter = await new Limiter(url, 2, 30, 60).connect(); // 3 at once, then one every 2 seconds
+  await limiter.client.del(key);
+  for (let i = 0; i < 4; i++) {
+    const d = await limiter.throttle(key);
+    console.log(
+      `${d.limited ? 'refused' : 'admitted'}: limit ${d.limit}, remaining ${d.remaining},` +
+        ` retry after ${d.retryAfter}, reset after ${d.resetAfter}`,
+    );
+  }
+  const { status, headers } = await handle(limiter, key, false);
+  console.log(`a request now: ${status}, Retry-After: ${headers['Retry-After']}`);
+  await sleep(headers['Retry-After'] * 1000);
+  console.log(`a request after waiting as told: ${(await handle(limiter, key, false)).status}`);
+
+  const down = await new Limiter(urlDown, 2, 30, 60).connect(); // nobody listens there
+  console.log(`server down, fail open: ${(await handle(down, key, true)).status}`);
+  console.log(`server down, fail closed: ${(await handle(down, key, false)).status}`);
+  for (const { client } of [limiter, down]) await client.disconnect().catch(() => {});
+}
+
+main();

@@ -1,0 +1,71 @@
+"""CL.THROTTLE with redis-py under asyncio. Usage: throttle_async.py [URL of the server] [URL of one that is down]"""
+
+import asyncio
+import logging
+import sys
+from typing import NamedTuple
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+
+class Decision(NamedTuple):
+    limited: int
+    limit: int
+    remaining: int
+    retry_after: int
+    reset_after: int
+
+
+class Limiter:
+    def __init__(self, url: str, max_burst: int, count: int, period: int):
+        # A limiter that does not answer soon is no help: short timeouts. The client keeps a pool of connections and
+        # makes new ones by itself; calls are not tried again, since the lost answer may have been "admitted".
+        self.client = redis.Redis.from_url(
+            url, socket_connect_timeout=0.5, socket_timeout=0.5, retry=Retry(NoBackoff(), 0)
+        )
+        self.limit = (max_burst, count, period)
+
+    async def throttle(self, key: str, quantity: int = 1) -> Decision:
+        return Decision(*await self.client.execute_command("CL.THROTTLE", key, *self.limit, quantity))
+
+
+async def handle(limiter: Limiter, key: str, fail_open: bool) -> tuple[int, dict[str, str]]:
+    """What becomes of an HTTP request: the status and headers of its response."""
+    try:
+        decision = await limiter.throttle(key)
+    except redis.RedisError as error:
+        logging.warning("no decision on %s: %s", key, error)
+        return (200, {}) if fail_open else (503, {})
+    if decision.limited:
+        return 429, {"Retry-After": str(decision.retry_after)}
+    return 200, {}
+
+
+async def main() -> None:
+    url = sys.argv[1] if len(sys.argv) > 1 else "redis://127.0.0.1:6379"
+    url_down = sys.argv[2] if len(sys.argv) > 2 else "redis://127.0.0.1:1"  # nobody listens there
+    key = "example:python:async"
+    limiter = Limiter(url, max_burst=2, count=30, period=60)  # 3 at once, then one every 2 seconds
+    await limiter.client.delete(key)
+    for _ in range(4):
+        decision = await limiter.throttle(key)
+        print(
+            f"{'refused' if decision.limited else 'admitted'}: limit {decision.limit}, remaining {decision.remaining},"
+            f" retry after {decision.retry_after}, reset after {decision.reset_after}"
+        )
+    status, headers = await handle(limiter, key, fail_open=False)
+    print(f"a request now: {status}, Retry-After: {headers['Retry-After']}")
+    await asyncio.sleep(int(headers["Retry-After"]))
+    print("a request after waiting as told:", (await handle(limiter, key, fail_open=False))[0])
+
+    down = Limiter(url_down, max_burst=2, count=30, period=60)
+    print("server down, fail open:", (await handle(down, key, fail_open=True))[0])
+    print("server down, fail closed:", (await handle(down, key, fail_open=False))[0])
+    for each in limiter, down:
+        await each.client.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,49 @@
+# CL.THROTTLE with the redis gem. Arguments: URL of the server, URL of one that is down.
+require 'redis'
+
+Decision = Struct.new(:limited, :limit, :remaining, :retry_after, :reset_after) do
+  def limited? = limited == 1
+end
+
+class Limiter
+  attr_reader :redis
+
+  def initialize(url, max_burst:, count:, period:)
+    # A limiter that does not answer soon is no help: short timeouts. The client connects again by itself at the next
+    # call; no call is sent twice, since the lost answer may have been "admitted".
+    @redis = Redis.new(url: url, timeout: 0.5, reconnect_attempts: 0)
+    @limit = [max_burst, count, period]
+  end
+
+  def throttle(key, quantity = 1)
+    Decision.new(*@redis.call('CL.THROTTLE', key, *@limit, quantity))
+  end
+end
+
+# What becomes of an HTTP request: the status and headers of its response.
+def handle(limiter, key, fail_open:)
+  decision = limiter.throttle(key)
+  decision.limited? ? [429, { 'Retry-After' => decision.retry_after.to_s }] : [200, {}]
+rescue Redis::BaseError => e
+  warn "no decision on #{key}: #{e.message}"
+  [fail_open ? 200 : 503, {}]
+end
+
+url = ARGV[0] || 'redis://127.0.0.1:6379'
+url_down = ARGV[1] || 'redis://127.0.0.1:1' # nobody listens there
+key = 'example:ruby'
+limiter = Limiter.new(url, max_burst: 2, count: 30, period: 60) # 3 at once, then one every 2 seconds
+limiter.redis.del(key)
+4.times do
+  d = limiter.throttle(key)
+  puts "#{d.limited? ? 'refused' : 'admitted'}: limit #{d.limit}, remaining #{d.remaining}, " \
+       "retry after #{d.retry_after}, reset after #{d.reset_after}"
+end
+status, headers = handle(limiter, key, fail_open: false)
+puts "a request now: #{status}, Retry-After: #{headers['Retry-After']}"
+sleep headers['Retry-After'].to_i
+puts "a request after waiting as told: #{handle(limiter, key, fail_open: false)[0]}"
+
+down = Limiter.new(url_down, max_burst: 2, count: 30, period: 60)
+puts "server down, fail open: #{handle(down, key, fail_open: true)[0]}"
+puts "server down, fail closed: #{handle(down, key, fail_open: false)[0]}"

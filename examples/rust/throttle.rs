@@ -1,0 +1,105 @@
+//! `CL.THROTTLE` with redis-rs. Arguments: URL of the server, URL of one that is down.
+
+use redis::{Client, Connection, RedisResult};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// A limiter that does not answer soon is no help.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+struct Decision {
+    limited: bool,
+    limit: u64,
+    remaining: u64,
+    retry_after: i64,
+    reset_after: i64,
+}
+
+struct Limiter {
+    client: Client,
+    connection: Option<Connection>,
+    max_burst: u64,
+    count: u64,
+    period: u64,
+}
+
+impl Limiter {
+    fn new(url: &str, max_burst: u64, count: u64, period: u64) -> RedisResult<Self> {
+        Ok(Self { client: Client::open(url)?, connection: None, max_burst, count, period })
+    }
+
+    /// The connection kept from the last call, or a new one.
+    fn connect(&mut self) -> RedisResult<Connection> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
+        Ok(connection)
+    }
+
+    fn throttle(&mut self, key: &str, quantity: u64) -> RedisResult<Decision> {
+        let mut connection = self.connect()?;
+        let (limited, limit, remaining, retry_after, reset_after) = redis::cmd("CL.THROTTLE")
+            .arg(key)
+            .arg(self.max_burst)
+            .arg(self.count)
+            .arg(self.period)
+            .arg(quantity)
+            .query(&mut connection)?;
+        // After an error it is dropped: an answer that comes too late would be taken for the next call's.
+        self.connection = Some(connection);
+        Ok(Decision { limited, limit, remaining, retry_after, reset_after })
+    }
+
+    fn reset(&mut self, key: &str) -> RedisResult<()> {
+        let mut connection = self.connect()?;
+        redis::cmd("DEL").arg(key).exec(&mut connection)?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+}
+
+/// The response to an HTTP request: its status, and the seconds for `Retry-After`.
+struct Response {
+    status: u16,
+    retry_after: Option<i64>,
+}
+
+fn handle(limiter: &mut Limiter, key: &str, fail_open: bool) -> Response {
+    match limiter.throttle(key, 1) {
+        Ok(decision) if decision.limited => Response { status: 429, retry_after: Some(decision.retry_after) },
+        Ok(_) => Response { status: 200, retry_after: None },
+        Err(error) => {
+            eprintln!("no decision on {key}: {error}");
+            Response { status: if fail_open { 200 } else { 503 }, retry_after: None }
+        }
+    }
+}
+
+fn main() -> RedisResult<()> {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let url_down = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:1".to_owned()); // nobody listens there
+    let key = "example:rust";
+    let mut limiter = Limiter::new(&url, 2, 30, 60)?; // 3 at once, then one every 2 seconds
+    limiter.reset(key)?;
+    for _ in 0..4 {
+        let Decision { limited, limit, remaining, retry_after, reset_after } = limiter.throttle(key, 1)?;
+        println!(
+            "{}: limit {limit}, remaining {remaining}, retry after {retry_after}, reset after {reset_after}",
+            if limited { "refused" } else { "admitted" }
+        );
+    }
+    let response = handle(&mut limiter, key, false);
+    let wait = response.retry_after.unwrap_or_default();
+    println!("a request now: {}, Retry-After: {wait}", response.status);
+    sleep(Duration::from_secs(wait.try_into().unwrap_or_default()));
+    println!("a request after waiting as told: {}", handle(&mut limiter, key, false).status);
+
+    let mut down = Limiter::new(&url_down, 2, 30, 60)?;
+    println!("server down, fail open: {}", handle(&mut down, key, true).status);
+    println!("server down, fail closed: {}", handle(&mut down, key, false).status);
+    Ok(())
+}

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Counts the instructions of every command and writes them to bench/instructions.tsv. With --check it compares instead, which
+# is what CI does.
+source "$(dirname "$0")/lib.sh"
+
+REDIS_CELL_SERVER=$(find_server)
+export REDIS_CELL_SERVER
+command -v valgrind >/dev/null || apt_install valgrind
+scripts/build.sh
+task=record
+if [[ ${1:-} == --check ]]; then task=check; fi
+cargo run --quiet --release --locked -p redis-cell-bench -- instructions "$task"

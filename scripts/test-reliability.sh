@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# What goes wrong around the module, done to this machine's own server: tests/reliability, with the figures that it found.
+# REDIS_CELL_LONG=1 runs the long form of what takes long. Records its counts for scripts/test.sh, which runs it.
+source "$(dirname "$0")/lib.sh"
+command -v valgrind >/dev/null || apt_install valgrind # one test has every access to memory checked
+
+server=$(find_server)
+scripts/build.sh --tests
+
+# The tests in containers. Who runs in CI does not get by without an engine.
+if ! why=$(engine_missing); then
+    REDIS_CELL_IMAGE=$(docker/server.sh redis-7.0)
+    scripts/release.sh
+    export REDIS_CELL_IMAGE REDIS_CELL_PORTABLE_MODULE=$PWD/target/dist/libredis_cell.so
+elif [[ ${CI:-} == true ]]; then
+    die "$why"
+fi
+
+export REDIS_CELL_SERVER=$server
+export REDIS_CELL_MODULE=${REDIS_CELL_MODULE:-$PWD/target/release/libredis_cell.so}
+export REDIS_CELL_FAULTY_MODULE=${REDIS_CELL_FAULTY_MODULE:-$PWD/target/release/libredis_cell_faulty.so}
+REDIS_CELL_FIGURES=$(mktemp -p target)
+export REDIS_CELL_FIGURES
+trap 'rm -f "$REDIS_CELL_FIGURES"' EXIT
+
+# with_progress COMMAND...: numbers the tests as they end. Only this much, so that `suite` still counts them. Line by line,
+# because awk as Debian has it reads ahead until there is a screenful.
+with_progress() {
+    local line all=0 ended=0 start=$SECONDS
+    "$@" 2>&1 | while IFS= read -r line; do
+        if [[ $line =~ ^running\ ([0-9]+)\ tests?$ ]]; then all=${BASH_REMATCH[1]}; fi
+        if [[ $line =~ ^test\ .*\ \.\.\.\  ]]; then
+            ended=$((ended + 1))
+            printf '[%d/%d, %d s] ' "$ended" "$all" $((SECONDS - start))
+        fi
+        printf '%s\n' "$line"
+    done
+}
+
+# More at a time than there are processors: most of the time they wait for a server, and the heavy ones for each other.
+suite "$(server_name "$("$server" --version)"), reliability" \
+    with_progress cargo test --release --locked --test reliability -- --test-threads 4
+
+say "what was measured"
+awk -F '\t' '{ printf "%-72s %s\n", $1, $2 }' "$REDIS_CELL_FIGURES" | sort
