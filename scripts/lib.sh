@@ -37,8 +37,9 @@ apt_install() {
 need_compiler() {
     command -v cargo >/dev/null || die "no cargo on the PATH: install Rust from https://rustup.rs"
     command -v cc >/dev/null || apt_install gcc libc6-dev
-    [[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib*/llvm*/lib/libclang*.so*' >/dev/null ||
-        ldconfig -p | grep 'libclang[-.]' >/dev/null || apt_install libclang-dev
+    # libclang-cpp, which LLVM's tools bring along, is another library and no help.
+    [[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib*/llvm*/lib/libclang[.-][s0-9]*' >/dev/null ||
+        ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || apt_install libclang-dev
 }
 
 # find_server: prints the server to use when none is named in REDIS_CELL_SERVER.
@@ -82,6 +83,30 @@ wheel() {
     echo "$file"
 }
 
+# version: prints the project's.
+version() {
+    local id
+    id=$(cargo pkgid --locked -p redis-cell)
+    echo "${id##*[@#]}"
+}
+
+# newest_glibc FILE: prints the newest version of glibc that a library or program asks for.
+newest_glibc() {
+    objdump -T "$1" | sed -nE 's/.*GLIBC_([0-9.]+).*/\1/p' | sort -Vu | tail -1
+}
+
+# engine_missing: says why there are no containers to be had; fails when there are.
+engine_missing() {
+    local answer
+    if ! command -v docker >/dev/null; then
+        echo "there is no docker command here"
+    elif ! answer=$(docker info 2>&1 >/dev/null); then
+        echo "no engine answers: $(tail -n 1 <<<"$answer")"
+    else
+        return 1
+    fi
+}
+
 # server_name VERSION_LINE: "Redis 7.0.15" from what `redis-server --version` says.
 server_name() {
     sed -nE 's/^([A-Za-z]+) server v=([0-9.]+).*/\1 \2/p' <<<"$1"
@@ -98,10 +123,40 @@ suite() {
     local name=$1 start=$SECONDS log=$RESULTS.log code=0 passed failed
     shift
     say "$name"
+    sync # what builds have left to write would stall the first server that makes sure of its file for a minute and more
     "$@" 2>&1 | tee "$log" || code=$?
     read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
     if ((code != 0 && failed == 0)); then failed=1; fi
     record "$name" "$passed" "$failed" $((SECONDS - start))
+}
+
+# checks FUNCTION...: runs each as a test, and speaks as `cargo test` does, for `suite` to count. No test may lean on `set -e`:
+# bash ignores it in a condition, as this is one.
+checks() {
+    local test passed=0 failed=0
+    for test in "$@"; do
+        if "$test"; then
+            echo "test $test ... ok"
+            passed=$((passed + 1))
+        else
+            echo "test $test ... FAILED"
+            failed=$((failed + 1))
+        fi
+    done
+    echo "test result: $( ((failed)) && echo FAILED || echo ok). $passed passed; $failed failed"
+    ((failed == 0))
+}
+
+# healthy CONTAINER: waits until its own check says so.
+healthy() {
+    local state
+    for _ in {1..60}; do
+        state=$(docker inspect --format '{{.State.Health.Status}}' "$1")
+        if [[ $state == healthy ]]; then return; fi
+        sleep 0.5
+    done
+    echo "the container stays $state"
+    return 1
 }
 
 # start_server: starts $server with the module of the plain build on a free port of this machine only; it ends with the
