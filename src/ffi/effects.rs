@@ -19,14 +19,18 @@
 //! is handed to the server as the effect: that costs next to nothing, counts as a change for the save points like any
 //! effect, and is dropped at once as nobody is there to get it.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleEvent, RedisModuleString};
 
-use super::api::Api;
+use super::api::{self, Api};
 use super::block;
 use super::call::{Arg, Call};
+use super::native::{Strings, Word};
+
+/// The word before an expiry in the effect of a string.
+pub static PXAT: Word = Word::new(c"PXAT");
 
 /// Whether it is certain that nobody listens.
 static UNHEARD: AtomicBool = AtomicBool::new(false);
@@ -46,27 +50,37 @@ impl Call<'_> {
         if self.propagate_to_nobody() {
             return;
         }
-        // SAFETY: the format names a string of the call, a buffer with its length, a C string and a long long.
+        // As text, because the server makes one string of that and two of a number.
+        let mut digits = itoa::Buffer::new();
+        let expire_at = digits.format(expire_at);
+        // SAFETY: the format names a string of the call, a buffer with its length, a string and such a buffer.
         unsafe {
             (self.api.replicate)(
                 self.ctx.as_ptr(),
                 c"SET".as_ptr(),
-                c"sbcl".as_ptr(),
+                c"sbsb".as_ptr(),
                 name.ptr.as_ptr(),
                 value.as_ptr(),
                 value.len(),
-                c"PXAT".as_ptr(),
-                expire_at,
+                PXAT.string(self.api),
+                expire_at.as_ptr(),
+                expire_at.len(),
             );
         }
     }
 
     /// Tells replicas and the AOF that fields of the hash `name` hold values, `words` being both in turn, until the
     /// millisecond `expire_at`. The server makes one transaction of the two commands.
-    pub(super) fn propagate_hset(&self, name: Arg, words: &[*mut RedisModuleString], expire_at: i64) {
+    pub(super) fn propagate_hset(
+        &self,
+        name: Arg,
+        words: impl Iterator<Item = *mut RedisModuleString>,
+        expire_at: i64,
+    ) {
         if self.propagate_to_nobody() {
             return;
         }
+        let words: Vec<_> = words.collect();
         let ctx = self.ctx.as_ptr();
         // SAFETY: the formats name a string of the call, an array of strings with its length, and a long long.
         unsafe {
@@ -82,10 +96,31 @@ impl Call<'_> {
         }
     }
 
+    /// Propagates a command on the key `name`.
+    pub(super) fn propagate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) {
+        if self.propagate_to_nobody() {
+            return;
+        }
+        let words = Strings::new(*self, words);
+        // SAFETY: the format names a string of the call, and an array of strings with its length.
+        unsafe {
+            (self.api.replicate)(
+                self.ctx.as_ptr(),
+                command.as_ptr(),
+                c"sv".as_ptr(),
+                name.ptr.as_ptr(),
+                words.0.as_ptr(),
+                words.0.len(),
+            );
+        }
+    }
+
     /// Counts a change whose effect nobody would get; false, and nothing done, when somebody might.
     fn propagate_to_nobody(&self) -> bool {
         // A callback has no call to hand over.
         let unheard = UNHEARD.load(Relaxed) && self.len() > 0;
+        #[cfg(feature = "faults")]
+        let unheard = unheard || crate::faults::is(crate::faults::Fault::Verbatim) && self.len() > 0;
         if unheard {
             // SAFETY: `ctx` is this call's.
             unsafe { (self.api.replicate_verbatim)(self.ctx.as_ptr()) };
@@ -98,27 +133,62 @@ impl Call<'_> {
 pub fn follow(api: &Api, ctx: *mut RedisModuleCtx) {
     // What an earlier load knew is out of date: nobody has followed since it was unloaded.
     UNHEARD.store(false, Relaxed);
-    let event = |id| RedisModuleEvent { id, dataver: 1 };
-    let forks = event(raw::REDISMODULE_EVENT_FORK_CHILD);
     let (Some(is_supported), Some(_)) = (api.is_sub_event_supported, api.set_command_info) else { return };
-    // SAFETY: `ctx` is the load's; the callbacks have the type asked for.
-    unsafe {
-        if is_supported(forks, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) == 0 {
-            return;
-        }
-        for event in [
-            forks,
-            event(raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED),
-            event(raw::REDISMODULE_EVENT_REPLICA_CHANGE),
-        ] {
-            (api.subscribe_to_server_event)(ctx, event, Some(heard));
-        }
-        (api.subscribe_to_server_event)(ctx, event(raw::REDISMODULE_EVENT_CRON_LOOP), Some(block::cron));
+    // SAFETY: the function takes any number.
+    if unsafe { is_supported(EVENTS[0].0, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) } == 0 {
+        return;
     }
+    subscribe(api, ctx, |callback| Some(callback));
     FOLLOWED.store(true, Relaxed);
 }
 
-unsafe extern "C" fn heard(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
+/// Ends what [`follow`] has begun. A server forgets the commands of a module that fails to load, and unloads the file,
+/// but would still call it for events (seen with Redis 7.0.15).
+pub fn unfollow(api: &Api, ctx: *mut RedisModuleCtx) {
+    if FOLLOWED.swap(false, Relaxed) {
+        subscribe(api, ctx, |_| None);
+    }
+}
+
+type Callback = unsafe extern "C" fn(*mut RedisModuleCtx, RedisModuleEvent, u64, *mut c_void);
+
+/// The events that are followed, and who is told of them.
+const EVENTS: [(RedisModuleEvent, Callback); 4] = [
+    (event(raw::REDISMODULE_EVENT_FORK_CHILD), begins_to_listen),
+    (event(raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED), begins_to_listen),
+    (event(raw::REDISMODULE_EVENT_REPLICA_CHANGE), begins_to_listen),
+    (event(raw::REDISMODULE_EVENT_CRON_LOOP), block::cron),
+];
+
+const fn event(id: u64) -> RedisModuleEvent {
+    RedisModuleEvent { id, dataver: 1 }
+}
+
+/// Has the server tell of each event whom `told` makes of its callback: nobody, where that is `None`.
+fn subscribe(api: &Api, ctx: *mut RedisModuleCtx, told: impl Fn(Callback) -> Option<Callback>) {
+    for (event, callback) in EVENTS {
+        // SAFETY: `ctx` is the load's; the callbacks have the type asked for.
+        unsafe { (api.subscribe_to_server_event)(ctx, event, told(callback)) };
+    }
+}
+
+/// How a limiter's new state is told: by one command where the server takes expiries as instants, else by two.
+pub fn propagation() -> &'static str {
+    let in_place = api::get().is_some_and(|api| api.set_abs_expire.is_some());
+    if in_place { "SET PXAT" } else { "SET, PEXPIREAT" }
+}
+
+/// Whether the server tells enough for it to be known that nobody listens.
+pub(super) fn are_followed() -> bool {
+    FOLLOWED.load(Relaxed)
+}
+
+/// Whether replicas or an AOF may be listening, so that effects have to be told.
+pub fn heard() -> bool {
+    !UNHEARD.load(Relaxed)
+}
+
+unsafe extern "C" fn begins_to_listen(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
     UNHEARD.store(false, Relaxed);
 }
 
@@ -150,7 +220,7 @@ fn nobody_listens(api: &Api, ctx: *mut RedisModuleCtx) -> bool {
         if section.is_null() {
             return false;
         }
-        let is_zero = |field: &core::ffi::CStr| {
+        let is_zero = |field: &CStr| {
             let mut error: c_int = 0;
             (api.server_info_get_field_signed)(section, field.as_ptr(), &raw mut error) == 0 && error == 0
         };

@@ -8,8 +8,10 @@ use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 
 use super::api::{self, Api};
 use super::call::Call;
-use super::{effects, guard, metadata};
-use crate::commands::{Command, Flag, Keys};
+use super::{config, effects, guard, info, metadata};
+use crate::commands::{Command, Flag, Keys, Spec};
+use crate::config::Settings;
+use crate::outcome::conclude;
 
 /// The name under which `MODULE LIST` shows the module, the one that redis-cell has always had.
 const NAME: &CStr = c"redis-cell";
@@ -31,61 +33,125 @@ const OK: c_int = 0;
 const ERR: c_int = 1;
 
 /// The server, while it loads the module.
-pub struct Loading {
-    api: &'static Api,
-    ctx: NonNull<RedisModuleCtx>,
-    arguments: usize,
+pub struct Loading<'c> {
+    /// The load as a call, whose words are the arguments behind the file's name.
+    call: Call<'c>,
+    own_category: bool,
 }
 
-impl Loading {
-    /// How many arguments stand behind the file's name in the `loadmodule` directive.
-    pub fn arguments(&self) -> usize {
-        self.arguments
+impl<'c> Loading<'c> {
+    /// What stands behind the file's name in the `loadmodule` directive.
+    pub fn arguments(&self) -> impl Iterator<Item = &'c [u8]> + use<'c> {
+        self.call.rest(0)
     }
 
-    /// Makes `C` a command of the server.
+    /// Makes a row of the table a command of the server.
     ///
     /// # Errors
     /// The command's name, when the server refuses it because another module has taken it.
-    pub fn register<C: Command>(&self) -> Result<(), String> {
-        let (spec, ctx) = (C::SPEC, self.ctx.as_ptr());
+    pub fn register(&self, row: &Row) -> Result<(), String> {
+        let (spec, api, ctx) = (&row.spec, self.call.api, self.call.ctx.as_ptr());
         // Servers know the word `blocking` since they know command metadata (Redis 7.0), and refuse what they do not.
-        let modern = self.api.set_command_info.is_some();
+        let modern = api.set_command_info.is_some();
         let words =
             spec.flags.iter().filter(|&&flag| modern || flag != Flag::Blocking).map(|flag| flag.word());
-        let by_position = spec.keys == Keys::First;
-        let words = words.chain((!by_position).then_some("getkeys-api")).collect::<Vec<_>>().join(" ");
-        let position = c_int::from(by_position);
+        let counted = (spec.keys == Keys::Counted).then_some("getkeys-api");
+        let words = words.chain(counted).collect::<Vec<_>>().join(" ");
+        let position = c_int::from(spec.keys == Keys::First);
         // SAFETY: `ctx` is the load's; the server copies the texts; `entry` has the type of a command function.
         let status = unsafe {
             let flags = text(&words);
-            (self.api.create_command)(
+            (api.create_command)(
                 ctx,
                 spec.name.as_ptr(),
-                Some(entry::<C>),
+                Some(row.entry),
                 flags.as_ptr(),
                 position,
                 position,
                 position,
             )
         };
-        if status == OK && metadata::describe(self.api, ctx, &spec) {
+        if status == OK
+            && metadata::describe(api, ctx, spec)
+            && metadata::categorise(api, ctx, spec, self.own_category)
+        {
             Ok(())
         } else {
             Err(format!("the server refuses the command {}", spec.name.to_string_lossy()))
         }
     }
+
+    /// Has the server ask for the module's section when somebody asks it for `INFO`.
+    pub fn register_info(&self) {
+        info::register(self.call.api, self.call.ctx.as_ptr());
+    }
+
+    /// Puts the settings into force, where the server knows settings of modules with its own configuration on top.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn configure(&self, settings: Settings) -> Result<(), String> {
+        if settings.notify_refusals && !self.call.has_module_events() {
+            return Err(String::from(
+                "this server has no keyspace events of modules, which notify-refusals needs",
+            ));
+        }
+        settings.apply();
+        config::register(self.call.api, self.call.ctx.as_ptr(), settings)
+    }
+
+    /// Writes the one line that says what was found: the server, what it offers, and the settings.
+    pub fn announce(&self) {
+        let api = self.call.api;
+        let features = [
+            ("expiries as instants", api.set_abs_expire.is_some()),
+            ("events of forks", effects::are_followed()),
+            ("keyspace events of modules", self.call.has_module_events()),
+            ("command metadata", api.set_command_info.is_some()),
+            ("module configuration", api.load_configs.is_some()),
+            ("ACL categories of commands", api.set_command_acl_categories.is_some()),
+            ("ACL category rate_limit", self.own_category),
+        ];
+        let named = |there: bool| {
+            let names: Vec<&str> =
+                features.iter().filter(|(_, found)| *found == there).map(|(name, _)| *name).collect();
+            if names.is_empty() { String::from("nothing") } else { names.join(", ") }
+        };
+        let settings = Settings::current();
+        let line = format!(
+            "version {} on {}; found {}; missing {}; top-size {}, notify-refusals {}",
+            env!("CARGO_PKG_VERSION"),
+            self.call.server(),
+            named(true),
+            named(false),
+            settings.top_size,
+            if settings.notify_refusals { "yes" } else { "no" },
+        );
+        write_log(self.call.ctx.as_ptr(), c"notice", &line);
+    }
+}
+
+/// A row in the table of commands.
+pub struct Row {
+    /// How the server sees the command.
+    pub spec: Spec,
+    entry: unsafe extern "C" fn(*mut RedisModuleCtx, *mut *mut RedisModuleString, c_int) -> c_int,
+}
+
+/// The row of `C`.
+pub const fn row<C: Command>() -> Row {
+    Row { spec: C::SPEC, entry: entry::<C> }
 }
 
 /// What the server calls when it loads the file.
 ///
 /// # Safety
-/// `ctx` is valid during the call, as the server sees to.
+/// `ctx` and the `argc` strings at `argv` are valid during the call, as the server sees to.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)] // the server's name for it
 unsafe extern "C" fn RedisModule_OnLoad(
     ctx: *mut RedisModuleCtx,
-    _argv: *mut *mut RedisModuleString,
+    argv: *mut *mut RedisModuleString,
     argc: c_int,
 ) -> c_int {
     // First of all, because Rust's memory comes from the server by the pointers that this hands out.
@@ -101,12 +167,23 @@ unsafe extern "C" fn RedisModule_OnLoad(
         // SAFETY: `ctx` is the load's.
         unsafe { (api.set_module_options)(ctx.as_ptr(), options(api)) };
         effects::follow(api, ctx.as_ptr());
-        crate::load(&Loading { api, ctx, arguments: usize::try_from(argc).unwrap_or_default() })
+        // Before any command can be put into it.
+        let own_category = metadata::add_category(api, ctx.as_ptr());
+        // SAFETY: the server vouches for `ctx` and `argv` while it loads the module.
+        let call = unsafe { Call::new(api, ctx.as_ptr(), argv, argc) };
+        // Without arguments there is not even a list of them.
+        let call = call.unwrap_or_else(|| Call::without_arguments(api, ctx));
+        crate::load(&Loading { call, own_category })
     });
     match loaded.unwrap_or_else(Err) {
         Ok(()) => OK,
         Err(reason) => {
             log(ctx, &format!("not loaded: {reason}"));
+            // One that is loaded already goes on with all it has: it is the same file, and these are its statics.
+            if fresh && let Some(api) = api::get() {
+                effects::unfollow(api, ctx);
+                crate::unload();
+            }
             ERR
         }
     }
@@ -159,24 +236,29 @@ unsafe extern "C" fn entry<C: Command>(
         if metadata::answered_positions(&call, &C::SPEC) {
             return;
         }
-        if call.len() < C::SPEC.least_words {
+        if call.len() < const { C::SPEC.least_words() } {
             call.reply_wrong_arity();
-        } else if let Err(error) = C::run(&call) {
-            call.reply_error(&text(&error.to_string()));
+        } else {
+            conclude::<C>(&call, &C::run(&call));
         }
     });
     if let Err(panic) = outcome {
-        log(ctx, &format!("{}: {panic}", C::SPEC.name.to_string_lossy()));
-        call.reply_error(c"ERR internal error in redis-cell, see the server's log");
+        guard::report(ctx, &C::SPEC.name.to_string_lossy(), &panic);
+        call.reply_error_text(c"ERR internal error in redis-cell, see the server's log");
     }
     OK
 }
 
-/// Writes a line to the server's log.
+/// Warns in the server's log.
 pub(super) fn log(ctx: *mut RedisModuleCtx, line: &str) {
+    write_log(ctx, c"warning", line);
+}
+
+/// Writes a line to the server's log.
+fn write_log(ctx: *mut RedisModuleCtx, level: &CStr, line: &str) {
     let Some(api) = api::get() else { return };
     // SAFETY: the server takes any context, even none; the line is an argument of a format, never the format.
-    unsafe { (api.log)(ctx, c"warning".as_ptr(), c"%s".as_ptr(), text(line).as_ptr()) };
+    unsafe { (api.log)(ctx, level.as_ptr(), c"%s".as_ptr(), text(line).as_ptr()) };
 }
 
 /// `text` for the server. None of our texts has a NUL in it; one that had would be cut there.

@@ -1,6 +1,7 @@
 //! Settings: arguments of `loadmodule` on every server, `CONFIG` where the server has settings of modules.
 
 use crate::common::{Client, Options, Server, module_path, requires};
+use std::time::Duration;
 
 const NO_CONFIG: &str = "no settings of modules in CONFIG";
 
@@ -53,7 +54,7 @@ fn by_arguments_of_the_load() {
 
 #[test]
 fn a_wrong_argument_refuses_the_load_and_says_why() {
-    let server = Options::new().without_module().start();
+    let server = Options::new().without_module().set("hz", "500").start();
     let mut client = server.connect();
     for (arguments, why) in [
         ("top-size", "top-size must be an integer from 0 to 10000"),
@@ -70,6 +71,9 @@ fn a_wrong_argument_refuses_the_load_and_says_why() {
         let last = log.lines().rfind(|line| line.contains("<redis-cell>")).unwrap_or_default();
         assert!(last.ends_with(&format!("not loaded: {why}")), "{arguments}: {last}");
         assert!(!client.has_command("CL.THROTTLE"), "{arguments}");
+        // The server's cron runs every 2 ms, and calls nobody who is no longer there.
+        std::thread::sleep(Duration::from_millis(20));
+        server.assert_alive(arguments);
     }
     load(&mut client, "top-size 5").unwrap();
     assert_eq!(settings(&mut client), are("5", "no"), "nothing is left of the attempts");
