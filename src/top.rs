@@ -1,31 +1,38 @@
 //! The table of the most refused keys, fed by `outcome`, shown by `CL.TOP`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use core::cell::RefCell;
+use core::mem::{self, ManuallyDrop};
 
 use redis_cell_core::Error;
 use redis_cell_core::top::{Refused, Top};
 
 use crate::ffi::{self, Arg, Call};
 
-/// `None` while it is switched off.
-static TOP: Mutex<Option<Top>> = Mutex::new(None);
+thread_local! {
+    /// `None` while it is switched off. Everything runs on the server's main thread, so that there is one of these, and it
+    /// costs no lock. What the thread would have to drop at its end would keep the file from being unloaded before.
+    static TOP: RefCell<ManuallyDrop<Option<Top>>> = const { RefCell::new(ManuallyDrop::new(None)) };
+}
 
-/// Everything runs on the server's main thread, so nobody waits for this lock.
-fn top() -> MutexGuard<'static, Option<Top>> {
-    TOP.lock().unwrap_or_else(PoisonError::into_inner)
+/// Does `work` with the table, if there is one.
+fn with<T>(work: impl FnOnce(&mut Top) -> T) -> Option<T> {
+    TOP.with(|top| top.try_borrow_mut().ok()?.as_mut().map(work))
 }
 
 /// Begins anew with room for `size` keys; none switches it off.
 pub fn resize(size: usize) {
-    *top() = (size > 0).then(|| Top::new(size));
+    TOP.with(|top| {
+        if let Ok(mut top) = top.try_borrow_mut() {
+            let new = ManuallyDrop::new((size > 0).then(|| Top::new(size)));
+            drop(ManuallyDrop::into_inner(mem::replace(&mut *top, new)));
+        }
+    });
 }
 
 /// Counts a refusal of this call for `key`.
 pub fn note(call: &Call, key: Arg) {
-    if let Some(top) = top().as_mut() {
-        // The instant at which the call was decided, without asking the clock again.
-        top.note(call.db(), call.bytes(key), ffi::last_now());
-    }
+    // The instant at which the call was decided, without asking the clock again.
+    with(|top| top.note(call.db(), call.bytes(key), ffi::last_now()));
 }
 
 /// The `most` keys refused most often in the database of the call.
@@ -33,7 +40,7 @@ pub fn note(call: &Call, key: Arg) {
 /// # Errors
 /// [`Error::TopOff`].
 pub fn most(call: &Call, most: usize) -> Result<Vec<Refused>, Error> {
-    top().as_ref().map(|top| top.most(call.db(), most)).ok_or(Error::TopOff)
+    with(|top| top.most(call.db(), most)).ok_or(Error::TopOff)
 }
 
 /// Forgets all refusals.
@@ -41,5 +48,5 @@ pub fn most(call: &Call, most: usize) -> Result<Vec<Refused>, Error> {
 /// # Errors
 /// [`Error::TopOff`].
 pub fn reset() -> Result<(), Error> {
-    top().as_mut().map(Top::reset).ok_or(Error::TopOff)
+    with(Top::reset).ok_or(Error::TopOff)
 }

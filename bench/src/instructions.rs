@@ -15,7 +15,7 @@ use redis::ConnectionLike;
 use crate::between;
 use crate::load::{encode, no_error};
 use crate::report::thousands;
-use crate::server::{Binaries, Kind, Server, output};
+use crate::server::{Binaries, Kind, Server, compile, output};
 
 /// Calls counted, after as many to warm up.
 const CALLS: usize = 100;
@@ -208,15 +208,7 @@ fn count_cases(
     cases: &[Case],
 ) -> Result<Vec<(String, Count)>, Box<dyn Error>> {
     let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
-    let seed = folder.path().join("seed.so");
-    fs::write(folder.path().join("seed.c"), include_str!("seed.c"))?;
-    output(
-        Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(&seed)
-            .arg(folder.path().join("seed.c")),
-    )?;
-
+    let seed = compile(include_str!("seed.c"), folder.path(), "seed")?;
     let profile = folder.path().join("profile");
     let valgrind = [
         "env".to_owned(),

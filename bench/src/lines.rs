@@ -113,6 +113,56 @@ macro_rules! pair {
     };
 }
 
+macro_rules! incr {
+    () => {
+        Side {
+            name: "INCR",
+            server: Kind::Bare,
+            prepare: "SET {a} 1 PX 3600000",
+            call: "INCR {a}",
+            answer: ":",
+        }
+    };
+}
+
+/// What any module can reach: `floor.c`, called with the words of our own call, on keys as ours are.
+macro_rules! floor {
+    ($name:expr, $ours:expr, $prepare:expr, $call:expr, $answer:expr, $against:expr) => {
+        Line {
+            name: concat!("floor, ", $name),
+            measure: Measure::Speed,
+            target: None,
+            ours: Side {
+                name: concat!("floor: ", $name),
+                server: $ours,
+                prepare: $prepare,
+                call: $call,
+                answer: $answer,
+            },
+            against: $against,
+        }
+    };
+}
+
+macro_rules! floor_admitted {
+    ($ours:expr, $call:expr, $against:expr) => {
+        floor!("admitted", $ours, "FLOOR.ADMITTED {a} 1000000 1 1 3600", $call, "*5\r\n:0\r\n", $against)
+    };
+}
+
+macro_rules! floor_refused {
+    ($against:expr) => {
+        floor!(
+            "refused",
+            Kind::Floor,
+            "FLOOR.ADMITTED {a} 0 1 3600",
+            "FLOOR.REFUSED {a} 0 1 3600",
+            "*5\r\n:1\r\n",
+            $against
+        )
+    };
+}
+
 /// The table of targets, then lines for information.
 pub const LINES: &[Line] = &[
     Line {
@@ -194,13 +244,7 @@ pub const LINES: &[Line] = &[
             call: "CL.FIXED {a} 1000000 3600",
             answer: "*5\r\n:0\r\n",
         },
-        against: Side {
-            name: "INCR",
-            server: Kind::Bare,
-            prepare: "SET {a} 1 PX 3600000",
-            call: "INCR {a}",
-            answer: ":",
-        },
+        against: incr!(),
     },
     Line {
         name: "funnel",
@@ -373,4 +417,25 @@ pub const LINES: &[Line] = &[
         },
         against: set!(Kind::Bare),
     },
+    floor_admitted!(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", set!(Kind::Bare)),
+    floor_admitted!(Kind::FloorAof, "FLOOR.TOLD {a} 1000000 1 1", set!(Kind::BareAof)),
+    floor_admitted!(Kind::FloorReplica, "FLOOR.TOLD {a} 1000000 1 1", set!(Kind::BareReplica)),
+    floor_refused!(get!("GET key", "GET {a}")),
+    floor_refused!(refused!(Kind::Peer)),
+    floor!(
+        "fixed",
+        Kind::Floor,
+        "FLOOR.FIXED {a} 1000000 3600",
+        "FLOOR.FIXED {a} 1000000 3600",
+        "*5\r\n:0\r\n",
+        incr!()
+    ),
+    floor!(
+        "funnel",
+        Kind::Floor,
+        "HSET {a} capacity 1000000 leaking_rate 1 left_quota 996400 leaking_ts 1700000000000000000",
+        "FLOOR.FUNNEL {a} 1000000 1 1",
+        "*5\r\n:0\r\n",
+        pair!()
+    ),
 ];

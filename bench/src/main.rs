@@ -33,7 +33,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lines::{LINES, Line, Measure, Side};
 use load::{Load, PIPELINED, Shape, UNPIPELINED};
 use report::{Measured, Ratio, Report};
-use server::{Binaries, Cores, Kind, Server, output};
+use server::{Binaries, Cores, Kind, Server, compile, output};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let filters: Vec<String> = env::args().skip(1).collect();
@@ -42,7 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let module =
         |path: OsString| fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()));
+    let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
     let binaries = Binaries {
+        floor: compile(include_str!("floor.c"), folder.path(), "floor")?,
         server: env::var("REDIS_CELL_SERVER").unwrap_or_else(|_| "redis-server".to_owned()),
         module: module(
             env::var_os("REDIS_CELL_MODULE").unwrap_or_else(|| "target/release/libredis_cell.so".into()),

@@ -25,18 +25,30 @@ pub enum Kind {
     ModuleNoTop,
     /// The module to compare with.
     Peer,
+    /// With a module that does the least that one can do: `floor.c`.
+    Floor,
+    FloorAof,
+    FloorReplica,
 }
 
 impl Kind {
     /// What a name in the table says of the server.
     pub fn suffix(self) -> &'static str {
         match self {
-            Self::Bare | Self::Module => "",
-            Self::BareAof | Self::ModuleAof => ", AOF",
-            Self::BareReplica | Self::ModuleReplica => ", replica",
+            Self::Bare | Self::Module | Self::Floor => "",
+            Self::BareAof | Self::ModuleAof | Self::FloorAof => ", AOF",
+            Self::BareReplica | Self::ModuleReplica | Self::FloorReplica => ", replica",
             Self::ModuleNoTop => ", top-size 0",
             Self::Peer => ", the peer's",
         }
+    }
+
+    fn has_aof(self) -> bool {
+        matches!(self, Self::BareAof | Self::ModuleAof | Self::FloorAof)
+    }
+
+    fn has_replica(self) -> bool {
+        matches!(self, Self::BareReplica | Self::ModuleReplica | Self::FloorReplica)
     }
 }
 
@@ -45,6 +57,8 @@ pub struct Binaries {
     pub server: String,
     pub module: PathBuf,
     pub peer: Option<PathBuf>,
+    /// `floor.c`, compiled.
+    pub floor: PathBuf,
 }
 
 /// Which core is whose; `None` when this process may use one core only.
@@ -89,7 +103,7 @@ impl Server {
         let (mine, others): (Vec<_>, Vec<_>) =
             cores.map(|cores| (on(cores.server), on(cores.load))).unwrap_or_default();
         let mut server = Self::start_under(&mine, kind, binaries, &[])?;
-        if matches!(kind, Kind::BareReplica | Kind::ModuleReplica) {
+        if kind.has_replica() {
             let port = server.port.to_string();
             let replica = Self::start_under(&others, kind, binaries, &["--replicaof", "127.0.0.1", &port])?;
             server.replica = Some(Box::new(replica));
@@ -116,8 +130,11 @@ impl Server {
                 let peer = binaries.peer.as_ref().ok_or("PEER names no module")?;
                 options.extend(["--loadmodule", utf8(peer)?]);
             }
+            Kind::Floor | Kind::FloorAof | Kind::FloorReplica => {
+                options.extend(["--loadmodule", utf8(&binaries.floor)?]);
+            }
         }
-        if matches!(kind, Kind::BareAof | Kind::ModuleAof) {
+        if kind.has_aof() {
             options.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
             options.extend(["--auto-aof-rewrite-percentage", "0"]);
         }
@@ -215,6 +232,14 @@ fn info(connection: &mut redis::Connection, field: &str) -> Result<String, Box<d
 
 fn utf8(path: &Path) -> Result<&str, Box<dyn Error>> {
     Ok(path.to_str().ok_or("the path of a module is not UTF-8")?)
+}
+
+/// Makes a library of a source in C, in the folder.
+pub fn compile(source: &str, folder: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let (text, library) = (folder.join(name).with_extension("c"), folder.join(name).with_extension("so"));
+    fs::write(&text, source)?;
+    output(Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(&text))?;
+    Ok(library)
 }
 
 /// What a program prints; its failure is ours.

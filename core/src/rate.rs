@@ -74,8 +74,8 @@ impl Rate {
     }
 
     /// Units per second, as text for people.
-    pub const fn per_second(&self) -> PerSecond {
-        PerSecond(*self)
+    pub fn per_second(&self) -> PerSecond {
+        PerSecond::of(self)
     }
 }
 
@@ -88,20 +88,22 @@ pub(crate) fn period_of(units: i64, unit: Unit) -> Result<NonZeroU64, Error> {
 
 /// A rate as a decimal number of units per second, cut off behind nine digits. For people: nothing is computed from it.
 #[derive(Clone, Copy, Debug)]
-pub struct PerSecond(Rate);
+pub struct PerSecond {
+    /// The digits, from the back.
+    text: [u8; 20],
+    start: usize,
+}
 
-impl fmt::Display for PerSecond {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl PerSecond {
+    /// By hand, because every call on a funnel writes it: the formatter takes five times as long.
+    fn of(rate: &Rate) -> Self {
         const DIGITS: u64 = 1_000_000_000;
-        let Self(rate) = self;
         // count < 2^63 and 10^18 < 2^60: 123 bits. At most one unit per nanosecond: 10^18 billionths a second.
         let scaled = u128::from(rate.count.get()).saturating_mul(u128::from(DIGITS).pow(2));
         let billionths = u64::try_from(scaled / NonZeroU128::from(rate.period)).unwrap_or(u64::MAX);
         let (mut whole, mut fraction) = (billionths / DIGITS, billionths % DIGITS);
-        // By hand and from the back, because every call on a funnel writes it: the formatter takes five times as long.
-        let mut text = [b' '; 20];
-        let mut places = text.iter_mut().rev();
-        let mut put = |byte| places.next().map_or((), |place| *place = byte);
+        // Ten digits, a point, and nine more at the most.
+        let mut this = Self { text: [b'0'; 20], start: 20 };
         if fraction != 0 {
             let mut width: u32 = 9;
             while fraction % 10 == 0 {
@@ -109,15 +111,34 @@ impl fmt::Display for PerSecond {
                 width = width.saturating_sub(1);
             }
             for _ in 0..width {
-                put(digit(&mut fraction));
+                this.put(digit(&mut fraction));
             }
-            put(b'.');
+            this.put(b'.');
         }
-        put(digit(&mut whole));
+        this.put(digit(&mut whole));
         while whole > 0 {
-            put(digit(&mut whole));
+            this.put(digit(&mut whole));
         }
-        f.write_str(str::from_utf8(text.trim_ascii_start()).unwrap_or_default())
+        this
+    }
+
+    /// Puts a byte before the others.
+    fn put(&mut self, byte: u8) {
+        self.start = self.start.saturating_sub(1);
+        if let Some(place) = self.text.get_mut(self.start) {
+            *place = byte;
+        }
+    }
+
+    /// The number as text.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.text.get(self.start..).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(str::from_utf8(self.as_bytes()).unwrap_or_default())
     }
 }
 

@@ -1,20 +1,25 @@
 //! Who is refused most: the heavy hitters of a stream of refusals, in memory that does not grow.
 //!
-//! The algorithm is Space-Saving, from A. Metwally, D. Agrawal and A. El Abbadi, "Efficient Computation of Frequent and
-//! Top-k Elements in Data Streams", ICDT 2005. It keeps a fixed number of rows, each with a key and a count. A key that
-//! has a row counts there. A key that has none takes the row with the smallest count over, goes on from that count, and
-//! remembers it as the most by which its own count may be too high. From this follow, for n refusals and k rows:
+//! The algorithm is Filtered Space-Saving, from N. Homem and J. P. Carvalho, "Finding top-k elements in data streams",
+//! Information Sciences 180 (2010). It keeps a fixed number of rows, each with a key and a count, and a larger number of
+//! cells, each with a count for all keys of one hash that have no row. A key that has a row counts there. A key that has
+//! none counts in its cell, until that has reached the smallest count of all rows: then the key takes that row over,
+//! goes on from the cell's count, and remembers it as the most by which its own count may be too high. The key that
+//! leaves the row leaves its count to its own cell. From this follow, for n refusals and k rows:
 //!
-//! - a row's count is never too low, and too high by no more than its error;
-//! - no error is above n / k, because the counts add up to n and the smallest is at most their mean;
+//! - a row's count is never too low, and too high by no more than its error: a cell counts no less than each of its keys;
+//! - no error is above n / k: each refusal adds one to a row at the most, and no cell is above the smallest row;
 //! - a key with more than n / k refusals has a row, whatever the order in which they came.
 //!
 //! So traffic that never repeats a key costs the precision of rare keys, and nothing else. What is answered is the count
-//! less its error: at least so many refusals, and at most so many more.
+//! less its error: at least so many refusals, and at most so many more. The cells are what makes such traffic cheap:
+//! without them (Space-Saving, A. Metwally, D. Agrawal and A. El Abbadi, ICDT 2005, with the same promises) each new
+//! key would take a row over.
 //!
-//! The rows stand in an order of ascending counts, so that the smallest is the first, and a count that rises by one moves
-//! its row to the end of those that it was equal to: a binary search and one swap. All rows exist from the beginning, with
-//! counts of 0, which makes taking over the first the only way to get one.
+//! The counts stand in ascending order, so that the smallest is the first, and a count that rises by one moves to the end
+//! of those that it was equal to: a binary search and one swap. All rows exist from the beginning, with counts of 0,
+//! which makes taking over the first the only way to get one. What every refusal reads lies close together, and apart from
+//! the keys' bytes, which only a new row writes.
 //!
 //! There are crates for it. Those that were looked at (topk 0.7, the one with users) take keys by value, so that each
 //! refusal would allocate one, and have no place for the instant.
@@ -25,36 +30,50 @@
 
 use core::cmp::Reverse;
 use core::fmt::Write;
-use core::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use core::hash::{BuildHasher, Hasher};
 use std::collections::HashMap;
-use std::hash::RandomState;
+
+use foldhash::{fast, quality};
 
 use crate::Instant;
 
 /// How many bytes of a key are kept to be shown.
 pub const KEPT: usize = 128;
 
+/// How many cells there are for each row: the share of refusals that take a row over, when no key repeats, is one in this
+/// many and one.
+const CELLS: usize = 8;
+
 /// The most refused keys.
 #[derive(Debug)]
 pub struct Top {
-    seed: RandomState,
-    rows: Vec<Row>,
-    /// The indices of `rows`, by ascending count.
-    order: Vec<usize>,
+    seed: quality::RandomState,
     /// The index of the row of each key that has one, by its hash.
-    by_hash: HashMap<u64, usize, BuildHasherDefault<Hashed>>,
+    by_hash: HashMap<u64, usize, fast::RandomState>,
+    /// The counts of the keys without a row, by their hash; a power of two of them.
+    cells: Vec<u64>,
+    /// The counts of the rows, in ascending order.
+    counts: Vec<Count>,
+    rows: Vec<Row>,
+    /// The beginning of each row's key.
+    starts: Vec<[u8; KEPT]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    count: u64,
+    /// Whose it is.
+    row: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Row {
-    /// Where its index stands in the order.
+    /// Where its count stands.
     place: usize,
     hash: u64,
     db: i32,
     /// The key's length, of which no more than [`KEPT`] bytes are kept.
     len: usize,
-    start: [u8; KEPT],
-    count: u64,
     error: u64,
     last: Instant,
 }
@@ -77,22 +96,16 @@ impl Top {
     ///
     /// Cost: all memory that will ever be needed is taken here.
     pub fn new(size: usize) -> Self {
-        let row = |place| Row {
-            place,
-            hash: 0,
-            db: 0,
-            len: 0,
-            start: [0; KEPT],
-            count: 0,
-            error: 0,
-            last: Instant::saturating_from_nanos(0),
-        };
+        let row =
+            |place| Row { place, hash: 0, db: 0, len: 0, error: 0, last: Instant::saturating_from_nanos(0) };
         Self {
-            seed: RandomState::new(),
-            rows: (0..size).map(row).collect(),
-            order: (0..size).collect(),
+            seed: quality::RandomState::default(),
             // A table that is never more than half full clears itself of what was removed without growing.
-            by_hash: HashMap::with_capacity_and_hasher(size.saturating_mul(2), BuildHasherDefault::default()),
+            by_hash: HashMap::with_capacity_and_hasher(size.saturating_mul(2), fast::RandomState::default()),
+            cells: vec![0; size.saturating_mul(CELLS).next_power_of_two()],
+            counts: (0..size).map(|row| Count { count: 0, row }).collect(),
+            rows: (0..size).map(row).collect(),
+            starts: vec![[0; KEPT]; size],
         }
     }
 
@@ -103,80 +116,102 @@ impl Top {
         let mut hasher = self.seed.build_hasher();
         hasher.write(key);
         let hash = hasher.finish() ^ u64::from(db.cast_unsigned());
-        let known = self.by_hash.get(&hash).copied();
-        let Some(index) = known.or_else(|| self.take_over(hash, db, key)) else { return };
+        let index = match self.by_hash.get(&hash) {
+            Some(&index) => index,
+            None => match self.pass(hash) {
+                Some(index) => {
+                    self.take_over(index, hash, db, key);
+                    index
+                }
+                None => return,
+            },
+        };
         self.rise(index);
         if let Some(row) = self.rows.get_mut(index) {
             row.last = now;
         }
     }
 
-    /// Gives the row with the smallest count to a key that has none. `None` when there are no rows.
-    fn take_over(&mut self, hash: u64, db: i32, key: &[u8]) -> Option<usize> {
-        let index = *self.order.first()?;
-        let row = self.rows.get_mut(index)?;
-        if row.count > 0 {
-            self.by_hash.remove(&row.hash);
+    /// Counts a refusal of a key without a row, unless the key is to get one: the row with the smallest count, once its
+    /// cell has as much.
+    fn pass(&mut self, hash: u64) -> Option<usize> {
+        let smallest = *self.counts.first()?;
+        let cell = self.cell(hash)?;
+        if *cell < smallest.count {
+            *cell = cell.saturating_add(1);
+            return None;
         }
-        row.error = row.count;
-        (row.hash, row.db, row.len) = (hash, db, key.len());
+        Some(smallest.row)
+    }
+
+    /// The cell of the keys with such a hash.
+    fn cell(&mut self, hash: u64) -> Option<&mut u64> {
+        let mask = u64::try_from(self.cells.len()).ok()?.checked_sub(1)?;
+        self.cells.get_mut(usize::try_from(hash & mask).ok()?)
+    }
+
+    /// Gives the row with the smallest count to a key that has none, and whose cell has as much.
+    fn take_over(&mut self, index: usize, hash: u64, db: i32, key: &[u8]) -> Option<()> {
+        let count = self.counts.first()?.count;
+        let row = self.rows.get_mut(index)?;
         let start = key.get(..KEPT).unwrap_or(key);
-        if let Some(kept) = row.start.get_mut(..start.len()) {
-            kept.copy_from_slice(start);
+        self.starts.get_mut(index)?.get_mut(..start.len())?.copy_from_slice(start);
+        let gone = row.hash;
+        *row = Row { hash, db, len: key.len(), error: count, ..*row };
+        if count > 0 {
+            self.by_hash.remove(&gone);
+            *self.cell(gone)? = count; // what it had before was no more
         }
         self.by_hash.insert(hash, index);
-        Some(index)
+        Some(())
     }
 
     /// Adds one to a row's count, and moves it behind those that it was equal to.
     fn rise(&mut self, index: usize) -> Option<()> {
-        let row = self.rows.get(index)?;
-        let (place, count) = (row.place, row.count);
-        let equal = self.order.get(place..)?.partition_point(|&other| self.count(other) <= count);
+        let place = self.rows.get(index)?.place;
+        let count = self.counts.get(place)?.count;
+        let equal = self.counts.get(place..)?.partition_point(|other| other.count <= count);
         let target = place.checked_add(equal)?.checked_sub(1)?;
-        let other = *self.order.get(target)?;
-        self.order.swap(place, target);
-        self.rows.get_mut(other)?.place = place;
-        let row = self.rows.get_mut(index)?;
-        row.place = target;
-        row.count = count.saturating_add(1);
+        self.counts.swap(place, target);
+        self.rows.get_mut(self.counts.get(place)?.row)?.place = place;
+        self.rows.get_mut(index)?.place = target;
+        self.counts.get_mut(target)?.count = count.saturating_add(1);
         Some(())
-    }
-
-    fn count(&self, index: usize) -> u64 {
-        self.rows.get(index).map_or(0, |row| row.count)
     }
 
     /// The `most` keys of database `db` that were refused most often, the first one most.
     ///
     /// Cost: O(k log k) with k rows.
     pub fn most(&self, db: i32, most: usize) -> Vec<Refused> {
-        let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.count > 0 && row.db == db).collect();
-        rows.sort_unstable_by_key(|row| Reverse((row.at_least(), row.error, row.last)));
-        rows.into_iter().take(most).map(Row::refused).collect()
+        let mut refused: Vec<_> = self
+            .counts
+            .iter()
+            .filter_map(|&Count { count, row }| {
+                let (row, start) = (self.rows.get(row)?, self.starts.get(row)?);
+                (count > 0 && row.db == db).then(|| (count.saturating_sub(row.error), row, start))
+            })
+            .collect();
+        refused.sort_unstable_by_key(|(at_least, row, _)| Reverse((*at_least, row.error, row.last)));
+        refused.into_iter().take(most).map(|(at_least, row, start)| row.refused(at_least, start)).collect()
     }
 
     /// Forgets everybody.
     pub fn reset(&mut self) {
-        for row in &mut self.rows {
-            row.count = 0;
+        for count in &mut self.counts {
+            count.count = 0;
         }
+        self.cells.fill(0);
         self.by_hash.clear();
     }
 }
 
 impl Row {
-    fn at_least(&self) -> u64 {
-        self.count.saturating_sub(self.error)
-    }
-
-    fn refused(&self) -> Refused {
-        let kept = self.start.get(..self.len).unwrap_or(&self.start);
-        let mut key = shown(kept);
+    fn refused(&self, at_least: u64, start: &[u8; KEPT]) -> Refused {
+        let mut key = shown(start.get(..self.len).unwrap_or(start));
         if let Some(more @ 1..) = self.len.checked_sub(KEPT) {
             let _ = write!(key, "... ({more} more bytes)"); // a String takes what it is given
         }
-        Refused { key, refusals: self.at_least(), error: self.error, last: self.last }
+        Refused { key, refusals: at_least, error: self.error, last: self.last }
     }
 }
 
@@ -200,23 +235,4 @@ pub fn shown(key: &[u8]) -> String {
         escape(&mut text, chunk.invalid());
     }
     text
-}
-
-/// A hasher for what is a hash already.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Nothing but 64-bit hashes comes here; anything else is as good as its bytes.
-        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
-    }
 }

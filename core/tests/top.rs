@@ -58,7 +58,7 @@ fn check(top: &Top, naive: &Naive, size: usize) {
             assert_eq!(top.most(db, most), rows[..most]);
         }
     }
-    assert_eq!(seen, total, "the counts add up to what was refused");
+    assert!(seen <= total, "the counts add up to no more than what was refused");
     if naive.0.len() <= size {
         let exact = naive.0.iter().all(|((db, key), (count, _))| {
             let rows = top.most(*db, usize::MAX);
@@ -123,16 +123,39 @@ fn listed(top: &Top) -> Vec<(String, u64, u64)> {
 }
 
 #[test]
-fn a_newcomer_takes_over_the_smallest_count() {
+fn a_newcomer_takes_over_the_smallest_count_once_it_may_have_as_much() {
     let mut top = Top::new(2);
+    let row = |key: &str, refusals, error| (key.to_owned(), refusals, error);
     for key in ["a", "a", "a", "b", "b", "c"] {
         top.note(0, key.as_bytes(), at(0));
     }
-    assert_eq!(listed(&top), [("a".to_owned(), 3, 0), ("c".to_owned(), 1, 2)]);
+    assert_eq!(listed(&top), [row("a", 3, 0), row("b", 2, 0)]);
+    top.note(0, b"c", at(0));
+    assert_eq!(listed(&top), [row("a", 3, 0), row("b", 2, 0)], "c has no more than b");
+    top.note(0, b"c", at(0));
+    assert_eq!(listed(&top), [row("a", 3, 0), row("c", 1, 2)]);
     top.note(0, b"b", at(0));
-    // Both have 3 now. Whichever goes, nothing that is said is wrong.
-    let rows = listed(&top);
-    assert!(rows.contains(&("b".to_owned(), 1, 3)), "{rows:?}");
+    // Both have 3 now, and b comes back with what it left. Whichever goes, nothing that is said is wrong.
+    assert_eq!(listed(&top).len(), 2);
+    top.note(0, b"b", at(0));
+    assert!(
+        listed(&top).contains(&row("b", 1, 3)) || listed(&top).contains(&row("b", 2, 2)),
+        "{:?}",
+        listed(&top)
+    );
+}
+
+/// The cells keep keys that come once from taking rows over, however many they are.
+#[test]
+fn keys_that_never_repeat_seldom_take_a_row() {
+    let mut top = Top::new(16);
+    let mut taken = 0;
+    for key in 0..10_000_u32 {
+        let key = format!("once:{key}");
+        top.note(0, key.as_bytes(), at(0));
+        taken += usize::from(listed(&top).iter().any(|(listed, ..)| *listed == key));
+    }
+    assert!((1_000..1_300).contains(&taken), "{taken} of 10,000");
 }
 
 #[test]
@@ -184,9 +207,11 @@ fn long_keys_are_cut_and_told_apart() {
 #[test]
 fn a_shorter_key_shows_nothing_of_the_one_before() {
     let mut top = Top::new(1);
-    for key in ["a longer key", "short", ""] {
-        top.note(0, key.as_bytes(), at(0));
-        assert_eq!(listed(&top)[0].0, key);
+    for (already, key) in ["a longer key", "short", ""].iter().enumerate() {
+        for _ in 0..=already {
+            top.note(0, key.as_bytes(), at(0));
+        }
+        assert_eq!(listed(&top)[0].0, *key);
     }
 }
 

@@ -69,30 +69,22 @@ impl Call<'_> {
         }
     }
 
-    /// Tells replicas and the AOF that fields of the hash `name` hold values, `words` being both in turn, until the
-    /// millisecond `expire_at`. The server makes one transaction of the two commands.
-    pub(super) fn propagate_hset(
-        &self,
-        name: Arg,
-        words: impl Iterator<Item = *mut RedisModuleString>,
-        expire_at: i64,
-    ) {
+    /// Tells replicas and the AOF that fields of the hash `name` hold values, `words` being both in turn, and that it
+    /// expires at the millisecond `expires`, of what has changed. The server makes one transaction of the two commands.
+    pub(super) fn propagate_hset(&self, name: Arg, words: &[*mut RedisModuleString], expires: Option<i64>) {
         if self.propagate_to_nobody() {
             return;
         }
-        let words: Vec<_> = words.collect();
-        let ctx = self.ctx.as_ptr();
-        // SAFETY: the formats name a string of the call, an array of strings with its length, and a long long.
-        unsafe {
-            (self.api.replicate)(
-                ctx,
-                c"HSET".as_ptr(),
-                c"sv".as_ptr(),
-                name.ptr.as_ptr(),
-                words.as_ptr(),
-                words.len(),
-            );
-            (self.api.replicate)(ctx, c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), name.ptr.as_ptr(), expire_at);
+        let (ctx, name) = (self.ctx.as_ptr(), name.ptr.as_ptr());
+        if !words.is_empty() {
+            // SAFETY: the format names a string of the call, and an array of strings with its length.
+            unsafe {
+                (self.api.replicate)(ctx, c"HSET".as_ptr(), c"sv".as_ptr(), name, words.as_ptr(), words.len())
+            };
+        }
+        if let Some(expire_at) = expires {
+            // SAFETY: the format names a string of the call, and a long long.
+            unsafe { (self.api.replicate)(ctx, c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), name, expire_at) };
         }
     }
 

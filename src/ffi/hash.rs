@@ -1,90 +1,153 @@
 //! Hashes: reading single fields, and writing several as one change.
 
-use core::ops::Deref;
-use core::ptr::{self, NonNull};
+use core::ptr;
 use core::slice;
 
 use redis_module::raw::{self, RedisModuleString};
 
 use super::call::Call;
 use super::key::Key;
-use super::native::{Strings, Word};
+use super::native::Word;
 
-/// The value of a field. It is the server's copy, freed when dropped.
-pub struct Field<'c> {
+/// The most fields that a state is read from, and the most that one change sets.
+const MOST_READ: usize = 3;
+const MOST_SET: usize = 4;
+
+/// Fields of a hash, as they were read. The values are the server's copies, freed when dropped.
+pub struct Fields<'c> {
     call: Call<'c>,
-    value: NonNull<RedisModuleString>,
+    names: &'static [&'static Word],
+    /// Null where there is no such field.
+    values: [*mut RedisModuleString; MOST_READ],
 }
 
-/// The most fields that one change sets.
-const MOST_FIELDS: usize = 4;
-
 impl<'c> Key<'c> {
-    /// The value of the field `name` of the hash that the key holds.
+    /// The values of the fields `names` of the hash that the key holds, in their order.
     ///
-    /// `None` when there is no such field, or no hash.
-    pub fn field(&self, name: &Word) -> Option<Field<'c>> {
-        let end: *const RedisModuleString = ptr::null();
-        let mut value: *mut RedisModuleString = ptr::null_mut();
+    /// `None` for each field that is not there, or when the key holds no hash. To be asked for one list of names: a key
+    /// remembers what its fields were.
+    pub fn fields<const N: usize>(&self, names: &'static [&'static Word; N]) -> [Option<&[u8]>; N] {
+        const { assert!(N <= MOST_READ) };
+        let read = self.fields.get_or_init(|| self.read_fields(names));
+        let mut values = [None; N];
+        values.iter_mut().zip(&read.values).for_each(|(place, value)| *place = read.bytes(*value));
+        values
+    }
+
+    fn read_fields(&self, names: &'static [&'static Word]) -> Fields<'c> {
+        let mut values = [ptr::null_mut(); MOST_READ];
         if !self.ptr.is_null() {
-            let name = name.string(self.call.api);
-            // SAFETY: `ptr` is not null, so it is the open key; a string, a place for its value, and the end follow, as no
-            // flag says otherwise. What is no hash is left alone.
-            unsafe { (self.call.api.hash_get)(self.ptr, 0, name, &raw mut value, end) };
+            let mut words = [ptr::null_mut(); MOST_READ];
+            words.iter_mut().zip(names).for_each(|(place, name)| *place = name.string(self.call.api));
+            let ([n1, n2, n3], [v1, v2, v3]) = (words, &mut values);
+            let (v1, v2, v3) = (&raw mut *v1, &raw mut *v2, &raw mut *v3);
+            let end: *const RedisModuleString = ptr::null();
+            // SAFETY: `ptr` is not null, so it is the open key; pairs of a string and a place for its value follow, and the
+            // end, as no flag says otherwise: the first null in a name's place is where the server stops. What is no hash
+            // is left alone.
+            unsafe { (self.call.api.hash_get)(self.ptr, 0, n1, v1, n2, v2, n3, v3, end) };
         }
-        NonNull::new(value).map(|value| Field { call: self.call, value })
+        Fields { call: self.call, names, values }
     }
 
     /// Gives fields of the hash that the key holds new values, until the millisecond `expire_at` of the Unix time.
     ///
-    /// Other fields stay as they are. Replicas and the AOF get the same values and the same expiry.
+    /// What was read and stays the same is not written; other fields stay as they are. Replicas and the AOF get the same
+    /// changes.
     pub fn set_fields<const N: usize>(self, names: [&Word; N], values: [&[u8]; N], expire_at: i64) {
-        const { assert!(N <= MOST_FIELDS) };
+        const { assert!(N <= MOST_SET) };
         #[cfg(feature = "faults")]
         let expire_at = crate::faults::expiry(expire_at);
+        let read = self.fields.get();
+        let stays = |name: &Word, value: &[u8]| read.is_some_and(|read| read.has(name, value));
+        let changes = names.into_iter().zip(values).filter(|(name, value)| !stays(name, value));
         if self.can_expire_in_place() {
-            let api = self.call.api;
-            let strings = Strings::new(self.call, &values);
-            let fields = names.iter().map(|name| name.string(api)).zip(strings.0.iter().copied());
-            let fields = fields.flat_map(|(name, value)| [name, value]);
-            let mut words = [ptr::null_mut(); 2 * MOST_FIELDS + 1];
-            words.iter_mut().zip(fields.clone()).for_each(|(place, word)| *place = word);
-            let [n1, v1, n2, v2, n3, v3, n4, v4, end] = words;
-            // SAFETY: the key is open for writing; pairs of strings and the end follow, as no flag says otherwise: the
-            // first null in a name's place is where the server stops. It copies the strings; what is no hash it leaves
-            // alone.
-            unsafe { (api.hash_set)(self.ptr, 0, n1, v1, n2, v2, n3, v3, n4, v4, end) };
-            self.announce(raw::REDISMODULE_NOTIFY_HASH, c"hset");
-            self.expire_in_place(expire_at);
+            let changes = Changes::new(self.call, changes);
+            self.set_in_place(&changes.words);
+            let expires = self.expire_in_place(expire_at).then_some(expire_at);
             let (call, name) = self.close_modified();
-            call.propagate_hset(name, fields, expire_at);
+            call.propagate_hset(name, &changes.words, expires);
             return;
         }
         // A server without absolute expiries in the module API (before Redis 6.2.8): its own commands do the same.
+        let words: Vec<&[u8]> = changes.flat_map(|(name, value)| [name.text.to_bytes(), value]).collect();
         let (call, name) = self.close();
-        let words: Vec<&[u8]> =
-            names.iter().zip(values).flat_map(|(name, value)| [name.text.to_bytes(), value]).collect();
-        let _ = call.effect(c"HSET", name, &words);
+        if !words.is_empty() {
+            let _ = call.effect(c"HSET", name, &words);
+        }
         call.expire_at(name, expire_at);
+    }
+
+    /// Sets fields: `changes` are names and values in turn.
+    fn set_in_place(&self, changes: &[*mut RedisModuleString]) {
+        if changes.is_empty() {
+            return;
+        }
+        let mut words = [ptr::null_mut(); 2 * MOST_SET + 1];
+        words.iter_mut().zip(changes).for_each(|(place, word)| *place = *word);
+        let [n1, v1, n2, v2, n3, v3, n4, v4, end] = words;
+        // SAFETY: the key is open for writing; pairs of strings and the end follow, as no flag says otherwise: the first
+        // null in a name's place is where the server stops. It copies the strings; what is no hash it leaves alone.
+        unsafe { (self.call.api.hash_set)(self.ptr, 0, n1, v1, n2, v2, n3, v3, n4, v4, end) };
+        self.announce(raw::REDISMODULE_NOTIFY_HASH, c"hset");
     }
 }
 
-impl Deref for Field<'_> {
-    type Target = [u8];
+/// Fields to be set, as strings of the server: names, which are kept, and values in turn, which are freed when dropped.
+struct Changes<'c> {
+    call: Call<'c>,
+    words: Vec<*mut RedisModuleString>,
+}
 
-    fn deref(&self) -> &[u8] {
-        let mut len = 0;
-        // SAFETY: the value is not freed before `self` is, and the server keeps its bytes in place for as long.
-        unsafe {
-            let start = (self.call.api.string_ptr_len)(self.value.as_ptr(), &raw mut len);
-            if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) }
+impl<'c> Changes<'c> {
+    fn new<'a>(call: Call<'c>, changes: impl Iterator<Item = (&'a Word, &'a [u8])>) -> Self {
+        let mut words = Vec::with_capacity(2 * MOST_SET);
+        for (name, value) in changes {
+            // SAFETY: `ctx` is this call's; the server copies the bytes.
+            let value =
+                unsafe { (call.api.create_string)(call.ctx.as_ptr(), value.as_ptr().cast(), value.len()) };
+            words.extend([name.string(call.api), value]);
+        }
+        Self { call, words }
+    }
+}
+
+impl Drop for Changes<'_> {
+    fn drop(&mut self) {
+        for value in self.words.iter().skip(1).step_by(2) {
+            // SAFETY: the value is ours; whoever else needs it has counted itself in.
+            unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), *value) };
         }
     }
 }
 
-impl Drop for Field<'_> {
+impl Fields<'_> {
+    /// The bytes of a value.
+    fn bytes(&self, value: *mut RedisModuleString) -> Option<&[u8]> {
+        if value.is_null() {
+            return None;
+        }
+        let mut len = 0;
+        // SAFETY: the value, which is not null, is not freed before `self` is, and the server keeps its bytes in place for
+        // as long.
+        unsafe {
+            let start = (self.call.api.string_ptr_len)(value, &raw mut len);
+            Some(if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) })
+        }
+    }
+
+    /// Whether the field `name` was read, and has these bytes.
+    fn has(&self, name: &Word, bytes: &[u8]) -> bool {
+        let mut read = self.names.iter().zip(self.values);
+        read.any(|(read, value)| ptr::eq(*read, name) && self.bytes(value) == Some(bytes))
+    }
+}
+
+impl Drop for Fields<'_> {
     fn drop(&mut self) {
-        // SAFETY: the server has handed the string over to us, and it is freed only here.
-        unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), self.value.as_ptr()) };
+        for value in self.values.into_iter().filter(|value| !value.is_null()) {
+            // SAFETY: the server has handed the string over to us, and it is freed only here.
+            unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), value) };
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Every write here is a whole one: value, expiry, the server's own bookkeeping (WATCH, client tracking, keyspace
 //! events), and the effect for replicas and the AOF.
 
-use core::cell::Cell;
+use core::cell::{Cell, OnceCell};
 use core::ffi::{CStr, c_int};
 use core::ptr::{self, NonNull};
 use core::slice;
@@ -13,6 +13,7 @@ use redis_module::raw::{self, RedisModuleKey};
 
 use super::call::{Arg, Call};
 use super::clock;
+use super::hash::Fields;
 
 /// What a command may do to the key that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct Key<'c> {
     string: Cell<Option<(NonNull<u8>, usize)>>,
     /// The millisecond at which the key expires, once asked for.
     expiry: Cell<Option<i64>>,
+    /// The fields of the hash that were asked for.
+    pub(super) fields: OnceCell<Fields<'c>>,
 }
 
 impl<'c> Key<'c> {
@@ -59,7 +62,8 @@ impl<'c> Key<'c> {
     pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Self {
         // SAFETY: `call` and `name` are those of the call in progress.
         let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
-        Self { call, name, access, ptr, string: Cell::new(None), expiry: Cell::new(None) }
+        let (string, expiry, fields) = (Cell::new(None), Cell::new(None), OnceCell::new());
+        Self { call, name, access, ptr, string, expiry, fields }
     }
 
     /// What the key holds.
@@ -190,25 +194,25 @@ impl<'c> Key<'c> {
         true
     }
 
-    /// Lets the key expire at the millisecond `expire_at` of the Unix time; false where the module API cannot.
+    /// Whether [`expire_in_place`](Self::expire_in_place) can.
+    pub(super) fn can_expire_in_place(&self) -> bool {
+        self.access == Access::Write && self.call.api.set_abs_expire.is_some()
+    }
+
+    /// Lets the key expire at the millisecond `expire_at` of the Unix time; false when it is known to do so already.
     ///
     /// Replicas and the AOF are not told.
     pub(super) fn expire_in_place(&self, expire_at: i64) -> bool {
-        let (Access::Write, Some(set_abs_expire)) = (self.access, self.call.api.set_abs_expire) else {
-            return false;
-        };
         // An expiry costs the server as much as a value; a window's is the same from its first call to its last.
-        if self.expiry.get() != Some(expire_at) {
+        if self.expiry.get() == Some(expire_at) {
+            return false;
+        }
+        if let (Access::Write, Some(set_abs_expire)) = (self.access, self.call.api.set_abs_expire) {
             // SAFETY: the key is open for writing; one that holds nothing the server leaves alone.
             unsafe { set_abs_expire(self.ptr, expire_at) };
             self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
         }
         true
-    }
-
-    /// Whether [`expire_in_place`](Self::expire_in_place) can.
-    pub(super) fn can_expire_in_place(&self) -> bool {
-        self.access == Access::Write && self.call.api.set_abs_expire.is_some()
     }
 
     /// Tells those who listen to keyspace events.

@@ -101,7 +101,8 @@ impl Key<'_> {
         let until = crate::faults::expiry(until);
         let event = if command == c"ZREM" { c"zrem" } else { c"zadd" };
         self.announce(raw::REDISMODULE_NOTIFY_ZSET, event);
-        let expires = self.expire_in_place(until);
+        let in_place = self.can_expire_in_place();
+        let expires_anew = self.expire_in_place(until);
         let (call, name) = self.close_modified();
         call.propagate(command, name, words);
         if let Some(last) = pruned.checked_sub(1) {
@@ -112,10 +113,12 @@ impl Key<'_> {
         }
         let mut digits = itoa::Buffer::new();
         let words: &[&[u8]] = &[digits.format(until).as_bytes()];
-        if !expires {
+        if !in_place {
             call.query(c"PEXPIREAT", name, words)?;
         }
-        call.propagate(c"PEXPIREAT", name, words);
+        if expires_anew {
+            call.propagate(c"PEXPIREAT", name, words);
+        }
         Ok(())
     }
 

@@ -24,8 +24,8 @@ pub struct Bucket(pub Level);
 
 impl State for Funnel {
     fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
-        let expected = "a hash with the fields left_quota and leaking_ts";
-        Ok(load(key, &LEFT_QUOTA, &LEAKING_TS, expected)?.map(Self))
+        static READ: [&Word; 2] = [&LEFT_QUOTA, &LEAKING_TS];
+        Ok(load(key, &READ, "a hash with the fields left_quota and leaking_ts")?.map(Self))
     }
 }
 
@@ -34,7 +34,7 @@ impl Save for (Funnel, &Limit) {
     fn save(&self, key: Key) {
         let (Funnel(level), limit) = self;
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
-        let rate = limit.rate().per_second().to_string();
+        let rate = limit.rate().per_second();
         key.set_fields(
             [&CAPACITY, &LEAKING_RATE, &LEFT_QUOTA, &LEAKING_TS],
             [
@@ -50,8 +50,8 @@ impl Save for (Funnel, &Limit) {
 
 impl State for Bucket {
     fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
-        let expected = "a hash with the fields tokens and timestamp";
-        Ok(load(key, &TOKENS, &TIMESTAMP, expected)?.map(Self))
+        static READ: [&Word; 2] = [&TOKENS, &TIMESTAMP];
+        Ok(load(key, &READ, "a hash with the fields tokens and timestamp")?.map(Self))
     }
 }
 
@@ -67,13 +67,13 @@ impl Save for (Bucket, &Limit) {
     }
 }
 
-/// Reads the two fields that make a state.
-fn load(key: &Key, free: &Word, since: &Word, expected: &'static str) -> Result<Option<Level>, Error> {
+/// Reads the two fields that make a state: units and an instant.
+fn load(key: &Key, fields: &'static [&Word; 2], expected: &'static str) -> Result<Option<Level>, Error> {
     match key.kind() {
         Kind::Empty => Ok(None),
         Kind::Hash => {
-            let (free, since) = (key.field(free), key.field(since));
-            decode(free.as_deref(), since.as_deref(), expected).map(Some)
+            let [free, since] = key.fields(fields);
+            decode(free, since, expected).map(Some)
         }
         _ => Err(Error::WrongType),
     }

@@ -37,8 +37,8 @@ impl State for Sliding {
         match key.kind() {
             Kind::Empty => Ok(None),
             Kind::Hash => {
-                let [window, current, previous] = FIELDS.map(|name| key.field(name));
-                Self::decode(window.as_deref(), current.as_deref(), previous.as_deref()).map(Some)
+                let [window, current, previous] = key.fields(&FIELDS);
+                Self::decode(window, current, previous).map(Some)
             }
             _ => Err(Error::WrongType),
         }
@@ -48,6 +48,8 @@ impl State for Sliding {
 impl Save for (Sliding, &Limit) {
     fn save(&self, key: Key) {
         let (window, limit) = self;
+        // It is the same until the next window opens, and to know it costs less than to set it and to tell of it.
+        key.expiry();
         let (mut start, mut current, mut previous) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(
             FIELDS,

@@ -38,15 +38,29 @@ impl Limiter {
         !self.fields.is_empty()
     }
 
-    /// What an admitted call propagates, read from what it has left behind.
-    fn effects(&self, client: &mut Client, db: u32, key: &str) -> Vec<Effect> {
+    /// What is there before a call.
+    fn before(&self, client: &mut Client, key: &str) -> Before {
+        let there = client.int(&["EXISTS", key]) == 1;
+        let fields = if there && self.is_hash() { hash(client, key) } else { HashMap::new() };
+        Before { fields, expires: there.then(|| client.expiry_ms(key)) }
+    }
+
+    /// What an admitted call propagates, read from what it has left behind: of a hash the state that has changed, and
+    /// what it does not read.
+    fn effects(&self, client: &mut Client, db: u32, key: &str, before: &Before) -> Vec<Effect> {
         let ms = client.expiry_ms(key);
         let expire = format!("PEXPIREAT {key} {ms}");
+        let in_place = BINARY.at_least(6, 2, 8);
         let commands = if self.is_hash() {
             // A small hash keeps its fields in the order in which they were written.
-            let words: Vec<String> = client.get(&["HGETALL", key]);
-            vec![format!("HSET {key} {}", words.join(" ")), expire]
-        } else if BINARY.at_least(6, 2, 8) {
+            let words: Vec<(String, String)> = client.get(&["HGETALL", key]);
+            let told = words.into_iter().filter(|(field, value)| {
+                !self.fields.contains(&field.as_str()) || before.fields.get(field) != Some(value)
+            });
+            let told: String = told.map(|(field, value)| format!(" {field} {value}")).collect();
+            let expire = (!in_place || before.expires != Some(ms)).then_some(expire);
+            [format!("HSET {key}{told}")].into_iter().chain(expire).collect()
+        } else if in_place {
             vec![format!("SET {key} {} PXAT {ms}", client.text(&["GET", key]))]
         } else {
             vec![format!("SET {key} {}", client.text(&["GET", key])), expire]
@@ -55,10 +69,17 @@ impl Limiter {
     }
 
     /// The same, as it appears when the call stands alone.
-    fn propagated(&self, client: &mut Client, db: u32, key: &str) -> Vec<Effect> {
-        let effects = self.effects(client, db, key);
+    fn propagated(&self, client: &mut Client, db: u32, key: &str, before: &Before) -> Vec<Effect> {
+        let effects = self.effects(client, db, key, before);
         if effects.len() > 1 { Effect::transaction(db, effects) } else { Effect::alone(db, effects) }
     }
+}
+
+/// A key's fields and expiry.
+#[derive(Default)]
+struct Before {
+    fields: HashMap<String, String>,
+    expires: Option<i64>,
 }
 
 fn hash(client: &mut Client, key: &str) -> HashMap<String, String> {
@@ -471,10 +492,11 @@ fn an_admitted_call_propagates_its_state_and_nothing_else() {
             client.call(&limiter.call(&key, "11")); // refused
             client.call(&limiter.call(&key, "0"));
             client.error(&limiter.call(&key, "x"));
+            let before = limiter.before(&mut client, &key);
             assert_eq!(client.ints(&limiter.call(&key, tail))[0], 0, "{} {quantity}", limiter.command);
             client.call(&limiter.call(&key, "10")); // refused
             client.call(&limiter.call(&key, "0"));
-            let expected = limiter.propagated(&mut client, db, &key);
+            let expected = limiter.propagated(&mut client, db, &key, &before);
             assert_eq!(stream.effects(&server), expected, "{} {tail} in database {db}", limiter.command);
         }
     }
@@ -493,7 +515,7 @@ fn transactions_and_scripts_propagate_as_one() {
     client.call("EXEC");
     let mut inside = Vec::new();
     for (n, limiter) in LIMITERS.iter().enumerate() {
-        inside.extend(limiter.effects(&mut client, 0, &format!("m{n}")));
+        inside.extend(limiter.effects(&mut client, 0, &format!("m{n}"), &Before::default()));
     }
     assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
 
@@ -506,7 +528,7 @@ fn transactions_and_scripts_propagate_as_one() {
     client.call(&["EVAL", &calls.join(" "), "4", "s0", "s1", "s2", "s3"]);
     let mut inside = Vec::new();
     for (n, limiter) in LIMITERS.iter().enumerate() {
-        inside.extend(limiter.effects(&mut client, 0, &format!("s{n}")));
+        inside.extend(limiter.effects(&mut client, 0, &format!("s{n}"), &Before::default()));
     }
     assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
 }
@@ -560,13 +582,12 @@ fn those_who_watch_and_listen_hear_of_what_is_taken() {
         other.call(&limiter.call(&key, "7")); // refused
         other.call(&limiter.call(&key, "1"));
         other.call(&["DEL", &key]);
-        // A fixed window keeps its expiry from its first call to its last, and where the server can keep it, so does its key.
+        let write = if limiter.is_hash() { "hset" } else { "set" };
+        // A window keeps its expiry from its first call to its last, and where the server can keep it, so does its key.
         let in_place = client.text("INFO redis-cell").contains("SET PXAT");
-        let expected = match (limiter.is_hash(), in_place) {
-            (true, _) => &["hset", "expire", "del"][..],
-            (false, false) => &["set", "expire", "del"],
-            (false, true) => &["set", "del"],
-        };
+        let expires_anew = !in_place || !matches!(limiter.command, "CL.FIXED" | "CL.WINDOW");
+        let expected: Vec<_> =
+            [write].into_iter().chain(expires_anew.then_some("expire")).chain(["del"]).collect();
         let mut hear = || events.get_message().unwrap().get_payload().unwrap();
         let heard: Vec<String> = expected.iter().map(|_| hear()).collect();
         assert_eq!(heard, expected, "{}", limiter.command);

@@ -1,0 +1,176 @@
+/* The least that a module can do for an answer: the calls of the server's module API that a limiter on such a key cannot do
+ * without, and nothing else. No argument is looked at, no clock is read, nothing is decided; what is written is what was
+ * there. What a line of the table takes above its floor is ours, the rest is the server's.
+ *
+ * The declarations are the few that are needed, so that no header of the server has to be found. */
+
+#include <string.h>
+
+typedef struct Ctx Ctx;
+typedef struct Key Key;
+typedef struct String String;
+typedef int Command(Ctx *ctx, String **argv, int argc);
+
+enum { OK, ERR };
+enum { READ = 1, WRITE = 2 };
+enum { STRING_EVENT = 1 << 3, GENERIC_EVENT = 1 << 2, HASH_EVENT = 1 << 6 };
+enum { NO_IMPLICIT_SIGNAL_MODIFIED = 1 << 1 };
+
+static int (*CreateCommand)(Ctx *, const char *, Command *, const char *, int, int, int);
+static void (*SetModuleAttribs)(Ctx *, const char *, int, int);
+static void (*SetModuleOptions)(Ctx *, int);
+static Key *(*OpenKey)(Ctx *, String *, int);
+static void (*CloseKey)(Key *);
+static int (*KeyType)(Key *);
+static char *(*StringDMA)(Key *, size_t *, int);
+static int (*StringTruncate)(Key *, size_t);
+static int (*HashGet)(Key *, int, ...);
+static int (*HashSet)(Key *, int, ...);
+static int (*SetAbsExpire)(Key *, long long);
+static long long (*GetAbsExpire)(Key *);
+static int (*SignalModifiedKey)(Ctx *, String *);
+static int (*NotifyKeyspaceEvent)(Ctx *, int, const char *, String *);
+static int (*Replicate)(Ctx *, const char *, const char *, ...);
+static int (*ReplicateVerbatim)(Ctx *);
+static String *(*CreateString)(Ctx *, const char *, size_t);
+static void (*FreeString)(Ctx *, String *);
+static int (*ReplyWithArray)(Ctx *, long);
+static int (*ReplyWithLongLong)(Ctx *, long long);
+
+/* An hour after some day in 2096, so that nothing expires. */
+static const long long NEVER = 4000000000000LL;
+static const char TAT[] = "1700000000000000000", MILLIS[] = "4000000000000";
+
+static String *pxat, *timestamp, *fields[4];
+
+static int answer(Ctx *ctx, int limited) {
+    ReplyWithArray(ctx, 5);
+    ReplyWithLongLong(ctx, limited);
+    ReplyWithLongLong(ctx, 1);
+    ReplyWithLongLong(ctx, 0);
+    ReplyWithLongLong(ctx, limited ? 3600 : -1);
+    return ReplyWithLongLong(ctx, 3600);
+}
+
+/* A string is opened, and its bytes are asked for. */
+static int refused(Ctx *ctx, String **argv, int argc) {
+    (void)argc;
+    Key *key = OpenKey(ctx, argv[1], READ | WRITE);
+    size_t length = 0;
+    KeyType(key);
+    StringDMA(key, &length, READ | WRITE);
+    CloseKey(key);
+    return answer(ctx, 1);
+}
+
+/* A string is opened, overwritten in place, and its expiry set. */
+static void overwrite(Ctx *ctx, String *name, int expire) {
+    Key *key = OpenKey(ctx, name, READ | WRITE);
+    size_t length = 0;
+    KeyType(key);
+    char *bytes = StringDMA(key, &length, READ | WRITE);
+    if (length != sizeof TAT - 1) {
+        StringTruncate(key, sizeof TAT - 1);
+        bytes = StringDMA(key, &length, READ | WRITE);
+        expire = 1;
+    }
+    memcpy(bytes, TAT, sizeof TAT - 1);
+    NotifyKeyspaceEvent(ctx, STRING_EVENT, "set", name);
+    if (expire) {
+        SetAbsExpire(key, NEVER);
+        NotifyKeyspaceEvent(ctx, GENERIC_EVENT, "expire", name);
+    } else {
+        GetAbsExpire(key);
+    }
+    CloseKey(key);
+    SignalModifiedKey(ctx, name);
+}
+
+/* With nobody to tell. */
+static int admitted(Ctx *ctx, String **argv, int argc) {
+    (void)argc;
+    overwrite(ctx, argv[1], 1);
+    ReplicateVerbatim(ctx);
+    return answer(ctx, 0);
+}
+
+/* The effect told, in the cheapest way that is exact: five words, of which one is made beforehand. */
+static int told(Ctx *ctx, String **argv, int argc) {
+    (void)argc;
+    overwrite(ctx, argv[1], 1);
+    Replicate(ctx, "SET", "sbsb", argv[1], TAT, sizeof TAT - 1, pxat, MILLIS, sizeof MILLIS - 1);
+    return answer(ctx, 0);
+}
+
+/* A counter, whose expiry stays and is only looked at. */
+static int fixed(Ctx *ctx, String **argv, int argc) {
+    (void)argc;
+    overwrite(ctx, argv[1], 0);
+    ReplicateVerbatim(ctx);
+    return answer(ctx, 0);
+}
+
+/* A hash of four fields, of which two are read and three are set, as a funnel that is not due to leak does. */
+static int funnel(Ctx *ctx, String **argv, int argc) {
+    (void)argc;
+    String *left = NULL, *since = NULL;
+    Key *key = OpenKey(ctx, argv[1], READ | WRITE);
+    KeyType(key);
+    HashGet(key, 0, fields[2], &left, fields[3], &since, NULL);
+    if (left) FreeString(ctx, left);
+    if (since) FreeString(ctx, since);
+    String *capacity = CreateString(ctx, "1000000", 7), *rate = CreateString(ctx, "1", 1), *quota = CreateString(ctx, "996400", 6);
+    HashSet(key, 0, fields[0], capacity, fields[1], rate, fields[2], quota, since ? NULL : fields[3], timestamp, NULL);
+    FreeString(ctx, capacity);
+    FreeString(ctx, rate);
+    FreeString(ctx, quota);
+    NotifyKeyspaceEvent(ctx, HASH_EVENT, "hset", argv[1]);
+    SetAbsExpire(key, NEVER);
+    NotifyKeyspaceEvent(ctx, GENERIC_EVENT, "expire", argv[1]);
+    CloseKey(key);
+    SignalModifiedKey(ctx, argv[1]);
+    ReplicateVerbatim(ctx);
+    return answer(ctx, 0);
+}
+
+int RedisModule_OnLoad(Ctx *ctx, String **argv, int argc) {
+    (void)argv, (void)argc;
+    int (*get)(const char *, void *) = *(int (**)(const char *, void *))ctx; /* where the server has put it */
+#define NEEDED(name)                                              \
+    if (get("RedisModule_" #name, (void *)&name) != OK || !name) \
+        return ERR
+    NEEDED(CreateCommand);
+    NEEDED(SetModuleAttribs);
+    NEEDED(SetModuleOptions);
+    NEEDED(OpenKey);
+    NEEDED(CloseKey);
+    NEEDED(KeyType);
+    NEEDED(StringDMA);
+    NEEDED(StringTruncate);
+    NEEDED(HashGet);
+    NEEDED(HashSet);
+    NEEDED(SetAbsExpire);
+    NEEDED(GetAbsExpire);
+    NEEDED(SignalModifiedKey);
+    NEEDED(NotifyKeyspaceEvent);
+    NEEDED(Replicate);
+    NEEDED(ReplicateVerbatim);
+    NEEDED(CreateString);
+    NEEDED(FreeString);
+    NEEDED(ReplyWithArray);
+    NEEDED(ReplyWithLongLong);
+    SetModuleAttribs(ctx, "floor", 1, 1);
+    SetModuleOptions(ctx, NO_IMPLICIT_SIGNAL_MODIFIED);
+    pxat = CreateString(NULL, "PXAT", 4);
+    timestamp = CreateString(NULL, TAT, sizeof TAT - 1);
+    const char *names[] = {"capacity", "leaking_rate", "left_quota", "leaking_ts"};
+    for (int i = 0; i < 4; i++) fields[i] = CreateString(NULL, names[i], strlen(names[i]));
+    const char *flags = "write deny-oom fast";
+    if (CreateCommand(ctx, "floor.refused", refused, flags, 1, 1, 1) != OK ||
+        CreateCommand(ctx, "floor.admitted", admitted, flags, 1, 1, 1) != OK ||
+        CreateCommand(ctx, "floor.told", told, flags, 1, 1, 1) != OK ||
+        CreateCommand(ctx, "floor.fixed", fixed, flags, 1, 1, 1) != OK ||
+        CreateCommand(ctx, "floor.funnel", funnel, flags, 1, 1, 1) != OK)
+        return ERR;
+    return OK;
+}
