@@ -87,6 +87,21 @@ const CASES_AOF: &[Case] = &[
     case("CL.ACQUIRE, AOF", "CL.ACQUIRE k 1000 3600 first", "CL.ACQUIRE k 1000 3600 holder{n}"),
 ];
 
+/// The calls of the module API that an answer cannot do without, and nothing else: `floor.c`.
+const CASES_FLOOR: &[Case] = &[
+    case("floor: admitted", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.ADMITTED k 1000000 1 1"),
+    case("floor: refused", "FLOOR.ADMITTED k 0 1 3600", "FLOOR.REFUSED k 0 1 3600"),
+    case("floor: fixed", "FLOOR.FIXED k 1000000 3600", "FLOOR.FIXED k 1000000 3600"),
+    case(
+        "floor: funnel",
+        "HSET k capacity 1000000 leaking_rate 1 left_quota 996400 leaking_ts 1700000000000000000",
+        "FLOOR.FUNNEL k 1000000 1 3600",
+    ),
+];
+
+const CASES_FLOOR_AOF: &[Case] =
+    &[case("floor: admitted, AOF", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.TOLD k 1000000 1 1")];
+
 /// What a call took: all of it, and the parts of the module, the server, and the libraries of both.
 #[derive(Clone, Copy)]
 struct Count {
@@ -199,6 +214,8 @@ fn count(binaries: &Binaries) -> Result<Vec<(String, Count)>, Box<dyn Error>> {
     let mut counts = count_cases(binaries, Kind::Module, CASES)?;
     counts.extend(count_cases(binaries, Kind::ModuleNoTop, CASES_NO_TOP)?);
     counts.extend(count_cases(binaries, Kind::ModuleAof, CASES_AOF)?);
+    counts.extend(count_cases(binaries, Kind::Floor, CASES_FLOOR)?);
+    counts.extend(count_cases(binaries, Kind::FloorAof, CASES_FLOOR_AOF)?);
     Ok(counts)
 }
 
@@ -260,7 +277,7 @@ impl Count {
         };
         Self {
             all: parts.values().sum::<u64>() / CALLS as u64,
-            module: part("libredis_cell"),
+            module: part("libredis_cell") + part("floor"),
             server: part("redis-"),
         }
     }

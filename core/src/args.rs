@@ -48,7 +48,28 @@ impl Range {
 /// no plus sign. `None` for everything else.
 ///
 /// Cost: one pass, at most 20 bytes are looked at.
+#[inline]
 pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
+    match bytes {
+        // Nearly every argument; seven digits are a number of 24 bits.
+        [b'1'..=b'9', ..] if bytes.len() < 8 => {
+            let mut number: i32 = 0;
+            for byte in bytes {
+                let digit = byte.wrapping_sub(b'0');
+                if digit > 9 {
+                    return None;
+                }
+                number = number.wrapping_mul(10).wrapping_add(digit.into());
+            }
+            Some(number.into())
+        }
+        _ => parse_long(bytes),
+    }
+}
+
+/// [`parse_integer`] for those that are long, negative, zero, or none.
+#[inline(never)]
+fn parse_long(bytes: &[u8]) -> Option<i64> {
     let (negative, digits) = match bytes {
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),

@@ -145,7 +145,12 @@ impl Span {
     /// The length in whole units, rounded up: a remainder of a single nanosecond counts as a unit.
     pub const fn ceil_to(self, unit: Unit) -> i64 {
         // At most 2^63 - 1, so the sign bit is free.
-        self.0.div_ceil(unit.nanos().get()).cast_signed()
+        match unit {
+            Unit::Seconds => self.0.div_ceil(1_000_000_000),
+            Unit::Milliseconds => self.0.div_ceil(1_000_000),
+            Unit::Microseconds => self.0.div_ceil(1_000),
+        }
+        .cast_signed()
     }
 
     /// `self + other`, or `None` above 292 years.
@@ -196,7 +201,12 @@ impl Unit {
 
     /// The most whole units that a [`Span`] can hold.
     pub const fn max(self) -> i64 {
-        // 2^63 - 1 divided by at least 1000.
-        MAX_NANOS.div_euclid(self.nanos().get()).cast_signed()
+        // 2^63 - 1 divided by at least 1000; here and in `ceil_to` by a constant each, which takes no division.
+        match self {
+            Self::Seconds => const { MAX_NANOS / 1_000_000_000 },
+            Self::Milliseconds => const { MAX_NANOS / 1_000_000 },
+            Self::Microseconds => const { MAX_NANOS / 1_000 },
+        }
+        .cast_signed()
     }
 }

@@ -130,7 +130,7 @@ pub fn follow(api: &Api, ctx: *mut RedisModuleCtx) {
     if unsafe { is_supported(EVENTS[0].0, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) } == 0 {
         return;
     }
-    subscribe(api, ctx, |callback| Some(callback));
+    subscribe(api, ctx, Some);
     FOLLOWED.store(true, Relaxed);
 }
 

@@ -5,6 +5,7 @@ use core::slice;
 
 use redis_module::raw::{self, RedisModuleString};
 
+use super::api::Api;
 use super::call::Call;
 use super::key::Key;
 use super::native::Word;
@@ -13,15 +14,28 @@ use super::native::Word;
 const MOST_READ: usize = 3;
 const MOST_SET: usize = 4;
 
-/// Fields of a hash, as they were read. The values are the server's copies, freed when dropped.
-pub struct Fields<'c> {
-    call: Call<'c>,
+/// Fields of a hash, as they were read. The values are the server's copies, freed with the key that they belong to.
+pub struct Fields {
     names: &'static [&'static Word],
     /// Null where there is no such field.
     values: [*mut RedisModuleString; MOST_READ],
 }
 
-impl<'c> Key<'c> {
+impl Fields {
+    /// The bytes of the value of the field with this index, if there is such a field.
+    fn value(&self, api: &Api, index: usize) -> Option<&[u8]> {
+        let value = self.values.get(index).copied().filter(|value| !value.is_null())?;
+        let mut len = 0;
+        // SAFETY: the value, which is not null, is freed when `self` is taken from its key, and the server keeps its bytes
+        // in place for as long.
+        unsafe {
+            let start = (api.string_ptr_len)(value, &raw mut len);
+            Some(if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) })
+        }
+    }
+}
+
+impl Key<'_> {
     /// The values of the fields `names` of the hash that the key holds, in their order.
     ///
     /// `None` for each field that is not there, or when the key holds no hash. To be asked for one list of names: a key
@@ -30,11 +44,11 @@ impl<'c> Key<'c> {
         const { assert!(N <= MOST_READ) };
         let read = self.fields.get_or_init(|| self.read_fields(names));
         let mut values = [None; N];
-        values.iter_mut().zip(&read.values).for_each(|(place, value)| *place = read.bytes(*value));
+        values.iter_mut().enumerate().for_each(|(index, value)| *value = read.value(self.call.api, index));
         values
     }
 
-    fn read_fields(&self, names: &'static [&'static Word]) -> Fields<'c> {
+    fn read_fields(&self, names: &'static [&'static Word]) -> Fields {
         let mut values = [ptr::null_mut(); MOST_READ];
         if !self.ptr.is_null() {
             let mut words = [ptr::null_mut(); MOST_READ];
@@ -47,7 +61,7 @@ impl<'c> Key<'c> {
             // is left alone.
             unsafe { (self.call.api.hash_get)(self.ptr, 0, n1, v1, n2, v2, n3, v3, end) };
         }
-        Fields { call: self.call, names, values }
+        Fields { names, values }
     }
 
     /// Gives fields of the hash that the key holds new values, until the millisecond `expire_at` of the Unix time.
@@ -58,9 +72,7 @@ impl<'c> Key<'c> {
         const { assert!(N <= MOST_SET) };
         #[cfg(feature = "faults")]
         let expire_at = crate::faults::expiry(expire_at);
-        let read = self.fields.get();
-        let stays = |name: &Word, value: &[u8]| read.is_some_and(|read| read.has(name, value));
-        let changes = names.into_iter().zip(values).filter(|(name, value)| !stays(name, value));
+        let changes = names.into_iter().zip(values).filter(|(name, value)| !self.has(name, value));
         if self.can_expire_in_place() {
             let changes = Changes::new(self.call, changes);
             self.set_in_place(&changes.words);
@@ -76,6 +88,25 @@ impl<'c> Key<'c> {
             let _ = call.effect(c"HSET", name, &words);
         }
         call.expire_at(name, expire_at);
+    }
+
+    /// Whether the field `name` was read, and has these bytes.
+    fn has(&self, name: &Word, bytes: &[u8]) -> bool {
+        let value = self.fields.get().and_then(|read| {
+            let index = read.names.iter().position(|read| ptr::eq(*read, name))?;
+            read.value(self.call.api, index)
+        });
+        value == Some(bytes)
+    }
+
+    /// Gives the values of the fields that were read back to the server.
+    pub(super) fn free_fields(&mut self) {
+        let Some(read) = self.fields.take() else { return };
+        for value in read.values.into_iter().filter(|value| !value.is_null()) {
+            // SAFETY: the server has handed the string over to us, and it is freed only here, as it has just been taken from
+            // its place.
+            unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), value) };
+        }
     }
 
     /// Sets fields: `changes` are names and values in turn.
@@ -117,37 +148,6 @@ impl Drop for Changes<'_> {
         for value in self.words.iter().skip(1).step_by(2) {
             // SAFETY: the value is ours; whoever else needs it has counted itself in.
             unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), *value) };
-        }
-    }
-}
-
-impl Fields<'_> {
-    /// The bytes of a value.
-    fn bytes(&self, value: *mut RedisModuleString) -> Option<&[u8]> {
-        if value.is_null() {
-            return None;
-        }
-        let mut len = 0;
-        // SAFETY: the value, which is not null, is not freed before `self` is, and the server keeps its bytes in place for
-        // as long.
-        unsafe {
-            let start = (self.call.api.string_ptr_len)(value, &raw mut len);
-            Some(if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) })
-        }
-    }
-
-    /// Whether the field `name` was read, and has these bytes.
-    fn has(&self, name: &Word, bytes: &[u8]) -> bool {
-        let mut read = self.names.iter().zip(self.values);
-        read.any(|(read, value)| ptr::eq(*read, name) && self.bytes(value) == Some(bytes))
-    }
-}
-
-impl Drop for Fields<'_> {
-    fn drop(&mut self) {
-        for value in self.values.into_iter().filter(|value| !value.is_null()) {
-            // SAFETY: the server has handed the string over to us, and it is freed only here.
-            unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), value) };
         }
     }
 }

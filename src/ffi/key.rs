@@ -51,7 +51,7 @@ pub struct Key<'c> {
     /// The millisecond at which the key expires, once asked for.
     expiry: Cell<Option<i64>>,
     /// The fields of the hash that were asked for.
-    pub(super) fields: OnceCell<Fields<'c>>,
+    pub(super) fields: OnceCell<Fields>,
 }
 
 impl<'c> Key<'c> {
@@ -108,6 +108,17 @@ impl<'c> Key<'c> {
             // SAFETY: the server keeps `len` bytes there until the key is written to, for which `self` is consumed.
             Some((start, len)) => unsafe { slice::from_raw_parts(start.as_ptr(), len) },
             None => &[],
+        }
+    }
+
+    /// Has the processor fetch the first bytes of the string that the key holds, if it holds one, while something else is
+    /// done: of many keys each is far away, and to wait for it is a good part of a call.
+    pub fn prefetch_string(&self) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some((start, _)) = self.string_in_place() {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint, which reads nothing and never fails, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().cast()) };
         }
     }
 
@@ -231,6 +242,7 @@ impl<'c> Key<'c> {
 
 impl Drop for Key<'_> {
     fn drop(&mut self) {
+        self.free_fields();
         if !self.ptr.is_null() {
             // SAFETY: `ptr` is not null, so it is the open key, and nobody else closes it.
             unsafe { (self.call.api.close_key)(self.ptr) };

@@ -57,9 +57,9 @@ impl Limiter {
             let told = words.into_iter().filter(|(field, value)| {
                 !self.fields.contains(&field.as_str()) || before.fields.get(field) != Some(value)
             });
-            let told: String = told.map(|(field, value)| format!(" {field} {value}")).collect();
+            let told: Vec<String> = told.flat_map(|(field, value)| [field, value]).collect();
             let expire = (!in_place || before.expires != Some(ms)).then_some(expire);
-            [format!("HSET {key}{told}")].into_iter().chain(expire).collect()
+            [format!("HSET {key} {}", told.join(" "))].into_iter().chain(expire).collect()
         } else if in_place {
             vec![format!("SET {key} {} PXAT {ms}", client.text(&["GET", key]))]
         } else {
