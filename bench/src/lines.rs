@@ -113,6 +113,18 @@ macro_rules! pair {
     };
 }
 
+macro_rules! script {
+    () => {
+        Side {
+            name: "GCRA in Lua, EVALSHA",
+            server: Kind::Bare,
+            prepare: "EVALSHA {gcra} 1 {a} 1000000 1 1 3600",
+            call: "EVALSHA {gcra} 1 {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        }
+    };
+}
+
 macro_rules! incr {
     () => {
         Side {
@@ -212,13 +224,7 @@ pub const LINES: &[Line] = &[
         measure: Measure::Speed,
         target: Some(5.0),
         ours: admitted!(Kind::Module),
-        against: Side {
-            name: "GCRA in Lua, EVALSHA",
-            server: Kind::Bare,
-            prepare: "EVALSHA {gcra} 1 {a} 1000000 1 1 3600",
-            call: "EVALSHA {gcra} 1 {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        },
+        against: script!(),
     },
     Line {
         name: "peek",
@@ -420,6 +426,8 @@ pub const LINES: &[Line] = &[
     floor_admitted!(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", set!(Kind::Bare)),
     floor_admitted!(Kind::FloorAof, "FLOOR.TOLD {a} 1000000 1 1", set!(Kind::BareAof)),
     floor_admitted!(Kind::FloorReplica, "FLOOR.TOLD {a} 1000000 1 1", set!(Kind::BareReplica)),
+    floor_admitted!(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", admitted!(Kind::Peer)),
+    floor_admitted!(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", script!()),
     floor_refused!(get!("GET key", "GET {a}")),
     floor_refused!(refused!(Kind::Peer)),
     floor!(

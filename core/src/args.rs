@@ -1,5 +1,6 @@
 //! From the bytes of a call to typed arguments, or to the error that the caller reads.
 
+use core::iter;
 use core::time::Duration;
 
 use crate::{Error, Span, Unit};
@@ -188,15 +189,26 @@ impl Tail {
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
+    #[inline]
     pub fn parse_within<'a>(
         args: impl IntoIterator<Item = &'a [u8]>,
         known: &[Keyword],
         range: &Range,
     ) -> Result<Self, Error> {
-        let mut args = args.into_iter().peekable();
-        if args.peek().is_none() {
-            return Ok(Self::default()); // by far most calls
+        let mut args = args.into_iter();
+        match args.next() {
+            None => Ok(Self::default()), // by far most calls
+            Some(first) => Self::parse_words(iter::once(first).chain(args), known, range),
         }
+    }
+
+    #[inline(never)]
+    fn parse_words<'a>(
+        args: impl Iterator<Item = &'a [u8]>,
+        known: &[Keyword],
+        range: &Range,
+    ) -> Result<Self, Error> {
+        let mut args = args.peekable();
         let (mut quantity, mut unit, mut max_wait) = (None, None, None);
         let (mut saturate, mut prepay) = (false, false);
 

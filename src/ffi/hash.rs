@@ -72,17 +72,17 @@ impl Key<'_> {
         const { assert!(N <= MOST_SET) };
         #[cfg(feature = "faults")]
         let expire_at = crate::faults::expiry(expire_at);
-        let changes = names.into_iter().zip(values).filter(|(name, value)| !self.has(name, value));
+        let changes = names.iter().zip(&values).filter(|(name, value)| !self.has(name, value));
         if self.can_expire_in_place() {
             let changes = Changes::new(self.call, changes);
-            self.set_in_place(&changes.words);
+            self.set_in_place(changes.words());
             let expires = self.expire_in_place(expire_at).then_some(expire_at);
             let (call, name) = self.close_modified();
-            call.propagate_hset(name, &changes.words, expires);
+            call.propagate_hset(name, changes.words(), expires);
             return;
         }
         // A server without absolute expiries in the module API (before Redis 6.2.8): its own commands do the same.
-        let words: Vec<&[u8]> = changes.flat_map(|(name, value)| [name.text.to_bytes(), value]).collect();
+        let words: Vec<&[u8]> = changes.flat_map(|(name, value)| [name.text.to_bytes(), *value]).collect();
         let (call, name) = self.close();
         if !words.is_empty() {
             let _ = call.effect(c"HSET", name, &words);
@@ -127,25 +127,32 @@ impl Key<'_> {
 /// Fields to be set, as strings of the server: names, which are kept, and values in turn, which are freed when dropped.
 struct Changes<'c> {
     call: Call<'c>,
-    words: Vec<*mut RedisModuleString>,
+    words: [*mut RedisModuleString; 2 * MOST_SET],
+    len: usize,
 }
 
 impl<'c> Changes<'c> {
-    fn new<'a>(call: Call<'c>, changes: impl Iterator<Item = (&'a Word, &'a [u8])>) -> Self {
-        let mut words = Vec::with_capacity(2 * MOST_SET);
-        for (name, value) in changes {
+    fn new<'a>(call: Call<'c>, changes: impl Iterator<Item = (&'a &'a Word, &'a &'a [u8])>) -> Self {
+        let mut this = Self { call, words: [ptr::null_mut(); 2 * MOST_SET], len: 0 };
+        let (places, _) = this.words.as_chunks_mut();
+        for ([name, value], (word, bytes)) in places.iter_mut().zip(changes) {
+            *name = word.string(call.api);
             // SAFETY: `ctx` is this call's; the server copies the bytes.
-            let value =
-                unsafe { (call.api.create_string)(call.ctx.as_ptr(), value.as_ptr().cast(), value.len()) };
-            words.extend([name.string(call.api), value]);
+            *value =
+                unsafe { (call.api.create_string)(call.ctx.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
+            this.len = this.len.saturating_add(2);
         }
-        Self { call, words }
+        this
+    }
+
+    fn words(&self) -> &[*mut RedisModuleString] {
+        self.words.get(..self.len).unwrap_or_default()
     }
 }
 
 impl Drop for Changes<'_> {
     fn drop(&mut self) {
-        for value in self.words.iter().skip(1).step_by(2) {
+        for value in self.words().iter().skip(1).step_by(2) {
             // SAFETY: the value is ours; whoever else needs it has counted itself in.
             unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), *value) };
         }
