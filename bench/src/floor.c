@@ -116,11 +116,11 @@ static int funnel(Ctx *ctx, String **argv, int argc) {
     String *left = NULL, *since = NULL;
     Key *key = OpenKey(ctx, argv[1], READ | WRITE);
     KeyType(key);
-    HashGet(key, 0, fields[2], &left, fields[3], &since, NULL);
+    HashGet(key, 0, fields[0], &left, fields[1], &since, NULL);
     if (left) FreeString(ctx, left);
     if (since) FreeString(ctx, since);
     String *capacity = CreateString(ctx, "1000000", 7), *rate = CreateString(ctx, "1", 1), *quota = CreateString(ctx, "996400", 6);
-    HashSet(key, 0, fields[0], capacity, fields[1], rate, fields[2], quota, since ? NULL : fields[3], timestamp, NULL);
+    HashSet(key, 0, fields[0], quota, fields[2], capacity, fields[3], rate, since ? NULL : fields[1], timestamp, NULL);
     FreeString(ctx, capacity);
     FreeString(ctx, rate);
     FreeString(ctx, quota);
@@ -163,7 +163,7 @@ int RedisModule_OnLoad(Ctx *ctx, String **argv, int argc) {
     SetModuleOptions(ctx, NO_IMPLICIT_SIGNAL_MODIFIED);
     pxat = CreateString(NULL, "PXAT", 4);
     timestamp = CreateString(NULL, TAT, sizeof TAT - 1);
-    const char *names[] = {"capacity", "leaking_rate", "left_quota", "leaking_ts"};
+    const char *names[] = {"left_quota", "leaking_ts", "capacity", "leaking_rate"};
     for (int i = 0; i < 4; i++) fields[i] = CreateString(NULL, names[i], strlen(names[i]));
     const char *flags = "write deny-oom fast";
     if (CreateCommand(ctx, "floor.refused", refused, flags, 1, 1, 1) != OK ||

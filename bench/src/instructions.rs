@@ -94,7 +94,7 @@ const CASES_FLOOR: &[Case] = &[
     case("floor: fixed", "FLOOR.FIXED k 1000000 3600", "FLOOR.FIXED k 1000000 3600"),
     case(
         "floor: funnel",
-        "HSET k capacity 1000000 leaking_rate 1 left_quota 996400 leaking_ts 1700000000000000000",
+        "HSET k left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
         "FLOOR.FUNNEL k 1000000 1 3600",
     ),
 ];

@@ -441,7 +441,7 @@ pub const LINES: &[Line] = &[
     floor!(
         "funnel",
         Kind::Floor,
-        "HSET {a} capacity 1000000 leaking_rate 1 left_quota 996400 leaking_ts 1700000000000000000",
+        "HSET {a} left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
         "FLOOR.FUNNEL {a} 1000000 1 1",
         "*5\r\n:0\r\n",
         pair!()

@@ -36,12 +36,13 @@ impl Save for (Funnel, &Limit) {
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         let rate = limit.rate().per_second();
         key.set_fields(
-            [&CAPACITY, &LEAKING_RATE, &LEFT_QUOTA, &LEAKING_TS],
+            // A small hash is a list that the server walks through, so what each call reads is to come first.
+            [&LEFT_QUOTA, &LEAKING_TS, &CAPACITY, &LEAKING_RATE],
             [
-                capacity.format(limit.capacity()).as_bytes(),
-                rate.as_bytes(),
                 left.format(level.free).as_bytes(),
                 since.format(level.since.as_nanos()).as_bytes(),
+                capacity.format(limit.capacity()).as_bytes(),
+                rate.as_bytes(),
             ],
             limit.full_at(level).as_millis_ceil().cast_signed(),
         );
