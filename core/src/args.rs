@@ -1,6 +1,6 @@
 //! From the bytes of a call to typed arguments, or to the error that the caller reads.
 
-use core::iter;
+use core::iter::Peekable;
 use core::time::Duration;
 
 use crate::{Error, Span, Unit};
@@ -195,20 +195,20 @@ impl Tail {
         known: &[Keyword],
         range: &Range,
     ) -> Result<Self, Error> {
-        let mut args = args.into_iter();
-        match args.next() {
-            None => Ok(Self::default()), // by far most calls
-            Some(first) => Self::parse_words(iter::once(first).chain(args), known, range),
+        let mut args = args.into_iter().peekable();
+        if args.peek().is_none() {
+            return Ok(Self::default()); // by far most calls
         }
+        Self::parse_words(args, known, range)
     }
 
+    /// [`parse_within`](Self::parse_within) for those who have words there; apart, so that the others need not call it.
     #[inline(never)]
     fn parse_words<'a>(
-        args: impl Iterator<Item = &'a [u8]>,
+        mut args: Peekable<impl Iterator<Item = &'a [u8]>>,
         known: &[Keyword],
         range: &Range,
     ) -> Result<Self, Error> {
-        let mut args = args.peekable();
         let (mut quantity, mut unit, mut max_wait) = (None, None, None);
         let (mut saturate, mut prepay) = (false, false);
 
