@@ -24,9 +24,6 @@ pub trait State: Sized {
     /// # Errors
     /// [`Error::WrongType`] and [`Error::Foreign`] when it holds something else.
     fn load(key: &Key, now: Instant) -> Result<Option<Self>, Error>;
-
-    /// Begins to fetch what [`load`](Self::load) reads, where that can be done.
-    fn prefetch(_key: &Key) {}
 }
 
 /// What a key is made to hold: a state, and the limit that it was decided under where that shows in the key too.
@@ -46,9 +43,8 @@ pub fn update<S: State, W: Save>(
     key: Arg,
     decide: impl FnOnce(Option<S>, Instant) -> Result<Decision<W>, Error>,
 ) -> Result<Answer, Error> {
-    let key = Key::open(*call, key, Access::Write);
-    S::prefetch(&key);
     let now = ffi::now();
+    let key = Key::open(*call, key, Access::Write);
     let decision = decide(S::load(&key, now)?, now)?;
     carry_out(decision.change, key);
     Ok(decision.answer)
@@ -76,9 +72,8 @@ pub fn look<S: State>(
     key: Arg,
     decide: impl FnOnce(Option<S>, Instant) -> Result<Answer, Error>,
 ) -> Result<Answer, Error> {
-    let key = Key::open(*call, key, Access::Read);
-    S::prefetch(&key);
     let now = ffi::now();
+    let key = Key::open(*call, key, Access::Read);
     decide(S::load(&key, now)?, now)
 }
 
@@ -103,10 +98,6 @@ impl State for gcra::Tat {
             Kind::String => gcra::decode(key.string(), now, || key.expiry()).map(Some),
             _ => Err(Error::WrongType),
         }
-    }
-
-    fn prefetch(key: &Key) {
-        key.prefetch_string();
     }
 }
 

@@ -46,25 +46,20 @@ impl Command for Mthrottle {
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (limiters, tail) = arguments(call)?;
-        let mut keys = Vec::with_capacity(limiters.len());
-        for (name, _) in &limiters {
-            let key = Key::open(*call, *name, Access::Write);
-            gcra::Tat::prefetch(&key);
-            keys.push(key);
-        }
         let now = ffi::now();
 
         let mut states = Vec::with_capacity(limiters.len());
-        for ((name, limit), key) in limiters.iter().zip(&keys) {
-            let tat = gcra::Tat::load(key, now)?;
+        for (name, limit) in &limiters {
+            let key = Key::open(*call, *name, Access::Write);
+            let tat = gcra::Tat::load(&key, now)?;
             let seen = waiting::seen(call, *name, tat, now)?;
             let answer = gcra::throttle(seen, limit, now, tail.quantity)?.answer;
-            states.push((tat, seen, answer));
+            states.push((key, tat, seen, answer));
         }
         let admitted = states.iter().all(|(.., answer)| !answer.limited);
 
         let mut rows = Vec::with_capacity(limiters.len());
-        for (((name, limit), key), (tat, seen, _)) in limiters.iter().zip(keys).zip(states) {
+        for ((name, limit), (key, tat, seen, _)) in limiters.iter().zip(states) {
             rows.push(if admitted {
                 let decision = waiting::overtake(call, *name, tat, now, |tat| {
                     gcra::throttle(tat, limit, now, tail.quantity)

@@ -111,17 +111,6 @@ impl<'c> Key<'c> {
         }
     }
 
-    /// Has the processor fetch the first bytes of the string that the key holds, if it holds one, while something else is
-    /// done: of many keys each is far away, and to wait for it is a good part of a call.
-    pub fn prefetch_string(&self) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some((start, _)) = self.string_in_place() {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint, which reads nothing and never fails, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().cast()) };
-        }
-    }
-
     fn string_in_place(&self) -> Option<(NonNull<u8>, usize)> {
         if self.string.get().is_none() && !self.ptr.is_null() {
             let mut len = 0;

@@ -22,10 +22,6 @@ impl State for Counter {
             _ => Err(Error::WrongType),
         }
     }
-
-    fn prefetch(key: &Key) {
-        key.prefetch_string();
-    }
 }
 
 impl Save for Counter {
