@@ -5,7 +5,6 @@ use core::slice;
 
 use redis_module::raw::{self, RedisModuleString};
 
-use super::api::Api;
 use super::call::Call;
 use super::key::Key;
 use super::native::Word;
@@ -15,24 +14,17 @@ const MOST_READ: usize = 3;
 const MOST_SET: usize = 4;
 
 /// Fields of a hash, as they were read. The values are the server's copies, freed with the key that they belong to.
+#[derive(Clone, Copy)]
 pub struct Fields {
+    /// Empty until they are read.
     names: &'static [&'static Word],
     /// Null where there is no such field.
     values: [*mut RedisModuleString; MOST_READ],
 }
 
 impl Fields {
-    /// The bytes of the value of the field with this index, if there is such a field.
-    fn value(&self, api: &Api, index: usize) -> Option<&[u8]> {
-        let value = self.values.get(index).copied().filter(|value| !value.is_null())?;
-        let mut len = 0;
-        // SAFETY: the value, which is not null, is freed when `self` is taken from its key, and the server keeps its bytes
-        // in place for as long.
-        unsafe {
-            let start = (api.string_ptr_len)(value, &raw mut len);
-            Some(if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) })
-        }
-    }
+    /// None were read.
+    pub const NONE: Self = Self { names: &[], values: [ptr::null_mut(); MOST_READ] };
 }
 
 impl Key<'_> {
@@ -42,10 +34,24 @@ impl Key<'_> {
     /// remembers what its fields were.
     pub fn fields<const N: usize>(&self, names: &'static [&'static Word; N]) -> [Option<&[u8]>; N] {
         const { assert!(N <= MOST_READ) };
-        let read = self.fields.get_or_init(|| self.read_fields(names));
+        if self.fields.get().names.is_empty() {
+            self.fields.set(self.read_fields(names));
+        }
         let mut values = [None; N];
-        values.iter_mut().enumerate().for_each(|(index, value)| *value = read.value(self.call.api, index));
+        values.iter_mut().enumerate().for_each(|(index, value)| *value = self.value(index));
         values
+    }
+
+    /// The bytes of the value of the field with this index among those that were read, if there is such a field.
+    fn value(&self, index: usize) -> Option<&[u8]> {
+        let value = self.fields.get().values.get(index).copied().filter(|value| !value.is_null())?;
+        let mut len = 0;
+        // SAFETY: the value, which is not null, is freed when `self` is dropped, and the server keeps its bytes in place
+        // for as long.
+        unsafe {
+            let start = (self.call.api.string_ptr_len)(value, &raw mut len);
+            Some(if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) })
+        }
     }
 
     fn read_fields(&self, names: &'static [&'static Word]) -> Fields {
@@ -92,17 +98,13 @@ impl Key<'_> {
 
     /// Whether the field `name` was read, and has these bytes.
     fn has(&self, name: &Word, bytes: &[u8]) -> bool {
-        let value = self.fields.get().and_then(|read| {
-            let index = read.names.iter().position(|read| ptr::eq(*read, name))?;
-            read.value(self.call.api, index)
-        });
-        value == Some(bytes)
+        let index = self.fields.get().names.iter().position(|read| ptr::eq(*read, name));
+        index.and_then(|index| self.value(index)) == Some(bytes)
     }
 
     /// Gives the values of the fields that were read back to the server.
     pub(super) fn free_fields(&mut self) {
-        let Some(read) = self.fields.take() else { return };
-        for value in read.values.into_iter().filter(|value| !value.is_null()) {
+        for value in self.fields.replace(Fields::NONE).values.into_iter().filter(|value| !value.is_null()) {
             // SAFETY: the server has handed the string over to us, and it is freed only here, as it has just been taken from
             // its place.
             unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), value) };

@@ -3,7 +3,7 @@
 //! Every write here is a whole one: value, expiry, the server's own bookkeeping (WATCH, client tracking, keyspace
 //! events), and the effect for replicas and the AOF.
 
-use core::cell::{Cell, OnceCell};
+use core::cell::Cell;
 use core::ffi::{CStr, c_int};
 use core::ptr::{self, NonNull};
 use core::slice;
@@ -51,7 +51,7 @@ pub struct Key<'c> {
     /// The millisecond at which the key expires, once asked for.
     expiry: Cell<Option<i64>>,
     /// The fields of the hash that were asked for.
-    pub(super) fields: OnceCell<Fields>,
+    pub(super) fields: Cell<Fields>,
 }
 
 impl<'c> Key<'c> {
@@ -62,7 +62,7 @@ impl<'c> Key<'c> {
     pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Self {
         // SAFETY: `call` and `name` are those of the call in progress.
         let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
-        let (string, expiry, fields) = (Cell::new(None), Cell::new(None), OnceCell::new());
+        let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
         Self { call, name, access, ptr, string, expiry, fields }
     }
 
@@ -83,7 +83,8 @@ impl<'c> Key<'c> {
 
     /// When the key expires, to the millisecond of the wall clock; `None` when it never does.
     pub fn expiry(&self) -> Option<Instant> {
-        if self.ptr.is_null() {
+        // Redis 8.2 takes it for granted that there is a value.
+        if self.kind() == Kind::Empty {
             return None;
         }
         let millis = match self.call.api.get_abs_expire {
