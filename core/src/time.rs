@@ -146,9 +146,9 @@ impl Span {
     pub const fn ceil_to(self, unit: Unit) -> i64 {
         // At most 2^63 - 1, so the sign bit is free.
         match unit {
-            Unit::Seconds => self.0.div_ceil(1_000_000_000),
-            Unit::Milliseconds => self.0.div_ceil(1_000_000),
-            Unit::Microseconds => self.0.div_ceil(1_000),
+            Unit::Seconds => self.0.div_ceil(const { Unit::Seconds.nanos().get() }),
+            Unit::Milliseconds => self.0.div_ceil(const { Unit::Milliseconds.nanos().get() }),
+            Unit::Microseconds => self.0.div_ceil(const { Unit::Microseconds.nanos().get() }),
         }
         .cast_signed()
     }
@@ -203,9 +203,9 @@ impl Unit {
     pub const fn max(self) -> i64 {
         // 2^63 - 1 divided by at least 1000; here and in `ceil_to` by a constant each, which takes no division.
         match self {
-            Self::Seconds => const { MAX_NANOS / 1_000_000_000 },
-            Self::Milliseconds => const { MAX_NANOS / 1_000_000 },
-            Self::Microseconds => const { MAX_NANOS / 1_000 },
+            Self::Seconds => const { MAX_NANOS.div_euclid(Self::Seconds.nanos().get()) },
+            Self::Milliseconds => const { MAX_NANOS.div_euclid(Self::Milliseconds.nanos().get()) },
+            Self::Microseconds => const { MAX_NANOS.div_euclid(Self::Microseconds.nanos().get()) },
         }
         .cast_signed()
     }

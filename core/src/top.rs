@@ -116,32 +116,12 @@ impl Top {
         let mut hasher = self.seed.build_hasher();
         hasher.write(key);
         let hash = hasher.finish() ^ u64::from(db.cast_unsigned());
-        let index = match self.by_hash.get(&hash) {
-            Some(&index) => index,
-            None => match self.pass(hash) {
-                Some(index) => {
-                    self.take_over(index, hash, db, key);
-                    index
-                }
-                None => return,
-            },
-        };
+        let known = self.by_hash.get(&hash).copied();
+        let Some(index) = known.or_else(|| self.take_over(hash, db, key)) else { return };
         self.rise(index);
         if let Some(row) = self.rows.get_mut(index) {
             row.last = now;
         }
-    }
-
-    /// Counts a refusal of a key without a row, unless the key is to get one: the row with the smallest count, once its
-    /// cell has as much.
-    fn pass(&mut self, hash: u64) -> Option<usize> {
-        let smallest = *self.counts.first()?;
-        let cell = self.cell(hash)?;
-        if *cell < smallest.count {
-            *cell = cell.saturating_add(1);
-            return None;
-        }
-        Some(smallest.row)
     }
 
     /// The cell of the keys with such a hash.
@@ -150,9 +130,15 @@ impl Top {
         self.cells.get_mut(usize::try_from(hash & mask).ok()?)
     }
 
-    /// Gives the row with the smallest count to a key that has none, and whose cell has as much.
-    fn take_over(&mut self, index: usize, hash: u64, db: i32, key: &[u8]) -> Option<()> {
-        let count = self.counts.first()?.count;
+    /// Gives the row with the smallest count to a key that has none, if its cell has as much; else `None`, and the refusal
+    /// is counted in the cell.
+    fn take_over(&mut self, hash: u64, db: i32, key: &[u8]) -> Option<usize> {
+        let Count { count, row: index } = *self.counts.first()?;
+        let cell = self.cell(hash)?;
+        if *cell < count {
+            *cell = cell.saturating_add(1);
+            return None;
+        }
         let row = self.rows.get_mut(index)?;
         let start = key.get(..KEPT).unwrap_or(key);
         self.starts.get_mut(index)?.get_mut(..start.len())?.copy_from_slice(start);
@@ -163,7 +149,7 @@ impl Top {
             *self.cell(gone)? = count; // what it had before was no more
         }
         self.by_hash.insert(hash, index);
-        Some(())
+        Some(index)
     }
 
     /// Adds one to a row's count, and moves it behind those that it was equal to.

@@ -82,13 +82,10 @@ impl Call<'_> {
 
     /// Runs `work` with a key's name that comes from us, not from the client.
     pub fn with_name<T>(&self, name: &[u8], work: impl FnOnce(Arg<'_>) -> T) -> Option<T> {
-        let (api, ctx) = (self.api, self.ctx.as_ptr());
-        // SAFETY: the server copies the bytes.
-        let name = unsafe { (api.create_string)(ctx, name.as_ptr().cast(), name.len()) };
-        let name = NonNull::new(name)?;
+        let name = NonNull::new(self.make_string(name))?;
         let result = work(Arg::new(name));
         // SAFETY: the string is ours, and `work` could not keep it.
-        unsafe { (api.free_string)(ctx, name.as_ptr()) };
+        unsafe { (self.api.free_string)(self.ctx.as_ptr(), name.as_ptr()) };
         Some(result)
     }
 
@@ -142,14 +139,17 @@ impl Call<'_> {
             | raw::REDISMODULE_NOTIFY_STRING
             | raw::REDISMODULE_NOTIFY_EXPIRED
             | raw::REDISMODULE_NOTIFY_EVICTED;
-        let event = |id| RedisModuleEvent { id, dataver: 1 };
         // SAFETY: `ctx` is this call's; the callbacks have the types asked for.
         unsafe {
             (self.api.subscribe_to_keyspace_events)(ctx, classes, Some(key_changed));
             for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
-                (self.api.subscribe_to_server_event)(ctx, event(id), Some(databases_changed));
+                (self.api.subscribe_to_server_event)(ctx, effects::event(id), Some(databases_changed));
             }
-            (self.api.subscribe_to_server_event)(ctx, event(raw::REDISMODULE_EVENT_CRON_LOOP), Some(cron));
+            (self.api.subscribe_to_server_event)(
+                ctx,
+                effects::event(raw::REDISMODULE_EVENT_CRON_LOOP),
+                Some(cron),
+            );
         }
     }
 

@@ -152,7 +152,8 @@ const EVENTS: [(RedisModuleEvent, Callback); 4] = [
     (event(raw::REDISMODULE_EVENT_CRON_LOOP), block::cron),
 ];
 
-const fn event(id: u64) -> RedisModuleEvent {
+/// The server event with this number.
+pub(super) const fn event(id: u64) -> RedisModuleEvent {
     RedisModuleEvent { id, dataver: 1 }
 }
 

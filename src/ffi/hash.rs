@@ -1,11 +1,10 @@
 //! Hashes: reading single fields, and writing several as one change.
 
-use core::ptr;
-use core::slice;
+use core::ptr::{self, NonNull};
 
 use redis_module::raw::{self, RedisModuleString};
 
-use super::call::Call;
+use super::call::{Arg, Call};
 use super::key::Key;
 use super::native::Word;
 
@@ -44,14 +43,9 @@ impl Key<'_> {
 
     /// The bytes of the value of the field with this index among those that were read, if there is such a field.
     fn value(&self, index: usize) -> Option<&[u8]> {
-        let value = self.fields.get().values.get(index).copied().filter(|value| !value.is_null())?;
-        let mut len = 0;
-        // SAFETY: the value, which is not null, is freed when `self` is dropped, and the server keeps its bytes in place
-        // for as long.
-        unsafe {
-            let start = (self.call.api.string_ptr_len)(value, &raw mut len);
-            Some(if start.is_null() { &[] } else { slice::from_raw_parts(start.cast::<u8>(), len) })
-        }
+        let value = self.fields.get().values.get(index).copied().and_then(NonNull::new)?;
+        // It lives until `self` is dropped.
+        Some(self.call.bytes(Arg::new(value)))
     }
 
     fn read_fields(&self, names: &'static [&'static Word]) -> Fields {
@@ -139,9 +133,7 @@ impl<'c> Changes<'c> {
         let (places, _) = this.words.as_chunks_mut();
         for ([name, value], (word, bytes)) in places.iter_mut().zip(changes) {
             *name = word.string(call.api);
-            // SAFETY: `ctx` is this call's; the server copies the bytes.
-            *value =
-                unsafe { (call.api.create_string)(call.ctx.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
+            *value = call.make_string(bytes);
             this.len = this.len.saturating_add(2);
         }
         this

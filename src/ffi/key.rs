@@ -9,11 +9,13 @@ use core::ptr::{self, NonNull};
 use core::slice;
 
 use redis_cell_core::Instant;
-use redis_module::raw::{self, RedisModuleKey};
+use redis_module::raw::{self, RedisModuleKey, mstime_t};
 
 use super::call::{Arg, Call};
 use super::clock;
 use super::hash::Fields;
+
+type SetAbsExpire = unsafe extern "C" fn(*mut RedisModuleKey, mstime_t) -> c_int;
 
 /// What a command may do to the key that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +199,12 @@ impl<'c> Key<'c> {
 
     /// Whether [`expire_in_place`](Self::expire_in_place) can.
     pub(super) fn can_expire_in_place(&self) -> bool {
-        self.access == Access::Write && self.call.api.set_abs_expire.is_some()
+        self.set_abs_expire().is_some()
+    }
+
+    /// The way of setting the expiry of a key that is open for writing.
+    fn set_abs_expire(&self) -> Option<SetAbsExpire> {
+        self.call.api.set_abs_expire.filter(|_| self.access == Access::Write)
     }
 
     /// Lets the key expire at the millisecond `expire_at` of the Unix time; false when it is known to do so already.
@@ -208,7 +215,7 @@ impl<'c> Key<'c> {
         if self.expiry.get() == Some(expire_at) {
             return false;
         }
-        if let (Access::Write, Some(set_abs_expire)) = (self.access, self.call.api.set_abs_expire) {
+        if let Some(set_abs_expire) = self.set_abs_expire() {
             // SAFETY: the key is open for writing; one that holds nothing the server leaves alone.
             unsafe { set_abs_expire(self.ptr, expire_at) };
             self.announce(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");

@@ -37,6 +37,12 @@ impl Call<'_> {
         let _ = self.effect(c"PEXPIREAT", name, &[itoa::Buffer::new().format(at).as_bytes()]);
     }
 
+    /// A string of the server made of our bytes, for the caller to free.
+    pub(super) fn make_string(&self, bytes: &[u8]) -> *mut RedisModuleString {
+        // SAFETY: `ctx` is this call's; the server copies the bytes.
+        unsafe { (self.api.create_string)(self.ctx.as_ptr(), bytes.as_ptr().cast(), bytes.len()) }
+    }
+
     /// Runs a command on the key `name` that only looks.
     ///
     /// # Errors
@@ -151,11 +157,7 @@ pub(super) struct Strings<'c>(pub Vec<*mut RedisModuleString>, Call<'c>);
 
 impl<'c> Strings<'c> {
     pub fn new(call: Call<'c>, words: &[&[u8]]) -> Self {
-        let string = |word: &&[u8]| {
-            // SAFETY: `ctx` is this call's; the server copies the bytes.
-            unsafe { (call.api.create_string)(call.ctx.as_ptr(), word.as_ptr().cast(), word.len()) }
-        };
-        Self(words.iter().map(string).collect(), call)
+        Self(words.iter().map(|word| call.make_string(word)).collect(), call)
     }
 }
 
