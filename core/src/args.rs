@@ -3,7 +3,8 @@
 use core::iter::Peekable;
 use core::time::Duration;
 
-use crate::{Error, Span, Unit};
+use crate::error::Error;
+use crate::time::{Span, Unit};
 
 /// An integer argument: its name in the synopsis and the values it may have on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,19 +17,44 @@ pub struct Range {
     pub max: i64,
 }
 
+/// How far local time is ahead of UTC, in minutes, for windows by the calendar.
+pub const UTC: Range = Range { name: "UTC", min: -840, max: 840 };
+
 /// The optional quantity of nearly every command; 1 when the call names none.
 pub const QUANTITY: Range = Range { name: "quantity", min: 0, max: i64::MAX };
+
+/// The quantity of a settlement: what is charged, or what is given back where it is negative.
+pub const DIFFERENCE: Range = Range { name: "quantity", min: -i64::MAX, max: i64::MAX };
 
 impl Range {
     /// The integer in `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when `bytes` are no integer or the integer is outside the range.
+    /// [`Error::OutOfRange`] when `bytes` are not an integer, or one outside the range.
     pub fn parse(&self, bytes: &[u8]) -> Result<i64, Error> {
         match parse_integer(bytes) {
             Some(value) if (self.min..=self.max).contains(&value) => Ok(value),
             _ => Err(self.error()),
         }
+    }
+
+    /// The integer `value`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when it is outside the range.
+    pub fn check(&self, value: i64) -> Result<i64, Error> {
+        if (self.min..=self.max).contains(&value) { Ok(value) } else { Err(self.error()) }
+    }
+
+    /// The span of time in `bytes`, an integer in `unit`s.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when `bytes` are not an integer, or the integer is outside the range or above
+    /// 292 years.
+    pub fn parse_span(&self, bytes: &[u8], unit: Unit) -> Result<Span, Error> {
+        let range = self.up_to(self.max.min(unit.max()));
+        let units = range.parse(bytes)?;
+        u64::try_from(units).ok().and_then(|units| Span::from_units(units, unit)).ok_or_else(|| range.error())
     }
 
     /// The error that names this argument and its range.
@@ -45,14 +71,18 @@ impl Range {
 
 /// The integer that `bytes` spell, as strictly as the server's own commands read one.
 ///
-/// An optional minus sign and decimal digits without leading zeros, from -2^63 to 2^63 - 1; nothing else, no blanks,
-/// no plus sign. `None` for everything else.
+/// An optional minus sign and decimal digits without leading zeros, from -2^63 to 2^63 - 1; nothing else, no
+/// blanks, no plus sign. `None` for everything else.
 ///
-/// Cost: one pass, at most 20 bytes are looked at.
+/// Every call reads three arguments of a few digits and a TAT of nineteen. Without a short way for the
+/// former, or without [`eight_digits`] for the latter, a call takes 2 % more instructions, which is twice
+/// what the check of `bench/instructions.tsv` allows.
+///
+/// Cost: one pass, at most 20 bytes are read.
 #[inline]
 pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
     match bytes {
-        // Nearly every argument; seven digits are a number of 24 bits.
+        // Seven digits are a number of 24 bits.
         [b'1'..=b'9', ..] if bytes.len() < 8 => {
             let mut number: i32 = 0;
             for byte in bytes {
@@ -68,7 +98,7 @@ pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
     }
 }
 
-/// [`parse_integer`] for those that are long, negative, zero, or none.
+/// [`parse_integer`] for integers that are long, negative or zero, and for bytes that spell none.
 #[inline(never)]
 fn parse_long(bytes: &[u8]) -> Option<i64> {
     let (negative, digits) = match bytes {
@@ -80,12 +110,12 @@ fn parse_long(bytes: &[u8]) -> Option<i64> {
         [b'1'..=b'9', ..] if digits.len() <= 19 => {}
         _ => return None,
     }
-    // 19 digits stay below 2^64: wrapping cannot happen, and costs less than a check on each digit.
     let (eights, rest) = digits.as_chunks();
     let mut magnitude: u64 = 0;
     for eight in eights {
         magnitude = magnitude.wrapping_mul(100_000_000).wrapping_add(eight_digits(*eight)?);
     }
+    // 19 digits stay below 2^64: nothing wraps.
     for &byte in rest {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
@@ -96,19 +126,23 @@ fn parse_long(bytes: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// The number that eight digits are, read as one word: neighbours are joined to pairs, pairs to fours, fours to eight. A
-/// TAT has nineteen digits and is read by every call, so a step for each of them would show.
+/// The number that eight digits spell, read as one word whose bytes are joined to pairs, then fours, then
+/// eight.
 fn eight_digits(bytes: [u8; 8]) -> Option<u64> {
     const ALL: u64 = 0x0101_0101_0101_0101;
     const EVERY_FOURTH: u64 = 0x0000_00ff_0000_00ff;
+    // The top bit of a byte, and what takes a byte above 9 there.
+    const TOP: u8 = 0x80;
+    const TO_THE_TOP: u8 = TOP - 10;
+    let each = |byte: u8| ALL.wrapping_mul(byte.into());
     // In memory order, so that the first digit is the lowest byte.
-    let digits = u64::from_le_bytes(bytes) ^ (ALL.wrapping_mul(0x30));
-    // What was no digit is above 9 now: it has the top bit, or gets it when 0x76 is added.
-    if (digits | digits.wrapping_add(ALL.wrapping_mul(0x76))) & ALL.wrapping_mul(0x80) != 0 {
+    let digits = u64::from_le_bytes(bytes) ^ each(b'0');
+    // A byte that was not a digit is above 9 now: it has the top bit, or gets it here.
+    if (digits | digits.wrapping_add(each(TO_THE_TOP))) & each(TOP) != 0 {
         return None;
     }
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
-    // Multiplied so, the upper half holds the first pair of each four a hundred times, and the fours as they add up.
+    // The upper half of each product is the sum of two pairs, each with its power of a hundred.
     let upper = (pairs & EVERY_FOURTH).wrapping_mul(100 + (1_000_000 << 32));
     let lower = ((pairs >> 16) & EVERY_FOURTH).wrapping_mul(1 + (10_000 << 32));
     Some(upper.wrapping_add(lower) >> 32)
@@ -119,24 +153,28 @@ pub(crate) fn parse_field(field: Option<&[u8]>) -> Option<i64> {
     field.and_then(parse_integer).filter(|&number| number >= 0)
 }
 
-/// The timeout in `bytes`, in seconds as blocking commands have it: a decimal number, 0 (`None`) for no limit.
+/// The timeout in `bytes`, in seconds as blocking commands have it: a decimal number, 0 (`None`) for no
+/// limit.
 ///
-/// The one place where a fraction is read: how long a caller is ready to wait decides nothing about its limit.
+/// The one place where a fraction is read: how long a caller is ready to wait decides nothing about its
+/// limit. However short, a timeout is not 0, even if a double cannot tell it from 0.
 ///
 /// # Errors
-/// [`Error::Timeout`] when `bytes` are no such number.
+/// [`Error::Timeout`] when `bytes` are not such a number.
 pub fn parse_timeout(bytes: &[u8]) -> Result<Option<Span>, Error> {
-    let seconds = core::str::from_utf8(bytes).ok().and_then(|text| text.parse::<f64>().ok());
-    let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).and_then(|timeout| {
-        // However short, a timeout is not none.
-        let least = u64::from(seconds.is_some_and(|seconds| seconds > 0.0));
-        Span::from_nanos(u64::try_from(timeout.as_nanos()).ok()?.max(least))
-    });
-    let timeout = timeout.ok_or(Error::Timeout)?;
-    Ok(Some(timeout).filter(|&timeout| timeout > Span::ZERO))
+    let text = core::str::from_utf8(bytes).map_err(|_| Error::Timeout)?;
+    let seconds: f64 = text.parse().map_err(|_| Error::Timeout)?;
+    let mut digits = text.bytes().take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
+    if seconds == 0.0 && !digits.any(|byte| matches!(byte, b'1'..=b'9')) {
+        return Ok(None);
+    }
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds.is_sign_positive());
+    let nanos = timeout.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok());
+    nanos.and_then(|nanos| Span::from_nanos(nanos.max(1))).map(Some).ok_or(Error::Timeout)
 }
 
-/// A word that a command may know behind its positional arguments, beside the unit of time that all of them know.
+/// A word that a command may know behind its positional arguments, beside the unit of time that all of them
+/// know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyword {
     /// `SATURATE`: take what fits.
@@ -145,8 +183,12 @@ pub enum Keyword {
     Prepay,
     /// `MAXWAIT wait`: refuse a longer wait.
     MaxWait,
-    /// `QUANTITY n`, where the quantity is not positional.
-    Quantity,
+    /// `UTC minutes`: the offset of a calendar.
+    Utc,
+    /// `FROM day`: the day on which a calendar's weeks or months begin, and its range.
+    From(Range),
+    /// A word that the command knows, but not beside the other arguments of this call.
+    Excluded(&'static [u8]),
 }
 
 /// What stands behind the positional arguments: the quantity and the options.
@@ -160,6 +202,10 @@ pub struct Tail {
     pub saturate: bool,
     /// `PREPAY` was given.
     pub prepay: bool,
+    /// The minutes of `UTC`.
+    pub utc: Option<i64>,
+    /// The day of `FROM`.
+    pub from: Option<i64>,
     /// The longest acceptable wait, in units.
     max_wait: Option<i64>,
 }
@@ -168,19 +214,26 @@ const MAX_WAIT: Range = Range { name: "MAXWAIT", min: 0, max: i64::MAX };
 
 impl Default for Tail {
     fn default() -> Self {
-        Self { quantity: 1, unit: Unit::default(), saturate: false, prepay: false, max_wait: None }
+        Self {
+            quantity: 1,
+            unit: Unit::default(),
+            saturate: false,
+            prepay: false,
+            utc: None,
+            from: None,
+            max_wait: None,
+        }
     }
 }
 
 impl Tail {
-    /// Reads `[quantity] [options in any order]`, where a command with the keyword [`Keyword::Quantity`] has no
-    /// positional quantity.
+    /// Reads `[quantity] [options in any order]`.
     ///
     /// Keywords are read in upper and lower case.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] naming the quantity or the option whose number is wrong; [`Error::Syntax`] for a word
-    /// that is not in `known`, is given twice, or lacks its value.
+    /// [`Error::OutOfRange`] naming the quantity or the option whose number is wrong; [`Error::Syntax`] for a
+    /// word that is not in `known`, is given twice, or lacks its value.
     pub fn parse<'a>(args: impl IntoIterator<Item = &'a [u8]>, known: &[Keyword]) -> Result<Self, Error> {
         Self::parse_within(args, known, &QUANTITY)
     }
@@ -202,7 +255,8 @@ impl Tail {
         Self::parse_words(args, known, range)
     }
 
-    /// [`parse_within`](Self::parse_within) for those who have words there; apart, so that the others need not call it.
+    /// [`parse_within`](Self::parse_within) for those who have words there; apart, so that the others need
+    /// not call it.
     #[inline(never)]
     fn parse_words<'a>(
         mut args: Peekable<impl Iterator<Item = &'a [u8]>>,
@@ -211,11 +265,10 @@ impl Tail {
     ) -> Result<Self, Error> {
         let (mut quantity, mut unit, mut max_wait) = (None, None, None);
         let (mut saturate, mut prepay) = (false, false);
+        let (mut utc, mut from) = (None, None);
 
         let is_option = |word: &&[u8]| Unit::parse(word).is_some() || Keyword::parse(word, known).is_some();
-        if !known.contains(&Keyword::Quantity)
-            && let Some(word) = args.next_if(|word| !is_option(word))
-        {
+        if let Some(word) = args.next_if(|word| !is_option(word)) {
             quantity = Some(range.parse(word)?);
         }
         while let Some(word) = args.next() {
@@ -228,11 +281,13 @@ impl Tail {
                 Keyword::Saturate => once_flag(&mut saturate)?,
                 Keyword::Prepay => once_flag(&mut prepay)?,
                 Keyword::MaxWait => once(&mut max_wait, value(&MAX_WAIT)?)?,
-                Keyword::Quantity => once(&mut quantity, value(range)?)?,
+                Keyword::Utc => once(&mut utc, value(&UTC)?)?,
+                Keyword::From(days) => once(&mut from, value(&days)?)?,
+                Keyword::Excluded(_) => return Err(Error::Syntax),
             }
         }
         let (quantity, unit) = (quantity.unwrap_or(1), unit.unwrap_or_default());
-        Ok(Self { quantity, unit, saturate, prepay, max_wait })
+        Ok(Self { quantity, unit, saturate, prepay, utc, from, max_wait })
     }
 
     /// Reads `[unit]`, all that may stand behind the arguments of a command whose quantity is not optional.
@@ -259,7 +314,7 @@ impl Tail {
 }
 
 impl Keyword {
-    fn parse(word: &[u8], known: &[Self]) -> Option<Self> {
+    pub(crate) fn parse(word: &[u8], known: &[Self]) -> Option<Self> {
         known.iter().copied().find(|keyword| word.eq_ignore_ascii_case(keyword.token()))
     }
 
@@ -268,12 +323,14 @@ impl Keyword {
             Self::Saturate => b"SATURATE",
             Self::Prepay => b"PREPAY",
             Self::MaxWait => b"MAXWAIT",
-            Self::Quantity => b"QUANTITY",
+            Self::Utc => b"UTC",
+            Self::From(_) => b"FROM",
+            Self::Excluded(token) => token,
         }
     }
 }
 
-fn once<T>(place: &mut Option<T>, value: T) -> Result<(), Error> {
+pub(crate) fn once<T>(place: &mut Option<T>, value: T) -> Result<(), Error> {
     match place.replace(value) {
         None => Ok(()),
         Some(_) => Err(Error::Syntax),

@@ -1,32 +1,45 @@
 //! The bucket, counted in whole units: the funnel by its free space, the token bucket by its tokens.
 //!
-//! Both are one algorithm seen from two sides. A funnel of `capacity` units leaks one unit every *emission interval*
-//! `T = period / count`, which frees room for one more; a bucket of `capacity` tokens gains a token every `T`. Either
-//! way there are units *free*, and a call takes some of them. The state is the number of whole units free, and the
-//! instant from which the next one is counted: that of the last whole leak. At the instant `now`:
+//! Both are one algorithm seen from two sides. A funnel of `capacity` units leaks one unit every *emission
+//! interval* `T = period / count`, which frees room for one more; a bucket of `capacity` tokens gains a token
+//! every `T`. Either way there are units *free*, and a call takes some of them. The state is the number of
+//! whole units free, and the instant from which the next one is counted: that of the last whole leak. At the
+//! instant `now`:
 //!
 //! ```text
-//! n     = floor((now - since) / T)            whole leaks since then; none when `since` lies ahead of the clock
+//! cost(q) = floor(T * q)                      the time that q leaks take
+//! n     = the largest n with cost(n) <= now - since; none when `since` lies ahead of the clock
 //! free' = min(capacity, free + n)
-//! since'= since + n * T, or now when full     the begun leak goes on; a full bucket has none
-//! admitted, free := free' - quantity,   when quantity <= free'
-//! refused, wait since' + (quantity - free') * T - now,   otherwise
+//! since'= since + cost(n), or now when full   the begun leak goes on; a full bucket has none
+//! admitted, free := free' - quantity, since := since',   when quantity <= free'
+//! refused, wait since + cost(quantity - free) - now,     otherwise
 //! ```
 //!
-//! `since'` moves by whole leaks only. So no fraction of a unit is lost, none has to be stored, and a thousand small
-//! steps end where one large step does. While a bucket is full nothing leaks: the first unit taken starts the first
-//! leak.
+//! # What becomes of fractions
+//! `since'` moves by whole leaks only, so no fraction of a unit is lost and none has to be stored. Where `T`
+//! is a whole number of nanoseconds nothing is rounded, and a thousand small steps end where one large step
+//! does.
 //!
-//! How much a bucket holds is in the call, not in the state. A smaller capacity cuts what exceeds it; a larger one adds
-//! room that comes as all room does, by leaking.
+//! Else a leak ends between two nanoseconds, and an instant can hold only the one or the other. It is the one
+//! before: rounded up, each call that finds a leak would lose up to a nanosecond of it, and a busy bucket
+//! would be stricter than its limit. Rounded down, each call gains less than a nanosecond, as each does by
+//! GCRA: in a time `W` with `n` admitted calls, at most `capacity + (W + n) * count / period` units are
+//! admitted. A refusal and a look move nothing, so they round nothing that lasts; their waits are counted
+//! from the stored instant for the same reason.
 //!
-//! This decides as [`gcra`](crate::gcra) does, where the same bucket is a single instant; what differs is that a
-//! reader of this state finds the numbers that the textbooks name.
+//! While a bucket is full nothing leaks: the first unit taken starts the first leak.
 //!
-//! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC 2697.
+//! How much a bucket holds is in the call, not in the state. A smaller capacity cuts what exceeds it; a
+//! larger one adds room that comes as all room does, by leaking.
+//!
+//! But for those nanoseconds this decides as [`gcra`](crate::gcra) does, where the same bucket is a single
+//! instant; what differs is that a reader of this state finds the numbers that the textbooks name.
+//!
+//! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC
+//! 2697.
 
-use crate::args::parse_field;
-use crate::{Answer, Decision, Error, Instant, Range, Rate, Retry, Unit};
+use crate::args::{parse_field, parse_integer};
+use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Unit, Verdict};
 
 /// The first number of a limit: what the bucket holds.
 pub const CAPACITY: Range = Range { name: "capacity", min: 1, max: i64::MAX };
@@ -51,9 +64,9 @@ impl Limit {
     /// The limit that the three arguments of a call spell, `period` being in `unit`s.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] naming the argument that is no integer, that is out of range on its own, or that takes
-    /// the emission interval below a nanosecond (`count`) or the time to fill the whole bucket above 292 years
-    /// (`capacity`).
+    /// [`Error::OutOfRange`] naming the argument that is not an integer, that is out of range on its own, or
+    /// that takes the emission interval below a nanosecond (`count`) or the time to fill the whole bucket
+    /// above 292 years (`capacity`).
     ///
     /// # Example
     /// ```
@@ -63,6 +76,7 @@ impl Limit {
     /// assert!(Limit::parse([b"0", b"30", b"60"], Unit::Seconds).is_err());
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
+    #[inline]
     pub fn parse([capacity, count, period]: [&[u8]; 3], unit: Unit) -> Result<Self, Error> {
         Self::with(CAPACITY.parse(capacity)?, Rate::parse([count, period], unit)?)
     }
@@ -76,15 +90,14 @@ impl Limit {
     }
 
     fn with(capacity: i64, rate: Rate) -> Result<Self, Error> {
-        let held = CAPACITY.up_to(rate.most());
-        if capacity < held.min || capacity > held.max {
-            Err(held.error())
-        } else {
+        if capacity >= CAPACITY.min && rate.time(capacity).is_some() {
             Ok(Self { capacity, rate })
+        } else {
+            Err(CAPACITY.up_to(rate.most()).error())
         }
     }
 
-    /// What the bucket holds.
+    /// The most that the bucket holds.
     pub const fn capacity(&self) -> i64 {
         self.capacity
     }
@@ -94,8 +107,8 @@ impl Limit {
         self.rate
     }
 
-    /// When a bucket that stands at `level` is full; the last instant there is when that is later, which [`take`] does
-    /// not let happen.
+    /// When a bucket that stands at `level` is full; the last instant there is when that is later, which
+    /// [`take`] does not let happen.
     pub fn full_at(&self, level: &Level) -> Instant {
         self.free_at(level, self.capacity).unwrap_or(Instant::MAX)
     }
@@ -107,52 +120,54 @@ impl Limit {
         self.rate.time(missing).and_then(|time| level.since.checked_add(time)).ok_or(Error::BeyondTime)
     }
 
-    /// What `stored` has become by `now`.
-    fn level(&self, stored: Option<Level>, now: Instant) -> Level {
-        let full = Level { free: self.capacity, since: now };
-        let Some(Level { free, since }) = stored else { return full };
-        let leaked = self.rate.units(now.since(since));
-        if leaked >= self.capacity.saturating_sub(free) {
-            return full;
-        }
-        // As many whole leaks as fit between `since` and `now`: the sum is not past `now`.
-        let since = self.rate.time(leaked).and_then(|time| since.checked_add(time)).unwrap_or(now);
-        Level { free: free.saturating_add(leaked), since }
+    /// The leaks that `stored` has seen by `now`; `None` when they have filled the bucket, or it was full.
+    fn leaks(&self, stored: Option<Level>, now: Instant) -> Option<(Level, i64)> {
+        let level = stored?;
+        let leaks = self.rate.units(now.since(level.since));
+        (leaks < self.capacity.saturating_sub(level.free)).then_some((level, leaks))
     }
 
-    /// The answer of a call that is served, the bucket standing at `level` after it.
-    fn admitted(&self, level: &Level, now: Instant) -> Result<Answer, Error> {
-        Ok(Answer {
-            limited: false,
-            limit: self.capacity,
-            remaining: level.free,
-            retry_after: Retry::Never,
-            reset_after: self.free_at(level, self.capacity)?.since(now),
-            taken: None,
-        })
+    /// The answer of a call, `level` being the state that it leaves and `remaining` the units that are free
+    /// in it.
+    fn answer(&self, verdict: Verdict, remaining: i64, level: &Level, now: Instant) -> Result<Answer, Error> {
+        let reset_after = self.free_at(level, self.capacity)?.since(now);
+        let remaining = remaining.max(0); // below 0 when in debt
+        Ok(Answer { verdict, limit: self.capacity, remaining, reset_after, taken: None })
+    }
+
+    /// The answer of a call that is never refused: limited while the bucket is in debt, and then until one
+    /// more unit would be admitted.
+    fn standing(&self, free: i64, level: &Level, now: Instant) -> Result<Answer, Error> {
+        let verdict =
+            if free < 0 { Verdict::Later(self.free_at(level, 1)?.since(now)) } else { Verdict::Admitted };
+        self.answer(verdict, free, level, now)
     }
 }
 
 /// What a hash of a funnel or a bucket holds: its two fields.
 ///
-/// Each is the decimal integer from 0 to 2^63 - 1 that the server would write; `None` stands for a missing field.
+/// Each is a decimal integer as the server would write it, the units below 0 where the limiter is in debt;
+/// `None` stands for a missing field.
 ///
 /// # Errors
 /// [`Error::Foreign`], saying that `expected` was expected, when a field is missing or anything else.
 pub fn decode(free: Option<&[u8]>, since: Option<&[u8]>, expected: &'static str) -> Result<Level, Error> {
     let since = parse_field(since).and_then(|nanos| Instant::from_nanos(nanos.unsigned_abs()));
-    parse_field(free).zip(since).map(|(free, since)| Level { free, since }).ok_or(Error::Foreign { expected })
+    free.and_then(parse_integer)
+        .zip(since)
+        .map(|(free, since)| Level { free, since })
+        .ok_or(Error::Foreign { expected })
 }
 
 /// `CL.FUNNEL`, `CL.BUCKET`: takes `quantity` units, all or none.
 ///
-/// A quantity of 0 looks without taking. One above the capacity is refused for ever.
+/// A quantity of 0 looks without taking. One above the capacity is never admitted.
 ///
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for a negative quantity, [`Error::BeyondTime`] when the bucket would be full past the year
-/// 2262 only.
+/// [`Error::OutOfRange`] for a negative quantity, [`Error::BeyondTime`] when the bucket would be full past
+/// the year 2262 only.
 ///
 /// # Example
 /// ```
@@ -172,18 +187,106 @@ pub fn take(
     if quantity < 0 {
         return Err(crate::QUANTITY.error());
     }
-    let level = limit.level(state, now);
-    if quantity > level.free {
-        let retry_after = if quantity > limit.capacity {
-            Retry::Never
+    let full = Level { free: limit.capacity, since: now };
+    let (level, leaks) = limit.leaks(state, now).unwrap_or((full, 0));
+    let free = level.free.saturating_add(leaks);
+    if quantity > free {
+        let verdict = if quantity > limit.capacity {
+            Verdict::Never
         } else {
-            Retry::After(limit.free_at(&level, quantity)?.since(now))
+            Verdict::Later(limit.free_at(&level, quantity)?.since(now))
         };
-        return Ok(Decision::keep(Answer { limited: true, retry_after, ..limit.admitted(&level, now)? }));
+        return Ok(Decision::keep(limit.answer(verdict, free, &level, now)?));
     }
     if quantity == 0 {
-        return Ok(Decision::keep(limit.admitted(&level, now)?));
+        return Ok(Decision::keep(limit.answer(Verdict::Admitted, free, &level, now)?));
     }
-    let level = Level { free: level.free.saturating_sub(quantity), ..level };
-    Ok(Decision::store(limit.admitted(&level, now)?, level))
+    // As many leaks as have ended by now: the sum is not past it.
+    let since = limit.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now);
+    let level = Level { free: free.saturating_sub(quantity), since };
+    let begun = now.since(since);
+    // A leak that ends between this nanosecond and the next may have ended, now that the one before is
+    // rounded down.
+    let more = if begun < limit.rate.of_one() { 0 } else { limit.rate.units(begun) };
+    Ok(Decision::store(limit.answer(Verdict::Admitted, level.free.saturating_add(more), &level, now)?, level))
+}
+
+/// `CL.FUNNEL ... SATURATE`, `CL.BUCKET ... SATURATE`: takes as much of `quantity` as fits, however large it
+/// is.
+///
+/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
+/// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// As [`take`].
+pub fn saturate(
+    state: Option<Level>,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+) -> Result<Decision<Level>, Error> {
+    let room =
+        limit.leaks(state, now).map_or(limit.capacity, |(level, leaks)| level.free.saturating_add(leaks));
+    let mut decision = take(state, limit, now, quantity.min(room.max(1)))?;
+    if quantity == 0 {
+        decision.answer.verdict = Verdict::Admitted;
+    }
+    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { quantity.min(room.max(0)) });
+    Ok(decision)
+}
+
+/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+///
+/// A positive difference is charged, below 0 units if need be; a negative one is given back; 0 changes
+/// nothing. What is given back was taken `age` ago, where the caller says so: then it is at most what the
+/// whole capacity, taken at that time, would still miss. The answer describes the state after the call.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for -2^63 and for a difference that takes longer than 292 years to leak;
+/// [`Error::BeyondTime`] as [`take`].
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Unit, bucket};
+/// let limit = bucket::Limit::new(10, 10, 3600, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// let half_full = bucket::Level { free: 5, since: now };
+/// let settled = bucket::settle(Some(half_full), &limit, now, 8, None)?;
+/// assert_eq!(settled.answer.reply(Unit::Seconds).five, [1, 10, 0, 1440, 4680]);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn settle(
+    state: Option<Level>,
+    limit: &Limit,
+    now: Instant,
+    difference: i64,
+    age: Option<Span>,
+) -> Result<Decision<Level>, Error> {
+    if difference < crate::DIFFERENCE.min {
+        return Err(crate::DIFFERENCE.error());
+    }
+    let full = Level { free: limit.capacity, since: now };
+    let (level, leaks) = limit.leaks(state, now).unwrap_or((full, 0));
+    let free = level.free.saturating_add(leaks);
+    let after = if difference > 0 {
+        limit.rate.cost(difference)?;
+        free.checked_sub(difference).ok_or(Error::BeyondTime)?
+    } else {
+        let still_missing =
+            age.map_or(i64::MAX, |age| limit.capacity.saturating_sub(limit.rate.units(age)).max(0));
+        free.saturating_add(difference.saturating_neg().min(still_missing)).min(limit.capacity)
+    };
+    if after == free {
+        return Ok(Decision::keep(limit.standing(free, &level, now)?));
+    }
+    if after == limit.capacity {
+        return Ok(Decision::delete(limit.standing(after, &full, now)?));
+    }
+    let since = limit.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now);
+    let level = Level { free: after, since };
+    Ok(Decision::store(limit.standing(after, &level, now)?, level))
 }

@@ -1,51 +1,58 @@
-//! What a limiter decides: the answer for the caller and the change, if any, for the store.
+//! The outcome of a decision: the answer to the caller, and the change to the stored state, if any.
 
-use crate::{Span, Unit};
+use crate::time::{Span, Unit};
 
 /// The outcome of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision<S> {
-    /// What the caller is told.
+    /// The answer to the caller.
     pub answer: Answer,
-    /// What becomes of the stored state.
+    /// The change to the stored state.
     pub change: Change<S>,
 }
 
-/// What becomes of the stored state.
+/// The change to the stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<S> {
-    /// It stays as it is, untouched: no write, no expiry, no replication.
+    /// The state stays as it is, untouched: no write, no expiry, no replication.
     Keep,
-    /// It is replaced.
+    /// The state is replaced.
     Store(S),
-    /// The limiter is as good as new: the key goes.
+    /// The limiter is fully replenished: its key is deleted.
     Delete,
 }
 
-/// What the caller is told, before rounding to its unit.
+/// The answer to the caller, before its times are rounded to a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the call is refused.
-    pub limited: bool,
+    /// Whether the call is admitted, and if not, when it would be.
+    pub verdict: Verdict,
     /// The most that could ever be admitted at once.
     pub limit: i64,
     /// What could be admitted right now, after this call.
     pub remaining: i64,
-    /// When to come again.
-    pub retry_after: Retry,
-    /// The time until the limiter is as good as new.
+    /// The time until the limiter is fully replenished.
     pub reset_after: Span,
     /// The quantity taken, for calls that may take less than they ask for.
     pub taken: Option<i64>,
 }
 
-/// When to come again.
+/// Whether a call is admitted, and if not, when it would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// No need to, or no use: admitted, or refused for ever. Answered as -1.
+pub enum Verdict {
+    /// Admitted.
+    Admitted,
+    /// Admitted, for the caller to act on when this span has passed; zero to act at once.
+    Booked(Span),
+    /// Refused for now: as long as nobody else takes anything, the same call is refused at every instant
+    /// before this span has passed, and admitted at its end.
+    ///
+    /// Calls that settle what was taken are never refused. For them this describes the state that they leave,
+    /// which is beyond the limit, and a call that takes one unit. Of a booking that would be later than its
+    /// caller accepts, the span is the wait for it.
+    Later(Span),
+    /// Refused, now and at any other time: the quantity is above the limit.
     Never,
-    /// The same call is refused at every instant before this span has passed, and admitted at its end.
-    After(Span),
 }
 
 /// The integers of a reply: the five of every admission, and the quantity taken where the call asks for it.
@@ -57,21 +64,38 @@ pub struct Reply {
     pub taken: Option<i64>,
 }
 
+impl Verdict {
+    /// Whether this is a refusal, or describes a state beyond the limit.
+    pub const fn is_limited(self) -> bool {
+        matches!(self, Self::Later(_) | Self::Never)
+    }
+
+    /// The time to wait, `None` where waiting is not needed or of no use.
+    pub const fn wait(self) -> Option<Span> {
+        match self {
+            Self::Booked(wait) | Self::Later(wait) => Some(wait),
+            Self::Admitted | Self::Never => None,
+        }
+    }
+}
+
 impl Answer {
-    /// The answer in whole units of time, rounded up.
+    /// Whether the call is refused, or leaves a state beyond the limit.
+    pub const fn limited(&self) -> bool {
+        self.verdict.is_limited()
+    }
+
+    /// The answer in whole units of time, rounded up; -1 where there is nothing to wait for.
     ///
-    /// A caller who waits as long as it was told is never refused by rounding.
+    /// A caller that waits for `retry_after` is never refused because of rounding.
+    #[inline]
     pub fn reply(&self, unit: Unit) -> Reply {
-        let retry_after = match self.retry_after {
-            Retry::Never => -1,
-            Retry::After(wait) => wait.ceil_to(unit),
-        };
         Reply {
             five: [
-                i64::from(self.limited),
+                i64::from(self.limited()),
                 self.limit,
                 self.remaining,
-                retry_after,
+                self.verdict.wait().map_or(-1, |wait| wait.ceil_to(unit)),
                 self.reset_after.ceil_to(unit),
             ],
             taken: self.taken,
@@ -80,7 +104,7 @@ impl Answer {
 }
 
 impl<S> Change<S> {
-    /// The same change, said of another state.
+    /// The same change to another kind of state.
     pub fn map<T>(self, state: impl FnOnce(S) -> T) -> Change<T> {
         match self {
             Self::Keep => Change::Keep,
@@ -96,7 +120,7 @@ impl<S> Change<S> {
 }
 
 impl<S> Decision<S> {
-    /// The same decision, said of another state.
+    /// The same decision about another kind of state.
     pub fn map<T>(self, state: impl FnOnce(S) -> T) -> Decision<T> {
         Decision { answer: self.answer, change: self.change.map(state) }
     }

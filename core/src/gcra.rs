@@ -1,39 +1,56 @@
 //! GCRA, the generic cell rate algorithm: a bucket that leaks, kept as a single instant.
 //!
-//! A limit of `count` per `period` lets one unit through every *emission interval* `T = period / count`. The limiter
-//! keeps one number, the *theoretical arrival time* (TAT): the instant at which everything admitted so far would have
-//! been served, had it been served one unit per `T`. A TAT that has passed means an idle limiter, and no state at all
-//! means the same. To take `quantity` units at the instant `now`:
+//! A limit of `count` per `period` serves one unit every *emission interval* `T = period / count`. The
+//! limiter keeps one number, the *theoretical arrival time* (TAT): the instant at which everything admitted
+//! so far would have been served, had it been served one unit per `T`. A TAT that has passed means an idle
+//! limiter, and no state at all means the same. To take `quantity` units at the instant `now`:
 //!
 //! ```text
-//! debt = max(TAT - now, 0)                    what is still being served
-//! need = debt + T * quantity                  what would be, with this call
-//! D    = T * (max_burst + 1)                  the tolerance: how far the TAT may run ahead of the clock
+//! cost(q) = floor(T * q)                      the time that serving q units takes
+//! debt = max(TAT - now, 0)                    the time until everything admitted is served
+//! need = debt + cost(quantity)                the same, with this call
+//! D    = cost(max_burst + 1)                  the tolerance: how far the TAT may run ahead of the clock
 //! admitted, TAT := now + need,   when need <= D
 //! refused, wait need - D,        otherwise
+//! remaining = the largest r with cost(r) <= D - debt
 //! ```
 //!
-//! Seen as a bucket of `max_burst + 1` units that leaks one unit every `T`, `debt` is the level of the bucket measured
-//! in time. That is why one instant is all the state there is, why a refusal has nothing to write, and why the exact
-//! wait falls out of the comparison that refuses.
+//! Seen as a bucket of `max_burst + 1` units that leaks one unit every `T`, `debt` is the level of the bucket
+//! measured in time. That is why one instant is all the state there is, why a refusal has nothing to write,
+//! and why the exact wait falls out of the comparison that refuses.
 //!
-//! Everything is an integer number of nanoseconds; `T` is rounded down, so that a limit is never stricter than asked.
+//! # What is admitted
+//! `T` is an exact fraction and each call's cost is rounded once, so a call is forgiven less than a
+//! nanosecond. Take `n` admitted calls within a time `W`. Before the first, the TAT was not behind the clock,
+//! and after the last it was at most `D` ahead. So their costs come to at most `D + W`, their quantities
+//! times `T` to less than `D + W + n`, and their quantities to less than
+//!
+//! ```text
+//! max_burst + 1  +  W * count / period  +  n * count / period
+//! ```
+//!
+//! with periods in nanoseconds. The last term is a nanosecond's worth per call, and it is zero where `count`
+//! divides the period.
+//!
 //! Products and sums that leave 63 bits are errors, not wrong answers.
 //!
-//! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE` as
-//! redis-cell defined them.
+//! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE`
+//! as brandur/redis-cell defined them.
 
-use crate::{Answer, Decision, Error, Instant, Range, Rate, Retry, Span, Unit, parse_integer};
+use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Unit, Verdict, parse_integer};
 
 /// The first number of a limit: what may come at once on top of one unit.
 pub const MAX_BURST: Range = Range { name: "max_burst", min: 0, max: i64::MAX - 1 };
+
+/// The length of a pause, in the unit of the call.
+pub const WAIT: Range = Range { name: "wait", min: 0, max: i64::MAX };
 
 /// A limit: `count` per `period` sustained, `max_burst` on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// `count` per `period`, and thereby `T`.
     rate: Rate,
-    /// `D = T * capacity`.
+    /// `D = cost(capacity)`.
     pub(crate) tolerance: Span,
     /// `max_burst + 1`, at least 1: the most that can be admitted at once.
     pub(crate) capacity: i64,
@@ -43,8 +60,9 @@ impl Limit {
     /// The limit that the three arguments of a call spell, `period` being in `unit`s.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] naming the argument that is no integer, that is out of range on its own, or that takes
-    /// the emission interval below a nanosecond (`count`) or the tolerance above 292 years (`period`, `max_burst`).
+    /// [`Error::OutOfRange`] naming the argument that is not an integer, that is out of range on its own, or
+    /// that takes the emission interval below a nanosecond (`count`) or the tolerance above 292 years
+    /// (`period`, `max_burst`).
     ///
     /// # Example
     /// ```
@@ -53,6 +71,7 @@ impl Limit {
     /// assert!(Limit::parse([b"15", b"30", b"0"], Unit::Seconds).is_err());
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
+    #[inline]
     pub fn parse([max_burst, count, period]: [&[u8]; 3], unit: Unit) -> Result<Self, Error> {
         Self::with(MAX_BURST.parse(max_burst)?, Rate::parse([count, period], unit)?)
     }
@@ -73,8 +92,12 @@ impl Limit {
         limit.ok_or_else(|| MAX_BURST.up_to(rate.most().saturating_sub(1)).error())
     }
 
-    /// `T * quantity`, the time that serving `quantity` units takes.
-    pub(crate) fn cost(&self, quantity: i64) -> Result<Span, Error> {
+    /// The time that serving `quantity` units takes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a quantity that is negative or takes longer than 292 years to serve.
+    #[inline]
+    pub fn cost(&self, quantity: i64) -> Result<Span, Error> {
         self.rate.cost(quantity)
     }
 
@@ -83,50 +106,75 @@ impl Limit {
         self.rate.units(self.tolerance.saturating_sub(debt))
     }
 
+    /// The most that may be owed at once: the time that `max_burst + 1` units take.
+    pub const fn tolerance(&self) -> Span {
+        self.tolerance
+    }
+
+    /// The most that may be owed for one more unit to be admitted.
+    fn room_for_one(&self) -> Span {
+        self.tolerance.saturating_sub(self.rate.of_one())
+    }
+
+    /// The verdict on a call that costs `cost`, `debt` being what is owed before it.
+    fn verdict(&self, debt: Span, cost: Span) -> Verdict {
+        // The most that may be owed before this call; a cost above the tolerance is a quantity above the
+        // limit.
+        match self.tolerance.checked_sub(cost) {
+            None => Verdict::Never,
+            Some(most) if debt > most => Verdict::Later(debt.saturating_sub(most)),
+            Some(_) => Verdict::Admitted,
+        }
+    }
+
     /// The answer of a call that is served, `debt` being what is owed after it.
     fn admitted(&self, debt: Span) -> Answer {
         Answer {
-            limited: false,
+            verdict: Verdict::Admitted,
             limit: self.capacity,
             remaining: self.room(debt),
-            retry_after: Retry::Never,
             reset_after: debt,
             taken: None,
         }
     }
 
     /// The answer of a call that is not served, `debt` being what is owed without it.
-    fn refused(&self, debt: Span, retry_after: Retry) -> Answer {
-        Answer { limited: true, retry_after, ..self.admitted(debt) }
+    fn refused(&self, debt: Span, verdict: Verdict) -> Answer {
+        Answer { verdict, ..self.admitted(debt) }
     }
 }
 
-/// The state: the theoretical arrival time. It is stored as decimal nanoseconds since the epoch, as redis-cell does.
+/// The state: the theoretical arrival time. It is stored as decimal nanoseconds since the epoch, as
+/// brandur/redis-cell does.
 pub type Tat = Instant;
 
 /// What a key of this limiter holds, for the error of one that does not.
 pub const EXPECTED: &str = "a TAT in nanoseconds since the epoch";
 
-/// How far a TAT may lie from both the clock and its key's expiry and still be one.
+/// How far a TAT may lie from the clock.
 ///
-/// A TAT that lies further back is worth nothing, so its key would have expired; one that lies further ahead has a key
-/// that expires then. A day leaves room for clocks that disagree and for expiries that were set by hand, and none for
-/// counters and other people's numbers.
-const STRAY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
+/// A key that has lost its expiry, or got another, by `PERSIST`, `RESTORE` or `EXPIRE`, is a limiter as
+/// before: for a year after its TAT has passed, and however far that is ahead up to a year. A year leaves no
+/// room for counters, for times in other units, and hardly any for identifiers of 19 digits.
+const NEAR_THE_CLOCK: Span = Span::from_nanos(365 * 86_400_000_000_000).unwrap();
+
+/// How far a TAT further ahead may lie from its key's expiry. A day leaves room for clocks that disagree.
+const NEAR_THE_EXPIRY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
 
 /// Reads the stored bytes of a key, `expiry` being asked only when the number alone cannot tell.
 ///
-/// Bytes are a TAT when they are a decimal integer from 0 to 2^63 - 1, as strictly written as the server writes one,
-/// that lies within a day of `now` or of the key's expiry.
+/// Bytes are a TAT when they are a decimal integer from 0 to 2^63 - 1, as strictly written as the server
+/// writes one, that lies within a year of `now` or a day of the key's expiry.
 ///
 /// # Errors
 /// [`Error::Foreign`] when they are anything else.
 pub fn decode(bytes: &[u8], now: Instant, expiry: impl FnOnce() -> Option<Instant>) -> Result<Tat, Error> {
-    let near = |tat: Tat, other: Instant| tat.since(other) <= STRAY && other.since(tat) <= STRAY;
+    let near = |tat: Tat, other: Instant, stray| tat.since(other) <= stray && other.since(tat) <= stray;
+    let near_the_expiry = |tat| expiry().is_some_and(|expiry| near(tat, expiry, NEAR_THE_EXPIRY));
     parse_integer(bytes)
         .and_then(|nanos| u64::try_from(nanos).ok())
         .and_then(Tat::from_nanos)
-        .filter(|&tat| near(tat, now) || expiry().is_some_and(|expiry| near(tat, expiry)))
+        .filter(|&tat| near(tat, now, NEAR_THE_CLOCK) || near_the_expiry(tat))
         .ok_or(Error::Foreign { expected: EXPECTED })
 }
 
@@ -142,7 +190,7 @@ fn tat_at(now: Instant, debt: Span) -> Result<Tat, Error> {
 
 /// `CL.THROTTLE`: takes `quantity` units, all or none.
 ///
-/// A quantity of 0 looks without taking. One above the limit is refused for ever.
+/// A quantity of 0 looks without taking. One above the limit is never admitted.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -166,15 +214,9 @@ pub fn throttle(
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
     let (debt, cost) = (debt_at(now, state), limit.cost(quantity)?);
-    // The most that may be owed before this call; a cost above the tolerance is a quantity above the limit.
-    let Some(most) = limit.tolerance.checked_sub(cost) else {
-        return Ok(Decision::keep(limit.refused(debt, Retry::Never)));
-    };
-    if debt > most {
-        return Ok(Decision::keep(limit.refused(debt, Retry::After(debt.saturating_sub(most)))));
-    }
-    if quantity == 0 {
-        return Ok(Decision::keep(limit.admitted(debt)));
+    let verdict = limit.verdict(debt, cost);
+    if verdict.is_limited() || quantity == 0 {
+        return Ok(Decision::keep(Answer { verdict, ..limit.admitted(debt) }));
     }
     let need = debt.checked_add(cost).ok_or(Error::BeyondTime)?;
     Ok(Decision::store(limit.admitted(need), tat_at(now, need)?))
@@ -182,8 +224,8 @@ pub fn throttle(
 
 /// `CL.THROTTLE ... SATURATE`: takes as much of `quantity` as fits, however large it is.
 ///
-/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes 0.
-/// The answer's [`taken`](Answer::taken) is the quantity taken.
+/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
+/// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -201,7 +243,7 @@ pub fn saturate(
         // With no room at all a single unit is refused, and its wait is the one to tell.
         _ => throttle(state, limit, now, quantity.min(room.max(1)))?,
     };
-    decision.answer.taken = Some(if decision.answer.limited { 0 } else { quantity.min(room) });
+    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { quantity.min(room) });
     Ok(decision)
 }
 
@@ -212,8 +254,13 @@ pub fn saturate(
 /// # Errors
 /// As [`throttle`].
 pub fn peek(state: Option<Tat>, limit: &Limit, now: Instant, quantity: i64) -> Result<Answer, Error> {
-    let Answer { limited, retry_after, .. } = throttle(state, limit, now, quantity)?.answer;
-    Ok(Answer { limited, retry_after, ..limit.admitted(debt_at(now, state)) })
+    let (debt, cost) = (debt_at(now, state), limit.cost(quantity)?);
+    let verdict = limit.verdict(debt, cost);
+    if !verdict.is_limited() && quantity > 0 {
+        // What cannot be stored is not admitted.
+        tat_at(now, debt.checked_add(cost).ok_or(Error::BeyondTime)?)?;
+    }
+    Ok(Answer { verdict, ..limit.admitted(debt) })
 }
 
 /// `CL.REFUND`: gives `quantity` units back.
@@ -231,12 +278,16 @@ pub fn refund(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
-    let before = debt_at(now, state);
-    let after = before.saturating_sub(limit.cost(quantity)?);
+    give_back(state, limit, now, limit.cost(quantity)?)
+}
+
+/// Gives back the time `back`, at most what is owed.
+fn give_back(state: Option<Tat>, limit: &Limit, now: Instant, back: Span) -> Result<Decision<Tat>, Error> {
+    let after = debt_at(now, state).saturating_sub(back);
     let answer = standing(limit, after);
     Ok(match state {
         None => Decision::keep(answer),
-        Some(_) if quantity == 0 => Decision::keep(answer),
+        Some(_) if back == Span::ZERO => Decision::keep(answer),
         Some(_) if after == Span::ZERO => Decision::delete(answer),
         Some(_) => Decision::store(answer, tat_at(now, after)?),
     })
@@ -261,15 +312,82 @@ pub fn charge(
     Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat_at(now, after)?) })
 }
 
-/// The answer of a call that is never refused: `limited` while `debt` is above the tolerance, and then the time until
-/// one more unit would be admitted.
+/// The answer of a call that is never refused: `limited` while `debt` is above the tolerance, and then the
+/// time until one more unit would be admitted.
+#[inline]
 fn standing(limit: &Limit, debt: Span) -> Answer {
-    if debt <= limit.tolerance {
-        return limit.admitted(debt);
+    let verdict = if debt <= limit.tolerance {
+        Verdict::Admitted
+    } else {
+        Verdict::Later(debt.saturating_sub(limit.room_for_one()))
+    };
+    limit.refused(debt, verdict)
+}
+
+/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+///
+/// A positive difference is charged, a negative one is given back, 0 changes nothing. What is given back was
+/// taken `age` ago, where the caller says so: then it is at most what the whole limit, taken at that time,
+/// would still owe. The answer describes the state after the call, as that of [`charge`] does.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for -2^63 and for a difference that takes longer than 292 years to serve;
+/// [`Error::BeyondTime`] as [`throttle`].
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Unit, gcra};
+/// let limit = gcra::Limit::new(9, 10, 3600, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// let owes_five = now.checked_add(limit.cost(5)?);
+/// let settled = gcra::settle(owes_five, &limit, now, -2, None)?;
+/// assert_eq!(settled.answer.reply(Unit::Seconds).five, [0, 10, 7, -1, 1080]);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn settle(
+    state: Option<Tat>,
+    limit: &Limit,
+    now: Instant,
+    difference: i64,
+    age: Option<Span>,
+) -> Result<Decision<Tat>, Error> {
+    if difference >= 0 {
+        return charge(state, limit, now, difference);
     }
-    // One more unit would fit below the tolerance by its own cost.
-    let room_for_one = limit.tolerance.saturating_sub(limit.rate.of_one());
-    limit.refused(debt, Retry::After(debt.saturating_sub(room_for_one)))
+    let quantity = difference.checked_neg().ok_or_else(|| crate::DIFFERENCE.error())?;
+    let still_owed = age.map_or(Span::MAX, |age| limit.tolerance.saturating_sub(age));
+    let back = limit.rate.time(quantity).unwrap_or(Span::MAX).min(still_owed);
+    give_back(state, limit, now, back)
+}
+
+/// `CL.PAUSE`: admits nobody before `wait` is over, exactly one unit at its end, and then units at the rate.
+///
+/// A pause only lengthens: of several, the one that ends last holds. The answer describes the state after the
+/// call, as that of [`charge`] does.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// [`Error::BeyondTime`] when the state would lie past the year 2262.
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Span, Unit, gcra};
+/// let limit = gcra::Limit::new(9, 10, 3600, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// let paused = gcra::pause(None, &limit, now, Span::from_nanos(600_000_000_000).unwrap())?;
+/// assert_eq!(paused.answer.reply(Unit::Seconds).five, [1, 10, 0, 600, 3840]);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn pause(state: Option<Tat>, limit: &Limit, now: Instant, wait: Span) -> Result<Decision<Tat>, Error> {
+    let end = wait.checked_add(limit.room_for_one()).ok_or(Error::BeyondTime)?;
+    let debt = debt_at(now, state);
+    if end <= debt {
+        return Ok(Decision::keep(standing(limit, debt)));
+    }
+    Ok(Decision::store(standing(limit, end), tat_at(now, end)?))
 }
 
 /// How a reservation is booked.
@@ -283,9 +401,9 @@ pub struct Booking {
 
 /// `CL.RESERVE`: books `quantity` units and tells how long to wait before acting on them.
 ///
-/// The leaky bucket as a queue. Booked: not `limited`, [`retry_after`](Answer::retry_after) the wait, zero for now.
-/// Refused, with nothing booked: when the wait would exceed `max_wait`, `retry_after` being that wait; and without
-/// `prepay` a quantity above the limit, for ever. A quantity of 0 books nothing.
+/// The leaky bucket as a queue. The verdict is [`Booked`](Verdict::Booked) with the wait, zero to act at
+/// once. Refused, with nothing booked: when the wait would exceed `max_wait`, [`Later`](Verdict::Later) with
+/// that wait; and without `prepay` a quantity above the limit, forever. A quantity of 0 books nothing.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -302,14 +420,14 @@ pub fn reserve(
 ) -> Result<Decision<Tat>, Error> {
     let (debt, cost) = (debt_at(now, state), limit.cost(quantity)?);
     if quantity > limit.capacity && !booking.prepay {
-        return Ok(Decision::keep(limit.refused(debt, Retry::Never)));
+        return Ok(Decision::keep(limit.refused(debt, Verdict::Never)));
     }
     let awaited = if booking.prepay { limit.cost(quantity.min(1))? } else { cost };
     let wait = debt.saturating_sub(limit.tolerance.saturating_sub(awaited));
     if booking.max_wait.is_some_and(|max_wait| wait > max_wait) {
-        return Ok(Decision::keep(limit.refused(debt, Retry::After(wait))));
+        return Ok(Decision::keep(limit.refused(debt, Verdict::Later(wait))));
     }
     let need = debt.checked_add(cost).ok_or(Error::BeyondTime)?;
-    let answer = Answer { retry_after: Retry::After(wait), ..limit.admitted(need) };
+    let answer = Answer { verdict: Verdict::Booked(wait), ..limit.admitted(need) };
     Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat_at(now, need)?) })
 }

@@ -1,7 +1,7 @@
 //! Leases: places that are held by name, at most `limit` at a time, each until its lease ends.
 //!
-//! A counter of permits leaks when a holder dies: nobody counts down for it. Here a holder has an entry of its own with
-//! the instant at which its lease ends, and holds a place only while that is ahead:
+//! A counter of permits leaks when a holder dies, because nobody counts down for it. Here a holder has an
+//! entry of its own with the instant at which its lease ends, and holds a place only while that is ahead:
 //!
 //! ```text
 //! alive = leases that end later than now
@@ -10,23 +10,42 @@
 //! refused until so many have ended that alive < limit, otherwise
 //! ```
 //!
-//! So a place comes back exactly when the lease of a crashed holder ends, and until then nobody gets in by mistake. The
-//! protection is for the limiter, not for the holder: one that goes on working after its lease has ended works beside
-//! its successor. Renew in time, or take a lease longer than the work.
+//! So a place comes back exactly when the lease of a crashed holder ends, and until then nobody gets in by
+//! mistake. This protects the limiter, not the holder: a holder that keeps working after its lease has ended
+//! works at the same time as its successor. Renew in time, or take a lease longer than the work.
 //!
-//! Entries whose lease has ended are not counted and are removed by the next admitted call; the key expires with the
-//! last lease. When the limit is lowered, those who hold a place keep it.
+//! Entries whose lease has ended are not counted. The next admitted call removes them, and the key expires
+//! with the last lease. When the limit is lowered, present holders keep their places.
 //!
-//! Source: the semaphore with timeouts of the articles on Redis ("fair semaphores", "concurrency limiter"), with lease
-//! ends as scores instead of beginnings, so that each holder may ask for its own time.
+//! # Names
+//! An entry is named by the caller, so any sorted set of instants can be a set of leases, except a
+//! [log](crate::log): its entries are named after their scores. No lease looks like one of those (see
+//! [`score_of`]).
+//!
+//! Source: the semaphore with timeouts of the articles on Redis ("fair semaphores", "concurrency limiter"),
+//! with lease ends as scores instead of beginnings, so that each holder may ask for its own time.
 
 use crate::timeline::{LAST, Timeline, pruned, tick};
-use crate::{Answer, Change, Decision, Error, Instant, Range, Retry, Span, Unit};
+use crate::{Answer, Change, Decision, Error, Instant, Range, Span, Unit, Verdict, log};
 
 /// How many may hold a place at a time.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
 /// How long a place is held, in the unit of the call.
 pub const LEASE: Range = Range { name: "lease", min: 1, max: i64::MAX };
+
+/// What a key of this limiter holds, for the error of a key that does not.
+pub const EXPECTED: &str =
+    "a sorted set of holders and the ends of their leases in microseconds since the epoch";
+
+/// The error for a key that holds something else.
+pub const FOREIGN: Error = Error::Foreign { expected: EXPECTED };
+
+/// How far a lease's end may lie from the clock when the key's expiry does not confirm it.
+///
+/// Ten years leave room for ended leases that are still there, for clocks that disagree, and for a key that
+/// has lost its expiry. They leave none for scores of a game, for times in seconds, milliseconds or
+/// nanoseconds, and hardly any for positions of `GEOADD`, which are numbers of 52 bits.
+const STRAY: Span = Span::from_nanos(10 * 365 * 86_400 * 1_000_000_000).unwrap();
 
 /// A limit: how many may hold a place at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,29 +68,38 @@ pub struct Places<'a, T: ?Sized> {
     pub own: Option<Instant>,
 }
 
-/// What a call changes that gets or keeps a place.
+/// The change of a call that gets or keeps a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// When the caller's lease ends, a whole microsecond.
     pub end: Instant,
-    /// How many go, of those that end earliest when the caller has its new end.
+    /// How many are removed, of those that end earliest when the caller has its new end.
     pub pruned: u64,
     /// When the last lease ends.
     pub until: Instant,
 }
 
-/// What a call changes that gives its place back to others.
+/// The change of a call that gives its place back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freed {
     /// When the last of the leases that remain ends.
     pub until: Instant,
 }
 
+/// The change to a set of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// The caller holds a place.
+    Hold(Held),
+    /// The caller gives its place back.
+    Free(Freed),
+}
+
 impl Limit {
     /// The limit that the argument of a call spells.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when it is no integer or below 1.
+    /// [`Error::OutOfRange`] when it is not an integer or below 1.
     pub fn parse(limit: &[u8]) -> Result<Self, Error> {
         Self::new(LIMIT.parse(limit)?)
     }
@@ -87,11 +115,10 @@ impl Limit {
     /// The answer of a call after which `alive` hold a place, the last until `reset_after`.
     fn admitted(self, alive: u64, reset_after: Span) -> Answer {
         Answer {
-            limited: false,
+            verdict: Verdict::Admitted,
             // At most 2^63 - 1, both of them: the sign bit is free.
             limit: self.0.cast_signed(),
             remaining: self.0.saturating_sub(alive).cast_signed(),
-            retry_after: Retry::Never,
             reset_after,
             taken: None,
         }
@@ -102,9 +129,22 @@ impl Lease {
     /// The time that the argument of a call spells, in `unit`s.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when it is no integer, below 1 or above 292 years.
+    /// [`Error::OutOfRange`] when it is not an integer, below 1 or above 292 years.
     pub fn parse(lease: &[u8], unit: Unit) -> Result<Self, Error> {
         Self::new(LEASE.up_to(unit.max()).parse(lease)?, unit)
+    }
+
+    /// The time that the argument of a settlement spells, in `unit`s; `None` for 0, which gives the place
+    /// back.
+    ///
+    /// # Errors
+    /// As [`Lease::parse`], but for 0.
+    pub fn parse_settlement(lease: &[u8], unit: Unit) -> Result<Option<Self>, Error> {
+        let range = Range { min: 0, ..LEASE }.up_to(unit.max());
+        match range.parse(lease)? {
+            0 => Ok(None),
+            lease => Self::new(lease, unit).map(Some),
+        }
     }
 
     /// `lease` units of time.
@@ -132,8 +172,23 @@ impl<T: Timeline + ?Sized> Places<'_, T> {
         self.own.is_some_and(|end| end > now)
     }
 
+    /// The time until somebody without a place could get one, while `alive` hold one.
+    fn next_place(&self, limit: Limit, alive: u64, now: Instant) -> Result<Span, T::Error> {
+        if alive < limit.0 {
+            return Ok(Span::ZERO);
+        }
+        // The leases in the order of their ends: when this one ends, limit - 1 are left.
+        let place = self.ends.at(self.ends.len().saturating_sub(limit.0))?;
+        Ok(place.map_or(Span::ZERO, |end| end.since(now)))
+    }
+
+    /// The time until the last lease ends.
+    fn reset_after(&self, now: Instant) -> Result<Span, T::Error> {
+        Ok(self.ends.latest()?.map_or(Span::ZERO, |end| end.since(now)))
+    }
+
     /// When the last lease of all the others ends.
-    fn last_other(&self) -> Result<Option<Instant>, Error> {
+    fn last_other(&self) -> Result<Option<Instant>, T::Error> {
         let latest = self.ends.latest()?;
         if self.own.is_none() || self.own != latest {
             return Ok(latest);
@@ -142,11 +197,31 @@ impl<T: Timeline + ?Sized> Places<'_, T> {
         self.ends.len().checked_sub(2).map_or(Ok(None), |rank| self.ends.at(rank))
     }
 
-    /// What becomes of the places when the caller's lease ends at `end`, with `pruned` others gone.
-    fn held(&self, end: Instant, pruned: u64) -> Result<Held, Error> {
+    /// The change after which the caller's lease ends at `end`, and `pruned` others are removed.
+    fn held(&self, end: Instant, pruned: u64) -> Result<Held, T::Error> {
         let until = self.last_other()?.map_or(end, |other| other.max(end));
         Ok(Held { end, pruned, until })
     }
+}
+
+/// Whether these can be leases, by the earliest and the latest end.
+///
+/// Each must lie within ten years of `now`, or ahead and not after the key's `expiry`, which is that of the
+/// last lease. The expiry is read only when it matters.
+pub fn may_be([first, last]: [Instant; 2], now: Instant, expiry: impl Fn() -> Option<Instant>) -> bool {
+    let near = |end: Instant| end.since(now) <= STRAY && now.since(end) <= STRAY;
+    let confirmed = |end: Instant| end > now && expiry().is_some_and(|expiry| end <= expiry);
+    (near(first) || confirmed(first)) && (near(last) || confirmed(last))
+}
+
+/// The score of the holder `id` whose lease ends at `end`: that instant, or the microsecond before it if an
+/// entry of a [log](crate::log) could have this name and this score.
+///
+/// Callers may get their names from anywhere. So nobody can name a holder in such a way that a set of leases
+/// is taken for a log.
+pub fn score_of(id: &[u8], end: Instant) -> Instant {
+    let before = || Instant::from_micros(end.as_micros().saturating_sub(1));
+    if log::is_entry(id, end) { before().unwrap_or(end) } else { end }
 }
 
 /// `CL.ACQUIRE`: gets a place for `lease`, or renews the one that the caller holds.
@@ -154,7 +229,8 @@ impl<T: Timeline + ?Sized> Places<'_, T> {
 /// Cost: four entries of the state are looked up and a range of it counted, no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for a lease that ends past the year 2255; [`Error::BeyondTime`] after it; those of the state.
+/// [`Error::OutOfRange`] for a lease that ends past the year 2255; [`Error::BeyondTime`] after that year;
+/// those of the state.
 ///
 /// # Example
 /// ```
@@ -170,18 +246,15 @@ pub fn acquire<T: Timeline + ?Sized>(
     limit: &Limit,
     now: Instant,
     lease: &Lease,
-) -> Result<Decision<Held>, Error> {
+) -> Result<Decision<Held>, T::Error> {
     let now = tick(now)?;
     let end = lease.end(now)?;
     let alive = state.ends.later_than(now)?;
     let renews = state.holds(now);
     if !renews && alive >= limit.0 {
-        // The leases in the order of their ends: when this one ends, limit - 1 are left.
-        let place = state.ends.at(state.ends.len().saturating_sub(limit.0))?.unwrap_or(now);
-        let last = state.ends.latest()?.unwrap_or(now);
-        let answer = limit.admitted(alive, last.since(now));
-        let retry_after = Retry::After(place.since(now));
-        return Ok(Decision::keep(Answer { limited: true, retry_after, ..answer }));
+        let verdict = Verdict::Later(state.next_place(*limit, alive, now)?);
+        let answer = limit.admitted(alive, state.reset_after(now)?);
+        return Ok(Decision::keep(Answer { verdict, ..answer }));
     }
     // An ended lease of the caller's is not removed but gets its new end.
     let reused = u64::from(!renews && state.own.is_some());
@@ -191,7 +264,7 @@ pub fn acquire<T: Timeline + ?Sized>(
     Ok(Decision::store(limit.admitted(alive, held.until.since(now)), held))
 }
 
-/// `CL.RENEW`: sets the end of the caller's lease anew, earlier or later.
+/// `CL.RENEW`: sets another end for the caller's lease, earlier or later.
 ///
 /// Kept as it is when the caller holds no place.
 ///
@@ -203,7 +276,7 @@ pub fn renew<T: Timeline + ?Sized>(
     state: &Places<T>,
     now: Instant,
     lease: &Lease,
-) -> Result<Change<Held>, Error> {
+) -> Result<Change<Held>, T::Error> {
     let now = tick(now)?;
     let end = lease.end(now)?;
     if !state.holds(now) {
@@ -214,14 +287,14 @@ pub fn renew<T: Timeline + ?Sized>(
 
 /// `CL.RELEASE`: gives the caller's place back.
 ///
-/// Kept as it is when the caller holds no place. When it is the last to hold one, the state goes, with whatever has
-/// ended in it.
+/// Kept as it is when the caller holds no place. When the caller is the last to hold one, the state is
+/// deleted, and with it all leases that have ended.
 ///
 /// Cost: two entries of the state are looked up, no allocation.
 ///
 /// # Errors
 /// [`Error::BeyondTime`] after the year 2255; those of the state.
-pub fn release<T: Timeline + ?Sized>(state: &Places<T>, now: Instant) -> Result<Change<Freed>, Error> {
+pub fn release<T: Timeline + ?Sized>(state: &Places<T>, now: Instant) -> Result<Change<Freed>, T::Error> {
     let now = tick(now)?;
     if !state.holds(now) {
         return Ok(Change::Keep);
@@ -230,4 +303,69 @@ pub fn release<T: Timeline + ?Sized>(state: &Places<T>, now: Instant) -> Result<
         Some(until) if until > now => Change::Store(Freed { until }),
         _ => Change::Delete,
     })
+}
+
+/// `CL.MPEEK`: what [`acquire`] would answer, with `remaining` and `reset_after` of the leases as they are.
+///
+/// Cost: that of [`acquire`].
+///
+/// # Errors
+/// As [`acquire`].
+pub fn peek<T: Timeline + ?Sized>(
+    state: &Places<T>,
+    limit: &Limit,
+    now: Instant,
+    lease: &Lease,
+) -> Result<Answer, T::Error> {
+    let verdict = acquire(state, limit, now, lease)?.answer.verdict;
+    let now = tick(now)?;
+    Ok(Answer { verdict, ..limit.admitted(state.ends.later_than(now)?, state.reset_after(now)?) })
+}
+
+/// `CL.MSETTLE`: renews the caller's lease, or with `None` gives its place back.
+///
+/// Kept as it is when the caller holds no place. The answer describes the leases after the call: limited when
+/// the caller wanted to keep a place and holds none, and then with the time until somebody could get one.
+///
+/// Cost: four entries of the state are looked up and a range of it counted, no allocation.
+///
+/// # Errors
+/// As [`acquire`].
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Unit, lease::{self, Lease, Limit, Places}};
+/// let (limit, lease) = (Limit::new(2)?, Lease::new(30, Unit::Seconds)?);
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// // Nobody holds a place, so there is nothing to renew, and nothing to give back.
+/// let nobody = Places { ends: &[][..], own: None };
+/// let renewed = lease::settle(&nobody, &limit, now, Some(&lease))?;
+/// assert_eq!(renewed.answer.reply(Unit::Seconds).five, [1, 2, 2, 0, 0]);
+/// let released = lease::settle(&nobody, &limit, now, None)?;
+/// assert_eq!(released.answer.reply(Unit::Seconds).five, [0, 2, 2, -1, 0]);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn settle<T: Timeline + ?Sized>(
+    state: &Places<T>,
+    limit: &Limit,
+    now: Instant,
+    lease: Option<&Lease>,
+) -> Result<Decision<Edit>, T::Error> {
+    let change = match lease {
+        Some(lease) => renew(state, now, lease)?.map(Edit::Hold),
+        None => release(state, now)?.map(Edit::Free),
+    };
+    let now = tick(now)?;
+    let alive = state.ends.later_than(now)?;
+    let answer = match change {
+        Change::Keep if lease.is_some() => {
+            let verdict = Verdict::Later(state.next_place(*limit, alive, now)?);
+            Answer { verdict, ..limit.admitted(alive, state.reset_after(now)?) }
+        }
+        Change::Keep => limit.admitted(alive, state.reset_after(now)?),
+        Change::Store(Edit::Hold(held)) => limit.admitted(alive, held.until.since(now)),
+        Change::Store(Edit::Free(freed)) => limit.admitted(alive.saturating_sub(1), freed.until.since(now)),
+        Change::Delete => limit.admitted(0, Span::ZERO),
+    };
+    Ok(Decision { answer, change })
 }

@@ -1,26 +1,29 @@
 //! The rate-limiting algorithms of redis-cell, free of Redis.
 //!
-//! Nothing here has a clock, does I/O, allocates in a decision or can panic: the caller brings the instant and
-//! the stored state, and gets back a [`Decision`] that says what to answer and what, if anything, to store.
-//! Every algorithm is a file of its own whose functions have the same shape:
+//! Nothing here has a clock, does I/O, allocates in a decision or can panic: the caller brings the instant
+//! and the stored state, and gets back a [`Decision`] that says what to answer and what, if anything, to
+//! store. Every algorithm is a file of its own whose functions have the same shape:
 //!
 //! ```text
 //! (stored state, limit, now, what is asked) -> Result<Decision<state>, Error>
 //! ```
 //!
-//! Two things last: [`line`], the queue of callers who wait for their turn, and [`top`], who is refused most. They are as
-//! pure, but they keep what they are told, in memory of their own.
+//! Two things last: [`queue`], the clients that wait for their turn, and [`top`], the most refused keys. They
+//! are as pure, but they keep their state in memory of their own.
 
 #![forbid(unsafe_code)]
 
 mod args;
 pub mod bucket;
+pub mod calendar;
 mod decision;
 mod error;
+pub mod fixed;
 pub mod gcra;
 pub mod lease;
-pub mod line;
+pub mod limiter;
 pub mod log;
+pub mod queue;
 mod rate;
 pub mod several;
 mod time;
@@ -28,8 +31,8 @@ pub mod timeline;
 pub mod top;
 pub mod window;
 
-pub use args::{Keyword, QUANTITY, Range, Tail, parse_integer, parse_timeout};
-pub use decision::{Answer, Change, Decision, Reply, Retry};
+pub use args::{DIFFERENCE, Keyword, QUANTITY, Range, Tail, parse_integer, parse_timeout};
+pub use decision::{Answer, Change, Decision, Reply, Verdict};
 pub use error::Error;
 pub use rate::{COUNT, PERIOD, PerSecond, Rate};
 pub use time::{Instant, Span, Unit};

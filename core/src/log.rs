@@ -1,6 +1,8 @@
-//! The sliding-window log: an entry for every unit admitted, and never more than `limit` of them in any `period`.
+//! The sliding-window log: an entry for every unit admitted, and never more than `limit` of them in any
+//! `period`.
 //!
-//! An entry made at `t` counts until `t + period`, that instant excluded. To take `quantity` units at the instant `now`:
+//! An entry made at `t` counts until `t + period`, that instant excluded. To take `quantity` units at the
+//! instant `now`:
 //!
 //! ```text
 //! alive = entries later than now - period
@@ -8,25 +10,44 @@
 //! refused until the (alive + quantity - limit)th oldest of them goes,  otherwise
 //! ```
 //!
-//! Why that is exact: take any `period` long window of time and the entry in it that was made last, at `now`. When it
-//! was made, everything else in the window was alive, since nothing in it is older than `now - period`; and all of it
-//! together was at most `limit`. The argument asks for nothing but entries made at the instant of their call, so it
-//! holds as well for a log that has entries from the future, as one can after a failover to a server whose clock is
-//! behind: they count like all others, and leave when their time has come.
+//! Why that is exact: take any window of time that is `period` long, and the last entry made in it, at `now`.
+//! When it was made, everything else in the window was alive, since nothing in it is older than
+//! `now - period`; and all of it together was at most `limit`. The argument needs nothing but entries made at
+//! the instant of their call. So it also holds for a log with entries from the future, as there may be after
+//! a failover to a server whose clock is behind: they count like all others, and leave when their time has
+//! come.
 //!
-//! The price is memory: an entry per unit, up to `limit` of them. A refused call makes none. The entries that have
-//! left are removed by admitted calls, a bounded number by each, and all of them by the key's expiry.
+//! A call that settles what an earlier one took is the exception: it adds entries above the limit if it must,
+//! or removes the newest. It never removes an entry that no longer counts, because that was not taken in this
+//! period.
 //!
-//! Source: the sliding-window log of the articles on rate limiting, `ZREMRANGEBYSCORE`, `ZCARD`, `ZADD` on a sorted
-//! set, in the variant that counts before it writes.
+//! The price is memory: an entry per unit, up to `limit` of them. A refused call makes none. Admitted calls
+//! remove the entries that have left, a bounded number each, and the key's expiry removes all of them.
+//!
+//! # Names
+//! Every entry is a member of its own, so it needs a name: `<score>-<k>`, where k counts the entries with one
+//! score. The name shows that a sorted set is a log and not one of [leases](crate::lease), whose names the
+//! callers choose. A set that something else has written can be taken over as a log, whatever its names, as
+//! long as its entries lie in the past: a lease that counts ends in the future.
+//!
+//! Source: the sliding-window log of the articles on rate limiting, `ZREMRANGEBYSCORE`, `ZCARD`, `ZADD` on a
+//! sorted set, in the variant that counts before it writes.
 
 use crate::timeline::{Timeline, pruned, tick};
-use crate::{Answer, Decision, Error, Instant, PERIOD, Range, Retry, Span, Unit};
+use crate::{
+    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Unit, Verdict, parse_integer,
+};
 
 /// The first number of a limit: what may be admitted in any period.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: 1_000_000 };
-/// What a call may take. Each unit is an entry to be written.
+/// The quantity of a call. Each unit is an entry to be written.
 pub const QUANTITY: Range = Range { max: 10_000, ..crate::QUANTITY };
+
+/// What a key of this limiter holds, for the error of a key that does not.
+pub const EXPECTED: &str = "a sorted set whose scores are past instants in microseconds since the epoch";
+
+/// The error for a key that holds something else.
+pub const FOREIGN: Error = Error::Foreign { expected: EXPECTED };
 
 /// A limit: `limit` in any `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,26 +58,40 @@ pub struct Limit {
     unit: Unit,
 }
 
-/// What an admitted call changes: entries come, others go.
+/// The entries that a call adds, and the expired ones that it removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entries {
     /// The instant of the new entries, a whole microsecond.
     pub at: Instant,
-    /// How many there are at this instant already.
+    /// How many entries have this instant already.
     pub there: u64,
-    /// How many come.
+    /// How many entries are added.
     pub count: u64,
-    /// How many of the earliest go.
+    /// How many of the earliest are removed.
     pub pruned: u64,
-    /// When the log is as good as new.
+    /// When the log is fully replenished.
     pub until: Instant,
+}
+
+/// The change to a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Entries are added.
+    Add(Entries),
+    /// The newest entries are removed.
+    RemoveNewest {
+        /// How many.
+        count: u64,
+        /// When the log is fully replenished without them.
+        until: Instant,
+    },
 }
 
 impl Limit {
     /// The limit that the two arguments of a call spell, `period` being in `unit`s.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] naming the argument that is no integer or out of range.
+    /// [`Error::OutOfRange`] naming the argument that is not an integer or out of range.
     ///
     /// # Example
     /// ```
@@ -94,33 +129,149 @@ impl Limit {
     /// `reset_after`.
     fn admitted(&self, alive: u64, reset_after: Span) -> Answer {
         Answer {
-            limited: false,
+            verdict: Verdict::Admitted,
             limit: self.units.cast_signed(),
             // At most `limit`, so the sign bit is free.
             remaining: self.units.saturating_sub(alive).cast_signed(),
-            retry_after: Retry::Never,
             reset_after,
             taken: None,
         }
     }
+}
 
-    /// The answer to a quantity above the limit when the key holds no log: refused for ever all the same.
-    ///
-    /// # Errors
-    /// `error`, when the quantity is not above the limit.
-    pub fn never(&self, quantity: i64, error: Error) -> Result<Answer, Error> {
-        let above = u64::try_from(quantity).is_ok_and(|quantity| quantity > self.units);
-        let no_log = matches!(error, Error::WrongType | Error::Foreign { .. });
-        if above && no_log {
-            return Ok(Answer { limited: true, remaining: 0, ..self.admitted(0, Span::ZERO) });
+/// How old the entries may be that something else has written.
+///
+/// Ten years leave no room for scores of a game, for times in seconds, milliseconds or nanoseconds.
+const STRAY: Span = Span::from_nanos(10 * 365 * 86_400 * 1_000_000_000).unwrap();
+
+/// Whether entries without the names of a log's can be a log that something else has written, by the earliest
+/// and the latest: none lies ahead of `now`, and none is older than ten years.
+pub fn may_be([first, last]: [Instant; 2], now: Instant) -> bool {
+    last <= now && now.since(first) <= STRAY
+}
+
+/// Whether an entry of a log with the instant `at` can have this name.
+///
+/// Cost: nearly every other name is ruled out by the byte where the dash would be.
+#[inline]
+pub fn is_entry(name: &[u8], at: Instant) -> bool {
+    const SIXTEEN_DIGITS: core::ops::Range<u64> = 1_000_000_000_000_000..10_000_000_000_000_000;
+    let micros = at.as_micros();
+    // Sixteen from the year 2001 on, as is known without a logarithm.
+    let digits = if SIXTEEN_DIGITS.contains(&micros) { 16 } else { digits_of(micros) };
+    let Some((score, [b'-', k @ ..])) = name.split_at_checked(digits) else { return false };
+    !k.is_empty()
+        && k.iter().all(u8::is_ascii_digit)
+        && parse_integer(score).map(i64::unsigned_abs) == Some(micros)
+}
+
+/// The number of decimal digits of a number.
+fn digits_of(number: u64) -> usize {
+    let log = number.checked_ilog10().and_then(|log| usize::try_from(log).ok());
+    log.map_or(1, |log| log.saturating_add(1))
+}
+
+/// A log under a limit, at the instant of a call.
+struct View<'a, T: ?Sized> {
+    state: &'a T,
+    limit: &'a Limit,
+    now: Instant,
+    /// The entries that count.
+    alive: u64,
+    /// When the last of them leaves.
+    until: Instant,
+}
+
+impl<'a, T: Timeline + ?Sized> View<'a, T> {
+    fn new(state: &'a T, limit: &'a Limit, now: Instant) -> Result<Self, T::Error> {
+        let now = tick(now)?;
+        let alive = match now.checked_sub(limit.period) {
+            Some(since) => state.later_than(since)?,
+            None => state.len(),
+        };
+        let until = state.latest()?.map_or(Ok(now), |latest| limit.end(latest))?;
+        Ok(Self { state, limit, now, alive, until })
+    }
+
+    /// The entries that no longer count.
+    fn expired(&self) -> u64 {
+        self.state.len().saturating_sub(self.alive)
+    }
+
+    /// The entries that may still be added.
+    fn room(&self) -> u64 {
+        self.limit.units.saturating_sub(self.alive)
+    }
+
+    /// The answer of a call that leaves the log as it is.
+    fn answer(&self, verdict: Verdict) -> Answer {
+        Answer { verdict, ..self.limit.admitted(self.alive, self.until.since(self.now)) }
+    }
+
+    /// The verdict on a call that would take so many units.
+    fn verdict(&self, quantity: u64) -> Result<Verdict, T::Error> {
+        let wanted = self.alive.saturating_add(quantity);
+        let Some(last) = wanted.checked_sub(self.limit.units).and_then(|too_many| too_many.checked_sub(1))
+        else {
+            return Ok(Verdict::Admitted);
+        };
+        if quantity > self.limit.units {
+            return Ok(Verdict::Never);
         }
-        Err(error)
+        // There is one: those too many are at most `alive`, as the quantity is at most the limit.
+        let last_to_go = self.state.at(self.expired().saturating_add(last))?;
+        Ok(Verdict::Later(last_to_go.map_or(Ok(self.now), |entry| self.limit.end(entry))?.since(self.now)))
+    }
+
+    /// The entries of a call that takes so many units, regardless of the limit.
+    fn add(&self, quantity: u64) -> Result<Entries, T::Error> {
+        let Self { state, now, .. } = *self;
+        let there = match now.checked_sub(TICK) {
+            Some(before) => state.later_than(before)?.saturating_sub(state.later_than(now)?),
+            None => state.len().saturating_sub(state.later_than(now)?),
+        };
+        let until = self.until.max(self.limit.end(now)?);
+        let pruned = pruned(self.expired(), quantity);
+        Ok(Entries { at: now, there, count: quantity, pruned, until })
+    }
+
+    /// Takes so many units, all or none.
+    fn take(&self, quantity: u64) -> Result<Decision<Entries>, T::Error> {
+        let verdict = self.verdict(quantity)?;
+        if verdict.is_limited() || quantity == 0 {
+            return Ok(Decision::keep(self.answer(verdict)));
+        }
+        let entries = self.add(quantity)?;
+        let alive = self.alive.saturating_add(quantity);
+        Ok(Decision::store(self.limit.admitted(alive, entries.until.since(self.now)), entries))
+    }
+
+    /// The answer of a call that has settled: it has added so many entries, or removed some of the newest.
+    /// `alive` count after it, and the last of them leaves at `until`.
+    fn settled(&self, added: u64, alive: u64, until: Instant) -> Result<Answer, T::Error> {
+        let answer = self.limit.admitted(alive, until.since(self.now));
+        let Some(beyond) = alive.checked_sub(self.limit.units).filter(|&beyond| beyond > 0) else {
+            return Ok(answer);
+        };
+        // One more unit would be admitted when the entry with this rank has left: an old one, a new one, or
+        // an old one from the future, which has moved up.
+        let rank = self.expired().saturating_add(beyond);
+        let before = self.state.len().saturating_sub(self.state.later_than(self.now)?);
+        let new = before..before.saturating_add(added);
+        let last_to_go = if new.contains(&rank) {
+            Some(self.now)
+        } else {
+            self.state.at(if rank < new.start { rank } else { rank.saturating_sub(added) })?
+        };
+        let end = last_to_go.map_or(Ok(self.now), |entry| self.limit.end(entry))?;
+        Ok(Answer { verdict: Verdict::Later(end.since(self.now)), ..answer })
     }
 }
 
 /// `CL.LOG`: takes `quantity` units, all or none.
 ///
-/// A quantity of 0, up to 10,000, looks without taking. One above the limit is refused for ever.
+/// A quantity of 0 looks without taking. One above the limit is never admitted. At most 10,000 are taken by a
+/// call.
 ///
 /// Cost: three entries of the state are looked up and two ranges of it counted, no allocation.
 ///
@@ -144,48 +295,129 @@ pub fn take<T: Timeline + ?Sized>(
     limit: &Limit,
     now: Instant,
     quantity: i64,
-) -> Result<Decision<Entries>, Error> {
-    let within = (QUANTITY.min..=QUANTITY.max).contains(&quantity);
-    let quantity = u64::try_from(quantity).ok().filter(|_| within).ok_or_else(|| QUANTITY.error())?;
-    let now = tick(now)?;
-
-    let alive = match now.checked_sub(limit.period) {
-        Some(since) => state.later_than(since)?,
-        None => state.len(),
-    };
-    let latest = state.latest()?;
-    let until = latest.map_or(Ok(now), |latest| limit.end(latest))?;
-    let wanted = alive.saturating_add(quantity);
-
-    if let Some(too_many) = wanted.checked_sub(limit.units).filter(|&too_many| too_many > 0) {
-        let answer = Answer { limited: true, ..limit.admitted(alive, until.since(now)) };
-        if quantity > limit.units {
-            return Ok(Decision::keep(answer));
-        }
-        let expired = state.len().saturating_sub(alive);
-        let last_to_go = state.at(expired.saturating_add(too_many).saturating_sub(1))?;
-        // There is one: too_many is at most alive, as quantity is at most the limit.
-        let wait = last_to_go.map_or(Ok(now), |entry| limit.end(entry))?.since(now);
-        return Ok(Decision::keep(Answer { retry_after: Retry::After(wait), ..answer }));
-    }
-    if quantity == 0 {
-        return Ok(Decision::keep(limit.admitted(alive, until.since(now))));
-    }
-
-    let there = match now.checked_sub(TICK) {
-        Some(before) => state.later_than(before)?.saturating_sub(state.later_than(now)?),
-        None => state.len().saturating_sub(state.later_than(now)?),
-    };
-    let until = until.max(limit.end(now)?);
-    let entries = Entries {
-        at: now,
-        there,
-        count: quantity,
-        pruned: pruned(state.len().saturating_sub(alive), quantity),
-        until,
-    };
-    Ok(Decision::store(limit.admitted(wanted, until.since(now)), entries))
+) -> Result<Decision<Entries>, T::Error> {
+    let quantity = entries_of(quantity)?;
+    let view = View::new(state, limit, now)?;
+    view.take(quantity)
 }
 
-/// The distance of neighbouring entries, at the least.
+/// The entries that a quantity is.
+fn entries_of(quantity: i64) -> Result<u64, Error> {
+    let within = (QUANTITY.min..=QUANTITY.max).contains(&quantity);
+    u64::try_from(quantity).ok().filter(|_| within).ok_or_else(|| QUANTITY.error())
+}
+
+/// `CL.LOG ... SATURATE`: takes as much of `quantity` as fits, at most 10,000, however large it is.
+///
+/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
+/// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
+///
+/// Cost: that of [`take`].
+///
+/// # Errors
+/// [`Error::OutOfRange`] for a negative quantity; otherwise those of [`take`].
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Unit, log, timeline::Timeline};
+/// let limit = log::Limit::new(5, 60, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// let saturated = log::saturate(&[now; 3][..], &limit, now, 9)?;
+/// assert_eq!(saturated.answer.taken, Some(2));
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn saturate<T: Timeline + ?Sized>(
+    state: &T,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+) -> Result<Decision<Entries>, T::Error> {
+    let wanted = u64::try_from(quantity).map_err(|_| crate::QUANTITY.error())?;
+    let view = View::new(state, limit, now)?;
+    // A single unit is refused when there is no room, and its wait is the one to reply.
+    let fits = wanted.min(view.room().max(1)).min(QUANTITY.max.unsigned_abs());
+    let mut decision = match wanted {
+        0 => Decision::keep(view.answer(Verdict::Admitted)),
+        _ => view.take(fits)?,
+    };
+    // At most 10,000, so the sign bit is free.
+    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { fits.cast_signed() });
+    Ok(decision)
+}
+
+/// `CL.MPEEK`: what [`take`] would answer, with `remaining` and `reset_after` of the log as it is.
+///
+/// Cost: two entries of the state are looked up and a range of it counted, no allocation.
+///
+/// # Errors
+/// Those of [`take`].
+pub fn peek<T: Timeline + ?Sized>(
+    state: &T,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+) -> Result<Answer, T::Error> {
+    let quantity = entries_of(quantity)?;
+    let view = View::new(state, limit, now)?;
+    let verdict = view.verdict(quantity)?;
+    if quantity > 0 && !verdict.is_limited() {
+        limit.end(view.now)?; // past the year 2262 it would be an error there
+    }
+    Ok(view.answer(verdict))
+}
+
+/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+///
+/// A positive difference, up to 10,000, is taken regardless of the limit. A negative one removes the newest
+/// entries, at most those that still count; none if the call that made them is `age` old, and that is the
+/// period or more. 0 changes nothing. The answer describes the log after the call: limited while there are
+/// more entries than the limit, and then with the time until one more unit would be admitted.
+///
+/// Cost: at most four entries of the state are looked up and four ranges of it counted, no allocation.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for a difference of -2^63 or above 10,000; otherwise those of [`take`].
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Change, Instant, Unit, log, timeline::Timeline};
+/// let limit = log::Limit::new(5, 60, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// let settled = log::settle(&[now; 5][..], &limit, now, -2, None)?;
+/// assert_eq!(settled.answer.reply(Unit::Seconds).five, [0, 5, 2, -1, 60]);
+/// assert!(matches!(settled.change, Change::Store(log::Edit::RemoveNewest { count: 2, .. })));
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn settle<T: Timeline + ?Sized>(
+    state: &T,
+    limit: &Limit,
+    now: Instant,
+    difference: i64,
+    age: Option<Span>,
+) -> Result<Decision<Edit>, T::Error> {
+    let range = DIFFERENCE.up_to(QUANTITY.max);
+    if !(range.min..=range.max).contains(&difference) {
+        return Err(range.error().into());
+    }
+    let view = View::new(state, limit, now)?;
+    if difference > 0 {
+        let entries = view.add(difference.unsigned_abs())?;
+        let alive = view.alive.saturating_add(entries.count);
+        return Ok(Decision::store(view.settled(entries.count, alive, entries.until)?, Edit::Add(entries)));
+    }
+    let there = if age.is_some_and(|age| age >= limit.period) { 0 } else { view.alive };
+    let count = difference.unsigned_abs().min(there);
+    if count == 0 {
+        return Ok(Decision::keep(view.settled(0, view.alive, view.until)?));
+    }
+    let alive = view.alive.saturating_sub(count);
+    if alive == 0 {
+        return Ok(Decision::delete(limit.admitted(0, Span::ZERO)));
+    }
+    let latest = state.at(state.len().saturating_sub(count).saturating_sub(1))?;
+    let until = latest.map_or(Ok(view.now), |entry| limit.end(entry))?;
+    Ok(Decision::store(view.settled(0, alive, until)?, Edit::RemoveNewest { count, until }))
+}
+
+/// The distance of neighbouring entries, at least.
 const TICK: Span = Span::from_nanos(1_000).unwrap();

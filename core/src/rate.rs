@@ -1,9 +1,33 @@
-//! Rates: so many units per period, as one whole number of nanoseconds per unit.
+//! Rates: units per period, an exact fraction.
+//!
+//! A unit takes the *emission interval* `T = period / count`, which need not be a whole number of
+//! nanoseconds: at 600 million a second it is 5/3 of one. So `T` itself is never rounded. What is rounded, to
+//! a whole nanosecond and once for each call, is the time that a whole quantity takes:
+//!
+//! ```text
+//! cost(q) = floor(q * period / count)
+//! ```
+//!
+//! Rounded down, a limit is never stricter than what was asked for, and no call is forgiven a whole
+//! nanosecond. With `T` rounded, each unit would be forgiven up to that: 600 million a second would be a
+//! billion.
+//!
+//! As `T` is at least a nanosecond, a larger quantity takes longer. So there is a largest quantity that fits
+//! into a time, and it is the inverse of the cost:
+//!
+//! ```text
+//! units(t) = max { q : cost(q) <= t } = floor(((t + 1) * count - 1) / period)
+//! ```
+//!
+//! Nearly every limit has a whole `T`: then both are a product and a quotient of 64 bits. Else they take up
+//! to 127.
 
 use core::fmt;
 use core::num::{NonZeroU64, NonZeroU128};
 
-use crate::{Error, Range, Span, Unit};
+use crate::args::{QUANTITY, Range};
+use crate::error::Error;
+use crate::time::{Span, Unit};
 
 /// The number of a limit that says how many units a period brings.
 pub const COUNT: Range = Range { name: "count", min: 1, max: i64::MAX };
@@ -11,21 +35,21 @@ pub const COUNT: Range = Range { name: "count", min: 1, max: i64::MAX };
 pub const PERIOD: Range = Range { name: "period", min: 1, max: i64::MAX };
 
 /// `count` units per `period`, one every *emission interval* `T = period / count`.
-///
-/// `T` is rounded down to whole nanoseconds, so that a limit is never stricter than asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     count: NonZeroU64,
     period: NonZeroU64,
-    emission_interval: NonZeroU64,
+    /// `T`, where it is a whole number of nanoseconds.
+    whole_interval: Option<NonZeroU64>,
 }
 
 impl Rate {
     /// The rate that two arguments of a call spell, `period` being in `unit`s.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] naming the argument that is no integer, that is out of range on its own, or that takes
-    /// the emission interval below a nanosecond (`count`).
+    /// [`Error::OutOfRange`] naming the argument that is not an integer, that is out of range on its own, or
+    /// that takes the emission interval below a nanosecond (`count`).
+    #[inline]
     pub fn parse([count, period]: [&[u8]; 2], unit: Unit) -> Result<Self, Error> {
         Self::new(COUNT.parse(count)?, PERIOD.up_to(unit.max()).parse(period)?, unit)
     }
@@ -38,45 +62,86 @@ impl Rate {
         let period = period_of(period, unit)?;
         let fastest = COUNT.up_to(period.get().cast_signed());
         let count = u64::try_from(count).ok().and_then(NonZeroU64::new).ok_or_else(|| fastest.error())?;
-        let emission_interval = NonZeroU64::new(period.get() / count).ok_or_else(|| fastest.error())?;
-        Ok(Self { count, period, emission_interval })
+        let (interval, rest) = (period.get() / count, period.get() % count);
+        let interval = NonZeroU64::new(interval).ok_or_else(|| fastest.error())?;
+        Ok(Self { count, period, whole_interval: Some(interval).filter(|_| rest == 0) })
     }
 
-    /// The time that one unit takes.
-    pub fn of_one(&self) -> Span {
-        // A period is at most 2^63 - 1 nanoseconds, so a part of it is no more.
-        Span::from_nanos(self.emission_interval.get()).unwrap_or_default()
-    }
-
-    /// The time that `units` take, or `None` when they are fewer than none or take longer than 292 years.
+    /// The time that `units` take, rounded down to a nanosecond, or `None` when they are fewer than none or
+    /// take longer than 292 years.
+    #[inline]
     pub fn time(&self, units: i64) -> Option<Span> {
         let units = u64::try_from(units).ok()?;
-        units.checked_mul(self.emission_interval.get()).and_then(Span::from_nanos)
+        let nanos = match self.whole_interval {
+            Some(interval) => units.checked_mul(interval.get())?,
+            None => scale(units, self.period, self.count)?,
+        };
+        Span::from_nanos(nanos)
     }
 
-    /// How many whole units `time` brings.
+    /// The most units that take no longer than `time`.
+    #[inline]
     pub fn units(&self, time: Span) -> i64 {
-        // At most 2^63 - 1, so the sign bit is free.
-        (time.as_nanos() / self.emission_interval).cast_signed()
+        let time = time.as_nanos();
+        let units = match self.whole_interval {
+            Some(interval) => time / interval,
+            None => self.fractional_units(time),
+        };
+        // At most a unit per nanosecond of at most 2^63 - 1, so the sign bit is free.
+        units.cast_signed()
+    }
+
+    /// [`units`](Self::units) where `T` is not a whole number of nanoseconds.
+    #[cold]
+    fn fractional_units(&self, time: u64) -> u64 {
+        // ((t + 1) * count - 1) / period, where t + 1 is at most 2^63.
+        let times = time.saturating_add(1);
+        if let Some(product) = times.checked_mul(self.count.get()) {
+            return product.saturating_sub(1) / self.period;
+        }
+        let product = u128::from(times).saturating_mul(self.count.get().into()).saturating_sub(1);
+        u64::try_from(product / NonZeroU128::from(self.period)).unwrap_or(u64::MAX)
+    }
+
+    /// The time that one unit takes, rounded down to a nanosecond.
+    pub fn of_one(&self) -> Span {
+        // At most the period.
+        self.time(1).unwrap_or_default()
     }
 
     /// The most units whose time a [`Span`] can hold.
     pub fn most(&self) -> i64 {
-        (i64::MAX.unsigned_abs() / self.emission_interval).cast_signed()
+        self.units(Span::MAX)
     }
 
     /// The time that a call's quantity takes.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a quantity that is negative or takes longer than 292 years.
+    #[inline]
     pub fn cost(&self, quantity: i64) -> Result<Span, Error> {
-        self.time(quantity).ok_or_else(|| crate::QUANTITY.up_to(self.most()).error())
+        self.time(quantity).ok_or_else(|| self.quantity_error())
+    }
+
+    #[cold]
+    fn quantity_error(&self) -> Error {
+        QUANTITY.up_to(self.most()).error()
     }
 
     /// Units per second, as text for people.
     pub fn per_second(&self) -> PerSecond {
         PerSecond::of(self)
     }
+}
+
+/// `factor * numerator / denominator`, rounded down; `None` above 2^64 - 1.
+#[cold]
+fn scale(factor: u64, numerator: NonZeroU64, denominator: NonZeroU64) -> Option<u64> {
+    if let Some(product) = factor.checked_mul(numerator.get()) {
+        return Some(product / denominator);
+    }
+    let product = u128::from(factor).saturating_mul(numerator.get().into());
+    u64::try_from(product / NonZeroU128::from(denominator)).ok()
 }
 
 /// The length of a period in nanoseconds.
@@ -86,7 +151,8 @@ pub(crate) fn period_of(units: i64, unit: Unit) -> Result<NonZeroU64, Error> {
     span.and_then(|span| NonZeroU64::new(span.as_nanos())).ok_or_else(|| PERIOD.up_to(unit.max()).error())
 }
 
-/// A rate as a decimal number of units per second, cut off behind nine digits. For people: nothing is computed from it.
+/// A rate as a decimal number of units per second, cut off behind nine digits. For people: nothing is
+/// computed from it.
 #[derive(Clone, Copy, Debug)]
 pub struct PerSecond {
     /// The digits, from the back.
@@ -98,11 +164,12 @@ impl PerSecond {
     /// By hand, because every call on a funnel writes it: the formatter takes five times as long.
     fn of(rate: &Rate) -> Self {
         const DIGITS: u64 = 1_000_000_000;
-        // count < 2^63 and 10^18 < 2^60: 123 bits. At most one unit per nanosecond: 10^18 billionths a second.
+        // count < 2^63 and 10^18 < 2^60: 123 bits. At most one unit per nanosecond: 10^18 billionths a
+        // second.
         let scaled = u128::from(rate.count.get()).saturating_mul(u128::from(DIGITS).pow(2));
         let billionths = u64::try_from(scaled / NonZeroU128::from(rate.period)).unwrap_or(u64::MAX);
         let (mut whole, mut fraction) = (billionths / DIGITS, billionths % DIGITS);
-        // Ten digits, a point, and nine more at the most.
+        // Ten digits, a point, and at most nine more.
         let mut this = Self { text: [b'0'; 20], start: 20 };
         if fraction != 0 {
             let mut width: u32 = 9;

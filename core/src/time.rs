@@ -124,6 +124,12 @@ impl Span {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
+    /// The shortest span that there is.
+    pub const NANOSECOND: Self = Self(1);
+
+    /// The longest span that there is, 292 years.
+    pub const MAX: Self = Self(MAX_NANOS);
+
     /// A span of `nanos` nanoseconds, or `None` above 292 years.
     pub const fn from_nanos(nanos: u64) -> Option<Self> {
         if nanos <= MAX_NANOS { Some(Self(nanos)) } else { None }
@@ -201,7 +207,8 @@ impl Unit {
 
     /// The most whole units that a [`Span`] can hold.
     pub const fn max(self) -> i64 {
-        // 2^63 - 1 divided by at least 1000; here and in `ceil_to` by a constant each, which takes no division.
+        // 2^63 - 1 divided by at least 1000; here and in `ceil_to` by a constant each, which takes no
+        // division.
         match self {
             Self::Seconds => const { MAX_NANOS.div_euclid(Self::Seconds.nanos().get()) },
             Self::Milliseconds => const { MAX_NANOS.div_euclid(Self::Milliseconds.nanos().get()) },

@@ -1,32 +1,35 @@
-//! Who is refused most: the heavy hitters of a stream of refusals, in memory that does not grow.
+//! The most refused keys: the heavy hitters of a stream of refusals, in memory that does not grow.
 //!
-//! The algorithm is Filtered Space-Saving, from N. Homem and J. P. Carvalho, "Finding top-k elements in data streams",
-//! Information Sciences 180 (2010). It keeps a fixed number of rows, each with a key and a count, and a larger number of
-//! cells, each with a count for all keys of one hash that have no row. A key that has a row counts there. A key that has
-//! none counts in its cell, until that has reached the smallest count of all rows: then the key takes that row over,
-//! goes on from the cell's count, and remembers it as the most by which its own count may be too high. The key that
-//! leaves the row leaves its count to its own cell. From this follow, for n refusals and k rows:
+//! The algorithm is Filtered Space-Saving, from N. Homem and J. P. Carvalho, "Finding top-k elements in data
+//! streams", Information Sciences 180 (2010). It keeps a fixed number of rows, each with a key and a count,
+//! and a larger number of cells, each with a count for all keys of one hash that have no row. A key with a
+//! row counts there. A key without one counts in its cell, until the cell has reached the smallest count of
+//! all rows: then the key takes that row over, continues from the cell's count, and records it as the most by
+//! which its own count may be too high. The key that loses the row leaves its count in its own cell. From
+//! this follow, for n refusals and k rows:
 //!
-//! - a row's count is never too low, and too high by no more than its error: a cell counts no less than each of its keys;
-//! - no error is above n / k: each refusal adds one to a row at the most, and no cell is above the smallest row;
+//! - a row's count is never too low, and too high by no more than its error: a cell counts at least each of
+//!   its keys;
+//! - no error is above n / k: each refusal adds one to at most one row, and no cell is above the smallest
+//!   row;
 //! - a key with more than n / k refusals has a row, whatever the order in which they came.
 //!
-//! So traffic that never repeats a key costs the precision of rare keys, and nothing else. What is answered is the count
-//! less its error: at least so many refusals, and at most so many more. The cells are what makes such traffic cheap:
-//! without them (Space-Saving, A. Metwally, D. Agrawal and A. El Abbadi, ICDT 2005, with the same promises) each new
-//! key would take a row over.
+//! So traffic that never repeats a key costs the precision of rare keys, and nothing else. The number
+//! reported is the count less its error: there were at least as many refusals, and at most as many more as
+//! the error. The cells make such traffic cheap: without them (Space-Saving, A. Metwally, D. Agrawal and A.
+//! El Abbadi, ICDT 2005, with the same guarantees) each new key would take a row over.
 //!
-//! The counts stand in ascending order, so that the smallest is the first, and a count that rises by one moves to the end
-//! of those that it was equal to: a binary search and one swap. All rows exist from the beginning, with counts of 0,
-//! which makes taking over the first the only way to get one. What every refusal reads lies close together, and apart from
-//! the keys' bytes, which only a new row writes.
+//! The counts are sorted in ascending order, so that the smallest is the first. A count that rises by one
+//! moves to the end of the counts that it was equal to: a binary search and one swap. All rows exist from the
+//! beginning, with counts of 0, so taking over the first is the only way to get one. The fields that every
+//! refusal reads lie close together, and apart from the keys' bytes, which only a new row writes.
 //!
-//! There are crates for it. Those that were looked at (topk 0.7, the one with users) take keys by value, so that each
-//! refusal would allocate one, and have no place for the instant.
+//! There are crates for it. The only one with users, topk 0.7, takes keys by value, so that each refusal
+//! would allocate one, and has no place for the instant.
 //!
-//! Keys are told apart by a hash of 64 bits, seeded so that nobody outside knows which keys share one; the chance that two
-//! of a million keys do is about one in 37 million. So a key's bytes need not be kept, and of a long one only the
-//! beginning is.
+//! Keys are told apart by a hash of 64 bits, with a seed so that nobody outside knows which keys share one.
+//! The chance that two of a million keys do is about one in 37 million. So the bytes of a key need not be
+//! kept, and of a long key only the beginning is.
 
 use core::cmp::Reverse;
 use core::fmt::Write;
@@ -40,8 +43,7 @@ use crate::Instant;
 /// How many bytes of a key are kept to be shown.
 pub const KEPT: usize = 128;
 
-/// How many cells there are for each row: the share of refusals that take a row over, when no key repeats, is one in this
-/// many and one.
+/// How many cells there are for each row. When no key repeats, one refusal in `CELLS + 1` takes a row over.
 const CELLS: usize = 8;
 
 /// The most refused keys.
@@ -62,13 +64,13 @@ pub struct Top {
 #[derive(Clone, Copy, Debug)]
 struct Count {
     count: u64,
-    /// Whose it is.
+    /// The index of its row.
     row: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Row {
-    /// Where its count stands.
+    /// The index of its count.
     place: usize,
     hash: u64,
     db: i32,
@@ -81,20 +83,20 @@ struct Row {
 /// A key and what is known of its refusals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The key, safe to be shown: see [`shown`].
+    /// The key in printable form, see [`shown`].
     pub key: String,
-    /// It was refused so often at the least.
+    /// The number of refusals, at least.
     pub refusals: u64,
-    /// It may have been refused so many times more.
+    /// How many more there may have been.
     pub error: u64,
     /// When it was refused last.
     pub last: Instant,
 }
 
 impl Top {
-    /// Nobody so far, and room for `size` keys.
+    /// An empty record with room for `size` keys.
     ///
-    /// Cost: all memory that will ever be needed is taken here.
+    /// Cost: all memory is allocated here.
     pub fn new(size: usize) -> Self {
         let row =
             |place| Row { place, hash: 0, db: 0, len: 0, error: 0, last: Instant::saturating_from_nanos(0) };
@@ -109,7 +111,7 @@ impl Top {
         }
     }
 
-    /// Counts a refusal of `key` in database `db`.
+    /// Records a refusal of `key` in database `db`.
     ///
     /// Cost: O(log k) with k rows; no allocation.
     pub fn note(&mut self, db: i32, key: &[u8], now: Instant) {
@@ -118,7 +120,10 @@ impl Top {
         let hash = hasher.finish() ^ u64::from(db.cast_unsigned());
         let known = self.by_hash.get(&hash).copied();
         let Some(index) = known.or_else(|| self.take_over(hash, db, key)) else { return };
-        self.rise(index);
+        // There is a count for every row, so this cannot fail; in a release, a count that did not rise would
+        // be all the harm.
+        let risen = self.rise(index);
+        debug_assert!(risen.is_some(), "row {index} has no count");
         if let Some(row) = self.rows.get_mut(index) {
             row.last = now;
         }
@@ -130,8 +135,8 @@ impl Top {
         self.cells.get_mut(usize::try_from(hash & mask).ok()?)
     }
 
-    /// Gives the row with the smallest count to a key that has none, if its cell has as much; else `None`, and the refusal
-    /// is counted in the cell.
+    /// Gives the row with the smallest count to a key that has none, if its cell has reached that count.
+    /// Otherwise counts the refusal in the cell, and returns `None`.
     fn take_over(&mut self, hash: u64, db: i32, key: &[u8]) -> Option<usize> {
         let Count { count, row: index } = *self.counts.first()?;
         let cell = self.cell(hash)?;
@@ -181,7 +186,7 @@ impl Top {
         refused.into_iter().take(most).map(|(at_least, row, start)| row.refused(at_least, start)).collect()
     }
 
-    /// Forgets everybody.
+    /// Forgets all refusals.
     pub fn reset(&mut self) {
         for count in &mut self.counts {
             count.count = 0;
@@ -195,24 +200,27 @@ impl Row {
     fn refused(&self, at_least: u64, start: &[u8; KEPT]) -> Refused {
         let mut key = shown(start.get(..self.len).unwrap_or(start));
         if let Some(more @ 1..) = self.len.checked_sub(KEPT) {
-            let _ = write!(key, "... ({more} more bytes)"); // a String takes what it is given
+            let _ = write!(key, "... ({more} more bytes)"); // writing to a String cannot fail
         }
         Refused { key, refusals: at_least, error: self.error, last: self.last }
     }
 }
 
-/// A key as text that no terminal, log or decoder stumbles over: what is not UTF-8, control characters, the backslash
-/// and the double quote are written as `\xHH`, as `redis-cli` reads them back between double quotes. Different keys stay different.
+/// A key as text that is safe for terminals, logs and decoders.
+///
+/// Bytes that are not UTF-8, control characters, [invisible characters](is_invisible), the backslash and the
+/// double quote are written as `\xHH`, which `redis-cli` reads back between double quotes. Different keys
+/// stay different.
 pub fn shown(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     let escape = |text: &mut String, bytes: &[u8]| {
         for byte in bytes {
-            let _ = write!(text, "\\x{byte:02x}"); // a String takes what it is given
+            let _ = write!(text, "\\x{byte:02x}"); // writing to a String cannot fail
         }
     };
     for chunk in key.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() || matches!(character, '\\' | '"') {
+            if character.is_control() || is_invisible(character) || matches!(character, '\\' | '"') {
                 escape(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
                 text.push(character);
@@ -221,4 +229,19 @@ pub fn shown(key: &[u8]) -> String {
         escape(&mut text, chunk.invalid());
     }
     text
+}
+
+/// Whether a character changes how others are shown, or where lines end, and cannot be seen itself: among
+/// them are those that reverse the direction of writing.
+///
+/// Source: the general categories Cf, Zl and Zp of Unicode 17.
+#[rustfmt::skip]
+fn is_invisible(character: char) -> bool {
+    matches!(
+        u32::from(character),
+        0x00ad | 0x0600..=0x0605 | 0x061c | 0x06dd | 0x070f | 0x0890..=0x0891 | 0x08e2 | 0x180e
+            | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x2064 | 0x2066..=0x206f | 0xfeff | 0xfff9..=0xfffb
+            | 0x110bd | 0x110cd | 0x13430..=0x1343f | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a
+            | 0xe0001 | 0xe0020..=0xe007f
+    )
 }

@@ -1,53 +1,75 @@
-//! Windows: so many units in a stretch of time, counted.
+//! The sliding window: a number of units in any period, estimated from two counters.
 //!
-//! # The fixed window
-//! Opens with the first admitted call, lasts for the period, and admits `limit` units until it ends. The state is a
-//! count and the end. Keys expire at whole milliseconds, and so windows end there: a window opens at the beginning of the
-//! millisecond in which it is first used, and a period that is no whole number of milliseconds is rounded up to one. Nothing is carried over: a caller who spends one window's units at its end and the next one's at
-//! its beginning gets up to `2 * limit` within less than a period.
-//!
-//! # The sliding window
-//! Keeps two counts, that of the present window and that of the one before. Windows start at multiples of the period
-//! since the epoch. The last `period` before now covers the present window as far as it has passed, and the end of the
-//! previous one; what the latter weighs is its count in proportion to that part:
+//! Keeps two counts, that of the present window and that of the window before. Windows start at multiples of
+//! the period since the epoch. The last `period` before now covers the present window as far as it has
+//! passed, and the end of the previous one. The previous window weighs in by the share of it that is still
+//! covered, to the nearest unit:
 //!
 //! ```text
-//! estimate = current + ceil(previous * (period - elapsed) / period)
+//! ahead    = period - elapsed                              the part of the previous window that is covered
+//! weight   = floor(previous * ahead / period + 1/2)        to the nearest unit, half a unit counting as one
+//! estimate = current + weight
 //! admitted, current := current + quantity,   when estimate + quantity <= limit
 //! refused until the estimate has fallen far enough, otherwise
 //! ```
 //!
-//! The estimate takes the previous window's calls for evenly spread. Where they were, it is exact but for rounding up.
-//! Where they were not, it errs, at the most:
+//! Everything is an integer: `weight` is the quotient of `2 * previous * ahead + period` and `2 * period`,
+//! both below 2^128.
 //!
-//! - by `ceil(previous * (period - elapsed) / period)`, too high, when all of them came early and none is in the last
-//!   period any more: callers wait for longer than an exact log would let them
-//! - by `floor(previous * elapsed / period)`, too low, when all of them came late and all still are in it
+//! # Why to the nearest unit
+//! Rounded up, a fraction of a unit would count as one, and steady callers would never reach a small limit:
+//! with a limit of 1, a call would have to wait for a whole window without any. Rounded down, a fraction
+//! would count as nothing, and the true weighted value could be passed by a whole unit. To the nearest unit
+//! the estimate is never off by more than half a unit, and callers that wait as long as they are told get the
+//! whole limit in every window.
 //!
-//! From the latter follows what is really admitted. `current` is at most `limit - ceil(previous * (period - elapsed) /
-//! period)`, so any period that reaches into the previous window holds at most
-//! `limit + floor(previous * elapsed / period)` units: never `2 * limit`, and `2 * limit - 1` only for a caller who
-//! spends one whole limit at the very end of a window and the next at the very end of the next. A window itself never
-//! holds more than `limit`, nor does the long run: `n` whole windows admit at most `n * limit`.
+//! # How far the estimate is off
+//! From the weighted value `v = current + previous * ahead / period` by at most half a unit, in either
+//! direction: that is what rounding to the nearest unit means. As no call is admitted past `estimate =
+//! limit`, `v` never exceeds `limit + 1/2`.
 //!
-//! The estimate only falls while nobody is admitted, also across the end of a window: there the previous count goes,
-//! and the present one becomes the previous with its full weight, which it had before. That is why the exact wait is a
-//! closed form: the first instant at which the weight that may remain is not exceeded, in this window or else in the
-//! next.
+//! The weighted value takes the calls of the previous window for evenly spread. Of its `previous` units, the
+//! true number in the last period is any number from 0, if all of them came early, to `previous`, if all came
+//! late. `current` is counted exactly. Hence the estimate is
 //!
-//! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains" (2017), which measured
-//! the estimate against an exact log; here in integers and rounded up.
+//! - too high by at most `weight`: callers wait longer than an exact log would make them wait
+//! - too low by at most `previous - weight`, which is `previous * elapsed / period` to the nearest unit, half
+//!   a unit counting as nothing
+//!
+//! Take any period, and the last call that was admitted in it. After that call `current <= limit - weight`,
+//! and at most `previous` units of the period lie in the previous window. So the period holds at most
+//! `limit + previous - weight` units. That is never more than `2 * limit`, and `2 * limit` only for a caller
+//! that spends a whole limit at the very end of a window and another at the very end of the next one, when
+//! the weight has fallen below half a unit. A window itself never holds more than `limit`, nor does the long
+//! run: `n` whole windows admit at most `n * limit`.
+//!
+//! # The exact wait
+//! The estimate only falls while nothing is admitted, also across the end of a window: there the previous
+//! count goes, and the present one becomes the previous with its full weight, which it had before. So a call
+//! is refused until one instant and admitted from then on. `count` units weigh at most `left` when
+//!
+//! ```text
+//! floor(count * ahead / period + 1/2) <= left
+//!   <=>  2 * count * ahead < (2 * left + 1) * period
+//!   <=>  ahead <= floor(((2 * left + 1) * period - 1) / (2 * count))
+//! ```
+//!
+//! and the first instant at which that holds, in this window or else in the next, is the end of the wait.
+//!
+//! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains" (2017), which
+//! measured the estimate against an exact log; here in integers.
 
+use core::cmp::Ordering;
 use core::num::NonZeroU64;
 
 use crate::args::parse_field;
 use crate::rate::period_of;
-use crate::{Answer, Decision, Error, Instant, PERIOD, Range, Retry, Span, Unit, gcra};
+use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Unit, Verdict};
 
-/// The first number of a limit: units per window.
+/// The first number of a limit: units per period.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
 
-/// A limit: so many units per period.
+/// A limit: a number of units per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     most: i64,
@@ -59,7 +81,7 @@ impl Limit {
     /// The limit that the two arguments of a call spell, `period` being in `unit`s.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] naming the argument that is no integer or that is out of range.
+    /// [`Error::OutOfRange`] naming the argument that is not an integer or is out of range.
     ///
     /// # Example
     /// ```
@@ -67,6 +89,8 @@ impl Limit {
     /// assert!(Limit::parse([b"5", b"60"], Unit::Seconds).is_ok());
     /// assert!(Limit::parse([b"0", b"60"], Unit::Seconds).is_err());
     /// ```
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
     pub fn parse([limit, period]: [&[u8]; 2], unit: Unit) -> Result<Self, Error> {
         Self::new(LIMIT.parse(limit)?, PERIOD.up_to(unit.max()).parse(period)?, unit)
     }
@@ -87,118 +111,81 @@ impl Limit {
         Span::from_nanos(self.period.get()).unwrap_or_default()
     }
 
-    /// Checks that `periods` of them fit between `now` and the last millisecond that there is.
-    fn fits(&self, now: Instant, periods: u64) -> Result<(), Error> {
-        let left = LAST.since(now).as_nanos();
-        let longest = left.checked_div(periods).unwrap_or(left);
-        if self.period.get() <= longest {
-            return Ok(());
-        }
-        Err(PERIOD.up_to((longest / self.unit.nanos()).cast_signed()).error())
+    /// The start of the window that `instant` lies in.
+    fn window_of(&self, instant: Instant) -> Instant {
+        let into = Span::from_nanos(instant.as_nanos() % self.period).unwrap_or_default();
+        instant.saturating_sub(into)
     }
 
-    /// The answer of a call that is served, `used` being what counts after it.
+    /// What `count` units weigh of whose window the part `ahead` is in the last period, to the nearest unit.
+    fn weight(&self, count: i64, ahead: Span) -> i64 {
+        // `ahead` is at most the period, so the weight is at most `count`.
+        let (count, ahead, period) = (count.unsigned_abs(), ahead.as_nanos(), self.period.get());
+        let twice = |number: u64| number.checked_mul(2);
+        let weight = match count.checked_mul(ahead).and_then(twice).and_then(|sum| sum.checked_add(period)) {
+            Some(sum) => sum.checked_div(period.saturating_mul(2)),
+            None => wide_weight(count, ahead, period),
+        };
+        weight.unwrap_or(count).cast_signed()
+    }
+
+    /// How long after the start of the present window `count` units of the previous one weigh at most `left`.
+    fn faded(&self, count: i64, left: i64) -> Span {
+        // Both counts are below 2^63, so twice a count and one fits.
+        let (count, period) = (count.unsigned_abs().saturating_mul(2), self.period.get());
+        let odd = left.unsigned_abs().saturating_mul(2).saturating_add(1);
+        let ahead = match odd.checked_mul(period) {
+            Some(product) => product.saturating_sub(1).checked_div(count),
+            None => wide_quotient(odd, period, count),
+        };
+        Span::from_nanos(period.saturating_sub(ahead.unwrap_or(period))).unwrap_or_default()
+    }
+
+    /// The answer of a call that is served, `used` being the estimate after it.
     fn admitted(&self, used: i64, reset_after: Span) -> Answer {
         Answer {
-            limited: false,
+            verdict: Verdict::Admitted,
             limit: self.most,
             remaining: self.most.saturating_sub(used).max(0),
-            retry_after: Retry::Never,
             reset_after,
             taken: None,
         }
     }
+}
 
-    /// The answer of a call for `quantity` that is not served.
-    fn refused(&self, used: i64, reset_after: Span, quantity: i64, wait: Span) -> Answer {
-        let retry_after = if quantity > self.most { Retry::Never } else { Retry::After(wait) };
-        Answer { limited: true, retry_after, ..self.admitted(used, reset_after) }
-    }
+/// The quotient of `2 * count * ahead + period` and `2 * period`, where the former takes 128 bits.
+#[cold]
+fn wide_weight(count: u64, ahead: u64, period: u64) -> Option<u64> {
+    // All three are below 2^63.
+    let product = u128::from(count).saturating_mul(ahead.into()).saturating_mul(2);
+    let sum = product.saturating_add(period.into());
+    sum.checked_div(u128::from(period).saturating_mul(2)).and_then(|weight| u64::try_from(weight).ok())
+}
+
+/// The quotient of `odd * period - 1` and `count`, where the former takes 128 bits; `None` above 64 bits.
+#[cold]
+fn wide_quotient(odd: u64, period: u64, count: u64) -> Option<u64> {
+    let product = u128::from(odd).saturating_mul(period.into()).saturating_sub(1);
+    product.checked_div(count.into()).and_then(|ahead| u64::try_from(ahead).ok())
 }
 
 /// The last whole millisecond, the last at which a key can expire.
-const LAST: Instant = Instant::from_nanos(9_223_372_036_854_000_000).unwrap();
+pub(crate) const LAST: Instant = Instant::from_nanos(9_223_372_036_854_000_000).unwrap();
 
-/// A fixed window: what it has admitted, and when it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counter {
-    /// Units admitted.
-    pub count: i64,
-    /// The first instant that is not in the window any more: a whole millisecond, when its key expires.
-    pub end: Instant,
+/// Checks that `periods` fit between `now` and [`LAST`].
+pub(crate) fn fits(period: NonZeroU64, unit: Unit, now: Instant, periods: u64) -> Result<(), Error> {
+    let left = LAST.since(now).as_nanos();
+    let longest = left.checked_div(periods).unwrap_or(left);
+    if period.get() <= longest {
+        return Ok(());
+    }
+    Err(PERIOD.up_to((longest / unit.nanos()).cast_signed()).error())
 }
 
-impl Counter {
-    /// What a key of this limiter holds, for the error of one that does not.
-    pub const EXPECTED: &str = "a count that expires with its window";
-
-    /// Reads the stored bytes of a key that expires at `expiry`.
-    ///
-    /// # Errors
-    /// [`Error::Foreign`] when they are no decimal integer from 0 to 2^63 - 1, when the key does not expire, or when
-    /// they are the state of GCRA.
-    pub fn decode(bytes: &[u8], now: Instant, expiry: Option<Instant>) -> Result<Self, Error> {
-        let is_tat = gcra::decode(bytes, now, || expiry).is_ok();
-        let count = parse_field(Some(bytes)).filter(|_| !is_tat);
-        count
-            .zip(expiry)
-            .map(|(count, end)| Self { count, end })
-            .ok_or(Error::Foreign { expected: Self::EXPECTED })
-    }
-}
-
-/// `CL.FIXED`: takes `quantity` units of a fixed window, all or none.
-///
-/// A quantity of 0 looks without taking and opens no window. One above the limit is refused for ever. Another limit
-/// applies at once, another period from the next window on.
-///
-/// Cost: O(1), no allocation.
-///
-/// # Errors
-/// [`Error::OutOfRange`] for a negative quantity, and for a period that reaches past the year 2262.
-///
-/// # Example
-/// ```
-/// # use redis_cell_core::{Instant, Unit, window};
-/// let limit = window::Limit::new(5, 60, Unit::Seconds)?;
-/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
-/// let first = window::fixed(None, &limit, now, 3)?;
-/// assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 5, 2, -1, 60]);
-/// # Ok::<(), redis_cell_core::Error>(())
-/// ```
-pub fn fixed(
-    state: Option<Counter>,
-    limit: &Limit,
-    now: Instant,
-    quantity: i64,
-) -> Result<Decision<Counter>, Error> {
-    if quantity < 0 {
-        return Err(crate::QUANTITY.error());
-    }
-    limit.fits(now, 1)?;
-    // A window in which nothing was admitted has not been opened.
-    let window = state.filter(|window| window.count > 0 && now < window.end);
-    let (used, left) = window.map_or((0, Span::ZERO), |window| (window.count, window.end.since(now)));
-    if quantity == 0 {
-        return Ok(Decision::keep(limit.admitted(used, left)));
-    }
-    let Some(count) = used.checked_add(quantity).filter(|&count| count <= limit.most) else {
-        return Ok(Decision::keep(limit.refused(used, left, quantity, left)));
-    };
-    let opened = || {
-        now.floor_to_millis()
-            .checked_add(limit.period())
-            .and_then(Instant::ceil_to_millis)
-            .ok_or(Error::BeyondTime)
-    };
-    let end = window.map_or_else(opened, |window| Ok(window.end))?;
-    Ok(Decision::store(limit.admitted(count, end.since(now)), Counter { count, end }))
-}
-
-/// A sliding window: what was admitted in the present window and in the one before.
+/// The state: the units admitted in the present window and in the window before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sliding {
-    /// When the present window began.
+    /// The instant at which the present window began.
     pub start: Instant,
     /// Units admitted since.
     pub current: i64,
@@ -207,13 +194,13 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// What a key of this limiter holds, for the error of one that does not.
+    /// What a key of this limiter holds, for the error of a key that does not.
     pub const EXPECTED: &str = "a hash with the fields window, current and previous";
 
-    /// Reads the fields of a hash; `None` stands for one that is missing.
+    /// Reads the fields of a hash; `None` stands for a missing field.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when a field is missing or no decimal integer from 0 to 2^63 - 1.
+    /// [`Error::Foreign`] when a field is missing or is not a decimal integer from 0 to 2^63 - 1.
     pub fn decode(
         window: Option<&[u8]>,
         current: Option<&[u8]>,
@@ -226,10 +213,15 @@ impl Sliding {
         read().ok_or(Error::Foreign { expected: Self::EXPECTED })
     }
 
-    /// When nothing of it counts any more; the last instant there is when that is later, which [`sliding`] does not let
-    /// happen.
+    /// The end of the last window in which any of it counts, an instant that stays the same until a window
+    /// opens; the last instant there is when that is later, which [`take`] does not let happen.
     pub fn gone_at(&self, limit: &Limit) -> Instant {
-        self.reset_at(limit, self.start).unwrap_or(Instant::MAX)
+        self.end(limit).and_then(|end| self.counts_until(limit, end)).unwrap_or(Instant::MAX)
+    }
+
+    /// The same, `end` being that of the present window.
+    fn counts_until(&self, limit: &Limit, end: Instant) -> Result<Instant, Error> {
+        if self.current > 0 { end.checked_add(limit.period()).ok_or(Error::BeyondTime) } else { Ok(end) }
     }
 
     /// What `stored` has become by `now`.
@@ -237,7 +229,7 @@ impl Sliding {
         let start = limit.window_of(now);
         let fresh = Self { start, current: 0, previous: 0 };
         match stored {
-            // Also one that lies ahead, after trouble with the clock: it is what was counted last.
+            // Also a window that lies ahead, after trouble with the clock: it was counted last.
             Some(window) if window.start >= start => window,
             Some(window) if start.since(window.start) <= limit.period() => {
                 Self { previous: window.current, ..fresh }
@@ -251,28 +243,17 @@ impl Sliding {
         limit.window_of(self.start).checked_add(limit.period()).ok_or(Error::BeyondTime)
     }
 
-    /// What counts at `now`.
+    /// The units that count at `now`.
     fn estimate(&self, limit: &Limit, now: Instant) -> i64 {
         let ahead = limit.period().saturating_sub(now.since(self.start));
         self.current.saturating_add(limit.weight(self.previous, ahead))
     }
 
-    /// When nothing counts any more.
-    fn reset_at(&self, limit: &Limit, now: Instant) -> Result<Instant, Error> {
-        match self {
-            Self { current: 1.., .. } => {
-                self.end(limit)?.checked_add(limit.period()).ok_or(Error::BeyondTime)
-            }
-            Self { previous: 1.., .. } => self.end(limit),
-            _ => Ok(now),
-        }
-    }
-
-    /// The first instant at which `quantity`, at most the limit, is admitted if nobody else is.
-    fn admits_at(&self, limit: &Limit, quantity: i64) -> Result<Instant, Error> {
+    /// The first instant at which `quantity`, at most the limit, is admitted if nothing else is, `end` being
+    /// that of the present window.
+    fn admits_at(&self, limit: &Limit, quantity: i64, end: Instant) -> Result<Instant, Error> {
         let room = limit.most.saturating_sub(quantity);
-        let end = self.end(limit)?;
-        // In this window, once what is previous weighs no more than the present count leaves it ...
+        // In this window, once the previous count weighs no more than the present count leaves it ...
         if let Some(left) = room.checked_sub(self.current).filter(|&left| left >= 0)
             && let Some(at) = self.start.checked_add(limit.faded(self.previous, left)).filter(|&at| at < end)
         {
@@ -281,37 +262,53 @@ impl Sliding {
         // ... or in the next, where the present count is the previous one.
         end.checked_add(limit.faded(self.current, room)).ok_or(Error::BeyondTime)
     }
-}
 
-impl Limit {
-    /// The start of the window that `instant` lies in.
-    fn window_of(&self, instant: Instant) -> Instant {
-        let into = Span::from_nanos(instant.as_nanos() % self.period).unwrap_or_default();
-        instant.saturating_sub(into)
+    /// The time until nothing counts any more, `used` being the units that count at `now`, and `end` the end
+    /// of the present window.
+    fn reset_after(&self, limit: &Limit, now: Instant, used: i64, end: Instant) -> Result<Span, Error> {
+        // The whole limit is admitted then; where nothing counts, it is admitted already.
+        if used == 0 { Ok(Span::ZERO) } else { Ok(self.admits_at(limit, limit.most, end)?.since(now)) }
     }
 
-    /// What `count` units weigh of whose window the part `ahead` is in the last period, rounded up.
-    fn weight(&self, count: i64, ahead: Span) -> i64 {
-        // Both factors are below 2^63, and a period is not zero. `ahead` is at most the period, so the quotient at most
-        // `count`.
-        let product = u128::from(count.unsigned_abs()).saturating_mul(ahead.as_nanos().into());
-        i64::try_from(product.div_ceil(self.period.get().into())).unwrap_or(count)
+    /// Takes `quantity` from this window, of which `used` units count at `now`.
+    #[inline]
+    fn take(self, limit: &Limit, now: Instant, used: i64, quantity: i64) -> Result<Decision<Self>, Error> {
+        let end = self.end(limit)?;
+        let Some(used_after) = used.checked_add(quantity).filter(|&used| used <= limit.most) else {
+            let reset_after = self.reset_after(limit, now, used, end)?;
+            let verdict = match quantity.cmp(&limit.most) {
+                Ordering::Greater => Verdict::Never,
+                Ordering::Equal => Verdict::Later(reset_after),
+                Ordering::Less => Verdict::Later(self.admits_at(limit, quantity, end)?.since(now)),
+            };
+            let answer = limit.admitted(used, reset_after);
+            return Ok(Decision::keep(Answer { verdict, ..answer }));
+        };
+        if quantity == 0 {
+            return Ok(Decision::keep(limit.admitted(used, self.reset_after(limit, now, used, end)?)));
+        }
+        let window = Self { current: self.current.saturating_add(quantity), ..self };
+        window.counts_until(limit, end)?;
+        let reset_after = window.reset_after(limit, now, used_after, end)?;
+        Ok(Decision::store(limit.admitted(used_after, reset_after), window))
     }
 
-    /// How long after the start of the present window `count` units of the previous one weigh no more than `left`.
-    fn faded(&self, count: i64, left: i64) -> Span {
-        // ceil(count * ahead / period) <= left, that is, ahead <= left * period / count.
-        let product = u128::from(left.unsigned_abs()).saturating_mul(self.period.get().into());
-        let ahead =
-            product.checked_div(count.unsigned_abs().into()).and_then(|ahead| u64::try_from(ahead).ok());
-        let ahead = ahead.and_then(Span::from_nanos).unwrap_or(self.period());
-        self.period().saturating_sub(ahead)
+    /// The answer that describes this window, of which `used` units count at `now`.
+    fn standing(&self, limit: &Limit, now: Instant, used: i64) -> Result<Answer, Error> {
+        let end = self.end(limit)?;
+        let answer = limit.admitted(used, self.reset_after(limit, now, used, end)?);
+        if used <= limit.most {
+            return Ok(answer);
+        }
+        let wait = self.admits_at(limit, 1, end)?.since(now);
+        Ok(Answer { verdict: Verdict::Later(wait), ..answer })
     }
 }
 
 /// `CL.WINDOW`: takes `quantity` units of a sliding window, all or none.
 ///
-/// A quantity of 0 looks without taking. One above the limit is refused for ever. Another limit applies at once;
+/// A quantity of 0 looks without taking; it is refused while the estimate is above the limit, as it may be
+/// after the limit was lowered. A quantity above the limit is never admitted. Another limit applies at once;
 /// another period too, with the counts as they stand.
 ///
 /// Cost: O(1), no allocation.
@@ -325,11 +322,14 @@ impl Limit {
 /// # use redis_cell_core::{Instant, Unit, window};
 /// let limit = window::Limit::new(5, 60, Unit::Seconds)?;
 /// let now = Instant::from_nanos(1_700_000_040_000_000_000).unwrap(); // a multiple of 60 s
-/// let first = window::sliding(None, &limit, now, 5)?;
-/// assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 5, 0, -1, 120]);
+/// let first = window::take(None, &limit, now, 5)?;
+/// // The last unit weighs less than half a unit once nine tenths of the next window have passed.
+/// assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 5, 0, -1, 115]);
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
-pub fn sliding(
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
+pub fn take(
     state: Option<Sliding>,
     limit: &Limit,
     now: Instant,
@@ -338,19 +338,99 @@ pub fn sliding(
     if quantity < 0 {
         return Err(crate::QUANTITY.error());
     }
-    limit.fits(now, 2)?;
+    fits(limit.period, limit.unit, now, 2)?;
     let window = Sliding::at(state, limit, now);
     let used = window.estimate(limit, now);
-    let reset_after = window.reset_at(limit, now)?.since(now);
-    if quantity == 0 {
-        return Ok(Decision::keep(limit.admitted(used, reset_after)));
+    window.take(limit, now, used, quantity)
+}
+
+/// `CL.WINDOW ... SATURATE`: takes as much of `quantity` as fits, however large it is.
+///
+/// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
+/// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// As [`take`].
+#[inline(never)]
+pub fn saturate(
+    state: Option<Sliding>,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+) -> Result<Decision<Sliding>, Error> {
+    if quantity < 0 {
+        return Err(crate::QUANTITY.error());
     }
-    let Some(used_after) = used.checked_add(quantity).filter(|&used| used <= limit.most) else {
-        let wait =
-            if quantity > limit.most { Span::ZERO } else { window.admits_at(limit, quantity)?.since(now) };
-        return Ok(Decision::keep(limit.refused(used, reset_after, quantity, wait)));
+    fits(limit.period, limit.unit, now, 2)?;
+    let window = Sliding::at(state, limit, now);
+    let used = window.estimate(limit, now);
+    let room = limit.most.saturating_sub(used).max(0);
+    // With no room at all a single unit is refused, and its wait is the one to report.
+    let mut decision = window.take(limit, now, used, quantity.min(room.max(1)))?;
+    let answer = &mut decision.answer;
+    if quantity == 0 {
+        answer.verdict = Verdict::Admitted;
+    }
+    answer.taken = Some(if answer.limited() { 0 } else { quantity.min(room) });
+    Ok(decision)
+}
+
+/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+///
+/// A positive difference is taken, above the limit if need be. A negative one is given back from the present
+/// window only, at most what it has admitted; 0 changes nothing. Where nothing counts after giving back,
+/// there is no state. The units given back were taken `age` ago, where the caller says so, and a window that
+/// has begun since gets nothing back. The answer describes the state after the call: limited while the
+/// estimate is above the limit, and then the wait is that of one unit.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and those of [`take`].
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Unit, window};
+/// let limit = window::Limit::new(5, 60, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_040_000_000_000).unwrap(); // a multiple of 60 s
+/// let settled = window::settle(None, &limit, now, 6, None)?;
+/// // In the next window, the six units weigh four when three quarters of it are left.
+/// assert_eq!(settled.answer.reply(Unit::Seconds).five, [1, 5, 0, 76, 116]);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn settle(
+    state: Option<Sliding>,
+    limit: &Limit,
+    now: Instant,
+    difference: i64,
+    age: Option<Span>,
+) -> Result<Decision<Sliding>, Error> {
+    if difference < DIFFERENCE.min {
+        return Err(DIFFERENCE.error());
+    }
+    fits(limit.period, limit.unit, now, 2)?;
+    let before = Sliding::at(state, limit, now);
+    // A window that began when the units were taken, or earlier, can have admitted them.
+    let holds = age.is_none_or(|age| before.start.checked_add(age).is_some_and(|then| then <= now));
+    let current = if difference > 0 {
+        let most = DIFFERENCE.up_to(i64::MAX.saturating_sub(before.current));
+        before.current.checked_add(difference).ok_or_else(|| most.error())?
+    } else if holds {
+        before.current.saturating_add(difference).max(0)
+    } else {
+        before.current
     };
-    let window = Sliding { current: window.current.saturating_add(quantity), ..window };
-    let reset_after = window.reset_at(limit, now)?.since(now);
-    Ok(Decision::store(limit.admitted(used_after, reset_after), window))
+    let after = Sliding { current, ..before };
+    let used = after.estimate(limit, now);
+    let answer = after.standing(limit, now, used)?;
+    if current == before.current {
+        return Ok(Decision::keep(answer));
+    }
+    if used == 0 {
+        return Ok(Decision::delete(answer));
+    }
+    after.counts_until(limit, after.end(limit)?)?;
+    Ok(Decision::store(answer, after))
 }

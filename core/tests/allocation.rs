@@ -14,9 +14,10 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 use common::{DAY, S, at};
+use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::gcra::{Booking, Limit, charge, decode, peek, refund, reserve, saturate, throttle};
 use redis_cell_core::top::Top;
-use redis_cell_core::{Keyword, Tail, Unit, bucket, parse_integer, window};
+use redis_cell_core::{Keyword, Tail, Unit, bucket, fixed, parse_integer, window};
 
 thread_local! {
     /// Allocations of this thread: the harness has threads of its own.
@@ -78,7 +79,7 @@ fn decisions() {
     let bookings = [None, Some(common::span(S))]
         .map(|max_wait| [false, true].map(|prepay| Booking { max_wait, prepay }))
         .concat();
-    // Fresh, drained, partly used, full, in debt; a look, admitted, refused, refused for ever, errors.
+    // Fresh, drained, partly used, full, in debt; a look, admitted, refused, never admitted, errors.
     for state in [None, Some(at(-1)), Some(at(10 * S)), Some(at(32 * S)), Some(at(40 * S))] {
         for quantity in [0, 1, 16, 17, 4_611_686_018, i64::MAX, -1] {
             let count = allocations(|| {
@@ -99,18 +100,27 @@ fn decisions() {
 #[test]
 fn decisions_of_buckets_and_windows() {
     let buckets = bucket::Limit::new(15, 30, 60, Unit::Seconds).unwrap();
+    let quota = fixed::Limit::new(15, 60, Unit::Seconds).unwrap();
+    let monthly = Calendar::new(Cycle::Month, 60, Some(31)).unwrap();
+    let monthly = fixed::Limit::by_calendar(15, monthly).unwrap();
     let windows = window::Limit::new(15, 60, Unit::Seconds).unwrap();
     for (units, instant) in [(0, at(-S)), (7, at(0)), (15, at(30 * S)), (i64::MAX, at(DAY))] {
         let level = bucket::Level { free: units, since: instant };
-        let counter = window::Counter { count: units, end: instant };
+        let counter = fixed::Counter { count: units, end: instant };
         let sliding = window::Sliding { start: instant, current: units, previous: 5 };
-        // A look, admitted, refused, refused for ever, an error; fresh and used.
+        // A look, admitted, refused, never admitted, an error; fresh and used.
         for quantity in [0, 1, 15, 16, -1] {
             let count = allocations(|| {
                 for used in [false, true] {
                     black_box(bucket::take(used.then_some(level), &buckets, at(0), quantity)).ok();
-                    black_box(window::fixed(used.then_some(counter), &windows, at(0), quantity)).ok();
-                    black_box(window::sliding(used.then_some(sliding), &windows, at(0), quantity)).ok();
+                    for quota in [quota, monthly] {
+                        black_box(fixed::take(used.then_some(counter), &quota, at(0), quantity)).ok();
+                        black_box(fixed::saturate(used.then_some(counter), &quota, at(0), quantity)).ok();
+                        black_box(fixed::settle(used.then_some(counter), &quota, at(0), quantity, None)).ok();
+                    }
+                    black_box(window::take(used.then_some(sliding), &windows, at(0), quantity)).ok();
+                    black_box(window::saturate(used.then_some(sliding), &windows, at(0), quantity)).ok();
+                    black_box(window::settle(used.then_some(sliding), &windows, at(0), quantity, None)).ok();
                 }
             });
             assert_eq!(count, 0, "{quantity} of {units}");

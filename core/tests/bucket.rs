@@ -10,11 +10,11 @@
 
 mod common;
 
-use common::{MS, NOW, S, US, at, instant, nanos, offset};
+use common::{Exact, MS, NOW, S, US, at, instant, nanos, offset};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::bucket::{Level, Limit, decode, take};
-use redis_cell_core::{Change, Decision, Error, Retry, Unit};
+use redis_cell_core::{Change, Decision, Error, Unit};
 
 fn level(free: i64, since: i64) -> Level {
     Level { free, since: at(since) }
@@ -62,7 +62,8 @@ fn the_leaky_bucket_as_a_meter() {
 
 #[test]
 fn state_and_answer_row_by_row() {
-    // What it shows; free and since before; capacity; now; quantity; the answer at one unit per second; what is stored.
+    // What it shows; free and since before; capacity; now; quantity; the answer at one unit per second; what
+    // is stored.
     type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
     let half = 500 * MS;
     let rows: [Row; 17] = [
@@ -148,7 +149,10 @@ fn what_is_stored_is_read_strictly() {
     let foreign = Err(Error::Foreign { expected: "what it holds" });
     assert_eq!(read(None, Some(&now)), foreign);
     assert_eq!(read(Some("7"), None), foreign);
-    for bad in ["", "-1", "+1", "1.5", "01", " 1", "x", "9223372036854775808"] {
+    // Fewer units than none are a debt. No instant is before the epoch.
+    assert_eq!(read(Some("-1"), Some(&now)), Ok(level(-1, 0)));
+    assert_eq!(read(Some("7"), Some("-1")), foreign);
+    for bad in ["", "-0", "+1", "1.5", "01", " 1", "x", "9223372036854775808"] {
         assert_eq!(read(Some(bad), Some(&now)), foreign, "{bad:?}");
         assert_eq!(read(Some("7"), Some(bad)), foreign, "{bad:?}");
     }
@@ -183,20 +187,22 @@ fn the_rate_as_a_person_reads_it() {
 #[derive(Clone, Debug)]
 struct Model {
     capacity: i64,
-    interval: i64,
+    rate: Exact,
     free: i64,
-    /// How much of the next leak has passed.
-    begun: i64,
+    /// The leaks that have ended since the instant that the state holds, and the nanoseconds that have
+    /// passed.
+    leaks: i128,
+    passed: i128,
 }
 
 impl Model {
     fn tick(&mut self) {
         if self.free < self.capacity {
-            self.begun += 1;
+            self.passed += 1;
         }
-        if self.begun == self.interval {
+        if self.free < self.capacity && self.passed == self.rate.cost(self.leaks + 1) {
             self.free += 1;
-            self.begun = 0;
+            self.leaks += 1;
         }
     }
 
@@ -214,8 +220,14 @@ impl Model {
     fn call(&mut self, quantity: i64) -> [i64; 5] {
         let limited = quantity > self.free;
         let retry = if limited && quantity <= self.capacity { self.ticks_until(quantity) } else { -1 };
-        if !limited {
+        if !limited && quantity > 0 {
+            // The begun leak goes on from the last whole one, and in a full bucket none has begun.
+            let begun = if self.free < self.capacity { self.passed - self.rate.cost(self.leaks) } else { 0 };
             self.free -= quantity;
+            (self.leaks, self.passed) = (0, begun);
+            if self.passed >= self.rate.cost(1) {
+                (self.free, self.leaks) = (self.free + 1, 1);
+            }
         }
         [limited.into(), self.capacity, self.free, retry, self.ticks_until(self.capacity)]
     }
@@ -223,22 +235,69 @@ impl Model {
 
 fn in_nanos(decision: &Decision<Level>) -> [i64; 5] {
     let answer = decision.answer;
-    let retry = match answer.retry_after {
-        Retry::Never => -1,
-        Retry::After(wait) => nanos(wait),
-    };
-    [answer.limited.into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
+    let retry = answer.verdict.wait().map_or(-1, nanos);
+    [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
 }
 
-/// A limit, and its emission interval.
+fn unit() -> impl Strategy<Value = Unit> {
+    prop_oneof![Just(Seconds), Just(Milliseconds), Just(Microseconds)]
+}
+
+/// A limit, and its emission interval, rounded down.
 fn any_limit() -> impl Strategy<Value = (i64, Limit, i64)> {
-    let unit = prop_oneof![Just((Seconds, S)), Just((Milliseconds, MS)), Just((Microseconds, US))];
-    (2..2_000_i64, 1..900_i64, 1..5_000_i64, unit).prop_map(|(capacity, count, period, (unit, length))| {
-        (capacity, Limit::new(capacity, count, period, unit).unwrap(), period * length / count)
+    (2..2_000_i64, 1..900_i64, 1..5_000_i64, unit()).prop_map(|(capacity, count, period, unit)| {
+        let interval = Exact::new(count, period, unit).cost(1);
+        (capacity, Limit::new(capacity, count, period, unit).unwrap(), i64::try_from(interval).unwrap())
     })
 }
 
+/// A limit of `count` per period that is `intervals` eighths of a unit of time long for each of them.
+fn any_whole_limit() -> impl Strategy<Value = (i64, Limit, i64)> {
+    (2..2_000_i64, 1..900_i64, 1..5_000_i64, unit()).prop_map(|(capacity, count, eighths, unit)| {
+        let interval = eighths * i64::try_from(unit.nanos().get()).unwrap() / 8;
+        (capacity, Limit::new(capacity, count * 8, count * eighths, unit).unwrap(), interval)
+    })
+}
+
+/// Rates whose emission interval is not a whole number of nanoseconds, and often hardly more than one.
+fn any_fractional_rate() -> impl Strategy<Value = (i64, i64, Unit)> {
+    prop_oneof![
+        (1..900_i64, 1..5_000_i64, unit()),
+        (2..=1_000_i64, Just(1_i64), Just(Microseconds)),
+        (2..=1_000_000_000_i64, Just(1_i64), Just(Seconds)),
+    ]
+    .prop_filter("a fraction", |&(count, period, unit)| !Exact::new(count, period, unit).is_whole())
+}
+
+/// A bucket that knows real numbers: its free room in `1 / period` of a unit, so that each nanosecond brings
+/// `count`.
+struct Rational {
+    rate: Exact,
+    capacity: i128,
+    room: i128,
+    seen: i64,
+}
+
+impl Rational {
+    fn pass_to(&mut self, now: i64) {
+        self.room += i128::from(now - self.seen) * self.rate.count;
+        self.room = self.room.min(self.capacity * self.rate.period);
+        self.seen = now;
+    }
+
+    /// The whole units that are free, with what `nanos` more would bring.
+    fn units_with(&self, nanos: i128) -> i128 {
+        (self.room + nanos * self.rate.count).div_euclid(self.rate.period).min(self.capacity)
+    }
+
+    fn take(&mut self, quantity: i64) {
+        self.room -= i128::from(quantity) * self.rate.period;
+    }
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn decides_as_one_that_lives_through_every_nanosecond(
         capacity in 1..8_i64,
@@ -246,7 +305,8 @@ proptest! {
         calls in prop::collection::vec((0..120_i64, 0..10_i64), 1..60),
     ) {
         let limit = Limit::new(capacity, count, 1, Microseconds).unwrap();
-        let mut model = Model { capacity, interval: 1_000 / count, free: capacity, begun: 0 };
+        let rate = Exact::new(count, 1, Microseconds);
+        let mut model = Model { capacity, rate, free: capacity, leaks: 0, passed: 0 };
         let (mut state, mut now) = (None, 0);
         for (wait, quantity) in calls {
             now += wait;
@@ -255,7 +315,7 @@ proptest! {
             }
             let decision = take(state, &limit, at(now), quantity).unwrap();
             prop_assert_eq!(in_nanos(&decision), model.call(quantity), "at {} from {:?}", now, state);
-            let takes = !decision.answer.limited && quantity > 0;
+            let takes = !decision.answer.limited() && quantity > 0;
             match decision.change {
                 Change::Keep => prop_assert!(!takes),
                 Change::Store(level) => {
@@ -267,9 +327,71 @@ proptest! {
         }
     }
 
+    /// Over a long run, nothing is ever lost of what the rate brings, and each call that takes gains less
+    /// than a nanosecond's worth.
+    #[test]
+    fn a_long_run_stays_within_a_nanosecond_per_call_of_real_numbers(
+        (count, period, unit) in any_fractional_rate(),
+        capacity in 1..200_i64,
+        calls in prop::collection::vec((0..4_000_i64, 0..1_500_i64), 1..400),
+    ) {
+        let rate = Exact::new(count, period, unit);
+        let limit = Limit::new(capacity, count, period, unit).unwrap();
+        let full = capacity.into();
+        let mut real = Rational { rate, capacity: full, room: full * rate.period, seen: 0 };
+        let (mut state, mut now, mut takes) = (None, 0, 0);
+        for (thousandths, share) in calls {
+            now += i64::try_from(rate.cost(thousandths.into()) / 1_000 + i128::from(thousandths % 3)).unwrap();
+            real.pass_to(now);
+            let free = take(state, &limit, at(now), 0).unwrap().answer.remaining;
+            prop_assert!(real.units_with(0) <= free.into(), "lost: {} of {:?}", free, real.room);
+            prop_assert!(i128::from(free) <= real.units_with(takes + 1), "{} after {} calls", free, takes);
+            let quantity = capacity * share / 1_000;
+            if let Change::Store(level) = take(state, &limit, at(now), quantity).unwrap().change {
+                state = Some(level);
+                real.take(quantity);
+                takes += 1;
+            }
+        }
+    }
+
+    /// Between any two admissions, both included, no more than the capacity and what the rate brings in that
+    /// time, plus a nanosecond's worth for each call.
+    #[test]
+    fn no_interval_admits_more_than_it_may(
+        (count, period, unit) in any_fractional_rate(),
+        capacity in 1..200_i64,
+        calls in prop::collection::vec((0..4_000_i64, 1..200_i64), 1..60),
+    ) {
+        let rate = Exact::new(count, period, unit);
+        let limit = Limit::new(capacity, count, period, unit).unwrap();
+        let (mut state, mut now) = (None, 0);
+        let mut admissions = Vec::new();
+        for (thousandths, quantity) in calls {
+            now += i64::try_from(rate.cost(thousandths.into()) / 1_000).unwrap();
+            // As much as fits.
+            let quantity = quantity.min(take(state, &limit, at(now), 0).unwrap().answer.remaining);
+            if let Change::Store(level) = take(state, &limit, at(now), quantity).unwrap().change {
+                state = Some(level);
+                admissions.push((now, quantity));
+            }
+        }
+        for (from, &(start, _)) in admissions.iter().enumerate() {
+            let mut admitted = 0;
+            for (calls, &(end, quantity)) in (1..).zip(&admissions[from..]) {
+                admitted += i128::from(quantity);
+                prop_assert!(
+                    (admitted - i128::from(capacity)) * rate.period
+                        <= (i128::from(end - start) + calls) * rate.count,
+                    "{} admitted by {} calls in {} ns", admitted, calls, end - start
+                );
+            }
+        }
+    }
+
     #[test]
     fn many_small_steps_equal_one_large_one(
-        (capacity, limit, interval) in any_limit(),
+        (capacity, limit, interval) in any_whole_limit(),
         steps in prop::collection::vec(1..3_000_i64, 1..300),
     ) {
         let mut state = None;
@@ -300,18 +422,18 @@ proptest! {
         let answer = take(state, &limit, at(0), quantity).unwrap().answer;
         let room = |now| take(state, &limit, at(now), 0).unwrap().answer.remaining;
         let reset = nanos(answer.reset_after);
-        if let Retry::After(wait) = answer.retry_after {
+        if let Some(wait) = answer.verdict.wait() {
             let wait = nanos(wait);
-            prop_assert!(answer.limited && wait > 0);
-            let limited = |now: i64| take(state, &limit, at(now), quantity).unwrap().answer.limited;
+            prop_assert!(answer.limited() && wait > 0);
+            let limited = |now: i64| take(state, &limit, at(now), quantity).unwrap().answer.limited();
             for now in [0, wait / 1_000 * part, wait - 1] {
                 prop_assert!(limited(now), "at {} of {}", now, wait);
             }
             prop_assert!(!limited(wait), "after {}", wait);
-            prop_assert_eq!(room(reset), capacity, "as good as new when it says");
+            prop_assert_eq!(room(reset), capacity, "fully replenished when it says");
             prop_assert!(reset == 0 || room(reset - 1) < capacity);
         } else {
-            prop_assert_eq!(answer.limited, quantity > capacity, "refused for ever");
+            prop_assert_eq!(answer.limited(), quantity > capacity, "never admitted");
         }
     }
 

@@ -1,9 +1,9 @@
 //! The commands on GCRA's string, row by row: what a call finds, what it answers, what it leaves behind.
 //!
-//! A row reads from left to right: what it shows; the TAT before the call in nanoseconds from now, or `None` for a key
-//! that does not exist; the limit; the unit of the call; the quantity; the integers answered (limited, limit,
-//! remaining, `retry_after`, `reset_after`, and the quantity taken for SATURATE); what becomes of the state, TATs again
-//! in nanoseconds from now.
+//! A row reads from left to right: what it shows; the TAT before the call in nanoseconds from now, or `None`
+//! for a key that does not exist; the limit; the unit of the call; the quantity; the integers answered
+//! (limited, limit, remaining, `retry_after`, `reset_after`, and the quantity taken for SATURATE); what
+//! becomes of the state, TATs again in nanoseconds from now.
 
 #![allow(
     clippy::unwrap_used,
@@ -48,6 +48,9 @@ fn check<const N: usize>(
 const L: [i64; 3] = [15, 30, 60];
 /// A billion a second, a second's worth at once: one per nanosecond.
 const FASTEST: [i64; 3] = [999_999_999, 1_000_000_000, 1];
+/// 600 MB a second, in bursts of 20 MB.
+const BYTES: [i64; 3] = [MB20 - 1, 600_000_000, 1];
+const MB20: i64 = 20_000_000;
 /// A hundred years in seconds.
 const CENTURY: i64 = 3_153_600_000;
 
@@ -148,13 +151,20 @@ fn waits_round_up_to_the_unit_and_a_nanosecond_counts() {
 
 #[test]
 #[rustfmt::skip]
-fn the_emission_interval_rounds_down() {
+fn a_cost_rounds_down_once_per_call() {
     check(throttle, &[
-        ("a third of a second",      None, [0, 3, 1],  Seconds,       1, [0,  1, 0, -1, 1], Store(333_333_333)),
-        ("three thirds are less",    None, [2, 3, 1],  Seconds,       3, [0,  3, 0, -1, 1], Store(999_999_999)),
-        ("a third of a millisecond", None, [2, 3, 1],  Milliseconds,  1, [0,  3, 2, -1, 1], Store(333_333)),
-        ("142 6/7 ns count as 142",  None, [9, 7, 1],  Microseconds,  1, [0, 10, 9, -1, 1], Store(142)),
-        ("ten of them",              None, [9, 7, 1],  Microseconds, 10, [0, 10, 0, -1, 2], Store(1_420)),
+        ("a third of a second",       None, [0, 3, 1],  Seconds,       1, [0,  1, 0, -1, 1], Store(333_333_333)),
+        ("two thirds",                None, [2, 3, 1],  Seconds,       2, [0,  3, 1, -1, 1], Store(666_666_666)),
+        ("three thirds are a second", None, [2, 3, 1],  Seconds,       3, [0,  3, 0, -1, 1], Store(S)),
+        ("a third of a millisecond",  None, [2, 3, 1],  Milliseconds,  1, [0,  3, 2, -1, 1], Store(333_333)),
+        ("142 6/7 ns count as 142",   None, [9, 7, 1],  Microseconds,  1, [0, 10, 9, -1, 1], Store(142)),
+        ("ten of them, as 1,428",     None, [9, 7, 1],  Microseconds, 10, [0, 10, 0, -1, 2], Store(1_428)),
+        ("room for one, of 143 ns",   Some(1_428 - 143), [9, 7, 1], Microseconds, 0, [0, 10, 1, -1, 2], Keep),
+        ("and of 142 ns",             Some(1_428 - 142), [9, 7, 1], Microseconds, 0, [0, 10, 1, -1, 2], Keep),
+        ("and of none in 141 ns",     Some(1_428 - 141), [9, 7, 1], Microseconds, 1, [1, 10, 0,  1, 2], Keep),
+        ("a byte of 600 MB a second", None, BYTES, Seconds,         1, [0, MB20, MB20 - 1, -1, 1], Store(1)),
+        ("three of them",             None, BYTES, Seconds,         3, [0, MB20, MB20 - 3, -1, 1], Store(5)),
+        ("a thirtieth of a second",   None, BYTES, Seconds,      MB20, [0, MB20, 0, -1, 1],  Store(33_333_333)),
     ]);
 }
 
@@ -269,7 +279,7 @@ fn reserve_books_a_slot_and_tells_the_wait() {
     check(book, &[
         ("fresh: act now",               None,           L, Seconds,  1, [0, 16, 15,  0,  2], Store(2 * S)),
         ("the whole limit: act now",     None,           L, Seconds, 16, [0, 16,  0,  0, 32], Store(32 * S)),
-        ("above the limit: for ever",    None,           L, Seconds, 17, [1, 16, 16, -1,  0], Keep),
+        ("above the limit: forever",    None,           L, Seconds, 17, [1, 16, 16, -1,  0], Keep),
         ("above the limit, queue",       Some(40 * S),   L, Seconds, 17, [1, 16,  0, -1, 40], Keep),
         ("the last unit: act now",       Some(30 * S),   L, Seconds,  1, [0, 16,  0,  0, 32], Store(32 * S)),
         ("1 ns too soon: wait for it",   Some(30*S + 1), L, Seconds,  1, [0, 16,  0,  1, 33], Store(32*S + 1)),
@@ -283,7 +293,7 @@ fn reserve_books_a_slot_and_tells_the_wait() {
     ]);
 }
 
-/// Reservations that accept a wait of `nanos` at the most.
+/// Reservations that accept a wait of at most `nanos`.
 fn patient(
     nanos: i64,
     prepay: bool,
@@ -453,9 +463,10 @@ fn a_state_past_the_year_2262_is_an_error() {
         let error = decide(None, &limit, one_nanosecond_less, 1).unwrap_err();
         assert_eq!((error, error.to_string().as_str()), (Error::BeyondTime, text), "{name}");
         let look = decide(None, &limit, instant(end), 0).unwrap();
-        assert_eq!((look.answer.limited, look.change), (false, Keep), "{name} of 0 at the last instant");
+        assert_eq!((look.answer.limited(), look.change), (false, Keep), "{name} of 0 at the last instant");
     }
-    // What would be owed leaves 63 bits. That is an error for those who would owe it, not for who is refused anyway.
+    // What would be owed leaves 63 bits. That is an error for calls that would owe it, not for calls that are
+    // refused anyway.
     for (name, decide) in DECISIONS {
         let outcome = decide(Some(at(10 * S)), &limit, at(0), 4_611_686_018);
         match name {
@@ -493,23 +504,25 @@ fn stored(offset: i64) -> Vec<u8> {
 fn decode_reads_a_tat_and_tells_what_is_none() {
     const SMALL: i64 = 42 - NOW;
     const LAST: i64 = i64::MAX - NOW;
+    const YEAR: i64 = 365 * DAY;
     // What it shows, the bytes, the key's expiry in nanoseconds from now, the TAT in nanoseconds from now.
     for (shows, bytes, expiry, expected) in [
         ("a TAT ahead",                          stored(10 * S),        None,              Some(10 * S)),
         ("a TAT that is now",                    stored(0),             None,              Some(0)),
         ("a TAT that has passed",                stored(-S),            None,              Some(-S)),
-        ("a day ahead",                          stored(DAY),           None,              Some(DAY)),
-        ("a day and 1 ns ahead, no expiry",      stored(DAY + 1),       None,              None),
-        ("a day and 1 ns ahead, expiry then",    stored(DAY + 1),       Some(DAY + MS),    Some(DAY + 1)),
-        ("a year ahead, expiry then",            stored(365 * DAY),     Some(365 * DAY),   Some(365 * DAY)),
-        ("expiry a day earlier",                 stored(365 * DAY),     Some(364 * DAY),   Some(365 * DAY)),
-        ("expiry a day and 1 ns earlier",        stored(365 * DAY),     Some(364 * DAY - 1), None),
-        ("expiry a day later",                   stored(365 * DAY),     Some(366 * DAY),   Some(365 * DAY)),
-        ("expiry a day and 1 ns later",          stored(365 * DAY),     Some(366 * DAY + 1), None),
-        ("a day behind",                         stored(-DAY),          None,              Some(-DAY)),
-        ("a day and 1 ns behind",                stored(-DAY - 1),      None,              None),
-        ("a day and 1 ns behind, expiry soon",   stored(-DAY - 1),      Some(S),           None),
-        ("a day and 1 ns behind, expiry then",   stored(-DAY - 1),      Some(-DAY),        Some(-DAY - 1)),
+        ("a year ahead",                         stored(YEAR),          None,              Some(YEAR)),
+        ("a year ahead, expiry soon",            stored(YEAR),          Some(S),           Some(YEAR)),
+        ("a year and 1 ns ahead, no expiry",     stored(YEAR + 1),      None,              None),
+        ("a year and 1 ns ahead, expiry then",   stored(YEAR + 1),      Some(YEAR + MS),   Some(YEAR + 1)),
+        ("two years ahead, expiry then",         stored(2 * YEAR),      Some(2 * YEAR),    Some(2 * YEAR)),
+        ("expiry a day earlier",                 stored(2 * YEAR),      Some(2 * YEAR - DAY), Some(2 * YEAR)),
+        ("expiry a day and 1 ns earlier",        stored(2 * YEAR),      Some(2 * YEAR - DAY - 1), None),
+        ("expiry a day later",                   stored(2 * YEAR),      Some(2 * YEAR + DAY), Some(2 * YEAR)),
+        ("expiry a day and 1 ns later",          stored(2 * YEAR),      Some(2 * YEAR + DAY + 1), None),
+        ("a year behind",                        stored(-YEAR),         None,              Some(-YEAR)),
+        ("a year and 1 ns behind",               stored(-YEAR - 1),     None,              None),
+        ("a year and 1 ns behind, expiry soon",  stored(-YEAR - 1),     Some(S),           None),
+        ("a year and 1 ns behind, expiry then",  stored(-YEAR - 1),     Some(-YEAR),       Some(-YEAR - 1)),
         ("a counter without expiry",             b"42".to_vec(),        None,              None),
         ("a counter that expires",               b"42".to_vec(),        Some(60 * S),      None),
         ("42, if the key expired in 1970",       b"42".to_vec(),        Some(SMALL),       Some(SMALL)),
@@ -546,7 +559,7 @@ fn decode_reads_a_tat_and_tells_what_is_none() {
 
 #[test]
 fn decode_asks_for_the_expiry_only_when_the_number_cannot_tell() {
-    for tat in [-DAY, 0, DAY] {
+    for tat in [-365 * DAY, 0, 365 * DAY] {
         assert!(decode(&stored(tat), at(0), || panic!("asked for the expiry")).is_ok());
     }
     assert!(decode(b"foo", at(0), || panic!("asked for the expiry")).is_err());

@@ -41,6 +41,6 @@ fn decisions() {
 }
 
 #[test]
-fn lines() {
-    try_many(targets::lines);
+fn queues() {
+    try_many(targets::queues);
 }

@@ -10,12 +10,12 @@
 
 mod common;
 
-use common::{NOW, at, instant, nanos, offset, span};
+use common::{Exact, NOW, at, instant, nanos, offset, span};
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis_cell_core::Change::{Delete, Keep, Store};
 use redis_cell_core::gcra::{Booking, Limit, Tat, charge, decode, peek, refund, reserve, saturate, throttle};
-use redis_cell_core::{Answer, Decision, Error, Retry, Unit};
+use redis_cell_core::{Answer, Decision, Error, Unit, Verdict};
 
 /// The four numbers that make a limit, and what the contract derives from them.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +31,18 @@ impl Numbers {
         Limit::new(self.max_burst, self.count, self.period, self.unit).unwrap()
     }
 
-    /// `T`, nanoseconds per unit.
+    fn rate(self) -> Exact {
+        Exact::new(self.count, self.period, self.unit)
+    }
+
+    /// The nanoseconds that serving `quantity` units takes.
+    fn cost(self, quantity: i64) -> i64 {
+        i64::try_from(self.rate().cost(quantity.into())).unwrap()
+    }
+
+    /// `T`, nanoseconds per unit, rounded down.
     fn interval(self) -> i64 {
-        self.period * self.unit_nanos() / self.count
+        self.cost(1)
     }
 
     fn capacity(self) -> i64 {
@@ -42,15 +51,7 @@ impl Numbers {
 
     /// `D`, what a full limiter owes.
     fn tolerance(self) -> i64 {
-        self.interval() * self.capacity()
-    }
-
-    fn unit_nanos(self) -> i64 {
-        match self.unit {
-            Unit::Seconds => 1_000_000_000,
-            Unit::Milliseconds => 1_000_000,
-            Unit::Microseconds => 1_000,
-        }
+        self.cost(self.capacity())
     }
 }
 
@@ -58,9 +59,15 @@ fn unit() -> impl Strategy<Value = Unit> {
     select(vec![Unit::Seconds, Unit::Milliseconds, Unit::Microseconds])
 }
 
-/// Limits small enough to be counted out by hand, most of them with an interval that does not come out even.
+/// Limits small enough to be counted out by hand, most of them with an interval that does not come out even,
+/// and some of them so fast that the fraction is a good part of it.
 fn numbers() -> impl Strategy<Value = Numbers> {
-    (0..12_i64, 1..40_i64, 1..100_i64, unit()).prop_map(|(max_burst, count, period, unit)| Numbers {
+    let rate = prop_oneof![
+        4 => (1..40_i64, 1..100_i64, unit()),
+        1 => (1..=1000_i64, Just(1_i64), Just(Unit::Microseconds)),
+        1 => (300_000_000..=1_000_000_000_i64, Just(1_i64), Just(Unit::Seconds)),
+    ];
+    (0..12_i64, rate).prop_map(|(max_burst, (count, period, unit))| Numbers {
         max_burst,
         count,
         period,
@@ -68,7 +75,8 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     })
 }
 
-/// A length of time that has to do with a limit: some of its intervals, give or take a nanosecond, or any other.
+/// A length of time that has to do with a limit: some of its intervals, give or take a nanosecond, or any
+/// other.
 #[derive(Clone, Copy, Debug)]
 enum Length {
     Intervals(i64, i64),
@@ -91,7 +99,8 @@ fn length() -> impl Strategy<Value = Length> {
     ]
 }
 
-/// A limit, and a TAT in nanoseconds from now: none, passed, ahead, or so far ahead that the limiter is in debt.
+/// A limit, and a TAT in nanoseconds from now: none, passed, ahead, or so far ahead that the limiter is in
+/// debt.
 fn situation() -> impl Strategy<Value = (Numbers, Option<i64>)> {
     (numbers(), prop::option::weighted(0.9, (length(), prop::bool::weighted(0.1)))).prop_map(
         |(numbers, tat)| {
@@ -107,8 +116,9 @@ fn quantity() -> impl Strategy<Value = i64> {
 
 /// The naive model: a bucket that forgets nothing.
 ///
-/// It keeps every rise and fall that there has been, in nanoseconds of serving, leaks included. Since the bucket cannot
-/// be emptier than empty, it holds the most that any stretch of its history up to now adds up to.
+/// It keeps every rise and fall that there has been, in nanoseconds of serving, leaks included. Since the
+/// bucket cannot be emptier than empty, it holds the most that any stretch of its history up to now adds up
+/// to.
 #[derive(Clone, Debug, Default)]
 struct Model {
     history: Vec<i64>,
@@ -135,7 +145,7 @@ impl Model {
 
     /// Whether `quantity` fits into the bucket once `wait` has passed.
     fn admits_after(&self, wait: i64, quantity: i64, numbers: Numbers) -> bool {
-        self.level_after(wait) + quantity * numbers.interval() <= numbers.tolerance()
+        self.level_after(wait) + numbers.cost(quantity) <= numbers.tolerance()
     }
 
     fn admits(&self, quantity: i64, numbers: Numbers) -> bool {
@@ -158,16 +168,13 @@ impl Model {
         assert_eq!(answer.limit, numbers.capacity(), "limit");
         assert_eq!(answer.remaining, self.room(numbers), "remaining");
         let reset = nanos(answer.reset_after);
-        assert_eq!(self.level_after(reset), 0, "as good as new after reset_after");
-        assert!(reset == 0 || self.level_after(reset - 1) > 0, "not as good as new before reset_after");
+        assert_eq!(self.level_after(reset), 0, "fully replenished after reset_after");
+        assert!(reset == 0 || self.level_after(reset - 1) > 0, "not fully replenished before reset_after");
     }
 }
 
 fn wait(answer: &Answer) -> Option<i64> {
-    match answer.retry_after {
-        Retry::Never => None,
-        Retry::After(wait) => Some(nanos(wait)),
-    }
+    answer.verdict.wait().map(nanos)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +219,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Decides one call and holds every word of the decision against the model. Returns the answer and the state after.
+/// Decides one call and holds every word of the decision against the model. Returns the answer and the state
+/// after.
 fn agree(
     model: &mut Model,
     state: Option<Tat>,
@@ -221,7 +229,7 @@ fn agree(
     call: Call,
 ) -> (Answer, Option<Tat>) {
     let (limit, instant) = (numbers.limit(), at(now));
-    let cost = |quantity: i64| quantity * numbers.interval();
+    let cost = |quantity| numbers.cost(quantity);
     // What the model takes (or is given back), whether that is refused, for which quantity a wait is told.
     let (decision, taken, refused, waits_for) = match call {
         Call::Throttle(quantity) => {
@@ -265,7 +273,7 @@ fn agree(
             let waits_for = if prepay { quantity.min(1) } else { quantity };
             let never = waits_for > numbers.capacity();
             let told = wait(&decision.answer);
-            assert_eq!(told.is_none(), never, "for ever");
+            assert_eq!(told.is_none(), never, "forever");
             let too_long = told.is_some_and(|wait| max_wait.is_some_and(|max_wait| wait > max_wait));
             if let Some(told) = told {
                 assert!(model.is_the_wait(told, waits_for, numbers), "the wait for a slot: {told}");
@@ -282,12 +290,12 @@ fn agree(
     } else if !matches!(call, Call::Refund(_)) {
         assert_eq!(decision.change, Keep, "nothing was taken");
     }
-    assert_eq!(decision.answer.limited, refused, "limited");
+    assert_eq!(decision.answer.limited(), refused, "limited");
     model.describes(&decision.answer, numbers);
     let waited_in = if matches!(call, Call::Charge(_)) { &*model } else { &before };
     match wait(&decision.answer) {
         Some(told) => assert!(waited_in.is_the_wait(told, waits_for, numbers), "retry_after {told}"),
-        None => assert!(!refused || waits_for > numbers.capacity(), "refused for ever without a reason"),
+        None => assert!(!refused || waits_for > numbers.capacity(), "never admitted without a reason"),
     }
     let state = match decision.change {
         Keep => state,
@@ -328,7 +336,8 @@ proptest! {
         }
     }
 
-    /// Of the exact wait it holds that the same call is refused at every instant before its end, and admitted at it.
+    /// Of the exact wait it holds that the same call is refused at every instant before its end, and admitted
+    /// at it.
     #[test]
     fn refused_before_the_wait_is_over_and_admitted_when_it_is(
         (numbers, tat) in situation(),
@@ -340,29 +349,30 @@ proptest! {
         let answer = throttle(tat, &limit, at(0), quantity).unwrap().answer;
         let earliest = match wait(&answer) {
             Some(wait) => {
-                prop_assert!(answer.limited && wait > 0);
+                prop_assert!(answer.limited() && wait > 0);
                 let some = i64::try_from(earlier.index(usize::try_from(wait).unwrap())).unwrap();
                 for instant in [0, some, wait - 1] {
                     let again = throttle(tat, &limit, at(instant), quantity).unwrap();
-                    prop_assert!(again.answer.limited, "admitted {} ns too soon", wait - instant);
-                    prop_assert_eq!(again.answer.retry_after, Retry::After(span(wait - instant)));
+                    prop_assert!(again.answer.limited(), "admitted {} ns too soon", wait - instant);
+                    prop_assert_eq!(again.answer.verdict, Verdict::Later(span(wait - instant)));
                 }
                 wait
             }
-            None if answer.limited => {
+            None if answer.limited() => {
                 prop_assert!(quantity > numbers.capacity());
                 let later = throttle(tat, &limit, at(100 * numbers.tolerance()), quantity).unwrap();
-                prop_assert!(later.answer.limited && later.answer.retry_after == Retry::Never);
+                prop_assert!(later.answer.verdict == Verdict::Never);
                 return Ok(());
             }
             None => 0,
         };
         for instant in [earliest, earliest + later.of(numbers).max(0)] {
-            prop_assert!(!throttle(tat, &limit, at(instant), quantity).unwrap().answer.limited);
+            prop_assert!(!throttle(tat, &limit, at(instant), quantity).unwrap().answer.limited());
         }
     }
 
-    /// Rounding refuses nobody who waits as long as the reply said, and makes nobody wait a whole unit for nothing.
+    /// Rounding refuses nobody who waits as long as the reply said, and makes nobody wait a whole unit for
+    /// nothing.
     #[test]
     fn a_caller_who_waits_as_told_is_admitted(
         (numbers, tat) in situation(),
@@ -374,14 +384,15 @@ proptest! {
         let answer = throttle(tat, &limit, at(0), quantity).unwrap().answer;
         let [_, _, _, retry, reset] = answer.reply(told_in).five;
         if retry >= 0 {
-            prop_assert!(!throttle(tat, &limit, at(retry * told_unit), quantity).unwrap().answer.limited);
-            prop_assert!(throttle(tat, &limit, at((retry - 1) * told_unit), quantity).unwrap().answer.limited);
+            prop_assert!(!throttle(tat, &limit, at(retry * told_unit), quantity).unwrap().answer.limited());
+            prop_assert!(throttle(tat, &limit, at((retry - 1) * told_unit), quantity).unwrap().answer.limited());
         }
         let exact = nanos(answer.reset_after);
         prop_assert!((reset - 1) * told_unit < exact && exact <= reset * told_unit);
     }
 
-    /// Between any two admissions, both included, no more than the burst, one, and what has leaked since.
+    /// Between any two admissions, both included, no more than the burst, one, and what the rate brings in
+    /// that time; where a unit takes no whole number of nanoseconds, plus a nanosecond's worth for each call.
     #[test]
     fn no_interval_admits_more_than_it_may(
         numbers in numbers(),
@@ -405,12 +416,17 @@ proptest! {
                 admissions.push((now, decision.answer.taken.unwrap_or(quantity)));
             }
         }
+        let (rate, capacity) = (numbers.rate(), i128::from(numbers.capacity()));
         for (from, &(start, _)) in admissions.iter().enumerate() {
             let mut admitted = 0;
-            for &(end, quantity) in &admissions[from..] {
-                admitted += quantity;
-                let leaked = (end - start) / numbers.interval();
-                prop_assert!(admitted <= numbers.max_burst + 1 + leaked, "{} in {} ns", admitted, end - start);
+            for (calls, &(end, quantity)) in (1..).zip(&admissions[from..]) {
+                admitted += i128::from(quantity);
+                let forgiven = if rate.is_whole() { 0 } else { calls };
+                // admitted <= max_burst + 1 + (W + calls) * count / period
+                prop_assert!(
+                    (admitted - capacity) * rate.period <= (i128::from(end - start) + forgiven) * rate.count,
+                    "{} admitted by {} calls in {} ns", admitted, calls, end - start
+                );
             }
         }
     }
@@ -430,7 +446,7 @@ proptest! {
             saturate(tat, &limit, at(0), quantity).unwrap(),
             reserve(tat, &limit, at(0), quantity, booking).unwrap(),
         ] {
-            prop_assert_eq!(decision.change == Keep, decision.answer.limited || quantity == 0);
+            prop_assert_eq!(decision.change == Keep, decision.answer.limited() || quantity == 0);
         }
         for decision in [
             throttle(tat, &limit, at(0), 0).unwrap(),
@@ -453,7 +469,7 @@ proptest! {
         let decision = saturate(tat, &limit, at(0), quantity).unwrap();
         let largest = (1..=quantity.min(numbers.capacity())).rev()
             .map(|quantity| (quantity, throttle(tat, &limit, at(0), quantity).unwrap()))
-            .find(|(_, decision)| !decision.answer.limited);
+            .find(|(_, decision)| !decision.answer.limited());
         let (taken, expected) =
             largest.unwrap_or_else(|| (0, throttle(tat, &limit, at(0), 1).unwrap()));
         prop_assert_eq!(decision.answer, Answer { taken: Some(taken), ..expected.answer });
@@ -467,7 +483,7 @@ proptest! {
         let seen = peek(tat, &limit, at(0), quantity).unwrap();
         let done = throttle(tat, &limit, at(0), quantity).unwrap().answer;
         let look = throttle(tat, &limit, at(0), 0).unwrap().answer;
-        prop_assert_eq!((seen.limited, seen.retry_after), (done.limited, done.retry_after));
+        prop_assert_eq!(seen.verdict, done.verdict);
         prop_assert_eq!((seen.limit, seen.remaining, seen.reset_after), (look.limit, look.remaining, look.reset_after));
         prop_assert_eq!(seen.taken, None);
     }
@@ -487,7 +503,8 @@ proptest! {
         }
     }
 
-    /// A refund never creates a key, never leaves one that is as good as new, never makes the limiter more than full.
+    /// A refund never creates a key, never leaves one that is fully replenished, never makes the limiter more
+    /// than full.
     #[test]
     fn refund_stops_at_full((numbers, tat) in situation(), quantity in quantity()) {
         let (limit, tat) = (numbers.limit(), tat.map(at));
@@ -496,7 +513,7 @@ proptest! {
         prop_assert!(tat.is_some() || given.change == Keep);
         match given.change {
             Store(after) => prop_assert!(at(0) < after && after < tat.unwrap()),
-            Delete => prop_assert_eq!((given.answer.remaining, given.answer.limited), (numbers.capacity(), false)),
+            Delete => prop_assert_eq!((given.answer.remaining, given.answer.limited()), (numbers.capacity(), false)),
             Keep => {}
         }
     }
@@ -507,19 +524,20 @@ proptest! {
         let (limit, before) = (numbers.limit(), tat.map_or(0, |tat| tat.max(0)));
         let charged = charge(tat.map(at), &limit, at(0), quantity).unwrap();
         let Store(after) = charged.change else { panic!("not charged: {charged:?}") };
-        prop_assert_eq!(offset(after), before + quantity * numbers.interval());
-        prop_assert_eq!(charged.answer.limited, offset(after) > numbers.tolerance());
+        prop_assert_eq!(offset(after), before + numbers.cost(quantity));
+        prop_assert_eq!(charged.answer.limited(), offset(after) > numbers.tolerance());
         match wait(&charged.answer) {
             Some(wait) => {
-                prop_assert!(charged.answer.limited && charged.answer.remaining == 0);
-                prop_assert!(throttle(Some(after), &limit, at(wait - 1), 1).unwrap().answer.limited);
-                prop_assert!(!throttle(Some(after), &limit, at(wait), 1).unwrap().answer.limited);
+                prop_assert!(charged.answer.limited() && charged.answer.remaining == 0);
+                prop_assert!(throttle(Some(after), &limit, at(wait - 1), 1).unwrap().answer.limited());
+                prop_assert!(!throttle(Some(after), &limit, at(wait), 1).unwrap().answer.limited());
             }
-            None => prop_assert!(!charged.answer.limited),
+            None => prop_assert!(!charged.answer.limited()),
         }
     }
 
-    /// Callers who act when they were told to come in the order of their calls, and never more than the limit admits.
+    /// Callers who act when they were told to come in the order of their calls, and never more than the limit
+    /// admits.
     #[test]
     fn reservations_space_the_callers(
         numbers in numbers(),
@@ -527,6 +545,8 @@ proptest! {
         rush: bool,
     ) {
         let (limit, mut state, mut now) = (numbers.limit(), None, 0);
+        let most_stored = numbers.tolerance() - numbers.interval();
+        let behind = |callers: i64| (callers * numbers.interval() - most_stored).max(0);
         let mut acts = Vec::new();
         for pause in pauses {
             now += if rush { 0 } else { pause.of(numbers).max(0) / 16 };
@@ -539,27 +559,26 @@ proptest! {
             for (to, &end) in acts.iter().enumerate().skip(from + 1) {
                 let between = i64::try_from(to - from).unwrap();
                 // `capacity` may act together; each further caller is one interval later.
-                let spaced = (between - numbers.max_burst).max(0) * numbers.interval();
+                let spaced = behind(between);
                 prop_assert!(end >= start && end - start >= spaced, "{} of them in {} ns", between + 1, end - start);
             }
         }
         if rush {
             let places = 0..i64::try_from(acts.len()).unwrap();
-            let queue: Vec<i64> =
-                places.map(|place| (place - numbers.max_burst).max(0) * numbers.interval()).collect();
+            let queue: Vec<i64> = places.map(behind).collect();
             prop_assert_eq!(acts, queue, "a queue moves up one every interval");
         }
     }
 
-    /// PREPAY is Guava's RateLimiter: permits are stored while it idles, and what a call takes beyond them is paid by
-    /// whoever comes next.
+    /// PREPAY is Guava's RateLimiter: permits are stored while it idles, and what a call takes beyond them is
+    /// paid by whoever comes next.
     #[test]
     fn prepay_is_guavas_rule(
         numbers in numbers(),
         calls in prop::collection::vec((length(), 1..40_i64), 1..40),
     ) {
         // In nanoseconds of serving: a permit is an interval.
-        let most_stored = numbers.max_burst * numbers.interval();
+        let most_stored = numbers.tolerance() - numbers.interval();
         let (mut stored, mut next_free) = (most_stored, 0);
         let (limit, mut state, mut now) = (numbers.limit(), None, 0);
         for (pause, permits) in calls {
@@ -569,15 +588,15 @@ proptest! {
                 next_free = now;
             }
             let expected = next_free - now;
-            let spent = stored.min(permits * numbers.interval());
+            let spent = stored.min(numbers.cost(permits));
             stored -= spent;
-            next_free += permits * numbers.interval() - spent;
+            next_free += numbers.cost(permits) - spent;
 
             let prepay = Booking { max_wait: None, prepay: true };
             let booked = reserve(state, &limit, at(now), permits, prepay).unwrap();
             let Store(tat) = booked.change else { panic!("not booked: {booked:?}") };
             state = Some(tat);
-            prop_assert_eq!((booked.answer.limited, wait(&booked.answer)), (false, Some(expected)));
+            prop_assert_eq!((booked.answer.limited(), wait(&booked.answer)), (false, Some(expected)));
         }
     }
 
@@ -589,11 +608,11 @@ proptest! {
         let now = peek(tat, &limit, at(0), quantity).unwrap();
         let then = peek(tat, &limit, at(elapsed), quantity).unwrap();
         prop_assert!(then.remaining >= now.remaining);
-        prop_assert!(now.limited || !then.limited);
+        prop_assert!(now.limited() || !then.limited());
         prop_assert_eq!(nanos(then.reset_after), (nanos(now.reset_after) - elapsed).max(0));
     }
 
-    /// Where the key of an idle limiter has expired, nothing is lost: a TAT that has passed is no TAT.
+    /// Where the key of an idle limiter has expired, nothing is lost: a TAT that has passed is like none.
     #[test]
     fn a_passed_tat_is_no_tat(numbers in numbers(), ago in length(), quantity in quantity()) {
         let (limit, passed) = (numbers.limit(), Some(at(-ago.of(numbers).max(0))));
@@ -616,16 +635,16 @@ fn any_instant() -> impl Strategy<Value = i64> {
     prop_oneof![extreme().prop_map(|nanos| nanos & i64::MAX), Just(NOW), Just(i64::MAX - 1), Just(0)]
 }
 
-/// A limit's `T` and `D` by the contract, in integers that cannot overflow; `None` when 63 bits do not hold them.
-fn by_the_contract(max_burst: i64, count: i64, period: i64, unit: Unit) -> Option<(i128, i128)> {
-    let period = i128::from(period) * i128::from(unit.nanos().get());
-    let most = i128::from(i64::MAX);
-    if max_burst < 0 || count < 1 || period < 1 || period > most {
+/// A limit's rate and `D` by the contract, in integers that cannot overflow; `None` when 63 bits do not hold
+/// them.
+fn by_the_contract(max_burst: i64, count: i64, period: i64, unit: Unit) -> Option<(Exact, i128)> {
+    let (rate, most) = (Exact::new(count, period, unit), i128::from(i64::MAX));
+    let numbers_fit = max_burst >= 0 && count >= 1 && period >= 1 && rate.period <= most;
+    if !numbers_fit || rate.count > rate.period {
         return None;
     }
-    let interval = period / i128::from(count);
-    let tolerance = interval * (i128::from(max_burst) + 1);
-    (interval >= 1 && tolerance <= most).then_some((interval, tolerance))
+    let tolerance = rate.cost(i128::from(max_burst) + 1);
+    (tolerance <= most).then_some((rate, tolerance))
 }
 
 proptest! {
@@ -635,7 +654,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The contract's formula, with nothing to overflow, decides the same; where it leaves 63 bits there is an error.
+    /// The contract's formula, with nothing to overflow, decides the same; where it leaves 63 bits there is
+    /// an error.
     #[test]
     fn extremes_are_decided_by_the_contract_or_are_errors(
         (max_burst, count, period) in prop_oneof![
@@ -651,28 +671,28 @@ proptest! {
         let limit = Limit::new(max_burst, count, period, unit);
         let derived = by_the_contract(max_burst, count, period, unit);
         prop_assert_eq!(limit.is_ok(), derived.is_some(), "{:?}", limit);
-        let (Ok(limit), Some((interval, tolerance))) = (limit, derived) else { return Ok(()) };
+        let (Ok(limit), Some((rate, tolerance))) = (limit, derived) else { return Ok(()) };
 
         let most = i128::from(i64::MAX);
         let (instant_now, state) = (instant(now.into()), tat.map(|tat| instant(tat.into())));
         let decided = throttle(state, &limit, instant_now, quantity);
 
-        let (wide_now, cost) = (i128::from(now), interval * i128::from(quantity));
+        let (wide_now, cost) = (i128::from(now), rate.cost(quantity.into()));
         let virtual_tat = tat.map_or(wide_now, |tat| i128::from(tat).max(wide_now));
         let new = virtual_tat + cost;
         let admitted = new - tolerance <= wide_now;
         if quantity < 0 || cost > most {
-            let last = i64::try_from(most / interval).unwrap();
+            let last = i64::try_from(rate.units(most)).unwrap();
             prop_assert_eq!(decided, Err(Error::OutOfRange { name: "quantity", min: 0, max: last }));
         } else if admitted && quantity > 0 && new > most {
             prop_assert_eq!(decided, Err(Error::BeyondTime));
         } else {
             let decision = decided.unwrap();
             let ttl = if admitted { new - wide_now } else { virtual_tat - wide_now };
-            let remaining = ((tolerance - ttl) / interval).max(0);
+            let remaining = if ttl > tolerance { 0 } else { rate.units(tolerance - ttl) };
             let retry = (new - tolerance - wide_now) * i128::from(!admitted);
             let answer = decision.answer;
-            prop_assert_eq!(answer.limited, !admitted);
+            prop_assert_eq!(answer.limited(), !admitted);
             prop_assert_eq!(i128::from(answer.limit), i128::from(max_burst) + 1);
             prop_assert_eq!(i128::from(answer.remaining), remaining);
             prop_assert_eq!(i128::from(nanos(answer.reset_after)), ttl);
@@ -704,6 +724,9 @@ proptest! {
         let Ok(limit) = Limit::new(max_burst, count, period, unit) else { return Ok(()) };
         let (now, tat) = (instant(now.into()), tat.map(|tat| instant(tat.into())));
         let booking = Booking { max_wait: max_wait.map(span), prepay };
+        let taken = throttle(tat, &limit, now, quantity).map(|decision| decision.answer.verdict);
+        let seen = peek(tat, &limit, now, quantity).map(|answer| answer.verdict);
+        prop_assert_eq!(seen, taken, "a look and a call do not agree");
         for decision in [
             throttle(tat, &limit, now, quantity),
             saturate(tat, &limit, now, quantity),
@@ -718,7 +741,7 @@ proptest! {
             prop_assert!((0..=most).contains(&remaining) && retry >= -1 && reset >= 0);
             prop_assert!(quantity >= 0, "a negative quantity was decided");
             if let Store(tat) = decision.change {
-                prop_assert!(tat > now, "a state that is as good as new was stored");
+                prop_assert!(tat > now, "a state that is fully replenished was stored");
             }
         }
     }

@@ -15,8 +15,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use redis_cell_core::lease::{Freed, Held, Lease, Limit, Places, acquire, release, renew};
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, Retry, Span, Unit};
+use redis_cell_core::lease::{
+    Edit, Freed, Held, Lease, Limit, Places, acquire, may_be, peek, release, renew, score_of, settle,
+};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
@@ -76,6 +78,22 @@ impl Set {
             }
         }
         !change.is_keep()
+    }
+
+    fn settle(&mut self, limit: i64, now: u64, micros: u64, id: Id) -> Answer {
+        let limit = Limit::new(limit).unwrap();
+        let lease = (micros > 0).then(|| lease(micros));
+        let decision = self.look(id, |places| settle(places, &limit, at(now), lease.as_ref()));
+        match decision.change {
+            Change::Store(Edit::Hold(held)) => self.hold(id, Change::Store(held)),
+            Change::Store(Edit::Free(Freed { until })) => {
+                self.members.retain(|member| member.1 != id);
+                self.until = Some(until);
+            }
+            Change::Keep => {}
+            Change::Delete => *self = Self::default(),
+        }
+        decision.answer
     }
 
     fn hold(&mut self, id: Id, change: Change<Held>) {
@@ -161,7 +179,7 @@ proptest! {
                     let answer = set.acquire(limit as i64, now, micros, id);
                     let expected = naive.acquire(limit, tick(now), micros, id);
                     prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected);
-                    answer.limited
+                    answer.limited()
                 }
                 Asked::Renew(micros) => {
                     let renewed = set.renew(now, micros, id);
@@ -178,7 +196,8 @@ proptest! {
                 prop_assert_eq!(&set, &before, "a refusal left a trace");
                 continue;
             }
-            // Whoever holds a place is in the set, with its own end, and the set lives exactly as long as they do.
+            // Whoever holds a place is in the set, with its own end, and the set lives exactly as long as
+            // they do.
             let alive = naive.alive(tick(now));
             for (id, end) in &alive {
                 prop_assert_eq!(set.own(*id), Some(at(*end)));
@@ -214,14 +233,73 @@ proptest! {
         for (gap, id, asked) in calls {
             now += gap;
             let Asked::Acquire(limit, micros) = asked else { continue };
-            if let Retry::After(wait) = set.acquire(limit as i64, now, micros, id).retry_after {
+            if let Verdict::Later(wait) = set.acquire(limit as i64, now, micros, id).verdict {
                 let end = tick(now) + wait.as_nanos();
-                let refused = |then| set.clone().acquire(limit as i64, then, micros, id).limited;
+                let refused = |then| set.clone().acquire(limit as i64, then, micros, id).limited();
                 prop_assert!(!refused(end), "refused at the end of its wait");
                 for earlier in (now..end - 999).step_by(1_000) {
                     prop_assert!(refused(earlier), "admitted too early");
                 }
             }
+        }
+    }
+
+    /// A settlement renews and releases as CL.RENEW and CL.RELEASE do, and says how the places are then.
+    #[test]
+    fn a_settlement_is_that_of_the_naive_model(calls in traffic(), limit in 1..5_u64) {
+        let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
+        for (gap, id, asked) in calls {
+            now += gap;
+            let micros = match asked {
+                Asked::Acquire(limit, micros) => {
+                    set.acquire(limit as i64, now, micros, id);
+                    naive.acquire(limit, tick(now), micros, id);
+                    continue;
+                }
+                Asked::Renew(micros) => micros,
+                Asked::Release => 0,
+            };
+            let before = set.clone();
+            let answer = set.settle(limit as i64, now, micros, id);
+            let now = tick(now);
+            let held = if micros > 0 { naive.renew(now, micros, id) } else { naive.release(now, id) };
+            let alive = naive.alive(now);
+            let limited = micros > 0 && !held;
+            let place = |then: u64| (naive.alive(then).len() as u64) < limit;
+            let then = alive.values().copied().chain([now]).filter(|&then| place(then)).min();
+            let expected = [
+                i64::from(limited),
+                limit as i64,
+                (limit as i64 - alive.len() as i64).max(0),
+                if limited { ((then.unwrap() - now) / 1_000) as i64 } else { -1 },
+                (alive.values().max().map_or(0, |end| end - now) / 1_000) as i64,
+            ];
+            prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected);
+            if !held {
+                prop_assert_eq!(&set, &before, "nothing to settle, and a trace");
+            } else if alive.is_empty() {
+                prop_assert_eq!(&set, &Set::default(), "the last to go takes the set along");
+            } else {
+                prop_assert_eq!(set.until, alive.values().max().map(|end| at(*end)));
+                prop_assert_eq!(set.own(id), alive.get(&id).map(|end| at(*end)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_peek_is_what_an_acquire_would_answer(calls in traffic()) {
+        let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
+        for (gap, id, asked) in calls {
+            now += gap;
+            let Asked::Acquire(limit, micros) = asked else { continue };
+            let most = Limit::new(limit as i64).unwrap();
+            let seen = set.look(id, |places| peek(places, &most, at(now), &lease(micros)));
+            let alive = naive.alive(tick(now));
+            prop_assert_eq!(seen.remaining, (limit as i64 - alive.len() as i64).max(0));
+            let last = alive.values().max().map_or(0, |end| end - tick(now));
+            prop_assert_eq!(seen.reset_after.as_nanos(), last);
+            naive.acquire(limit, tick(now), micros, id);
+            prop_assert_eq!(seen.verdict, set.acquire(limit as i64, now, micros, id).verdict);
         }
     }
 
@@ -240,8 +318,12 @@ proptest! {
         let now = Instant::saturating_from_nanos(now);
         for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
             let _ = release(&places, now);
+            let _ = settle(&places, &limit, now, None);
+            let _ = may_be([Instant::saturating_from_nanos(0), now], now, || own);
             let Ok(lease) = Lease::new(span, unit) else { continue };
             let _ = renew(&places, now, &lease);
+            let _ = settle(&places, &limit, now, Some(&lease));
+            let _ = peek(&places, &limit, now, &lease);
             if let Ok(decision) = acquire(&places, &limit, now, &lease) {
                 let _ = decision.answer.reply(unit);
             }
@@ -253,7 +335,7 @@ proptest! {
 fn a_present_holder_renews_also_under_a_lowered_limit() {
     let mut set = Set::default();
     for id in 0..3 {
-        assert!(!set.acquire(3, START, 100, id).limited);
+        assert!(!set.acquire(3, START, 100, id).limited());
     }
     let answer = set.acquire(1, START, 50, 0).reply(Unit::Microseconds).five;
     assert_eq!(answer, [0, 1, 0, -1, 100]);
@@ -269,9 +351,9 @@ fn a_present_holder_renews_also_under_a_lowered_limit() {
 #[test]
 fn the_place_of_a_crashed_holder_comes_back_when_its_lease_ends() {
     let mut set = Set::default();
-    assert!(!set.acquire(1, START, 30, 1).limited);
-    assert!(set.acquire(1, START + 29_000, 30, 2).limited);
-    assert!(!set.acquire(1, START + 30_000, 30, 2).limited);
+    assert!(!set.acquire(1, START, 30, 1).limited());
+    assert!(set.acquire(1, START + 29_000, 30, 2).limited());
+    assert!(!set.acquire(1, START + 30_000, 30, 2).limited());
     // And the crashed one holds nothing, should it come back.
     assert!(!set.renew(START + 30_000, 30, 1));
     assert!(!set.release(START + 30_000, 1));
@@ -329,8 +411,51 @@ fn waits_are_spans_of_ticks() {
     let mut set = Set::default();
     set.acquire(1, START + 1, 1, 1);
     let answer = set.acquire(1, START + 1, 1, 2);
-    assert_eq!(answer.retry_after, Retry::After(Span::from_nanos(1_000).unwrap()));
+    assert_eq!(answer.verdict, Verdict::Later(Span::from_nanos(1_000).unwrap()));
     let Decision { change, .. } =
         set.look(3, |places| acquire(places, &Limit::new(1).unwrap(), at(START + 1_001), &lease(1)));
     assert!(matches!(change, Change::Store(Held { pruned: 1, .. })), "{change:?}");
+}
+
+#[test]
+fn a_settlement_of_zero_releases() {
+    let of = |bytes: &[u8]| Lease::parse_settlement(bytes, Unit::Seconds).map_err(|error| error.to_string());
+    assert_eq!(of(b"0"), Ok(None));
+    assert_eq!(of(b"60"), Ok(Some(Lease::new(60, Unit::Seconds).unwrap())));
+    for wrong in [&b""[..], b"-1", b"x", b"9223372037"] {
+        assert_eq!(of(wrong).unwrap_err(), "ERR lease must be an integer from 0 to 9223372036");
+    }
+}
+
+#[test]
+fn a_sorted_set_holds_leases_when_its_ends_can_be_theirs() {
+    let year = 365 * 86_400 * 1_000_000_000;
+    let check = |first: u64, last: u64, expiry: Option<u64>| {
+        may_be([at(first), at(last)], at(START), || expiry.map(at))
+    };
+    assert!(check(START, START, None));
+    assert!(check(START - 9 * year, START + 9 * year, None));
+    assert!(!check(START - 11 * year, START, None));
+    assert!(!check(START, START + 11 * year, None));
+    // Longer leases are confirmed by their key's expiry, each of them.
+    assert!(check(START, START + 100 * year, Some(START + 100 * year)));
+    assert!(check(START + 11 * year, START + 22 * year, Some(START + 22 * year)));
+    assert!(!check(START + 11 * year, START + 22 * year, Some(START + 22 * year - 1)));
+    assert!(!check(START - 11 * year, START, Some(START)));
+    // Scores of a game; seconds, milliseconds since the epoch.
+    for score in [0, 1, 100, 1_000_000, START / 1_000_000_000, START / 1_000_000] {
+        assert!(!check(score * 1_000, score * 1_000, None), "{score}");
+        assert!(!check(score * 1_000, START, Some(START + year)), "{score}");
+    }
+}
+
+/// A caller that names itself like an entry of a log, at the very microsecond, is stored a microsecond
+/// earlier.
+#[test]
+fn no_lease_looks_like_an_entry_of_a_log() {
+    let end = at(START);
+    assert_eq!(score_of(b"worker-17", end), end);
+    assert_eq!(score_of(b"1700000000000001-0", end), end);
+    assert_eq!(score_of(b"1700000000000000-0", end), at(START - 1_000));
+    assert!(!redis_cell_core::log::is_entry(b"1700000000000000-0", at(START - 1_000)));
 }

@@ -13,9 +13,9 @@
 )] // tests may fail loudly
 
 use proptest::prelude::*;
-use redis_cell_core::log::{Entries, Limit, take};
-use redis_cell_core::timeline::{self, PRUNED_AT_MOST, Timeline};
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, Retry, Span, Unit};
+use redis_cell_core::log::{Edit, Entries, Limit, is_entry, may_be, peek, saturate, settle, take};
+use redis_cell_core::timeline::{PRUNED_AT_MOST, Timeline};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
@@ -45,15 +45,34 @@ impl Log {
 
     fn take(&mut self, limit: &Limit, now: u64, quantity: i64) -> Answer {
         let decision = self.decide(limit, now, quantity);
-        if let Change::Store(change) = decision.change {
-            let there = self.entries.iter().filter(|&&entry| entry == change.at).count();
-            assert_eq!(change.there, there as u64, "names would collide");
-            self.entries.extend((0..change.count).map(|_| change.at));
-            self.entries.sort();
-            self.entries.drain(..change.pruned as usize);
-            self.until = Some(change.until);
-        }
+        self.carry_out(decision.change.map(Edit::Add));
         decision.answer
+    }
+
+    fn settle(&mut self, limit: &Limit, now: u64, difference: i64, age: Option<Span>) -> Answer {
+        let decision = settle(self.entries.as_slice(), limit, at(now), difference, age).unwrap();
+        self.carry_out(decision.change);
+        decision.answer
+    }
+
+    fn carry_out(&mut self, change: Change<Edit>) {
+        match change {
+            Change::Keep => {}
+            Change::Store(Edit::Add(change)) => {
+                let there = self.entries.iter().filter(|&&entry| entry == change.at).count();
+                assert_eq!(change.there, there as u64, "names would collide");
+                self.entries.extend((0..change.count).map(|_| change.at));
+                self.entries.sort();
+                self.entries.drain(..change.pruned as usize);
+                self.until = Some(change.until);
+            }
+            Change::Store(Edit::RemoveNewest { count, until }) => {
+                assert!(count < self.entries.len() as u64, "what is empty is deleted");
+                self.entries.truncate(self.entries.len() - count as usize);
+                self.until = Some(until);
+            }
+            Change::Delete => *self = Self::default(),
+        }
     }
 }
 
@@ -87,6 +106,30 @@ impl Naive {
         let within =
             |from: u64| self.admitted.iter().filter(|&&e| e >= from && e < from + self.period).count();
         self.admitted.iter().map(|&entry| within(entry)).max().unwrap_or(0)
+    }
+
+    /// Adds entries whatever the limit, or removes the newest of those that count.
+    fn settle(&mut self, now: u64, difference: i64, age: Option<u64>) {
+        let alive = self.alive(now);
+        if difference > 0 {
+            self.admitted.extend((0..difference).map(|_| now));
+        } else if age.is_none_or(|age| age < self.period) {
+            let back = (difference.unsigned_abs() as usize).min(alive.len());
+            self.admitted = alive[..alive.len() - back].to_vec();
+        }
+    }
+
+    /// The answer of a call that is never refused: limited while there are more entries than the limit.
+    fn standing(&self, now: u64) -> [i64; 5] {
+        let alive = self.alive(now);
+        let limited = alive.len() as u64 > self.limit;
+        [
+            i64::from(limited),
+            self.limit as i64,
+            (self.limit as i64 - alive.len() as i64).max(0),
+            if limited { ((self.admits_at(now, 1).unwrap() - now) / 1_000) as i64 } else { -1 },
+            (alive.last().map_or(0, |last| last + self.period - now) / 1_000) as i64,
+        ]
     }
 
     fn answer(&self, now: u64, quantity: u64) -> [i64; 5] {
@@ -128,7 +171,7 @@ proptest! {
             let expected = naive.answer(tick(now), quantity as u64);
             let answer = log.take(&limit, now, quantity);
             prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected, "{:?} at {}", quantity, now);
-            if !answer.limited {
+            if !answer.limited() {
                 naive.admitted.extend((0..quantity).map(|_| tick(now)));
             }
             prop_assert!(naive.fullest_window() as u64 <= naive.limit, "more than the limit in a period");
@@ -144,20 +187,20 @@ proptest! {
             now += gap;
             let before = log.clone();
             let answer = log.take(&limit, now, quantity);
-            if !answer.limited {
+            if !answer.limited() {
                 continue;
             }
             prop_assert_eq!(&log, &before, "a refusal left a trace");
-            let Retry::After(wait) = answer.retry_after else {
+            let Verdict::Later(wait) = answer.verdict else {
                 prop_assert!(quantity > most);
                 continue;
             };
             prop_assert!(quantity <= most);
             let end = tick(now) + wait.as_nanos();
-            prop_assert!(!log.decide(&limit, end, quantity).answer.limited, "refused at the end of its wait");
+            prop_assert!(!log.decide(&limit, end, quantity).answer.limited(), "refused at the end of its wait");
             // Instants between two ticks are decided as the later of them.
             for earlier in (now..end - 999).step_by(1_000) {
-                prop_assert!(log.decide(&limit, earlier, quantity).answer.limited, "admitted too early");
+                prop_assert!(log.decide(&limit, earlier, quantity).answer.limited(), "admitted too early");
             }
         }
     }
@@ -180,7 +223,8 @@ proptest! {
         }
     }
 
-    /// A failover to a server whose clock is behind: entries come from the future, and count until they have left.
+    /// A failover to a server whose clock is behind: entries come from the future, and count until they have
+    /// left.
     #[test]
     fn no_step_of_the_clock_admits_more((limit, period, calls) in traffic(), steps in prop::collection::vec(0..800_000_u64, 60)) {
         let mut naive = Naive { limit, period: period * 1_000, admitted: Vec::new() };
@@ -218,6 +262,75 @@ proptest! {
         }
     }
 
+    /// Every step is settled by some difference, with an age or without.
+    #[test]
+    fn a_settlement_is_that_of_the_naive_model(
+        (limit, period, calls) in traffic(),
+        differences in prop::collection::vec((-6..7_i64, prop::option::of(0..900_000_u64)), 60),
+    ) {
+        let mut naive = Naive { limit, period: period * 1_000, admitted: Vec::new() };
+        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for ((gap, quantity), (difference, age)) in calls.into_iter().zip(differences) {
+            now += gap;
+            if !log.take(&limit, now, quantity).limited() {
+                naive.admitted.extend((0..quantity).map(|_| tick(now)));
+            }
+            let before = log.clone();
+            let answer = log.settle(&limit, now, difference, age.map(span));
+            naive.settle(tick(now), difference, age);
+            let expected = naive.standing(tick(now));
+            prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected, "{} after {:?}", difference, age);
+            if difference == 0 || difference < 0 && age.is_some_and(|age| age >= naive.period) {
+                prop_assert_eq!(&log, &before, "nothing was to be settled");
+            }
+            // What still counts is what is stored, and the key lives exactly as long.
+            let alive = naive.alive(tick(now));
+            let stored: Vec<u64> = log.entries.iter().map(|entry| entry.as_nanos()).collect();
+            prop_assert!(stored.ends_with(&alive), "{:?} without {:?}", stored, alive);
+            let until = alive.last().map(|last| at(last + naive.period));
+            prop_assert!(alive.is_empty() || log.until == until, "until {:?}, not {:?}", log.until, until);
+            if alive.is_empty() && log != before {
+                prop_assert_eq!(&log, &Log::default(), "a log without entries that count has no key");
+            }
+        }
+    }
+
+    #[test]
+    fn a_peek_is_what_a_take_would_answer((limit, period, calls) in traffic()) {
+        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for (gap, quantity) in calls {
+            now += gap;
+            let seen = peek(log.entries.as_slice(), &limit, at(now), quantity).unwrap();
+            let as_it_is = log.decide(&limit, now, 0).answer;
+            prop_assert_eq!((seen.remaining, seen.reset_after), (as_it_is.remaining, as_it_is.reset_after));
+            prop_assert_eq!(seen.verdict, log.take(&limit, now, quantity).verdict);
+        }
+    }
+
+    #[test]
+    fn saturating_takes_as_much_as_fits((limit, period, calls) in traffic(), huge in any::<bool>()) {
+        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
+        let (mut log, mut now) = (Log::default(), START);
+        for (gap, quantity) in calls {
+            now += gap;
+            let quantity = if huge && quantity > 0 { i64::MAX - quantity } else { quantity };
+            let room = log.decide(&limit, now, 0).answer.remaining;
+            let decision = saturate(log.entries.as_slice(), &limit, at(now), quantity).unwrap();
+            let taken = decision.answer.taken.unwrap();
+            prop_assert_eq!(taken, quantity.min(room));
+            prop_assert_eq!(decision.answer.limited(), taken == 0 && quantity > 0);
+            let expected = match taken {
+                0 if quantity > 0 => log.decide(&limit, now, 1),
+                taken => log.decide(&limit, now, taken),
+            };
+            prop_assert_eq!(decision.answer.reply(Unit::Microseconds).five, expected.answer.reply(Unit::Microseconds).five);
+            prop_assert_eq!(decision.change, expected.change);
+            log.carry_out(decision.change.map(Edit::Add));
+        }
+    }
+
     #[test]
     fn nothing_is_too_large(
         entries in prop::collection::vec(any::<u64>(), 0..5),
@@ -229,8 +342,17 @@ proptest! {
         let (limit, quantity) = if huge { (limit, quantity) } else { (limit % 9 + 1, quantity % 9) };
         for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
             let Ok(limit) = Limit::new(limit, period, unit) else { continue };
-            if let Ok(decision) = take(entries.as_slice(), &limit, Instant::saturating_from_nanos(now), quantity) {
-                let _ = decision.answer.reply(unit);
+            let (entries, now) = (entries.as_slice(), Instant::saturating_from_nanos(now));
+            let age = Span::from_nanos(now.as_nanos());
+            let answers = [
+                take(entries, &limit, now, quantity).map(|decision| decision.answer),
+                saturate(entries, &limit, now, quantity).map(|decision| decision.answer),
+                settle(entries, &limit, now, quantity, age).map(|decision| decision.answer),
+                settle(entries, &limit, now, quantity, None).map(|decision| decision.answer),
+                peek(entries, &limit, now, quantity),
+            ];
+            for answer in answers.into_iter().flatten() {
+                let _ = answer.reply(unit);
             }
         }
     }
@@ -243,21 +365,21 @@ fn five_a_minute_of_twenty_calls() {
     let mut log = Log::default();
     let first = START + 123_456_789;
     let answers: Vec<_> = (0..20).map(|i| log.take(&limit, first + i * 2_000_000, 1)).collect();
-    assert_eq!(answers.iter().filter(|answer| !answer.limited).count(), 5);
+    assert_eq!(answers.iter().filter(|answer| !answer.limited()).count(), 5);
     let remaining: Vec<_> = answers.iter().take(6).map(|answer| answer.remaining).collect();
     assert_eq!(remaining, [4, 3, 2, 1, 0, 0]);
-    assert!(answers.iter().skip(5).all(|answer| answer.limited));
+    assert!(answers.iter().skip(5).all(Answer::limited));
     assert!(answers.iter().all(|answer| answer.reply(Unit::Seconds).five[4] == 60));
 
     // The sixth is refused until the first is 60 s old.
     let sixth = log.decide(&limit, first + 59_999_000_000, 1).answer;
-    assert!(sixth.limited);
+    assert!(sixth.limited());
     assert_eq!(
-        sixth.retry_after,
-        Retry::After(span(tick(first) + 60_000_000_000 - tick(first + 59_999_000_000)))
+        sixth.verdict,
+        Verdict::Later(span(tick(first) + 60_000_000_000 - tick(first + 59_999_000_000)))
     );
-    assert!(log.decide(&limit, tick(first) + 60_000_000_000 - 1_000, 1).answer.limited);
-    assert!(!log.decide(&limit, tick(first) + 60_000_000_000, 1).answer.limited);
+    assert!(log.decide(&limit, tick(first) + 60_000_000_000 - 1_000, 1).answer.limited());
+    assert!(!log.decide(&limit, tick(first) + 60_000_000_000, 1).answer.limited());
 }
 
 #[test]
@@ -317,33 +439,80 @@ fn arguments_have_ranges() {
 }
 
 #[test]
-fn what_is_above_the_limit_is_refused_whatever_the_key_holds() {
+fn settlements_have_ranges() {
     let limit = Limit::new(5, 60, Unit::Seconds).unwrap();
-    for error in [Error::WrongType, timeline::FOREIGN] {
-        assert_eq!(limit.never(6, error).unwrap().reply(Unit::Seconds).five, [1, 5, 0, -1, 0]);
-        assert_eq!(limit.never(5, error), Err(error));
+    for difference in [10_001, i64::MAX, i64::MIN] {
+        let error = settle(&[][..], &limit, at(START), difference, None).unwrap_err();
+        assert_eq!(error.to_string(), "ERR quantity must be an integer from -9223372036854775807 to 10000");
     }
-    assert_eq!(limit.never(6, Error::BeyondTime), Err(Error::BeyondTime));
+    for quantity in [-1, i64::MIN] {
+        let error = saturate(&[][..], &limit, at(START), quantity).unwrap_err();
+        assert_eq!(error.to_string(), "ERR quantity must be an integer from 0 to 9223372036854775807");
+    }
+}
+
+/// A million entries at once would stall the server for a second.
+#[test]
+fn one_call_takes_no_more_than_ten_thousand() {
+    let limit = Limit::new(1_000_000, 60, Unit::Seconds).unwrap();
+    let decision = saturate(&[][..], &limit, at(START), i64::MAX).unwrap();
+    assert_eq!(decision.answer.reply(Unit::Seconds).five, [0, 1_000_000, 990_000, -1, 60]);
+    assert_eq!(decision.answer.taken, Some(10_000));
+}
+
+/// After a step back of the clock: what is given back is the latest, and what is charged may come before it.
+#[test]
+fn settlements_meet_entries_from_the_future() {
+    let limit = Limit::new(2, 60, Unit::Seconds).unwrap();
+    let second = 1_000_000_000;
+    let entries = [START - 50 * second, START - 40 * second, START + 30 * second].map(at);
+    let charged = settle(&entries[..], &limit, at(START), 2, None).unwrap().answer;
+    // Five, so four have to leave for one more: the two old ones, and the two of now.
+    assert_eq!(charged.reply(Unit::Seconds).five, [1, 2, 0, 60, 90]);
+    let charged = settle(&entries[1..], &limit, at(START), 2, None).unwrap().answer;
+    assert_eq!(charged.reply(Unit::Seconds).five, [1, 2, 0, 60, 90]);
+    let one = Limit::new(1, 60, Unit::Seconds).unwrap();
+    let charged = settle(&entries[1..], &one, at(START), 1, None).unwrap().answer;
+    assert_eq!(charged.reply(Unit::Seconds).five, [1, 1, 0, 90, 90], "the one of the future moves up");
+    let back = settle(&entries[..], &limit, at(START), -1, None).unwrap();
+    assert_eq!(back.answer.reply(Unit::Seconds).five, [0, 2, 0, -1, 20]);
 }
 
 #[test]
-fn a_sorted_set_is_a_log_when_its_ends_are_instants() {
+fn a_log_is_known_by_the_names_of_its_entries() {
+    for (name, entry) in [
+        (&b"1700000000000000-0"[..], true),
+        (b"1700000000000000-9999", true),
+        (b"1700000000000001-0", false),
+        (b"170000000000000-0", false),
+        (b"1700000000000000-", false),
+        (b"1700000000000000", false),
+        (b"1700000000000000-a", false),
+        (b"1700000000000000-0-0", false),
+        (b"1700000000000000--1", false),
+        (b"01700000000000000-0", false),
+        (b"-1700000000000000-0", false),
+        (b"-0", false),
+        (b"-", false),
+        (b"", false),
+        (b"worker-17", false),
+    ] {
+        assert_eq!(is_entry(name, at(START)), entry, "{}", name.escape_ascii());
+    }
+    assert!(is_entry(b"0-0", at(0)));
+}
+
+#[test]
+fn entries_with_other_names_are_a_log_when_they_are_past() {
     let year = 365 * 86_400 * 1_000_000_000;
-    let check = |entries: &[u64], expiry: Option<u64>| {
-        let entries: Vec<Instant> = entries.iter().copied().map(at).collect();
-        timeline::check(entries.as_slice(), at(START), || expiry.map(at)).is_ok()
-    };
-    assert!(check(&[], None));
-    assert!(check(&[START], None));
-    assert!(check(&[START - 9 * year, START + 9 * year], None));
-    assert!(!check(&[START - 11 * year, START], None));
-    assert!(!check(&[START, START + 11 * year], None));
-    // A lease for a century is one by its key's expiry.
-    assert!(check(&[START, START + 100 * year], Some(START + 100 * year)));
-    // Scores of a game; seconds, milliseconds since the epoch.
+    let check = |first: u64, last: u64| may_be([at(first), at(last)], at(START));
+    assert!(check(START, START));
+    assert!(check(START - 9 * year, START));
+    assert!(!check(START - 11 * year, START));
+    assert!(!check(START - 9 * year, START + 1_000), "a lease that counts");
     for score in [0, 1, 100, 1_000_000, START / 1_000_000_000, START / 1_000_000] {
-        assert!(!check(&[score * 1_000], None), "{score}");
-        assert!(!check(&[score * 1_000, START], Some(START + year)), "{score}");
+        assert!(!check(score * 1_000, score * 1_000), "{score}");
+        assert!(!check(score * 1_000, START), "{score}");
     }
 }
 

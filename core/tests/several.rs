@@ -8,30 +8,31 @@
 
 mod common;
 
+use core::ops::Range;
+
 use common::{S, nanos, span};
 use proptest::prelude::*;
-use redis_cell_core::several::combine;
-use redis_cell_core::{Answer, Retry};
+use redis_cell_core::Verdict::{Admitted, Booked, Later, Never};
+use redis_cell_core::several::{Grammar, Options, Part, Row, combine, combine_rows, split};
+use redis_cell_core::{Answer, Error, Unit, Verdict};
 
-fn row(limited: bool, limit: i64, remaining: i64, retry: Option<i64>, reset: i64) -> Answer {
-    Answer {
-        limited,
-        limit,
-        remaining,
-        retry_after: retry.map_or(Retry::Never, |wait| Retry::After(span(wait))),
-        reset_after: span(reset),
-        taken: None,
-    }
+fn row(verdict: Verdict, limit: i64, remaining: i64, reset: i64) -> Answer {
+    Answer { verdict, limit, remaining, reset_after: span(reset), taken: None }
+}
+
+fn later(wait: i64) -> Verdict {
+    Later(span(wait))
+}
+
+fn booked(wait: i64) -> Verdict {
+    Booked(span(wait))
 }
 
 fn rows() -> impl Strategy<Value = Vec<Answer>> {
-    let row = (0..3, 1..50_i64, 0..5_i64, 1..9 * S, 0..9 * S).prop_map(
-        |(verdict, limit, remaining, wait, reset)| match verdict {
-            0 => row(false, limit, remaining, None, reset),
-            1 => row(true, limit, remaining, Some(wait), reset),
-            _ => row(true, limit, remaining, None, reset),
-        },
-    );
+    let verdict =
+        prop_oneof![Just(Admitted), (1..9 * S).prop_map(later), (0..9 * S).prop_map(booked), Just(Never),];
+    let row = (verdict, 1..50_i64, 0..5_i64, 0..9 * S)
+        .prop_map(|(verdict, limit, remaining, reset)| row(verdict, limit, remaining, reset));
     prop::collection::vec(row, 1..6)
 }
 
@@ -43,20 +44,23 @@ fn no_rows_have_no_sum() {
 #[test]
 #[rustfmt::skip] // A table is read in columns.
 fn by_example() {
-    let admitted = row(false, 10, 3, None, 7 * S);
-    let tight = row(false, 100, 2, None, S);
-    let refused = row(true, 5, 4, Some(2 * S), 9 * S);
-    let longer = row(true, 7, 4, Some(3 * S), S);
-    let never = row(true, 1, 1, None, 0);
+    let admitted = row(Admitted, 10, 3, 7 * S);
+    let tight = row(Admitted, 100, 2, S);
+    let slot = row(booked(S), 10, 3, 2 * S);
+    let refused = row(later(2 * S), 5, 4, 9 * S);
+    let longer = row(later(3 * S), 7, 4, S);
+    let never = row(Never, 1, 1, 0);
     for (shows, given, expected) in [
         ("one row stands for itself",            vec![admitted],                 admitted),
-        ("the tightest, the longest reset",      vec![admitted, tight],          row(false, 100, 2, None, 7 * S)),
-        ("one that refuses refuses for all",     vec![admitted, refused],        row(true, 10, 3, Some(2 * S), 9 * S)),
-        ("the longer wait",                      vec![longer, refused],          row(true, 7, 4, Some(3 * S), 9 * S)),
-        ("the longer wait, in any order",        vec![refused, longer],          row(true, 5, 4, Some(3 * S), 9 * S)),
-        ("never outlasts any wait",              vec![refused, never, admitted], row(true, 1, 1, None, 9 * S)),
-        ("never, named first",                   vec![never, refused],           row(true, 1, 1, None, 9 * S)),
-        ("admitted beside never has no say",     vec![never, tight],             row(true, 1, 1, None, S)),
+        ("the tightest, the longest reset",      vec![admitted, tight],          row(Admitted, 100, 2, 7 * S)),
+        ("one that refuses refuses for all",     vec![admitted, refused],        row(later(2 * S), 10, 3, 9 * S)),
+        ("the longer wait",                      vec![longer, refused],          row(later(3 * S), 7, 4, 9 * S)),
+        ("the longer wait, in any order",        vec![refused, longer],          row(later(3 * S), 5, 4, 9 * S)),
+        ("never outlasts any wait",              vec![refused, never, admitted], row(Never, 1, 1, 9 * S)),
+        ("never, named first",                   vec![never, refused],           row(Never, 1, 1, 9 * S)),
+        ("admitted beside never has no say",     vec![never, tight],             row(Never, 1, 1, S)),
+        ("a booking beside one that admits",     vec![admitted, slot],           row(booked(S), 10, 3, 7 * S)),
+        ("a booking beside one that refuses",    vec![slot, refused],            row(later(2 * S), 10, 3, 9 * S)),
     ] {
         assert_eq!(combine(given), Some(expected), "{shows}");
     }
@@ -66,18 +70,102 @@ proptest! {
     #[test]
     fn each_column_for_itself(rows in rows()) {
         let all = combine(rows.iter().copied()).unwrap();
-        prop_assert_eq!(all.limited, rows.iter().any(|row| row.limited));
+        prop_assert_eq!(all.limited(), rows.iter().any(Answer::limited));
         let least = rows.iter().map(|row| row.remaining).min().unwrap();
         let tightest = rows.iter().find(|row| row.remaining == least).unwrap();
         prop_assert_eq!((all.remaining, all.limit), (least, tightest.limit));
-        let for_ever = rows.iter().any(|row| row.limited && row.retry_after == Retry::Never);
-        let waits = rows.iter().filter_map(|row| match row.retry_after {
-            Retry::After(wait) => Some(wait),
-            Retry::Never => None,
-        });
-        let longest = if for_ever { None } else { waits.max() };
-        prop_assert_eq!(all.retry_after, longest.map_or(Retry::Never, Retry::After));
+        let of = |kind: fn(&Verdict) -> bool| rows.iter().map(|row| row.verdict).filter(kind);
+        let longest = |verdicts: &mut dyn Iterator<Item = Verdict>| verdicts.max_by_key(|one| one.wait());
+        let verdict = longest(&mut of(|one| *one == Never))
+            .or_else(|| longest(&mut of(|one| one.is_limited())))
+            .or_else(|| longest(&mut of(|one| matches!(one, Booked(_)))));
+        prop_assert_eq!(all.verdict, verdict.unwrap_or(Admitted));
         prop_assert_eq!(nanos(all.reset_after), rows.iter().map(|row| nanos(row.reset_after)).max().unwrap());
         prop_assert_eq!(all.taken, None);
+    }
+}
+
+/// Kinds with two, and with one or two arguments.
+const KINDS: [Grammar; 2] = [
+    Grammar { word: b"PAIR", arguments: |_| Some(2) },
+    Grammar { word: b"ONE", arguments: |rest| Some(if rest.first()?.is_empty() { 2 } else { 1 }) },
+];
+
+fn parts(call: &str) -> Result<(Vec<Part>, usize), Error> {
+    let words: Vec<&[u8]> = call.split(' ').map(str::as_bytes).collect();
+    split(&words, &KINDS)
+}
+
+fn part(key: usize, shadow: bool, kind: usize, arguments: Range<usize>) -> Part {
+    Part { key, shadow, kind, arguments }
+}
+
+#[test]
+fn keys_are_found_whatever_they_are_called() {
+    for (call, expected, options) in [
+        ("k PAIR 1 2", vec![part(0, false, 0, 2..4)], 4),
+        ("k pair 1 2 MS", vec![part(0, false, 0, 2..4)], 4),
+        ("k ONE 1 AGO 5", vec![part(0, false, 1, 2..3)], 3),
+        ("k PAIR 1 2 MS one 1", vec![part(0, false, 0, 2..4), part(4, false, 1, 6..7)], 7),
+        ("PAIR PAIR PAIR PAIR PAIR ONE ONE", vec![part(0, false, 0, 2..4), part(4, false, 1, 6..7)], 7),
+        ("k Shadow PAIR 1 2 SHADOW SHADOW ONE 1", vec![part(0, true, 0, 3..5), part(5, true, 1, 8..9)], 9),
+    ] {
+        assert_eq!(parts(call), Ok((expected, options)), "{call}");
+    }
+}
+
+#[test]
+fn an_incomplete_limiter_is_a_syntax_error() {
+    for call in [
+        "k",
+        "k PAIR",
+        "k PAIR 1",
+        "k NOTHING 1 2",
+        "k SHADOW",
+        "k SHADOW SHADOW PAIR 1 2",
+        "k SHADOW 1 2",
+        "k PAIR 1 2 l ONE",
+        "k PAIR 1 2 l SHADOW",
+        "k PAIR 1 2 l SHADOW x 1",
+    ] {
+        assert_eq!(parts(call), Err(Error::Syntax), "{call}");
+    }
+    assert_eq!(split(&[], &KINDS), Err(Error::Syntax));
+    assert_eq!(split(&[b"k", b"ONE", b""], &KINDS), Err(Error::Syntax), "the kind itself asks for more");
+}
+
+#[test]
+fn rows_in_shadow_are_left_out_unless_there_are_no_others() {
+    let (open, closed) = (row(Admitted, 9, 5, S), row(later(7), 2, 0, 2 * S));
+    let combined = |rows: &[(Answer, bool)]| {
+        combine_rows(&rows.iter().map(|&(answer, shadow)| Row { answer, shadow }).collect::<Vec<_>>())
+    };
+    assert_eq!(combined(&[(open, false), (closed, true)]), Some(open));
+    assert_eq!(combined(&[(open, true), (closed, false)]), Some(closed));
+    assert_eq!(combined(&[(open, true), (closed, true)]), Some(row(Admitted, 2, 0, 2 * S)));
+    assert_eq!(combined(&[]), None);
+}
+
+#[test]
+fn options_come_in_any_order_and_once() {
+    let parse = |call: &str, settles| {
+        Options::parse(&call.split_whitespace().map(str::as_bytes).collect::<Vec<_>>(), settles)
+    };
+    for (call, unit, age) in [
+        ("", Unit::Seconds, None),
+        ("MS", Unit::Milliseconds, None),
+        ("AGO 5", Unit::Seconds, Some(5 * S)),
+        ("ago 5 us", Unit::Microseconds, Some(5_000)),
+        ("MS AGO 5", Unit::Milliseconds, Some(5_000_000)),
+        ("AGO 0", Unit::Seconds, Some(0)),
+    ] {
+        assert_eq!(parse(call, true), Ok(Options { unit, age: age.map(span) }), "{call}");
+        assert_eq!(parse(call, false).is_ok(), age.is_none(), "{call}");
+    }
+    for call in ["AGO", "AGO 5 AGO 5", "MS S", "MS MS", "SATURATE", "5", "AGO MS AGO 5"] {
+        assert_eq!(parse(call, true).unwrap_err(), Error::Syntax, "{call}");
+    }
+    for call in ["AGO x", "AGO -1", "AGO 9223372037", "AGO 9223372036854775807 US"] {
+        assert!(matches!(parse(call, true), Err(Error::OutOfRange { name: "AGO", .. })), "{call}");
     }
 }

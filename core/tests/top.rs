@@ -231,6 +231,11 @@ fn strange_keys_are_shown_safely() {
         (b"\xff\xfe", "\\xff\\xfe"),
         (b"a\0b\r\n\x1b[31m", "a\\x00b\\x0d\\x0a\\x1b[31m"),
         (b"a\\b\"c", "a\\x5cb\\x22c"),
+        // What turns the rest of a line around, ends a line, or cannot be seen.
+        ("admin\u{202e}resu".as_bytes(), "admin\\xe2\\x80\\xaeresu"),
+        ("a\u{2028}b\u{2029}c".as_bytes(), "a\\xe2\\x80\\xa8b\\xe2\\x80\\xa9c"),
+        ("a\u{200b}b\u{feff}c\u{e0041}".as_bytes(), "a\\xe2\\x80\\x8bb\\xef\\xbb\\xbfc\\xf3\\xa0\\x81\\x81"),
+        ("é ü ß ไทย हिन्दी 🦀".as_bytes(), "é ü ß ไทย हिन्दी 🦀"),
         (b"", ""),
     ] {
         assert_eq!(shown(key), text);

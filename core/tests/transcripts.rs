@@ -13,12 +13,12 @@ mod common;
 
 use common::{MS, S, at, nanos, offset};
 use redis_cell_core::gcra::{Booking, Limit, Tat, reserve, throttle};
-use redis_cell_core::{Answer, Change, Retry, Tail, Unit};
+use redis_cell_core::{Answer, Change, Tail, Unit};
 
 const CONTRACT: &str = include_str!("../../tests/transcripts/contract.tsv");
-const USER123: &str = include_str!("../../tests/transcripts/user123.tsv");
-const REPLY_TOM: &str = include_str!("../../tests/transcripts/reply-tom.tsv");
-const WINDOWED: &str = include_str!("../../tests/transcripts/windowed.tsv");
+const THIRTY_PER_MINUTE: &str = include_str!("../../tests/transcripts/thirty-per-minute.tsv");
+const FIVE_PER_MINUTE: &str = include_str!("../../tests/transcripts/five-per-minute.tsv");
+const FIRST_RELEASE: &str = include_str!("../../tests/transcripts/first-release.tsv");
 const LEAKY_BUCKET: &str = include_str!("../../tests/transcripts/leaky-bucket.tsv");
 
 /// Where in a range `low..high` a replay makes its call: how many parts of how many, plus nanoseconds.
@@ -30,7 +30,8 @@ fn seconds(text: &str) -> i64 {
     whole.parse::<i64>().unwrap() * S + tenths.parse::<i64>().unwrap() * (S / 10)
 }
 
-/// Replays a transcript at every place of its ranges, with `check` for each call's answer and printed integers.
+/// Replays a transcript at every place of its ranges, with `check` for each call's answer and printed
+/// integers.
 fn replay(transcript: &str, check: impl Fn(&Answer, [i64; 5])) {
     for (parts, of, shift) in PLACES {
         let (mut state, mut now): (Option<Tat>, i64) = (None, 0);
@@ -43,7 +44,8 @@ fn replay(transcript: &str, check: impl Fn(&Answer, [i64; 5])) {
             let tail = Tail::parse(words[5..].iter().copied(), &[]).unwrap();
             let limit = Limit::parse([words[2], words[3], words[4]], tail.unit).unwrap();
 
-            // The instant at which the call leaves behind what the transcript says, worked out from that alone.
+            // The instant at which the call leaves behind what the transcript says, worked out from that
+            // alone.
             let tat = state.map_or(now, offset);
             now = match left {
                 "fresh" => now,
@@ -79,9 +81,9 @@ fn same_wait(exact: i64, told: i64, printed: i64) {
 fn rounded_down(answer: &Answer, printed: [i64; 5]) {
     let told = answer.reply(Unit::Seconds).five;
     assert_eq!(told[..3], printed[..3]);
-    match answer.retry_after {
-        Retry::Never => assert_eq!((told[3], printed[3]), (-1, -1)),
-        Retry::After(wait) => same_wait(nanos(wait), told[3], printed[3]),
+    match answer.verdict.wait() {
+        None => assert_eq!((told[3], printed[3]), (-1, -1)),
+        Some(wait) => same_wait(nanos(wait), told[3], printed[3]),
     }
     same_wait(nanos(answer.reset_after), told[4], printed[4]);
 }
@@ -92,18 +94,18 @@ fn the_documentation_s_example() {
 }
 
 #[test]
-fn user123() {
-    replay(USER123, rounded_down);
+fn thirty_per_minute() {
+    replay(THIRTY_PER_MINUTE, rounded_down);
 }
 
 #[test]
-fn reply_tom() {
-    replay(REPLY_TOM, rounded_down);
+fn five_per_minute() {
+    replay(FIVE_PER_MINUTE, rounded_down);
 }
 
 #[test]
-fn windowed() {
-    replay(WINDOWED, rounded_down);
+fn first_release() {
+    replay(FIRST_RELEASE, rounded_down);
 }
 
 #[test]
@@ -146,7 +148,7 @@ fn waits(limit: &Limit, quantities: &[i64], booking: Booking) -> Vec<i64> {
     let mut state = None;
     let mut wait_of = |&quantity| {
         let decision = reserve(state, limit, at(0), quantity, booking).unwrap();
-        let (Change::Store(tat), Retry::After(wait)) = (decision.change, decision.answer.retry_after) else {
+        let (Change::Store(tat), Some(wait)) = (decision.change, decision.answer.verdict.wait()) else {
             panic!("not booked: {decision:?}")
         };
         state = Some(tat);

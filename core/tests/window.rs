@@ -1,4 +1,4 @@
-//! Windows, held against models that keep every admitted call and count again each time.
+//! The sliding window, held against a model that keeps every admitted call and counts again each time.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,19 +10,16 @@
 
 mod common;
 
-use common::{DAY, MS, NOW, S, US, at, instant, nanos, offset};
+use common::{MS, NOW, S, at, instant, nanos};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
-use redis_cell_core::window::{Counter, Limit, Sliding, fixed, sliding};
-use redis_cell_core::{Answer, Change, Error, Retry, Unit};
+use redis_cell_core::window::{Limit, Sliding, saturate, settle, take};
+use redis_cell_core::{Answer, Change, Error, Unit, Verdict};
 
 /// The five numbers, in nanoseconds.
 fn in_nanos(answer: &Answer) -> [i64; 5] {
-    let retry = match answer.retry_after {
-        Retry::Never => -1,
-        Retry::After(wait) => nanos(wait),
-    };
-    [answer.limited.into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
+    let retry = answer.verdict.wait().map_or(-1, nanos);
+    [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
 }
 
 #[test]
@@ -46,408 +43,487 @@ fn a_limit_names_what_is_out_of_range() {
     assert!(Limit::new(0, 1, Seconds).is_err());
     let limit = Limit::new(1, 1, Seconds).unwrap();
     let text = "ERR quantity must be an integer from 0 to 9223372036854775807";
-    assert_eq!(fixed(None, &limit, at(0), -1).unwrap_err().to_string(), text);
-    assert_eq!(sliding(None, &limit, at(0), -1).unwrap_err().to_string(), text);
+    assert_eq!(take(None, &limit, at(0), -1).unwrap_err().to_string(), text);
 }
 
 #[test]
 fn a_period_must_end_within_time_itself() {
-    // 2^63 ns less the instant of the call, in seconds; half of it for two periods. Whatever the quantity.
+    // Half of 2^63 ns less the instant of the call, in seconds. Whatever the quantity.
     for quantity in [0, 1, 2] {
-        let longest = Limit::new(1, 7_523_372_036, Seconds).unwrap();
-        assert!(fixed(None, &longest, at(0), quantity).is_ok());
-        let error =
-            fixed(None, &Limit::new(1, 7_523_372_037, Seconds).unwrap(), at(0), quantity).unwrap_err();
-        assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 7523372036");
-
         let longest = Limit::new(1, 3_761_686_018, Seconds).unwrap();
-        assert!(sliding(None, &longest, at(0), quantity).is_ok());
-        let error =
-            sliding(None, &Limit::new(1, 3_761_686_019, Seconds).unwrap(), at(0), quantity).unwrap_err();
+        assert!(take(None, &longest, at(0), quantity).is_ok());
+        let error = take(None, &Limit::new(1, 3_761_686_019, Seconds).unwrap(), at(0), quantity).unwrap_err();
         assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 3761686018");
     }
 }
 
-mod a_fixed_window {
-    use super::*;
+/// The start of a window of 60 s, in nanoseconds since the epoch.
+const START: i64 = 1_700_000_040 * S;
 
-    /// Begun and over at a whole millisecond: `NOW` is 456789 ns past one.
-    const END: i64 = 60 * S - 456_789;
+fn window(start: i64, current: i64, previous: i64) -> Sliding {
+    Sliding { start: instant((START + start).into()), current, previous }
+}
 
-    fn counter(count: i64, end: i64) -> Counter {
-        Counter { count, end: at(end) }
+#[test]
+fn row_by_row() {
+    // What it shows; start, current, previous before; limit per 60 s; now; quantity; answer in ms; what is
+    // stored.
+    type Stored = (i64, i64, i64);
+    type Row = (&'static str, Option<Stored>, i64, i64, i64, [i64; 5], Option<Stored>);
+    let m = 60 * S;
+    // 8 units of which 2.5 are still covered; a window that began in the middle of a minute.
+    let (half, short) = (41_250 * MS, (30 * S, 3, 2));
+    let rows: [Row; 28] = [
+        ("the first", None, 10, 15 * S, 1, [0, 10, 9, -1, 75_001], Some((0, 1, 0))),
+        ("all of it", None, 10, 15 * S, 10, [0, 10, 0, -1, 102_001], Some((0, 10, 0))),
+        ("above the limit", None, 10, 15 * S, 11, [1, 10, 10, -1, 0], None),
+        ("a look", None, 10, 15 * S, 0, [0, 10, 10, -1, 0], None),
+        ("a look at a used window", Some((0, 4, 8)), 10, 45 * S, 0, [0, 10, 4, -1, 67_501], None),
+        (
+            "a quarter of the previous",
+            Some((0, 4, 8)),
+            10,
+            45 * S,
+            4,
+            [0, 10, 0, -1, 71_251],
+            Some((0, 8, 8)),
+        ),
+        ("half a unit counts as one", Some((0, 4, 8)), 10, half, 4, [1, 10, 3, 1, 71_251], None),
+        ("less than half as none", Some((0, 4, 8)), 10, half + 1, 4, [0, 10, 0, -1, 75_000], Some((0, 8, 8))),
+        ("wait in this window", Some((0, 1, 10)), 10, 0, 5, [1, 10, 0, 33_001, 90_001], None),
+        ("wait for the next window", Some((0, 5, 10)), 10, 0, 5, [1, 10, 0, 57_001, 114_001], None),
+        ("wait into the next window", Some((0, 10, 0)), 10, 50 * S, 5, [1, 10, 0, 37_001, 67_001], None),
+        ("wait for all of it", Some((0, 10, 0)), 10, 50 * S, 10, [1, 10, 0, 67_001, 67_001], None),
+        ("the last nanosecond of it", Some((0, 10, 0)), 10, 117 * S, 10, [1, 10, 9, 1, 1], None),
+        ("and then", Some((0, 10, 0)), 10, 117 * S + 1, 10, [0, 10, 0, -1, 60_000], Some((m, 10, 10))),
+        ("previous only", Some((0, 0, 6)), 10, 30 * S, 0, [0, 10, 7, -1, 25_001], None),
+        ("becomes the previous", Some((-m, 10, 3)), 10, 0, 1, [1, 10, 0, 3_001, 57_001], None),
+        ("stored", Some((-m, 10, 3)), 10, 3 * S + 1, 1, [0, 10, 0, -1, 87_000], Some((0, 1, 10))),
+        ("older: gone", Some((-m - 1, 10, 3)), 10, 0, 10, [0, 10, 0, -1, 117_001], Some((0, 10, 0))),
+        ("long gone", Some((-99 * m, 10, 3)), 10, 0, 10, [0, 10, 0, -1, 117_001], Some((0, 10, 0))),
+        ("ahead of the clock", Some((m, 2, 4)), 10, S, 4, [0, 10, 0, -1, 174_001], Some((m, 6, 4))),
+        ("refused ahead of the clock", Some((m, 2, 4)), 10, S, 5, [1, 10, 4, 66_501, 164_001], None),
+        ("limit lowered", Some((0, 5, 5)), 4, 30 * S, 1, [1, 4, 0, 48_001, 84_001], None),
+        ("limit lowered, a look", Some((0, 5, 5)), 4, 30 * S, 0, [1, 4, 0, 36_001, 84_001], None),
+        ("a look in the next window", Some((0, 5, 5)), 4, m, 0, [1, 4, 0, 6_001, 54_001], None),
+        ("limit raised", Some((0, 5, 4)), 9, 30 * S, 2, [0, 9, 0, -1, 85_715], Some((0, 7, 4))),
+        ("begun by a shorter period", Some(short), 9, 45 * S, 1, [0, 9, 3, -1, 67_501], Some((30 * S, 4, 2))),
+        (
+            "of a shorter period before",
+            Some((-30 * S, 6, 2)),
+            6,
+            30 * S,
+            3,
+            [0, 6, 0, -1, 80_001],
+            Some((0, 3, 6)),
+        ),
+        ("nothing counted", Some((0, 0, 0)), 10, 30 * S, 1, [0, 10, 9, -1, 60_001], Some((0, 1, 0))),
+    ];
+    for (shows, before, limit, now, quantity, answer, stored) in rows {
+        let limit = Limit::new(limit, 60, Seconds).unwrap();
+        let state = |(start, current, previous)| window(start, current, previous);
+        let decision = take(before.map(state), &limit, instant((START + now).into()), quantity).unwrap();
+        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
+        assert_eq!(decision.change, stored.map_or(Change::Keep, |s| Change::Store(state(s))), "{shows}");
     }
+}
+
+#[test]
+fn is_read_strictly() {
+    let foreign = Err(Error::Foreign { expected: Sliding::EXPECTED });
+    let start = START.to_string();
+    let good = [start.as_str(), "7", "0"];
+    let read = |fields: [Option<&str>; 3]| {
+        let [start, current, previous] = fields.map(|field| field.map(str::as_bytes));
+        Sliding::decode(start, current, previous)
+    };
+    assert_eq!(read(good.map(Some)), Ok(window(0, 7, 0)));
+    for place in 0..3 {
+        let mut fields = good.map(Some);
+        fields[place] = None;
+        assert_eq!(read(fields), foreign, "field {place} is missing");
+        for bad in ["", "-1", "+1", "1.5", "01", " 1", "x", "9223372036854775808"] {
+            fields[place] = Some(bad);
+            assert_eq!(read(fields), foreign, "field {place} is {bad:?}");
+        }
+    }
+}
+
+/// Every admitted call, by its instant since the epoch.
+#[derive(Clone, Debug)]
+struct Model {
+    limit: i64,
+    period: i64,
+    admitted: Vec<(i64, i64)>,
+}
+
+impl Model {
+    fn within(&self, from: i64, to: i64) -> i64 {
+        self.admitted.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, quantity)| quantity).sum()
+    }
+
+    /// What the previous window weighs, and the estimate.
+    fn estimate(&self, now: i64) -> i64 {
+        let elapsed = now % self.period;
+        let start = now - elapsed;
+        let previous = self.within(start - self.period, start);
+        // To the nearest unit: of the whole numbers, the one that is closest, and of two the larger one.
+        let distance = |n: &i64| (n * self.period - previous * (self.period - elapsed)).abs();
+        let weight = (0..=previous).rev().min_by_key(distance).unwrap();
+        self.within(start, start + self.period) + weight
+    }
+
+    fn first(&self, from: i64, done: impl Fn(i64) -> bool) -> i64 {
+        (from..from + 9 * self.period).find(|&now| done(now)).unwrap() - from
+    }
+
+    fn call(&mut self, now: i64, quantity: i64) -> [i64; 5] {
+        let fits = |model: &Self, now| model.estimate(now) + quantity <= model.limit;
+        let limited = !fits(self, now);
+        let mut retry = -1;
+        if !limited {
+            self.admitted.push((now, quantity));
+        } else if quantity <= self.limit {
+            retry = self.first(now, |now| fits(self, now));
+        }
+        let reset = self.first(now, |now| self.estimate(now) == 0);
+        [limited.into(), self.limit, (self.limit - self.estimate(now)).max(0), retry, reset]
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn row_by_row() {
-        // What it shows; count and end before; limit per 60 s; now; quantity; the answer in ms; what is stored.
-        type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
-        let rows: [Row; 15] = [
-            ("opened by the first", None, 5, 0, 2, [0, 5, 3, -1, 60_000], Some((2, END))),
-            ("all of it", None, 5, 0, 5, [0, 5, 0, -1, 60_000], Some((5, END))),
-            ("above the limit", None, 5, 0, 6, [1, 5, 5, -1, 0], None),
-            ("a look opens nothing", None, 5, 0, 0, [0, 5, 5, -1, 0], None),
-            ("the end stays", Some((2, END)), 5, 30 * S, 3, [0, 5, 0, -1, 30_000], Some((5, END))),
-            ("a look", Some((2, END)), 5, 30 * S, 0, [0, 5, 3, -1, 30_000], None),
-            ("refused", Some((2, END)), 5, 30 * S, 4, [1, 5, 3, 30_000, 30_000], None),
-            ("refused for ever", Some((2, END)), 5, 30 * S, 6, [1, 5, 3, -1, 30_000], None),
-            ("a nanosecond early", Some((5, END)), 5, END - 1, 1, [1, 5, 0, 1, 1], None),
-            ("over", Some((5, END)), 5, END, 1, [0, 5, 4, -1, 60_000], Some((1, END + 60 * S))),
-            ("limit lowered", Some((5, END)), 3, 0, 1, [1, 3, 0, 60_000, 60_000], None),
-            ("limit lowered, a look", Some((5, END)), 3, 0, 0, [0, 3, 0, -1, 60_000], None),
-            ("limit raised", Some((5, END)), 6, 0, 1, [0, 6, 0, -1, 60_000], Some((6, END))),
-            ("longer period before", Some((5, 9 * END)), 5, 0, 1, [1, 5, 0, 539_996, 539_996], None),
-            ("nothing counted, nothing opened", Some((0, S)), 5, 0, 1, [0, 5, 4, -1, 60_000], Some((1, END))),
-        ];
-        for (shows, before, limit, now, quantity, answer, stored) in rows {
-            let limit = Limit::new(limit, 60, Seconds).unwrap();
-            let before = before.map(|(count, end)| counter(count, end));
-            let decision = fixed(before, &limit, at(now), quantity).unwrap();
-            assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
-            let change = stored.map_or(Change::Keep, |(count, end)| Change::Store(counter(count, end)));
-            assert_eq!(decision.change, change, "{shows}");
-        }
-    }
-
-    #[test]
-    fn is_read_strictly() {
-        let foreign = Err(Error::Foreign { expected: Counter::EXPECTED });
-        let soon = Some(at(END));
-        assert_eq!(Counter::decode(b"7", at(0), soon), Ok(counter(7, END)));
-        assert_eq!(Counter::decode(b"0", at(0), soon), Ok(counter(0, END)));
-        assert_eq!(Counter::decode(b"7", at(0), None), foreign, "no end");
-        for bad in ["", "-1", "+1", "1.5", "01", " 1", "x", "9223372036854775808", "\0", "7\n"] {
-            assert_eq!(Counter::decode(bad.as_bytes(), at(0), soon), foreign, "{bad:?}");
-        }
-        // The state of GCRA, near the clock or far ahead as its key's expiry is.
-        for ahead in [0, 60 * S, DAY, 9 * DAY] {
-            let tat = (NOW + ahead).to_string();
-            assert_eq!(Counter::decode(tat.as_bytes(), at(0), Some(at(ahead))), foreign, "{tat}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn decides_as_a_list_of_calls_does(
-            limit in 1..6_i64,
-            period in prop_oneof![(1..40_i64).prop_map(|period| period * MS), (1..40_000_i64).prop_map(|period| period * US)],
-            calls in prop::collection::vec((0..20_000_000_i64, 0..7_i64), 1..60),
-        ) {
-            let limits = Limit::new(limit, period / US, Microseconds).unwrap();
-            let (mut state, mut now) = (None, 0);
-            // What was admitted in the window that is open, and the instant that ends it.
-            let mut open: Option<(Vec<i64>, i64)> = None;
-            for (wait, quantity) in calls {
-                now += wait;
-                open = open.filter(|(_, end)| now < *end);
-                let used: i64 = open.iter().flat_map(|(list, _)| list).sum();
-                let admitted = quantity <= limit - used;
-                if admitted && quantity > 0 {
-                    let millisecond = (NOW + now) / MS;
-                    let ends = |end: &i64| end * MS >= millisecond * MS + period;
-                    let end = (millisecond..millisecond + 99).find(ends).unwrap() * MS - NOW;
-                    open.get_or_insert_with(|| (Vec::new(), end)).0.push(quantity);
+    fn decides_as_a_list_of_calls_does(
+        limit in 1..12_i64,
+        period in 1..3_i64,
+        begin in 0..3_000_i64,
+        calls in prop::collection::vec((prop_oneof![0..400_i64, 0..3_000_i64], 0..6_i64), 1..30),
+    ) {
+        let limits = Limit::new(limit, period, Microseconds).unwrap();
+        let mut model = Model { limit, period: period * 1_000, admitted: Vec::new() };
+        let (mut state, mut now) = (None, NOW + begin);
+        for (wait, quantity) in calls {
+            now += wait;
+            let decision = take(state, &limits, instant(now.into()), quantity).unwrap();
+            let expected = model.call(now, quantity);
+            prop_assert_eq!(in_nanos(&decision.answer), expected, "at {} from {:?}", now, state);
+            let takes = expected[0] == 0 && quantity > 0;
+            match decision.change {
+                Change::Keep => prop_assert!(!takes),
+                Change::Store(window) => {
+                    prop_assert!(takes);
+                    prop_assert_eq!(window.start.as_nanos() % (period * 1_000).unsigned_abs(), 0, "aligned");
+                    state = Some(window);
                 }
-                let used: i64 = open.iter().flat_map(|(list, _)| list).sum();
-                let left = open.as_ref().map_or(0, |(_, end)| end - now);
-                let retry = if admitted || quantity > limit { -1 } else { left };
-                let decision = fixed(state, &limits, at(now), quantity).unwrap();
-                prop_assert_eq!(
-                    in_nanos(&decision.answer),
-                    [i64::from(!admitted), limit, limit - used, retry, left],
-                    "at {} from {:?}", now, state
-                );
-                match decision.change {
-                    Change::Keep => prop_assert!(!admitted || quantity == 0),
-                    Change::Store(window) => {
-                        prop_assert!(admitted && quantity > 0);
-                        prop_assert_eq!((NOW + offset(window.end)) % MS, 0, "what a key can expire at");
-                        state = Some(window);
-                    }
-                    Change::Delete => prop_assert!(false),
-                }
-            }
-        }
-
-        #[test]
-        fn takes_any_number(
-            (limit, period, quantity) in any::<(i64, i64, i64)>(),
-            (count, end, now) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
-        ) {
-            let state = Some(Counter { count, end: instant(end.into()) });
-            for divisor in [1, 1_000_000, 1_000_000_000_000] {
-                let Ok(limit) = Limit::new(limit, period / divisor, Microseconds) else { continue };
-                if let Ok(decision) = fixed(state, &limit, instant(now.into()), quantity) {
-                    prop_assert!((0..=decision.answer.limit).contains(&decision.answer.remaining));
-                }
+                Change::Delete => prop_assert!(false),
             }
         }
     }
 }
 
-mod a_sliding_window {
-    use super::*;
-
-    /// The start of a window of 60 s, in nanoseconds since the epoch.
-    const START: i64 = 1_700_000_040 * S;
-
-    fn window(start: i64, current: i64, previous: i64) -> Sliding {
-        Sliding { start: instant((START + start).into()), current, previous }
-    }
-
+proptest! {
+    /// What the documentation says of the error, and that no period holds twice the limit.
     #[test]
-    fn row_by_row() {
-        // What it shows; start, current, previous before; limit per 60 s; now; quantity; answer in ms; what is stored.
-        type Stored = (i64, i64, i64);
-        type Row = (&'static str, Option<Stored>, i64, i64, i64, [i64; 5], Option<Stored>);
-        let m = 60 * S;
-        let rows: [Row; 25] = [
-            ("the first", None, 10, 15 * S, 1, [0, 10, 9, -1, 105_000], Some((0, 1, 0))),
-            ("all of it", None, 10, 15 * S, 10, [0, 10, 0, -1, 105_000], Some((0, 10, 0))),
-            ("above the limit", None, 10, 15 * S, 11, [1, 10, 10, -1, 0], None),
-            ("a look", None, 10, 15 * S, 0, [0, 10, 10, -1, 0], None),
-            ("a look at a used one", Some((0, 4, 8)), 10, 45 * S, 0, [0, 10, 4, -1, 75_000], None),
-            (
-                "a quarter of the previous",
-                Some((0, 4, 8)),
-                10,
-                45 * S,
-                4,
-                [0, 10, 0, -1, 75_000],
-                Some((0, 8, 8)),
-            ),
-            ("rounded up", Some((0, 4, 8)), 10, 45 * S - 1, 4, [1, 10, 3, 1, 75_001], None),
-            ("wait in this window", Some((0, 1, 10)), 10, 0, 5, [1, 10, 0, 36_000, 120_000], None),
-            ("wait for the next window", Some((0, 5, 10)), 10, 0, 5, [1, 10, 0, 60_000, 120_000], None),
-            ("wait into the next window", Some((0, 10, 0)), 10, 50 * S, 5, [1, 10, 0, 40_000, 70_000], None),
-            ("wait for all of it", Some((0, 10, 0)), 10, 50 * S, 10, [1, 10, 0, 70_000, 70_000], None),
-            ("the last nanosecond of it", Some((0, 10, 0)), 10, 2 * m - 1, 10, [1, 10, 9, 1, 1], None),
-            ("previous only", Some((0, 0, 6)), 10, 30 * S, 0, [0, 10, 7, -1, 30_000], None),
-            ("becomes the previous", Some((-m, 10, 3)), 10, 0, 1, [1, 10, 0, 6_000, 60_000], None),
-            (
-                "and is stored as such",
-                Some((-m, 10, 3)),
-                10,
-                6 * S,
-                1,
-                [0, 10, 0, -1, 114_000],
-                Some((0, 1, 10)),
-            ),
-            ("older: gone", Some((-m - 1, 10, 3)), 10, 0, 10, [0, 10, 0, -1, 120_000], Some((0, 10, 0))),
-            ("long gone", Some((-99 * m, 10, 3)), 10, 0, 10, [0, 10, 0, -1, 120_000], Some((0, 10, 0))),
-            ("ahead of the clock", Some((m, 2, 4)), 10, S, 4, [0, 10, 0, -1, 179_000], Some((m, 6, 4))),
-            ("refused ahead of the clock", Some((m, 2, 4)), 10, S, 5, [1, 10, 4, 74_000, 179_000], None),
-            ("limit lowered", Some((0, 5, 5)), 4, 30 * S, 1, [1, 4, 0, 54_000, 90_000], None),
-            ("limit lowered, a look", Some((0, 5, 5)), 4, 30 * S, 0, [0, 4, 0, -1, 90_000], None),
-            ("limit raised", Some((0, 5, 4)), 9, 30 * S, 2, [0, 9, 0, -1, 90_000], Some((0, 7, 4))),
-            (
-                "begun by a shorter period",
-                Some((30 * S, 3, 2)),
-                9,
-                45 * S,
-                1,
-                [0, 9, 3, -1, 75_000],
-                Some((30 * S, 4, 2)),
-            ),
-            (
-                "of a shorter period before",
-                Some((-30 * S, 6, 2)),
-                6,
-                30 * S,
-                3,
-                [0, 6, 0, -1, 90_000],
-                Some((0, 3, 6)),
-            ),
-            ("nothing counted", Some((0, 0, 0)), 10, 30 * S, 1, [0, 10, 9, -1, 90_000], Some((0, 1, 0))),
-        ];
-        for (shows, before, limit, now, quantity, answer, stored) in rows {
-            let limit = Limit::new(limit, 60, Seconds).unwrap();
-            let state = |(start, current, previous)| window(start, current, previous);
-            let decision =
-                sliding(before.map(state), &limit, instant((START + now).into()), quantity).unwrap();
-            assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
-            assert_eq!(decision.change, stored.map_or(Change::Keep, |s| Change::Store(state(s))), "{shows}");
-        }
-    }
-
-    #[test]
-    fn is_read_strictly() {
-        let foreign = Err(Error::Foreign { expected: Sliding::EXPECTED });
-        let start = START.to_string();
-        let good = [start.as_str(), "7", "0"];
-        let read = |fields: [Option<&str>; 3]| {
-            let [start, current, previous] = fields.map(|field| field.map(str::as_bytes));
-            Sliding::decode(start, current, previous)
-        };
-        assert_eq!(read(good.map(Some)), Ok(window(0, 7, 0)));
-        for place in 0..3 {
-            let mut fields = good.map(Some);
-            fields[place] = None;
-            assert_eq!(read(fields), foreign, "field {place} is missing");
-            for bad in ["", "-1", "+1", "1.5", "01", " 1", "x", "9223372036854775808"] {
-                fields[place] = Some(bad);
-                assert_eq!(read(fields), foreign, "field {place} is {bad:?}");
+    fn errs_within_its_bound(
+        limit in 1..40_i64,
+        calls in prop::collection::vec((prop_oneof![0..80_i64, 0..1_500_i64, Just(999_i64)], 1..12_i64), 1..80),
+    ) {
+        const PERIOD: i64 = 1_000;
+        let limits = Limit::new(limit, 1, Microseconds).unwrap();
+        let mut model = Model { limit, period: PERIOD, admitted: Vec::new() };
+        let (mut state, mut now) = (None, NOW / PERIOD * PERIOD);
+        for (wait, quantity) in calls {
+            now += wait;
+            let decision = take(state, &limits, instant(now.into()), quantity).unwrap();
+            let estimate_before = model.estimate(now);
+            if let Change::Store(window) = decision.change {
+                state = Some(window);
+                model.admitted.push((now, quantity));
+                prop_assert!(estimate_before + quantity <= limit, "admitted above the limit by its own estimate");
             }
-        }
-    }
-
-    /// Every admitted call, by its instant since the epoch.
-    #[derive(Clone, Debug)]
-    struct Model {
-        limit: i64,
-        period: i64,
-        admitted: Vec<(i64, i64)>,
-    }
-
-    impl Model {
-        fn within(&self, from: i64, to: i64) -> i64 {
-            self.admitted.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, quantity)| quantity).sum()
-        }
-
-        /// What the previous window weighs, and the estimate.
-        fn estimate(&self, now: i64) -> i64 {
-            let elapsed = now % self.period;
+            let elapsed = now % PERIOD;
             let start = now - elapsed;
-            let previous = self.within(start - self.period, start);
-            // Rounded up: the first whole number that is no less.
-            let weight =
-                (0..=previous).find(|n| n * self.period >= previous * (self.period - elapsed)).unwrap();
-            self.within(start, start + self.period) + weight
-        }
-
-        fn first(&self, from: i64, done: impl Fn(i64) -> bool) -> i64 {
-            (from..from + 9 * self.period).find(|&now| done(now)).unwrap() - from
-        }
-
-        fn call(&mut self, now: i64, quantity: i64) -> [i64; 5] {
-            let fits = |model: &Self, now| quantity == 0 || model.estimate(now) + quantity <= model.limit;
-            let limited = !fits(self, now);
-            let mut retry = -1;
-            if !limited {
-                self.admitted.push((now, quantity));
-            } else if quantity <= self.limit {
-                retry = self.first(now, |now| fits(self, now));
-            }
-            let reset = self.first(now, |now| self.estimate(now) == 0);
-            [limited.into(), self.limit, (self.limit - self.estimate(now)).max(0), retry, reset]
+            let previous = model.within(start - PERIOD, start);
+            let really = model.within(now - PERIOD + 1, now + 1);
+            // The weighted value, in thousandths of a unit: off by half a unit at most, and so passed by that
+            // at most.
+            let weighted = model.within(start, now + 1) * PERIOD + previous * (PERIOD - elapsed);
+            let estimate = model.estimate(now);
+            prop_assert!((2 * (estimate * PERIOD - weighted)).abs() <= PERIOD, "{} of {}", estimate, weighted);
+            prop_assert!(2 * weighted <= (2 * limit + 1) * PERIOD, "{} of {}", weighted, limit);
+            // An exact log.
+            let weight = estimate - model.within(start, now + 1);
+            prop_assert!(estimate - really <= weight, "{} too high, {} allowed", estimate - really, weight);
+            let too_low = previous - weight;
+            prop_assert!(really - estimate <= too_low, "{} too low, {} allowed", really - estimate, too_low);
+            prop_assert!(too_low <= (2 * previous * elapsed + PERIOD - 1) / (2 * PERIOD), "half a unit is none");
+            prop_assert!(really <= limit + too_low && really <= 2 * limit, "{} of {}", really, limit);
+            prop_assert!(model.within(start, start + PERIOD) <= limit, "in the window itself");
         }
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever is stored: aligned or not, behind, ahead, above the limit.
+    #[test]
+    fn the_wait_is_exact(
+        limit in 1..20_i64,
+        start in -2_500..2_500_i64,
+        aligned in any::<bool>(),
+        (current, previous) in (0..25_i64, 0..25_i64),
+        now in 0..1_000_i64,
+        quantity in 0..22_i64,
+    ) {
+        const PERIOD: i64 = 1_000;
+        let zero = NOW / PERIOD * PERIOD;
+        let start = if aligned { start / PERIOD * PERIOD } else { start };
+        let limits = Limit::new(limit, 1, Microseconds).unwrap();
+        let state = Some(Sliding { start: instant((zero + start).into()), current, previous });
+        let decide =
+            |now: i64, quantity| take(state, &limits, instant((zero + now).into()), quantity).unwrap().answer;
+        let answer = decide(now, quantity);
+        let first = |done: &dyn Fn(i64) -> bool| (now..now + 9 * PERIOD).find(|&at| done(at)).unwrap() - now;
+        if quantity > limit {
+            prop_assert!(answer.verdict == Verdict::Never);
+        } else if answer.limited() {
+            let wait = first(&|at| !decide(at, quantity).limited());
+            prop_assert_eq!(answer.verdict, Verdict::Later(common::span(wait)));
+            for later in wait..wait + 3 * PERIOD {
+                prop_assert!(!decide(now + later, quantity).limited(), "once it fits, it stays so");
+            }
+        } else {
+            prop_assert_eq!(answer.verdict, Verdict::Admitted);
+        }
+        let wide = Limit::new(99, 1, Microseconds).unwrap();
+        let used = 99 - take(state, &wide, instant((zero + now).into()), 0).unwrap().answer.remaining;
+        prop_assert_eq!(decide(now, 0).limited(), used > limit, "a look, {} used", used);
+        let reset = nanos(decide(now, 0).reset_after);
+        // Fully replenished: the whole limit can be taken, from then on and not before.
+        for later in reset..reset + 3 * PERIOD {
+            prop_assert_eq!(decide(now + later, 0).remaining, limit);
+        }
+        prop_assert!(reset == 0 || decide(now + reset - 1, 0).remaining < limit);
+    }
 
-        #[test]
-        fn decides_as_a_list_of_calls_does(
-            limit in 1..12_i64,
-            period in 1..3_i64,
-            begin in 0..3_000_i64,
-            calls in prop::collection::vec((prop_oneof![0..400_i64, 0..3_000_i64], 0..6_i64), 1..30),
-        ) {
-            let limits = Limit::new(limit, period, Microseconds).unwrap();
-            let mut model = Model { limit, period: period * 1_000, admitted: Vec::new() };
-            let (mut state, mut now) = (None, NOW + begin);
-            for (wait, quantity) in calls {
-                now += wait;
-                let decision = sliding(state, &limits, instant(now.into()), quantity).unwrap();
-                let expected = model.call(now, quantity);
-                prop_assert_eq!(in_nanos(&decision.answer), expected, "at {} from {:?}", now, state);
-                let takes = expected[0] == 0 && quantity > 0;
-                match decision.change {
-                    Change::Keep => prop_assert!(!takes),
-                    Change::Store(window) => {
-                        prop_assert!(takes);
-                        prop_assert_eq!(window.start.as_nanos() % (period * 1_000).unsigned_abs(), 0, "aligned");
-                        state = Some(window);
-                    }
-                    Change::Delete => prop_assert!(false),
-                }
+    #[test]
+    fn takes_any_number(
+        (limit, period, quantity) in any::<(i64, i64, i64)>(),
+        (start, current, previous, now) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
+    ) {
+        for (start, divisor) in [(start, 1), (now, 1_000_000), (now.saturating_sub(1_000_000), 1_000_000_000_000)] {
+            let state = Some(Sliding { start: instant(start.into()), current, previous });
+            let Ok(limit) = Limit::new(limit, period / divisor, Microseconds) else { continue };
+            if let Ok(decision) = take(state, &limit, instant(now.into()), quantity) {
+                prop_assert!((0..=decision.answer.limit).contains(&decision.answer.remaining));
             }
         }
     }
+}
 
-    proptest! {
-        /// What the documentation says of the error, and that no period holds twice the limit.
-        #[test]
-        fn errs_within_its_bound(
-            limit in 1..40_i64,
-            calls in prop::collection::vec((prop_oneof![0..80_i64, 0..1_500_i64, Just(999_i64)], 1..12_i64), 1..80),
-        ) {
-            const PERIOD: i64 = 1_000;
-            let limits = Limit::new(limit, 1, Microseconds).unwrap();
-            let mut model = Model { limit, period: PERIOD, admitted: Vec::new() };
-            let (mut state, mut now) = (None, NOW / PERIOD * PERIOD);
-            for (wait, quantity) in calls {
-                now += wait;
-                let decision = sliding(state, &limits, instant(now.into()), quantity).unwrap();
-                let estimate_before = model.estimate(now);
-                if let Change::Store(window) = decision.change {
-                    state = Some(window);
-                    model.admitted.push((now, quantity));
-                    prop_assert!(estimate_before + quantity <= limit, "admitted above the limit by its own estimate");
-                }
-                let elapsed = now % PERIOD;
-                let start = now - elapsed;
-                let previous = model.within(start - PERIOD, start);
-                let really = model.within(now - PERIOD + 1, now + 1);
-                let (error, too_low) = (model.estimate(now) - really, previous * elapsed / PERIOD);
-                prop_assert!(-too_low <= error, "{} too low, {} allowed", -error, too_low);
-                let too_high = (previous * (PERIOD - elapsed) + PERIOD - 1) / PERIOD;
-                prop_assert!(error <= too_high, "{} too high, {} allowed", error, too_high);
-                prop_assert!(really <= limit + too_low, "{} of {}", really, limit);
-                prop_assert!(really < 2 * limit);
-                prop_assert!(model.within(start, start + PERIOD) <= limit, "in the window itself");
-            }
-        }
-
-        /// Whatever is stored: aligned or not, behind, ahead, above the limit.
-        #[test]
-        fn the_wait_is_exact(
-            limit in 1..20_i64,
-            start in -2_500..2_500_i64,
-            aligned in any::<bool>(),
-            (current, previous) in (0..25_i64, 0..25_i64),
-            now in 0..1_000_i64,
-            quantity in 1..22_i64,
-        ) {
-            const PERIOD: i64 = 1_000;
-            let zero = NOW / PERIOD * PERIOD;
-            let start = if aligned { start / PERIOD * PERIOD } else { start };
-            let limits = Limit::new(limit, 1, Microseconds).unwrap();
-            let state = Some(Sliding { start: instant((zero + start).into()), current, previous });
-            let decide =
-                |now: i64, quantity| sliding(state, &limits, instant((zero + now).into()), quantity).unwrap().answer;
+proptest! {
+    /// To the nanosecond, where the products need 128 bits.
+    #[test]
+    fn the_wait_is_exact_for_large_numbers(
+        limit in 1..=i64::MAX,
+        period in 1..2_000_000_000_i64,
+        (current, previous) in (0..=i64::MAX, 0..=i64::MAX),
+        (start, now, share) in (0..4_000 * S, 0..2_000 * S, 0..=i64::MAX),
+    ) {
+        let limits = Limit::new(limit, period, Microseconds).unwrap();
+        let state = Some(Sliding { start: instant((NOW + start).into()), current, previous });
+        let decide = |at: i64, quantity| take(state, &limits, instant((NOW + at).into()), quantity).unwrap().answer;
+        for quantity in [0, 1, share % limit, limit] {
             let answer = decide(now, quantity);
-            let first = |done: &dyn Fn(i64) -> bool| (now..now + 9 * PERIOD).find(|&at| done(at)).unwrap() - now;
-            if quantity > limit {
-                prop_assert!(answer.limited && answer.retry_after == Retry::Never);
-            } else if answer.limited {
-                let wait = first(&|at| !decide(at, quantity).limited);
-                prop_assert_eq!(answer.retry_after, Retry::After(common::span(wait)));
-                for later in wait..wait + 3 * PERIOD {
-                    prop_assert!(!decide(now + later, quantity).limited, "once it fits, it stays so");
-                }
-            } else {
-                prop_assert_eq!(answer.retry_after, Retry::Never);
-            }
-            let reset = nanos(decide(now, 0).reset_after);
-            // As good as new: of the whole limit nothing is missing, nor will be.
-            let weighs = |at| nanos(decide(at, 0).reset_after) > 0;
-            prop_assert!(!weighs(now + reset) && decide(now + reset, 0).remaining == limit);
-            prop_assert!(reset == 0 || weighs(now + reset - 1));
+            let Verdict::Later(wait) = answer.verdict else {
+                prop_assert!(!answer.limited(), "{} of {}", quantity, limit);
+                continue;
+            };
+            let wait = nanos(wait);
+            prop_assert!(wait > 0 && decide(now + wait - 1, quantity).limited(), "{} sooner", quantity);
+            prop_assert!(!decide(now + wait, quantity).limited(), "{} not yet", quantity);
         }
+        let reset = nanos(decide(now, 0).reset_after);
+        prop_assert_eq!(decide(now + reset, 0).remaining, limit);
+        prop_assert!(reset == 0 || decide(now + reset - 1, 0).remaining < limit);
+    }
+}
 
-        #[test]
-        fn takes_any_number(
-            (limit, period, quantity) in any::<(i64, i64, i64)>(),
-            (start, current, previous, now) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
-        ) {
-            for (start, divisor) in [(start, 1), (now, 1_000_000), (now.saturating_sub(1_000_000), 1_000_000_000_000)] {
-                let state = Some(Sliding { start: instant(start.into()), current, previous });
-                let Ok(limit) = Limit::new(limit, period / divisor, Microseconds) else { continue };
-                if let Ok(decision) = sliding(state, &limit, instant(now.into()), quantity) {
-                    prop_assert!((0..=decision.answer.limit).contains(&decision.answer.remaining));
-                }
-            }
+/// What a steady caller gets in `periods` periods, asking `limit` times in each, from `phase` on. When it is
+/// refused, it waits as long as it is told and goes on from there.
+fn steady(limit: i64, periods: i64, phase: i64) -> (i64, i64) {
+    const PERIOD: i64 = 1_000_000_000;
+    let limits = Limit::new(limit, 1, Seconds).unwrap();
+    let (mut state, mut now, mut admitted, mut refused) = (None, NOW / PERIOD * PERIOD + phase, 0, 0);
+    let end = now + periods * PERIOD;
+    while now < end {
+        let decision = take(state, &limits, instant(now.into()), 1).unwrap();
+        if let Verdict::Later(wait) = decision.answer.verdict {
+            refused += 1;
+            assert!(nanos(wait) > 0, "a wait of nothing");
+            now += nanos(wait);
+            continue;
+        }
+        let Change::Store(window) = decision.change else { panic!("{decision:?}") };
+        state = Some(window);
+        admitted += 1;
+        now += PERIOD / limit;
+    }
+    (admitted, refused)
+}
+
+#[test]
+fn a_steady_caller_gets_its_whole_limit() {
+    for (limit, asked) in [(1, 20), (5, 100), (10, 200), (1_000, 20_000)] {
+        let interval = S / limit;
+        // In the second half of an interval nothing is ever refused, wherever in it a caller begins ...
+        for phase in [interval / 2 + 1, interval * 3 / 4, interval - 1] {
+            assert_eq!(steady(limit, 20, phase), (asked, 0), "{limit} from {phase}");
+        }
+        // ... and a caller in the first half is refused once, waits for the middle, and has lost that and no
+        // more.
+        for phase in [0, 1, interval / 4, interval / 2] {
+            let (admitted, refused) = steady(limit, 20, phase);
+            assert!(
+                admitted >= asked - 1 && refused == 1,
+                "{limit} from {phase}: {admitted}, {refused} refused"
+            );
         }
     }
+}
+
+#[test]
+fn a_caller_that_waits_as_told_gets_the_limit_in_every_window() {
+    for limit in [1, 2, 5, 10, 99] {
+        let limits = Limit::new(limit, 1, Seconds).unwrap();
+        let mut state = None;
+        let begin = NOW / S * S;
+        let (mut now, mut admitted) = (begin, Vec::new());
+        while now < begin + 10 * S {
+            let decision = take(state, &limits, instant(now.into()), 1).unwrap();
+            if let Verdict::Later(wait) = decision.answer.verdict {
+                assert!(nanos(wait) > 0, "a wait of nothing");
+                now += nanos(wait);
+            } else if let Change::Store(window) = decision.change {
+                state = Some(window);
+                admitted.push(now);
+            }
+        }
+        for window in 0..10 {
+            let from = begin + window * S;
+            let count = admitted.iter().filter(|at| (from..from + S).contains(at)).count();
+            assert_eq!(i64::try_from(count).unwrap(), limit, "in window {window}");
+        }
+    }
+}
+
+proptest! {
+    /// Whatever is stored: what fits is the largest quantity that would be admitted, and no more.
+    #[test]
+    fn takes_what_fits(
+        limit in 1..20_i64,
+        start in -2_500..2_500_i64,
+        (current, previous) in (0..25_i64, 0..25_i64),
+        now in 0..1_000_i64,
+        quantity in prop_oneof![0..30_i64, Just(i64::MAX)],
+    ) {
+        const PERIOD: i64 = 1_000;
+        let now = instant((NOW / PERIOD * PERIOD + now).into());
+        let limits = Limit::new(limit, 1, Microseconds).unwrap();
+        let state = Some(Sliding { start: instant((NOW / PERIOD * PERIOD + start).into()), current, previous });
+        let decide = |quantity| take(state, &limits, now, quantity).unwrap();
+        let decision = saturate(state, &limits, now, quantity).unwrap();
+        let fits = (0..=limit.min(quantity)).rev().find(|&part| part > 0 && !decide(part).answer.limited());
+        let taken = fits.unwrap_or(0);
+        prop_assert_eq!(decision.answer.taken, Some(taken));
+        let expected = match (taken, quantity) {
+            (0, 0) => Answer { verdict: Verdict::Admitted, ..decide(0).answer },
+            (0, _) => decide(1).answer,
+            _ => decide(taken).answer,
+        };
+        prop_assert_eq!(decision.answer, Answer { taken: Some(taken), ..expected });
+        prop_assert_eq!(decision.change, if taken > 0 { decide(taken).change } else { Change::Keep });
+    }
+
+    /// Whatever is stored, and whenever the units were taken.
+    #[test]
+    fn settles_the_present_window_alone(
+        limit in 1..20_i64,
+        start in -2_500..2_500_i64,
+        (current, previous) in (0..25_i64, 0..25_i64),
+        now in 0..1_000_i64,
+        difference in prop_oneof![-30..30_i64, Just(-i64::MAX)],
+        age in prop_oneof![Just(None), (0..2_500_i64).prop_map(Some)],
+    ) {
+        const PERIOD: i64 = 1_000;
+        let zero = NOW / PERIOD * PERIOD;
+        let at = |offset: i64| instant((zero + offset).into());
+        let limits = Limit::new(limit, 1, Microseconds).unwrap();
+        let state = Some(Sliding { start: at(start), current, previous });
+        let decision = settle(state, &limits, at(now), difference, age.map(common::span)).unwrap();
+        // What the window has become by now.
+        let [start, current, previous] = if start >= 0 {
+            [start, current, previous]
+        } else if -start <= PERIOD {
+            [0, 0, current]
+        } else {
+            [0, 0, 0]
+        };
+        let gives = age.is_none_or(|age| start <= now - age);
+        let counted = match difference {
+            1.. => current + difference,
+            _ if gives => current.saturating_add(difference).max(0),
+            _ => current,
+        };
+        let after = Sliding { start: at(start), current: counted, previous };
+        let look = take(Some(after), &limits, at(now), 0).unwrap().answer;
+        let expected = if look.limited() { take(Some(after), &limits, at(now), 1).unwrap().answer } else { look };
+        prop_assert_eq!(decision.answer, expected);
+        let change = if counted == current {
+            Change::Keep
+        } else if look.remaining == limit && look.reset_after == redis_cell_core::Span::ZERO {
+            Change::Delete
+        } else {
+            Change::Store(after)
+        };
+        prop_assert_eq!(decision.change, change);
+    }
+}
+
+#[test]
+fn settles_row_by_row() {
+    // What it shows; start, current and previous before; difference; the answer in ms; what is stored, 15 s
+    // on.
+    type Stored = (i64, i64, i64);
+    type Row = (&'static str, Option<Stored>, i64, [i64; 5], Change<Stored>);
+    let limit = Limit::new(5, 60, Seconds).unwrap();
+    let rows: [Row; 11] = [
+        ("nothing", Some((0, 3, 0)), 0, [0, 5, 2, -1, 95_001], Change::Keep),
+        ("nothing, beyond the limit", Some((0, 6, 0)), 0, [1, 5, 0, 60_001, 100_001], Change::Keep),
+        ("taken", Some((0, 3, 0)), 2, [0, 5, 0, -1, 99_001], Change::Store((0, 5, 0))),
+        ("taken regardless", None, 6, [1, 5, 0, 60_001, 100_001], Change::Store((0, 6, 0))),
+        ("given back", Some((0, 3, 0)), -2, [0, 5, 4, -1, 75_001], Change::Store((0, 1, 0))),
+        ("all given back", Some((0, 3, 0)), -3, [0, 5, 5, -1, 0], Change::Delete),
+        ("more than was taken", Some((0, 3, 0)), -i64::MAX, [0, 5, 5, -1, 0], Change::Delete),
+        ("the previous window stays", Some((0, 1, 4)), -3, [0, 5, 2, -1, 37_501], Change::Store((0, 0, 4))),
+        ("nothing in this one", Some((0, 0, 4)), -3, [0, 5, 2, -1, 37_501], Change::Keep),
+        ("taken in the window before", Some((-60 * S, 4, 0)), -3, [0, 5, 2, -1, 37_501], Change::Keep),
+        ("to nothing", None, -3, [0, 5, 5, -1, 0], Change::Keep),
+    ];
+    for (shows, before, difference, answer, change) in rows {
+        let state = |(start, current, previous)| window(start, current, previous);
+        let now = instant((START + 15 * S).into());
+        let decision = settle(before.map(state), &limit, now, difference, None).unwrap();
+        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
+        assert_eq!(decision.change, change.map(state), "{shows}");
+    }
+    // Taken when the window began, or a nanosecond before that.
+    for (age, stored) in [(15 * S, Change::Store(window(0, 1, 0))), (15 * S + 1, Change::Keep)] {
+        let now = instant((START + 15 * S).into());
+        let decision = settle(Some(window(0, 3, 0)), &limit, now, -2, Some(common::span(age))).unwrap();
+        assert_eq!(decision.change, stored, "{age}");
+    }
+    let error = settle(Some(window(0, 3, 0)), &limit, instant(START.into()), i64::MAX, None).unwrap_err();
+    let text = "ERR quantity must be an integer from -9223372036854775807 to 9223372036854775804";
+    assert_eq!(error.to_string(), text);
+    assert!(settle(None, &limit, instant(START.into()), i64::MIN, None).is_err());
 }

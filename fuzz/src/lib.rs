@@ -1,15 +1,18 @@
 //! What the fuzzers try on the core: bytes in, and nothing that must not happen.
 //!
-//! Each function takes any bytes. That it returns at all says that nothing panicked and nothing overflowed; what it
-//! asserts beside that holds for every input, so no model is needed.
+//! Each function takes any bytes. That it returns at all says that nothing panicked and nothing overflowed;
+//! what it asserts beside that holds for every input, so no model is needed.
 
 use redis_cell_core::bucket::{self, Level};
+use redis_cell_core::calendar::{Calendar, Cycle};
+use redis_cell_core::fixed::{self, Counter, Window};
 use redis_cell_core::lease::{self, Lease, Places};
-use redis_cell_core::line::{Joined, Line, Turn};
+use redis_cell_core::queue::{Joined, Queue, Ticket, Turn};
+use redis_cell_core::several::{self, Grammar};
 use redis_cell_core::timeline::{self, Timeline};
-use redis_cell_core::window::{self, Counter, Sliding};
+use redis_cell_core::window::{self, Sliding};
 use redis_cell_core::{
-    Change, Decision, Error, Instant, Keyword, QUANTITY, Retry, Span, Tail, Unit, gcra, log, parse_integer,
+    Change, Decision, Error, Instant, Keyword, QUANTITY, Span, Tail, Unit, Verdict, gcra, log, parse_integer,
     parse_timeout,
 };
 
@@ -82,7 +85,7 @@ impl Input<'_> {
 /// What stands for an error on the wire: one line, with a code that clients know.
 fn assert_wire_text(error: Error) {
     let text = error.to_string();
-    assert!(text.starts_with("ERR ") || text.starts_with("WRONGTYPE "), "{text}");
+    assert!(text.starts_with("ERR "), "{text}");
     assert!(!text.contains(['\r', '\n', '\0']), "{text:?}");
 }
 
@@ -107,7 +110,7 @@ pub fn arguments(input: &[u8]) {
             Err(error) => assert_wire_text(error),
         }
     }
-    let keywords = [Keyword::Saturate, Keyword::Prepay, Keyword::MaxWait, Keyword::Quantity];
+    let keywords = [Keyword::Saturate, Keyword::Prepay, Keyword::MaxWait];
     for known in 0..=keywords.len() {
         match Tail::parse_within(rest.iter().copied(), &keywords[..known], &QUANTITY) {
             Ok(tail) => {
@@ -118,11 +121,35 @@ pub fn arguments(input: &[u8]) {
         }
     }
     clear(Tail::parse_unit(rest.iter().copied()));
+    let all: Vec<&[u8]> = input.split(|byte| *byte == b' ').collect();
+    let kinds = [
+        Grammar { word: b"S", arguments: |_| Some(4) },
+        Grammar { word: b"M", arguments: fixed::arguments },
+        Grammar { word: b"0", arguments: |_| Some(3) },
+    ];
+    if let Some((parts, options)) = clear(several::split(&all, &kinds)) {
+        // The parts follow each other without a gap, and the options follow them.
+        let end = parts.iter().fold(0, |end, part| {
+            assert!(part.key == end && part.arguments.start > part.key, "{parts:?}");
+            part.arguments.end
+        });
+        assert_eq!(end, options);
+        clear(several::Options::parse(&all[options..], true));
+    }
     let Ok(three) = <[&[u8]; 3]>::try_from(numbers) else { return };
     let two = [three[0], three[1]];
     for unit in UNITS {
         clear(gcra::Limit::parse(three, unit));
         clear(bucket::Limit::parse(three, unit));
+        if let Ok(window) = Window::parse(&mut three[1..].iter().copied()) {
+            let known = window.keywords();
+            if let Some(tail) = clear(Tail::parse(rest.iter().copied(), known)) {
+                clear(fixed::Limit::parse(three[0], window, [tail.utc, tail.from], unit));
+            }
+        }
+        let all: Vec<&[u8]> = three.iter().chain(&rest).copied().collect();
+        let parsed = clear(fixed::Limit::parse_words(&mut all.iter().copied().peekable(), unit));
+        assert!(parsed.is_none() || fixed::arguments(&all).is_none_or(|count| count <= all.len()));
         clear(window::Limit::parse(two, unit));
         clear(log::Limit::parse(two, unit));
         clear(Lease::parse(three[0], unit));
@@ -139,24 +166,27 @@ pub fn states(input: &[u8]) {
     let fields = fields.each_ref().map(Option::as_deref);
     let [first, second, third] = fields;
     let bytes = first.unwrap_or_default();
-    let read_back = |number: u64| assert_eq!(number.to_string().as_bytes(), bytes, "read as another number");
+    let read_back = |number: i64| assert_eq!(number.to_string().as_bytes(), bytes, "read as another number");
 
     let tat = gcra::decode(bytes, now, || expiry);
     if let Some(tat) = clear(tat) {
-        read_back(tat.as_nanos());
+        read_back(tat.as_nanos().cast_signed());
     }
-    let counter = Counter::decode(bytes, now, expiry);
+    let counter = Counter::decode(bytes, expiry);
     if let Some(counter) = clear(counter) {
-        read_back(counter.count.unsigned_abs());
+        read_back(counter.count);
     }
-    assert!(tat.is_err() || counter.is_err(), "one string that is the state of two limiters");
+    if let (Ok(tat), Ok(Counter { end, .. })) = (tat, counter) {
+        let apart = tat.since(end).max(end.since(tat));
+        assert!(apart > fixed::STRAY, "a TAT whose key expires with it is a count as well");
+    }
     let level = bucket::decode(first, second, "a hash");
     if let Some(level) = clear(level) {
-        read_back(level.free.unsigned_abs());
+        read_back(level.free);
     }
     let sliding = Sliding::decode(first, second, third);
     if let Some(sliding) = clear(sliding) {
-        read_back(sliding.start.as_nanos());
+        read_back(sliding.start.as_nanos().cast_signed());
     }
 
     let mut entries: Vec<Instant> = Vec::new();
@@ -164,7 +194,9 @@ pub fn states(input: &[u8]) {
         entries.push(input.near(now));
     }
     entries.sort_unstable();
-    clear(timeline::check(&entries[..], now, || expiry));
+    if let [first, .., last] = entries[..] {
+        let _ = (lease::may_be([first, last], now, || expiry), log::may_be([first, last], now));
+    }
 }
 
 /// A decision that is asked for again at another instant.
@@ -179,23 +211,50 @@ fn assert_honest<S>(now: Instant, tick: u64, decide: impl Fn(Instant) -> Result<
         let reply = answer.reply(unit).five;
         assert!(reply[3] >= -1 && reply[4] >= 0, "{reply:?}");
     }
-    if !answer.limited {
+    if !answer.limited() {
         return;
     }
     assert!(change.is_keep(), "a refusal that writes: {answer:?}");
-    let Retry::After(wait) = answer.retry_after else { return };
+    let Verdict::Later(wait) = answer.verdict else { return };
     assert!(wait > Span::ZERO, "{answer:?}");
-    // Refused until then, admitted then: who waits as told is not told to wait again.
+    // Refused until then, admitted then: a client that waits for `retry_after` need not wait again.
     let Some(then) = now.checked_add(wait) else { return };
     if let Ok(decision) = decide(then) {
-        assert!(!decision.answer.limited, "{answer:?}, and then {:?}", decision.answer);
+        assert!(!decision.answer.limited(), "{answer:?}, and then {:?}", decision.answer);
     }
     let before = then.saturating_sub(Span::from_nanos(tick).unwrap_or_default());
     if before > now
         && let Ok(decision) = decide(before)
     {
-        assert!(decision.answer.limited, "{answer:?}, but before that {:?}", decision.answer);
+        assert!(decision.answer.limited(), "{answer:?}, but before that {:?}", decision.answer);
     }
+}
+
+/// A settlement that is never refused, and changes nothing where there is nothing to settle.
+fn assert_settles<S>(decision: Result<Decision<S>, Error>, difference: i64) {
+    let Some(Decision { answer, change }) = clear(decision) else { return };
+    assert!((0..=answer.limit).contains(&answer.remaining), "{answer:?}");
+    match change {
+        Change::Keep => assert!(difference <= 0, "{answer:?}"),
+        Change::Store(_) => assert_ne!(difference, 0, "{answer:?}"),
+        Change::Delete => {
+            assert!(difference < 0 && answer.remaining == answer.limit, "{answer:?}");
+            assert_eq!(answer.reset_after, Span::ZERO, "{answer:?}");
+        }
+    }
+}
+
+/// Limits whose windows the calendar or the caller ends.
+fn by_calendar(input: &mut Input, now: Instant, limit: i64, number: i64, unit: Unit) -> Vec<fixed::Limit> {
+    let cycles = [Cycle::Hour, Cycle::Day, Cycle::Week, Cycle::Month, Cycle::Year];
+    let cycle = cycles[usize::from(input.byte()) % cycles.len()];
+    let (utc, from) = (number % 841, input.option(|input| i64::from(input.byte() % 32)));
+    let calendar = Calendar::new(cycle, utc, from);
+    if let Some(Ok((start, end))) = calendar.ok().map(|calendar| calendar.window_of(now)) {
+        assert!(start <= now && now < end, "{calendar:?} at {now:?}");
+    }
+    let by_calendar = calendar.and_then(|calendar| fixed::Limit::by_calendar(limit, calendar));
+    [by_calendar, fixed::Limit::until(limit, number, unit)].into_iter().filter_map(clear).collect()
 }
 
 /// Every decision, on every state.
@@ -203,60 +262,107 @@ pub fn decisions(input: &[u8]) {
     let mut input = Input(input);
     let (now, unit) = (input.now(), input.unit());
     let [a, b, c, quantity] = [(); 4].map(|()| input.number());
-
     if let Ok(limit) = gcra::Limit::new(a, b, c, unit) {
         let tat = input.option(|input| input.near(now));
-        assert_honest(now, 1, |now| gcra::throttle(tat, &limit, now, quantity));
-        assert_honest(now, 1, |now| gcra::saturate(tat, &limit, now, quantity));
-        if let (Ok(look), Ok(take)) =
-            (gcra::peek(tat, &limit, now, quantity), gcra::throttle(tat, &limit, now, quantity))
-        {
-            assert_eq!((look.limited, look.retry_after), (take.answer.limited, take.answer.retry_after));
-            // What was taken and given back leaves nothing behind.
-            if let Change::Store(taken) = take.change {
-                let back = gcra::refund(Some(taken), &limit, now, quantity).unwrap();
-                match back.change {
-                    Change::Store(state) => assert_eq!(Some(state), tat),
-                    Change::Delete => assert!(tat.is_none_or(|tat| tat <= now)),
-                    Change::Keep => panic!("nothing was given back"),
-                }
-            }
-        }
-        if let Ok(charged) = gcra::charge(tat, &limit, now, quantity)
-            && let Change::Store(after) = charged.change
-        {
-            assert!(tat.is_none_or(|before| after >= before), "a charge that gives back");
-        }
-        for prepay in [false, true] {
-            let max_wait = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
-            let booking = gcra::Booking { max_wait, prepay };
-            if let Ok(booked) = gcra::reserve(tat, &limit, now, quantity, booking) {
-                assert!(!booked.answer.limited || booked.change.is_keep());
-                let wait = booked.answer.retry_after;
-                let Retry::After(wait) = wait else { continue };
-                assert!(booked.answer.limited == max_wait.is_some_and(|max_wait| wait > max_wait));
-            }
-        }
+        taken_and_given_back(tat, now, &limit, quantity);
+        settled_and_paused(&mut input, tat, now, &limit, [c, quantity]);
+        booked(&mut input, tat, now, &limit, quantity);
     }
     if let Ok(limit) = bucket::Limit::new(a, b, c, unit) {
-        let level =
-            input.option(|input| Level { free: input.number().saturating_abs(), since: input.near(now) });
+        let level = input.option(|input| Level { free: input.number(), since: input.near(now) });
         assert_honest(now, 1, |now| bucket::take(level, &limit, now, quantity));
+        assert_honest(now, 1, |now| bucket::saturate(level, &limit, now, quantity));
+        let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
+        assert_settles(bucket::settle(level, &limit, now, quantity, age), quantity);
     }
-    if let Ok(limit) = window::Limit::new(a, b, unit) {
+    counters(&mut input, now, [a, b, quantity], unit);
+    sorted_sets(&mut input, now, [a, b, quantity], unit);
+}
+
+/// The commands that take from a TAT, look at it, or give back.
+fn taken_and_given_back(tat: Option<Instant>, now: Instant, limit: &gcra::Limit, quantity: i64) {
+    assert_honest(now, 1, |now| gcra::throttle(tat, limit, now, quantity));
+    assert_honest(now, 1, |now| gcra::saturate(tat, limit, now, quantity));
+    if let (Ok(look), Ok(take)) =
+        (gcra::peek(tat, limit, now, quantity), gcra::throttle(tat, limit, now, quantity))
+    {
+        assert_eq!(look.verdict, take.answer.verdict);
+        // What was taken and given back leaves nothing behind.
+        if let Change::Store(taken) = take.change {
+            let back = gcra::refund(Some(taken), limit, now, quantity).unwrap();
+            match back.change {
+                Change::Store(state) => assert_eq!(Some(state), tat),
+                Change::Delete => assert!(tat.is_none_or(|tat| tat <= now)),
+                Change::Keep => panic!("nothing was given back"),
+            }
+        }
+    }
+    if let Ok(charged) = gcra::charge(tat, limit, now, quantity)
+        && let Change::Store(after) = charged.change
+    {
+        assert!(tat.is_none_or(|before| after >= before), "a charge that gives back");
+    }
+}
+
+/// The commands that settle a TAT or pause it.
+fn settled_and_paused(
+    input: &mut Input,
+    tat: Option<Instant>,
+    now: Instant,
+    limit: &gcra::Limit,
+    [wait, quantity]: [i64; 2],
+) {
+    let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
+    assert_settles(gcra::settle(tat, limit, now, quantity, age), quantity);
+    let wait = Span::from_nanos(wait.unsigned_abs()).unwrap_or_default();
+    if let Some(paused) = clear(gcra::pause(tat, limit, now, wait)) {
+        let after = if let Change::Store(after) = paused.change { Some(after) } else { tat };
+        assert_honest(now, 1, |now| gcra::throttle(after, limit, now, 1));
+        let at_once = gcra::throttle(after, limit, now, 1);
+        assert!(wait == Span::ZERO || at_once.is_ok_and(|take| take.answer.limited()), "a pause that admits");
+    }
+}
+
+/// Reservations.
+fn booked(input: &mut Input, tat: Option<Instant>, now: Instant, limit: &gcra::Limit, quantity: i64) {
+    for prepay in [false, true] {
+        let max_wait = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
+        let booking = gcra::Booking { max_wait, prepay };
+        if let Ok(booked) = gcra::reserve(tat, limit, now, quantity, booking) {
+            assert!(!booked.answer.limited() || booked.change.is_keep());
+            let Some(wait) = booked.answer.verdict.wait() else { continue };
+            assert!(booked.answer.limited() == max_wait.is_some_and(|max_wait| wait > max_wait));
+        }
+    }
+}
+
+/// The limiters that count in windows.
+fn counters(input: &mut Input, now: Instant, [a, b, quantity]: [i64; 3], unit: Unit) {
+    if let Ok(limit) = fixed::Limit::new(a, b, unit) {
         let counter = input.option(|input| Counter {
             count: input.number().saturating_abs(),
             end: input.near(now).floor_to_millis(),
         });
-        assert_honest(now, 1, |now| window::fixed(counter, &limit, now, quantity));
+        assert_honest(now, 1, |now| fixed::take(counter, &limit, now, quantity));
+        assert_honest(now, 1, |now| fixed::saturate(counter, &limit, now, quantity));
+        let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
+        assert_settles(fixed::settle(counter, &limit, now, quantity, age), quantity);
+        for limit in by_calendar(input, now, a, b, unit) {
+            assert_honest(now, 1, |now| fixed::take(counter, &limit, now, quantity));
+            assert_settles(fixed::settle(counter, &limit, now, quantity, age), quantity);
+        }
+    }
+    if let Ok(limit) = window::Limit::new(a, b, unit) {
         let sliding = input.option(|input| Sliding {
             start: input.near(now),
             current: input.number().saturating_abs(),
             previous: input.number().saturating_abs(),
         });
-        assert_honest(now, 1, |now| window::sliding(sliding, &limit, now, quantity));
+        assert_honest(now, 1, |now| window::take(sliding, &limit, now, quantity));
+        assert_honest(now, 1, |now| window::saturate(sliding, &limit, now, quantity));
+        let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
+        assert_settles(window::settle(sliding, &limit, now, quantity, age), quantity);
     }
-    sorted_sets(&mut input, now, [a, b, quantity], unit);
 }
 
 /// The limiters on sorted sets, whose clock ticks in microseconds.
@@ -274,6 +380,18 @@ fn sorted_sets(input: &mut Input, now: Instant, [a, b, quantity]: [i64; 3], unit
         if let Ok(Decision { change: Change::Store(new), .. }) = log::take(entries, &limit, now, quantity) {
             assert!(new.pruned <= Timeline::len(entries) && new.until >= new.at);
         }
+        clear(log::saturate(entries, &limit, now, quantity));
+        let peeked = clear(log::peek(entries, &limit, now, quantity));
+        let taken = clear(log::take(entries, &limit, now, quantity)).map(|decision| decision.answer.verdict);
+        assert_eq!(peeked.map(|answer| answer.verdict), taken, "a look and a call");
+        let age = Span::from_nanos(u64::from(own).saturating_mul(1_000_000_000));
+        for difference in [quantity, quantity.saturating_neg()] {
+            if let Some(Decision { change: Change::Store(log::Edit::RemoveNewest { count, .. }), .. }) =
+                clear(log::settle(entries, &limit, now, difference, age))
+            {
+                assert!(count < Timeline::len(entries), "what is empty is deleted");
+            }
+        }
     }
     if let (Ok(limit), Ok(lease)) = (lease::Limit::new(a), Lease::new(b, unit)) {
         let own = entries.get(usize::from(own)).copied();
@@ -281,66 +399,109 @@ fn sorted_sets(input: &mut Input, now: Instant, [a, b, quantity]: [i64; 3], unit
         assert_honest(now, 1_000, |now| lease::acquire(&places, &limit, now, &lease));
         clear(lease::renew(&places, now, &lease));
         clear(lease::release(&places, now));
+        clear(lease::peek(&places, &limit, now, &lease));
+        clear(lease::settle(&places, &limit, now, Some(&lease)));
+        clear(lease::settle(&places, &limit, now, None));
     }
 }
 
-/// Callers that come, wait, are overtaken and leave.
-pub fn lines(input: &[u8]) {
+/// Clients that join a queue, wait and leave, and calls that do not wait.
+pub fn queues(input: &[u8]) {
     let mut input = Input(input);
-    let (mut now, unit) = (input.now(), input.unit());
+    let (now, unit) = (input.now(), input.unit());
     let [a, b, c] = [(); 3].map(|()| input.number());
     let Ok(limit) = gcra::Limit::new(a, b, c, unit) else { return };
-    let (mut line, mut state, mut tickets) = (Line::default(), None, Vec::new());
+    let mut key = Key { limit, now, queue: Queue::default(), state: None, tickets: Vec::new() };
     while !input.is_empty() {
-        let (step, number) = (input.byte() % 6, input.number());
+        let (step, number) = (input.byte() % 8, input.number());
+        key.step(&mut input, step, number);
+        key.serve();
+        assert_eq!(key.queue.len(), key.tickets.len());
+        assert_eq!(
+            key.queue.next_turn(key.state, key.now).is_some(),
+            !key.tickets.is_empty(),
+            "a queue that nobody serves"
+        );
+    }
+}
+
+/// A key with its queue, and the tickets that wait in it.
+struct Key {
+    limit: gcra::Limit,
+    now: Instant,
+    queue: Queue,
+    state: Option<Instant>,
+    tickets: Vec<Ticket>,
+}
+
+impl Key {
+    /// Something happens to the key, or time passes.
+    fn step(&mut self, input: &mut Input, step: u8, number: i64) {
+        let Self { limit, now, state, .. } = *self;
         match step {
             0 => {
                 let patience = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
-                match line.join(state, &limit, now, number, patience) {
-                    Ok(Joined::Waiting(ticket)) => tickets.push(ticket),
-                    Ok(Joined::Decided(Decision { change: Change::Store(tat), .. })) => state = Some(tat),
+                match self.queue.join(state, &limit, now, number, patience) {
+                    Ok(Joined::Waiting(ticket)) => self.tickets.push(ticket),
+                    Ok(Joined::Decided(decision)) => self.carry_out(Ok(decision)),
                     Ok(_) => {}
                     Err(error) => assert_wire_text(error),
                 }
             }
             1 => {
-                let taken = line.overtake(state, now, |tat| gcra::throttle(tat, &limit, now, number));
-                if let Ok(Decision { change: Change::Store(tat), .. }) = taken {
-                    state = Some(tat);
-                }
+                let taken =
+                    self.queue.decide_behind(state, now, |tat| gcra::throttle(tat, &limit, now, number));
+                self.carry_out(taken);
             }
             2 => {
-                let back = line.overtake(state, now, |tat| gcra::refund(tat, &limit, now, number));
-                match back.map(|decision| decision.change) {
-                    Ok(Change::Store(tat)) => state = Some(tat),
-                    Ok(Change::Delete) => state = None,
-                    _ => {}
-                }
+                let back = self.queue.decide_behind(state, now, |tat| gcra::refund(tat, &limit, now, number));
+                self.carry_out(back);
             }
-            3 if !tickets.is_empty() => {
-                let place = usize::try_from(number.unsigned_abs()).unwrap_or_default() % tickets.len();
-                line.leave(tickets.remove(place));
+            3 if !self.tickets.is_empty() => {
+                let place = usize::try_from(number.unsigned_abs()).unwrap_or_default() % self.tickets.len();
+                self.queue.leave(self.tickets.remove(place));
             }
             4 => {
+                let reserve = |tat| gcra::reserve(tat, &limit, now, number, gcra::Booking::default());
+                let booked = self.queue.decide_behind(state, now, reserve);
+                self.carry_out(booked);
+            }
+            5 => {
+                let charged =
+                    self.queue.decide_before(state, now, |tat| gcra::charge(tat, &limit, now, number));
+                self.carry_out(charged);
+            }
+            6 => {
                 let passed = Span::from_nanos(number.unsigned_abs()).unwrap_or_default();
-                now = now.checked_add(passed).unwrap_or(now);
+                self.now = now.checked_add(passed).unwrap_or(now);
             }
-            _ => now = line.next_turn(state, now).and_then(|wait| now.checked_add(wait)).unwrap_or(now),
+            _ => {
+                let turn = self.queue.next_turn(state, now).and_then(|wait| now.checked_add(wait));
+                self.now = turn.unwrap_or(now);
+            }
         }
-        // Whoever's turn has come is served, first come, first served.
+    }
+
+    fn carry_out(&mut self, decision: Result<Decision<Instant>, Error>) {
+        match decision.map(|decision| decision.change) {
+            Ok(Change::Store(tat)) => self.state = Some(tat),
+            Ok(Change::Delete) => self.state = None,
+            Ok(Change::Keep) | Err(_) => {}
+        }
+    }
+
+    /// Clients are served when their turn comes, first come, first served.
+    fn serve(&mut self) {
         loop {
-            match line.turn(state, now) {
+            match self.queue.turn(self.state, self.now) {
                 Turn::Admitted(ticket, decision) => {
-                    assert_eq!(ticket, tickets.remove(0), "out of turn");
-                    if let Change::Store(tat) = decision.change {
-                        state = Some(tat);
-                    }
+                    assert_eq!(ticket, self.tickets.remove(0), "out of turn");
+                    self.carry_out(Ok(decision));
                 }
-                Turn::Failed(ticket, _) => assert_eq!(ticket, tickets.remove(0), "out of turn"),
-                Turn::Nobodys => break,
+                Turn::Failed(ticket, _) => assert_eq!(ticket, self.tickets.remove(0), "out of turn"),
+                Turn::Unpaid(tat) => self.state = Some(tat),
+                Turn::NotYet => break,
             }
         }
-        assert_eq!(line.len(), tickets.len());
-        assert_eq!(line.next_turn(state, now).is_some(), !tickets.is_empty(), "a line that nobody looks at");
     }
 }

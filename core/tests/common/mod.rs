@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
-use redis_cell_core::{Instant, Span};
+use redis_cell_core::{Instant, Span, Unit};
 
 /// The instant that the tests call now: some moment of November 2023.
 pub const NOW: i64 = 1_700_000_000_123_456_789;
@@ -39,4 +39,44 @@ pub fn offset(instant: Instant) -> i64 {
 /// The length of a span in nanoseconds.
 pub fn nanos(span: Span) -> i64 {
     i64::try_from(span.as_nanos()).unwrap()
+}
+
+/// A rate as the contract words it, in integers too wide to overflow.
+#[derive(Clone, Copy, Debug)]
+pub struct Exact {
+    /// Units per period.
+    pub count: i128,
+    /// The period in nanoseconds.
+    pub period: i128,
+}
+
+impl Exact {
+    /// The rate of `count` per `period` units of time.
+    pub fn new(count: i64, period: i64, unit: Unit) -> Self {
+        Self { count: count.into(), period: i128::from(period) * i128::from(unit.nanos().get()) }
+    }
+
+    /// The nanoseconds that `quantity` units take, rounded down once.
+    pub fn cost(self, quantity: i128) -> i128 {
+        (quantity * self.period).div_euclid(self.count)
+    }
+
+    /// The most units that take no longer than `time`, found by halving what is left to choose from.
+    pub fn units(self, time: i128) -> i128 {
+        let (mut fits, mut exceeds) = (0, time + 2);
+        while exceeds - fits > 1 {
+            let middle = i128::midpoint(fits, exceeds);
+            if self.cost(middle) <= time {
+                fits = middle;
+            } else {
+                exceeds = middle;
+            }
+        }
+        fits
+    }
+
+    /// Whether a unit takes a whole number of nanoseconds.
+    pub fn is_whole(self) -> bool {
+        self.period % self.count == 0
+    }
 }

@@ -1,0 +1,506 @@
+//! The fixed window: a number of units until an instant, counted.
+//!
+//! A window opens with the first call that takes something, and admits `limit` units until it ends. The state
+//! is a count and the end:
+//!
+//! ```text
+//! used = count, or 0 when no window is open
+//! admitted, count := used + quantity,   when used + quantity <= limit
+//! refused until the window ends,        otherwise
+//! ```
+//!
+//! The end is computed when the window opens, and never again: it lies a period later, at the next boundary
+//! of a [calendar](crate::calendar), or at the instant that the caller names. So a window that is open is
+//! neither moved, reset nor doubled by a clock that is off, by another time zone or by another period.
+//!
+//! Keys expire at whole milliseconds, and so do windows: a period begins at the start of the millisecond in
+//! which its window is first used, and a period or an instant that is not a whole number of milliseconds is
+//! rounded up to one.
+//!
+//! Nothing is carried over: a caller that spends the units of one window at its end and those of the next one
+//! at its start gets `2 * limit` within a short time.
+//!
+//! # Counts and the states of GCRA
+//! Both are integers in a string that expires. A TAT is an instant, and its key expires at that very instant.
+//! So a count that is, as nanoseconds since the epoch, within a [minute](STRAY) of its key's expiry is taken
+//! for a TAT. No such count is ever written: it would be above 10^18 and hit that minute by chance, and the
+//! call that would write it is an error. The minute leaves room for a TAT whose expiry another server has
+//! computed by another clock.
+
+use core::iter::Peekable;
+use core::num::NonZeroU64;
+
+use crate::args::{Keyword, parse_integer};
+use crate::calendar::{Calendar, Cycle, DAY_OF_MONTH, WEEKDAY};
+use crate::rate::period_of;
+use crate::window::{LAST, fits};
+use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Range, Span, Unit, Verdict};
+
+/// The first number of a limit: units per window.
+pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
+
+/// The end of a window in units of time since the epoch.
+pub const UNTIL: Range = Range { name: "UNTIL", min: 0, max: i64::MAX };
+
+/// The window of a limit as the arguments of a call spell it, before the unit of the call is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window<'a> {
+    /// `period`
+    Period(&'a [u8]),
+    /// `HOUR`, `DAY`, `WEEK`, `MONTH` or `YEAR`
+    Calendar(Cycle),
+    /// `UNTIL instant`
+    Until(&'a [u8]),
+}
+
+impl<'a> Window<'a> {
+    /// Reads `period | HOUR | DAY | WEEK | MONTH | YEAR | UNTIL instant`, and no argument behind it.
+    ///
+    /// Keywords are matched in upper and lower case; any other word is a period.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] when an argument is missing.
+    #[inline]
+    pub fn parse(words: &mut impl Iterator<Item = &'a [u8]>) -> Result<Self, Error> {
+        match words.next().ok_or(Error::Syntax)? {
+            period @ [b'0'..=b'9', ..] => Ok(Self::Period(period)), // by far most calls
+            word => Self::parse_word(word, words),
+        }
+    }
+
+    #[inline(never)]
+    fn parse_word(word: &'a [u8], words: &mut impl Iterator<Item = &'a [u8]>) -> Result<Self, Error> {
+        const CYCLES: [(&[u8], Cycle); 5] = [
+            (b"HOUR", Cycle::Hour),
+            (b"DAY", Cycle::Day),
+            (b"WEEK", Cycle::Week),
+            (b"MONTH", Cycle::Month),
+            (b"YEAR", Cycle::Year),
+        ];
+        if word.eq_ignore_ascii_case(b"UNTIL") {
+            return words.next().map(Self::Until).ok_or(Error::Syntax);
+        }
+        let cycle = CYCLES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name));
+        Ok(cycle.map_or(Self::Period(word), |&(_, cycle)| Self::Calendar(cycle)))
+    }
+
+    /// The keywords of `CL.FIXED` beside this window.
+    pub const fn keywords(&self) -> &'static [Keyword] {
+        use Keyword::{Excluded, From, Saturate, Utc};
+        match self {
+            Self::Calendar(Cycle::Week) => &[Saturate, Utc, From(WEEKDAY)],
+            Self::Calendar(Cycle::Month) => &[Saturate, Utc, From(DAY_OF_MONTH)],
+            Self::Calendar(_) => &[Saturate, Utc, Excluded(b"FROM")],
+            Self::Period(_) | Self::Until(_) => &[Saturate, Excluded(b"UTC"), Excluded(b"FROM")],
+        }
+    }
+
+    /// Reads `[UTC minutes] [FROM day]`, in any order, and no argument behind them.
+    fn parse_options(
+        &self,
+        words: &mut Peekable<impl Iterator<Item = &'a [u8]>>,
+    ) -> Result<[Option<i64>; 2], Error> {
+        let (mut utc, mut from) = (None, None);
+        while let Some(word) = words.next_if(is_option) {
+            let (place, range) = match Keyword::parse(word, self.keywords()) {
+                Some(Keyword::Utc) => (&mut utc, crate::calendar::UTC),
+                Some(Keyword::From(days)) => (&mut from, days),
+                _ => return Err(Error::Syntax),
+            };
+            if place.replace(range.parse(words.next().ok_or(Error::Syntax)?)?).is_some() {
+                return Err(Error::Syntax);
+            }
+        }
+        Ok([utc, from])
+    }
+}
+
+fn is_option(word: &&[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"UTC") || word.eq_ignore_ascii_case(b"FROM")
+}
+
+/// The number of arguments that a fixed window has among several limiters, `limit window [UTC minutes] [FROM
+/// day] quantity`, when its arguments begin with `words`; `None` when some are missing.
+pub fn arguments(words: &[&[u8]]) -> Option<usize> {
+    let (mut count, mut rest) = match words {
+        [_, until, _, rest @ ..] if until.eq_ignore_ascii_case(b"UNTIL") => (3_usize, rest),
+        [_, _, rest @ ..] => (2, rest),
+        _ => return None,
+    };
+    while let [word, _, behind @ ..] = rest
+        && is_option(word)
+    {
+        (count, rest) = (count.checked_add(2)?, behind);
+    }
+    rest.first()?;
+    count.checked_add(1)
+}
+
+/// When a window ends that opens now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// So many nanoseconds later.
+    After(NonZeroU64),
+    /// At the next boundary of a calendar.
+    Boundary(Calendar),
+    /// At this instant.
+    At(Instant),
+}
+
+/// A limit: a number of units per window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    most: i64,
+    end: End,
+    unit: Unit,
+}
+
+impl Limit {
+    /// The limit that the arguments of a call spell: `limit`, its window, and the numbers of `UTC` and
+    /// `FROM`. The period of the window, or its end, is in `unit`s.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] naming the argument that is not an integer or is out of range, [`Error::Window`]
+    /// for a window that is an unknown word, [`Error::Syntax`] for an option that the window does not have.
+    ///
+    /// # Example
+    /// ```
+    /// # use redis_cell_core::Unit;
+    /// # use redis_cell_core::calendar::Cycle;
+    /// # use redis_cell_core::fixed::{Limit, Window};
+    /// let parse = |limit, window| Limit::parse(limit, window, [None, None], Unit::Seconds);
+    /// assert!(parse(b"5", Window::Period(b"60")).is_ok());
+    /// assert!(parse(b"5", Window::Calendar(Cycle::Month)).is_ok());
+    /// assert!(parse(b"0", Window::Period(b"60")).is_err());
+    /// ```
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
+    pub fn parse(limit: &[u8], window: Window, options: [Option<i64>; 2], unit: Unit) -> Result<Self, Error> {
+        let most = LIMIT.parse(limit)?;
+        match (window, options) {
+            (Window::Period(period), [None, None]) => match PERIOD.up_to(unit.max()).parse(period) {
+                Ok(period) => Self::new(most, period, unit),
+                Err(error) => Err(no_period(period, unit).unwrap_or(error)),
+            },
+            _ => Self::parse_other(most, window, options, unit),
+        }
+    }
+
+    #[inline(never)]
+    fn parse_other(
+        most: i64,
+        window: Window,
+        [utc, from]: [Option<i64>; 2],
+        unit: Unit,
+    ) -> Result<Self, Error> {
+        match window {
+            Window::Calendar(cycle) => {
+                Self::by_calendar(most, Calendar::new(cycle, utc.unwrap_or_default(), from)?)
+            }
+            Window::Until(instant) if utc.or(from).is_none() => {
+                Self::until(most, until(unit).parse(instant)?, unit)
+            }
+            Window::Until(_) | Window::Period(_) => Err(Error::Syntax),
+        }
+    }
+
+    /// Reads `limit window [UTC minutes] [FROM day]`, the arguments of a fixed window among several limiters,
+    /// and stops before the quantity.
+    ///
+    /// # Errors
+    /// As [`Limit::parse`], and [`Error::Syntax`] when an argument is missing.
+    pub fn parse_words<'a>(
+        words: &mut Peekable<impl Iterator<Item = &'a [u8]>>,
+        unit: Unit,
+    ) -> Result<Self, Error> {
+        let limit = words.next().ok_or(Error::Syntax)?;
+        let window = Window::parse(words)?;
+        let options = window.parse_options(words)?;
+        Self::parse(limit, window, options, unit)
+    }
+
+    /// The limit of `limit` units per window of `period` units of time.
+    ///
+    /// # Errors
+    /// As [`Limit::parse`].
+    pub fn new(limit: i64, period: i64, unit: Unit) -> Result<Self, Error> {
+        Ok(Self { most: LIMIT.check(limit)?, end: End::After(period_of(period, unit)?), unit })
+    }
+
+    /// The limit of `limit` units per window of the calendar.
+    ///
+    /// # Errors
+    /// As [`Limit::parse`].
+    pub fn by_calendar(limit: i64, calendar: Calendar) -> Result<Self, Error> {
+        Ok(Self { most: LIMIT.check(limit)?, end: End::Boundary(calendar), unit: Unit::default() })
+    }
+
+    /// The limit of `limit` units until `instant`, in units of time since the epoch.
+    ///
+    /// # Errors
+    /// As [`Limit::parse`].
+    pub fn until(limit: i64, instant: i64, unit: Unit) -> Result<Self, Error> {
+        let range = until(unit);
+        let units = u64::try_from(range.check(instant)?).ok();
+        let end = units.and_then(|units| Span::from_units(units, unit));
+        let end = end.and_then(|end| Instant::from_nanos(end.as_nanos())).ok_or_else(|| range.error())?;
+        Ok(Self { most: LIMIT.check(limit)?, end: End::At(end), unit })
+    }
+
+    /// Checks that a period ends within time itself, whether a window opens or not.
+    fn check(&self, now: Instant) -> Result<(), Error> {
+        if let End::After(period) = self.end { fits(period, self.unit, now, 1) } else { Ok(()) }
+    }
+
+    /// The end of a window that opens at `now`: a whole millisecond after it.
+    #[inline(never)]
+    fn opened_at(&self, now: Instant) -> Result<Instant, Error> {
+        let end = match self.end {
+            End::After(period) => {
+                Span::from_nanos(period.get()).and_then(|period| now.floor_to_millis().checked_add(period))
+            }
+            End::Boundary(calendar) => Some(calendar.window_of(now)?.1),
+            End::At(end) if end <= now => {
+                let passed = (now.as_nanos() / self.unit.nanos()).cast_signed();
+                return Err(Range { min: passed.saturating_add(1), ..until(self.unit) }.error());
+            }
+            End::At(end) => Some(end),
+        };
+        end.and_then(Instant::ceil_to_millis).ok_or(Error::BeyondTime)
+    }
+
+    /// Whether units that were taken at `then` were taken from the window that ends at `end`, as far as can
+    /// be told.
+    fn covers(&self, end: Instant, then: Instant) -> bool {
+        match self.end {
+            End::After(period) => {
+                // A period of a window begins and ends at whole milliseconds.
+                let period = Span::from_nanos(period.get().div_ceil(1_000_000).saturating_mul(1_000_000));
+                end.saturating_sub(period.unwrap_or(Span::MAX)) <= then
+            }
+            End::Boundary(calendar) => {
+                let inside = end.saturating_sub(Span::NANOSECOND);
+                calendar.window_of(inside).is_ok_and(|(start, _)| start <= then)
+            }
+            End::At(own) => own.ceil_to_millis() == Some(end),
+        }
+    }
+
+    /// The answer of a call that is served, `used` being the count after it and `left` the time until the
+    /// window ends.
+    fn admitted(&self, used: i64, left: Span) -> Answer {
+        Answer {
+            verdict: Verdict::Admitted,
+            limit: self.most,
+            remaining: self.most.saturating_sub(used).max(0),
+            reset_after: left,
+            taken: None,
+        }
+    }
+
+    /// The answer of a call for `quantity` that is not served.
+    fn refused(&self, used: i64, left: Span, quantity: i64) -> Answer {
+        let verdict = if quantity > self.most { Verdict::Never } else { Verdict::Later(left) };
+        Answer { verdict, ..self.admitted(used, left) }
+    }
+
+    /// The answer that describes a state: limited while more than the limit is used.
+    fn standing(&self, used: i64, left: Span) -> Answer {
+        if used > self.most { self.refused(used, left, 1) } else { self.admitted(used, left) }
+    }
+}
+
+/// The error for a period that is a word, and so was meant for another kind of window.
+#[cold]
+fn no_period(period: &[u8], unit: Unit) -> Option<Error> {
+    period.first().filter(|byte| byte.is_ascii_alphabetic()).map(|_| Error::Window { longest: unit.max() })
+}
+
+/// The instants that a window may end at in this unit: those at which a key can expire.
+fn until(unit: Unit) -> Range {
+    UNTIL.up_to((LAST.as_nanos() / unit.nanos()).cast_signed())
+}
+
+/// The state: the units admitted in the window, and the instant at which it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Units admitted.
+    pub count: i64,
+    /// The first instant after the window: a whole millisecond, at which its key expires.
+    pub end: Instant,
+}
+
+/// How close a count may be to its key's expiry, in nanoseconds since the epoch, without being taken for a
+/// TAT.
+pub const STRAY: Span = Span::from_nanos(60_000_000_000).unwrap();
+
+impl Counter {
+    /// What a key of this limiter holds, for the error of a key that does not.
+    pub const EXPECTED: &str = "a count that expires with its window";
+
+    /// Reads the stored bytes of a key that expires at `expiry`.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] when they are not a decimal integer from 0 to 2^63 - 1, when the key does not
+    /// expire, or when they are the state of GCRA.
+    pub fn decode(bytes: &[u8], expiry: Option<Instant>) -> Result<Self, Error> {
+        let count = parse_integer(bytes).filter(|&count| count >= 0);
+        count
+            .zip(expiry)
+            .map(|(count, end)| Self { count, end })
+            .filter(|counter| !counter.reads_as_tat())
+            .ok_or(Error::Foreign { expected: Self::EXPECTED })
+    }
+
+    fn reads_as_tat(&self) -> bool {
+        let tat = Instant::saturating_from_nanos(self.count.unsigned_abs());
+        tat.since(self.end) <= STRAY && self.end.since(tat) <= STRAY
+    }
+
+    /// The decision to store this counter.
+    fn store(self, answer: Answer) -> Result<Decision<Self>, Error> {
+        if self.reads_as_tat() { Err(Error::Ambiguous) } else { Ok(Decision::store(answer, self)) }
+    }
+}
+
+/// The window that is open at `now`. A window in which nothing was admitted is not open.
+fn open_at(state: Option<Counter>, now: Instant) -> Option<Counter> {
+    state.filter(|window| window.count > 0 && now < window.end)
+}
+
+/// The units used in a window, and the time until it ends.
+fn usage(window: Option<Counter>, now: Instant) -> (i64, Span) {
+    window.map_or((0, Span::ZERO), |window| (window.count, window.end.since(now)))
+}
+
+/// `CL.FIXED`: takes `quantity` units of a fixed window, all or none.
+///
+/// A quantity of 0 looks without taking and opens no window; it is refused while more than the limit is used,
+/// as it may be after the limit was lowered. A quantity above the limit is never admitted. Another limit
+/// applies at once, another window when the present one has ended.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for a negative quantity, for a period that reaches past the year 2262, and for an
+/// instant that has passed when a window would open; [`Error::BeyondTime`] for a calendar's window that ends
+/// past the year 2262; [`Error::Ambiguous`] for a count that would read as the state of GCRA.
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Unit, fixed};
+/// let limit = fixed::Limit::new(5, 60, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// let first = fixed::take(None, &limit, now, 3)?;
+/// assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 5, 2, -1, 60]);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
+pub fn take(
+    state: Option<Counter>,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+) -> Result<Decision<Counter>, Error> {
+    if quantity < 0 {
+        return Err(QUANTITY.error());
+    }
+    limit.check(now)?;
+    let window = open_at(state, now);
+    let (used, left) = usage(window, now);
+    let Some(count) = used.checked_add(quantity).filter(|&count| count <= limit.most) else {
+        return Ok(Decision::keep(limit.refused(used, left, quantity)));
+    };
+    if quantity == 0 {
+        return Ok(Decision::keep(limit.admitted(used, left)));
+    }
+    let end = window.map_or_else(|| limit.opened_at(now), |window| Ok(window.end))?;
+    Counter { count, end }.store(limit.admitted(count, end.since(now)))
+}
+
+/// `CL.FIXED ... SATURATE`: takes as much of `quantity` as fits, however large it is.
+///
+/// Refused only when nothing fits, until the window ends. A quantity of 0 is admitted and takes 0. The
+/// answer's [`taken`](Answer::taken) is the quantity taken.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// As [`take`].
+#[inline(never)]
+pub fn saturate(
+    state: Option<Counter>,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+) -> Result<Decision<Counter>, Error> {
+    let (used, _) = usage(open_at(state, now), now);
+    let room = limit.most.saturating_sub(used).max(0);
+    // With no room at all a single unit is refused, and its wait is the one to report.
+    let mut decision = take(state, limit, now, quantity.min(room.max(1)))?;
+    let answer = &mut decision.answer;
+    if quantity == 0 {
+        answer.verdict = Verdict::Admitted;
+    }
+    answer.taken = Some(if answer.limited() { 0 } else { quantity.min(room) });
+    Ok(decision)
+}
+
+/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+///
+/// A positive difference is taken, above the limit if need be, and opens a window where none is open. A
+/// negative one is given back, at most what the window has admitted; 0 changes nothing. A window that has
+/// nothing left has no state. The answer describes the state after the call: limited while more than the
+/// limit is used, until the window ends.
+///
+/// The units given back were taken `age` ago, where the caller says so, and a window that has begun since
+/// gets nothing back. The start of a window is not stored. That of a period follows from its end, and a
+/// window of a calendar begins at the boundary before its end. Of a window that a caller has named the end
+/// of, only the end is known: it is the window from which the units were taken if it ends at the instant that
+/// this call names.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and those of [`take`].
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::{Instant, Unit, fixed};
+/// let limit = fixed::Limit::new(5, 60, Unit::Seconds)?;
+/// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
+/// let settled = fixed::settle(None, &limit, now, 7, None)?;
+/// assert_eq!(settled.answer.reply(Unit::Seconds).five, [1, 5, 0, 60, 60]);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+pub fn settle(
+    state: Option<Counter>,
+    limit: &Limit,
+    now: Instant,
+    difference: i64,
+    age: Option<Span>,
+) -> Result<Decision<Counter>, Error> {
+    if difference < DIFFERENCE.min {
+        return Err(DIFFERENCE.error());
+    }
+    limit.check(now)?;
+    let window = open_at(state, now);
+    let (used, left) = usage(window, now);
+    if difference > 0 {
+        let most = i64::MAX.saturating_sub(used);
+        let count = used.checked_add(difference).ok_or_else(|| DIFFERENCE.up_to(most).error())?;
+        let end = window.map_or_else(|| limit.opened_at(now), |window| Ok(window.end))?;
+        return Counter { count, end }.store(limit.standing(count, end.since(now)));
+    }
+    let then = now.saturating_sub(age.unwrap_or_default());
+    let held = window.filter(|window| difference < 0 && (age.is_none() || limit.covers(window.end, then)));
+    let Some(Counter { end, .. }) = held else {
+        return Ok(Decision::keep(limit.standing(used, left)));
+    };
+    let count = used.saturating_add(difference);
+    if count <= 0 {
+        return Ok(Decision::delete(limit.admitted(0, Span::ZERO)));
+    }
+    Counter { count, end }.store(limit.standing(count, left))
+}

@@ -1,0 +1,429 @@
+//! The fixed window, held against a model that keeps every admitted call and counts again each time.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use common::{DAY, MS, NOW, S, US, at, instant, nanos, offset};
+use proptest::prelude::*;
+use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
+use redis_cell_core::calendar::{Calendar, Cycle};
+use redis_cell_core::fixed::{Counter, Limit, Window, arguments, saturate, settle, take};
+use redis_cell_core::{Answer, Change, Error, Unit, Verdict};
+
+/// The five numbers, in nanoseconds.
+fn in_nanos(answer: &Answer) -> [i64; 5] {
+    let retry = answer.verdict.wait().map_or(-1, nanos);
+    [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
+}
+
+#[test]
+fn a_limit_names_what_is_out_of_range() {
+    let any_limit = "ERR limit must be an integer from 1 to 9223372036854775807";
+    let any_period = "ERR period must be an integer from 1 to 9223372036";
+    let any_window =
+        "ERR period must be an integer from 1 to 9223372036, or HOUR, DAY, WEEK, MONTH, YEAR or UNTIL";
+    let rows: [([&str; 2], Unit, &str); 11] = [
+        (["0", "1"], Seconds, any_limit),
+        (["-1", "1"], Seconds, any_limit),
+        (["x", "1"], Seconds, any_limit),
+        (["9223372036854775808", "1"], Seconds, any_limit),
+        (["1", "0"], Seconds, any_period),
+        (["1", "x"], Seconds, any_window),
+        (["1", "MONHT"], Seconds, any_window),
+        (["1", "1.5"], Seconds, any_period),
+        (["1", "-1"], Seconds, any_period),
+        (["1", "9223372037"], Seconds, any_period),
+        (["1", "9223372036854776"], Microseconds, "ERR period must be an integer from 1 to 9223372036854775"),
+    ];
+    for (limit, unit, text) in rows {
+        let [most, period] = limit.map(str::as_bytes);
+        let error = Limit::parse(most, Window::Period(period), [None, None], unit).unwrap_err();
+        assert_eq!(error.to_string(), text, "{limit:?}");
+    }
+    assert!(Limit::new(0, 1, Seconds).is_err());
+    let limit = Limit::new(1, 1, Seconds).unwrap();
+    let text = "ERR quantity must be an integer from 0 to 9223372036854775807";
+    assert_eq!(take(None, &limit, at(0), -1).unwrap_err().to_string(), text);
+}
+
+#[test]
+fn a_period_must_end_within_time_itself() {
+    // 2^63 ns less the instant of the call, in seconds. Whatever the quantity.
+    for quantity in [0, 1, 2] {
+        let longest = Limit::new(1, 7_523_372_036, Seconds).unwrap();
+        assert!(take(None, &longest, at(0), quantity).is_ok());
+        let error = take(None, &Limit::new(1, 7_523_372_037, Seconds).unwrap(), at(0), quantity).unwrap_err();
+        assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 7523372036");
+    }
+}
+
+/// Begun and over at a whole millisecond: `NOW` is 456789 ns past one.
+const END: i64 = 60 * S - 456_789;
+
+fn counter(count: i64, end: i64) -> Counter {
+    Counter { count, end: at(end) }
+}
+
+#[test]
+fn row_by_row() {
+    // What it shows; count and end before; limit per 60 s; now; quantity; the answer in ms; what is stored.
+    type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
+    let rows: [Row; 16] = [
+        ("opened by the first", None, 5, 0, 2, [0, 5, 3, -1, 60_000], Some((2, END))),
+        ("all of it", None, 5, 0, 5, [0, 5, 0, -1, 60_000], Some((5, END))),
+        ("above the limit", None, 5, 0, 6, [1, 5, 5, -1, 0], None),
+        ("a look opens nothing", None, 5, 0, 0, [0, 5, 5, -1, 0], None),
+        ("the end stays", Some((2, END)), 5, 30 * S, 3, [0, 5, 0, -1, 30_000], Some((5, END))),
+        ("a look", Some((2, END)), 5, 30 * S, 0, [0, 5, 3, -1, 30_000], None),
+        ("refused", Some((2, END)), 5, 30 * S, 4, [1, 5, 3, 30_000, 30_000], None),
+        ("never admitted", Some((2, END)), 5, 30 * S, 6, [1, 5, 3, -1, 30_000], None),
+        ("a nanosecond early", Some((5, END)), 5, END - 1, 1, [1, 5, 0, 1, 1], None),
+        ("over", Some((5, END)), 5, END, 1, [0, 5, 4, -1, 60_000], Some((1, END + 60 * S))),
+        ("limit lowered", Some((5, END)), 3, 0, 1, [1, 3, 0, 60_000, 60_000], None),
+        ("limit lowered, a look", Some((5, END)), 3, 0, 0, [1, 3, 0, 60_000, 60_000], None),
+        ("limit lowered, a look at its end", Some((5, END)), 3, END, 0, [0, 3, 3, -1, 0], None),
+        ("limit raised", Some((5, END)), 6, 0, 1, [0, 6, 0, -1, 60_000], Some((6, END))),
+        ("longer period before", Some((5, 9 * END)), 5, 0, 1, [1, 5, 0, 539_996, 539_996], None),
+        ("nothing counted, nothing opened", Some((0, S)), 5, 0, 1, [0, 5, 4, -1, 60_000], Some((1, END))),
+    ];
+    for (shows, before, limit, now, quantity, answer, stored) in rows {
+        let limit = Limit::new(limit, 60, Seconds).unwrap();
+        let before = before.map(|(count, end)| counter(count, end));
+        let decision = take(before, &limit, at(now), quantity).unwrap();
+        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
+        let change = stored.map_or(Change::Keep, |(count, end)| Change::Store(counter(count, end)));
+        assert_eq!(decision.change, change, "{shows}");
+    }
+}
+
+#[test]
+fn is_read_strictly() {
+    let foreign = Err(Error::Foreign { expected: Counter::EXPECTED });
+    let soon = Some(at(END));
+    assert_eq!(Counter::decode(b"7", soon), Ok(counter(7, END)));
+    assert_eq!(Counter::decode(b"0", soon), Ok(counter(0, END)));
+    assert_eq!(Counter::decode(b"9223372036854775807", soon), Ok(counter(i64::MAX, END)));
+    assert_eq!(Counter::decode(b"7", None), foreign, "no end");
+    for bad in ["", "-1", "+1", "1.5", "01", " 1", "x", "9223372036854775808", "\0", "7\n"] {
+        assert_eq!(Counter::decode(bad.as_bytes(), soon), foreign, "{bad:?}");
+    }
+    // The state of GCRA, whose key expires when the TAT has passed: to the millisecond, or nearly.
+    for ahead in [0, 60 * S, DAY, 9 * DAY] {
+        for stray in [0, 999_999, -S, 60 * S, -60 * S] {
+            let tat = (NOW + ahead).to_string();
+            let expiry = Some(at(ahead + stray));
+            assert_eq!(Counter::decode(tat.as_bytes(), expiry), foreign, "{tat} {stray}");
+        }
+        let count = NOW + ahead;
+        for stray in [60 * S + 1, -60 * S - 1] {
+            let counter = Counter { count, end: at(ahead + stray) };
+            assert_eq!(Counter::decode(count.to_string().as_bytes(), Some(counter.end)), Ok(counter));
+        }
+    }
+}
+
+#[test]
+fn what_it_writes_it_reads() {
+    let any = Limit::new(i64::MAX, 3_600, Seconds).unwrap();
+    // A count like a TAT of now, whose window ends in an hour; once it was an error until then.
+    let Change::Store(counter) = take(None, &any, at(0), NOW).unwrap().change else {
+        panic!("nothing taken")
+    };
+    assert_eq!(counter.count, NOW);
+    assert_eq!(Counter::decode(NOW.to_string().as_bytes(), Some(counter.end)), Ok(counter));
+    // A count like the TAT of a key that expires with the window could not be read again.
+    let ambiguous = "ERR quantity is out of range: the count would be the end of its window in nanoseconds, \
+                     a state of CL.THROTTLE";
+    let end = NOW + 3_600 * S;
+    for count in [end, end - 59 * S, end + 59 * S] {
+        assert_eq!(take(None, &any, at(0), count).unwrap_err().to_string(), ambiguous);
+        assert_eq!(saturate(None, &any, at(0), count).unwrap_err().to_string(), ambiguous);
+        assert_eq!(settle(None, &any, at(0), count, None).unwrap_err().to_string(), ambiguous);
+        assert_eq!(take(Some(counter), &any, at(0), count - NOW).unwrap_err().to_string(), ambiguous);
+    }
+}
+
+/// The arguments of a limit and what is behind them, as several limiters have them.
+fn words(text: &str) -> Vec<&[u8]> {
+    text.split(' ').map(str::as_bytes).collect()
+}
+
+#[test]
+fn windows_are_spelled_in_many_ways() {
+    let month = |utc, from| Limit::by_calendar(5, Calendar::new(Cycle::Month, utc, from).unwrap()).unwrap();
+    for (text, limit) in [
+        ("5 60 1", Limit::new(5, 60, Seconds).unwrap()),
+        ("5 MONTH 1", month(0, None)),
+        ("5 month utc 60 1", month(60, None)),
+        ("5 Month From 31 1", month(0, Some(31))),
+        ("5 MONTH UTC -840 FROM 1 1", month(-840, Some(1))),
+        ("5 MONTH FROM 15 UTC 840 1", month(840, Some(15))),
+        ("5 WEEK FROM 7 1", Limit::by_calendar(5, Calendar::new(Cycle::Week, 0, Some(7)).unwrap()).unwrap()),
+        ("5 hour UTC 1 1", Limit::by_calendar(5, Calendar::new(Cycle::Hour, 1, None).unwrap()).unwrap()),
+        ("5 DAY 1", Limit::by_calendar(5, Calendar::new(Cycle::Day, 0, None).unwrap()).unwrap()),
+        ("5 year 1", Limit::by_calendar(5, Calendar::new(Cycle::Year, 0, None).unwrap()).unwrap()),
+        ("5 UNTIL 1700000000 1", Limit::until(5, 1_700_000_000, Seconds).unwrap()),
+        ("5 until 0 1", Limit::until(5, 0, Seconds).unwrap()),
+    ] {
+        let words = words(text);
+        let mut rest = words.iter().copied().peekable();
+        assert_eq!(Limit::parse_words(&mut rest, Seconds), Ok(limit), "{text}");
+        assert_eq!(rest.collect::<Vec<_>>(), [b"1"], "{text}: the quantity is left");
+        assert_eq!(arguments(&words), Some(words.len()), "{text}");
+        for missing in 1..words.len() {
+            assert_ne!(arguments(&words[..missing]), Some(words.len()), "{text}");
+        }
+        let more = format!("{text} more FIXED 5");
+        assert_eq!(arguments(&self::words(&more)), Some(words.len()), "{text}");
+    }
+    let syntax = "ERR syntax error";
+    for (text, error) in [
+        ("5", syntax),
+        ("5 UNTIL", syntax),
+        ("5 60 UTC 0 1", syntax),
+        ("5 60 FROM 1 1", syntax),
+        ("5 UNTIL 5 UTC 0 1", syntax),
+        ("5 UNTIL 5 FROM 1 1", syntax),
+        ("5 HOUR FROM 1 1", syntax),
+        ("5 DAY UTC 1 FROM x 1", syntax),
+        ("5 YEAR FROM 1 1", syntax),
+        ("5 MONTH UTC 1 UTC 1 1", syntax),
+        ("5 MONTH FROM 1 FROM 1 1", syntax),
+        ("5 MONTH UTC", syntax),
+        ("0 MONTH 1", "ERR limit must be an integer from 1 to 9223372036854775807"),
+        ("5 MONTH UTC 841 1", "ERR UTC must be an integer from -840 to 840"),
+        ("5 MONTH UTC x 1", "ERR UTC must be an integer from -840 to 840"),
+        ("5 MONTH FROM 32 1", "ERR FROM must be an integer from 1 to 31"),
+        ("5 WEEK FROM 8 1", "ERR FROM must be an integer from 1 to 7"),
+        ("5 WEEK FROM x 1", "ERR FROM must be an integer from 1 to 7"),
+        ("5 UNTIL x 1", "ERR UNTIL must be an integer from 0 to 9223372036"),
+        ("5 UNTIL -1 1", "ERR UNTIL must be an integer from 0 to 9223372036"),
+        ("5 UNTIL 9223372037 1", "ERR UNTIL must be an integer from 0 to 9223372036"),
+    ] {
+        let error_seen = Limit::parse_words(&mut words(text).into_iter().peekable(), Seconds).unwrap_err();
+        assert_eq!(error_seen.to_string(), error, "{text}");
+    }
+    assert!(Limit::until(5, 9_223_372_036_854_000, Microseconds).is_ok());
+    let error = Limit::until(5, 9_223_372_036_854_001, Microseconds).unwrap_err();
+    assert_eq!(error.to_string(), "ERR UNTIL must be an integer from 0 to 9223372036854000");
+}
+
+#[test]
+fn the_calendar_is_read_when_a_window_opens() {
+    let month = |utc| Limit::by_calendar(5, Calendar::new(Cycle::Month, utc, None).unwrap()).unwrap();
+    // 2023-12-01, 00:00 UTC; an hour earlier at +01:00.
+    let december = instant((1_701_388_800 * S).into());
+    let opened = take(None, &month(0), at(0), 2).unwrap();
+    assert_eq!(opened.change, Change::Store(Counter { count: 2, end: december }));
+    let state = Some(Counter { count: 2, end: december });
+    for limit in [month(60), Limit::new(5, 1, Seconds).unwrap(), Limit::until(5, 1, Seconds).unwrap()] {
+        let decision = take(state, &limit, at(0), 3).unwrap();
+        assert_eq!(decision.change, Change::Store(Counter { count: 5, end: december }), "{limit:?}");
+        let refused = take(state, &limit, at(0), 4).unwrap();
+        assert_eq!(refused.answer.verdict, Verdict::Later(december.since(at(0))), "{limit:?}");
+    }
+    // The boundary itself belongs to the new window.
+    let last = take(state, &month(0), december.saturating_sub(common::span(1)), 3).unwrap();
+    assert_eq!(last.answer.reset_after, common::span(1));
+    let first = take(state, &month(0), december, 3).unwrap();
+    let january = instant((1_704_067_200 * S).into());
+    assert_eq!(first.change, Change::Store(Counter { count: 3, end: january }));
+    assert_eq!(first.answer.reply(Seconds).five, [0, 5, 2, -1, 31 * 86_400]);
+}
+
+#[test]
+fn until_an_instant() {
+    let now = 1_700_000_000; // and some milliseconds
+    let error = |limit: &Limit, quantity| take(None, limit, at(0), quantity).unwrap_err().to_string();
+    for (instant, unit, least) in [
+        (now, Seconds, 1_700_000_001_i64),
+        (0, Seconds, 1_700_000_001),
+        (now * 1_000 + 123, Milliseconds, 1_700_000_000_124),
+        (now * 1_000_000 + 123_456, Microseconds, 1_700_000_000_123_457),
+    ] {
+        let limit = Limit::until(5, instant, unit).unwrap();
+        let passed = error(&limit, 1);
+        assert!(passed.starts_with(&format!("ERR UNTIL must be an integer from {least} to ")), "{passed}");
+        let opened = take(None, &Limit::until(5, least, unit).unwrap(), at(0), 1).unwrap();
+        let Change::Store(Counter { count: 1, end }) = opened.change else { panic!("{opened:?}") };
+        assert!(end > at(0) && end.as_nanos() % MS.unsigned_abs() == 0, "{end:?}");
+        // Nothing opens a window here, so nothing has passed.
+        for quantity in [0, 6] {
+            assert!(take(None, &limit, at(0), quantity).unwrap().change == Change::Keep, "{quantity}");
+        }
+        assert!(settle(None, &limit, at(0), -3, None).unwrap().change == Change::Keep);
+        assert!(settle(None, &limit, at(0), 3, None).is_err() && saturate(None, &limit, at(0), 9).is_err());
+    }
+    // At that very instant it has passed; a nanosecond earlier it has not.
+    let limit = Limit::until(5, now, Seconds).unwrap();
+    let instant = instant((now * S).into());
+    assert!(take(None, &limit, instant, 1).unwrap_err().to_string().starts_with("ERR UNTIL must be"));
+    let before = instant.saturating_sub(common::span(1));
+    assert_eq!(take(None, &limit, before, 1).unwrap().answer.reset_after, common::span(1));
+}
+
+#[test]
+fn takes_what_fits() {
+    // What it shows; count before; quantity; the answer in ms; taken; what is stored.
+    let rows = [
+        ("all of it", None, 3, [0, 5, 2, -1, 60_000], 3, Some(3)),
+        ("more than there is", None, 99, [0, 5, 0, -1, 60_000], 5, Some(5)),
+        ("however much", Some(2), i64::MAX, [0, 5, 0, -1, 60_000], 3, Some(5)),
+        ("nothing fits", Some(5), 2, [1, 5, 0, 60_000, 60_000], 0, None),
+        ("nothing fits, above the limit", Some(5), 9, [1, 5, 0, 60_000, 60_000], 0, None),
+        ("nothing asked", Some(5), 0, [0, 5, 0, -1, 60_000], 0, None),
+        ("nothing asked, limit lowered", Some(9), 0, [0, 5, 0, -1, 60_000], 0, None),
+        ("limit lowered", Some(9), 1, [1, 5, 0, 60_000, 60_000], 0, None),
+        ("a look opens nothing", None, 0, [0, 5, 5, -1, 0], 0, None),
+    ];
+    let limit = Limit::new(5, 60, Seconds).unwrap();
+    for (shows, before, quantity, five, taken, stored) in rows {
+        let before = before.map(|count| counter(count, END));
+        let decision = saturate(before, &limit, at(0), quantity).unwrap();
+        let reply = decision.answer.reply(Milliseconds);
+        assert_eq!((reply.five, reply.taken), (five, Some(taken)), "{shows}");
+        let change = stored.map_or(Change::Keep, |count| Change::Store(counter(count, END)));
+        assert_eq!(decision.change, change, "{shows}");
+    }
+    assert!(saturate(None, &limit, at(0), -1).is_err());
+}
+
+#[test]
+fn settles_row_by_row() {
+    let (keep, delete) = (Change::Keep, Change::Delete);
+    let store = |count| Change::Store(counter(count, END));
+    let rows = [
+        ("nothing", Some(3), 0, [0, 5, 2, -1, 60_000], keep),
+        ("nothing, beyond the limit", Some(6), 0, [1, 5, 0, 60_000, 60_000], keep),
+        ("taken", Some(3), 2, [0, 5, 0, -1, 60_000], store(5)),
+        ("taken regardless", Some(3), 3, [1, 5, 0, 60_000, 60_000], store(6)),
+        ("taken, which opens a window", None, 7, [1, 5, 0, 60_000, 60_000], store(7)),
+        ("given back", Some(3), -2, [0, 5, 4, -1, 60_000], store(1)),
+        ("given back, still beyond the limit", Some(9), -3, [1, 5, 0, 60_000, 60_000], store(6)),
+        ("all given back", Some(3), -3, [0, 5, 5, -1, 0], delete),
+        ("more than was taken", Some(3), -i64::MAX, [0, 5, 5, -1, 0], delete),
+        ("to nothing", None, -1, [0, 5, 5, -1, 0], keep),
+    ];
+    let limit = Limit::new(5, 60, Seconds).unwrap();
+    for (shows, before, difference, answer, change) in rows {
+        let before = before.map(|count| counter(count, END));
+        let decision = settle(before, &limit, at(0), difference, None).unwrap();
+        assert_eq!(decision.answer.reply(Milliseconds).five, answer, "{shows}");
+        assert_eq!(decision.change, change, "{shows}");
+    }
+    let over = settle(Some(counter(3, S)), &limit, at(S), -1, None).unwrap();
+    assert_eq!(over.change, Change::Keep, "a window that has ended");
+    let error = settle(Some(counter(3, END)), &limit, at(0), i64::MAX, None).unwrap_err().to_string();
+    let text = "ERR quantity must be an integer from -9223372036854775807 to 9223372036854775804";
+    assert_eq!(error, text);
+    assert!(settle(None, &limit, at(0), i64::MIN, None).is_err());
+}
+
+#[test]
+fn nothing_goes_back_to_a_window_that_has_begun_since() {
+    let given = |limit: &Limit, end: i64, age: i64| {
+        let state = Some(Counter { count: 5, end: at(end) });
+        let decision = settle(state, limit, at(0), -2, Some(common::span(age))).unwrap();
+        match decision.change {
+            Change::Keep => false,
+            change => {
+                assert_eq!(change, Change::Store(Counter { count: 3, end: at(end) }));
+                true
+            }
+        }
+    };
+    // Opened 10 s ago, in the millisecond of that instant.
+    let opened = -10 * S - 456_789;
+    let period = Limit::new(9, 60, Seconds).unwrap();
+    for (age, gives) in [(0, true), (9 * S, true), (-opened, true), (1 - opened, false), (DAY, false)] {
+        assert_eq!(given(&period, opened + 60 * S, age), gives, "a period, {age}");
+    }
+    // A period of one and a half milliseconds is one of two.
+    let short = Limit::new(9, 1_500, Microseconds).unwrap();
+    for (age, gives) in [(456_789 + MS, true), (456_790 + MS, false)] {
+        assert_eq!(given(&short, -456_789 + MS, age), gives, "a short period, {age}");
+    }
+    // November began so long ago: 2023-11-01, 00:00.
+    let begun = NOW - 1_698_796_800 * S;
+    let month = Limit::by_calendar(9, Calendar::new(Cycle::Month, 0, None).unwrap()).unwrap();
+    for (age, gives) in [(0, true), (begun, true), (begun + 1, false)] {
+        assert_eq!(given(&month, 1_701_388_800 * S - NOW, age), gives, "a month, {age}");
+    }
+    // Of an end alone nobody knows the beginning: to the window that the call names, and no other.
+    let until = |seconds| Limit::until(9, seconds, Seconds).unwrap();
+    for age in [0, S, DAY] {
+        assert!(given(&until(1_701_388_800), 1_701_388_800 * S - NOW, age));
+        assert!(!given(&until(1_698_796_800), 1_701_388_800 * S - NOW, age));
+    }
+    // Taking does not ask for the age, and an age of more than there is of time gives nothing back.
+    let state = Some(Counter { count: 5, end: at(END) });
+    let taken = settle(state, &period, at(0), 2, Some(redis_cell_core::Span::MAX)).unwrap();
+    assert_eq!(taken.change, Change::Store(Counter { count: 7, end: at(END) }));
+    let back = settle(state, &period, at(0), -2, Some(redis_cell_core::Span::MAX)).unwrap();
+    assert_eq!(back.change, Change::Keep);
+}
+
+proptest! {
+    #[test]
+    fn decides_as_a_list_of_calls_does(
+        limit in 1..6_i64,
+        period in prop_oneof![(1..40_i64).prop_map(|period| period * MS), (1..40_000_i64).prop_map(|period| period * US)],
+        calls in prop::collection::vec((0..20_000_000_i64, 0..7_i64), 1..60),
+    ) {
+        let limits = Limit::new(limit, period / US, Microseconds).unwrap();
+        let (mut state, mut now) = (None, 0);
+        // What was admitted in the window that is open, and the instant that ends it.
+        let mut open: Option<(Vec<i64>, i64)> = None;
+        for (wait, quantity) in calls {
+            now += wait;
+            open = open.filter(|(_, end)| now < *end);
+            let used: i64 = open.iter().flat_map(|(list, _)| list).sum();
+            let admitted = quantity <= limit - used;
+            if admitted && quantity > 0 {
+                let millisecond = (NOW + now) / MS;
+                let ends = |end: &i64| end * MS >= millisecond * MS + period;
+                let end = (millisecond..millisecond + 99).find(ends).unwrap() * MS - NOW;
+                open.get_or_insert_with(|| (Vec::new(), end)).0.push(quantity);
+            }
+            let used: i64 = open.iter().flat_map(|(list, _)| list).sum();
+            let left = open.as_ref().map_or(0, |(_, end)| end - now);
+            let retry = if admitted || quantity > limit { -1 } else { left };
+            let decision = take(state, &limits, at(now), quantity).unwrap();
+            prop_assert_eq!(
+                in_nanos(&decision.answer),
+                [i64::from(!admitted), limit, limit - used, retry, left],
+                "at {} from {:?}", now, state
+            );
+            match decision.change {
+                Change::Keep => prop_assert!(!admitted || quantity == 0),
+                Change::Store(window) => {
+                    prop_assert!(admitted && quantity > 0);
+                    prop_assert_eq!((NOW + offset(window.end)) % MS, 0, "what a key can expire at");
+                    state = Some(window);
+                }
+                Change::Delete => prop_assert!(false),
+            }
+        }
+    }
+
+    #[test]
+    fn takes_any_number(
+        (limit, period, quantity) in any::<(i64, i64, i64)>(),
+        (count, end, now) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
+    ) {
+        let state = Some(Counter { count, end: instant(end.into()) });
+        for divisor in [1, 1_000_000, 1_000_000_000_000] {
+            let Ok(limit) = Limit::new(limit, period / divisor, Microseconds) else { continue };
+            if let Ok(decision) = take(state, &limit, instant(now.into()), quantity) {
+                prop_assert!((0..=decision.answer.limit).contains(&decision.answer.remaining));
+            }
+        }
+    }
+}

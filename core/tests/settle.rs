@@ -1,0 +1,235 @@
+//! Settlements and pauses, limiter by limiter: tables, and properties.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use common::{S, at, nanos, span};
+use proptest::prelude::*;
+use redis_cell_core::bucket::{self, Level};
+use redis_cell_core::gcra::{Limit, Tat, charge, pause, peek, refund, settle, throttle};
+use redis_cell_core::limiter::Limiter;
+use redis_cell_core::{Change, Decision, Error, Span, Unit, Verdict};
+
+/// Ten units an hour, ten at once.
+fn limit() -> Limit {
+    Limit::new(9, 10, 3600, Unit::Seconds).unwrap()
+}
+
+/// Ten minus `units` are left.
+fn owing(units: i64) -> Option<Tat> {
+    (units != 0).then(|| at(units * 360 * S))
+}
+
+fn reply(decision: &Decision<Tat>) -> [i64; 5] {
+    decision.answer.reply(Unit::Seconds).five
+}
+
+/// What a change leaves, `before` being what was there.
+fn after(decision: &Decision<Tat>, before: Option<Tat>) -> Option<Tat> {
+    match decision.change {
+        Change::Keep => before,
+        Change::Store(tat) => Some(tat),
+        Change::Delete => None,
+    }
+}
+
+#[test]
+fn a_difference_is_charged_or_given_back() {
+    for (owed, difference, age, left, answer) in [
+        (5, 0, None, 5, [0, 10, 5, -1, 1800]),
+        (5, 2, None, 7, [0, 10, 3, -1, 2520]),
+        (5, 5, None, 10, [0, 10, 0, -1, 3600]),
+        (5, 18, None, 23, [1, 10, 0, 5040, 8280]),
+        (5, -2, None, 3, [0, 10, 7, -1, 1080]),
+        (5, -5, None, 0, [0, 10, 10, -1, 0]),
+        (5, -6, None, 0, [0, 10, 10, -1, 0]),
+        (5, -i64::MAX, None, 0, [0, 10, 10, -1, 0]),
+        (0, -1, None, 0, [0, 10, 10, -1, 0]),
+        (0, 3, None, 3, [0, 10, 7, -1, 1080]),
+        (23, -3, None, 20, [1, 10, 0, 3960, 7200]),
+        // Ten units owe five after half an hour, and nothing after an hour.
+        (10, -8, Some(0), 2, [0, 10, 8, -1, 720]),
+        (10, -8, Some(1800), 5, [0, 10, 5, -1, 1800]),
+        (10, -8, Some(3599), 10, [0, 10, 0, -1, 3599]),
+        (10, -8, Some(3600), 10, [0, 10, 0, -1, 3600]),
+        (10, -8, Some(9_000_000_000), 10, [0, 10, 0, -1, 3600]),
+        (10, 8, Some(3600), 18, [1, 10, 0, 3240, 6480]),
+        (10, 0, Some(3600), 10, [0, 10, 0, -1, 3600]),
+    ] {
+        let (state, age) = (owing(owed), age.map(|seconds| span(seconds * S)));
+        let settled = settle(state, &limit(), at(0), difference, age).unwrap();
+        assert_eq!(reply(&settled), answer, "{owed} owed, {difference} after {age:?}");
+        if age != Some(span(3599 * S)) {
+            assert_eq!(after(&settled, state), owing(left), "{owed} owed, {difference} after {age:?}");
+        }
+    }
+}
+
+#[test]
+fn the_one_difference_that_has_no_opposite_is_out_of_range() {
+    let error = settle(owing(5), &limit(), at(0), i64::MIN, None).unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { name: "quantity", .. }), "{error}");
+    assert!(settle(owing(5), &limit(), at(0), i64::MAX, None).is_err());
+}
+
+#[test]
+fn nobody_is_admitted_before_a_pause_ends() {
+    for (owed, wait, left, answer) in [
+        (0, 0, 9, [0, 10, 1, -1, 3240]),
+        // Not yet beyond the tolerance, as after a charge; the next unit still waits for 30 s.
+        (0, 30, 9, [0, 10, 0, -1, 3270]),
+        (10, 30, 10, [0, 10, 0, -1, 3600]),
+        (10, 400, 9, [1, 10, 0, 400, 3640]),
+        (23, 30, 23, [1, 10, 0, 5040, 8280]),
+    ] {
+        let paused = pause(owing(owed), &limit(), at(0), span(wait * S)).unwrap();
+        let expected = if left == owed { owing(left) } else { Some(at((left * 360 + wait) * S)) };
+        assert_eq!(after(&paused, owing(owed)), expected, "{owed} owed, paused for {wait}");
+        assert_eq!(reply(&paused), answer, "{owed} owed, paused for {wait}");
+    }
+    assert_eq!(pause(None, &limit(), at(0), Span::MAX), Err(Error::BeyondTime));
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    (0..20_i64, 1..1_000_i64, 1..1_000_i64).prop_map(|(max_burst, count, period)| {
+        Limit::new(max_burst, count, period, Unit::Milliseconds).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn without_an_age_a_settlement_is_a_charge_or_a_refund(
+        limit in limits(), owed in 0..60 * S, quantity in 0..100_i64,
+    ) {
+        let state = (owed > 0).then(|| at(owed));
+        prop_assert_eq!(settle(state, &limit, at(0), quantity, None), charge(state, &limit, at(0), quantity));
+        prop_assert_eq!(settle(state, &limit, at(0), -quantity, None), refund(state, &limit, at(0), quantity));
+    }
+
+    /// What is given back is at most what the whole limit would still owe at that age.
+    #[test]
+    fn with_its_age_nothing_is_given_back_that_has_leaked_away(
+        limit in limits(), before in 0..2 * S, taken in 1..20_i64, age in 0..4 * S, back in 1..30_i64,
+    ) {
+        let state = (before > 0).then(|| at(before));
+        let took = charge(state, &limit, at(0), taken).unwrap();
+        let tat = after(&took, state).unwrap();
+        let later = at(age);
+        let gone = if tat <= later { None } else { Some(tat) };
+        let settled = settle(gone, &limit, later, -back, Some(span(age))).unwrap();
+        let left = after(&settled, gone).map_or(0, |tat| nanos(tat.since(later)));
+        let whole = nanos(limit.cost(back).unwrap());
+        let owed = gone.map_or(0, |tat| nanos(tat.since(later)));
+        prop_assert!(owed - left <= (nanos(limit.tolerance()) - age).max(0).min(whole));
+    }
+
+    #[test]
+    fn exactly_one_unit_is_admitted_when_a_pause_ends(limit in limits(), owed in 0..2 * S, wait in 0..9 * S) {
+        let state = (owed > 0).then(|| at(owed));
+        let free = throttle(state, &limit, at(0), 1).unwrap();
+        let paused = after(&pause(state, &limit, at(0), span(wait)).unwrap(), state);
+        let end = match free.answer.verdict { Verdict::Later(own) => wait.max(nanos(own)), _ => wait };
+        let at_end = throttle(paused, &limit, at(end), 1).unwrap();
+        prop_assert_eq!(at_end.answer.verdict, Verdict::Admitted);
+        if end == wait {
+            prop_assert!(throttle(after(&at_end, paused), &limit, at(end), 1).unwrap().answer.limited());
+        }
+        if end > 0 {
+            prop_assert!(throttle(paused, &limit, at(end - 1), 1).unwrap().answer.limited());
+        }
+        // Of several pauses the one that ends last holds, whatever their order.
+        let shorter = pause(paused, &limit, at(0), span(wait / 2)).unwrap();
+        prop_assert_eq!(after(&shorter, paused), paused);
+    }
+}
+
+/// Ten units free at most, and one more every 360 s.
+fn bucket_of_ten() -> bucket::Limit {
+    bucket::Limit::new(10, 10, 3600, Unit::Seconds).unwrap()
+}
+
+fn level(free: i64) -> Option<Level> {
+    (free != 10).then(|| Level { free, since: at(0) })
+}
+
+#[test]
+fn a_difference_is_taken_from_a_bucket_or_put_back() {
+    for (free, difference, age, left, answer) in [
+        (5, 0, None, 5, [0, 10, 5, -1, 1800]),
+        (5, 2, None, 3, [0, 10, 3, -1, 2520]),
+        (5, 5, None, 0, [0, 10, 0, -1, 3600]),
+        (5, 18, None, -13, [1, 10, 0, 5040, 8280]),
+        (5, -2, None, 7, [0, 10, 7, -1, 1080]),
+        (5, -5, None, 10, [0, 10, 10, -1, 0]),
+        (5, -i64::MAX, None, 10, [0, 10, 10, -1, 0]),
+        (10, -1, None, 10, [0, 10, 10, -1, 0]),
+        (10, 3, None, 7, [0, 10, 7, -1, 1080]),
+        (-13, -3, None, -10, [1, 10, 0, 3960, 7200]),
+        (-13, 0, None, -13, [1, 10, 0, 5040, 8280]),
+        (0, -8, Some(0), 8, [0, 10, 8, -1, 720]),
+        (0, -8, Some(1800), 5, [0, 10, 5, -1, 1800]),
+        (0, -8, Some(3599), 1, [0, 10, 1, -1, 3240]),
+        (0, -8, Some(3600), 0, [0, 10, 0, -1, 3600]),
+        (0, 8, Some(3600), -8, [1, 10, 0, 3240, 6480]),
+    ] {
+        let (state, age) = (level(free), age.map(|seconds| span(seconds * S)));
+        let settled = bucket::settle(state, &bucket_of_ten(), at(0), difference, age).unwrap();
+        let context = format!("{free} free, {difference} after {age:?}");
+        assert_eq!(settled.answer.reply(Unit::Seconds).five, answer, "{context}");
+        let after = match settled.change {
+            Change::Keep => state,
+            Change::Store(level) => Some(level),
+            Change::Delete => None,
+        };
+        assert_eq!(after, level(left), "{context}");
+    }
+    let error = bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MIN, None).unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { name: "quantity", .. }), "{error}");
+    assert!(bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MAX, None).is_err());
+}
+
+#[test]
+fn a_bucket_in_debt_admits_nothing_before_it_is_paid() {
+    let take = |free, seconds: i64, quantity| {
+        bucket::take(level(free), &bucket_of_ten(), at(seconds * S), quantity).unwrap().answer
+    };
+    assert_eq!(take(-2, 0, 0).reply(Unit::Seconds).five, [1, 10, 0, 720, 4320]);
+    assert_eq!(take(-2, 0, 1).reply(Unit::Seconds).five, [1, 10, 0, 1080, 4320]);
+    assert_eq!(take(-2, 1079, 1).reply(Unit::Seconds).five, [1, 10, 0, 1, 3241]);
+    assert_eq!(take(-2, 1080, 1).reply(Unit::Seconds).five, [0, 10, 0, -1, 3600]);
+}
+
+#[test]
+fn a_bucket_gives_what_it_has() {
+    for (free, quantity, taken, answer) in [
+        (10, 0, 0, [0, 10, 10, -1, 0]),
+        (10, 3, 3, [0, 10, 7, -1, 1080]),
+        (10, i64::MAX, 10, [0, 10, 0, -1, 3600]),
+        (4, 9, 4, [0, 10, 0, -1, 3600]),
+        (0, 9, 0, [1, 10, 0, 360, 3600]),
+        (0, 0, 0, [0, 10, 0, -1, 3600]),
+        (-3, 9, 0, [1, 10, 0, 1440, 4680]),
+        (-3, 0, 0, [0, 10, 0, -1, 4680]),
+    ] {
+        let decision = bucket::saturate(level(free), &bucket_of_ten(), at(0), quantity).unwrap();
+        let reply = decision.answer.reply(Unit::Seconds);
+        assert_eq!((reply.five, reply.taken), (answer, Some(taken)), "{free} free, {quantity}");
+        assert_eq!(decision.change.is_keep(), taken == 0, "{free} free, {quantity}");
+    }
+}
+
+/// A look through the trait is a look of the algorithm.
+#[test]
+fn a_look_by_any_limiter_is_the_verdict_of_taking_and_the_numbers_of_the_state() {
+    for owed in [0, 1, 5, 10, 23] {
+        for quantity in [0, 1, 5, 10, 11] {
+            let seen = Limiter::peek(&limit(), owing(owed), at(0), quantity);
+            assert_eq!(seen, peek(owing(owed), &limit(), at(0), quantity), "{owed} owed, {quantity}");
+        }
+    }
+}
