@@ -1,117 +1,75 @@
-//! The settings: by `loadmodule` arguments on every server, by `CONFIG SET` where the server lets a module have some.
+//! The settings: arguments of `loadmodule` on every server, and `CONFIG SET` where the server keeps settings
+//! of modules.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use redis_cell_core::parse_integer;
 
-use crate::top;
+use crate::ffi::{Number, Setting, Switch};
 
-/// A setting that is a number.
-pub struct Number {
-    /// Its name; `CONFIG SET` wants the module's and a dot before it.
-    pub name: &'static CStr,
-    /// The smallest value it may have.
-    pub min: i64,
-    /// The largest value it may have.
-    pub max: i64,
-}
+/// The number of keys that `CL.TOP` records; 0 switches it off. Another number starts a new record.
+pub static TOP_SIZE: Number = Number::new(c"top-size", 0, 10_000, 128);
 
-/// How many keys `CL.TOP` keeps record of; 0 switches it off.
-pub const TOP_SIZE: Number = Number { name: c"top-size", min: 0, max: 10_000 };
+/// Whether refusals are published as keyspace events.
+pub static NOTIFY_REFUSALS: Switch = Switch::new(c"notify-refusals", false);
 
-/// Whether refusals are keyspace events.
-pub const NOTIFY_REFUSALS: &CStr = c"notify-refusals";
+/// All settings.
+pub static SETTINGS: [Setting; 2] = [Setting::Number(&TOP_SIZE), Setting::Switch(&NOTIFY_REFUSALS)];
 
-/// The settings, all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// [`TOP_SIZE`].
-    pub top_size: i64,
-    /// [`NOTIFY_REFUSALS`].
-    pub notify_refusals: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { top_size: 128, notify_refusals: false }
+/// Sets all settings: to the `name value` pairs of the arguments, or to their defaults.
+///
+/// # Errors
+/// What is wrong with the first wrong pair.
+pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Result<(), String> {
+    TOP_SIZE.set(TOP_SIZE.default);
+    NOTIFY_REFUSALS.set(NOTIFY_REFUSALS.default);
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let named = |setting: &&Setting| argument.eq_ignore_ascii_case(name(setting).as_bytes());
+        let setting = SETTINGS.iter().find(named).ok_or_else(|| {
+            let names: Vec<&str> = SETTINGS.iter().map(name).collect();
+            format!("unknown setting {}; the settings are {}", argument.escape_ascii(), names.join(" and "))
+        })?;
+        parse_value(setting, arguments.next())?;
     }
+    Ok(())
 }
 
-static SIZE: AtomicUsize = AtomicUsize::new(0);
-static NOTIFY: AtomicBool = AtomicBool::new(false);
-
-impl Settings {
-    /// Reads `name value` pairs.
-    ///
-    /// # Errors
-    /// What is wrong with the first one that is.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, String> {
-        let mut settings = Self::default();
-        let (top_size, notify_refusals) = (named(TOP_SIZE.name), named(NOTIFY_REFUSALS));
-        let mut words = words.into_iter();
-        while let Some(name) = words.next() {
-            let value = words.next();
-            if name.eq_ignore_ascii_case(top_size.as_bytes()) {
-                let number = value.and_then(parse_integer);
-                let range = TOP_SIZE.min..=TOP_SIZE.max;
-                settings.top_size = number.filter(|number| range.contains(number)).ok_or_else(|| {
-                    format!("{top_size} must be an integer from {} to {}", TOP_SIZE.min, TOP_SIZE.max)
-                })?;
-            } else if name.eq_ignore_ascii_case(notify_refusals.as_bytes()) {
-                settings.notify_refusals = match value.map(<[u8]>::to_ascii_lowercase).as_deref() {
-                    Some(b"yes") => true,
-                    Some(b"no") => false,
-                    _ => return Err(format!("{notify_refusals} must be yes or no")),
-                };
-            } else {
-                let name = name.escape_ascii();
-                return Err(format!(
-                    "there is no setting {name}; there are {top_size} and {notify_refusals}"
-                ));
-            }
+/// Sets a setting to the value of its argument.
+fn parse_value(setting: &Setting, value: Option<&[u8]>) -> Result<(), String> {
+    match setting {
+        Setting::Number(number) => {
+            let Number { min, max, .. } = number;
+            let value = value.and_then(parse_integer).filter(|value| (min..=max).contains(&value));
+            let wrong = || format!("{} must be an integer from {min} to {max}", name(setting));
+            number.set(value.ok_or_else(wrong)?);
         }
-        Ok(settings)
-    }
-
-    /// Puts them into force.
-    pub fn apply(self) {
-        set_top_size(self.top_size);
-        set_notify_refusals(self.notify_refusals);
-    }
-
-    /// Those in force.
-    pub fn current() -> Self {
-        Self {
-            top_size: i64::try_from(SIZE.load(Relaxed)).unwrap_or(i64::MAX),
-            notify_refusals: NOTIFY.load(Relaxed),
+        Setting::Switch(switch) => {
+            switch.set(match value {
+                Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
+                Some(value) if value.eq_ignore_ascii_case(b"no") => false,
+                _ => return Err(format!("{} must be yes or no", name(setting))),
+            });
         }
     }
+    Ok(())
 }
 
-fn named(name: &'static CStr) -> &'static str {
+/// The names and values of all settings.
+pub fn values() -> impl Iterator<Item = (&'static str, String)> {
+    SETTINGS.iter().map(|setting| {
+        let value = match setting {
+            Setting::Number(number) => number.get().to_string(),
+            Setting::Switch(switch) => String::from(if switch.get() { "yes" } else { "no" }),
+        };
+        (name(setting), value)
+    })
+}
+
+fn name(setting: &Setting) -> &'static str {
+    let name: &CStr = match setting {
+        Setting::Number(number) => number.name,
+        Setting::Switch(switch) => switch.name,
+    };
     name.to_str().unwrap_or_default()
-}
-
-/// Has `CL.TOP` keep record of so many keys. Another number begins a new record.
-pub fn set_top_size(size: i64) {
-    let size = usize::try_from(size).unwrap_or_default();
-    if SIZE.swap(size, Relaxed) != size {
-        top::resize(size);
-    }
-}
-
-/// Whether there is a record of the most refused keys.
-pub fn records_refusals() -> bool {
-    SIZE.load(Relaxed) > 0
-}
-
-/// Has refusals be keyspace events, or not.
-pub fn set_notify_refusals(notify: bool) {
-    NOTIFY.store(notify, Relaxed);
-}
-
-/// Whether refusals are keyspace events.
-pub fn notifies_refusals() -> bool {
-    NOTIFY.load(Relaxed)
 }

@@ -1,81 +1,83 @@
-//! Seeded faults, for the test suite to prove at any time that it would see them.
+//! Seeded faults, by which the test suite is tested: it must fail when the module has one of them.
 //!
-//! Compiled with the feature `faults` only, so a release has none of this. The server's environment variable
-//! `REDIS_CELL_FAULT` says which one strikes; `tests/reliability/faults.rs` says which tests have to fail then.
+//! A build with the feature `faults` has the fault that the environment variable `REDIS_CELL_FAULT` of the
+//! server names; `tests/reliability/faults.rs` lists the tests that must fail then. In any other build, which
+//! is what users get, every function here is a constant, and nothing is left of it.
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+pub use seeded::{begin_call, expiry, has_raw_clock, loses_admissions, replicates_calls, writes_refusals};
 
-use crate::ffi::Key;
+#[cfg(feature = "faults")]
+mod seeded {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What can be made to go wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// `panic`: every call panics.
-    Panic,
-    /// `verbatim`: replicas and the AOF are told of the call, to decide it again by their own clocks.
-    Verbatim,
-    /// `raw-clock`: the module's clock is the wall, wherever that is set.
-    RawClock,
-    /// `write-on-refusal`: a refusal and a look set the key's expiry anew.
-    WriteOnRefusal,
-    /// `round-down`: keys expire a millisecond before they are as good as new.
-    RoundDown,
-    /// `no-expiry`: keys stay for ever.
-    NoExpiry,
-    /// `lose`: every sixteenth admitted call is answered and not written.
-    Lose,
-    /// `leak`: each call leaves a block of memory behind.
-    Leak,
-}
+    static SEEDED: LazyLock<String> = LazyLock::new(|| std::env::var("REDIS_CELL_FAULT").unwrap_or_default());
 
-/// The fault that the server's environment asks for.
-static SEEDED: LazyLock<Option<Fault>> = LazyLock::new(|| {
-    Some(match std::env::var("REDIS_CELL_FAULT").ok()?.as_str() {
-        "panic" => Fault::Panic,
-        "verbatim" => Fault::Verbatim,
-        "raw-clock" => Fault::RawClock,
-        "write-on-refusal" => Fault::WriteOnRefusal,
-        "round-down" => Fault::RoundDown,
-        "no-expiry" => Fault::NoExpiry,
-        "lose" => Fault::Lose,
-        "leak" => Fault::Leak,
-        _ => return None,
-    })
-});
+    fn is(fault: &str) -> bool {
+        *SEEDED == fault
+    }
 
-/// Whether this is the fault that strikes.
-pub fn is(fault: Fault) -> bool {
-    *SEEDED == Some(fault)
-}
+    /// `panic`: every call panics. `leak`: every call leaks memory.
+    #[allow(clippy::panic)] // the fault itself
+    pub fn begin_call() {
+        if is("leak") {
+            core::mem::forget(vec![0_u8; 128]);
+        }
+        assert!(!is("panic"), "seeded fault");
+    }
 
-/// What goes wrong at the beginning of each call.
-#[allow(clippy::panic)] // the fault itself
-pub fn strike() {
-    match *SEEDED {
-        Some(Fault::Panic) => panic!("seeded fault"),
-        Some(Fault::Leak) => core::mem::forget(vec![0_u8; 128]),
-        _ => {}
+    /// `raw-clock`: the module's clock is the wall clock, wherever that is set.
+    pub fn has_raw_clock() -> bool {
+        is("raw-clock")
+    }
+
+    /// `verbatim`: calls are replicated in place of their effects, so that replicas decide them again.
+    pub fn replicates_calls() -> bool {
+        is("verbatim")
+    }
+
+    /// `write-on-refusal`: a refusal changes the expiry of the key.
+    pub fn writes_refusals() -> bool {
+        is("write-on-refusal")
+    }
+
+    /// `lose`: every sixteenth admitted call is replied and not written.
+    pub fn loses_admissions() -> bool {
+        static ADMITTED: AtomicU64 = AtomicU64::new(1);
+        is("lose") && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(16)
+    }
+
+    /// The expiry that is set in place of `at`. `round-down`: a millisecond too early. `no-expiry`: none.
+    pub fn expiry(at: i64) -> i64 {
+        match SEEDED.as_str() {
+            "round-down" => at.saturating_sub(1),
+            "no-expiry" => -1, // the server's value for none
+            _ => at,
+        }
     }
 }
 
-/// The millisecond at which a key is made to expire in place of `at`.
-pub fn expiry(at: i64) -> i64 {
-    match *SEEDED {
-        Some(Fault::RoundDown) => at.saturating_sub(1),
-        Some(Fault::NoExpiry) => -1, // the server's word for never
-        _ => at,
+#[cfg(not(feature = "faults"))]
+mod seeded {
+    pub const fn begin_call() {}
+
+    pub const fn has_raw_clock() -> bool {
+        false
     }
-}
 
-/// Writes where nothing should be written.
-pub fn write(key: Key) {
-    let (call, name) = key.close();
-    let _ = call.effect(c"PEXPIRE", name, &[b"3600000"]);
-}
+    pub const fn replicates_calls() -> bool {
+        false
+    }
 
-/// Whether this admitted call is one of those that are forgotten.
-pub fn loses() -> bool {
-    static ADMITTED: AtomicU64 = AtomicU64::new(1);
-    is(Fault::Lose) && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(16)
+    pub const fn writes_refusals() -> bool {
+        false
+    }
+
+    pub const fn loses_admissions() -> bool {
+        false
+    }
+
+    pub const fn expiry(at: i64) -> i64 {
+        at
+    }
 }

@@ -1,35 +1,41 @@
 //! redis-cell: rate limiters inside Redis and Valkey.
 //!
-//! This file is the table of commands. A call takes one way through the module: its bytes become arguments
-//! (`redis_cell_core::Tail` and the limits beside the algorithms), its key becomes a state (`store`), the core decides,
-//! and the decision is written, propagated and answered (`store`, `ffi`).
+//! This file is the table of commands. A call passes through the module in this order: the server calls its
+//! command (`ffi::Served`), its bytes become arguments (`commands`, with the parsers of `redis_cell_core`),
+//! its key becomes a state (`store`), the core decides, the decision is written and replicated (`store`,
+//! `ffi`), and the outcome is counted and replied (`outcome`).
 
 mod commands;
 mod config;
-#[cfg(feature = "faults")]
+mod error;
 mod faults;
 mod ffi;
 mod info;
 mod outcome;
+mod refusals;
+mod several;
 mod store;
-mod top;
+mod tally;
 mod waiting;
 
-use config::Settings;
-use ffi::{Row, row};
+use ffi::{LoadContext, Report, Section};
+use outcome::{Row, row};
 
 #[global_allocator]
 static ALLOCATOR: ffi::ServerMemory = ffi::ServerMemory;
 
 /// The table of commands.
-static COMMANDS: [Row; 16] = [
+static COMMANDS: [Row; 19] = [
     row::<commands::Throttle>(),
     row::<commands::Peek>(),
     row::<commands::Refund>(),
     row::<commands::Charge>(),
     row::<commands::Reserve>(),
     row::<commands::Bthrottle>(),
-    row::<commands::Mthrottle>(),
+    row::<commands::Pause>(),
+    row::<commands::Mtake>(),
+    row::<commands::Mpeek>(),
+    row::<commands::Msettle>(),
     row::<commands::Funnel>(),
     row::<commands::Bucket>(),
     row::<commands::Fixed>(),
@@ -38,30 +44,38 @@ static COMMANDS: [Row; 16] = [
     row::<commands::Acquire>(),
     row::<commands::Renew>(),
     row::<commands::Release>(),
-    row::<commands::MostRefused>(),
+    row::<commands::Top>(),
 ];
 
-/// Registers the commands, and what else the server may ask for.
-fn load(server: &ffi::Loading) -> Result<(), String> {
-    let settings = Settings::parse(server.arguments())?;
-    for command in &COMMANDS {
-        command.spec.tally.reset();
+/// Loads the module: reads its arguments, and registers its commands, its section of `INFO` and its settings.
+fn load(server: &LoadContext) -> Result<(), String> {
+    config::parse(server.arguments())?;
+    if config::NOTIFY_REFUSALS.get() && !server.has_module_events() {
+        return Err(String::from("this server has no module keyspace events, which notify-refusals needs"));
+    }
+    for Row { command, tally } in &COMMANDS {
+        tally.reset();
         server.register(command)?;
     }
-    server.register_info();
-    server.configure(settings)?;
-    server.announce();
+    server.register_info::<Info>();
+    server.register_settings(&config::SETTINGS)?;
+    let settings: Vec<String> = config::values().map(|(name, value)| format!("{name} {value}")).collect();
+    server.announce(&settings.join(", "));
     Ok(())
 }
 
-/// Fills the module's section of INFO.
-fn info(section: &ffi::Section) {
-    info::fill(section, COMMANDS.iter().map(|command| &command.spec));
+/// The section of `INFO`.
+struct Info;
+
+impl Report for Info {
+    fn fill(section: &Section) {
+        info::fill(section, &COMMANDS);
+    }
 }
 
-/// Forgets what the server ends when it unloads the module.
+/// Frees what the module keeps between calls.
 fn unload() {
     waiting::unload();
-    store::unload();
-    config::set_top_size(0);
+    refusals::unload();
+    ffi::free_shared();
 }

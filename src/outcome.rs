@@ -1,95 +1,176 @@
-//! How a call ends: what is answered, what is counted, and who is told of a refusal.
+//! How a call of a command begins and ends: its outcome is counted and replied, a refusal recorded.
 //!
 //! Every call and every wait ends here, whatever its command, so that no command can forget to count.
 
+use redis_cell_core::several;
 use redis_cell_core::top::Refused;
-use redis_cell_core::{Answer, Error, Unit, several};
+use redis_cell_core::{Answer, Reply, Unit};
 
-use crate::commands::Command;
-use crate::ffi::{Arg, Call};
-use crate::{config, top};
+use crate::error::Error;
+use crate::ffi::{self, Arg, Call, Serve, Served, Spec};
+use crate::tally::Tally;
+use crate::{config, refusals};
 
-/// How a call ends, if not in an error.
+/// A command.
+pub trait Command {
+    /// How the server sees it.
+    const SPEC: Spec;
+
+    /// How many of its calls were admitted, were refused and failed.
+    const TALLY: &Tally;
+
+    /// Runs a call; what it replies is returned.
+    ///
+    /// # Errors
+    /// What it replies instead. Nothing was written then.
+    fn run(call: &Call) -> Result<Outcome, Error>;
+}
+
+impl<C: Command> Serve for C {
+    const SPEC: Spec = C::SPEC;
+
+    fn serve(call: &Call) {
+        conclude::<C>(call, C::run(call));
+    }
+}
+
+/// A row in the table of commands.
+pub struct Row {
+    /// What the server is given of the command.
+    pub command: Served,
+    /// Its tally.
+    pub tally: &'static Tally,
+}
+
+/// The row of `C`.
+pub const fn row<C: Command>() -> Row {
+    Row { command: ffi::served::<C>(), tally: C::TALLY }
+}
+
+/// The outcome of a call that did not fail.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// Admitted or refused.
     Verdict(Answer, Unit),
-    /// A limiter as it stands: nothing was refused, whatever the answer says of others to come.
+    /// The state of a limiter. Nothing was refused, whatever the answer says about further calls.
     State(Answer, Unit),
     /// Admitted or refused by several limiters, in the order of their keys.
-    Several(Vec<Answer>, Unit),
-    /// Whether a place is, or was, held.
+    Several(Vec<several::Row>, Unit),
+    /// The states of several limiters, in the order of their keys. Nothing was refused.
+    SeveralStates(Vec<several::Row>, Unit),
+    /// Whether a place is held, or was.
     Held(bool),
     /// Not admitted in time.
     Null,
     /// The keys refused most often.
     MostRefused(Vec<Refused>),
     /// Done.
-    Okay,
-    /// To be answered when the client has waited.
+    Done,
+    /// The client waits, and is replied to later.
     Waiting,
 }
 
-/// Answers how a call of `C`, or a wait that it began, has ended, counts it, and tells of a refusal.
-pub fn conclude<C: Command>(call: &Call, end: &Result<Outcome, Error>) {
-    let tally = C::SPEC.tally;
+/// Ends a call of `C`, or the wait that it began: counts it, replies, and records a refusal.
+pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
+    let tally = C::TALLY;
     match end {
         Ok(Outcome::Verdict(answer, unit)) => {
-            tally.count(answer.limited);
-            call.reply(&answer.reply(*unit));
-            if answer.limited {
-                refused(call, keys::<C>(call));
+            tally.count(answer.limited());
+            reply(call, &answer, unit);
+            if answer.limited() {
+                refused(call, &C::SPEC.keys.of(call));
             }
         }
         Ok(Outcome::State(answer, unit)) => {
-            tally.count(answer.limited);
-            call.reply(&answer.reply(*unit));
+            tally.count(answer.limited());
+            reply(call, &answer, unit);
         }
-        Ok(Outcome::Several(answers, unit)) => {
-            let combined = several::combine(answers.iter().copied());
-            tally.count(combined.is_some_and(|combined| combined.limited));
-            let replies = combined.iter().chain(answers).map(|answer: &Answer| answer.reply(*unit));
-            call.reply_rows(replies.collect::<Vec<_>>().as_slice());
-            let limited = keys::<C>(call).zip(answers).filter(|(_, answer)| answer.limited);
-            refused(call, limited.map(|(key, _)| key));
+        Ok(Outcome::Several(rows, unit)) => {
+            let refused_by = reply_rows(call, tally, &rows, unit);
+            rows.iter().filter(|row| row.would_refuse()).for_each(|_| tally.count_shadow());
+            if refused_by {
+                let keys = C::SPEC.keys.of(call);
+                let limiters = keys.iter().zip(&rows).filter(|(_, row)| row.refuses());
+                refused(call, &limiters.map(|(key, _)| *key).collect::<Vec<_>>());
+            }
+        }
+        Ok(Outcome::SeveralStates(rows, unit)) => {
+            reply_rows(call, tally, &rows, unit);
         }
         Ok(Outcome::Held(held)) => {
             tally.count(!held);
-            call.reply_whether(*held);
+            call.reply_integer(held.into());
         }
         Ok(Outcome::Null) => {
             tally.count(true);
             call.reply_null();
-            refused(call, keys::<C>(call));
+            refused(call, &C::SPEC.keys.of(call));
         }
-        Ok(Outcome::MostRefused(rows)) => call.reply_most_refused(rows),
-        Ok(Outcome::Okay) => call.reply_okay(),
+        Ok(Outcome::MostRefused(rows)) => reply_most_refused(call, &rows),
+        Ok(Outcome::Done) => call.reply_ok(),
         Ok(Outcome::Waiting) => {}
         Err(error) => {
             tally.count_error();
-            call.reply_error(error);
+            call.reply_error(&error);
         }
     }
 }
 
-/// The keys of a call of `C`.
-fn keys<'c, C: Command>(call: &Call<'c>) -> impl Iterator<Item = Arg<'c>> {
-    let positions = C::SPEC.keys.positions(call);
-    call.words(positions.start, positions.len()).iter().copied()
+/// Replies the integers of an answer.
+fn reply(call: &Call, answer: &Answer, unit: Unit) {
+    let Reply { five, taken } = answer.reply(unit);
+    call.reply_array(if taken.is_some() { 6 } else { 5 });
+    for integer in five {
+        call.reply_integer(integer);
+    }
+    if let Some(taken) = taken {
+        call.reply_integer(taken);
+    }
 }
 
-/// Records and reports that the call was refused for these keys.
-fn refused<'c>(call: &Call<'c>, keys: impl Iterator<Item = Arg<'c>>) {
-    let (record, notify) = (config::records_refusals(), config::notifies_refusals());
+/// Counts a call for several limiters, and replies their combined row and then each; whether the call is
+/// limited.
+fn reply_rows(call: &Call, tally: &Tally, rows: &[several::Row], unit: Unit) -> bool {
+    let combined = several::combine_rows(rows);
+    let limited = combined.as_ref().is_some_and(Answer::limited);
+    tally.count(limited);
+    call.reply_array(rows.len().saturating_add(combined.iter().len()));
+    for answer in combined.iter().chain(rows.iter().map(|row| &row.answer)) {
+        reply(call, answer, unit);
+    }
+    limited
+}
+
+/// Replies an array for each key.
+fn reply_most_refused(call: &Call, rows: &[Refused]) {
+    call.reply_array(rows.len());
+    for row in rows {
+        call.reply_array(4);
+        call.reply_bytes(row.key.as_bytes());
+        for number in [row.refusals, row.error, row.last.as_micros() / 1_000] {
+            call.reply_integer(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Replies an error of the server's to a call of `C` that has waited, and counts it.
+pub fn reject<C: Command>(call: &Call, error: &str) {
+    C::TALLY.count_error();
+    call.reply_error(&error);
+}
+
+/// Records that the call was refused for these keys, and publishes it, as configured.
+fn refused(call: &Call, keys: &[Arg]) {
+    let (record, notify) = (refusals::is_on(), config::NOTIFY_REFUSALS.get());
     if !record && !notify {
         return;
     }
-    for key in keys {
+    for &key in keys {
         if record {
-            top::note(call, key);
+            refusals::record(call, key);
         }
         if notify {
-            call.notify_refused(key);
+            call.notify_module_event(c"cl.refused", key);
         }
     }
 }

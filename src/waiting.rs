@@ -1,349 +1,368 @@
-//! The callers that `CL.BTHROTTLE` keeps waiting: a line for each key, and what moves it.
+//! The clients that `CL.BTHROTTLE` keeps waiting, and what moves their queues.
 //!
-//! A line moves when its timer fires (the turn of the first in line, or the end of somebody's patience) and when
-//! something happens to its key: every such event sets the timer to now, and the work is done when it fires, outside of
-//! whatever command caused it.
+//! A queue moves when its time has come (the turn of the first client, or a client's timeout) and when
+//! something happens to its key. Every such event only sets the one timer; the work is done when that fires,
+//! outside of whatever command caused it, and in steps, so that other clients are served in between.
 //!
-//! As long as nobody waits, none of this costs anything: the server's events are subscribed to when the first caller
+//! As long as nobody waits, this costs nothing: the server's events are subscribed to when the first client
 //! has to wait, and commands look at a single counter.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
+mod queues;
+
+use core::ffi::CStr;
+use core::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redis_cell_core::gcra::{Limit, Tat};
-use redis_cell_core::line::{Joined, Line, Ticket, Turn};
-use redis_cell_core::{Decision, Error, Instant, Span, Unit};
+use redis_cell_core::queue::Queue;
+use redis_cell_core::{Answer, Change, Decision, Instant, Span, Unit};
 
-use crate::commands::Bthrottle;
-use crate::ffi::{self, Access, Arg, Blocked, Call, End, Key, Timer};
-use crate::outcome::Outcome;
+use crate::error::Error;
+use crate::ffi::{self, Access, Arg, Call, Identity, Key, Rejection, Rings, Waits, Watches};
+use crate::outcome::{Command, Outcome, conclude, reject};
 use crate::store::{self, State};
+use queues::{Client, End, Id, Joined, Place, Turn};
 
-/// How long a line that may not move (the server is paused) waits before it looks again.
+pub use queues::clients;
+
+/// How long queues wait before they look again whether the server may write.
 const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
 
-/// How much further the wall clock must have been set back for timers to be set anew.
+/// By how much the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
 
-static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(Mutex::default);
-/// How many queues there are, for those who only want to know whether there are any.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-static WATCHING: AtomicBool = AtomicBool::new(false);
+/// How many clients are answered, and queues looked at, before others are served. About two milliseconds of
+/// work.
+const STEPS: u32 = 200;
 
-/// All queues, by number, by key and by client.
-#[derive(Default)]
-struct Queues {
-    by_id: HashMap<u64, Queue>,
-    by_key: HashMap<Place, u64>,
-    by_client: HashMap<Blocked, (u64, Ticket)>,
-    next: u64,
-    /// How far the wall clock had been set back when timers were last set anew.
-    lead: Span,
+/// The arguments of the call that asks whether a client may be admitted: a look, which never waits.
+const LOOK: [&[u8]; 5] = [b"0", b"1", b"1", b"0", b"1"];
+
+/// The key of the call that asks whether a client may be admitted, while it runs; 0 at other times.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+type Decided = Result<Decision<Tat>, redis_cell_core::Error>;
+
+/// Decides a call on a GCRA limiter that does not wait, and writes what was decided: to it, the costs of the
+/// clients in the queue count as taken.
+///
+/// # Errors
+/// As [`store::update`].
+pub fn update_behind(
+    call: &Call,
+    key: Arg,
+    decide: impl FnOnce(Option<Tat>, Instant) -> Decided,
+) -> Result<Answer, Error> {
+    store::update(call, key, |tat, now| decide_behind(call, key, tat, now, |tat| decide(tat, now)))
 }
 
-/// Where a key is: its database and its name.
-type Place = (i32, Box<[u8]>);
-
-/// The line of one key, with the clients behind its tickets.
-struct Queue {
-    place: Place,
-    line: Line,
-    clients: BTreeMap<Ticket, Client>,
-    deadlines: BTreeSet<(Instant, Ticket)>,
-    timer: Option<Timer>,
+/// Decides a call on a GCRA limiter that takes regardless of the queue, and writes what was decided.
+///
+/// # Errors
+/// As [`store::update`].
+pub fn update_before(
+    call: &Call,
+    key: Arg,
+    decide: impl FnOnce(Option<Tat>, Instant) -> Decided,
+) -> Result<Answer, Error> {
+    store::update(call, key, |tat, now| decide_before(call, key, tat, now, |tat| decide(tat, now)))
 }
 
-struct Client {
-    blocked: Blocked,
-    unit: Unit,
-    deadline: Option<Instant>,
+/// Decides a call on a GCRA limiter that lets nobody in before a time, and writes what was decided: all
+/// clients in the queue wait for it.
+///
+/// # Errors
+/// As [`store::update`].
+pub fn update_for_all(
+    call: &Call,
+    key: Arg,
+    decide: impl Fn(Option<Tat>, Instant) -> Decided,
+) -> Result<Answer, Error> {
+    store::update(call, key, |tat, now| {
+        let decide = |tat| decide(tat, now);
+        decide_among(call, key, tat, now, decide, |queue, decide| queue.decide_for_all(tat, now, decide))
+    })
 }
 
-fn queues() -> MutexGuard<'static, Queues> {
-    // A panic while it was held has been answered and logged; the queues are as good as they were.
-    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn try_queues() -> Option<MutexGuard<'static, Queues>> {
-    match QUEUES.try_lock() {
-        Ok(queues) => Some(queues),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-/// How many callers wait.
-pub fn clients() -> usize {
-    // While the lock is held, nobody can ask but a crash report, which must not wait.
-    try_queues().map_or(0, |queues| queues.by_client.len())
-}
-
-/// Decides a call that does not wait, but may find a line before it: what the line waits for counts as taken.
+/// Decides a call that does not wait: to it, the costs of the clients in the queue count as taken.
 ///
 /// # Errors
 /// Those of `decide`.
-pub fn overtake(
+pub fn decide_behind(
     call: &Call,
     key: Arg,
     state: Option<Tat>,
     now: Instant,
-    decide: impl FnOnce(Option<Tat>) -> Result<Decision<Tat>, Error>,
-) -> Result<Decision<Tat>, Error> {
-    if COUNT.load(Relaxed) == 0 {
-        return decide(state);
-    }
-    let mut queues = queues();
-    match queues.at(call.db(), call.bytes(key)) {
-        Some((_, queue)) => queue.line.overtake(state, now, decide),
-        None => decide(state),
-    }
+    decide: impl FnOnce(Option<Tat>) -> Decided,
+) -> Decided {
+    decide_among(call, key, state, now, decide, |queue, decide| queue.decide_behind(state, now, decide))
 }
 
-/// The state of a key as a call that does not wait sees it: what a line waits for counts as taken.
+/// Decides a call that takes regardless of the queue.
 ///
 /// # Errors
-/// [`Error::BeyondTime`] when the line reaches past the year 2262.
-pub fn seen(call: &Call, key: Arg, state: Option<Tat>, now: Instant) -> Result<Option<Tat>, Error> {
-    if COUNT.load(Relaxed) == 0 {
-        return Ok(state);
-    }
-    match queues().at(call.db(), call.bytes(key)) {
-        Some((_, queue)) => queue.line.seen(state, now),
-        None => Ok(state),
-    }
+/// Those of `decide`.
+pub fn decide_before(
+    call: &Call,
+    key: Arg,
+    state: Option<Tat>,
+    now: Instant,
+    decide: impl FnOnce(Option<Tat>) -> Decided,
+) -> Decided {
+    decide_among(call, key, state, now, decide, |queue, decide| queue.decide_before(state, now, decide))
 }
 
-/// Decides a call that is ready to wait for `patience` (`None`: for ever).
+/// Decides a call: by `among` if the key has a queue.
+fn decide_among<D: FnOnce(Option<Tat>) -> Decided>(
+    call: &Call,
+    key: Arg,
+    state: Option<Tat>,
+    now: Instant,
+    decide: D,
+    among: impl FnOnce(&mut Queue, D) -> Decided,
+) -> Decided {
+    if !queues::exist() {
+        return decide(state);
+    }
+    let decision = queues::decide(place(call, key), state, now, decide, among);
+    arm(call);
+    decision
+}
+
+/// The state of a key as a call sees it that only looks: to it, the costs of the clients in the queue count
+/// as taken.
 ///
-/// [`Outcome::Waiting`] when the client waits, and will be answered later.
+/// # Errors
+/// [`redis_cell_core::Error::BeyondTime`] when the queue reaches past the year 2262.
+pub fn seen(
+    call: &Call,
+    key: Arg,
+    state: Option<Tat>,
+    now: Instant,
+) -> Result<Option<Tat>, redis_cell_core::Error> {
+    if queues::exist() { queues::seen(place(call, key), state, now) } else { Ok(state) }
+}
+
+/// A call that may wait.
+pub struct Request<'a> {
+    /// The key.
+    pub key: Arg<'a>,
+    /// Its limit.
+    pub limit: Limit,
+    /// The units to wait for.
+    pub quantity: i64,
+    /// The unit of the answer.
+    pub unit: Unit,
+    /// How long to wait at most; `None` forever.
+    pub patience: Option<Span>,
+}
+
+/// Decides a call of `C` that may wait: [`Outcome::Waiting`] when the client waits, to be answered later.
 ///
 /// # Errors
 /// Those of the limiter.
-pub fn join(
-    call: &Call,
-    key: Arg,
-    (limit, quantity, unit): (&Limit, i64, Unit),
-    patience: Option<Span>,
-) -> Result<Outcome, Error> {
+pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error> {
+    let Request { key, limit, quantity, unit, patience } = *request;
+    if ASKED.load(Relaxed) == key.address() {
+        return Ok(Outcome::Done); // the server has let it through, and that was the question
+    }
     let now = ffi::now();
-    let mut queues = queues();
     let open = Key::open(*call, key, Access::Write);
     let state = Tat::load(&open, now)?;
-    let id = queues.queue(call.db(), call.bytes(key));
-    let Some(queue) = queues.by_id.get_mut(&id) else { return Ok(Outcome::Null) };
-
-    let joined = queue.line.join(state, limit, now, quantity, patience);
-    let ticket = match joined {
-        Ok(Joined::Waiting(ticket)) => ticket,
-        Ok(Joined::Decided(decision)) => {
-            queues.drop_if_empty(call, id);
-            // The server's events about our own write find the queues locked, and leave them alone.
-            store::carry_out(decision.change, open);
+    let joined = queues::join(place(call, key), C::SPEC.name, state, (&limit, quantity, patience), now);
+    arm(call);
+    let seat = match joined? {
+        Joined::Waiting(seat) => seat,
+        Joined::TooLate => return Ok(Outcome::Null),
+        Joined::Decided(decision) => {
+            store::carry_out(decision.change, open)?;
             return Ok(Outcome::Verdict(decision.answer, unit));
-        }
-        Ok(Joined::TooLate) => {
-            queues.drop_if_empty(call, id);
-            return Ok(Outcome::Null);
-        }
-        Err(error) => {
-            queues.drop_if_empty(call, id);
-            return Err(error);
         }
     };
     drop(open);
-    if !WATCHING.swap(true, Relaxed) {
-        call.watch();
-    }
-    let Some(blocked) = call.block::<Bthrottle>() else {
-        queue.line.leave(ticket);
-        queues.drop_if_empty(call, id);
+    call.watch::<Watcher>();
+    let Some(blocked) = call.block::<Wait<C>>() else {
+        queues::rise(seat, now);
+        arm(call);
         return Ok(Outcome::Null);
     };
     let deadline = patience.and_then(|patience| now.checked_add(patience));
-    queue.clients.insert(ticket, Client { blocked, unit, deadline });
-    queue.deadlines.extend(deadline.map(|deadline| (deadline, ticket)));
-    // Only the first in line, and the first to lose patience, can change when to look next.
-    if queue.clients.len() == 1 || queue.deadlines.first().is_some_and(|&(_, first)| first == ticket) {
-        queue.set_timer(call, id, now, state);
+    let (number, command) = (call.client(), C::SPEC.name);
+    if let Some(Client { blocked, .. }) =
+        queues::sit(seat, Client { blocked, number, command, unit, deadline })
+    {
+        call.unblock(blocked, Some(End::Outcome(Ok(Outcome::Null))));
     }
-    queues.by_client.insert(blocked, (id, ticket));
+    arm(call);
     Ok(Outcome::Waiting)
 }
 
-/// Has a client that is gone, or has been told already, leave its line.
-pub fn leave(call: &Call, blocked: Blocked) {
-    let mut queues = queues();
-    let Some((id, ticket)) = queues.by_client.remove(&blocked) else { return };
-    if let Some(queue) = queues.by_id.get_mut(&id) {
-        let was_first = queue.clients.first_key_value().is_some_and(|(&first, _)| first == ticket);
-        queue.forget(ticket);
-        if was_first {
-            queue.set_timer_to(call, id, Span::ZERO);
-        }
-    }
-    call.unblock(blocked, None);
-    queues.drop_if_empty(call, id);
-}
-
-/// Moves a line whose timer has fired.
-pub fn fired(call: &Call, id: u64) {
-    let mut queues = queues();
-    let Queues { by_id, by_client, .. } = &mut *queues;
-    let Some(queue) = by_id.get_mut(&id) else { return };
-    queue.timer = None;
-    let (db, name) = queue.place.clone();
-    call.select(db);
-    call.with_name(&name, |key| {
-        queue.serve(call, id, key, |blocked| {
-            by_client.remove(&blocked);
-        });
-    });
-    queues.drop_if_empty(call, id);
-}
-
-/// Has the line of a key looked at, if it has one.
-pub fn key_changed(call: &Call, name: &[u8]) {
-    // A write of this file's comes while the lock is held, and looks at the line itself.
-    let Some(mut queues) = COUNT.load(Relaxed).ne(&0).then(try_queues).flatten() else { return };
-    if let Some((id, queue)) = queues.at(call.db(), name) {
-        queue.set_timer_to(call, id, Span::ZERO);
-    }
-}
-
-/// Has all lines looked at.
-pub fn everything_changed(call: &Call) {
-    let Some(mut queues) = try_queues() else { return };
-    for (&id, queue) in &mut queues.by_id {
-        queue.set_timer_to(call, id, Span::ZERO);
-    }
-}
-
-/// Looks whether the wall clock has been set back: the server's timers go by it, and would fire that much later.
-pub fn ticked(call: &Call) {
-    if COUNT.load(Relaxed) == 0 {
-        return;
-    }
-    let Some(mut queues) = try_queues() else { return };
-    let lead = ffi::lead();
-    let before = core::mem::replace(&mut queues.lead, lead);
-    drop(queues);
-    if lead.saturating_sub(before) > STEP {
-        everything_changed(call);
-    }
-}
-
-/// Forgets that the server's events were subscribed to: it ends all subscriptions of a module that it unloads. Nobody
-/// waits then, but the tables that were once full hold memory, which would stay behind.
+/// Forgets what the server ends when it unloads the module. Nobody waits then, but the tables that were once
+/// full hold memory, which would stay behind.
 pub fn unload() {
-    WATCHING.store(false, Relaxed);
-    *queues() = Queues::default();
+    queues::clear();
 }
 
-impl Queues {
-    fn at(&mut self, db: i32, name: &[u8]) -> Option<(u64, &mut Queue)> {
-        if self.by_key.is_empty() {
-            return None;
+fn place<'c>(call: &Call<'c>, key: Arg<'c>) -> Place<'c> {
+    Place { db: call.db(), name: call.bytes(key) }
+}
+
+/// A client of `C` that waits.
+struct Wait<C>(PhantomData<C>);
+
+impl<C: Command> Waits for Wait<C> {
+    type End = End;
+
+    fn answer(call: &Call, end: Option<&End>) {
+        match end {
+            Some(End::Outcome(outcome)) => conclude::<C>(call, outcome.clone()),
+            Some(End::Rejected(text)) => reject::<C>(call, text),
+            None => conclude::<C>(call, Ok(Outcome::Null)),
         }
-        let id = *self.by_key.get(&(db, Box::from(name)))?;
-        self.by_id.get_mut(&id).map(|queue| (id, queue))
     }
 
-    /// The number of the key's queue, an empty one if there was none.
-    fn queue(&mut self, db: i32, name: &[u8]) -> u64 {
-        let place: Place = (db, Box::from(name));
-        if let Some(&id) = self.by_key.get(&place) {
-            return id;
+    fn gone(call: &Call, client: Identity) {
+        // A client that has left its queue already was unblocked then, or is about to be.
+        if let Some(client) = queues::leave(client, ffi::now()) {
+            call.unblock(client.blocked, None);
+            arm(call);
         }
-        self.next = self.next.wrapping_add(1);
-        let id = self.next;
-        self.by_key.insert(place.clone(), id);
-        let queue = Queue {
-            place,
-            line: Line::default(),
-            clients: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            timer: None,
-        };
-        self.by_id.insert(id, queue);
-        COUNT.store(self.by_id.len(), Relaxed);
-        id
+    }
+}
+
+/// Moves queues when keys change.
+struct Watcher;
+
+impl Watches for Watcher {
+    fn is_watching() -> bool {
+        queues::exist()
     }
 
-    fn drop_if_empty(&mut self, call: &Call, id: u64) {
-        let Some(queue) = self.by_id.get_mut(&id) else { return };
-        if queue.clients.is_empty() {
-            if let Some(timer) = queue.timer.take() {
-                call.stop_timer(timer);
+    fn key_changed(call: &Call, name: &[u8]) {
+        if queues::key_changed(Place { db: call.db(), name }, ffi::now) {
+            arm(call);
+        }
+    }
+
+    fn database_changed(call: &Call, db: Option<i32>) {
+        queues::database_changed(db, ffi::now());
+        arm(call);
+    }
+
+    fn ticked(call: &Call) {
+        if queues::exist() {
+            // The wall clock may have been set back, and the timer with it.
+            arm(call);
+        } else {
+            call.unwatch::<Self>();
+        }
+    }
+}
+
+/// The one timer of all queues.
+struct Alarm;
+
+impl Rings for Alarm {
+    fn rings(call: &Call) {
+        queues::fired();
+        let mut steps = STEPS;
+        let may_write = call.may_write();
+        queues::pause(if may_write { None } else { ffi::now().checked_add(PAUSE) });
+        if call.is_read_only() {
+            queues::drop_deserted();
+        }
+        if may_write {
+            while steps > 0
+                && let Some((id, db, name)) = queues::next(ffi::now())
+            {
+                call.select(db);
+                if call.with_name(&name, |key| serve(call, id, key, &mut steps)).is_none() {
+                    break;
+                }
             }
-            self.by_key.remove(&queue.place);
-            self.by_id.remove(&id);
-            COUNT.store(self.by_id.len(), Relaxed);
         }
+        // Turns before timeouts: a client whose turn came in time does not time out because the timer was
+        // late.
+        while steps > 0
+            && let Some(client) = queues::timed_out(ffi::now())
+        {
+            steps = steps.saturating_sub(1);
+            call.unblock(client.blocked, Some(End::Outcome(Ok(Outcome::Null))));
+        }
+        arm(call);
     }
 }
 
-impl Queue {
-    /// Ends the waits that are over, and sets the timer for the next one.
-    fn serve(&mut self, call: &Call, id: u64, key: Arg, mut forget: impl FnMut(Blocked)) {
-        if !call.may_write() {
-            self.set_timer_to(call, id, PAUSE);
+/// Sets the timer if it would not fire in time.
+fn arm(call: &Call) {
+    let rearm = queues::rearm(ffi::now(), ffi::lead(), STEP);
+    if let Some(timer) = rearm.stop {
+        call.stop_timer(timer);
+    }
+    if let Some(alarm) = rearm.set {
+        queues::armed(call.set_timer::<Alarm>(alarm.wait), alarm);
+    }
+}
+
+/// Ends the waits of a queue that are over.
+fn serve(call: &Call, id: Id, key: Arg, steps: &mut u32) {
+    while *steps > 0 {
+        *steps = steps.saturating_sub(1);
+        if !step(call, id, key) {
             return;
         }
-        let here = call.is_here(key);
-        let now = ffi::now();
-        let mut end = |queue: &mut Self, ticket, told: &dyn Fn(Unit) -> End| {
-            if let Some(client) = queue.forget(ticket) {
-                forget(client.blocked);
-                call.unblock(client.blocked, Some(told(client.unit)));
-            }
+    }
+}
+
+/// Ends one wait of a queue; false when none is over.
+///
+/// The server runs other modules' code at each of its calls here, which may change the key and the queue. So
+/// every decision is made on a state that was loaded just before it, and nothing is remembered across.
+fn step(call: &Call, id: Id, key: Arg) -> bool {
+    let now = ffi::now();
+    let state = Tat::load(&Key::open(*call, key, Access::Write), now);
+    let due = match state {
+        Ok(state) => queues::due(id, state, now),
+        Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
+    };
+    let Some((command, client)) = due else { return false };
+    if let Err(rejection) = ask(call, command, key, client) {
+        let end = match rejection {
+            Rejection::Moved => End::Outcome(Err(Error::Moved)),
+            Rejection::NoPermission => End::Outcome(Err(Error::NoPermission)),
+            Rejection::Refused(text) => End::Rejected(text),
         };
-        let state = loop {
-            let open = Key::open(*call, key, Access::Write);
-            let state = if here { Tat::load(&open, now).map_err(Some) } else { Err(None) };
-            match state.map(|state| (state, self.line.turn(state, now))) {
-                Ok((state, Turn::Nobodys)) => break state,
-                Ok((_, Turn::Admitted(ticket, decision))) => {
-                    store::carry_out(decision.change, open);
-                    end(self, ticket, &|unit| Ok(Outcome::Verdict(decision.answer, unit)));
-                }
-                Ok((_, Turn::Failed(ticket, error))) => end(self, ticket, &|_| Err(error)),
-                Err(reason) => {
-                    let Some(ticket) = self.line.dismiss() else { break None };
-                    end(self, ticket, &|_| Err(reason.unwrap_or(Error::Moved)));
-                }
-            }
-        };
-        // After the turns: who was in time is not told that it was not because the timer was late.
-        while let Some(&(_, ticket)) = self.deadlines.first().filter(|&&(deadline, _)| deadline <= now) {
-            end(self, ticket, &|_| Ok(Outcome::Null));
-        }
-        self.set_timer(call, id, now, state);
+        return dismiss(call, id, now, end);
     }
+    let open = Key::open(*call, key, Access::Write);
+    match Tat::load(&open, now).map(|state| queues::turn(id, state, now)) {
+        Ok(Turn::Admitted(client, Decision { answer, change })) => {
+            let written = store::carry_out(change, open);
+            let outcome = written.map(|()| Outcome::Verdict(answer, client.unit));
+            call.unblock(client.blocked, Some(End::Outcome(outcome)));
+        }
+        Ok(Turn::Failed(client, error)) => {
+            call.unblock(client.blocked, Some(End::Outcome(Err(error.into()))));
+        }
+        // A key that cannot be written to keeps its state, and nobody waits for an answer.
+        Ok(Turn::Unpaid(tat)) => drop(store::carry_out(Change::Store(tat), open)),
+        Ok(Turn::NotYet) => return false,
+        Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
+    }
+    true
+}
 
-    /// Has a client leave the line, without a word to it.
-    fn forget(&mut self, ticket: Ticket) -> Option<Client> {
-        self.line.leave(ticket);
-        let client = self.clients.remove(&ticket)?;
-        if let Some(deadline) = client.deadline {
-            self.deadlines.remove(&(deadline, ticket));
-        }
-        Some(client)
-    }
+/// Ends the wait of the first client so, whatever the limiter says; false when there is none.
+fn dismiss(call: &Call, id: Id, now: Instant, end: End) -> bool {
+    let Some(client) = queues::dismiss(id, now) else { return false };
+    call.unblock(client.blocked, Some(end));
+    true
+}
 
-    /// Sets the timer to the next turn or the next lost patience.
-    fn set_timer(&mut self, call: &Call, id: u64, now: Instant, state: Option<Tat>) {
-        let turn = self.line.next_turn(state, now);
-        let patience = self.deadlines.first().map(|(deadline, _)| deadline.since(now));
-        if let Some(wait) = turn.into_iter().chain(patience).min() {
-            self.set_timer_to(call, id, wait);
-        }
-    }
-
-    fn set_timer_to(&mut self, call: &Call, id: u64, wait: Span) {
-        if let Some(timer) = self.timer.take() {
-            call.stop_timer(timer);
-        }
-        self.timer = Some(call.set_timer(wait, id));
-    }
+/// Asks the server whether it would run the call that the first client has waited with.
+fn ask(call: &Call, command: &CStr, key: Arg, client: Option<u64>) -> Result<(), Rejection> {
+    ASKED.store(key.address(), Relaxed);
+    let answer = call.would_run(command, key, &LOOK, client);
+    ASKED.store(0, Relaxed);
+    answer
 }

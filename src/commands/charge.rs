@@ -1,34 +1,32 @@
 //! `CL.CHARGE`
 
-use redis_cell_core::{Error, gcra};
+use redis_cell_core::gcra;
 
-use super::spec::{COUNT, FIVE, KEY, MAX_BURST, PERIOD, QUANTITY, TIME, UNIT};
-use super::{Command, Flag, Keys, Spec, Use, gcra_args, tally};
-use crate::ffi::Call;
-use crate::outcome::Outcome;
-use crate::store;
+use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
+use crate::error::Error;
+use crate::ffi::{Call, Flag, Spec};
+use crate::outcome::{Command, Outcome};
+use crate::tally::{Tally, tally};
+use crate::waiting;
 
-/// Takes a quantity from a GCRA limiter regardless, into debt if need be.
+/// Takes a quantity from a GCRA limiter, even if it exceeds the limit.
 pub struct Charge;
 
 impl Command for Charge {
     const SPEC: Spec = Spec {
         name: c"cl.charge",
-        summary: "Takes a quantity from a GCRA limiter regardless, into debt if need be.",
-        reply: FIVE,
-        complexity: c"O(1)",
-        since: c"1.0.0",
+        summary: "Takes a quantity from a GCRA limiter, even if it exceeds the limit.",
         arguments: &[KEY, MAX_BURST, COUNT, PERIOD, QUANTITY, UNIT],
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
-        keys: Keys::First,
-        uses: Use::Take,
-        tips: TIME,
-        tally: tally!(),
+        ..LIMITER
     };
+
+    const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
-        let answer = store::update(call, key, |tat, now| gcra::charge(tat, &limit, now, tail.quantity))?;
+        let answer =
+            waiting::update_before(call, key, |tat, now| gcra::charge(tat, &limit, now, tail.quantity))?;
         Ok(Outcome::State(answer, tail.unit))
     }
 }

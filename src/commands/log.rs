@@ -1,12 +1,18 @@
 //! `CL.LOG`
 
-use redis_cell_core::{Error, Tail, log};
+use redis_cell_core::{Keyword, Tail, log};
 
-use super::spec::{FIVE, KEY, LIMIT, PERIOD, QUANTITY, TIME, UNIT};
-use super::{Command, Flag, Keys, Spec, Use, tally};
-use crate::ffi::Call;
-use crate::outcome::Outcome;
+use super::arguments::{KEY, LIMITER, PERIOD, SATURATE, UNIT, WITH_TAKEN};
+use crate::error::Error;
+use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::outcome::{Command, Outcome};
 use crate::store;
+use crate::tally::{Tally, tally};
+
+/// The limit and the quantity of a log, whose entries cost memory.
+const LIMIT: Argument = Argument::new(c"limit", Type::Integer, c"Units per period, 1 to 1,000,000.");
+const QUANTITY: Argument =
+    Argument::new(c"quantity", Type::Integer, c"Units of this call, 0 to 10,000; 1 by default.").optional();
 
 /// Takes a quantity from a sliding-window log: never more than the limit in any period.
 pub struct Log;
@@ -15,28 +21,30 @@ impl Command for Log {
     const SPEC: Spec = Spec {
         name: c"cl.log",
         summary: "Takes a quantity from a sliding-window log.",
-        reply: FIVE,
+        reply: WITH_TAKEN,
         complexity:
             c"O(log N) where N is the number of entries, plus O(log N) for each entry added or removed.",
-        since: c"1.0.0",
-        arguments: &[KEY, LIMIT, PERIOD, QUANTITY, UNIT],
+        arguments: &[KEY, LIMIT, PERIOD, QUANTITY, SATURATE, UNIT],
         flags: &[Flag::Write, Flag::DenyOom],
-        keys: Keys::First,
-        uses: Use::Take,
-        tips: TIME,
-        tally: tally!(),
+        ..LIMITER
     };
+
+    const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let [key, limit @ ..] = call.positional::<3>()?;
-        let tail = Tail::parse_within(call.rest(4), &[], &log::QUANTITY)?;
+        // With SATURATE any quantity may be asked for. The core says how much of it one call takes.
+        let saturates = call.rest(4).any(|word| word.eq_ignore_ascii_case(b"SATURATE"));
+        let range = if saturates { &redis_cell_core::QUANTITY } else { &log::QUANTITY };
+        let tail = Tail::parse_within(call.rest(4), &[Keyword::Saturate], range)?;
         let limit = log::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
-        let answer = store::edit(call, key, |scores, now| {
-            let decision = log::take(scores, &limit, now, tail.quantity)?;
-            Ok((decision.answer, decision.change))
-        });
-        // What is refused for ever is so whatever the key holds.
-        let answer = answer.or_else(|error| limit.never(tail.quantity, error))?;
+        let answer = store::log::update(call, key, |log, now| {
+            if tail.saturate {
+                log::saturate(log, &limit, now, tail.quantity)
+            } else {
+                log::take(log, &limit, now, tail.quantity)
+            }
+        })?;
         Ok(Outcome::Verdict(answer, tail.unit))
     }
 }

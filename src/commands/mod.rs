@@ -1,28 +1,25 @@
-//! The commands, one file each: from the words of a call to a limiter's decision and its answer.
+//! The commands, one file each: from the arguments of a call to the decision of a limiter.
 
 mod acquire;
+mod arguments;
 mod bthrottle;
 mod bucket;
 mod charge;
 mod fixed;
 mod funnel;
 mod log;
-mod mthrottle;
+mod mpeek;
+mod msettle;
+mod mtake;
+mod pause;
 mod peek;
 mod refund;
 mod release;
 mod renew;
 mod reserve;
-mod spec;
 mod throttle;
 mod top;
 mod window;
-
-use redis_cell_core::{Error, Keyword, Tail, gcra};
-
-use crate::ffi::{Arg, Call};
-use crate::info::tally;
-use crate::outcome::Outcome;
 
 pub use acquire::Acquire;
 pub use bthrottle::Bthrottle;
@@ -31,49 +28,15 @@ pub use charge::Charge;
 pub use fixed::Fixed;
 pub use funnel::Funnel;
 pub use log::Log;
-pub use mthrottle::Mthrottle;
+pub use mpeek::Mpeek;
+pub use msettle::Msettle;
+pub use mtake::Mtake;
+pub use pause::Pause;
 pub use peek::Peek;
 pub use refund::Refund;
 pub use release::Release;
 pub use renew::Renew;
 pub use reserve::Reserve;
-pub use spec::{Argument, Flag, Keys, Kind, Spec, Use};
 pub use throttle::Throttle;
-pub use top::MostRefused;
+pub use top::Top;
 pub use window::Window;
-
-/// A command of the server.
-pub trait Command {
-    /// How the server sees it.
-    const SPEC: Spec;
-
-    /// Decides a call; what is to be answered comes back.
-    ///
-    /// # Errors
-    /// What the caller is told instead of an answer. Nothing has been written then.
-    fn run(call: &Call) -> Result<Outcome, Error>;
-}
-
-/// The arguments that all commands on GCRA's string share: `key max_burst count period [quantity] [options]`.
-fn gcra_args<'c>(call: &Call<'c>, known: &[Keyword]) -> Result<(Arg<'c>, gcra::Limit, Tail), Error> {
-    let [key, limit @ ..] = call.positional::<4>()?;
-    let tail = Tail::parse(call.rest(5), known)?;
-    let limit = gcra::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
-    Ok((key, limit, tail))
-}
-
-/// The arguments of funnel and bucket: `key capacity count period [quantity] [unit]`.
-fn bucket_args<'c>(call: &Call<'c>) -> Result<(Arg<'c>, redis_cell_core::bucket::Limit, Tail), Error> {
-    let [key, limit @ ..] = call.positional::<4>()?;
-    let tail = Tail::parse(call.rest(5), &[])?;
-    let limit = redis_cell_core::bucket::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
-    Ok((key, limit, tail))
-}
-
-/// The arguments of windows: `key limit period [quantity] [unit]`.
-fn window_args<'c>(call: &Call<'c>) -> Result<(Arg<'c>, redis_cell_core::window::Limit, Tail), Error> {
-    let [key, limit @ ..] = call.positional::<3>()?;
-    let tail = Tail::parse(call.rest(4), &[])?;
-    let limit = redis_cell_core::window::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
-    Ok((key, limit, tail))
-}

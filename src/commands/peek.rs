@@ -1,30 +1,28 @@
 //! `CL.PEEK`
 
-use redis_cell_core::{Error, gcra};
+use redis_cell_core::gcra;
 
-use super::spec::{COUNT, FIVE, KEY, MAX_BURST, PERIOD, QUANTITY, TIME, UNIT};
-use super::{Command, Flag, Keys, Spec, Use, gcra_args, tally};
-use crate::ffi::Call;
-use crate::outcome::Outcome;
+use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
+use crate::error::Error;
+use crate::ffi::{Call, Flag, Spec, Use};
+use crate::outcome::{Command, Outcome};
+use crate::tally::{Tally, tally};
 use crate::{store, waiting};
 
-/// Tells what CL.THROTTLE would answer, and changes nothing.
+/// Returns what CL.THROTTLE would reply, without changing anything.
 pub struct Peek;
 
 impl Command for Peek {
     const SPEC: Spec = Spec {
         name: c"cl.peek",
-        summary: "Tells what CL.THROTTLE would answer, and changes nothing.",
-        reply: FIVE,
-        complexity: c"O(1)",
-        since: c"1.0.0",
+        summary: "Returns what CL.THROTTLE would reply, without changing anything.",
         arguments: &[KEY, MAX_BURST, COUNT, PERIOD, QUANTITY, UNIT],
         flags: &[Flag::ReadOnly, Flag::Fast],
-        keys: Keys::First,
-        uses: Use::Look,
-        tips: TIME,
-        tally: tally!(),
+        uses: Use::Read,
+        ..LIMITER
     };
+
+    const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;

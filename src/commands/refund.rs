@@ -1,12 +1,13 @@
 //! `CL.REFUND`
 
-use redis_cell_core::{Error, gcra};
+use redis_cell_core::gcra;
 
-use super::spec::{COUNT, FIVE, KEY, MAX_BURST, PERIOD, QUANTITY, TIME, UNIT};
-use super::{Command, Flag, Keys, Spec, Use, gcra_args, tally};
-use crate::ffi::Call;
-use crate::outcome::Outcome;
+use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
+use crate::error::Error;
+use crate::ffi::{Call, Flag, Spec};
+use crate::outcome::{Command, Outcome};
 use crate::store;
+use crate::tally::{Tally, tally};
 
 /// Gives a quantity back to a GCRA limiter.
 pub struct Refund;
@@ -15,16 +16,12 @@ impl Command for Refund {
     const SPEC: Spec = Spec {
         name: c"cl.refund",
         summary: "Gives a quantity back to a GCRA limiter.",
-        reply: FIVE,
-        complexity: c"O(1)",
-        since: c"1.0.0",
         arguments: &[KEY, MAX_BURST, COUNT, PERIOD, QUANTITY, UNIT],
         flags: &[Flag::Write, Flag::Fast],
-        keys: Keys::First,
-        uses: Use::Take,
-        tips: TIME,
-        tally: tally!(),
+        ..LIMITER
     };
+
+    const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;

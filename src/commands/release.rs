@@ -1,13 +1,13 @@
 //! `CL.RELEASE`
 
-use redis_cell_core::Error;
-use redis_cell_core::lease::{self, Places};
+use redis_cell_core::lease;
 
-use super::spec::{ID, KEY};
-use super::{Command, Flag, Keys, Spec, Use, tally};
-use crate::ffi::Call;
-use crate::outcome::Outcome;
-use crate::store::{self, Holder};
+use super::arguments::{ID, KEY, LIMITER};
+use crate::error::Error;
+use crate::ffi::{Call, Flag, Spec, Use};
+use crate::outcome::{Command, Outcome};
+use crate::store;
+use crate::tally::{Tally, tally};
 
 /// Gives a place back before its lease ends.
 pub struct Release;
@@ -17,24 +17,24 @@ impl Command for Release {
         name: c"cl.release",
         summary: "Gives a place back before its lease ends.",
         reply: "Replies 1, or 0 when the holder had no place.",
-        complexity: c"O(log N) where N is the number of holders; O(N) when nobody holds a place any more.",
-        since: c"1.0.0",
+        complexity: c"O(log N) where N is the number of holders.",
         arguments: &[KEY, ID],
         flags: &[Flag::Write],
-        keys: Keys::First,
         uses: Use::Delete,
         tips: c"",
-        tally: tally!(),
+        ..LIMITER
     };
+
+    const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let [key, id] = call.positional()?;
         if call.rest(3).next().is_some() {
-            return Err(Error::Syntax);
+            return Err(Error::SYNTAX);
         }
-        let released = store::edit(call, key, |ends, now| {
-            let change = lease::release(&Places { ends, own: ends.of(id)? }, now)?;
-            Ok((!change.is_keep(), change.map(|change| Holder { call, id, change })))
+        let released = store::lease::update(call, key, id, |places, now| {
+            let change = lease::release(places, now)?;
+            Ok((!change.is_keep(), change))
         })?;
         Ok(Outcome::Held(released))
     }

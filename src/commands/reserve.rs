@@ -1,47 +1,48 @@
 //! `CL.RESERVE`
 
-use redis_cell_core::{Error, Keyword, gcra};
+use redis_cell_core::{Keyword, gcra};
 
-use super::spec::{Argument, COUNT, FIVE, KEY, Kind, MAX_BURST, PERIOD, QUANTITY, TIME, UNIT};
-use super::{Command, Flag, Keys, Spec, Use, gcra_args, tally};
-use crate::ffi::Call;
-use crate::outcome::Outcome;
-use crate::store;
+use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
+use crate::error::Error;
+use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::outcome::{Command, Outcome};
+use crate::tally::{Tally, tally};
+use crate::waiting;
 
-/// Books a quantity of a GCRA limiter and tells how long to wait before acting on it.
+/// Books a quantity of a GCRA limiter, and returns how long to wait before using it.
 pub struct Reserve;
 
 impl Command for Reserve {
     const SPEC: Spec = Spec {
         name: c"cl.reserve",
-        summary: "Books a quantity of a GCRA limiter and tells how long to wait before acting on it.",
-        reply: FIVE,
-        complexity: c"O(1)",
-        since: c"1.0.0",
+        summary: "Books a quantity of a GCRA limiter, and returns how long to wait before using it.",
         arguments: &[
             KEY,
             MAX_BURST,
             COUNT,
             PERIOD,
             QUANTITY,
-            Argument::new(c"wait", Kind::Integer, c"Refuse a longer wait than this, in units of time.")
-                .behind(c"MAXWAIT")
-                .optional(),
-            Argument::word(c"PREPAY", c"prepay", c"Let the next caller wait for what this call costs.")
+            Argument::new(
+                c"wait",
+                Type::Integer,
+                c"Longest acceptable wait in units of time, at least 0; unlimited by default.",
+            )
+            .after(c"MAXWAIT")
+            .optional(),
+            Argument::token(c"PREPAY", c"prepay", c"Let the next call wait for the cost of this one.")
                 .optional(),
             UNIT,
         ],
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
-        keys: Keys::First,
-        uses: Use::Take,
-        tips: TIME,
-        tally: tally!(),
+        ..LIMITER
     };
+
+    const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[Keyword::MaxWait, Keyword::Prepay])?;
         let booking = gcra::Booking { max_wait: tail.max_wait()?, prepay: tail.prepay };
-        let answer = store::update_behind_line(call, key, |tat, now| {
+        let answer = waiting::update_behind(call, key, |tat, now| {
             gcra::reserve(tat, &limit, now, tail.quantity, booking)
         })?;
         Ok(Outcome::Verdict(answer, tail.unit))

@@ -1,12 +1,13 @@
 //! `CL.WINDOW`
 
-use redis_cell_core::{Error, window};
+use redis_cell_core::{Keyword, Tail, window};
 
-use super::spec::{FIVE, KEY, LIMIT, PERIOD, QUANTITY, TIME, UNIT};
-use super::{Command, Flag, Keys, Spec, Use, tally, window_args};
-use crate::ffi::Call;
-use crate::outcome::Outcome;
+use super::arguments::{KEY, LIMIT, LIMITER, PERIOD, QUANTITY, SATURATE, UNIT, WITH_TAKEN};
+use crate::error::Error;
+use crate::ffi::{Call, Flag, Spec};
+use crate::outcome::{Command, Outcome};
 use crate::store;
+use crate::tally::{Tally, tally};
 
 /// Takes a quantity from a sliding window: two counters, of which the older one fades.
 pub struct Window;
@@ -15,22 +16,26 @@ impl Command for Window {
     const SPEC: Spec = Spec {
         name: c"cl.window",
         summary: "Takes a quantity from a sliding window of two counters.",
-        reply: FIVE,
-        complexity: c"O(1)",
-        since: c"1.0.0",
-        arguments: &[KEY, LIMIT, PERIOD, QUANTITY, UNIT],
+        reply: WITH_TAKEN,
+        arguments: &[KEY, LIMIT, PERIOD, QUANTITY, SATURATE, UNIT],
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
-        keys: Keys::First,
-        uses: Use::Take,
-        tips: TIME,
-        tally: tally!(),
+        ..LIMITER
     };
 
+    const TALLY: &Tally = tally!();
+
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let (key, limit, tail) = window_args(call)?;
+        let [key, limit @ ..] = call.positional::<3>()?;
+        let tail = Tail::parse(call.rest(4), &[Keyword::Saturate])?;
+        let limit = window::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
         let answer = store::update(call, key, |window, now| {
-            let decision = window::sliding(window, &limit, now, tail.quantity)?;
-            Ok(decision.map(|window| (window, &limit)))
+            // Not by a pointer to either function, which would not be inlined.
+            let decision = if tail.saturate {
+                window::saturate(window, &limit, now, tail.quantity)
+            } else {
+                window::take(window, &limit, now, tail.quantity)
+            };
+            Ok(decision?.map(|window| (window, limit)))
         })?;
         Ok(Outcome::Verdict(answer, tail.unit))
     }

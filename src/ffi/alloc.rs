@@ -1,20 +1,22 @@
-//! Rust's memory, which is the server's, so that `used_memory` and `maxmemory` count it.
+//! Rust's allocator: the server's, so that `used_memory` and `maxmemory` count the module's memory.
 
 use std::alloc::{GlobalAlloc, Layout};
 
 use redis_module::alloc::RedisAlloc;
 
-/// The server's memory, aligned as `malloc` aligns it.
+/// The server's allocator, with the alignment of `malloc`.
 ///
-/// The server's jemalloc knows sizes that are odd multiples of 8 and aligns those to 8 alone. That is enough for what Rust
-/// asks for, but not for what C takes for granted: unwinding writes 16 bytes at once into the memory that Rust gives it for
-/// a panic, and a panic must not end the server. Sizes that are multiples of 16 are aligned to 16.
+/// The server's jemalloc has size classes that are odd multiples of 8, and aligns those to 8 only. That
+/// satisfies Rust's layouts, but not the unwinder of C, which writes 16 bytes at once into the memory that
+/// Rust allocates for a panic. A panic must not end the server, so every allocation here is aligned to at
+/// least 16.
 pub struct ServerMemory;
 
-// SAFETY: RedisAlloc hands out memory of at least the size asked for; of one that is a multiple of its alignment, aligned so.
+// SAFETY: RedisAlloc rounds the size up to a multiple of the alignment, and the server aligns such sizes
+// accordingly.
 unsafe impl GlobalAlloc for ServerMemory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller vouches for the layout; aligned more strictly, it is not smaller.
+        // SAFETY: the caller vouches for the layout; a stricter alignment does not make it smaller.
         unsafe { RedisAlloc.alloc(as_malloc(layout)) }
     }
 
@@ -24,7 +26,8 @@ unsafe impl GlobalAlloc for ServerMemory {
     }
 }
 
-/// A layout with the alignment that `malloc` gives at the least. One that is too large for that is so for the server, too.
+/// The layout with at least the alignment of `malloc`. A layout that is too large for it is too large for the
+/// server.
 fn as_malloc(layout: Layout) -> Layout {
     layout.align_to(16).unwrap_or(layout)
 }

@@ -1,7 +1,8 @@
 //! The functions of the server's module API that this module calls.
 //!
-//! The server hands them out by name when the module loads; what it does not know stays null. They are looked up once:
-//! a missing required one refuses the load, a missing optional one selects another way of doing the same.
+//! The server hands them out by name when the module loads; what it does not know stays null. They are looked
+//! up once: a missing required one refuses the load, a missing optional one selects another way of doing the
+//! same.
 
 use core::ffi::{c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -12,7 +13,8 @@ use redis_module::raw::{
     RedisModuleConfigGetNumericFunc, RedisModuleConfigSetBoolFunc, RedisModuleConfigSetNumericFunc,
     RedisModuleCtx, RedisModuleDisconnectFunc, RedisModuleEvent, RedisModuleEventCallback,
     RedisModuleInfoCtx, RedisModuleInfoFunc, RedisModuleKey, RedisModuleNotificationFunc,
-    RedisModuleServerInfoData, RedisModuleString, RedisModuleTimerID, RedisModuleTimerProc, mstime_t,
+    RedisModuleServerInfoData, RedisModuleString, RedisModuleTimerID, RedisModuleTimerProc, RedisModuleUser,
+    mstime_t,
 };
 
 /// Declares the struct of function pointers and its lookup from one list.
@@ -32,8 +34,8 @@ macro_rules! api {
             ///
             /// The error is the name of a required function that the server lacks.
             fn resolve() -> Result<Self, &'static str> {
-                // SAFETY: these statics are written by RedisModule_Init alone, which has returned, on this very
-                // thread; they are copied, no reference to them is made.
+                // SAFETY: these statics are written by RedisModule_Init alone, which has returned, on this
+                // very thread; they are copied, no reference to them is made.
                 unsafe {
                     Ok(Self {
                         $($field: raw::$symbol.ok_or(stringify!($symbol))?,)*
@@ -80,6 +82,7 @@ api! {
         close_key = RedisModule_CloseKey: unsafe extern "C" fn(KeyPtr),
         key_type = RedisModule_KeyType: unsafe extern "C" fn(KeyPtr) -> c_int,
         delete_key = RedisModule_DeleteKey: unsafe extern "C" fn(KeyPtr) -> c_int,
+        unlink_key = RedisModule_UnlinkKey: unsafe extern "C" fn(KeyPtr) -> c_int,
         get_expire = RedisModule_GetExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
         string_dma = RedisModule_StringDMA:
             unsafe extern "C" fn(KeyPtr, *mut usize, c_int) -> *mut c_char,
@@ -144,6 +147,7 @@ api! {
         info_add_number = RedisModule_InfoAddFieldULongLong:
             unsafe extern "C" fn(InfoCtx, Text, c_ulonglong) -> c_int,
 
+        get_client_id = RedisModule_GetClientId: unsafe extern "C" fn(Ctx) -> c_ulonglong,
         call = RedisModule_Call:
             unsafe extern "C" fn(Ctx, Text, Text, ...) -> *mut RedisModuleCallReply,
         free_call_reply = RedisModule_FreeCallReply: unsafe extern "C" fn(*mut RedisModuleCallReply),
@@ -156,13 +160,15 @@ api! {
             unsafe extern "C" fn(*mut RedisModuleCallReply, *mut usize) -> Text,
     }
     optional {
-        // Redis 7.0: what COMMAND INFO and COMMAND DOCS tell.
+        // Redis 7.0: the metadata that COMMAND INFO and COMMAND DOCS return.
         get_command = RedisModule_GetCommand:
             unsafe extern "C" fn(Ctx, Text) -> *mut RedisModuleCommand,
         set_command_info = RedisModule_SetCommandInfo:
             unsafe extern "C" fn(*mut RedisModuleCommand, *const RedisModuleCommandInfo) -> c_int,
         is_sub_event_supported = RedisModule_IsSubEventSupported:
             unsafe extern "C" fn(RedisModuleEvent, u64) -> c_int,
+        // Redis 7.0. Without it, all keys of a call count as read and written.
+        key_at_pos_with_flags = RedisModule_KeyAtPosWithFlags: unsafe extern "C" fn(Ctx, c_int, c_int),
         // Redis 7.0. Without them, settings are arguments of `loadmodule` alone.
         register_numeric_config = RedisModule_RegisterNumericConfig: unsafe extern "C" fn(
             Ctx, Text, c_longlong, c_uint, c_longlong, c_longlong, RedisModuleConfigGetNumericFunc,
@@ -173,16 +179,27 @@ api! {
             RedisModuleConfigApplyFunc, *mut c_void,
         ) -> c_int,
         load_configs = RedisModule_LoadConfigs: unsafe extern "C" fn(Ctx) -> c_int,
-        // Says whether there are keyspace events of modules (Redis 6.2).
+        // Redis 6.2: whether there are module keyspace events.
         keyspace_classes = RedisModule_GetKeyspaceNotificationFlagsAll: unsafe extern "C" fn() -> c_int,
-        // Redis 7.2. Without it, commands are in no category of the ACL but those that follow from their flags.
+        // Redis 7.2. Without it, commands are in no ACL category but those that follow from their flags.
         set_command_acl_categories = RedisModule_SetCommandACLCategories:
             unsafe extern "C" fn(*mut RedisModuleCommand, Text) -> c_int,
         // Redis 7.4, Valkey 8.0. Without it, users are allowed the commands one by one.
         add_acl_category = RedisModule_AddACLCategory: unsafe extern "C" fn(Ctx, Text) -> c_int,
-        // Early releases of 6.0 have no word for a server that is paused.
+        // Redis 7.0 (the name of a client's user: 6.2). Without them, permissions are checked when a client
+        // joins a queue.
+        client_user_name = RedisModule_GetClientUserNameById: unsafe extern "C" fn(Ctx, u64) -> Str,
+        module_user = RedisModule_GetModuleUserFromUserName:
+            unsafe extern "C" fn(Str) -> *mut RedisModuleUser,
+        free_module_user = RedisModule_FreeModuleUser: unsafe extern "C" fn(*mut RedisModuleUser),
+        check_permissions = RedisModule_ACLCheckCommandPermissions:
+            unsafe extern "C" fn(*mut RedisModuleUser, *mut Str, c_int) -> c_int,
+        // Redis 8.2. Without it, the callback stays subscribed and returns at once while no client waits.
+        unsubscribe_from_keyspace_events = RedisModule_UnsubscribeFromKeyspaceEvents:
+            unsafe extern "C" fn(Ctx, c_int, RedisModuleNotificationFunc) -> c_int,
+        // Early releases of 6.0 cannot say whether the server is paused.
         avoid_replica_traffic = RedisModule_AvoidReplicaTraffic: unsafe extern "C" fn() -> c_int,
-        // Both from Redis 6.2.8 and 7.0.5 on. Without them expiries are read as time to live and set by PEXPIREAT.
+        // Redis 6.2.8 and 7.0.5. Without them, expiries are read as time to live and set by PEXPIREAT.
         get_abs_expire = RedisModule_GetAbsExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
         set_abs_expire = RedisModule_SetAbsExpire: unsafe extern "C" fn(KeyPtr, mstime_t) -> c_int,
     }

@@ -1,32 +1,45 @@
-//! Clients that wait, and the timers and events that end their wait.
+//! Clients that wait: the server keeps a blocked client until the module unblocks it.
 //!
-//! The server keeps a blocked client; the module keeps its place in line (`crate::waiting`) and decides. All callbacks
-//! run on the server's main thread, one after the other, like commands.
+//! All callbacks run on the server's main thread, one after the other, like commands.
 
-use core::ffi::{CStr, c_int, c_void};
-use core::ptr::{self, NonNull};
+use core::ffi::{c_int, c_void};
+use core::marker::PhantomData;
+use core::ptr;
 
-use redis_cell_core::{Error, Span, Unit};
-use redis_module::raw::{
-    self, RedisModuleBlockedClient, RedisModuleCtx, RedisModuleEvent, RedisModuleString, RedisModuleTimerID,
-};
+use redis_module::raw::{self, RedisModuleBlockedClient, RedisModuleCtx, RedisModuleString};
 
-use super::call::{Arg, Call};
-use super::{api, effects, guard};
-use crate::commands::Command;
-use crate::outcome::{Outcome, conclude};
-use crate::waiting;
+use super::call::Call;
+use super::panic::callback;
 
-/// How a wait ends.
-pub type End = Result<Outcome, Error>;
+/// What the clients of a command wait for.
+pub trait Waits {
+    /// How a wait ends.
+    type End;
 
-/// A client that the server keeps blocked. Only its identity is used outside of this file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Blocked(usize);
+    /// Replies to a client whose wait has ended so. `None`: the server has ended it, by `CLIENT UNBLOCK`.
+    fn answer(call: &Call, end: Option<&Self::End>);
 
-/// A timer that has not fired yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Timer(RedisModuleTimerID);
+    /// The client has disconnected, or the server has ended its wait. Whoever has its [`Blocked`] must still
+    /// unblock it.
+    fn gone(call: &Call, client: Identity);
+}
+
+/// A client that the server keeps blocked, until it is [unblocked](Call::unblock) with an `E`.
+pub struct Blocked<E> {
+    identity: Identity,
+    end: PhantomData<fn(E)>,
+}
+
+/// Which blocked client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity(usize);
+
+impl<E> Blocked<E> {
+    /// Which one.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+}
 
 impl Call<'_> {
     /// Whether the client may be kept waiting: not inside a transaction or a script.
@@ -37,221 +50,89 @@ impl Call<'_> {
         self.flags() & never == 0
     }
 
-    /// Whether the keys may be written to outside of a command: on a primary that is not paused.
-    pub fn may_write(&self) -> bool {
-        // SAFETY: the function takes nothing.
-        let paused = self.api.avoid_replica_traffic.is_some_and(|paused| unsafe { paused() } != 0);
-        !paused && self.flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0
-    }
-
-    /// Whether this node serves the key: always, but for a cluster whose slots have moved.
-    pub fn is_here(&self, key: Arg) -> bool {
-        if self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
-            return true;
-        }
-        // The server refuses calls for keys of other nodes, and has no other way to ask.
-        // SAFETY: the format names a string that is valid during the call.
-        let reply = unsafe {
-            (self.api.call)(self.ctx.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.ptr.as_ptr())
-        };
-        if reply.is_null() {
-            return false;
-        }
-        // SAFETY: `reply` is not null, so it is a reply of ours.
-        unsafe { (self.api.free_call_reply)(reply) };
-        true
-    }
-
-    fn flags(&self) -> u32 {
-        // SAFETY: `ctx` is this call's.
-        let flags = unsafe { (self.api.get_context_flags)(self.ctx.as_ptr()) };
-        flags.cast_unsigned()
-    }
-
-    /// The database of the call.
-    pub fn db(&self) -> c_int {
-        // SAFETY: `ctx` is this call's.
-        unsafe { (self.api.get_selected_db)(self.ctx.as_ptr()) }
-    }
-
-    /// Goes to a database, for the rest of a callback.
-    pub fn select(&self, db: c_int) {
-        // SAFETY: `ctx` is this call's.
-        unsafe { (self.api.select_db)(self.ctx.as_ptr(), db) };
-    }
-
-    /// Runs `work` with a key's name that comes from us, not from the client.
-    pub fn with_name<T>(&self, name: &[u8], work: impl FnOnce(Arg<'_>) -> T) -> Option<T> {
-        let name = NonNull::new(self.make_string(name))?;
-        let result = work(Arg::new(name));
-        // SAFETY: the string is ours, and `work` could not keep it.
-        unsafe { (self.api.free_string)(self.ctx.as_ptr(), name.as_ptr()) };
-        Some(result)
-    }
-
-    /// Keeps the client of this call waiting until [`unblock`](Self::unblock).
-    pub fn block<C: Command>(&self) -> Option<Blocked> {
-        // SAFETY: `ctx` is this call's, which may block; the callbacks have the types asked for. No timeout: ours are
-        // exact and do not follow the wall clock.
-        unsafe {
-            let client = (self.api.block_client)(
+    /// Keeps the client of this call waiting until it is [unblocked](Self::unblock).
+    pub fn block<W: Waits>(&self) -> Option<Blocked<W::End>> {
+        // SAFETY: `ctx` is this call's, and the callbacks have the types asked for. No timeout: the module's
+        // own are exact and do not follow the wall clock.
+        let client = unsafe {
+            (self.api.block_client)(
                 self.ctx.as_ptr(),
-                Some(reply::<C>),
-                Some(timed_out::<C>),
-                Some(free_end),
+                Some(answer::<W>),
+                Some(unblocked::<W>),
+                Some(free::<W>),
                 0,
-            );
-            if client.is_null() {
-                return None;
-            }
-            (self.api.set_disconnect_callback)(client, Some(disconnected));
-            Some(Blocked(client.expose_provenance()))
+            )
+        };
+        if client.is_null() {
+            return None;
         }
+        // SAFETY: `client` is not null, so it was just blocked; the callback has the type asked for.
+        unsafe { (self.api.set_disconnect_callback)(client, Some(disconnected::<W>)) };
+        Some(Blocked { identity: Identity(client.expose_provenance()), end: PhantomData })
     }
 
-    /// Ends the wait of a client, with what to tell it unless it is gone.
-    pub fn unblock(&self, client: Blocked, end: Option<End>) {
+    /// Ends the wait of a client. Nothing is replied to one that is gone.
+    pub fn unblock<E>(&self, Blocked { identity, .. }: Blocked<E>, end: Option<E>) {
         let end = end.map_or(ptr::null_mut(), |end| Box::into_raw(Box::new(end)).cast());
-        let client = ptr::with_exposed_provenance_mut::<RedisModuleBlockedClient>(client.0);
-        // SAFETY: `client` came from `block` and has not been unblocked, as `crate::waiting` forgets it when it is.
+        let client = ptr::with_exposed_provenance_mut::<RedisModuleBlockedClient>(identity.0);
+        // SAFETY: `client` came from `block`, and its only `Blocked` is consumed here. `free` takes an `E`
+        // there.
         unsafe { (self.api.unblock_client)(client, end) };
     }
-
-    /// Has `crate::waiting` look at queue `id` in `wait`.
-    pub fn set_timer(&self, wait: Span, id: u64) -> Timer {
-        let data = ptr::without_provenance_mut(usize::try_from(id).unwrap_or_default());
-        // SAFETY: `ctx` is this call's; the data is a number.
-        Timer(unsafe {
-            (self.api.create_timer)(self.ctx.as_ptr(), wait.ceil_to(Unit::Milliseconds), Some(fired), data)
-        })
-    }
-
-    /// Stops a timer that has not fired.
-    pub fn stop_timer(&self, timer: Timer) {
-        // SAFETY: `ctx` is this call's; the server looks the number up.
-        unsafe { (self.api.stop_timer)(self.ctx.as_ptr(), timer.0, ptr::null_mut()) };
-    }
-
-    /// Has `crate::waiting` told when a key is written or deleted, and when a database is.
-    pub fn watch(&self) {
-        let ctx = self.ctx.as_ptr();
-        let classes = raw::REDISMODULE_NOTIFY_GENERIC
-            | raw::REDISMODULE_NOTIFY_STRING
-            | raw::REDISMODULE_NOTIFY_EXPIRED
-            | raw::REDISMODULE_NOTIFY_EVICTED;
-        // SAFETY: `ctx` is this call's; the callbacks have the types asked for.
-        unsafe {
-            (self.api.subscribe_to_keyspace_events)(ctx, classes, Some(key_changed));
-            for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
-                (self.api.subscribe_to_server_event)(ctx, effects::event(id), Some(databases_changed));
-            }
-            (self.api.subscribe_to_server_event)(
-                ctx,
-                effects::event(raw::REDISMODULE_EVENT_CRON_LOOP),
-                Some(cron),
-            );
-        }
-    }
-
-    /// Answers that there is nothing to answer.
-    pub fn reply_null(&self) {
-        // SAFETY: `ctx` is this call's.
-        unsafe { (self.api.reply_with_null_array)(self.ctx.as_ptr()) };
-    }
 }
 
-/// Runs a callback of the server with its context, below the same net as a command.
-fn callback(ctx: *mut RedisModuleCtx, what: &CStr, work: impl FnOnce(&Call)) {
-    let Some(api) = api::get() else { return };
-    let Some(ctx) = NonNull::new(ctx) else { return };
-    if let Err(panic) = guard::catch(|| work(&Call::without_arguments(api, ctx))) {
-        guard::report(ctx.as_ptr(), &what.to_string_lossy(), &panic);
-    }
-}
-
-/// The client's wait has been ended by [`Call::unblock`]: tell it.
-unsafe extern "C" fn reply<C: Command>(
+/// The wait was ended by [`Call::unblock`].
+unsafe extern "C" fn answer<W: Waits>(
     ctx: *mut RedisModuleCtx,
     argv: *mut *mut RedisModuleString,
     argc: c_int,
 ) -> c_int {
     // SAFETY: what the server passes to the callback of a blocked client.
-    unsafe { end_wait::<C>(ctx, argv, argc) };
+    unsafe { reply::<W>(ctx, argv, argc) };
     0
 }
 
-/// Somebody has sent `CLIENT UNBLOCK`: tell the client, and have it leave the line.
-unsafe extern "C" fn timed_out<C: Command>(
+/// The wait was ended by `CLIENT UNBLOCK`.
+unsafe extern "C" fn unblocked<W: Waits>(
     ctx: *mut RedisModuleCtx,
     argv: *mut *mut RedisModuleString,
     argc: c_int,
 ) -> c_int {
     // SAFETY: what the server passes to the callback of a blocked client.
-    unsafe { end_wait::<C>(ctx, argv, argc) };
+    unsafe { reply::<W>(ctx, argv, argc) };
     callback(ctx, c"timeout", |call| {
         // SAFETY: `ctx` is the callback's.
         let client = unsafe { (call.api.get_blocked_client_handle)(call.ctx.as_ptr()) };
-        waiting::leave(call, Blocked(client.expose_provenance()));
+        W::gone(call, Identity(client.expose_provenance()));
     });
     0
 }
 
-/// Concludes the call that a client has waited with.
+/// Replies to a client.
 ///
 /// # Safety
-/// `ctx` and the `argc` strings at `argv`, the words of that call, are valid during the callback of a blocked client.
-unsafe fn end_wait<C: Command>(ctx: *mut RedisModuleCtx, argv: *mut *mut RedisModuleString, argc: c_int) {
+/// `ctx` and the `argc` strings at `argv`, the arguments of its call, are valid during the callback of a
+/// client that [`Call::block`] has blocked for `W`.
+unsafe fn reply<W: Waits>(ctx: *mut RedisModuleCtx, argv: *mut *mut RedisModuleString, argc: c_int) {
     callback(ctx, c"reply", |call| {
-        // SAFETY: the caller vouches for `ctx` and `argv`; what we have passed to the server is an End or nothing.
-        let (words, end) = unsafe {
-            let end = (call.api.get_blocked_client_private_data)(call.ctx.as_ptr()).cast::<End>();
-            (Call::new(call.api, ctx, argv, argc), end.as_ref())
+        // SAFETY: the caller vouches for `ctx`. The data is what `unblock` passed, a `W::End`, or null.
+        let end = unsafe {
+            (call.api.get_blocked_client_private_data)(call.ctx.as_ptr()).cast::<W::End>().as_ref()
         };
-        conclude::<C>(words.as_ref().unwrap_or(call), end.unwrap_or(&Ok(Outcome::Null)));
+        // SAFETY: the caller vouches for `ctx` and `argv`.
+        let with_arguments = unsafe { Call::new(call.api, ctx, argv, argc) };
+        W::answer(with_arguments.as_ref().unwrap_or(call), end);
     });
 }
 
-/// The client is gone, or its wait was ended by the server: have it leave the line.
-unsafe extern "C" fn disconnected(ctx: *mut RedisModuleCtx, client: *mut RedisModuleBlockedClient) {
-    callback(ctx, c"disconnect", |call| waiting::leave(call, Blocked(client.expose_provenance())));
+/// The client has disconnected, or the server has ended its wait with an error.
+unsafe extern "C" fn disconnected<W: Waits>(ctx: *mut RedisModuleCtx, client: *mut RedisModuleBlockedClient) {
+    callback(ctx, c"disconnect", |call| W::gone(call, Identity(client.expose_provenance())));
 }
 
-unsafe extern "C" fn free_end(_: *mut RedisModuleCtx, end: *mut c_void) {
+unsafe extern "C" fn free<W: Waits>(_: *mut RedisModuleCtx, end: *mut c_void) {
     if !end.is_null() {
-        // SAFETY: it is not null, so it is the box that `unblock` has given away, and the server frees it once.
-        drop(unsafe { Box::from_raw(end.cast::<End>()) });
+        // SAFETY: it is not null, so it is the box that `unblock` gave away, and the server frees it once.
+        drop(unsafe { Box::from_raw(end.cast::<W::End>()) });
     }
-}
-
-unsafe extern "C" fn fired(ctx: *mut RedisModuleCtx, id: *mut c_void) {
-    callback(ctx, c"timer", |call| waiting::fired(call, u64::try_from(id.addr()).unwrap_or_default()));
-}
-
-unsafe extern "C" fn key_changed(
-    ctx: *mut RedisModuleCtx,
-    _: c_int,
-    _: *const core::ffi::c_char,
-    key: *mut RedisModuleString,
-) -> c_int {
-    if let Some(key) = NonNull::new(key) {
-        callback(ctx, c"keyspace event", |call| waiting::key_changed(call, call.bytes(Arg::new(key))));
-    }
-    0
-}
-
-unsafe extern "C" fn databases_changed(
-    ctx: *mut RedisModuleCtx,
-    _: RedisModuleEvent,
-    _: u64,
-    _: *mut c_void,
-) {
-    callback(ctx, c"server event", waiting::everything_changed);
-}
-
-/// What the server's cron does for us. A module has one callback for an event: subscribing again replaces it.
-pub(super) unsafe extern "C" fn cron(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
-    callback(ctx, c"cron", |call| {
-        effects::look(call);
-        waiting::ticked(call);
-    });
 }

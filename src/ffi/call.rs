@@ -1,16 +1,16 @@
-//! One call of a command: its arguments, its reply, its log lines.
+//! One call of a command: its arguments, its context and its replies.
 
-use core::ffi::{CStr, c_int, c_long, c_longlong};
+use core::ffi::{CStr, c_int, c_long};
+use core::fmt::Display;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::slice;
 
-use redis_cell_core::top::Refused;
-use redis_cell_core::{Error, Reply};
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 
 use super::api::Api;
-use super::load;
+use super::string::{self, text};
+use crate::error::Error;
 
 /// A call in progress. Copies stand for the same call.
 #[derive(Clone, Copy)]
@@ -33,12 +33,15 @@ impl Arg<'_> {
     pub(super) fn new(ptr: NonNull<RedisModuleString>) -> Self {
         Self { ptr, call: PhantomData }
     }
+
+    /// Where the server keeps the string. Two arguments with one address are the same string.
+    pub fn address(&self) -> usize {
+        self.ptr.as_ptr().addr()
+    }
 }
 
 impl<'c> Call<'c> {
-    /// Wraps what the server passes to a command.
-    ///
-    /// `None` when the server passes no context or no arguments, which it never does.
+    /// Wraps what the server passes to a command. `None` when there is no context or no argument.
     ///
     /// # Safety
     /// - `ctx` is null or valid during `'c`
@@ -51,35 +54,36 @@ impl<'c> Call<'c> {
     ) -> Option<Self> {
         let (ctx, argv) = (NonNull::new(ctx)?, NonNull::new(argv)?);
         let argc = usize::try_from(argc).ok()?;
-        // SAFETY: the caller vouches for `argc` valid strings during 'c; Arg has the layout of a pointer to one.
+        // SAFETY: the caller vouches for `argc` valid strings during 'c; Arg has the layout of a pointer to
+        // one.
         let args = unsafe { slice::from_raw_parts(argv.as_ptr().cast::<Arg<'c>>(), argc) };
         Some(Self { api, ctx, args })
     }
 
-    /// Wraps the context of a callback, which has no words of a client.
+    /// Wraps the context of a callback, which has no arguments.
     pub(super) fn without_arguments(api: &'static Api, ctx: NonNull<RedisModuleCtx>) -> Self {
         Self { api, ctx, args: &[] }
     }
 
-    /// How many words the call has, its name included.
+    /// The number of arguments, counting the command's name.
     pub fn len(&self) -> usize {
         self.args.len()
     }
 
-    /// The first `N` arguments behind the command's name.
+    /// The first `N` arguments after the command's name.
     ///
     /// # Errors
-    /// [`Error::Syntax`] when there are fewer, which the arity in the command's table row has excluded.
+    /// [`Error::SYNTAX`] when there are fewer, which the command's arity rules out.
     pub fn positional<const N: usize>(&self) -> Result<[Arg<'c>; N], Error> {
-        self.args.get(1..).and_then(<[_]>::first_chunk).copied().ok_or(Error::Syntax)
+        self.args.get(1..).and_then(<[_]>::first_chunk).copied().ok_or(Error::SYNTAX)
     }
 
-    /// `count` words from the `from`th on, the command's name being the 0th; none when there are fewer.
-    pub fn words(&self, from: usize, count: usize) -> &'c [Arg<'c>] {
+    /// `count` arguments from index `from` on, the command's name being at 0; empty when there are fewer.
+    pub fn args(&self, from: usize, count: usize) -> &'c [Arg<'c>] {
         self.args.get(from..).and_then(|args| args.get(..count)).unwrap_or_default()
     }
 
-    /// The bytes of the arguments from the `from`th on, the command's name being the 0th.
+    /// The bytes of all arguments from index `from` on, the command's name being at 0.
     pub fn rest(&self, from: usize) -> impl Iterator<Item = &'c [u8]> + use<'c> {
         let api = self.api;
         self.args.get(from..).unwrap_or_default().iter().map(move |arg| bytes(api, *arg))
@@ -90,118 +94,90 @@ impl<'c> Call<'c> {
         bytes(self.api, arg)
     }
 
-    /// Answers the integers of a limiter.
-    pub fn reply(&self, reply: &Reply) {
-        let (api, ctx) = (self.api, self.ctx.as_ptr());
-        let len = if reply.taken.is_some() { 6 } else { 5 };
-        // SAFETY: `ctx` is this call's, and exactly `len` elements follow the array's head.
-        unsafe {
-            (api.reply_with_array)(ctx, len);
-            for integer in reply.five.iter().chain(&reply.taken) {
-                (api.reply_with_long_long)(ctx, *integer);
-            }
-        }
-    }
-
-    /// Answers the integers of several limiters, an array each.
-    pub fn reply_rows(&self, rows: &[Reply]) {
-        let len = c_long::try_from(rows.len()).unwrap_or_default();
-        // SAFETY: `ctx` is this call's, and exactly `len` arrays follow: memory holds no more than a c_long counts.
-        unsafe { (self.api.reply_with_array)(self.ctx.as_ptr(), len) };
-        for row in rows {
-            self.reply(row);
-        }
-    }
-
-    /// Answers one integer: 1 for yes, 0 for no.
-    pub fn reply_whether(&self, yes: bool) {
+    /// The database of the call.
+    pub fn db(&self) -> c_int {
         // SAFETY: `ctx` is this call's.
-        unsafe { (self.api.reply_with_long_long)(self.ctx.as_ptr(), yes.into()) };
+        unsafe { (self.api.get_selected_db)(self.ctx.as_ptr()) }
     }
 
-    /// Answers a row for each key: its name and three integers.
-    pub fn reply_most_refused(&self, rows: &[Refused]) {
-        let (api, ctx) = (self.api, self.ctx.as_ptr());
-        let len = c_long::try_from(rows.len()).unwrap_or_default();
-        // SAFETY: `ctx` is this call's, and exactly `len` rows follow: memory holds no more than a c_long counts.
-        unsafe { (api.reply_with_array)(ctx, len) };
-        for row in rows {
-            let number = |number: u64| c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
-            // SAFETY: `ctx` is this call's, exactly four elements follow the array's head, and the server copies the
-            // bytes.
-            unsafe {
-                (api.reply_with_array)(ctx, 4);
-                (api.reply_with_string_buffer)(ctx, row.key.as_ptr().cast(), row.key.len());
-                (api.reply_with_long_long)(ctx, number(row.refusals));
-                (api.reply_with_long_long)(ctx, number(row.error));
-                (api.reply_with_long_long)(ctx, number(row.last.as_micros() / 1_000));
-            }
-        }
+    /// Selects a database, for the rest of a callback.
+    pub fn select(&self, db: c_int) {
+        // SAFETY: `ctx` is this call's.
+        unsafe { (self.api.select_db)(self.ctx.as_ptr(), db) };
     }
 
-    /// Answers OK.
-    pub fn reply_okay(&self) {
-        // SAFETY: `ctx` is this call's; the text has the lifetime of the module.
+    /// The server's flags for the context of the call.
+    pub(super) fn flags(&self) -> u32 {
+        // SAFETY: `ctx` is this call's.
+        let flags = unsafe { (self.api.get_context_flags)(self.ctx.as_ptr()) };
+        flags.cast_unsigned()
+    }
+
+    /// Runs `work` with the name of a key that comes from the module, not from the client.
+    pub fn with_name<T>(&self, name: &[u8], work: impl FnOnce(Arg<'_>) -> T) -> Option<T> {
+        let name = NonNull::new(string::make(self.api, name))?;
+        let result = work(Arg::new(name));
+        // SAFETY: `make` made it just above, and `work` could not keep it.
+        unsafe { string::free(self.api, name.as_ptr()) };
+        Some(result)
+    }
+
+    /// Starts an array, whose `len` elements are replied next.
+    pub fn reply_array(&self, len: usize) {
+        // No array in memory has more elements than a c_long counts.
+        let len = c_long::try_from(len).unwrap_or(c_long::MAX);
+        // SAFETY: `ctx` is this call's.
+        unsafe { (self.api.reply_with_array)(self.ctx.as_ptr(), len) };
+    }
+
+    /// Replies an integer.
+    pub fn reply_integer(&self, integer: i64) {
+        // SAFETY: `ctx` is this call's.
+        unsafe { (self.api.reply_with_long_long)(self.ctx.as_ptr(), integer) };
+    }
+
+    /// Replies a bulk string.
+    pub fn reply_bytes(&self, bytes: &[u8]) {
+        // SAFETY: `ctx` is this call's; the server copies as many bytes as the slice has.
+        unsafe { (self.api.reply_with_string_buffer)(self.ctx.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    /// Replies null, in place of an array.
+    pub fn reply_null(&self) {
+        // SAFETY: `ctx` is this call's.
+        unsafe { (self.api.reply_with_null_array)(self.ctx.as_ptr()) };
+    }
+
+    /// Replies OK.
+    pub fn reply_ok(&self) {
+        // SAFETY: `ctx` is this call's; the server copies the text.
         unsafe { (self.api.reply_with_simple_string)(self.ctx.as_ptr(), c"OK".as_ptr()) };
     }
 
-    /// Tells those who have subscribed to the keyspace events of modules that this call was refused for `key`.
-    pub fn notify_refused(&self, key: Arg) {
-        // SAFETY: `ctx` is this call's; the text is a C string, `key` a string of the call.
-        unsafe {
-            let (ctx, key) = (self.ctx.as_ptr(), key.ptr.as_ptr());
-            (self.api.notify_keyspace_event)(
-                ctx,
-                raw::REDISMODULE_NOTIFY_MODULE,
-                c"cl.refused".as_ptr(),
-                key,
-            );
-        }
+    /// Replies an error. Its text starts with the error's code.
+    pub fn reply_error(&self, error: &impl Display) {
+        let error = text(&error.to_string());
+        // SAFETY: `ctx` is this call's; the server copies the text.
+        unsafe { (self.api.reply_with_error)(self.ctx.as_ptr(), error.as_ptr()) };
     }
 
-    /// Whether the server has keyspace events of modules (Redis 6.2).
-    pub(super) fn has_module_events(&self) -> bool {
-        // SAFETY: the function takes nothing.
-        let classes = self.api.keyspace_classes.map_or(0, |classes| unsafe { classes() });
-        classes & raw::REDISMODULE_NOTIFY_MODULE != 0
-    }
-
-    /// The server's name and version, as it tells them.
-    pub(super) fn server(&self) -> String {
-        let (api, ctx) = (self.api, self.ctx.as_ptr());
-        // SAFETY: `ctx` is this call's; the section is freed once, here, after its last use; a field that is not null is a
-        // C string that lives as long.
-        unsafe {
-            let section = (api.get_server_info)(ctx, c"server".as_ptr());
-            if section.is_null() {
-                return String::from("an unknown server");
-            }
-            let field = |name: &CStr| {
-                let value = (api.server_info_get_field)(section, name.as_ptr());
-                (!value.is_null()).then(|| CStr::from_ptr(value).to_string_lossy().into_owned())
-            };
-            let valkey = field(c"valkey_version").map(|version| format!("Valkey {version}"));
-            let server = valkey.or_else(|| field(c"redis_version").map(|version| format!("Redis {version}")));
-            (api.free_server_info)(ctx, section);
-            server.unwrap_or_else(|| String::from("an unknown server"))
-        }
-    }
-
-    /// Answers that the number of arguments is wrong, in the server's words.
-    pub fn reply_wrong_arity(&self) {
+    /// Replies the server's error for a wrong number of arguments.
+    pub(super) fn reply_wrong_arity(&self) {
         // SAFETY: `ctx` is this call's.
         unsafe { (self.api.wrong_arity)(self.ctx.as_ptr()) };
     }
 
-    /// Answers an error.
-    pub fn reply_error(&self, error: &Error) {
-        self.reply_error_text(&load::text(&error.to_string()));
+    /// Publishes a keyspace event of the module's own.
+    pub fn notify_module_event(&self, event: &CStr, key: Arg) {
+        self.notify(raw::REDISMODULE_NOTIFY_MODULE, event, key);
     }
 
-    /// Answers an error. `text` starts with the error's code.
-    pub(super) fn reply_error_text(&self, text: &CStr) {
-        // SAFETY: `ctx` is this call's; the server copies the text.
-        unsafe { (self.api.reply_with_error)(self.ctx.as_ptr(), text.as_ptr()) };
+    /// Publishes a keyspace event.
+    pub(super) fn notify(&self, class: c_int, event: &CStr, key: Arg) {
+        // SAFETY: `ctx` is this call's, and `key` is a string of it; the server copies the event's name.
+        unsafe {
+            (self.api.notify_keyspace_event)(self.ctx.as_ptr(), class, event.as_ptr(), key.ptr.as_ptr())
+        };
     }
 }
 

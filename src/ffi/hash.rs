@@ -1,37 +1,24 @@
-//! Hashes: reading single fields, and writing several as one change.
+//! Hashes: single fields are read, and several are written as one change.
 
 use core::ptr::{self, NonNull};
 
 use redis_module::raw::{self, RedisModuleString};
 
 use super::call::{Arg, Call};
-use super::key::Key;
-use super::native::Word;
+use super::key::{Fields, Key, MOST_READ};
+use super::string::{self, SharedString};
+use crate::error::Error;
+use crate::faults;
 
-/// The most fields that a state is read from, and the most that one change sets.
-const MOST_READ: usize = 3;
+/// The largest number of fields that one change sets.
 const MOST_SET: usize = 4;
 
-/// Fields of a hash, as they were read. The values are the server's copies, freed with the key that they belong to.
-#[derive(Clone, Copy)]
-pub struct Fields {
-    /// Empty until they are read.
-    names: &'static [&'static Word],
-    /// Null where there is no such field.
-    values: [*mut RedisModuleString; MOST_READ],
-}
-
-impl Fields {
-    /// None were read.
-    pub const NONE: Self = Self { names: &[], values: [ptr::null_mut(); MOST_READ] };
-}
-
 impl Key<'_> {
-    /// The values of the fields `names` of the hash that the key holds, in their order.
+    /// The values of the fields `names` of the key's hash, in their order.
     ///
-    /// `None` for each field that is not there, or when the key holds no hash. To be asked for one list of names: a key
-    /// remembers what its fields were.
-    pub fn fields<const N: usize>(&self, names: &'static [&'static Word; N]) -> [Option<&[u8]>; N] {
+    /// `None` for each field that is not there, and when the key does not hold a hash. The key keeps what it
+    /// has read, so all calls must name the same fields.
+    pub fn fields<const N: usize>(&self, names: &'static [&'static SharedString; N]) -> [Option<&[u8]>; N] {
         const { assert!(N <= MOST_READ) };
         if self.fields.get().names.is_empty() {
             self.fields.set(self.read_fields(names));
@@ -41,14 +28,14 @@ impl Key<'_> {
         values
     }
 
-    /// The bytes of the value of the field with this index among those that were read, if there is such a field.
+    /// The value of the field at this index of those that were read.
     fn value(&self, index: usize) -> Option<&[u8]> {
         let value = self.fields.get().values.get(index).copied().and_then(NonNull::new)?;
         // It lives until `self` is dropped.
         Some(self.call.bytes(Arg::new(value)))
     }
 
-    fn read_fields(&self, names: &'static [&'static Word]) -> Fields {
+    fn read_fields(&self, names: &'static [&'static SharedString]) -> Fields {
         let mut values = [ptr::null_mut(); MOST_READ];
         if !self.ptr.is_null() {
             let mut words = [ptr::null_mut(); MOST_READ];
@@ -56,56 +43,62 @@ impl Key<'_> {
             let ([n1, n2, n3], [v1, v2, v3]) = (words, &mut values);
             let (v1, v2, v3) = (&raw mut *v1, &raw mut *v2, &raw mut *v3);
             let end: *const RedisModuleString = ptr::null();
-            // SAFETY: `ptr` is not null, so it is the open key; pairs of a string and a place for its value follow, and the
-            // end, as no flag says otherwise: the first null in a name's place is where the server stops. What is no hash
-            // is left alone.
+            // SAFETY: `ptr` is not null, so it is the open key. Without flags, pairs of a string and a place
+            // for its value follow, and the first null in place of a name ends them. The server rejects a
+            // value that is not a hash.
             unsafe { (self.call.api.hash_get)(self.ptr, 0, n1, v1, n2, v2, n3, v3, end) };
         }
         Fields { names, values }
     }
 
-    /// Gives fields of the hash that the key holds new values, until the millisecond `expire_at` of the Unix time.
+    /// Sets fields of the key's hash, and its expiry to the millisecond `expire_at` of the Unix time.
     ///
-    /// What was read and stays the same is not written; other fields stay as they are. Replicas and the AOF get the same
-    /// changes.
-    pub fn set_fields<const N: usize>(self, names: [&Word; N], values: [&[u8]; N], expire_at: i64) {
+    /// A field that was read and stays the same is not written; fields that are not named stay as they are.
+    /// Replicas and the AOF get the same changes.
+    ///
+    /// # Errors
+    /// As [`set_string`](Self::set_string).
+    pub fn set_fields<const N: usize>(
+        self,
+        names: [&'static SharedString; N],
+        values: [&[u8]; N],
+        expire_at: i64,
+    ) -> Result<(), Error> {
         const { assert!(N <= MOST_SET) };
-        #[cfg(feature = "faults")]
-        let expire_at = crate::faults::expiry(expire_at);
+        let expire_at = faults::expiry(expire_at);
         let changes = names.iter().zip(&values).filter(|(name, value)| !self.has(name, value));
         if self.can_expire_in_place() {
             let changes = Changes::new(self.call, changes);
             self.set_in_place(changes.words());
             let expires = self.expire_in_place(expire_at).then_some(expire_at);
             let (call, name) = self.close_modified();
-            call.propagate_hset(name, changes.words(), expires);
-            return;
+            let replicated = call.propagate_hset(name, changes.words(), expires);
+            // Last of all, because other modules' callbacks run now, and may write to this very key.
+            if !changes.words().is_empty() {
+                call.notify(raw::REDISMODULE_NOTIFY_HASH, c"hset", name);
+            }
+            if expires.is_some() {
+                call.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", name);
+            }
+            return replicated;
         }
-        // A server without absolute expiries in the module API (before Redis 6.2.8): its own commands do the same.
+        // A server without absolute expiries in the module API (before Redis 6.2.8) runs its own commands for
+        // it.
         let words: Vec<&[u8]> = changes.flat_map(|(name, value)| [name.text.to_bytes(), *value]).collect();
         let (call, name) = self.close();
         if !words.is_empty() {
-            let _ = call.effect(c"HSET", name, &words);
+            call.effect(c"HSET", name, &words)?;
         }
-        call.expire_at(name, expire_at);
+        call.expire_at(name, expire_at)
     }
 
     /// Whether the field `name` was read, and has these bytes.
-    fn has(&self, name: &Word, bytes: &[u8]) -> bool {
+    fn has(&self, name: &SharedString, bytes: &[u8]) -> bool {
         let index = self.fields.get().names.iter().position(|read| ptr::eq(*read, name));
         index.and_then(|index| self.value(index)) == Some(bytes)
     }
 
-    /// Gives the values of the fields that were read back to the server.
-    pub(super) fn free_fields(&mut self) {
-        for value in self.fields.replace(Fields::NONE).values.into_iter().filter(|value| !value.is_null()) {
-            // SAFETY: the server has handed the string over to us, and it is freed only here, as it has just been taken from
-            // its place.
-            unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), value) };
-        }
-    }
-
-    /// Sets fields: `changes` are names and values in turn.
+    /// Sets fields: `changes` alternates names and values.
     fn set_in_place(&self, changes: &[*mut RedisModuleString]) {
         if changes.is_empty() {
             return;
@@ -113,14 +106,14 @@ impl Key<'_> {
         let mut words = [ptr::null_mut(); 2 * MOST_SET + 1];
         words.iter_mut().zip(changes).for_each(|(place, word)| *place = *word);
         let [n1, v1, n2, v2, n3, v3, n4, v4, end] = words;
-        // SAFETY: the key is open for writing; pairs of strings and the end follow, as no flag says otherwise: the first
-        // null in a name's place is where the server stops. It copies the strings; what is no hash it leaves alone.
+        // SAFETY: the key is open for writing. Without flags, pairs of strings follow, and the first null in
+        // place of a name ends them. The server copies the strings, and rejects a value that is not a hash.
         unsafe { (self.call.api.hash_set)(self.ptr, 0, n1, v1, n2, v2, n3, v3, n4, v4, end) };
-        self.announce(raw::REDISMODULE_NOTIFY_HASH, c"hset");
     }
 }
 
-/// Fields to be set, as strings of the server: names, which are kept, and values in turn, which are freed when dropped.
+/// Fields to be set, as strings of the server, alternating names and values. The values are freed when
+/// dropped.
 struct Changes<'c> {
     call: Call<'c>,
     words: [*mut RedisModuleString; 2 * MOST_SET],
@@ -128,12 +121,15 @@ struct Changes<'c> {
 }
 
 impl<'c> Changes<'c> {
-    fn new<'a>(call: Call<'c>, changes: impl Iterator<Item = (&'a &'a Word, &'a &'a [u8])>) -> Self {
+    fn new<'a>(
+        call: Call<'c>,
+        changes: impl Iterator<Item = (&'a &'static SharedString, &'a &'a [u8])>,
+    ) -> Self {
         let mut this = Self { call, words: [ptr::null_mut(); 2 * MOST_SET], len: 0 };
         let (places, _) = this.words.as_chunks_mut();
         for ([name, value], (word, bytes)) in places.iter_mut().zip(changes) {
             *name = word.string(call.api);
-            *value = call.make_string(bytes);
+            *value = string::make(call.api, bytes);
             this.len = this.len.saturating_add(2);
         }
         this
@@ -147,8 +143,8 @@ impl<'c> Changes<'c> {
 impl Drop for Changes<'_> {
     fn drop(&mut self) {
         for value in self.words().iter().skip(1).step_by(2) {
-            // SAFETY: the value is ours; whoever else needs it has counted itself in.
-            unsafe { (self.call.api.free_string)(self.call.ctx.as_ptr(), *value) };
+            // SAFETY: `make` made the value, and nothing else frees it.
+            unsafe { string::free(self.call.api, *value) };
         }
     }
 }

@@ -1,7 +1,21 @@
-//! The border to the server: the only files of the module with `unsafe` in them.
+//! The border to the server: the only files of the module that contain `unsafe`.
 //!
-//! What is safe to call from outside of this folder is safe whatever the server, the client or the clock does. Each
-//! file wraps one thing of the module API, in blocks of a few lines whose `SAFETY` line cites the check just made.
+//! A function that can be called from outside of this folder is safe, whatever the server, the client or the
+//! clock does. Each file wraps one concept of the module API, in blocks of a few lines whose `SAFETY` line
+//! cites the check just made. None of them knows a limiter, or anything else that is built on them: what the
+//! server calls back (a command, the end of a wait, a timer, an event, a setting, the section of `INFO`)
+//! implements a trait of this folder. The entry points alone (`entry`) name what they load.
+//!
+//! From the ground up:
+//!
+//! - `api`, `alloc`, `clock`, `string`, `server_log`: the functions of the server, its memory, the time, its
+//!   strings, its log
+//! - `call`: one call, its arguments, its context and its replies; `panic`: what becomes of a panic in one
+//! - `spec`, `server_info`, `rm_call`, `needs`, `permission`: what the server knows about commands, itself
+//!   and clients
+//! - `effects`, `key`, `hash`, `zset`: what is written, here and on replicas
+//! - `events`, `timer`, `block`, `section`, `setting`, `metadata`, `command`: what the server calls back
+//! - `load`, `entry`: what happens when the module is loaded and unloaded
 
 #![allow(unsafe_code)] // the rest of the workspace denies it
 
@@ -10,24 +24,41 @@ mod api;
 mod block;
 mod call;
 mod clock;
-mod config;
+mod command;
 mod effects;
-mod guard;
+mod entry;
+mod events;
 mod hash;
-mod info;
 mod key;
 mod load;
 mod metadata;
-mod native;
+mod needs;
+mod panic;
+mod permission;
+mod rm_call;
+mod section;
+mod server_info;
+mod server_log;
+mod setting;
+mod spec;
+mod string;
+mod timer;
 mod zset;
 
 pub use alloc::ServerMemory;
-pub use block::{Blocked, End, Timer};
+pub use block::{Blocked, Identity, Waits};
 pub use call::{Arg, Call};
 pub use clock::{last_now, lead, now};
-pub use effects::{PXAT, heard, propagation};
-pub use info::Section;
+pub use command::{Serve, Served, served};
+pub use effects::{may_have_listeners, propagation};
+pub use events::Watches;
 pub use key::{Access, Key, Kind};
-pub use load::{Loading, Row, row};
-pub use native::Word;
-pub use zset::Scores;
+pub use load::LoadContext;
+pub use needs::Write;
+pub use permission::Rejection;
+pub use section::{Report, Section};
+pub use setting::{Number, Setting, Switch};
+pub use spec::{Argument, Flag, Keys, Spec, Type, Use};
+pub use string::{SharedString, free_shared};
+pub use timer::{Rings, Timer};
+pub use zset::{Changed, Removed, Score};

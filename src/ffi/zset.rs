@@ -1,213 +1,237 @@
-//! A sorted set, seen as the instants that its scores are, and changed entry by entry.
+//! Sorted sets: reading their ends, scores, ranks and counts, and changing them entry by entry.
 //!
-//! Its ends come from the module API. Ranks and counts do not: for those the server runs its own `ZRANGE` and `ZCOUNT`,
-//! which take logarithmic time. Most calls need neither, because a set without expired entries, or without others, is
-//! told by its ends.
+//! The ends come from the module API. Ranks and counts do not: for those the server runs its own `ZRANGE` and
+//! `ZCOUNT`, which take logarithmic time.
 
 use core::ffi::{CStr, c_int};
+use core::ptr::NonNull;
 
-use redis_cell_core::timeline::{self, FOREIGN, Timeline};
-use redis_cell_core::{Error, Instant};
-use redis_module::raw::{self, RedisModuleString};
+use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
-use super::key::{Key, Kind};
-use super::native::{Strings, failed};
-use super::{Arg, Call};
+use super::call::Arg;
+use super::key::Key;
+use super::needs::failed;
+use super::string::Strings;
+use crate::error::Error;
+use crate::faults;
 
-/// The sorted set that an open key holds.
-pub struct Scores<'k, 'c> {
-    key: &'k Key<'c>,
-    len: u64,
-    /// The first and the last, when there are any.
-    ends: Option<(Instant, Instant)>,
+/// The function of the module API that begins a range of scores at its lower or its upper end.
+type Seek = unsafe extern "C" fn(*mut RedisModuleKey, f64, f64, c_int, c_int) -> c_int;
+
+/// A score, if it is a whole number from 0 to 2^53 - 1. A double holds each of these exactly.
+pub type Score = Option<u64>;
+
+/// A change to a sorted set that has been made here, for others to be told.
+#[derive(Clone, Copy, Debug)]
+pub struct Changed<'a> {
+    /// The keyspace event.
+    pub event: &'static CStr,
+    /// The command that makes the same change on replicas and in the AOF.
+    pub command: &'static CStr,
+    /// Its arguments after the key.
+    pub words: &'a [&'a [u8]],
 }
 
-impl<'k, 'c> Scores<'k, 'c> {
-    /// The sorted set of `key`, empty when there is no such key.
-    ///
-    /// # Errors
-    /// [`Error::WrongType`] and [`Error::Foreign`] when the key holds something else.
-    pub fn load(key: &'k Key<'c>, now: Instant) -> Result<Self, Error> {
-        let state = match key.kind() {
-            Kind::Empty => return Ok(Self { key, len: 0, ends: None }),
-            Kind::ZSet => {
-                // SAFETY: the key is open, on a sorted set.
-                let len = unsafe { (key.call.api.value_length)(key.ptr) };
-                let first = end(key, End::First)?;
-                let last = if len == 1 { first } else { end(key, End::Last)? };
-                Self { key, len: u64::try_from(len).unwrap_or(u64::MAX), ends: Some((first, last)) }
-            }
-            _ => return Err(Error::WrongType),
-        };
-        timeline::check(&state, now, || key.expiry())?;
-        Ok(state)
-    }
-
-    /// The instant that is the score of `member`.
-    ///
-    /// # Errors
-    /// [`Error::Foreign`] when the score is no instant.
-    pub fn of(&self, member: Arg) -> Result<Option<Instant>, Error> {
-        if self.ends.is_none() {
-            return Ok(None);
-        }
-        let mut score = 0.0;
-        // SAFETY: the key is open, on a sorted set; the member is a string of the call.
-        let found =
-            unsafe { (self.key.call.api.zset_score)(self.key.ptr, member.ptr.as_ptr(), &raw mut score) } == 0;
-        if found { instant(score).map(Some) } else { Ok(None) }
-    }
+/// Entries to be removed from a sorted set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    /// So many with the lowest scores.
+    Lowest(u64),
+    /// So many with the highest scores.
+    Highest(u64),
 }
 
 impl Key<'_> {
-    /// Gives the member `id` of the sorted set that the key holds the score `at`, whether it is there or not.
-    ///
-    /// Nobody is told before [`finish`](Self::finish).
-    pub fn put(&self, id: Arg, at: Instant) {
-        self.zset_add(id.ptr.as_ptr(), at, 0);
+    /// The number of members of the sorted set that the key holds.
+    pub fn members(&self) -> u64 {
+        if self.ptr.is_null() {
+            return 0;
+        }
+        // SAFETY: `ptr` is not null, so it is the open key.
+        let len = unsafe { (self.call.api.value_length)(self.ptr) };
+        u64::try_from(len).unwrap_or(u64::MAX)
     }
 
-    /// Adds a member of our own naming with the score `at`; false when there is one of that name.
+    /// The lowest score of the sorted set that the key holds; `None` when the key does not hold one.
+    pub fn lowest(&self) -> Option<Score> {
+        self.at_the_end(self.call.api.zset_first, |_, score| score)
+    }
+
+    /// What `read` makes of the name and the score of the member with the highest score of the sorted set
+    /// that the key holds; `None` when the key does not hold one.
+    pub fn highest<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
+        self.at_the_end(self.call.api.zset_last, |name, score| read(self.call.bytes(name), score))
+    }
+
+    #[inline]
+    fn at_the_end<T>(&self, seek: Seek, read: impl FnOnce(Arg, Score) -> T) -> Option<T> {
+        const INCLUDED: c_int = 0;
+        if self.ptr.is_null() {
+            return None;
+        }
+        let (api, ctx) = (self.call.api, self.call.ctx.as_ptr());
+        let mut score = f64::NAN;
+        // SAFETY: `ptr` is not null, so it is the open key; of what is not a sorted set the server returns no
+        // member.
+        let member = unsafe {
+            seek(self.ptr, f64::NEG_INFINITY, f64::INFINITY, INCLUDED, INCLUDED);
+            (api.zset_current)(self.ptr, &raw mut score)
+        };
+        let member = NonNull::new(member)?;
+        let found = read(Arg::new(member), whole(score));
+        // SAFETY: the member is ours to free, after its last use; the key is open, with the range that was
+        // begun.
+        unsafe {
+            (api.free_string)(ctx, member.as_ptr());
+            (api.zset_stop)(self.ptr);
+        }
+        Some(found)
+    }
+
+    /// The score of the member `id` of the sorted set that the key holds.
+    pub fn score(&self, id: Arg) -> Option<Score> {
+        if self.ptr.is_null() {
+            return None;
+        }
+        let mut score = 0.0;
+        // SAFETY: the key is open, the member is a string of the call; what is not a sorted set has no
+        // members.
+        let status = unsafe { (self.call.api.zset_score)(self.ptr, id.ptr.as_ptr(), &raw mut score) };
+        (status == 0).then(|| whole(score))
+    }
+
+    /// The score of the member with `rank`, the lowest having 0.
     ///
-    /// Nobody is told before [`finish`](Self::finish).
-    pub fn add(&self, name: &[u8], at: Instant) -> bool {
-        let name = Strings::new(self.call, &[name]);
-        name.0.first().is_some_and(|&name| self.zset_add(name, at, raw::REDISMODULE_ZADD_NX) & ADDED != 0)
+    /// Cost: O(log n), by `ZRANGE`.
+    ///
+    /// # Errors
+    /// [`Error::Server`] when the server does not run `ZRANGE`.
+    pub fn score_at(&self, rank: u64) -> Result<Score, Error> {
+        let mut digits = itoa::Buffer::new();
+        let rank = digits.format(rank).as_bytes();
+        let reply = self.call.query(c"ZRANGE", self.name, &[rank, rank, b"WITHSCORES"])?;
+        let Some(score) = reply.text(1) else { return failed(c"ZRANGE") };
+        Ok(score.parse().ok().and_then(whole))
+    }
+
+    /// How many members have a score above `score`.
+    ///
+    /// Cost: O(log n), by `ZCOUNT`.
+    ///
+    /// # Errors
+    /// [`Error::Server`] when the server does not run `ZCOUNT`.
+    pub fn count_above(&self, score: u64) -> Result<u64, Error> {
+        let above = format!("({score}");
+        let count = self.call.query(c"ZCOUNT", self.name, &[above.as_bytes(), b"+inf"])?.integer();
+        count.and_then(|count| u64::try_from(count).ok()).map_or_else(|| failed(c"ZCOUNT"), Ok)
+    }
+
+    /// Sets the score of the member `id`, which is added if it does not exist.
+    ///
+    /// Nothing is replicated before [`finish`](Self::finish).
+    pub fn put(&self, id: Arg, score: u64) {
+        self.zset_add(id.ptr.as_ptr(), score, 0);
+    }
+
+    /// Adds a member; returns false when there is one of that name already.
+    ///
+    /// Nothing is replicated before [`finish`](Self::finish).
+    pub fn add(&self, name: &[u8], score: u64) -> bool {
+        let name = Strings::new(self.call.api, &[name]);
+        name.0.first().is_some_and(|&name| self.zset_add(name, score, raw::REDISMODULE_ZADD_NX) & ADDED != 0)
     }
 
     /// Removes the member `id`.
     ///
-    /// Nobody is told before [`finish`](Self::finish).
+    /// Nothing is replicated before [`finish`](Self::finish).
     pub fn remove(&self, id: Arg) {
-        let deleted: *mut c_int = core::ptr::null_mut();
-        // SAFETY: the key is open; what is no sorted set, or not open for writing, the server leaves alone.
-        unsafe { (self.call.api.zset_rem)(self.ptr, id.ptr.as_ptr(), deleted) };
+        self.zset_remove(id.ptr.as_ptr());
     }
 
-    /// Ends a change to the sorted set that the key holds: removes the `pruned` earliest entries, and lets it live until
-    /// `until`. Whoever watches is told; replicas and the AOF get `command` with `words`, and the rest.
+    /// Removes a member that this call has [added](Self::add).
+    pub fn take_back(&self, name: &[u8]) {
+        let name = Strings::new(self.call.api, &[name]);
+        for &name in &name.0 {
+            self.zset_remove(name);
+        }
+    }
+
+    /// Completes a change to the sorted set that the key holds: notifies clients that watch or track the key,
+    /// replicates, removes entries, and lets the key expire at the millisecond `expire_at` of the Unix time.
     ///
     /// # Errors
-    /// [`Error::Server`] when the server has renamed one of its own commands.
-    pub fn finish(
-        self,
-        command: &'static CStr,
-        words: &[&[u8]],
-        pruned: u64,
-        until: Instant,
-    ) -> Result<(), Error> {
-        let until = until.as_millis_ceil().cast_signed();
-        #[cfg(feature = "faults")]
-        let until = crate::faults::expiry(until);
-        let event = if command == c"ZREM" { c"zrem" } else { c"zadd" };
-        self.announce(raw::REDISMODULE_NOTIFY_ZSET, event);
+    /// As [`set_string`](Self::set_string).
+    pub fn finish(self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Result<(), Error> {
+        let expire_at = faults::expiry(expire_at);
         let in_place = self.can_expire_in_place();
-        let expires_anew = self.expire_in_place(until);
+        let expires_anew = self.expire_in_place(expire_at);
         let (call, name) = self.close_modified();
-        call.propagate(command, name, words);
-        if let Some(last) = pruned.checked_sub(1) {
-            let mut digits = itoa::Buffer::new();
-            let words: &[&[u8]] = &[b"0", digits.format(last).as_bytes()];
-            call.query(c"ZREMRANGEBYRANK", name, words)?;
-            call.propagate(c"ZREMRANGEBYRANK", name, words);
+        if let Some(Changed { command, words, .. }) = changed {
+            call.propagate(command, name, words)?;
         }
         let mut digits = itoa::Buffer::new();
-        let words: &[&[u8]] = &[digits.format(until).as_bytes()];
+        let ranks: Option<[&[u8]; 2]> = match removed {
+            Removed::Lowest(0) | Removed::Highest(0) => None,
+            Removed::Lowest(count) => Some([b"0", digits.format(count.saturating_sub(1)).as_bytes()]),
+            Removed::Highest(count) => {
+                Some([digits.format(0_i64.saturating_sub_unsigned(count)).as_bytes(), b"-1"])
+            }
+        };
+        if let Some(ranks) = ranks {
+            call.query(c"ZREMRANGEBYRANK", name, &ranks)?;
+            call.propagate(c"ZREMRANGEBYRANK", name, &ranks)?;
+        }
+        let mut digits = itoa::Buffer::new();
+        let words: &[&[u8]] = &[digits.format(expire_at).as_bytes()];
         if !in_place {
             call.query(c"PEXPIREAT", name, words)?;
         }
-        if expires_anew {
-            call.propagate(c"PEXPIREAT", name, words);
+        let replicated = if expires_anew { call.propagate(c"PEXPIREAT", name, words) } else { Ok(()) };
+        // Last of all, because the server runs other modules' code for it, which may write to this very key.
+        if let Some(Changed { event, .. }) = changed {
+            call.notify(raw::REDISMODULE_NOTIFY_ZSET, event, name);
         }
-        Ok(())
+        if expires_anew && in_place {
+            call.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", name);
+        }
+        replicated
     }
 
-    /// Adds a member as `flags` say, and returns what has become of it.
-    fn zset_add(&self, member: *mut RedisModuleString, at: Instant, flags: u32) -> u32 {
+    fn zset_remove(&self, member: *mut RedisModuleString) {
+        let deleted: *mut c_int = core::ptr::null_mut();
+        // SAFETY: the key is open, the member is a string; the server leaves alone what is not a sorted set
+        // or not open for writing.
+        unsafe { (self.call.api.zset_rem)(self.ptr, member, deleted) };
+    }
+
+    /// Adds a member as `flags` say, and returns the flags of the result.
+    fn zset_add(&self, member: *mut RedisModuleString, score: u64, flags: u32) -> u32 {
         let mut flags = c_int::try_from(flags).unwrap_or_default();
-        // SAFETY: the key is open, the member is a string; what is no sorted set, or not open for writing, the server
-        // leaves alone.
-        unsafe { (self.call.api.zset_add)(self.ptr, score(at), member, &raw mut flags) };
+        // SAFETY: the key is open, the member is a string; the server leaves alone what is not a sorted set
+        // or not open for writing.
+        unsafe { (self.call.api.zset_add)(self.ptr, double(score), member, &raw mut flags) };
         flags.cast_unsigned()
     }
 }
 
 const ADDED: u32 = raw::REDISMODULE_ZADD_ADDED;
 
-impl Timeline for Scores<'_, '_> {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn at(&self, rank: u64) -> Result<Option<Instant>, Error> {
-        match self.ends {
-            Some((first, _)) if rank == 0 => Ok(Some(first)),
-            Some((_, last)) if rank == self.len.saturating_sub(1) => Ok(Some(last)),
-            Some(_) if rank < self.len => {
-                let mut digits = itoa::Buffer::new();
-                let rank = digits.format(rank).as_bytes();
-                let Key { call, name, .. } = self.key;
-                let reply = call.query(c"ZRANGE", *name, &[rank, rank, b"WITHSCORES"])?;
-                let score = reply.text(1).ok_or_else(|| failed(c"ZRANGE"))?;
-                instant(score.parse().unwrap_or(f64::NAN)).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn later_than(&self, instant: Instant) -> Result<u64, Error> {
-        match self.ends {
-            Some((first, _)) if first > instant => Ok(self.len),
-            Some((_, last)) if last > instant => {
-                // Scores are whole microseconds: one is later than an instant if it is than that rounded down.
-                let above = format!("({}", instant.as_micros());
-                let Key { call, name, .. } = self.key;
-                let count = call.query(c"ZCOUNT", *name, &[above.as_bytes(), b"+inf"])?.integer();
-                count.and_then(|count| u64::try_from(count).ok()).ok_or_else(|| failed(c"ZCOUNT"))
-            }
-            _ => Ok(0),
-        }
-    }
+/// A score as the server keeps it.
+#[allow(clippy::as_conversions, clippy::cast_precision_loss)] // callers stay below 2^53
+fn double(score: u64) -> f64 {
+    score as f64
 }
 
-/// An end of a sorted set.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    First,
-    Last,
-}
-
-/// The instant at an end of the sorted set that `key` holds.
-fn end(key: &Key, end: End) -> Result<Instant, Error> {
-    const INCLUDED: c_int = 0;
-    let Key { call: Call { api, ctx, .. }, ptr, .. } = key;
-    let seek = if end == End::First { api.zset_first } else { api.zset_last };
-    let mut score = f64::NAN;
-    // SAFETY: the key is open, on a sorted set; the member that stands there is ours to free.
-    unsafe {
-        seek(*ptr, f64::NEG_INFINITY, f64::INFINITY, INCLUDED, INCLUDED);
-        let member = (api.zset_current)(*ptr, &raw mut score);
-        if !member.is_null() {
-            (api.free_string)(ctx.as_ptr(), member);
-        }
-        (api.zset_stop)(*ptr);
-    }
-    instant(score)
-}
-
-/// The score of an instant, in microseconds since the epoch.
-#[allow(clippy::as_conversions, clippy::cast_precision_loss)] // the core keeps instants below 2^53 us (timeline::LAST)
-fn score(instant: Instant) -> f64 {
-    instant.as_micros() as f64
-}
-
-/// The instant that a score is, in microseconds since the epoch.
-fn instant(score: f64) -> Result<Instant, Error> {
-    // 2^53, up to which a double holds every whole number.
-    if !(0.0..=9_007_199_254_740_992.0).contains(&score) || score.fract() != 0.0 {
-        return Err(FOREIGN);
-    }
-    // SAFETY: a whole number from 0 to 2^53, as just checked.
-    let micros = unsafe { score.to_int_unchecked::<u64>() };
-    Instant::from_micros(micros).ok_or(FOREIGN)
+/// The whole number that a score is.
+#[allow(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::float_cmp
+)] // the comparison is the check
+fn whole(score: f64) -> Score {
+    const END: u64 = 1 << 53; // left out, because it may stand for 2^53 + 1
+    let number = score as i64;
+    // Another number comes back when the score is not whole, is not a number, or is out of range.
+    u64::try_from(number).ok().filter(|&whole| whole < END && number as f64 == score)
 }

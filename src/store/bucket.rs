@@ -1,20 +1,18 @@
 //! The funnel and the token bucket: hashes whose fields have the names that the textbooks give them.
 
+use redis_cell_core::Instant;
 use redis_cell_core::bucket::{Level, Limit, decode};
-use redis_cell_core::{Error, Instant};
 
 use super::{Save, State};
-use crate::ffi::{Key, Kind, Word};
+use crate::error::Error;
+use crate::ffi::{Key, Kind, SharedString, Write};
 
-static CAPACITY: Word = Word::new(c"capacity");
-static LEAKING_RATE: Word = Word::new(c"leaking_rate");
-static LEFT_QUOTA: Word = Word::new(c"left_quota");
-static LEAKING_TS: Word = Word::new(c"leaking_ts");
-static TOKENS: Word = Word::new(c"tokens");
-static TIMESTAMP: Word = Word::new(c"timestamp");
-
-/// The names of all these fields.
-pub static FIELDS: [&Word; 6] = [&CAPACITY, &LEAKING_RATE, &LEFT_QUOTA, &LEAKING_TS, &TOKENS, &TIMESTAMP];
+static CAPACITY: SharedString = SharedString::new(c"capacity");
+static LEAKING_RATE: SharedString = SharedString::new(c"leaking_rate");
+static LEFT_QUOTA: SharedString = SharedString::new(c"left_quota");
+static LEAKING_TS: SharedString = SharedString::new(c"leaking_ts");
+static TOKENS: SharedString = SharedString::new(c"tokens");
+static TIMESTAMP: SharedString = SharedString::new(c"timestamp");
 
 /// A funnel, known by the space that is left in it.
 pub struct Funnel(pub Level);
@@ -24,14 +22,16 @@ pub struct Bucket(pub Level);
 
 impl State for Funnel {
     fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
-        static READ: [&Word; 2] = [&LEFT_QUOTA, &LEAKING_TS];
+        static READ: [&SharedString; 2] = [&LEFT_QUOTA, &LEAKING_TS];
         Ok(load(key, &READ, "a hash with the fields left_quota and leaking_ts")?.map(Self))
     }
 }
 
 /// The capacity and the rate are there for the reader alone.
-impl Save for (Funnel, &Limit) {
-    fn save(&self, key: Key) {
+impl Save for (Funnel, Limit) {
+    const WRITE: Write = Write::Hash;
+
+    fn save(&self, key: Key) -> Result<(), Error> {
         let (Funnel(level), limit) = self;
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         let rate = limit.rate().per_second();
@@ -45,36 +45,42 @@ impl Save for (Funnel, &Limit) {
                 rate.as_bytes(),
             ],
             limit.full_at(level).as_millis_ceil().cast_signed(),
-        );
+        )
     }
 }
 
 impl State for Bucket {
     fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
-        static READ: [&Word; 2] = [&TOKENS, &TIMESTAMP];
+        static READ: [&SharedString; 2] = [&TOKENS, &TIMESTAMP];
         Ok(load(key, &READ, "a hash with the fields tokens and timestamp")?.map(Self))
     }
 }
 
-impl Save for (Bucket, &Limit) {
-    fn save(&self, key: Key) {
+impl Save for (Bucket, Limit) {
+    const WRITE: Write = Write::Hash;
+
+    fn save(&self, key: Key) -> Result<(), Error> {
         let (Bucket(level), limit) = self;
         let (mut tokens, mut since) = <(itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(
             [&TOKENS, &TIMESTAMP],
             [tokens.format(level.free).as_bytes(), since.format(level.since.as_nanos()).as_bytes()],
             limit.full_at(level).as_millis_ceil().cast_signed(),
-        );
+        )
     }
 }
 
 /// Reads the two fields that make a state: units and an instant.
-fn load(key: &Key, fields: &'static [&Word; 2], expected: &'static str) -> Result<Option<Level>, Error> {
+fn load(
+    key: &Key,
+    fields: &'static [&SharedString; 2],
+    expected: &'static str,
+) -> Result<Option<Level>, Error> {
     match key.kind() {
         Kind::Empty => Ok(None),
         Kind::Hash => {
             let [free, since] = key.fields(fields);
-            decode(free, since, expected).map(Some)
+            Ok(Some(decode(free, since, expected)?))
         }
         _ => Err(Error::WrongType),
     }

@@ -1,33 +1,37 @@
 //! The windows: a string that counts until it expires, and a hash that counts in two windows.
 
-use redis_cell_core::window::{Counter, Limit, Sliding};
-use redis_cell_core::{Error, Instant};
+use redis_cell_core::Instant;
+use redis_cell_core::fixed::Counter;
+use redis_cell_core::window::{Limit, Sliding};
 
 use super::{Save, State};
-use crate::ffi::{Key, Kind, Word};
+use crate::error::Error;
+use crate::ffi::{Key, Kind, SharedString, Write};
 
-static WINDOW: Word = Word::new(c"window");
-static CURRENT: Word = Word::new(c"current");
-static PREVIOUS: Word = Word::new(c"previous");
+static WINDOW: SharedString = SharedString::new(c"window");
+static CURRENT: SharedString = SharedString::new(c"current");
+static PREVIOUS: SharedString = SharedString::new(c"previous");
 
-/// The names of all these fields.
-pub static FIELDS: [&Word; 3] = [&WINDOW, &CURRENT, &PREVIOUS];
+/// The fields, in the order in which they are stored.
+static FIELDS: [&SharedString; 3] = [&WINDOW, &CURRENT, &PREVIOUS];
 
 /// The fixed window: the count's digits in a string that expires with the window.
 impl State for Counter {
-    fn load(key: &Key, now: Instant) -> Result<Option<Self>, Error> {
+    fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
         match key.kind() {
             Kind::Empty => Ok(None),
-            Kind::String => Self::decode(key.string(), now, key.expiry()).map(Some),
+            Kind::String => Ok(Some(Self::decode(key.string(), key.expiry())?)),
             _ => Err(Error::WrongType),
         }
     }
 }
 
 impl Save for Counter {
-    fn save(&self, key: Key) {
+    const WRITE: Write = Write::String;
+
+    fn save(&self, key: Key) -> Result<(), Error> {
         let mut digits = itoa::Buffer::new();
-        key.set_string(digits.format(self.count).as_bytes(), self.end.as_millis_ceil().cast_signed());
+        key.set_string(digits.format(self.count).as_bytes(), self.end.as_millis_ceil().cast_signed())
     }
 }
 
@@ -38,17 +42,20 @@ impl State for Sliding {
             Kind::Empty => Ok(None),
             Kind::Hash => {
                 let [window, current, previous] = key.fields(&FIELDS);
-                Self::decode(window, current, previous).map(Some)
+                Ok(Some(Self::decode(window, current, previous)?))
             }
             _ => Err(Error::WrongType),
         }
     }
 }
 
-impl Save for (Sliding, &Limit) {
-    fn save(&self, key: Key) {
+impl Save for (Sliding, Limit) {
+    const WRITE: Write = Write::Hash;
+
+    fn save(&self, key: Key) -> Result<(), Error> {
         let (window, limit) = self;
-        // It is the same until the next window opens, and to know it costs less than to set it and to tell of it.
+        // It is the same until the next window opens, and to know it costs less than to set it and to tell of
+        // it.
         key.expiry();
         let (mut start, mut current, mut previous) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(
@@ -59,6 +66,6 @@ impl Save for (Sliding, &Limit) {
                 previous.format(window.previous).as_bytes(),
             ],
             window.gone_at(limit).as_millis_ceil().cast_signed(),
-        );
+        )
     }
 }

@@ -1,0 +1,30 @@
+//! `CL.MPEEK`
+
+use super::arguments::UNIT;
+use super::mtake::{LIMITERS, SEVERAL};
+use crate::error::Error;
+use crate::ffi::{Call, Flag, Spec, Use};
+use crate::outcome::{Command, Outcome};
+use crate::several::{Request, Verb};
+use crate::tally::{Tally, tally};
+
+/// Returns what CL.MTAKE would reply, without changing anything.
+pub struct Mpeek;
+
+impl Command for Mpeek {
+    const SPEC: Spec = Spec {
+        name: c"cl.mpeek",
+        summary: "Returns what CL.MTAKE would reply, without changing anything.",
+        arguments: &[LIMITERS, UNIT],
+        flags: &[Flag::ReadOnly],
+        uses: Use::Read,
+        ..SEVERAL
+    };
+
+    const TALLY: &Tally = tally!();
+
+    fn run(call: &Call) -> Result<Outcome, Error> {
+        let request = Request::parse(call, Verb::Peek)?;
+        Ok(Outcome::SeveralStates(request.peek(call)?, request.unit))
+    }
+}

@@ -1,0 +1,86 @@
+//! `CL.MTAKE`
+
+use core::ffi::CStr;
+
+use super::arguments::{CAPACITY, COUNT, ID, KEY, LEASE, LIMIT, LIMITER, MAX_BURST, PERIOD, UNIT};
+use super::fixed::{FROM, UTC, WINDOW};
+use crate::error::Error;
+use crate::ffi::{Argument, Call, Flag, Keys, Spec, Type};
+use crate::outcome::{Command, Outcome};
+use crate::several::{self, Request, Verb};
+use crate::tally::{Tally, tally};
+
+/// Takes from several limiters of any kind, from all or from none.
+pub struct Mtake;
+
+/// What the commands for several limiters have in common.
+pub const SEVERAL: Spec = Spec {
+    reply: "Replies arrays of five integers: the combined answer, then the answer of each limiter.",
+    complexity: c"O(N log N) where N is the number of limiters, plus the cost of each limiter's own command.",
+    keys: Keys::Found(several::keys),
+    ..LIMITER
+};
+
+/// The keys, and the limiter of each.
+pub const LIMITERS: Argument =
+    Argument::new(c"limiters", Type::Block(&[KEY, ANY_LIMITER]), c"Keys, and the limiter of each.")
+        .multiple();
+
+/// The same, where a limiter may be in shadow.
+const SHADOWABLE_LIMITERS: Argument = Argument::new(
+    c"limiters",
+    Type::Block(&[
+        KEY,
+        Argument::token(c"SHADOW", c"shadow", c"This limiter refuses nothing, and takes only if it admits.")
+            .optional(),
+        ANY_LIMITER,
+    ]),
+    c"Keys, and the limiter of each.",
+)
+.multiple();
+
+/// A limiter of any kind.
+const ANY_LIMITER: Argument = Argument::new(
+    c"limiter",
+    Type::OneOf(&[
+        kind(c"THROTTLE", c"throttle", c"As CL.THROTTLE.", &[MAX_BURST, COUNT, PERIOD, ITS_QUANTITY]),
+        kind(c"FUNNEL", c"funnel", c"As CL.FUNNEL.", &[CAPACITY, COUNT, PERIOD, ITS_QUANTITY]),
+        kind(c"BUCKET", c"bucket", c"As CL.BUCKET.", &[CAPACITY, COUNT, PERIOD, ITS_QUANTITY]),
+        kind(c"FIXED", c"fixed", c"As CL.FIXED.", &[LIMIT, WINDOW, UTC, FROM, ITS_QUANTITY]),
+        kind(c"WINDOW", c"window", c"As CL.WINDOW.", &[LIMIT, PERIOD, ITS_QUANTITY]),
+        kind(c"LOG", c"log", c"As CL.LOG.", &[LIMIT, PERIOD, ITS_QUANTITY]),
+        kind(c"LEASE", c"lease", c"As CL.ACQUIRE.", &[LIMIT, LEASE, ID]),
+    ]),
+    c"Kind, limit and quantity of the limiter.",
+);
+
+/// The quantity of one of the limiters.
+const ITS_QUANTITY: Argument =
+    Argument::new(c"quantity", Type::Integer, c"Units of this limiter; below 0 only for CL.MSETTLE.");
+
+/// A kind of limiter.
+const fn kind(
+    token: &'static CStr,
+    name: &'static CStr,
+    summary: &'static CStr,
+    arguments: &'static [Argument],
+) -> Argument {
+    Argument::new(name, Type::Block(arguments), summary).after(token)
+}
+
+impl Command for Mtake {
+    const SPEC: Spec = Spec {
+        name: c"cl.mtake",
+        summary: "Takes from several limiters of any kind, from all or from none.",
+        arguments: &[SHADOWABLE_LIMITERS, UNIT],
+        flags: &[Flag::Write, Flag::DenyOom],
+        ..SEVERAL
+    };
+
+    const TALLY: &Tally = tally!(with_shadow);
+
+    fn run(call: &Call) -> Result<Outcome, Error> {
+        let request = Request::parse(call, Verb::Take)?;
+        Ok(Outcome::Several(request.take(call)?, request.unit))
+    }
+}

@@ -1,0 +1,66 @@
+//! Every error that a caller can read: those of the core, and those of the server's side.
+
+use core::fmt;
+
+/// The reason why a call was not answered. [`Display`](fmt::Display) gives the reply's text, with Redis'
+/// error code in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The arguments, the stored state or the time, as the core judges them.
+    Core(redis_cell_core::Error),
+    /// The same key is given twice in a call for several keys.
+    SameKey,
+    /// The key holds a value of another type.
+    WrongType,
+    /// The key has moved to another node of the cluster while the caller waited.
+    Moved,
+    /// The caller has lost its permissions while it waited.
+    NoPermission,
+    /// Refusals are not recorded.
+    TopOff,
+    /// The server does not run one of its own commands, because its configuration renames or disables it.
+    Server {
+        /// The command's name.
+        command: &'static str,
+    },
+}
+
+impl Error {
+    /// Too many arguments, or an option that is unknown or repeated.
+    pub const SYNTAX: Self = Self::Core(redis_cell_core::Error::Syntax);
+}
+
+impl From<redis_cell_core::Error> for Error {
+    fn from(error: redis_cell_core::Error) -> Self {
+        Self::Core(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Core(error) => error.fmt(f),
+            Self::SameKey => f.write_str("ERR the same key is named twice"),
+            Self::WrongType => {
+                f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
+            }
+            Self::Moved => f.write_str("TRYAGAIN The key has moved to another node while waiting"),
+            Self::NoPermission => {
+                f.write_str("NOPERM this user has no permissions any more to run this command on this key")
+            }
+            Self::TopOff => f.write_str("ERR refusals are not recorded: the setting top-size is 0"),
+            Self::Server { command } => {
+                write!(f, "ERR command {command} is not available on this server")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Error {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Core(error) => Some(error),
+            _ => None,
+        }
+    }
+}

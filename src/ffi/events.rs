@@ -1,0 +1,197 @@
+//! The server's events: the one place that subscribes to them and passes them on.
+//!
+//! A module has one callback for each server event; a second subscription silently replaces the first. So no
+//! other file subscribes. What an event means is decided where it is passed on to: `super::effects` for the
+//! events that say whether anything replicates, and a [`Watches`] for the events that change keys.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use redis_module::raw::{
+    self, RedisModuleCtx, RedisModuleEvent, RedisModuleFlushInfo, RedisModuleString, RedisModuleSwapDbInfo,
+};
+
+use super::api::Api;
+use super::call::{Arg, Call};
+use super::effects;
+use super::panic::callback;
+
+/// What acts on changes to the server's keys.
+pub trait Watches {
+    /// Whether anything is watched. If not, changes of keys are not passed on.
+    fn is_watching() -> bool;
+    /// A key of the call's database was written, was deleted, was evicted, or has expired.
+    fn key_changed(call: &Call, name: &[u8]);
+    /// A database was flushed or swapped; `None` for all of them.
+    fn database_changed(call: &Call, db: Option<c_int>);
+    /// The server's cron has run (10 times a second unless configured).
+    fn ticked(call: &Call);
+}
+
+/// For the time in which nothing watches.
+impl Watches for () {
+    fn is_watching() -> bool {
+        false
+    }
+    fn key_changed(_: &Call, _: &[u8]) {}
+    fn database_changed(_: &Call, _: Option<c_int>) {}
+    fn ticked(_: &Call) {}
+}
+
+type Callback = unsafe extern "C" fn(*mut RedisModuleCtx, RedisModuleEvent, u64, *mut c_void);
+
+/// The events after which something may replicate.
+const LISTENERS: [RedisModuleEvent; 3] = [
+    event(raw::REDISMODULE_EVENT_FORK_CHILD),
+    event(raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED),
+    event(raw::REDISMODULE_EVENT_REPLICA_CHANGE),
+];
+
+const FORK: RedisModuleEvent = event(raw::REDISMODULE_EVENT_FORK_CHILD);
+const CRON: RedisModuleEvent = event(raw::REDISMODULE_EVENT_CRON_LOOP);
+
+const FLUSH: RedisModuleEvent = event(raw::REDISMODULE_EVENT_FLUSHDB);
+const SWAP: RedisModuleEvent = event(raw::REDISMODULE_EVENT_SWAPDB);
+
+/// The keyspace events by which a key begins or ceases to hold a string.
+const CLASSES: c_int = raw::REDISMODULE_NOTIFY_GENERIC
+    | raw::REDISMODULE_NOTIFY_STRING
+    | raw::REDISMODULE_NOTIFY_EXPIRED
+    | raw::REDISMODULE_NOTIFY_EVICTED;
+
+/// Whether keys are watched.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server reports every event after which something may replicate.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+const fn event(id: u64) -> RedisModuleEvent {
+    RedisModuleEvent { id, dataver: 1 }
+}
+
+/// Starts to follow whether anything replicates, on servers that report enough of it and drop effects without
+/// listeners at once (Redis 7.0).
+pub fn follow(api: &Api, ctx: *mut RedisModuleCtx) {
+    // What an earlier load knew is out of date: nothing has followed since it was unloaded.
+    effects::assume_listeners();
+    WATCHED.store(false, Relaxed);
+    let (Some(is_supported), Some(_)) = (api.is_sub_event_supported, api.set_command_info) else { return };
+    // SAFETY: the function takes any number.
+    if unsafe { is_supported(FORK, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) } == 0 {
+        return;
+    }
+    for event in LISTENERS {
+        subscribe(api, ctx, event, Some(begins_to_listen));
+    }
+    subscribe(api, ctx, CRON, Some(cron::<()>));
+    FOLLOWED.store(true, Relaxed);
+}
+
+/// Ends what [`follow`] has begun. A server forgets the commands of a module that fails to load, and unloads
+/// the file, but would still call it for events (seen with Redis 7.0.15).
+pub fn unfollow(api: &Api, ctx: *mut RedisModuleCtx) {
+    if FOLLOWED.swap(false, Relaxed) {
+        for event in LISTENERS.into_iter().chain([CRON]) {
+            subscribe(api, ctx, event, None);
+        }
+    }
+}
+
+/// Whether the server reports enough for it to be certain that nothing replicates.
+pub(super) fn are_followed() -> bool {
+    FOLLOWED.load(Relaxed)
+}
+
+impl Call<'_> {
+    /// Passes changes of keys and databases on to `W`, and the cron. Nothing happens when they are passed on
+    /// already.
+    pub fn watch<W: Watches>(&self) {
+        if WATCHED.swap(true, Relaxed) {
+            return;
+        }
+        let (api, ctx) = (self.api, self.ctx.as_ptr());
+        // SAFETY: `ctx` is this call's; the callback has the type asked for.
+        unsafe { (api.subscribe_to_keyspace_events)(ctx, CLASSES, Some(key_changed::<W>)) };
+        subscribe(api, ctx, FLUSH, Some(flushed::<W>));
+        subscribe(api, ctx, SWAP, Some(swapped::<W>));
+        subscribe(api, ctx, CRON, Some(cron::<W>));
+    }
+
+    /// Passes changes of keys on no longer, where the server can end a subscription. Not to be called while
+    /// the server runs callbacks for a keyspace event: it holds on to the next one.
+    ///
+    /// The subscriptions to the server's events stay. They cost nothing until the next flush.
+    pub fn unwatch<W: Watches>(&self) {
+        if let Some(unsubscribe) = self.api.unsubscribe_from_keyspace_events
+            && WATCHED.swap(false, Relaxed)
+        {
+            // SAFETY: `ctx` is this call's; the callback is the one that was subscribed.
+            unsafe { unsubscribe(self.ctx.as_ptr(), CLASSES, Some(key_changed::<W>)) };
+        }
+    }
+}
+
+/// Subscribes to an event with this callback, in place of the one before; `None` unsubscribes.
+fn subscribe(api: &Api, ctx: *mut RedisModuleCtx, event: RedisModuleEvent, callback: Option<Callback>) {
+    // SAFETY: `ctx` is the call's or the load's; the callback has the type asked for.
+    unsafe { (api.subscribe_to_server_event)(ctx, event, callback) };
+}
+
+unsafe extern "C" fn begins_to_listen(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
+    effects::assume_listeners();
+}
+
+unsafe extern "C" fn cron<W: Watches>(ctx: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {
+    callback(ctx, c"cron", |call| {
+        if are_followed() {
+            effects::look_for_listeners(call);
+        }
+        W::ticked(call);
+    });
+}
+
+unsafe extern "C" fn key_changed<W: Watches>(
+    ctx: *mut RedisModuleCtx,
+    _: c_int,
+    _: *const c_char,
+    key: *mut RedisModuleString,
+) -> c_int {
+    if W::is_watching()
+        && let Some(key) = NonNull::new(key)
+    {
+        callback(ctx, c"keyspace event", |call| W::key_changed(call, call.bytes(Arg::new(key))));
+    }
+    0
+}
+
+unsafe extern "C" fn flushed<W: Watches>(
+    ctx: *mut RedisModuleCtx,
+    _: RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    if !W::is_watching() || subevent != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+        return;
+    }
+    // SAFETY: what the server passes with this event, or null.
+    let db = unsafe { data.cast::<RedisModuleFlushInfo>().as_ref() }.map(|info| info.dbnum);
+    // A negative number stands for all databases.
+    callback(ctx, c"flush event", |call| W::database_changed(call, db.filter(|&db| db >= 0)));
+}
+
+unsafe extern "C" fn swapped<W: Watches>(
+    ctx: *mut RedisModuleCtx,
+    _: RedisModuleEvent,
+    _: u64,
+    data: *mut c_void,
+) {
+    // SAFETY: what the server passes with this event, or null.
+    let Some(info) = (unsafe { data.cast::<RedisModuleSwapDbInfo>().as_ref() }) else { return };
+    if W::is_watching() {
+        callback(ctx, c"swap event", |call| {
+            W::database_changed(call, Some(info.dbnum_first));
+            W::database_changed(call, Some(info.dbnum_second));
+        });
+    }
+}

@@ -1,0 +1,73 @@
+//! Places held by name among several limiters, as `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE` have them.
+
+use redis_cell_core::lease::{self, Edit, LEASE, Lease, Limit, Places};
+use redis_cell_core::several::Grammar;
+use redis_cell_core::{Answer, Decision, Range, Span, Unit};
+
+use super::kind::{Arguments, Kind, Place, Verb};
+use crate::error::Error;
+use crate::ffi::Arg;
+use crate::store::lease::Holder;
+use crate::store::timeline::{Owner, Scores};
+
+/// `LEASE limit lease id`
+pub struct Held<'c> {
+    limit: Limit,
+    /// `None` for a settlement that gives the place back.
+    lease: Option<Lease>,
+    id: Arg<'c>,
+}
+
+impl<'c> Held<'c> {
+    /// The lease of a call that takes or looks, which is never without one.
+    fn lease(&self) -> Result<&Lease, Error> {
+        self.lease.as_ref().ok_or(Error::SYNTAX)
+    }
+
+    fn with_places<T>(
+        &self,
+        at: &Place<'_, 'c>,
+        decide: impl FnOnce(&Places<Scores>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let ends = Scores::load(at.key, Owner::Leases, at.now)?;
+        decide(&Places { ends: &ends, own: ends.of(self.id)? })
+    }
+
+    fn holder(&self, decision: Decision<Edit>, at: &Place<'_, 'c>) -> Decision<Holder<'c, Edit>> {
+        decision.map(|change| Holder { call: at.call, id: self.id, change })
+    }
+}
+
+impl<'c> Kind<'c> for Held<'c> {
+    const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: |_| Some(3) };
+
+    type Stored = Holder<'c, Edit>;
+
+    fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let ([limit, lease, _], [_, _, id]) = (arguments.words, arguments.args) else {
+            return Err(Error::SYNTAX);
+        };
+        let gives_back =
+            verb == Verb::Settle && Range { min: 0, ..LEASE }.up_to(unit.max()).parse(lease)? == 0;
+        let lease = if gives_back { None } else { Some(Lease::parse(lease, unit)?) };
+        Ok(Self { limit: Limit::parse(limit)?, lease, id: *id })
+    }
+
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Holder<'c, Edit>>, Error> {
+        let lease = self.lease()?;
+        let decision = self.with_places(at, |places| lease::acquire(places, &self.limit, at.now, lease))?;
+        Ok(self.holder(decision.map(Edit::Hold), at))
+    }
+
+    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+        let lease = self.lease()?;
+        self.with_places(at, |places| lease::peek(places, &self.limit, at.now, lease))
+    }
+
+    /// Renews the lease, or gives the place back. How long ago it was taken does not matter.
+    fn settle(&self, at: &Place<'_, 'c>, _: Option<Span>) -> Result<Decision<Holder<'c, Edit>>, Error> {
+        let lease = self.lease.as_ref();
+        let decision = self.with_places(at, |places| lease::settle(places, &self.limit, at.now, lease))?;
+        Ok(self.holder(decision, at))
+    }
+}

@@ -1,0 +1,41 @@
+//! The sliding-window log among several limiters, as `CL.LOG` has it.
+
+use redis_cell_core::log::{self, Edit, Limit};
+use redis_cell_core::several::Grammar;
+use redis_cell_core::{Answer, Decision, Span, Unit};
+
+use super::kind::{Arguments, Kind, Place, Verb};
+use crate::error::Error;
+use crate::store::timeline::{Owner, Scores};
+
+/// `LOG limit period quantity`
+pub struct Log {
+    limit: Limit,
+    quantity: i64,
+}
+
+impl<'c> Kind<'c> for Log {
+    const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: |_| Some(3) };
+
+    type Stored = Edit;
+
+    fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let [limit, period, quantity] = *arguments.words else { return Err(Error::SYNTAX) };
+        let range = if verb == Verb::Settle { verb.quantity() } else { log::QUANTITY };
+        Ok(Self { limit: Limit::parse([limit, period], unit)?, quantity: range.parse(quantity)? })
+    }
+
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+        let decision =
+            log::take(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity)?;
+        Ok(decision.map(Edit::Add))
+    }
+
+    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+        log::peek(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity)
+    }
+
+    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<Edit>, Error> {
+        log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity, age)
+    }
+}

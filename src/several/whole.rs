@@ -1,0 +1,240 @@
+//! The limiters whose state is loaded and stored as a whole: GCRA, the funnel, the token bucket and both
+//! windows.
+
+use core::iter::{Copied, Peekable};
+use core::slice;
+
+use redis_cell_core::gcra::{self, Tat};
+use redis_cell_core::limiter::Limiter;
+use redis_cell_core::several::Grammar;
+use redis_cell_core::{Answer, Decision, Error as CoreError, Span, Unit, bucket, fixed, window};
+
+use super::kind::{Arguments, Kind, Place, Verb};
+use crate::error::Error;
+use crate::store::bucket::{Bucket, Funnel};
+use crate::store::{Save, State};
+use crate::waiting;
+
+/// A state that is loaded and stored as a whole.
+pub trait Whole: State {
+    /// The word for the limiter and its arguments, of which the last is the quantity.
+    const GRAMMAR: Grammar;
+    /// The other arguments, and the algorithm.
+    type Limit: Limiter;
+    /// The state with all that its key shows.
+    type Stored: Save;
+
+    /// Reads the other arguments.
+    ///
+    /// # Errors
+    /// Those of the limiter's own command.
+    fn limit(words: &mut Words, unit: Unit) -> Result<Self::Limit, CoreError>;
+
+    /// The state for a decision.
+    fn state(self) -> StateOf<Self>;
+
+    /// The state to be stored.
+    fn stored(state: StateOf<Self>, limit: &Self::Limit) -> Self::Stored;
+
+    /// The state as a call sees it that takes or looks.
+    ///
+    /// # Errors
+    /// Those of the limiter's own command.
+    fn seen(state: Option<StateOf<Self>>, _: &Place) -> Result<Option<StateOf<Self>>, CoreError> {
+        Ok(state)
+    }
+
+    /// The decision of a call that takes, as it is carried out.
+    fn taken(decision: Decision<Self::Stored>, _: &Place) -> Decision<Self::Stored> {
+        decision
+    }
+
+    /// The decision of a call that charges a difference, as it is carried out.
+    fn charged(decision: Decision<Self::Stored>, _: &Place) -> Decision<Self::Stored> {
+        decision
+    }
+}
+
+/// The state that the algorithm decides by.
+type StateOf<S> = <<S as Whole>::Limit as Limiter>::State;
+
+/// The arguments of a limiter.
+type Words<'w> = Peekable<Copied<slice::Iter<'w, &'w [u8]>>>;
+
+/// A limiter with such a state, and the quantity of a call.
+pub struct Quantity<S: Whole> {
+    limit: S::Limit,
+    quantity: i64,
+}
+
+impl<S: Whole> Quantity<S> {
+    fn load(at: &Place) -> Result<Option<StateOf<S>>, Error> {
+        Ok(S::load(at.key, at.now)?.map(S::state))
+    }
+
+    fn seen(at: &Place) -> Result<Option<StateOf<S>>, Error> {
+        Ok(S::seen(Self::load(at)?, at)?)
+    }
+}
+
+impl<'c, S: Whole> Kind<'c> for Quantity<S> {
+    const GRAMMAR: Grammar = S::GRAMMAR;
+
+    type Stored = S::Stored;
+
+    fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let mut words = arguments.words.iter().copied().peekable();
+        let limit = S::limit(&mut words, unit)?;
+        let quantity = verb.quantity().parse(words.next().ok_or(Error::SYNTAX)?)?;
+        Ok(Self { limit, quantity })
+    }
+
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<S::Stored>, Error> {
+        let decision = self.limit.take(Self::seen(at)?, at.now, self.quantity)?;
+        Ok(decision.map(|state| S::stored(state, &self.limit)))
+    }
+
+    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+        Ok(self.limit.peek(Self::seen(at)?, at.now, self.quantity)?)
+    }
+
+    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<S::Stored>, Error> {
+        let decision = self.limit.settle(Self::load(at)?, at.now, self.quantity, age)?;
+        Ok(decision.map(|state| S::stored(state, &self.limit)))
+    }
+
+    fn decided(&self, decision: Decision<S::Stored>, at: &Place<'_, 'c>, verb: Verb) -> Decision<S::Stored> {
+        match verb {
+            Verb::Take => S::taken(decision, at),
+            Verb::Settle if self.quantity > 0 => S::charged(decision, at),
+            Verb::Settle | Verb::Peek => decision,
+        }
+    }
+}
+
+/// The next arguments of a limiter, as many as it has numbers.
+fn next<'w, const N: usize>(words: &mut Words<'w>) -> Result<[&'w [u8]; N], CoreError> {
+    let mut numbers = [&[][..]; N];
+    for number in &mut numbers {
+        *number = words.next().ok_or(CoreError::Syntax)?;
+    }
+    Ok(numbers)
+}
+
+/// `THROTTLE max_burst count period quantity`
+impl Whole for Tat {
+    const GRAMMAR: Grammar = Grammar { word: b"THROTTLE", arguments: |_| Some(4) };
+
+    type Limit = gcra::Limit;
+    type Stored = Self;
+
+    fn limit(words: &mut Words, unit: Unit) -> Result<gcra::Limit, CoreError> {
+        gcra::Limit::parse(next(words)?, unit)
+    }
+
+    fn state(self) -> Self {
+        self
+    }
+
+    fn stored(tat: Self, _: &gcra::Limit) -> Self {
+        tat
+    }
+
+    /// To a call that does not wait, what clients wait for counts as taken.
+    fn seen(tat: Option<Self>, at: &Place) -> Result<Option<Self>, CoreError> {
+        waiting::seen(&at.call, at.name, tat, at.now)
+    }
+
+    /// What the call takes is behind those clients. The state that they leave was computed before, so this
+    /// cannot fail.
+    fn taken(decision: Decision<Self>, at: &Place) -> Decision<Self> {
+        let tat = Self::load(at.key, at.now).ok().flatten();
+        waiting::decide_behind(&at.call, at.name, tat, at.now, |_| Ok(decision)).unwrap_or(decision)
+    }
+
+    /// What the call charges is before them, as `CL.CHARGE` has it.
+    fn charged(decision: Decision<Self>, at: &Place) -> Decision<Self> {
+        let tat = Self::load(at.key, at.now).ok().flatten();
+        waiting::decide_before(&at.call, at.name, tat, at.now, |_| Ok(decision)).unwrap_or(decision)
+    }
+}
+
+/// `FUNNEL capacity count period quantity`
+impl Whole for Funnel {
+    const GRAMMAR: Grammar = Grammar { word: b"FUNNEL", arguments: |_| Some(4) };
+
+    type Limit = bucket::Limit;
+    type Stored = (Self, bucket::Limit);
+
+    fn limit(words: &mut Words, unit: Unit) -> Result<bucket::Limit, CoreError> {
+        bucket::Limit::parse(next(words)?, unit)
+    }
+
+    fn state(self) -> bucket::Level {
+        self.0
+    }
+
+    fn stored(level: bucket::Level, limit: &bucket::Limit) -> (Self, bucket::Limit) {
+        (Self(level), *limit)
+    }
+}
+
+/// `BUCKET capacity count period quantity`
+impl Whole for Bucket {
+    const GRAMMAR: Grammar = Grammar { word: b"BUCKET", arguments: |_| Some(4) };
+
+    type Limit = bucket::Limit;
+    type Stored = (Self, bucket::Limit);
+
+    fn limit(words: &mut Words, unit: Unit) -> Result<bucket::Limit, CoreError> {
+        bucket::Limit::parse(next(words)?, unit)
+    }
+
+    fn state(self) -> bucket::Level {
+        self.0
+    }
+
+    fn stored(level: bucket::Level, limit: &bucket::Limit) -> (Self, bucket::Limit) {
+        (Self(level), *limit)
+    }
+}
+
+/// `FIXED limit window [UTC minutes] [FROM day] quantity`
+impl Whole for fixed::Counter {
+    const GRAMMAR: Grammar = Grammar { word: b"FIXED", arguments: fixed::arguments };
+
+    type Limit = fixed::Limit;
+    type Stored = Self;
+
+    fn limit(words: &mut Words, unit: Unit) -> Result<fixed::Limit, CoreError> {
+        fixed::Limit::parse_words(words, unit)
+    }
+
+    fn state(self) -> Self {
+        self
+    }
+
+    fn stored(counter: Self, _: &fixed::Limit) -> Self {
+        counter
+    }
+}
+
+/// `WINDOW limit period quantity`
+impl Whole for window::Sliding {
+    const GRAMMAR: Grammar = Grammar { word: b"WINDOW", arguments: |_| Some(3) };
+
+    type Limit = window::Limit;
+    type Stored = (Self, window::Limit);
+
+    fn limit(words: &mut Words, unit: Unit) -> Result<window::Limit, CoreError> {
+        window::Limit::parse(next(words)?, unit)
+    }
+
+    fn state(self) -> Self {
+        self
+    }
+
+    fn stored(window: Self, limit: &window::Limit) -> (Self, window::Limit) {
+        (window, *limit)
+    }
+}

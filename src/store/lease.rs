@@ -1,0 +1,82 @@
+//! The leases: a sorted set with a member per holder, named by the caller, whose score is the end of its
+//! lease.
+
+use redis_cell_core::lease::{Edit, Freed, Held, Places, score_of};
+use redis_cell_core::{Change, Instant};
+
+use super::timeline::{Owner, Scores};
+use super::{Save, change};
+use crate::error::Error;
+use crate::ffi::{Arg, Call, Changed, Key, Removed, Write};
+
+/// The change to the lease of one holder.
+pub struct Holder<'a, C> {
+    /// The call, one of whose arguments is the holder's name.
+    pub call: Call<'a>,
+    /// The holder's name.
+    pub id: Arg<'a>,
+    /// What becomes of its lease.
+    pub change: C,
+}
+
+/// Decides a call of the holder `id` that may write, and carries out the decision.
+///
+/// # Errors
+/// Those of [`Scores::load`], of `decide` and of [`super::carry_out`].
+pub fn update<'a, C, T>(
+    call: &Call<'a>,
+    key: Arg,
+    id: Arg<'a>,
+    decide: impl FnOnce(&Places<Scores>, Instant) -> Result<(T, Change<C>), Error>,
+) -> Result<T, Error>
+where
+    Holder<'a, C>: Save,
+{
+    change(call, key, |key, now| {
+        let ends = Scores::load(key, Owner::Leases, now)?;
+        let (answer, change) = decide(&Places { ends: &ends, own: ends.of(id)? }, now)?;
+        Ok((answer, change.map(|change| Holder { call: *call, id, change })))
+    })
+}
+
+impl Save for Holder<'_, Held> {
+    const WRITE: Write = Write::SortedSet;
+    const DELETE: Write = Write::Unlink;
+
+    fn save(&self, key: Key) -> Result<(), Error> {
+        let Held { end, pruned, until } = self.change;
+        let id = self.call.bytes(self.id);
+        let end = score_of(id, end).as_micros();
+        let mut digits = itoa::Buffer::new();
+        let score = digits.format(end).as_bytes();
+        key.put(self.id, end);
+        let words: &[&[u8]] = &[score, id];
+        let changed = Changed { event: c"zadd", command: c"ZADD", words };
+        key.finish(Some(changed), Removed::Lowest(pruned), until.as_millis_ceil().cast_signed())
+    }
+}
+
+impl Save for Holder<'_, Freed> {
+    const WRITE: Write = Write::SortedSet;
+    const DELETE: Write = Write::Unlink;
+
+    fn save(&self, key: Key) -> Result<(), Error> {
+        key.remove(self.id);
+        let words: &[&[u8]] = &[self.call.bytes(self.id)];
+        let changed = Changed { event: c"zrem", command: c"ZREM", words };
+        key.finish(Some(changed), Removed::Lowest(0), self.change.until.as_millis_ceil().cast_signed())
+    }
+}
+
+impl Save for Holder<'_, Edit> {
+    const WRITE: Write = Write::SortedSet;
+    const DELETE: Write = Write::Unlink;
+
+    fn save(&self, key: Key) -> Result<(), Error> {
+        let Self { call, id, change } = *self;
+        match change {
+            Edit::Hold(change) => Holder { call, id, change }.save(key),
+            Edit::Free(change) => Holder { call, id, change }.save(key),
+        }
+    }
+}
