@@ -1,11 +1,11 @@
-//! A connection that speaks in commands as a user types them, and shows errors as the wire carries them.
+//! A connection that takes commands as a user types them, and returns errors as they are on the wire.
 
 use super::{Throttle, ceil_div, wait_until, wall_ns};
 use redis::{ConnectionLike, RedisError, Value};
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A command: words separated by spaces, or a list of arguments for what words cannot say.
+/// A command: words separated by spaces, or a list of arguments where these contain spaces or other bytes.
 pub trait Words {
     fn words(&self) -> Vec<Vec<u8>>;
 }
@@ -40,7 +40,7 @@ impl<W: AsRef<[u8]>, const N: usize> Words for [W; N] {
     }
 }
 
-/// All that may not change under a call that refuses, looks or fails.
+/// Everything that a refused, read-only or failed call must leave unchanged.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Snapshot {
     keys: i64,
@@ -73,7 +73,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects to `host:port`, and waits so long for that as for every answer.
+    /// Connects to `host:port`. `patience` limits the wait for the connection and for every reply.
     pub fn connect_to(address: &str, query: &str, patience: Duration) -> Result<Self, String> {
         let client = redis::Client::open(format!("redis://{address}/{query}")).unwrap();
         let connection = client.get_connection_with_timeout(patience).map_err(|e| e.to_string())?;
@@ -82,7 +82,7 @@ impl Client {
         Ok(client)
     }
 
-    /// How long to wait for an answer.
+    /// How long to wait for a reply.
     pub fn set_patience(&mut self, patience: Duration) {
         self.connection.set_read_timeout(Some(patience)).unwrap();
     }
@@ -91,12 +91,12 @@ impl Client {
         &mut self.connection
     }
 
-    /// The answer, or the error text exactly as the server sent it.
+    /// The reply, or the error text exactly as the server sent it.
     pub fn ask<W: Words + ?Sized>(&mut self, command: &W) -> Result<Value, String> {
         self.pipeline(&[command]).remove(0)
     }
 
-    /// All commands in one write, all answers in order.
+    /// Sends all commands in one write and returns all replies in order.
     pub fn pipeline<W: Words + ?Sized>(&mut self, commands: &[&W]) -> Vec<Result<Value, String>> {
         self.try_pipeline(commands)
             .unwrap_or_else(|e| panic!("the connection broke, or the answer could not be read: {e}"))
@@ -120,7 +120,7 @@ impl Client {
         Ok(answers.into_iter().map(refuse_error).collect())
     }
 
-    /// The answer to a command that must not fail.
+    /// The reply to a command that must not fail.
     pub fn call<W: Words + ?Sized>(&mut self, command: &W) -> Value {
         self.ask(command).unwrap_or_else(|e| panic!("{}: unexpected error: {e}", shown(command)))
     }
@@ -141,9 +141,18 @@ impl Client {
         self.get(command)
     }
 
-    /// The answer to a command that must answer integers only, such as CL.THROTTLE.
+    /// The reply to a command that returns integers only, such as CL.THROTTLE.
     pub fn ints<W: Words + ?Sized>(&mut self, command: &W) -> Vec<i64> {
         ints(&self.call(command)).unwrap_or_else(|seen| panic!("{}: not integers: {seen}", shown(command)))
+    }
+
+    /// The integers of an answer, or the one that it is, separated by spaces.
+    pub fn integers<W: Words + ?Sized>(&mut self, command: &W) -> String {
+        let numbers = match self.call(command) {
+            Value::Int(number) => vec![number],
+            answer => ints(&answer).unwrap_or_else(|seen| panic!("{}: not integers: {seen}", shown(command))),
+        };
+        numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(" ")
     }
 
     pub fn get<T: redis::FromRedisValue, W: Words + ?Sized>(&mut self, command: &W) -> T {
@@ -155,15 +164,15 @@ impl Client {
     /// The key's state, if it has one.
     pub fn tat(&mut self, key: &str) -> Option<i64> {
         let text: Option<String> = self.get(&["GET", key]);
-        text.map(|digits| digits.parse().unwrap_or_else(|e| panic!("{key} holds {digits:?}, no TAT: {e}")))
+        text.map(|digits| digits.parse().unwrap_or_else(|e| panic!("{key} holds {digits:?}, not a TAT: {e}")))
     }
 
-    /// The absolute expiry in milliseconds, to the last one; -1 without expiry, -2 without key.
+    /// The exact absolute expiry in milliseconds; -1 without an expiry, -2 without a key.
     pub fn expiry_ms<K: AsRef<[u8]> + ?Sized>(&mut self, key: &K) -> i64 {
         if self.has_command("PEXPIRETIME") {
             return self.int(&[b"PEXPIRETIME".as_ref(), key.as_ref()]);
         }
-        // Before 7.0: where the clock shows the same millisecond before and after PTTL, the sum is exact.
+        // Before 7.0: if the clock shows the same millisecond before and after PTTL, the sum is exact.
         wait_until("PTTL within one millisecond", || {
             let answers =
                 self.pipeline(&[&[b"TIME".as_ref()][..], &[b"PTTL".as_ref(), key.as_ref()], &[b"TIME"]]);
@@ -203,9 +212,9 @@ impl Client {
         matches!(self.call(&["COMMAND", "INFO", name]), Value::Array(rows) if rows != [Value::Nil])
     }
 
-    /// Runs `CL.THROTTLE key <arguments>` and holds everything it does against the contract: the reply, the
-    /// state left behind, and its expiry.
-    pub fn checked(&mut self, key: &str, arguments: &str) -> Vec<i64> {
+    /// Runs `CL.THROTTLE key <arguments>` and checks everything against the contract: the reply, the stored
+    /// state, and its expiry.
+    pub fn throttle_checked(&mut self, key: &str, arguments: &str) -> Vec<i64> {
         let throttle = Throttle::parse(arguments);
         let old = self.tat(key);
         let earliest = wall_ns();
@@ -217,12 +226,12 @@ impl Client {
 
         let (new, expiry) = (self.tat(key), self.expiry_ms(key));
         if throttle.writes(&reply) {
-            let cost = throttle.interval() * throttle.taken(&reply);
+            let cost = throttle.cost(throttle.taken(&reply));
             let at =
                 |now: i64| i64::try_from(i128::from(old.map_or(now, |tat| tat.max(now))) + cost).unwrap();
             let Some(new) = new else {
                 assert!(wall_ns() >= at(earliest), "{context}: admitted, but there is no key");
-                return reply; // expired between the call and the look
+                return reply; // it expired between the call and the check
             };
             assert!((at(earliest)..=at(latest)).contains(&new), "{context}: left TAT {new}");
             let expired = expiry == -2 && wall_ns() >= new;
@@ -231,9 +240,10 @@ impl Client {
                 "{context}: TAT {new} expires at {expiry}"
             );
         } else if old.is_some_and(|tat| tat > latest) {
-            assert_eq!(new, old, "{context}: a call that takes nothing left another state");
+            let expired = new.is_none() && old.is_some_and(|tat| wall_ns() >= tat); // since the call
+            assert!(expired || new == old, "{context}: a call that takes nothing left {new:?}");
         } else {
-            // What was there may have expired meanwhile, but nothing may have come.
+            // An old state may have expired meanwhile, but no new one may appear.
             assert!(new.is_none() || new == old, "{context}: a call that takes nothing wrote {new:?}");
         }
         reply
@@ -267,7 +277,7 @@ fn milliseconds(time: Value) -> i64 {
     seconds * 1000 + microseconds / 1000
 }
 
-/// A command as it can be shown: escaped, and not by the megabyte.
+/// A command for a message: escaped, and each argument cut to 60 bytes.
 fn shown<W: Words + ?Sized>(command: &W) -> String {
     let text: Vec<String> =
         command.words().iter().map(|word| word[..word.len().min(60)].escape_ascii().to_string()).collect();

@@ -1,4 +1,4 @@
-//! CL.THROTTLE as the contract words it, in wide integers: what any reply is held against.
+//! CL.THROTTLE as its page defines it, in wide integers, to compare replies with.
 
 /// The arguments of a call after its key.
 #[derive(Clone, Copy, Debug)]
@@ -31,17 +31,30 @@ impl Throttle {
         Self { max_burst, count, period_ns: period * unit_ns, quantity, saturate, unit_ns }
     }
 
-    /// The emission interval in nanoseconds.
-    pub fn interval(&self) -> i128 {
-        self.period_ns / self.count
+    /// The nanoseconds that serving `quantity` units takes, rounded down.
+    pub fn cost(&self, quantity: i128) -> i128 {
+        quantity * self.period_ns / self.count
     }
 
     /// The tolerance in nanoseconds: how far the TAT may run ahead.
     pub fn tolerance(&self) -> i128 {
-        self.interval() * (self.max_burst + 1)
+        self.cost(self.max_burst + 1)
     }
 
-    /// What `reply` says was taken.
+    /// The most units whose cost is at most `time`, which may be negative.
+    fn units(&self, time: i128) -> i128 {
+        if time < 0 { 0 } else { ((time + 1) * self.count - 1) / self.period_ns }
+    }
+
+    /// The most that `calls` admitted calls take within `elapsed` nanoseconds: the promise that users are
+    /// given.
+    pub fn most_within(&self, elapsed: i64, calls: i64) -> i128 {
+        // A nanosecond's worth for each call, where a unit does not take a whole number of them.
+        let forgiven = if self.period_ns % self.count == 0 { 0 } else { calls };
+        self.max_burst + 1 + i128::from(elapsed + forgiven) * self.count / self.period_ns
+    }
+
+    /// The quantity taken, according to `reply`.
     pub fn taken(&self, reply: &[i64]) -> i128 {
         match (reply[0], self.saturate) {
             (0, true) => reply[5].into(),
@@ -56,24 +69,24 @@ impl Throttle {
 
     /// The reply at the instant `now`, with `tat` as the key's state.
     pub fn answer(&self, tat: Option<i64>, now: i64) -> Vec<i64> {
-        let (t, d, now) = (self.interval(), self.tolerance(), i128::from(now));
+        let (d, now) = (self.tolerance(), i128::from(now));
         let old = tat.map_or(now, |tat| i128::from(tat).max(now));
-        let room = ((now + d - old).max(0) / t).min(self.max_burst + 1);
+        let room = self.units(now + d - old);
         let quantity = if self.saturate { self.quantity.min(room) } else { self.quantity };
         let nothing_fits = self.saturate && quantity == 0 && self.quantity > 0;
-        let refused = nothing_fits || !self.saturate && old + t * quantity - d > now;
+        let refused = nothing_fits || !self.saturate && old + self.cost(quantity) - d > now;
 
-        let ttl = if refused { old - now } else { old + t * quantity - now };
+        let ttl = if refused { old - now } else { old + self.cost(quantity) - now };
         let retry = match (refused, self.saturate) {
             (false, _) => -1,
-            (true, true) => ceil_div(old + t - d - now, self.unit_ns),
+            (true, true) => ceil_div(old + self.cost(1) - d - now, self.unit_ns),
             (true, false) if self.quantity > self.max_burst + 1 => -1,
-            (true, false) => ceil_div(old + t * self.quantity - d - now, self.unit_ns),
+            (true, false) => ceil_div(old + self.cost(self.quantity) - d - now, self.unit_ns),
         };
         let mut reply = vec![
             refused.into(),
             i64::try_from(self.max_burst + 1).unwrap(),
-            i64::try_from(((d - ttl) / t).max(0)).unwrap(),
+            i64::try_from(self.units(d - ttl)).unwrap(),
             retry,
             ceil_div(ttl, self.unit_ns),
         ];

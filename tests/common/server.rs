@@ -1,10 +1,9 @@
-//! Real servers: started on a free port in a folder of their own, gone when dropped.
+//! Real servers, each started on a free port in its own folder and stopped when dropped.
 
-use super::{Client, wait_until};
+use super::{Client, Reaper, wait_until};
 use redis::ConnectionLike;
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -40,7 +39,8 @@ pub static BINARY: LazyLock<Binary> = LazyLock::new(|| {
 });
 
 impl Binary {
-    /// For what a server cannot be asked about: its start-up options, and how it frames what it replicates.
+    /// For properties that a server does not report: its start-up options, and how it frames replicated
+    /// commands.
     pub fn at_least(&self, major: u32, minor: u32, patch: u32) -> bool {
         self.version >= (major, minor, patch)
     }
@@ -51,16 +51,16 @@ thread_local! {
     static FAULT: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Runs a test with a module that has a seeded fault, whichever way it starts its servers.
+/// Runs a test with the seeded fault in the module of every server that it starts.
 pub fn with_fault(fault: &'static str, test: fn()) {
-    struct Mended;
-    impl Drop for Mended {
+    struct Restore;
+    impl Drop for Restore {
         fn drop(&mut self) {
             FAULT.set(None);
         }
     }
     FAULT.set(Some(fault));
-    let _mended = Mended;
+    let _restore = Restore;
     test();
 }
 
@@ -94,11 +94,11 @@ pub fn faulty_module_path() -> PathBuf {
 pub struct Options {
     module: Option<PathBuf>,
     module_arguments: Vec<String>,
-    /// The text of a configuration file, for what cannot be said in arguments.
+    /// The text of a configuration file, for settings that command-line arguments cannot express.
     configuration: Option<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    /// A program, with arguments, that becomes the server.
+    /// A program with its arguments, which executes the server.
     wrapper: Vec<String>,
 }
 
@@ -116,8 +116,8 @@ impl Options {
             ("bind", "127.0.0.1"),
             ("save", ""),
             ("appendonly", "no"),
-            ("repl-diskless-sync-delay", "0"), // a replica need not wait for others to join it
-            ("repl-ping-replica-period", "3600"), // nothing in the replication stream but effects
+            ("repl-diskless-sync-delay", "0"), // a replica does not wait for others to join it
+            ("repl-ping-replica-period", "3600"), // the replication stream carries effects only
         ] {
             options = options.set(name, value);
         }
@@ -130,7 +130,7 @@ impl Options {
         options
     }
 
-    /// A Sentinel, configured by such lines.
+    /// A Sentinel with these lines as its configuration.
     pub fn sentinel(configuration: &str) -> Self {
         let mut options = Self::new().without_module();
         options.arguments = ["--bind", "127.0.0.1", "--sentinel"].map(str::to_owned).to_vec();
@@ -148,7 +148,7 @@ impl Options {
         self
     }
 
-    /// What stands behind the file's name in the `loadmodule` directive.
+    /// The arguments after the file's name in the `loadmodule` directive.
     pub fn module_arguments(mut self, words: &str) -> Self {
         self.module_arguments = words.split_whitespace().map(str::to_owned).collect();
         self
@@ -160,18 +160,25 @@ impl Options {
         self
     }
 
+    /// Renames a command of the server; to nothing to disable it.
+    pub fn rename(mut self, command: &str, to: &str) -> Self {
+        self.arguments.extend(["--rename-command", command, to].map(str::to_owned));
+        self
+    }
+
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Has the server started by a program that takes its command line as last arguments, and becomes it.
+    /// Starts the server through a program that takes the server's command line as its last arguments and
+    /// executes it.
     pub fn under(mut self, wrapper: &[&str]) -> Self {
         self.wrapper = wrapper.iter().map(|&word| word.to_owned()).collect();
         self
     }
 
-    /// Every write is on disk before it is answered.
+    /// Every write is on disk before its reply is sent.
     pub fn append_only(self) -> Self {
         self.set("appendonly", "yes").set("appendfsync", "always")
     }
@@ -196,7 +203,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with the module and nothing else out of the ordinary.
+    /// A server with the module and otherwise default options.
     pub fn start() -> Self {
         Options::new().start()
     }
@@ -232,10 +239,10 @@ impl Server {
         assert_eq!(seen.ok(), pid, "the server did not survive {after}");
     }
 
-    /// Has the server end in order, and waits until it has.
+    /// Shuts the server down with `SHUTDOWN NOSAVE` and waits until its process has ended.
     pub fn shut_down(&mut self) {
         let mut process = self.process.take().expect("the server is not running");
-        // Its answer is that the connection closes.
+        // The only reply is that the connection closes.
         let _ = self.connect().connection().send_packed_command(b"*2\r\n$8\r\nSHUTDOWN\r\n$6\r\nNOSAVE\r\n");
         wait_until("the server to end", || match process.child.try_wait().unwrap() {
             Some(_) => Ok(()),
@@ -243,35 +250,45 @@ impl Server {
         });
     }
 
-    /// Ends the server at once, as a power cut would, and starts it again on the same folder.
+    /// Ends the server with `SIGTERM`, and waits until its process has ended.
+    pub fn terminate(&mut self) {
+        self.signal("TERM");
+        let mut process = self.process.take().expect("the server is not running");
+        wait_until("the server to end", || match process.child.try_wait().unwrap() {
+            Some(_) => Ok(()),
+            None => Err("still running".to_owned()),
+        });
+    }
+
+    /// Kills the server, as a power cut would, and starts it again in the same folder.
     pub fn restart(&mut self) {
         self.process = None;
         self.launch();
     }
 
-    /// The same, on the port that others know it by.
+    /// The same, on the same port, for the clients and servers that know it.
     pub fn restart_here(&mut self) {
         self.process = None;
-        assert!(self.come_up(), "somebody else has taken port {}", self.port);
+        assert!(self.come_up(), "port {} is in use", self.port);
     }
 
-    /// Ends the server at once, for good or until it is restarted.
+    /// Kills the server.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// The module that it is started with from now on.
+    /// Replaces the module for the next start.
     pub fn set_module(&mut self, path: Option<PathBuf>) {
         self.options.module = path;
     }
 
-    /// The same, with another value for a setting.
+    /// Restarts the server with another value for a setting.
     pub fn restart_with(&mut self, name: &str, value: &str) {
         self.options = self.options.clone().set(name, value);
         self.restart();
     }
 
-    /// The same, without the module.
+    /// Restarts the server without the module.
     pub fn restart_without_module(&mut self) {
         self.process = None;
         self.options.module = None;
@@ -286,7 +303,7 @@ impl Server {
         assert!(Command::new("sh").arg("-c").arg(script).status().unwrap().success());
     }
 
-    /// Tries ports until one is not taken by somebody else in between.
+    /// Tries ports until one is still free when the server binds it.
     fn launch(&mut self) {
         for _ in 0..20 {
             self.port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -301,7 +318,7 @@ impl Server {
         panic!("no free port in twenty attempts");
     }
 
-    /// Starts the server on its port, and waits until it answers; false when somebody else has the port.
+    /// Starts the server on its port and waits until it answers. Returns false when the port is in use.
     fn come_up(&mut self) -> bool {
         let mut process = Process::spawn(&self.command(), self.folder.path());
         let pid = process.child.id();
@@ -362,10 +379,11 @@ struct ServerCommand {
     log: PathBuf,
 }
 
-/// A server's process, killed and reaped when dropped.
+/// A server's process, killed when dropped.
 struct Process {
     child: Child,
-    undertaker: Child,
+    /// Dropped after the process has ended.
+    _reaper: Reaper,
 }
 
 impl Process {
@@ -379,33 +397,18 @@ impl Process {
             .stdout(log)
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {}: {e}", BINARY.path));
-        // Should the test process be killed, nothing unwinds and nothing is dropped. Then this shell's input
-        // ends without a line, and it clears away what is left. A signal to the whole group is not for it.
-        let undertaker = Command::new("sh")
-            .args([
-                "-c",
-                "trap '' HUP INT TERM; read -r _ || { kill -9 \"$1\"; rm -rf \"$2\"; }",
-                "undertaker",
-            ])
-            .arg(child.id().to_string())
-            .arg(folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { child, undertaker }
+        let reaper = Reaper::new(
+            "kill -9 \"$1\"; rm -rf \"$2\"",
+            &[child.id().to_string(), folder.display().to_string()],
+        );
+        Self { child, _reaper: reaper }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Neither can fail in a way that matters: the process may be gone already.
+        // Both fail only when the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if let Some(mut input) = self.undertaker.stdin.take() {
-            let _ = input.write_all(b"not needed\n");
-        }
-        let _ = self.undertaker.wait();
     }
 }

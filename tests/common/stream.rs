@@ -1,4 +1,4 @@
-//! What a primary tells its replicas and its append-only file, command by command.
+//! The commands that a primary propagates to its replicas and its append-only file.
 
 use super::{Client, Server};
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ pub struct ReplicaStream {
 }
 
 impl ReplicaStream {
-    /// Asks for a full synchronisation, skips the snapshot, and stands where the stream begins.
+    /// Requests a full synchronization, and skips the snapshot, to the beginning of the stream.
     pub fn attach(server: &Server) -> Self {
         let socket = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(180))).unwrap();
@@ -43,7 +43,7 @@ impl ReplicaStream {
         stream
     }
 
-    /// All that was propagated since the last look.
+    /// Everything that was propagated since the last call.
     pub fn effects(&mut self, server: &Server) -> Vec<Effect> {
         server.connect().call(&["PUBLISH", MARKER, ""]); // replicated, and no write
         let mut seen = Vec::new();
@@ -94,7 +94,7 @@ pub fn read_aof(server: &Server) -> Vec<Effect> {
 
 /// Where the commands of that file are.
 pub fn aof_path(server: &Server) -> PathBuf {
-    // From 7.0 on the file comes in parts, of which the increment holds the commands.
+    // From 7.0 on the file has parts, and the increment contains the commands.
     let parts = server.folder().join("appendonlydir/appendonly.aof.1.incr.aof");
     if parts.exists() { parts } else { server.folder().join("appendonly.aof") }
 }
@@ -139,7 +139,7 @@ impl Effect {
         let tat = client.tat(key).unwrap_or_else(|| panic!("{key} holds nothing"));
         let ms = super::ceil_div(tat.into(), 1_000_000);
         assert_eq!(client.expiry_ms(key), ms, "expiry of {key} with TAT {tat}");
-        // Where the server cannot set an absolute expiry in one go, two commands say the same.
+        // If the server cannot set an absolute expiry with the value, there are two commands.
         let commands = if super::BINARY.at_least(6, 2, 8) {
             vec![format!("SET {key} {tat} PXAT {ms}")]
         } else {
@@ -154,8 +154,13 @@ impl Effect {
         std::iter::once(word("MULTI")).chain(effects).chain([word("EXEC")]).collect()
     }
 
-    /// As it appears when the call stands alone: before 7.0 servers wrap whatever a module propagates.
+    /// As it appears outside of a transaction: before 7.0 servers wrap everything that a module propagates.
     pub fn alone(db: u32, effects: Vec<Self>) -> Vec<Self> {
         if super::BINARY.at_least(7, 0, 0) { effects } else { Self::transaction(db, effects) }
     }
+}
+
+/// The effects of one call, or of one transaction, as they are propagated.
+pub fn propagated(db: u32, effects: impl IntoIterator<Item = String>) -> Vec<Effect> {
+    Effect::transaction(db, effects.into_iter().map(|command| Effect { db, command }).collect())
 }

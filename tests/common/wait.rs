@@ -1,15 +1,15 @@
-//! Waiting for a condition instead of for a time.
+//! Waiting for a condition, never for a fixed time.
 
 use std::time::{Duration, Instant};
 
-/// What was seen instead of the awaited thing.
+/// The state seen in place of the expected one.
 pub type LastSeen = String;
 
 const DEADLINE: Duration = Duration::from_secs(180);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
-/// Looks until `look` succeeds; panics with the last value seen when that takes longer than any honest
-/// machine needs.
+/// Calls `look` until it succeeds. Panics with the last value seen after a deadline that is far longer than a
+/// loaded machine needs.
 pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, LastSeen>) -> T {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! A client that has asked for something and has not been answered yet.
+//! A client that has sent a command and waits for the reply.
 
 use super::{Client, Server, Words, wait_until};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -11,7 +11,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Asks in database 0, on a connection of its own.
+    /// Sends a command in database 0, on a connection of its own.
     pub fn ask(server: &Server, command: &str) -> Self {
         Self::ask_in(server, 0, command)
     }
@@ -40,7 +40,7 @@ impl Waiter {
         self.socket.get_mut().write_all(&packed.get_packed_command()).unwrap();
     }
 
-    /// The answer once it comes: numbers separated by spaces, `null`, or the error as on the wire.
+    /// Waits for the reply: numbers separated by spaces, `null`, or the error as on the wire.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.socket.read_line(&mut line).expect("no answer came");
@@ -57,7 +57,7 @@ impl Waiter {
         }
     }
 
-    /// Whether nothing has been answered so far.
+    /// Whether no reply has arrived so far.
     pub fn is_waiting(&mut self) -> bool {
         self.socket.get_ref().set_nonblocking(true).unwrap();
         let seen = self.socket.fill_buf().map(<[u8]>::len).map_err(|e| e.kind());
@@ -66,7 +66,7 @@ impl Waiter {
     }
 }
 
-/// Until the server says that so many clients are blocked.
+/// Waits until the server reports this number of blocked clients.
 pub fn wait_for_blocked(client: &mut Client, count: usize) {
     wait_until(&format!("{count} blocked clients"), || match client.info("blocked_clients") {
         seen if seen == count.to_string() => Ok(()),

@@ -1,16 +1,19 @@
-//! Who may call what: categories where the server has them, names everywhere, keys always.
+//! Permissions: by category where the server has them, by name everywhere, and always by key.
 
 use crate::common::{BINARY, Client, Server, module_path, requires};
 
 /// A call of each command on a key that starts with `@`.
-const CALLS: [&str; 15] = [
+const CALLS: [&str; 18] = [
     "CL.THROTTLE @a 9 1 60",
     "CL.PEEK @a 9 1 60",
     "CL.REFUND @a 9 1 60",
     "CL.CHARGE @a 9 1 60",
     "CL.RESERVE @a 9 1 60",
     "CL.BTHROTTLE @a 9 1 60 1 0",
-    "CL.MTHROTTLE 2 @a @b 9 1 60 9 1 60",
+    "CL.PAUSE @p 9 1 60 1",
+    "CL.MTAKE @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",
+    "CL.MPEEK @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",
+    "CL.MSETTLE @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",
     "CL.FUNNEL @f 9 1 60",
     "CL.BUCKET @u 9 1 60",
     "CL.FIXED @x 9 60",
@@ -34,7 +37,7 @@ fn name(call: &str) -> String {
     call.split(' ').next().unwrap().to_lowercase()
 }
 
-/// A connection as a user with these rules.
+/// A connection of a user with these rules.
 fn user(server: &Server, rules: &str) -> Client {
     let mut client = server.connect();
     client.call(&format!("ACL SETUSER somebody reset on nopass {rules}"));
@@ -51,19 +54,19 @@ fn has_category(client: &mut Client) -> bool {
     client.ask("ACL CAT rate_limit").is_ok()
 }
 
-/// Whether commands of modules are in categories at all.
+/// Whether the server puts module commands into categories.
 fn has_categories(client: &mut Client) -> bool {
     let listed: Vec<String> = client.get("ACL CAT write");
     listed.iter().any(|command| command == "cl.throttle")
 }
 
-/// May call each command on its keys, and nothing else.
+/// Asserts that the user can call each command on its keys, and nothing else.
 fn check_limiter(client: &mut Client) {
     for call in CALLS {
         client.call(&limits(call));
         assert_denied(client, &elsewhere(call));
     }
-    assert_denied(client, "CL.MTHROTTLE 2 limits:a other:b 9 1 60 9 1 60");
+    assert_denied(client, "CL.MTAKE limits:a THROTTLE 9 1 60 1 other:b THROTTLE 9 1 60 1");
     for call in
         ["GET limits:a", "DEL limits:a", "SET limits:a 1", "CL.TOP", "CL.TOP RESET", "INFO", "KEYS *", "PING"]
     {
@@ -109,12 +112,12 @@ fn by_their_names() {
 fn who_may_only_read_can_peek() {
     let server = Server::start();
     let mut client = server.connect();
-    let read = if has_categories(&mut client) { "+@read" } else { "+cl.peek" };
-    // Permissions to read came with 7.0.
+    let read = if has_categories(&mut client) { "+@read" } else { "+cl.peek +cl.mpeek" };
+    // Permissions to read are new in 7.0.
     let keys = if client.has_command("COMMAND|DOCS") { "%R~limits:*" } else { "~limits:*" };
     let mut client = user(&server, &format!("{read} {keys}"));
     for call in CALLS {
-        if name(call) == "cl.peek" {
+        if ["cl.peek", "cl.mpeek"].contains(&name(call).as_str()) {
             client.call(&limits(call));
             assert_denied(&mut client, &elsewhere(call));
         } else {
@@ -129,7 +132,7 @@ fn a_permission_to_read_the_key_is_not_enough_to_take() {
     requires!(server.connect().has_command("COMMAND|DOCS"), "no permissions to read alone");
     let mut client = user(&server, "+@all %R~limits:*");
     for call in CALLS {
-        if name(call) == "cl.peek" {
+        if ["cl.peek", "cl.mpeek"].contains(&name(call).as_str()) {
             client.call(&limits(call));
         } else {
             assert_denied(&mut client, &limits(call));
@@ -143,9 +146,9 @@ fn by_the_categories_of_the_server() {
     requires!(has_categories(&mut server.connect()), "commands of modules are in no category");
     for (category, not) in [
         ("read", &["cl.throttle", "cl.renew", "cl.top"][..]),
-        ("write", &["cl.peek", "cl.top"]),
-        ("fast", &["cl.log", "cl.mthrottle", "cl.acquire", "cl.top"]),
-        ("slow", &["cl.throttle", "cl.peek", "cl.bucket"]),
+        ("write", &["cl.peek", "cl.mpeek", "cl.top"]),
+        ("fast", &["cl.log", "cl.mtake", "cl.mpeek", "cl.msettle", "cl.acquire", "cl.top"]),
+        ("slow", &["cl.throttle", "cl.peek", "cl.bucket", "cl.pause"]),
         ("blocking", &["cl.throttle", "cl.peek"]),
         ("admin", &["cl.throttle", "cl.peek"]),
         ("dangerous", &["cl.throttle", "cl.peek"]),

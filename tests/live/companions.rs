@@ -6,11 +6,11 @@ use redis::Value;
 
 const COMMANDS: [&str; 4] = ["CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.RESERVE"];
 
-/// The commands that an unchanged state makes sense for: one a look, the others of quantity 0.
+/// Calls that leave the state unchanged: CL.PEEK, and the others with quantity 0.
 const LOOKS: [&str; 4] =
     ["CL.PEEK k 9 10 3600", "CL.REFUND k 9 10 3600 0", "CL.CHARGE k 9 10 3600 0", "CL.RESERVE k 9 10 3600 0"];
 
-/// The reply, its waits allowed to be a second less: time passes.
+/// Compares replies, and allows waits to be a second shorter, because time passes.
 fn assert_about(reply: &[i64], expected: [i64; 5], call: &str) {
     let near = |seen: i64, wait: i64| seen == wait || wait > 0 && seen == wait - 1;
     let right = reply.len() == 5
@@ -59,7 +59,7 @@ fn a_refund_gives_back_what_was_taken_and_no_more() {
     let mut client = server.connect();
     assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 10, -1, 0])]);
     assert_eq!(client.int("EXISTS k"), 0, "never creates a key");
-    client.checked("k", "9 10 3600 7");
+    client.throttle_checked("k", "9 10 3600 7");
     let before = client.tat("k").unwrap();
     assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 3", [0, 10, 6, -1, 1440])]);
     let after = client.tat("k").unwrap();
@@ -68,9 +68,9 @@ fn a_refund_gives_back_what_was_taken_and_no_more() {
     assert_replies(&mut client, &[("CL.REFUND k 9 10 3600", [0, 10, 7, -1, 1080])]);
     assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 1000", [0, 10, 10, -1, 0])]);
     assert_eq!(client.int("EXISTS k"), 0, "full is no key");
-    assert_eq!(client.checked("k", "9 10 3600 11")[0], 1);
-    assert_eq!(client.checked("k", "9 10 3600 10")[0], 0);
-    // What is still in debt stays limited.
+    assert_eq!(client.throttle_checked("k", "9 10 3600 11")[0], 1);
+    assert_eq!(client.throttle_checked("k", "9 10 3600 10")[0], 0);
+    // A key in debt stays limited.
     client.call("CL.CHARGE k 9 10 3600 5");
     assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 2", [1, 10, 0, 1440, 4680])]);
 }
@@ -114,7 +114,7 @@ fn a_reservation_says_how_long_to_wait() {
             ("CL.RESERVE fresh 9 10 3600 0", [0, 10, 10, 0, 0]),
             ("CL.RESERVE maxwait 9 10 3600 10 MAXWAIT 0", [0, 10, 0, 0, 3600]),
             ("CL.RESERVE maxwait 9 10 3600 MAXWAIT 0", [1, 10, 0, 360, 3600]),
-            // The next caller pays.
+            // The next caller waits for the rest.
             ("CL.RESERVE guava 0 10 3600 100 PREPAY", [0, 1, 0, 0, 36000]),
             ("CL.RESERVE guava 0 10 3600 7 PREPAY MAXWAIT 40000", [0, 1, 0, 36000, 38520]),
             ("CL.RESERVE guava 0 10 3600 7 MAXWAIT 30000 prepay", [1, 1, 0, 38520, 38520]),
@@ -131,7 +131,7 @@ fn a_reservation_says_how_long_to_wait() {
 fn max_wait_is_compared_exactly() {
     let server = Server::start();
     let mut client = server.connect();
-    // A wait of some 100 ms, told as one second, is longer than none and not longer than one.
+    // A wait of about 100 ms is returned as one second. It is longer than none and not longer than one.
     client.call("CL.RESERVE k 0 10 1");
     assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 0")[..4], [1, 1, 0, 1]);
     assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 1")[..4], [0, 1, 0, 1]);
@@ -143,7 +143,7 @@ fn what_is_wrong_with_the_arguments_is_said() {
     let mut client = server.connect();
     for state in ["none", "some"] {
         if state == "some" {
-            client.checked("k", "9 10 3600 4");
+            client.throttle_checked("k", "9 10 3600 4");
         }
         let before = client.snapshot("k");
         for command in COMMANDS {
@@ -334,7 +334,10 @@ fn the_server_knows_what_kind_of_commands_they_are() {
         ("CL.REFUND", &["write", "fast"]),
         ("CL.CHARGE", &["write", "denyoom", "fast"]),
         ("CL.RESERVE", &["write", "denyoom", "fast"]),
-        ("CL.MTHROTTLE", &["write", "denyoom"]),
+        ("CL.PAUSE", &["write", "denyoom", "fast"]),
+        ("CL.MTAKE", &["write", "denyoom"]),
+        ("CL.MPEEK", &["readonly"]),
+        ("CL.MSETTLE", &["write"]),
         ("CL.BTHROTTLE", &["write", "denyoom"]),
     ] {
         let flags = flags(&mut client, command);
@@ -356,12 +359,12 @@ fn the_server_knows_what_kind_of_commands_they_are() {
 fn out_of_memory_one_can_still_look_and_give_back() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("k", "9 10 3600 4");
+    client.throttle_checked("k", "9 10 3600 4");
     client.call("CONFIG SET maxmemory 1");
     for call in [
         "CL.CHARGE k 9 10 3600",
         "CL.RESERVE k 9 10 3600",
-        "CL.MTHROTTLE 1 k 9 10 3600",
+        "CL.MTAKE k THROTTLE 9 10 3600 1",
         "CL.BTHROTTLE k 9 10 3600 1 0",
     ] {
         let error = client.error(call);
@@ -444,7 +447,7 @@ fn an_append_only_file_brings_back_the_same_states() {
 fn a_state_of_redis_cell_is_understood() {
     let server = Server::start();
     let mut client = server.connect();
-    // redis-cell rounds the expiry down.
+    // brandur/redis-cell rounds the expiry down.
     client.call(&format!("SET k {} PX 1000000", wall_ns() + 1_000_000_999_999));
     assert_eq!(client.ints("CL.PEEK k 9 10 3600")[..3], [0, 10, 7]);
     assert_eq!(client.ints("CL.REFUND k 9 10 3600 2")[..3], [0, 10, 9]);

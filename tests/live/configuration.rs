@@ -1,11 +1,10 @@
-//! Settings: arguments of `loadmodule` on every server, `CONFIG` where the server has settings of modules.
+//! Settings: arguments of `loadmodule` on every server, `CONFIG` where the server has module settings.
 
-use crate::common::{Client, Options, Server, module_path, requires};
-use std::time::Duration;
+use crate::common::{Client, Options, Server, module_path, requires, wait_until};
 
 const NO_CONFIG: &str = "no settings of modules in CONFIG";
 
-/// The settings in force, as INFO tells them on every server.
+/// The settings in force, from INFO, which has them on every server.
 fn settings(client: &mut Client) -> (String, String) {
     let text = client.text("INFO redis-cell");
     let field = |name: &str| {
@@ -21,9 +20,9 @@ fn are(size: &str, notify: &str) -> (String, String) {
     (size.to_owned(), notify.to_owned())
 }
 
-/// Whether `CONFIG` knows the settings of modules.
+/// Whether `CONFIG` has module settings.
 fn has_config(client: &mut Client) -> bool {
-    // Both came with 7.0.
+    // Both are new in 7.0.
     client.has_command("COMMAND|DOCS")
 }
 
@@ -63,16 +62,20 @@ fn a_wrong_argument_refuses_the_load_and_says_why() {
         ("top-size 10001", "top-size must be an integer from 0 to 10000"),
         ("notify-refusals", "notify-refusals must be yes or no"),
         ("notify-refusals maybe", "notify-refusals must be yes or no"),
-        ("top-size 5 topsize 6", "there is no setting topsize; there are top-size and notify-refusals"),
-        ("%s%n", "there is no setting %s%n; there are top-size and notify-refusals"),
+        ("top-size 5 topsize 6", "unknown setting topsize; the settings are top-size and notify-refusals"),
+        ("%s%n", "unknown setting %s%n; the settings are top-size and notify-refusals"),
     ] {
         assert!(load(&mut client, arguments).is_err(), "{arguments}");
         let log = server.log();
         let last = log.lines().rfind(|line| line.contains("<redis-cell>")).unwrap_or_default();
         assert!(last.ends_with(&format!("not loaded: {why}")), "{arguments}: {last}");
         assert!(!client.has_command("CL.THROTTLE"), "{arguments}");
-        // The server's cron runs every 2 ms, and calls nobody who is no longer there.
-        std::thread::sleep(Duration::from_millis(20));
+        // The server's cron deletes this key. It must not call the unloaded module.
+        client.call("SET cron-has-run x PX 1");
+        wait_until("the server's cron", || match client.int("DBSIZE") {
+            0 => Ok(()),
+            keys => Err(format!("{keys} keys")),
+        });
         server.assert_alive(arguments);
     }
     load(&mut client, "top-size 5").unwrap();
@@ -174,6 +177,34 @@ fn one_line_in_the_log_says_what_was_found() {
         assert_eq!(found.contains(feature), has, "{line}");
         assert_eq!(missing.contains(feature), !has, "{line}");
     }
+}
+
+/// The server sets the values of a `CONFIG SET` one by one, and sets them back when a later one is wrong.
+#[test]
+fn a_config_set_that_fails_keeps_the_record_of_refusals() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(has_config(&mut client), NO_CONFIG);
+    client.call("CL.THROTTLE k 0 1 60 2");
+    let before = client.call("CL.TOP");
+    assert!(matches!(&before, redis::Value::Array(rows) if rows.len() == 1), "{before:?}");
+    for call in [
+        "CONFIG SET redis-cell.top-size 64 maxmemory abc",
+        "CONFIG SET maxmemory abc redis-cell.top-size 64",
+        "CONFIG SET redis-cell.top-size 64 port 65536",
+        "CONFIG SET redis-cell.top-size 0 redis-cell.notify-refusals maybe",
+        // This one fails when all values are set: the address is nobody's.
+        "CONFIG SET redis-cell.top-size 64 bind 192.0.2.1",
+    ] {
+        client.error(call);
+        assert_eq!(settings(&mut client), are("128", "no"), "{call}");
+        assert_eq!(client.call("CL.TOP"), before, "{call}");
+    }
+    client.call("CL.THROTTLE k 0 1 60 2");
+    assert_ne!(client.call("CL.TOP"), before, "refusals are still recorded");
+
+    client.call("CONFIG SET redis-cell.top-size 64 maxmemory 0");
+    assert_eq!(client.call("CL.TOP"), redis::Value::Array(vec![]), "another size starts a new record");
 }
 
 /// The strings of a map or a flat list.

@@ -1,5 +1,5 @@
-//! Where the command may run: pipelines, transactions, scripts, functions, both protocols, any database,
-//! any key.
+//! Contexts of the command: pipelines, transactions, scripts, functions, both protocols, any database, any
+//! key.
 
 use crate::common::{Server, Throttle, Words, ints, requires, wall_ns};
 use redis::Value;
@@ -33,7 +33,7 @@ fn on_both_protocols_the_reply_is_an_array_of_integers() {
             assert_eq!(reply.len(), length, "{key} {arguments}: {reply:?}");
         }
         assert_eq!(client.error(&format!("CL.THROTTLE {key} 9 10 60 1 BOGUS")), "ERR syntax error");
-        client.checked(key, "9 10 60");
+        client.throttle_checked(key, "9 10 60");
     }
 }
 
@@ -75,7 +75,7 @@ fn a_watch_notices_what_is_taken_and_nothing_else() {
                 continue; // a fresh key has room for five
             }
             if !fresh {
-                other.checked(key, "4 5 3600");
+                other.throttle_checked(key, "4 5 3600");
             }
             watcher.call(&["WATCH", key]);
             let _ = other.ask(&format!("CL.THROTTLE {key} {call}"));
@@ -136,8 +136,8 @@ fn in_any_database() {
     let mut client = server.connect();
     for db in [3, 0, 15] {
         client.call(&format!("SELECT {db}"));
-        assert_eq!(client.checked("k", "0 1 3600")[0], 0, "database {db}");
-        assert_eq!(client.checked("k", "0 1 3600")[0], 1, "database {db}");
+        assert_eq!(client.throttle_checked("k", "0 1 3600")[0], 0, "database {db}");
+        assert_eq!(client.throttle_checked("k", "0 1 3600")[0], 1, "database {db}");
         assert_eq!(client.int("DBSIZE"), 1);
     }
 }
@@ -162,8 +162,8 @@ fn on_any_key() {
         assert_eq!(throttle(&mut client)[..3], [1, 2, 0], "{name}");
         assert_eq!(client.int("DBSIZE"), i64::try_from(i).unwrap() + 1);
         let tat: i64 = client.get(&[b"GET".as_ref(), key]);
-        let interval = i64::try_from(Throttle::parse("1 1 3600").interval()).unwrap();
-        assert!((earliest..=wall_ns()).contains(&(tat - 2 * interval)), "{name}: {tat}");
+        let cost = i64::try_from(Throttle::parse("1 1 3600").cost(2)).unwrap();
+        assert!((earliest..=wall_ns()).contains(&(tat - cost)), "{name}: {tat}");
     }
     server.assert_alive("strange keys");
 }
@@ -172,7 +172,7 @@ fn on_any_key() {
 fn beside_other_commands_of_the_server() {
     let server = Server::start();
     let mut client = server.connect();
-    // An answer of the module must leave the connection in step.
+    // The reply must leave the connection usable.
     let commands =
         ["PING", "CL.THROTTLE k 1 1 60", "ECHO a", "CL.THROTTLE k", "CL.THROTTLE k 1 x 60", "ECHO b"];
     let answers = client.pipeline(&commands);

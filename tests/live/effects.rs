@@ -1,42 +1,42 @@
-//! The module tells nobody when nobody listens. Whoever begins to listen, at whatever moment, misses nothing.
+//! Without listeners no effects are built. A listener that is added at any moment misses nothing.
 
 use crate::common::{Client, Options, Server, requires, wait_until};
+use crate::info::wait_for_no_listeners;
 use crate::replication::{attach, catch_up};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
 
 const KEYS: usize = 300;
 
-/// While `work` runs, admitted calls come in batches on many keys, from two clients, without a pause.
+/// Runs `work` while two clients send batches of admitted calls on many keys without a pause.
 fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for client in 0..2 {
-            let (mut client, stop) = (server.connect(), (&stop, client));
+            let (mut connection, stop) = (server.connect(), &stop);
             scope.spawn(move || {
                 let calls: Vec<String> = (0..KEYS)
-                    .map(|i| match (i + stop.1) % 5 {
+                    .map(|i| match (i + client) % 5 {
                         0 => format!("CL.CHARGE k{i} 1000000 1000000 3600000"),
                         1 => format!("CL.RESERVE k{i} 1000000 1000000 3600000"),
                         2 => format!(
-                            "CL.MTHROTTLE 2 k{i} m{i} 1000000 1000000 3600000 1000000 1000000 7200000"
+                            "CL.MTAKE k{i} THROTTLE 1000000 1000000 3600000 1 m{i} THROTTLE 1000000 1000000 7200000 1"
                         ),
                         3 => format!("CL.BTHROTTLE k{i} 1000000 1000000 3600000 1 0"),
                         _ => format!("CL.THROTTLE k{i} 1000000 1000000 3600000"),
                     })
                     .collect();
                 let calls: Vec<&String> = calls.iter().collect();
-                while !stop.0.load(Relaxed) {
+                while !stop.load(Relaxed) {
                     for chunk in calls.chunks(30) {
-                        for answer in client.pipeline(chunk) {
+                        for answer in connection.pipeline(chunk) {
                             answer.unwrap();
                         }
                     }
                 }
             });
         }
-        // Let it go should the work fail, or nobody would ever hear of it.
+        // The threads must stop even if the work fails, or the scope would never end.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         stop.store(true, Relaxed);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -64,14 +64,9 @@ fn assert_same(one: &mut Client, other: &mut Client, what: &str) {
     assert_eq!(one.len(), other.len(), "{what}");
 }
 
-/// Long enough for the module to find out that nobody listens: it looks once a second.
-fn let_it_find_out() {
-    thread::sleep(Duration::from_millis(1_300));
-}
-
 fn no_child(client: &mut Client) {
     wait_until("children to end", || {
-        // What is scheduled first: it may begin between two of these questions.
+        // The scheduled rewrite first, because it may begin between two of these calls.
         let fields = ["aof_rewrite_scheduled", "aof_rewrite_in_progress", "rdb_bgsave_in_progress"];
         let seen = fields.map(|field| client.info(field));
         if seen == ["0", "0", "0"] { Ok(()) } else { Err(format!("{seen:?}")) }
@@ -90,11 +85,11 @@ fn a_replica_that_comes_under_load_misses_nothing() {
             let what = format!("diskless: {diskless}, delay: {delay}");
             let mut client = primary.connect();
             let (first, second) = under_load(&primary, || {
-                let_it_find_out();
+                wait_for_no_listeners(&mut primary.connect());
                 primary.connect().call("BGSAVE");
                 let first = attach(&primary, Options::new());
                 let second = attach(&primary, Options::new().without_module());
-                // And once more by what the backlog has.
+                // And again from the backlog.
                 let resyncs = primary.connect().info("sync_partial_ok");
                 primary.connect().call("CLIENT KILL TYPE replica");
                 wait_until("a partial synchronisation", || match primary.connect().info("sync_partial_ok") {
@@ -130,7 +125,7 @@ fn replicas_that_come_and_go_miss_nothing() {
                     seen => Err(seen.to_owned()),
                 }
             });
-            let_it_find_out();
+            wait_for_no_listeners(&mut primary.connect());
             attach(&primary, Options::new())
         });
         let mut copy = replica.connect();
@@ -146,7 +141,7 @@ fn an_append_only_file_switched_on_under_load_misses_nothing() {
         under_load(&server, || {
             let mut client = server.connect();
             for round in 0..2 {
-                let_it_find_out();
+                wait_for_no_listeners(&mut client);
                 if bgsave {
                     client.call("CONFIG SET rdb-key-save-delay 1000");
                     client.call("BGSAVE");
@@ -177,7 +172,9 @@ fn each_admitted_call_is_one_change() {
     for heard in [false, true] {
         let server = if heard { Options::new().append_only().start() } else { Server::start() };
         let mut client = server.connect();
-        let_it_find_out();
+        if !heard {
+            wait_for_no_listeners(&mut client);
+        }
         let dirty = |client: &mut Client| client.info("rdb_changes_since_last_save").parse::<i64>().unwrap();
         for (call, changes) in [
             ("CL.THROTTLE k 9 10 3600", 1),
@@ -188,7 +185,7 @@ fn each_admitted_call_is_one_change() {
             ("CL.RESERVE k 9 10 3600", 1),
             ("CL.REFUND k 9 10 3600", 1),
             ("CL.BTHROTTLE k 9 10 3600 1 0", 1),
-            ("CL.MTHROTTLE 2 k l 9 10 3600 9 10 3600", 2),
+            ("CL.MTAKE k THROTTLE 9 10 3600 1 l THROTTLE 9 10 3600 1", 2),
             ("CL.PEEK k 9 10 3600", 0),
         ] {
             let before = dirty(&mut client);
@@ -208,8 +205,9 @@ fn each_admitted_call_is_one_change() {
 
 /// An append-only file switched on in the middle of a transaction begins with the rewrite after it.
 ///
-/// While another rewrite is under way it would begin at once, but into no file: servers of today then refuse writes. That
-/// is why the module does not take it for certain that nobody listens while a child runs, and why there is no test of it.
+/// During another rewrite it would begin at once, but without a file, and current servers then reject writes.
+/// So the module assumes that there is a listener while a child process runs, and this is untested
+/// case.
 #[test]
 fn switched_on_in_a_transaction() {
     requires!(crate::common::BINARY.at_least(7, 0, 0), "CONFIG is not for transactions");
@@ -217,7 +215,7 @@ fn switched_on_in_a_transaction() {
     let mut client = server.connect();
     let fill: Vec<String> = (0..KEYS).map(|i| format!("CL.THROTTLE k{i} 99 100 3600")).collect();
     client.pipeline(&fill.iter().collect::<Vec<_>>());
-    let_it_find_out();
+    wait_for_no_listeners(&mut client);
     let transaction = [
         "MULTI",
         "CL.THROTTLE k0 99 100 3600",
@@ -237,15 +235,15 @@ fn switched_on_in_a_transaction() {
     assert_eq!(everything(&mut server.connect()), before);
 }
 
-/// Found by reading: waiting replaced the callback that looks who listens. It still looks afterwards.
+/// Regression: waiting clients replaced the callback that detects listeners.
 #[test]
 fn who_waits_does_not_end_the_search() {
     let primary = Options::new().set("repl-backlog-ttl", "1").start();
     let mut client = primary.connect();
-    client.checked("wanted", "0 1 3600");
+    client.throttle_checked("wanted", "0 1 3600");
     let _waiter = crate::common::Waiter::ask(&primary, "CL.BTHROTTLE wanted 0 1 3600 1 0");
     crate::common::wait_for_blocked(&mut client, 1);
-    let_it_find_out();
+    wait_for_no_listeners(&mut client);
     let replica = under_load(&primary, || attach(&primary, Options::new()));
     let mut copy = replica.connect();
     catch_up(&mut client, &mut copy);

@@ -1,4 +1,4 @@
-//! Keyspace events of refusals: for those who have asked for them, and for nobody else.
+//! Keyspace events for refusals: only where they are enabled.
 
 use crate::common::{Client, Options, Server, Waiter, requires, wait_for_blocked};
 use std::time::Duration;
@@ -10,12 +10,12 @@ fn start(settings: &str, classes: &str) -> Server {
     Options::new().module_arguments(settings).set("notify-keyspace-events", classes).start()
 }
 
-/// Whether the server has a class for events of modules.
+/// Whether the server has a class for module events.
 fn has_class() -> bool {
     Server::start().connect().ask("CONFIG SET notify-keyspace-events KEd").is_ok()
 }
 
-/// What is published while `work` runs, as `channel message`.
+/// The messages published while `work` runs, as `channel message`.
 fn published(server: &Server, work: impl FnOnce(&mut Client)) -> Vec<String> {
     let mut listener = server.connect();
     let mut subscribed = listener.connection().as_pubsub();
@@ -84,7 +84,7 @@ fn of_several_limits_those_that_refuse() {
     let seen = published(&server, |client| {
         client.call("CL.THROTTLE b 0 1 3600");
         client.call("CL.THROTTLE c 0 1 3600");
-        client.call("CL.MTHROTTLE 3 a b c 0 1 3600 0 1 3600 0 1 3600");
+        client.call("CL.MTAKE a THROTTLE 0 1 3600 1 b THROTTLE 0 1 3600 1 c THROTTLE 0 1 3600 1");
     });
     assert_eq!(seen, ["__keyevent@0__:cl.refused b", "__keyevent@0__:cl.refused c"]);
 }
@@ -138,7 +138,7 @@ fn a_server_without_the_class_refuses_the_setting() {
     assert_eq!(loaded, has_class());
     if !loaded {
         let log = server.log();
-        assert!(log.contains("not loaded: this server has no keyspace events of modules"), "{log}");
+        assert!(log.contains("not loaded: this server has no module keyspace events"), "{log}");
     }
 }
 
@@ -147,11 +147,11 @@ fn a_refusal_that_is_told_of_still_changes_nothing() {
     requires!(has_class(), NO_CLASS);
     let server = start("notify-refusals yes", "KEd");
     let mut client = server.connect();
-    client.checked("k", "0 1 3600");
+    client.throttle_checked("k", "0 1 3600");
     let before = (client.snapshot("k"), client.info("rdb_changes_since_last_save"));
     client.call("WATCH k");
     let mut other = server.connect();
-    assert_eq!(other.checked("k", "0 1 3600")[0], 1);
+    assert_eq!(other.throttle_checked("k", "0 1 3600")[0], 1);
     client.call("MULTI");
     client.call("PING");
     assert_ne!(client.call("EXEC"), redis::Value::Nil, "a refusal fails no WATCH");

@@ -1,13 +1,11 @@
-//! Keys that hold something else: a clear error, and they stay as they were.
+//! Keys that hold something else: a clear error, and they stay unchanged.
 
-use crate::common::{Client, Server, requires, wall_ns};
-
-const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+use crate::common::{Client, Server, WRONGTYPE, requires, wall_ns};
 
 const CALLS: [&str; 5] =
     ["9 10 60", "9 10 60 0", "9 10 60 11", "9 10 60 5 SATURATE", "9 10 60 0 SATURATE MS"];
 
-/// Every call on the key answers an error that `expected` accepts, and changes nothing.
+/// Asserts that every call on the key returns an error that `expected` accepts, and changes nothing.
 fn assert_untouched(client: &mut Client, key: &str, expected: impl Fn(&str) -> bool) {
     let before = client.snapshot(key);
     for arguments in CALLS {
@@ -110,8 +108,8 @@ fn special_strings_are_refused() {
     server.assert_alive("special strings");
 }
 
-/// Not a state this module would write, but one that cannot be told from it: it may be refused or be an
-/// error, and must not be overwritten or kill anybody.
+/// A value that the module would not write, but that looks like a state. A call on it may be refused or be an
+/// error. It must neither overwrite it nor end the server.
 #[test]
 fn a_far_future_state_is_not_overwritten() {
     let server = Server::start();
@@ -144,7 +142,7 @@ fn deleting_a_foreign_key_makes_room() {
     client.call("RPUSH k a");
     assert_eq!(client.error("CL.THROTTLE k 9 10 60"), WRONGTYPE);
     client.call("DEL k");
-    assert_eq!(client.checked("k", "9 10 60"), [0, 10, 9, -1, 6]);
+    assert_eq!(client.throttle_checked("k", "9 10 60"), [0, 10, 9, -1, 6]);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! No arguments, however malformed, do anything but get a clear error.
+//! Malformed arguments get a clear error and have no other effect.
 
 use crate::common::{Server, ints};
 
 const ARGUMENTS: [&str; 4] = ["max_burst", "count", "period", "quantity"];
 
-/// Not a number in the sense of the contract, whatever the argument.
+/// Words that no argument accepts as a number.
 fn not_numbers() -> Vec<Vec<u8>> {
     let mut values: Vec<Vec<u8>> = [
         "",
@@ -64,7 +64,7 @@ fn each_number_that_is_none_is_named() {
     let mut client = server.connect();
     for state in ["no state", "state"] {
         if state == "state" {
-            client.checked("k", "9 10 3600 4");
+            client.throttle_checked("k", "9 10 3600 4");
         }
         let before = client.snapshot("k");
         for (position, argument) in ARGUMENTS.iter().enumerate() {
@@ -107,7 +107,7 @@ fn too_few_arguments_get_the_usual_error() {
 fn combinations_that_overflow_are_errors() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("used", "15 30 60 4");
+    client.throttle_checked("used", "15 30 60 4");
     let whatever_the_state = [
         // max_burst + 1
         "9223372036854775807 1 1",
@@ -136,7 +136,7 @@ fn combinations_that_overflow_are_errors() {
         "9223372036854775807 9223372036854775807 9223372036854775807 9223372036854775807",
         "9223372036854775807 9223372036854775807 9223372036854775807 9223372036854775807 SATURATE US",
     ];
-    // now + interval: past the year 2262, the last that nanoseconds since the epoch can tell
+    // now + interval: after the year 2262, the last that nanoseconds since the epoch can represent
     let when_admitted = ["0 1 9000000000", "0 1 9223372036", "0 1 9223372036 1 SATURATE"];
     for (key, cases) in [("used", &whatever_the_state[..]), ("k", &whatever_the_state), ("k", &when_admitted)]
     {
@@ -162,7 +162,7 @@ fn a_rate_above_one_per_nanosecond_is_named() {
         let error = client.error(&format!("CL.THROTTLE k {arguments}"));
         assert!(error.contains("count") || error.contains("period"), "{arguments}: {error}");
     }
-    assert_eq!(client.checked("k", "0 1000000000 1")[0], 0, "one per nanosecond is the most");
+    assert_eq!(client.throttle_checked("k", "0 1000000000 1")[0], 0, "one per nanosecond is the most");
 }
 
 #[test]
@@ -171,12 +171,12 @@ fn a_huge_quantity_takes_nothing() {
     let mut client = server.connect();
     for fresh in [true, false] {
         if !fresh {
-            client.checked("k", "9 10 3600 4");
+            client.throttle_checked("k", "9 10 3600 4");
         }
         let before = client.snapshot("k");
-        // Above the limit it is refused for ever; where its cost overflows, it is an error that names it.
+        // Above the limit it is never admitted. If its cost overflows, it is an error that names it.
         for quantity in [11, 1000, 25_000_000] {
-            client.checked("k", &format!("9 10 3600 {quantity}"));
+            client.throttle_checked("k", &format!("9 10 3600 {quantity}"));
         }
         for quantity in ["26000000", "26000000000000000", "9223372036854775806", "9223372036854775807"] {
             let error = client.error(&format!("CL.THROTTLE k 9 10 3600 {quantity}"));
@@ -187,8 +187,8 @@ fn a_huge_quantity_takes_nothing() {
     server.assert_alive("huge quantities");
 }
 
-/// All combinations of awkward numbers: each call answers five or six integers or an error that names
-/// something, and nobody dies.
+/// All combinations of awkward numbers: each call returns five or six integers, or an error that names an
+/// argument, and the server stays alive.
 #[test]
 fn no_combination_of_awkward_numbers_does_harm() {
     let server = Server::start();

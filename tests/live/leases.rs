@@ -1,48 +1,12 @@
-//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: what they answer, store and tell others; and, with CL.LOG, how sorted sets of
-//! instants survive restarts, replication and foreign content.
+//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: what they answer, store and tell others; and, with CL.LOG, how sorted
+//! sets of instants survive restarts, replication and foreign content.
 
 use crate::common::{
-    Client, Effect, Options, ReplicaStream, Server, Snapshot, ceil_div, ints, read_aof, wait_until, wall_ns,
+    Client, Effect, Entry, Footprint, Options, ReplicaStream, Server, WRONGTYPE, ceil_div, entries, ints,
+    propagated, wait_until, wall_ns,
 };
 use crate::replication::{attach, catch_up};
 use redis::Value;
-
-pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-
-/// A member of a sorted set and its score.
-pub type Entry = (Vec<u8>, i64);
-
-/// The members of a sorted set with their scores, which must be written as integers.
-pub fn entries(client: &mut Client, key: &str) -> Vec<Entry> {
-    let flat: Vec<Vec<u8>> = client.get(&["ZRANGE", key, "0", "-1", "WITHSCORES"]);
-    let number = |score: &[u8]| score.iter().fold(0, |n, digit| n * 10 + i64::from(digit - b'0'));
-    flat.chunks(2).map(|pair| (pair[0].clone(), number(&pair[1]))).collect()
-}
-
-/// The effects of one call, or of one transaction, as they are propagated.
-pub fn propagated(db: u32, effects: impl IntoIterator<Item = String>) -> Vec<Effect> {
-    Effect::transaction(db, effects.into_iter().map(|command| Effect { db, command }).collect())
-}
-
-/// Everything that would betray a write.
-#[derive(Debug, PartialEq)]
-pub struct Footprint {
-    key: Snapshot,
-    unsaved_changes: String,
-    replication_offset: String,
-    append_only_file: Vec<Effect>,
-}
-
-impl Footprint {
-    pub fn of(server: &Server, client: &mut Client, key: &str) -> Self {
-        Self {
-            key: client.snapshot(key),
-            unsaved_changes: client.info("rdb_changes_since_last_save"),
-            replication_offset: client.info("master_repl_offset"),
-            append_only_file: read_aof(server),
-        }
-    }
-}
 
 /// The wall clock in microseconds.
 fn wall_us() -> i64 {
@@ -60,23 +24,29 @@ fn assert_end(end: i64, lease_us: i64, earliest: i64, latest: i64) {
 fn places_are_given_out_and_given_back() {
     let server = Server::start();
     let mut client = server.connect();
-    assert_eq!(client.ints("CL.ACQUIRE k 2 30 a"), [0, 2, 1, -1, 30]);
-    assert_eq!(client.ints("CL.ACQUIRE k 2 50 b"), [0, 2, 0, -1, 50]);
-    assert_eq!(client.ints("CL.ACQUIRE k 2 30 c"), [1, 2, 0, 30, 50]);
-    // Who is there renews, also when the limit has been lowered.
-    assert_eq!(client.ints("CL.ACQUIRE k 2 40 a"), [0, 2, 0, -1, 50]);
-    assert_eq!(client.ints("CL.ACQUIRE k 1 40 a"), [0, 1, 0, -1, 50]);
-    assert_eq!(client.ints("CL.ACQUIRE k 1 40 c"), [1, 1, 0, 50, 50]);
-    assert_eq!(client.int("CL.RELEASE k b"), 1);
-    assert_eq!(client.int("CL.RELEASE k b"), 0);
-    assert_eq!(client.ints("CL.ACQUIRE k 1 30 c"), [1, 1, 0, 40, 40]);
-    assert_eq!(client.ints("CL.ACQUIRE k 2 30 c"), [0, 2, 0, -1, 40]);
-    assert_eq!(client.int("CL.RELEASE k c"), 1);
-    assert_eq!(client.int("CL.RELEASE k a"), 1);
-    assert_eq!(client.int("EXISTS k"), 0, "the last to go takes the key along");
-    assert_eq!(client.int("CL.RELEASE k a"), 0);
-    assert_eq!(client.int("CL.RENEW k 10 a"), 0);
-    assert_eq!(client.int("EXISTS k"), 0);
+    for (call, answer) in [
+        ("CL.ACQUIRE k 2 30 a", "0 2 1 -1 30"),
+        ("CL.ACQUIRE k 2 50 b", "0 2 0 -1 50"),
+        ("CL.ACQUIRE k 2 30 c", "1 2 0 30 50"),
+        // A present holder renews, also when the limit has been lowered.
+        ("CL.ACQUIRE k 2 40 a", "0 2 0 -1 50"),
+        ("CL.ACQUIRE k 1 40 a", "0 1 0 -1 50"),
+        ("CL.ACQUIRE k 1 40 c", "1 1 0 50 50"),
+        ("CL.RELEASE k b", "1"),
+        ("CL.RELEASE k b", "0"),
+        ("CL.ACQUIRE k 1 30 c", "1 1 0 40 40"),
+        ("CL.ACQUIRE k 2 30 c", "0 2 0 -1 40"),
+        ("CL.RELEASE k c", "1"),
+        ("EXISTS k", "1"),
+        // The last release deletes the key.
+        ("CL.RELEASE k a", "1"),
+        ("EXISTS k", "0"),
+        ("CL.RELEASE k a", "0"),
+        ("CL.RENEW k 10 a", "0"),
+        ("EXISTS k", "0"),
+    ] {
+        assert_eq!(client.integers(call), answer, "{call}");
+    }
 }
 
 #[test]
@@ -328,6 +298,89 @@ fn keys_that_hold_something_else_stay_as_they_were() {
     server.assert_alive("foreign content");
 }
 
+/// CL.ACQUIRE took a log's entries for leases that had ended, and CL.RELEASE deleted a whole log.
+#[test]
+fn logs_and_leases_are_told_apart() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.LOG log 5 3600 5");
+    client.call("CL.LOG one 5 3600");
+    client.call("CL.ACQUIRE leases 5 3600 a");
+    client.call("CL.ACQUIRE leases 5 1800 1700000000000000-0");
+    let (score, name) = (wall_us(), "2-0");
+    client.call(&format!("ZADD ended {score} {score}-0"));
+    // Taken over from something else, and gone on with.
+    client.call(&format!("ZADD moved {} request-1", score - 1_000));
+    client.call("CL.LOG moved 5 3600");
+    for (key, calls) in
+        [("log", &CALLS[..3]), ("one", &CALLS[..3]), ("ended", &CALLS[..3]), ("leases", &CALLS[3..])]
+    {
+        let before = client.snapshot(key);
+        for call in calls {
+            let call = call.replace(" a", &format!(" {name}")).replace("KEY", key);
+            let error = client.error(&call);
+            assert!(error.contains("does not hold"), "{call}: {error}");
+        }
+        assert_eq!(client.snapshot(key), before, "{key}");
+    }
+    assert_eq!(client.ints("CL.LOG log 5 3600")[..3], [1, 5, 0]);
+    assert_eq!(client.int("CL.RELEASE leases 1700000000000000-0"), 1);
+    assert_eq!(client.int("CL.RELEASE leases a"), 1);
+    // Many entries, in another encoding.
+    client.call("CL.LOG many 1000 3600 500");
+    let error = client.error("CL.RELEASE many a");
+    assert!(error.contains("does not hold"), "{error}");
+    assert_eq!(client.int("ZCARD many"), 500);
+}
+
+/// A holder that is called like an entry of a log, at the very microsecond at which its lease ends, would
+/// have locked all others out.
+#[test]
+fn nobody_can_make_leases_look_like_a_log() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // Each name is of the microsecond at which the lease ends if this call comes as long after the last one
+    // as that after the one before.
+    let script = "local last, step = 0, 0 \
+                  for i = 1, 100000 do \
+                  local id = string.format('%.0f-0', last + step) \
+                  redis.call('CL.ACQUIRE', KEYS[1], 1, 60, id) \
+                  local score = tonumber(redis.call('ZSCORE', KEYS[1], id)) \
+                  redis.call('CL.RELEASE', KEYS[1], id) \
+                  if string.format('%.0f-0', score) == id then return 'stored as it is' end \
+                  if string.format('%.0f-0', score + 1) == id then return 'moved' end \
+                  last, step = score, score - last end return 'never met'";
+    assert_eq!(client.text(&["EVAL", script, "1", "k"]), "moved");
+}
+
+/// The lowest end was more than ten years from the clock and from the key's expiry, so no holder could
+/// release.
+#[test]
+fn leases_far_apart_stay_the_limiters_own() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.ints("CL.ACQUIRE k 3 346896000 eleven-years")[..3], [0, 3, 2]);
+    assert_eq!(client.ints("CL.ACQUIRE k 3 693792000 twenty-two")[..3], [0, 3, 1]);
+    assert_eq!(client.ints("CL.ACQUIRE k 3 7000000000 two-hundred")[..3], [0, 3, 0]);
+    assert_eq!(client.ints("CL.ACQUIRE k 3 60 another")[..3], [1, 3, 0]);
+    assert_eq!(client.int("CL.RENEW k 400000000 eleven-years"), 1);
+    for id in ["eleven-years", "twenty-two", "two-hundred"] {
+        assert_eq!(client.int(&["CL.RELEASE", "k", id]), 1);
+    }
+    assert_eq!(client.int("EXISTS k"), 0);
+    // Leases of up to ten years need no expiry.
+    client.call("CL.ACQUIRE k 2 315000000 a");
+    client.call("PERSIST k");
+    assert_eq!(client.int("CL.RENEW k 315000000 a"), 1);
+    // So does a log with a long period, and one that is restored when its entries have left.
+    assert_eq!(client.ints("CL.LOG log 1 7000000000")[..3], [0, 1, 0]);
+    client.call("PERSIST log");
+    assert_eq!(client.ints("CL.LOG log 1 7000000000")[..3], [1, 1, 0]);
+    client.call("ZADD old 1000 1000-0 2000 2000-0");
+    assert_eq!(client.ints("CL.LOG old 1 60")[..3], [0, 1, 0]);
+    assert_eq!(client.int("ZCARD old"), 1);
+}
+
 /// What stands between two instants is not looked at; if it is met, it must not do any harm.
 #[test]
 fn foreign_scores_in_the_middle_kill_nobody() {
@@ -379,7 +432,7 @@ fn effects_are_one_transaction() {
     client.call("CL.RELEASE k b");
     assert_eq!(stream.effects(&server), propagated(4, ["ZREM k b".to_owned(), expire(a)]));
     client.call("CL.RELEASE k a");
-    let delete = vec![Effect { db: 4, command: "DEL k".to_owned() }];
+    let delete = vec![Effect { db: 4, command: "UNLINK k".to_owned() }];
     assert_eq!(stream.effects(&server), Effect::alone(4, delete));
 
     // What has ended goes with the next admitted call.
@@ -399,7 +452,7 @@ fn effects_are_one_transaction() {
     }
     let seen = stream.effects(&server);
     let words: Vec<&str> = seen.iter().map(|e| e.command.split(' ').next().unwrap()).collect();
-    assert_eq!(words, ["MULTI", "ZADD", "PEXPIREAT", "DEL", "EXEC"]);
+    assert_eq!(words, ["MULTI", "ZADD", "PEXPIREAT", "UNLINK", "EXEC"]);
 
     let script = "redis.call('CL.ACQUIRE', KEYS[1], 2, 100, 'a') return redis.call('CL.ACQUIRE', KEYS[1], 1, 100, 'b')";
     let answer = ints(&client.call(&["EVAL", script, "1", "k"])).unwrap();
@@ -576,17 +629,18 @@ fn a_watch_notices_what_is_written_and_nothing_else() {
     let server = Server::start();
     let (mut client, mut other) = (server.connect(), server.connect());
     client.call("CL.ACQUIRE k 1 3600 a");
+    client.call("CL.LOG l 1 3600");
     let mut noticed = |call: &str| {
-        client.call("WATCH k");
+        client.call("WATCH k l");
         other.call(call);
         client.call("MULTI");
         client.call("PING");
         client.call("EXEC") == Value::Nil
     };
-    for call in ["CL.ACQUIRE k 1 60 b", "CL.RENEW k 60 b", "CL.RELEASE k b", "CL.LOG k 1 60"] {
+    for call in ["CL.ACQUIRE k 1 60 b", "CL.RENEW k 60 b", "CL.RELEASE k b", "CL.LOG l 1 60"] {
         assert!(!noticed(call), "{call}");
     }
-    for call in ["CL.ACQUIRE k 1 3600 a", "CL.RENEW k 60 a", "CL.RELEASE k a", "CL.LOG k 1 60"] {
+    for call in ["CL.ACQUIRE k 1 3600 a", "CL.RENEW k 60 a", "CL.RELEASE k a", "CL.LOG l 2 60"] {
         assert!(noticed(call), "{call}");
     }
 }

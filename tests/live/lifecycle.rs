@@ -24,21 +24,21 @@ fn is_listed_under_its_name() {
 fn loading_it_twice_is_an_error() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("k", "9 10 3600 4");
+    client.throttle_checked("k", "9 10 3600 4");
     let before = client.snapshot("k");
     let error = client.error(&["MODULE", "LOAD", &module_path().display().to_string()]);
     assert!(error.starts_with("ERR "), "{error}");
     server.assert_alive("a second MODULE LOAD");
     assert_eq!(module_names(&mut client).iter().filter(|name| *name == "redis-cell").count(), 1);
     assert_eq!(client.snapshot("k"), before);
-    assert_eq!(client.checked("k", "9 10 3600 7")[0], 1);
+    assert_eq!(client.throttle_checked("k", "9 10 3600 7")[0], 1);
 }
 
 #[test]
 fn unloading_and_loading_keeps_the_state() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("k", "9 10 3600 4");
+    client.throttle_checked("k", "9 10 3600 4");
     let before = client.snapshot("k");
     for _ in 0..3 {
         client.call("MODULE UNLOAD redis-cell");
@@ -46,9 +46,9 @@ fn unloading_and_loading_keeps_the_state() {
         assert!(!module_names(&mut client).contains(&"redis-cell".to_owned()));
         client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
         assert_eq!(client.snapshot("k"), before);
-        assert_eq!(client.checked("k", "9 10 3600 7")[0], 1);
+        assert_eq!(client.throttle_checked("k", "9 10 3600 7")[0], 1);
     }
-    assert_eq!(client.checked("k", "9 10 3600 6")[0], 0);
+    assert_eq!(client.throttle_checked("k", "9 10 3600 6")[0], 0);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn loads_into_a_running_server() {
     let server = Options::new().without_module().start();
     let mut client = server.connect();
     client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
-    assert_eq!(client.checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
+    assert_eq!(client.throttle_checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn in_a_cluster_the_key_decides_the_slot() {
 fn out_of_memory_is_the_servers_own_error_and_changes_nothing() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("used", "9 10 3600 4");
+    client.throttle_checked("used", "9 10 3600 4");
     client.call("CONFIG SET maxmemory 1");
     let expected = client.error("SET some value");
     assert!(expected.starts_with("OOM "), "{expected}");
@@ -135,7 +135,7 @@ fn out_of_memory_is_the_servers_own_error_and_changes_nothing() {
     }
     server.assert_alive("being out of memory");
     client.call("CONFIG SET maxmemory 0");
-    assert_eq!(client.checked("used", "9 10 3600 6")[0], 0, "goes on where it stood");
+    assert_eq!(client.throttle_checked("used", "9 10 3600 6")[0], 0, "continues from the same state");
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn a_fault_inside_is_an_error_and_a_line_in_the_log() {
     let server = Options::new().module(faulty_module_path()).environment("REDIS_CELL_FAULT", "panic").start();
     let mut client = server.connect();
     for nth in 0..8 {
-        // As large as what a panic needs: the server's memory for it lies elsewhere each time. It was once aligned to 8
-        // instead of 16, and the module's own unwinding then ended every other server.
+        // As large as the memory that a panic needs, whose address differs each time. It was once aligned to
+        // 8 instead of 16, and unwinding then crashed every other server.
         client.call(&["SET", &format!("pad{nth}"), &"x".repeat(36)]);
         let error = client.error("CL.THROTTLE k 15 30 60");
         assert!(error.starts_with("ERR "), "{error}");
@@ -167,12 +167,12 @@ fn a_fault_inside_is_an_error_and_a_line_in_the_log() {
 #[test]
 fn a_released_module_has_no_seeded_fault() {
     let server = Options::new().environment("REDIS_CELL_FAULT", "panic").start();
-    assert_eq!(server.connect().checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
+    assert_eq!(server.connect().throttle_checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
 }
 
 #[test]
 fn a_bare_server_knows_nothing_of_it() {
-    // The harness itself: what the other tests see comes from the module.
+    // A test of the harness: the other tests see the module's own behavior.
     let server = Options::new().without_module().start();
     let mut client = server.connect();
     requires!(!module_names(&mut client).contains(&"redis-cell".to_owned()), "the server brings its own");

@@ -1,7 +1,7 @@
 //! The module against real servers. `REDIS_CELL_MODULE` names the module, `REDIS_CELL_SERVER` the server
 //! binary, `REDIS_CELL_FAULTY_MODULE` a build that can be made to panic; `make test` sets all three.
 
-// A test that meets the unexpected should end, loudly; the rules against that are for code inside a server.
+// A test should fail at the first unexpected value. The lints against panics are for code inside a server.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,
@@ -16,6 +16,7 @@
 mod common;
 
 mod acl;
+mod clients;
 mod companions;
 mod configuration;
 mod contexts;
@@ -30,14 +31,17 @@ mod log;
 mod metadata;
 mod migrating;
 mod pages;
+mod pause;
 mod persistence;
 mod purity;
 mod rate;
+mod renamed;
 mod replication;
 mod several;
 mod state;
 mod throttle;
 mod top;
 mod transcripts;
+mod turns;
 mod waiting;
 mod windows;

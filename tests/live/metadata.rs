@@ -1,4 +1,4 @@
-//! What the server tells of the commands: one description in the source, the same in `COMMAND` and on the pages.
+//! Descriptions of the commands: one in the source, the same in `COMMAND` and on the pages.
 
 use super::pages::PAGES;
 use crate::common::{Client, Server, requires};
@@ -36,13 +36,21 @@ fn arguments(described: &Value) -> &[Value] {
     field(described, "arguments").map_or(&[], list)
 }
 
-/// An argument as a synopsis shows it, and how many words it takes at the least.
+/// An argument as a synopsis shows it, and the least number of words it takes.
 fn shown(argument: &Value) -> (String, usize) {
     let value = |name| field(argument, name).map(text);
     let parts: Vec<(String, usize)> = arguments(argument).iter().map(shown).collect();
     let joined = |by: &str| parts.iter().map(|(part, _)| part.as_str()).collect::<Vec<_>>().join(by);
     let (bare, words) = match value("type").unwrap().as_str() {
         "pure-token" => (String::new(), 0),
+        // Alternatives with arguments of their own are shown by the name that the page explains.
+        "oneof"
+            if arguments(argument)
+                .iter()
+                .any(|part| field(part, "type").map(text).as_deref() == Some("block")) =>
+        {
+            (value("name").unwrap(), parts.iter().map(|(_, words)| *words).min().unwrap_or_default())
+        }
         "oneof" => (joined("|"), 1),
         "block" => (joined(" "), parts.iter().map(|(_, words)| words).sum()),
         _ => (value("name").unwrap(), 1),
@@ -77,7 +85,7 @@ fn every_page_shows_the_synopsis_that_the_server_tells() {
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
     for (name, page) in PAGES {
         let (seen, _) = synopsis(name, &docs(&mut client, name));
-        let section = page.split("\n## Synopsis\n").nth(1).unwrap_or_default();
+        let section = page.split("\n## Syntax\n").nth(1).unwrap_or_default();
         let printed = section.lines().find(|line| !line.is_empty() && !line.starts_with("```"));
         assert_eq!(printed, Some(seen.as_str()), "{name}: the page, and what COMMAND DOCS says");
     }
@@ -115,6 +123,32 @@ fn every_command_is_described_in_full() {
 }
 
 #[test]
+fn documented_ranges_are_those_of_the_errors() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
+    for (call, argument, documented, error) in [
+        ("CL.THROTTLE k 1 0 60", "count", "at least 1", "count must be an integer from 1 "),
+        ("CL.THROTTLE k -1 1 60", "max_burst", "at least 0", "max_burst must be an integer from 0 "),
+        ("CL.BUCKET k 0 1 60", "capacity", "at least 1", "capacity must be an integer from 1 "),
+        ("CL.FIXED k 0 60", "limit", "at least 1", "limit must be an integer from 1 to 9"),
+        ("CL.LOG k 0 60", "limit", "1 to 1,000,000", "limit must be an integer from 1 to 1000000"),
+        ("CL.LOG k 9 60 -1", "quantity", "0 to 10,000", "quantity must be an integer from 0 to 10000"),
+        ("CL.ACQUIRE k 0 60 me", "limit", "at least 1", "limit must be an integer from 1 to 9"),
+        ("CL.ACQUIRE k 9 0 me", "lease", "at least 1", "lease must be an integer from 1 "),
+    ] {
+        let name = call.split(' ').next().unwrap().to_lowercase();
+        let described = docs(&mut client, &name);
+        let named = |value: &&Value| field(value, "name").map(text).as_deref() == Some(argument);
+        let summary = arguments(&described).iter().find(named).and_then(|value| field(value, "summary"));
+        let summary = summary.map(text).unwrap_or_default();
+        assert!(summary.contains(documented), "{name} {argument}: {summary}");
+        let seen = client.error(call);
+        assert!(seen.starts_with(&format!("ERR {error}")), "{call}: {seen}");
+    }
+}
+
+#[test]
 fn the_arity_follows_from_the_arguments() {
     let server = Server::start();
     let mut client = server.connect();
@@ -144,7 +178,10 @@ fn what_a_command_does_with_its_keys() {
         ("CL.CHARGE k 1 1 60", &["k"], take),
         ("CL.RESERVE k 1 1 60", &["k"], take),
         ("CL.BTHROTTLE k 1 1 60 1 1", &["k"], take),
-        ("CL.MTHROTTLE 2 a b 1 1 60 1 1 60", &["a", "b"], take),
+        ("CL.PAUSE k 1 1 60 1", &["k"], take),
+        ("CL.MTAKE a THROTTLE 1 1 60 1 b SHADOW LOG 1 60 1", &["a", "b"], take),
+        ("CL.MPEEK a THROTTLE 1 1 60 1 b LOG 1 60 1", &["a", "b"], &["RO", "access"]),
+        ("CL.MSETTLE a THROTTLE 1 1 60 1 b LOG 1 60 1", &["a", "b"], take),
         ("CL.FUNNEL k 1 1 60", &["k"], take),
         ("CL.BUCKET k 1 1 60", &["k"], take),
         ("CL.FIXED k 1 60", &["k"], take),

@@ -1,13 +1,13 @@
-//! What docs/migrating.md says of the limiters that people come from: which states are taken over, which are refused, and
-//! what the call after decides compared with the call before. The scripts are written in the manner of those they stand
-//! for, not taken from them.
+//! The statements of docs/migrating.md about other limiters: which states are taken over, which are rejected,
+//! and how the decisions of the call before and the call after compare. The scripts imitate those of other
+//! projects without copying them.
 
 use super::replication::{attach, catch_up};
 use crate::common::{Client, Options, Server, requires, wait_until, wall_ns};
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// A command as it stands in an append-only file and in a replication stream.
+/// A command as it is written to an append-only file and to a replication stream.
 fn resp(command: &str) -> String {
     let words: Vec<String> =
         command.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
@@ -21,12 +21,12 @@ fn wait_for_rewrite(client: &mut Client) {
     });
 }
 
-/// The answer of a script to a key and arguments.
+/// The reply of a script to a key and arguments.
 fn eval(client: &mut Client, script: &str, key: &str, arguments: &[&str]) -> Vec<i64> {
     client.ints(&[&["EVAL", script, "1", key], arguments].concat())
 }
 
-/// redis-cell propagates the calls themselves, refused ones too, so a replica with this module decides each again.
+/// brandur/redis-cell replicates calls, even refused ones, so a replica with this module decides each again.
 #[test]
 fn a_replica_decides_the_calls_of_a_primary_with_redis_cell() {
     let primary = Server::start();
@@ -44,21 +44,22 @@ fn a_replica_decides_the_calls_of_a_primary_with_redis_cell() {
     let second = from_redis_cell("CL.THROTTLE k 1 1 3600 1").expect("admitted");
     assert_eq!(second - first, 3_600_000_000_000);
     assert_eq!(from_redis_cell("CL.THROTTLE k 1 1 3600"), Some(second), "refused again");
-    // What 0.5.0 admits and this module calls an error is lost, and the link stays.
+    // A call that 0.5.0 admits and this module rejects is lost, and the link stays up.
     assert_eq!(from_redis_cell("CL.THROTTLE k 1 +1 3600"), Some(second));
     assert_eq!(from_redis_cell("DEL k"), None);
     assert_eq!(copy.info("master_link_status"), "up");
-    // The replica's own file holds states, so a restart does not decide them a third time.
+    // The replica's own file contains states, so a restart does not decide the calls a third time.
     wait_for_rewrite(&mut copy);
     let files = std::fs::read_dir(replica.folder().join("appendonlydir")).unwrap();
-    // Those that the rewrite has replaced may be gone by now.
+    // Files that the rewrite has replaced may be deleted by now.
     let file: Vec<u8> =
         files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap_or_default()).collect();
     let text = String::from_utf8_lossy(&file);
     assert!(text.contains(&second.to_string()) && !text.contains("CL.THROTTLE"), "{text}");
 }
 
-/// An append-only file of redis-cell holds calls, and a replay decides them at the time of the replay.
+/// An append-only file of brandur/redis-cell contains calls, and a replay decides them at the time of the
+/// replay.
 #[test]
 fn a_file_of_calls_is_decided_again_and_a_file_of_states_is_not() {
     let mut server = Options::new().append_only().set("aof-use-rdb-preamble", "no").start();
@@ -99,22 +100,24 @@ const GCRA_IN_LUA: &str = "
 fn from_redis_rate() {
     let server = Server::start();
     let mut client = server.connect();
-    // redis_rate.PerHour(10), and the same limit here: its burst counts the first one, max_burst does not.
+    // redis_rate.PerHour(10), and the same limit here: its burst includes the first request, max_burst does
+    // not.
     for expected in (0..10).rev() {
         assert_eq!(eval(&mut client, GCRA_IN_LUA, "rate:u", &["10", "10", "3600", "1"]), [1, expected]);
-        assert_eq!(client.checked("limit:u", "9 10 3600")[..3], [0, 10, expected]);
+        assert_eq!(client.throttle_checked("limit:u", "9 10 3600")[..3], [0, 10, expected]);
     }
     assert_eq!(eval(&mut client, GCRA_IN_LUA, "rate:u", &["10", "10", "3600", "1"]), [0, 0]);
-    assert_eq!(client.checked("limit:u", "9 10 3600")[..3], [1, 10, 0]);
+    assert_eq!(client.throttle_checked("limit:u", "9 10 3600")[..3], [1, 10, 0]);
     // AllowAtMost is SATURATE.
-    assert_eq!(client.checked("limit:v", "9 10 3600 25 SATURATE")[5], 10);
+    assert_eq!(client.throttle_checked("limit:v", "9 10 3600 25 SATURATE")[5], 10);
 
     let before = client.snapshot("rate:u");
     assert!(client.error("CL.THROTTLE rate:u 9 10 3600").contains("does not hold this limiter's state"));
     assert_eq!(client.snapshot("rate:u"), before, "its state is in another unit, and stays as it was");
 }
 
-/// In the manner of Spring Cloud Gateway's `request_rate_limiter`: tokens and the whole second in two strings.
+/// In the manner of Spring Cloud Gateway's `request_rate_limiter`: tokens and the whole second in two
+/// strings.
 const TOKENS_IN_LUA: &str = "
     local rate, capacity, requested = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
     local tokens, stamp, ttl = KEYS[1] .. '.tokens', KEYS[1] .. '.timestamp', math.floor(capacity / rate * 2)
@@ -133,7 +136,7 @@ const TOKENS_IN_LUA: &str = "
 fn from_spring_cloud_gateway() {
     let server = Server::start();
     let mut client = server.connect();
-    // Of a burst that stays within a second both admit the capacity. A machine that stands still starts over.
+    // Of a burst within a second both admit the capacity. If the machine is too slow, the test starts over.
     wait_until("21 calls within a second of the server's clock", || {
         client.call("FLUSHALL");
         let second = client.get::<(i64, i64), _>("TIME").0;
@@ -146,12 +149,12 @@ fn from_spring_cloud_gateway() {
         for (i, (spring, bucket)) in (0_i64..).zip(spring.iter().zip(&bucket)) {
             let admitted = i64::from(i < 20);
             assert_eq!(spring, &[admitted, (19 - i).max(0)], "call {i}");
-            // Tokens that come during the burst are whole ones here, one every 100 ms.
+            // Here, whole tokens arrive during the burst, one every 100 ms.
             assert_eq!(bucket[0], 1 - admitted, "call {i}: {bucket:?}");
         }
         Ok(())
     });
-    // Its keys are no state of ours.
+    // Its keys are not states of this module.
     for (call, error) in [
         ("CL.BUCKET {r.u}.tokens 20 10 1", "WRONGTYPE"),
         ("CL.THROTTLE {r.u}.tokens 19 10 1", "ERR the key does not hold"),
@@ -197,7 +200,7 @@ fn from_a_window_on_a_sorted_set() {
     let before = client.snapshot("win");
     assert!(client.error("CL.LOG win 5 3600").contains("microseconds since the epoch"));
     assert_eq!(client.snapshot("win"), before);
-    // The page's way to take the entries along: a thousand times the score.
+    // The conversion on the page: a thousand times the score.
     client.call("ZUNIONSTORE moved 1 win WEIGHTS 1000");
     client.call("PEXPIRE moved 3600000");
     let reply = client.ints("CL.LOG moved 5 3600");
@@ -220,7 +223,7 @@ fn from_incr_and_expire() {
     );
     client.call("PEXPIRE k 3600000");
     let expiry = client.expiry_ms("k");
-    assert_eq!(client.ints("CL.FIXED k 5 3600")[..4], [0, 5, 2, -1], "it goes on where INCR left it");
+    assert_eq!(client.ints("CL.FIXED k 5 3600")[..4], [0, 5, 2, -1], "it continues from the count of INCR");
     assert_eq!(client.expiry_ms("k"), expiry, "in the same window");
     assert_eq!(client.int("INCR k"), 4, "and back");
     assert_eq!(client.ints("CL.FIXED k 5 3600")[..3], [0, 5, 0]);
@@ -230,7 +233,7 @@ fn from_incr_and_expire() {
     assert_eq!(client.ints("CL.FIXED k 5 3600")[..3], [1, 5, 0]);
 }
 
-/// Dragonfly keeps the very state of redis-cell, and lets it be read.
+/// Dragonfly stores the state of brandur/redis-cell, in a string that can be read.
 #[test]
 fn from_dragonfly_by_copying_key_and_expiry() {
     let server = Server::start();
@@ -239,7 +242,7 @@ fn from_dragonfly_by_copying_key_and_expiry() {
     let tat = now + 3 * 360_000_000_000; // three of ten an hour, as GET shows it there
     client.call(&format!("SET k {tat}"));
     client.call(&format!("PEXPIREAT k {}", tat / 1_000_000 + 1));
-    let reply = client.checked("k", "9 10 3600 8");
+    let reply = client.throttle_checked("k", "9 10 3600 8");
     assert_eq!(reply[..3], [1, 10, 7], "{reply:?}");
-    assert_eq!(client.checked("k", "9 10 3600 7")[..3], [0, 10, 0]);
+    assert_eq!(client.throttle_checked("k", "9 10 3600 7")[..3], [0, 10, 0]);
 }

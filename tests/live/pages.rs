@@ -1,6 +1,6 @@
 //! The command reference: every example is what the server answers, replayed from the page itself.
 
-use crate::common::{Client, Server};
+use crate::common::{Client, Server, wait_until};
 use redis::Value;
 use std::path::Path;
 
@@ -19,7 +19,10 @@ pub const PAGES: &[(&str, &str)] = &pages![
     "cl.fixed"
     "cl.funnel"
     "cl.log"
-    "cl.mthrottle"
+    "cl.mpeek"
+    "cl.msettle"
+    "cl.mtake"
+    "cl.pause"
     "cl.peek"
     "cl.refund"
     "cl.release"
@@ -30,20 +33,60 @@ pub const PAGES: &[(&str, &str)] = &pages![
     "cl.window"
 ];
 
-const HEADINGS: [&str; 8] =
-    ["Synopsis", "Arguments", "Reply", "Errors", "Cost", "Storage", "Propagation", "Example"];
+/// The template of a command page, in this order.
+const HEADINGS: [&str; 11] = [
+    "Syntax",
+    "Required arguments",
+    "Optional arguments",
+    "Reply",
+    "Errors",
+    "Notes",
+    "Storage",
+    "Replication",
+    "Cost",
+    "Example",
+    "See also",
+];
+
+/// How a line begins that reads the same on every page that has it.
+const COMMON: [&str; 13] = [
+    "| argument |",
+    "| `key` |",
+    "| `max_burst` |",
+    "| `capacity` | units",
+    "| `lease` |",
+    "| `id` |",
+    "| `SATURATE` |",
+    "| `S`, `MS`, `US` |",
+    "| # | name | meaning",
+    "`quantity` comes before the options",
+    "- `ERR <argument> must be",
+    "- Clients that wait for the key in [CL.BTHROTTLE](cl.bthrottle.md) come first: the",
+    "Times are rounded up to the unit of the call: ",
+];
 
 /// A call and the lines of its answer.
-type Step<'p> = (&'p str, Vec<&'p str>);
+struct Step<'p> {
+    call: &'p str,
+    answer: Vec<&'p str>,
+    /// Time passes before it: it is repeated until it answers as printed. A call that only looks, therefore.
+    later: bool,
+}
 
+/// The calls of a page, in the order of its blocks marked `console`: `> ` and the call, then the lines of its
+/// answer. A line such as `# a second later` lets time pass before the next call.
 fn steps(page: &str) -> Vec<Step<'_>> {
-    let example = page.split("## Example").nth(1).and_then(|rest| rest.split("```text").nth(1));
-    let example = example.and_then(|rest| rest.split("```").next()).unwrap_or_default();
+    let blocks = page.split("\n```console\n").skip(1).filter_map(|rest| rest.split("\n```").next());
     let mut steps: Vec<Step> = Vec::new();
-    for line in example.trim().lines() {
+    let mut later = false;
+    for line in blocks.flat_map(str::lines) {
         match (line.strip_prefix("> "), steps.last_mut()) {
-            (Some(call), _) => steps.push((call, Vec::new())),
-            (None, Some((_, answer))) => answer.push(line),
+            (Some(call), _) => {
+                steps.push(Step { call, answer: Vec::new(), later });
+                later = false;
+            }
+            (None, _) if line.starts_with("# ") && line.ends_with(" later") => later = true,
+            (None, Some(step)) => step.answer.push(line),
             (None, None) => panic!("an answer before the first call: {line}"),
         }
     }
@@ -75,15 +118,34 @@ fn is_as_printed(seen: &str, printed: &str) -> bool {
         && seen.iter().zip(printed).all(|(seen, printed)| *seen == printed || printed == "*")
 }
 
+impl Step<'_> {
+    fn check(&self, client: &mut Client) -> Result<(), String> {
+        let (seen, printed) = (shown(&client.ask(self.call)), self.answer.join("\n"));
+        if seen.lines().count() == self.answer.len() && is_as_printed(&seen, &printed) {
+            return Ok(());
+        }
+        Err(format!("{}\nanswered\n{seen}\nbut the page shows\n{printed}", self.call))
+    }
+}
+
 fn replay(client: &mut Client, steps: &[Step]) -> Result<(), String> {
     client.call("FLUSHALL");
-    for (call, answer) in steps {
-        let (seen, printed) = (shown(&client.ask(*call)), answer.join("\n"));
-        if seen.lines().count() != answer.len() || !is_as_printed(&seen, &printed) {
-            return Err(format!("{call}\nanswered\n{seen}\nbut the page shows\n{printed}"));
+    for step in steps {
+        if step.later {
+            wait_until("the time that the page lets pass", || step.check(client));
+        } else {
+            step.check(client)?;
         }
     }
     Ok(())
+}
+
+/// Replays the examples of a page until the server answers what the page shows.
+fn assert_replays(client: &mut Client, name: &str, steps: &[Step]) {
+    assert!(steps.len() >= 3, "{name}: examples of {} calls", steps.len());
+    // A machine that stands still for a second in between shows another number.
+    let attempts: Vec<String> = (0..5).map_while(|_| replay(client, steps).err()).collect();
+    assert!(attempts.len() < 5, "{name}: {attempts:#?}");
 }
 
 #[test]
@@ -92,11 +154,49 @@ fn every_example_is_what_the_server_answers() {
     let mut client = server.connect();
     for (name, page) in PAGES {
         let steps = steps(page);
-        assert!(steps.len() >= 3, "{name}: an example of {} calls", steps.len());
         assert!(
-            steps.iter().any(|(call, _)| call.starts_with(&name.to_uppercase())),
+            steps.iter().any(|step| step.call.starts_with(&name.to_uppercase())),
             "{name}: not in its example"
         );
+        assert_replays(&mut client, name, &steps);
+    }
+}
+
+#[test]
+fn every_recipe_is_what_the_server_answers() {
+    let server = Server::start();
+    let recipes = include_str!("../../docs/recipes.md");
+    assert_replays(&mut server.connect(), "recipes", &steps(recipes));
+}
+
+#[test]
+fn the_examples_for_choosing_are_what_the_server_answers() {
+    let server = Server::start();
+    let choosing = include_str!("../../docs/choosing.md");
+    assert_replays(&mut server.connect(), "choosing", &steps(choosing));
+}
+
+/// The session at the top of a README as the steps of a page: `redis-cli` prints a line for each integer.
+fn session(readme: &str) -> String {
+    let lines = readme.lines().filter_map(|line| line.split("# ").next());
+    let steps = lines.filter_map(|line| {
+        let call = line.strip_prefix("127.0.0.1:6379> ").map(|call| format!("\n> {call}\n"));
+        call.or_else(|| Some(format!("{} ", line.split_once(") (integer) ")?.1.trim())))
+    });
+    format!("\n```console{}\n```\n", steps.collect::<String>().replace(" \n", "\n").trim_end())
+}
+
+#[test]
+fn the_session_of_each_readme_is_what_the_server_answers() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (name, readme) in [
+        ("README.md", include_str!("../../README.md")),
+        ("README.zh-CN.md", include_str!("../../README.zh-CN.md")),
+    ] {
+        let session = session(readme);
+        let steps = steps(&session);
+        assert_eq!(steps.len(), 2, "{name}: {session}");
         // A machine that stands still for a second in between shows another number.
         let attempts: Vec<String> = (0..5).map_while(|_| replay(&mut client, &steps).err()).collect();
         assert!(attempts.len() < 5, "{name}: {attempts:#?}");
@@ -104,11 +204,79 @@ fn every_example_is_what_the_server_answers() {
 }
 
 #[test]
-fn every_page_has_its_headings() {
+fn every_page_has_the_same_headings_in_the_same_order() {
     for (name, page) in PAGES {
-        assert!(page.starts_with(&format!("# {}\n", name.to_uppercase())), "{name}");
-        for heading in HEADINGS {
-            assert_eq!(page.matches(&format!("\n## {heading}\n")).count(), 1, "{name}: {heading}");
+        assert!(page.starts_with(&format!("# {}\n\n", name.to_uppercase())), "{name}");
+        let headings: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(headings, HEADINGS, "{name}");
+        for part in page.split("\n## ").skip(1) {
+            let (heading, text) = part.split_once('\n').unwrap();
+            assert!(!text.trim().is_empty(), "{name}: nothing under {heading}");
+        }
+    }
+}
+
+#[test]
+fn every_page_says_the_same_thing_in_the_same_words() {
+    for start in COMMON {
+        let lines = PAGES.iter().flat_map(|(name, page)| {
+            page.lines().filter(move |line| line.starts_with(start)).map(move |line| (*name, line))
+        });
+        let lines: Vec<(&str, &str)> = lines.collect();
+        let (first, words) = lines.first().unwrap_or_else(|| panic!("no page says {start}"));
+        for (name, line) in &lines {
+            assert_eq!(line, words, "{name} and {first}");
+        }
+    }
+}
+
+/// Whether the list of errors on a page has this one. `...` stands for the rest of an error, `<name>` for a
+/// word.
+fn lists(page: &str, error: &str) -> bool {
+    let section = page.split("\n## Errors\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let listed = section.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next());
+    let seen: Vec<&str> = error.split(' ').collect();
+    listed.map(|error| error.split(' ').collect::<Vec<_>>()).any(|printed| {
+        let (printed, open) = match printed.strip_suffix(&["..."]) {
+            Some(beginning) => (beginning, true),
+            None => (&printed[..], false),
+        };
+        (seen.len() == printed.len() || open && seen.len() > printed.len())
+            && seen.iter().zip(printed).all(|(seen, word)| seen == word || word.starts_with('<'))
+    })
+}
+
+#[test]
+fn every_error_that_a_call_provokes_is_on_its_page() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (name, page) in PAGES {
+        let mut provoke = |call: &str| match client.ask(call) {
+            Err(error) => assert!(lists(page, &error), "{name}: {call}: not on the page: {error}"),
+            Ok(answer) => panic!("{name}: {call}: {answer:?}"),
+        };
+        let steps = steps(page);
+        let call = steps.iter().find(|step| step.call.starts_with(&name.to_uppercase())).unwrap().call;
+        provoke(&format!("{call} nonsense nonsense"));
+        if *name == "cl.top" {
+            provoke("CL.TOP 0");
+            continue;
+        }
+        provoke(name);
+        let words: Vec<&str> = call.split(' ').collect();
+        for (at, _) in words.iter().enumerate().skip(2).filter(|(_, word)| word.parse::<u8>().is_ok()) {
+            let mut words = words.clone();
+            words[at] = "-1";
+            provoke(&words.join(" "));
+        }
+        // Any word of the call may be its key.
+        for (command, value) in [("RPUSH", "v"), ("SET", "v"), ("HSET", "f v"), ("ZADD", "0.5 v")] {
+            client.call("FLUSHALL");
+            for key in &words[1..] {
+                client.call(&format!("{command} {key} {value}"));
+            }
+            let error = client.error(call);
+            assert!(lists(page, &error), "{name}: {command}: not on the page: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Restarts: the state comes back to the last digit, with or without the module.
+//! Restarts: exactly the same state is loaded, with or without the module.
 
 use crate::common::{BINARY, Client, Effect, Options, Server, Snapshot, read_aof, wait_until};
 
@@ -6,15 +6,15 @@ const KEYS: [&str; 5] = ["once", "twice", "full", "uneven", "far"];
 
 /// Some limits in use, one of them in another database.
 fn use_limits(client: &mut Client) {
-    client.checked("once", "9 10 3600 4");
-    client.checked("twice", "9 10 3600 4");
-    client.checked("twice", "9 10 3600 2");
-    client.checked("full", "9 10 3600 10");
-    client.checked("full", "9 10 3600 10");
-    client.checked("uneven", "99 7 3600 3");
-    client.checked("far", "0 1 4000000000");
+    client.throttle_checked("once", "9 10 3600 4");
+    client.throttle_checked("twice", "9 10 3600 4");
+    client.throttle_checked("twice", "9 10 3600 2");
+    client.throttle_checked("full", "9 10 3600 10");
+    client.throttle_checked("full", "9 10 3600 10");
+    client.throttle_checked("uneven", "99 7 3600 3");
+    client.throttle_checked("far", "0 1 4000000000");
     client.call("SELECT 7");
-    client.checked("once", "9 10 3600 9");
+    client.throttle_checked("once", "9 10 3600 9");
     client.call("SELECT 0");
 }
 
@@ -26,12 +26,12 @@ fn states(client: &mut Client) -> Vec<Snapshot> {
     states
 }
 
-/// The limits go on from where they stood.
+/// Asserts that the limits continue from their state.
 fn assert_limits_hold(client: &mut Client) {
-    assert_eq!(client.checked("full", "9 10 3600")[0], 1);
-    assert_eq!(client.checked("twice", "9 10 3600 5")[0], 1);
-    assert_eq!(client.checked("twice", "9 10 3600 4")[..4], [0, 10, 0, -1]);
-    assert_eq!(client.checked("far", "0 1 4000000000")[0], 1);
+    assert_eq!(client.throttle_checked("full", "9 10 3600")[0], 1);
+    assert_eq!(client.throttle_checked("twice", "9 10 3600 5")[0], 1);
+    assert_eq!(client.throttle_checked("twice", "9 10 3600 4")[..4], [0, 10, 0, -1]);
+    assert_eq!(client.throttle_checked("far", "0 1 4000000000")[0], 1);
 }
 
 /// Time that a replay of calls, instead of effects, would add to every state.
@@ -63,7 +63,7 @@ fn the_append_only_file_holds_effects() {
     let mut client = server.connect();
     let mut expected = Vec::new();
     for (key, arguments) in [("a", "9 10 3600"), ("b", "9 10 3600 4"), ("a", "9 10 3600 2 SATURATE")] {
-        client.checked(key, arguments);
+        client.throttle_checked(key, arguments);
         client.call(&format!("CL.THROTTLE {key} 9 10 3600 10")); // refused
         client.call(&format!("CL.THROTTLE {key} 9 10 3600 0"));
         expected.extend(Effect::alone(0, Effect::of_call(&mut client, 0, key)));
@@ -82,7 +82,7 @@ fn a_rewritten_append_only_file_brings_back_the_same_instants() {
             let state = ["aof_rewrite_scheduled", "aof_rewrite_in_progress"].map(|field| client.info(field));
             if state == ["0", "0"] { Ok(()) } else { Err(format!("{state:?}")) }
         });
-        client.checked("once", "9 10 3600 1"); // after the rewrite
+        client.throttle_checked("once", "9 10 3600 1"); // after the rewrite
         let before = states(&mut client);
         server.restart();
         let mut client = server.connect();

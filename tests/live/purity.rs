@@ -1,27 +1,7 @@
-//! A refusal, a look and an error change nothing, anywhere.
+//! A refusal, a check and an error change nothing, anywhere.
 
-use crate::common::{Client, Effect, Options, ReplicaStream, Server, Snapshot, read_aof};
+use crate::common::{Footprint, Options, ReplicaStream};
 use std::time::Duration;
-
-/// Everything that would betray a write.
-#[derive(Debug, PartialEq)]
-pub struct Footprint {
-    key: Snapshot,
-    unsaved_changes: String,
-    replication_offset: String,
-    append_only_file: Vec<Effect>,
-}
-
-impl Footprint {
-    pub fn of(server: &Server, client: &mut Client, key: &str) -> Self {
-        Self {
-            key: client.snapshot(key),
-            unsaved_changes: client.info("rdb_changes_since_last_save"),
-            replication_offset: client.info("master_repl_offset"),
-            append_only_file: read_aof(server),
-        }
-    }
-}
 
 #[test]
 fn what_takes_nothing_leaves_no_trace() {
@@ -31,8 +11,8 @@ fn what_takes_nothing_leaves_no_trace() {
     let mut client = server.connect();
     client.call("SET text foo");
     client.call("RPUSH list a");
-    client.checked("used", "9 10 3600 7");
-    client.checked("full", "9 10 3600 10");
+    client.throttle_checked("used", "9 10 3600 7");
+    client.throttle_checked("full", "9 10 3600 10");
     let mut listener = server.connect();
     let mut events = listener.connection().as_pubsub();
     events.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -78,9 +58,9 @@ fn what_takes_nothing_leaves_no_trace() {
     assert_eq!(first_event.get_channel_name(), "__keydone__", "no keyspace event before this message");
     assert_eq!(stream.effects(&server).len(), 1, "nothing was propagated but this message");
 
-    // The same glasses do see a call that takes.
+    // The same comparison detects a call that takes units.
     let before = Footprint::of(&server, &mut client, "used");
-    client.checked("used", "9 10 3600");
+    client.throttle_checked("used", "9 10 3600");
     let after = Footprint::of(&server, &mut client, "used");
     assert_ne!(after.key, before.key);
     assert_ne!(after.unsaved_changes, before.unsaved_changes);

@@ -1,4 +1,5 @@
-//! Effects are replicated, never calls: the exact stream, and replicas that lag, lack the module, or take over.
+//! Effects are replicated, never calls: the exact stream, and replicas that lag, lack the module, or are
+//! promoted.
 
 use crate::common::{BINARY, Client, Effect, Options, ReplicaStream, Server, requires, wait_until};
 
@@ -20,7 +21,7 @@ fn an_admitted_call_propagates_its_state_and_nothing_else() {
         client.call(&format!("CL.THROTTLE {key} 9 10 60 11")); // refused
         client.call(&format!("CL.THROTTLE {key} 9 10 60 0"));
         client.error(&format!("CL.THROTTLE {key} 9 10 x"));
-        let reply = client.checked(&key, arguments);
+        let reply = client.throttle_checked(&key, arguments);
         assert_eq!(reply[0], 0, "{arguments}");
         client.call(&format!("CL.THROTTLE {key} 0 1 60 2")); // refused
         client.call(&format!("CL.THROTTLE {key} 0 1 60 0"));
@@ -61,8 +62,8 @@ fn a_transaction_propagates_as_one() {
     assert_eq!(refused, nothing, "a transaction of refusals");
 }
 
-/// A write command that finds nothing to do. Servers of old propagate an empty frame when it runs in a
-/// transaction (before 6.2) or in a script (before 7.0), so that is what a refusal may leave there too.
+/// A write command that changes nothing. Old servers propagate an empty frame if it runs in a transaction
+/// (before 6.2) or in a script (before 7.0), so a refusal may leave such a frame there too.
 const WRITES_NOTHING: &str = "DEL no-such-key";
 
 #[test]
@@ -121,7 +122,7 @@ fn keys_are_propagated_byte_by_byte() {
     }
 }
 
-/// A replica that has finished its first synchronisation.
+/// A replica that has finished its first synchronization.
 pub fn attach(primary: &Server, options: Options) -> Server {
     let replica = options.start();
     replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
@@ -144,17 +145,17 @@ pub fn catch_up(primary: &mut Client, replica: &mut Client) {
 fn replicas_hold_the_same_state_and_take_over_where_it_stands() {
     let primary = Server::start();
     let mut client = primary.connect();
-    client.checked("before", "9 10 3600 4"); // reaches the replica by snapshot
+    client.throttle_checked("before", "9 10 3600 4"); // reaches the replica by snapshot
     let replica = attach(&primary, Options::new());
     let plain = attach(&primary, Options::new().without_module());
     let (mut copy, mut plain_copy) = (replica.connect(), plain.connect());
 
-    client.checked("after", "9 10 3600 4"); // and these by the stream
-    client.checked("twice", "9 10 3600 4");
-    client.checked("twice", "9 10 3600 2");
-    client.checked("refused", "9 10 3600 10");
-    client.checked("refused", "9 10 3600 10");
-    client.checked("saturated", "9 10 3600 99 SATURATE");
+    client.throttle_checked("after", "9 10 3600 4"); // and these by the stream
+    client.throttle_checked("twice", "9 10 3600 4");
+    client.throttle_checked("twice", "9 10 3600 2");
+    client.throttle_checked("refused", "9 10 3600 10");
+    client.throttle_checked("refused", "9 10 3600 10");
+    client.throttle_checked("saturated", "9 10 3600 99 SATURATE");
     let keys = ["before", "after", "twice", "refused", "saturated"];
     catch_up(&mut client, &mut copy);
     catch_up(&mut client, &mut plain_copy);
@@ -175,9 +176,9 @@ fn replicas_hold_the_same_state_and_take_over_where_it_stands() {
         "master" => Ok(()),
         seen => Err(seen.to_owned()),
     });
-    assert_eq!(copy.checked("refused", "9 10 3600")[0], 1, "the limit is as used as it was");
-    assert_eq!(copy.checked("twice", "9 10 3600 5")[0], 1);
-    assert_eq!(copy.checked("twice", "9 10 3600 4")[..4], [0, 10, 0, -1]);
+    assert_eq!(copy.throttle_checked("refused", "9 10 3600")[0], 1, "the limit is as used as it was");
+    assert_eq!(copy.throttle_checked("twice", "9 10 3600 5")[0], 1);
+    assert_eq!(copy.throttle_checked("twice", "9 10 3600 4")[..4], [0, 10, 0, -1]);
 }
 
 #[test]
@@ -186,13 +187,13 @@ fn a_replica_that_lags_still_gets_the_primarys_state() {
     let replica = attach(&primary, Options::new());
     let (mut client, mut copy) = (primary.connect(), replica.connect());
     replica.signal("STOP");
-    let reset = client.checked("k", "9 10 100000 3 MS")[4];
-    // The lag is the subject: half a second of the limit runs off while the replica sees nothing.
+    let reset = client.throttle_checked("k", "9 10 100000 3 MS")[4];
+    // The lag is what is tested: half a second passes while the replica receives nothing.
     wait_until("half a second to pass", || {
         let now = client.ints("CL.THROTTLE k 9 10 100000 0 MS")[4];
         if now <= reset - 500 { Ok(()) } else { Err(format!("{now} ms left of {reset}")) }
     });
-    client.checked("late", "9 10 3600 3");
+    client.throttle_checked("late", "9 10 3600 3");
     let states = ["k", "late"].map(|key| client.snapshot(key));
     replica.signal("CONT");
     catch_up(&mut client, &mut copy);
@@ -204,12 +205,12 @@ fn a_broken_link_resumes_from_the_backlog() {
     let primary = Server::start();
     let replica = attach(&primary, Options::new());
     let (mut client, mut copy) = (primary.connect(), replica.connect());
-    client.checked("k", "9 10 3600");
+    client.throttle_checked("k", "9 10 3600");
     catch_up(&mut client, &mut copy);
     let resyncs = client.info("sync_partial_ok");
     client.call("CLIENT KILL TYPE replica");
-    client.checked("k", "9 10 3600 2"); // while nobody listens
-    client.checked("other", "9 10 3600 2");
+    client.throttle_checked("k", "9 10 3600 2"); // while nobody listens
+    client.throttle_checked("other", "9 10 3600 2");
     wait_until("the link to come back", || match copy.info("master_link_status").as_str() {
         "up" => Ok(()),
         seen => Err(seen.to_owned()),
@@ -231,8 +232,9 @@ fn the_version_tells_how_effects_are_framed() {
     assert!(BINARY.at_least(6, 0, 0), "server version {:?} from {:?}", BINARY.version, BINARY.version_text);
 }
 
-/// Valkey 9 moves slots by a stream of their own, to a node that is nobody's replica. Found on Valkey 9.1: the stream
-/// began to carry calls, which the other node decided anew, when the module took it for certain that nobody listened.
+/// Valkey 9 moves slots with a stream of their own, to a node that is not a replica. Regression, found on
+/// Valkey 9.1: the stream contained calls, which the other node decided again, when the module assumed that
+/// there were no listeners.
 #[test]
 fn a_slot_that_migrates_takes_its_limits_along() {
     requires!(BINARY.name == "valkey" && BINARY.at_least(9, 0, 0), "no CLUSTER MIGRATESLOTS");
@@ -247,7 +249,7 @@ fn a_slot_that_migrates_takes_its_limits_along() {
             info => Err(info),
         });
     }
-    from.checked("early", "9 10 3600 2");
+    from.throttle_checked("early", "9 10 3600 2");
     for i in 0..30 {
         from.call(&format!("SET filler{i} value"));
     }
@@ -260,7 +262,7 @@ fn a_slot_that_migrates_takes_its_limits_along() {
         seconds => Err(format!("{seconds} s")),
     });
     let states = ["early", "late", "latest"].map(|key| {
-        from.checked(key, "9 10 3600 3");
+        from.throttle_checked(key, "9 10 3600 3");
         (key, from.tat(key), from.expiry_ms(key))
     });
     let migrations = format!("{:?}", from.call("CLUSTER GETSLOTMIGRATIONS"));

@@ -1,13 +1,13 @@
-//! The state under the key: redis-cell's own, native, readable, and carried along by the server's commands.
+//! The state under the key: that of brandur/redis-cell, native, readable, and moved by the server's commands.
 
-use crate::common::{Client, Server, requires, wall_ns};
+use crate::common::{Client, Server, ceil_div, requires, wall_ns};
 
 #[test]
 fn is_the_decimal_tat_with_an_expiry_rounded_up() {
     let server = Server::start();
     let mut client = server.connect();
-    // `checked` holds GET and the expiry against the contract; here is what else a user sees.
-    client.checked("k", "15 30 60");
+    // `throttle_checked` compares GET and the expiry with the contract. This is what else a user sees.
+    client.throttle_checked("k", "15 30 60");
     assert_eq!(client.text("TYPE k"), "string");
     let digits = client.text("GET k");
     assert_eq!(digits.len(), 19, "nanoseconds since the epoch: {digits}");
@@ -15,7 +15,7 @@ fn is_the_decimal_tat_with_an_expiry_rounded_up() {
     let ttl = client.int("PTTL k");
     assert!((1..=2_001).contains(&ttl), "one unit every 2 s, but PTTL is {ttl}");
     for _ in 0..20 {
-        client.checked("k", "15 30 60"); // of 20 instants some leave a remainder below 1 ms
+        client.throttle_checked("k", "15 30 60"); // of 20 instants some leave a remainder below 1 ms
     }
 }
 
@@ -23,22 +23,22 @@ fn is_the_decimal_tat_with_an_expiry_rounded_up() {
 fn is_gone_once_it_is_as_good_as_new() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("k", "0 1 30 1 MS");
+    client.throttle_checked("k", "0 1 30 1 MS");
     crate::common::wait_until("the key to expire", || match client.int("EXISTS k") {
         0 => Ok(()),
         n => Err(n.to_string()),
     });
-    assert_eq!(client.checked("k", "0 1 60"), [0, 1, 0, -1, 60]);
+    assert_eq!(client.throttle_checked("k", "0 1 60"), [0, 1, 0, -1, 60]);
 }
 
 #[test]
 fn del_is_the_reset() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("k", "0 1 3600");
-    assert_eq!(client.checked("k", "0 1 3600")[0], 1);
+    client.throttle_checked("k", "0 1 3600");
+    assert_eq!(client.throttle_checked("k", "0 1 3600")[0], 1);
     assert_eq!(client.int("DEL k"), 1);
-    assert_eq!(client.checked("k", "0 1 3600")[0], 0);
+    assert_eq!(client.throttle_checked("k", "0 1 3600")[0], 0);
 }
 
 #[test]
@@ -46,16 +46,16 @@ fn written_by_redis_cell_is_honoured() {
     let server = Server::start();
     let mut client = server.connect();
     for (key, ahead_ms) in [("nearly-done", 3_000), ("half", 15_000), ("full", 32_000), ("in-debt", 45_000)] {
-        // redis-cell rounds the expiry down.
+        // brandur/redis-cell rounds the expiry down.
         let tat = wall_ns() + ahead_ms * 1_000_000 + 987_654;
         client.call(&format!("SET {key} {tat} PX {ahead_ms}"));
         let before = client.snapshot(key);
         for arguments in ["15 30 60 0", "15 30 60 17"] {
-            client.checked(key, arguments);
+            client.throttle_checked(key, arguments);
             assert_eq!(client.snapshot(key), before, "{key} after {arguments}");
         }
         for arguments in ["15 30 60", "15 30 60 3", "15 30 60 20 SATURATE", "15 30 60"] {
-            client.checked(key, arguments);
+            client.throttle_checked(key, arguments);
         }
     }
 }
@@ -68,7 +68,7 @@ fn state(client: &mut Client, key: &str) -> (Option<i64>, i64) {
 fn survives_dump_restore_and_rename() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("k", "15 30 60 9");
+    client.throttle_checked("k", "15 30 60 9");
     let original = state(&mut client, "k");
 
     let dump: Vec<u8> = client.get("DUMP k");
@@ -79,10 +79,10 @@ fn survives_dump_restore_and_rename() {
     client.call("RENAME k renamed");
     assert_eq!(state(&mut client, "renamed"), original, "RENAME");
     for key in ["restored", "renamed"] {
-        assert_eq!(client.checked(key, "15 30 60 4")[0], 0, "{key}");
-        assert_eq!(client.checked(key, "15 30 60 9")[0], 1, "{key}");
+        assert_eq!(client.throttle_checked(key, "15 30 60 4")[0], 0, "{key}");
+        assert_eq!(client.throttle_checked(key, "15 30 60 9")[0], 1, "{key}");
     }
-    assert_eq!(client.checked("k", "15 30 60 16")[0], 0, "the old name is fresh again");
+    assert_eq!(client.throttle_checked("k", "15 30 60 16")[0], 0, "the old name is fresh again");
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn survives_copy() {
     let server = Server::start();
     let mut client = server.connect();
     requires!(client.has_command("COPY"), "no COPY");
-    client.checked("k", "15 30 60 9");
+    client.throttle_checked("k", "15 30 60 9");
     let original = state(&mut client, "k");
     client.call("COPY k copied");
     assert_eq!(state(&mut client, "copied"), original);
-    client.checked("copied", "15 30 60 1");
+    client.throttle_checked("copied", "15 30 60 1");
     assert_eq!(state(&mut client, "k"), original, "the copy has a state of its own");
 }
 
@@ -112,10 +112,35 @@ fn whatever_the_encoding_of_the_string() {
     for key in ["int", "raw", "ranged"] {
         let encoding = client.text(&["OBJECT", "ENCODING", key]);
         let before = client.snapshot(key);
-        assert_eq!(client.checked(key, "15 30 60 0")[..2], [0, 16], "{key}, {encoding}");
-        assert_eq!(client.checked(key, "15 30 60 16")[..2], [1, 16], "{key}, {encoding}");
+        assert_eq!(client.throttle_checked(key, "15 30 60 0")[..2], [0, 16], "{key}, {encoding}");
+        assert_eq!(client.throttle_checked(key, "15 30 60 16")[..2], [1, 16], "{key}, {encoding}");
         assert_eq!(client.snapshot(key), before, "{key}, {encoding}");
-        assert_eq!(client.checked(key, "15 30 60")[..2], [0, 16], "{key}, {encoding}");
-        assert_eq!(client.checked(key, "15 30 60")[..2], [0, 16], "{key}, {encoding}");
+        assert_eq!(client.throttle_checked(key, "15 30 60")[..2], [0, 16], "{key}, {encoding}");
+        assert_eq!(client.throttle_checked(key, "15 30 60")[..2], [0, 16], "{key}, {encoding}");
     }
+}
+
+/// PERSIST, and RESTORE without a time to live, made a limiter longer than a day an error until DEL; and any
+/// limiter that then was idle for a day.
+#[test]
+fn a_limiter_without_its_expiry_goes_on_and_gets_one() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.CHARGE k 9 10 864000 8"); // eight of ten days
+    let dump: Vec<u8> = client.get("DUMP k");
+    client.call("PERSIST k");
+    client.call(&[b"RESTORE".as_ref(), b"copy", b"0", &dump]);
+    for key in ["k", "copy"] {
+        assert_eq!(client.ints(&format!("CL.THROTTLE {key} 9 10 864000 3"))[..3], [1, 10, 2]);
+        assert_eq!(client.expiry_ms(key), -1, "a refusal changes nothing");
+        assert_eq!(client.ints(&format!("CL.THROTTLE {key} 9 10 864000 2"))[..3], [0, 10, 0]);
+        assert_eq!(client.expiry_ms(key), ceil_div(client.tat(key).unwrap().into(), 1_000_000));
+        // Another expiry, set by hand, does not matter either.
+        client.call(&format!("EXPIRE {key} 100"));
+        assert_eq!(client.ints(&format!("CL.THROTTLE {key} 9 10 864000"))[..3], [1, 10, 0]);
+    }
+    // Idle for thirty days.
+    let passed = wall_ns() - 30 * 86_400 * 1_000_000_000;
+    client.call(&format!("SET idle {passed}"));
+    assert_eq!(client.ints("CL.THROTTLE idle 9 10 60"), [0, 10, 9, -1, 6]);
 }

@@ -1,4 +1,4 @@
-//! What CL.THROTTLE answers: a drop-in for redis-cell, and its options.
+//! The replies of CL.THROTTLE: those of brandur/redis-cell, and its options.
 
 use crate::common::{Server, ints};
 use std::time::Duration;
@@ -22,8 +22,8 @@ fn answers_the_documented_example() {
 fn quantity_is_one_unless_given() {
     let server = Server::start();
     let mut client = server.connect();
-    assert_eq!(client.checked("given", "15 30 60 1"), [0, 16, 15, -1, 2]);
-    assert_eq!(client.checked("default", "15 30 60"), [0, 16, 15, -1, 2]);
+    assert_eq!(client.throttle_checked("given", "15 30 60 1"), [0, 16, 15, -1, 2]);
+    assert_eq!(client.throttle_checked("default", "15 30 60"), [0, 16, 15, -1, 2]);
 }
 
 #[test]
@@ -43,11 +43,11 @@ fn admits_a_burst_and_then_refuses() {
         [("none", "0 1 3600", 1), ("small", "4 10 3600", 5), ("documented", "15 30 3600", 16)]
     {
         for call in 0..limit {
-            let reply = client.checked(key, arguments);
+            let reply = client.throttle_checked(key, arguments);
             assert_eq!(reply[..4], [0, limit, limit - 1 - call, -1], "call {call} of {arguments}");
         }
         for _ in 0..3 {
-            let reply = client.checked(key, arguments);
+            let reply = client.throttle_checked(key, arguments);
             assert_eq!(reply[..3], [1, limit, 0], "after the burst of {arguments}");
             assert!(reply[3] > 0, "{reply:?}");
         }
@@ -58,16 +58,17 @@ fn admits_a_burst_and_then_refuses() {
 fn keys_do_not_share_their_limits() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("full", "0 1 60");
-    assert_eq!(client.checked("full", "0 1 60")[0], 1);
-    assert_eq!(client.checked("other", "0 1 60")[0], 0);
+    client.throttle_checked("full", "0 1 60");
+    assert_eq!(client.throttle_checked("full", "0 1 60")[0], 1);
+    assert_eq!(client.throttle_checked("other", "0 1 60")[0], 0);
 }
 
 #[test]
 fn waits_round_up_to_the_unit() {
     let server = Server::start();
     let mut client = server.connect();
-    // One unit every period / 3, which no unit divides: the wait on a fresh key is exact and known.
+    // One unit every period / 3, which is not a whole number of any unit: the wait on a fresh key is exact
+    // and known.
     for (key, arguments, wait) in [
         ("seconds", "0 3 10", 4),
         ("explicit-seconds", "0 3 10 1 S", 4),
@@ -76,7 +77,7 @@ fn waits_round_up_to_the_unit() {
         ("exact", "0 3 9", 3),
         ("one-nanosecond-over", "0 999999999 1000000000", 2),
     ] {
-        assert_eq!(client.checked(key, arguments), [0, 1, 0, -1, wait], "{arguments}");
+        assert_eq!(client.throttle_checked(key, arguments), [0, 1, 0, -1, wait], "{arguments}");
     }
 }
 
@@ -85,14 +86,18 @@ fn who_waits_as_long_as_told_is_admitted() {
     let server = Server::start();
     let mut client = server.connect();
     for (key, arguments, unit_ns) in [("ms", "0 1 70 1 MS", 1_000_000), ("us", "0 7 500000 1 US", 1_000)] {
-        client.checked(key, arguments);
+        client.throttle_checked(key, arguments);
         for turn in 0..3 {
-            let refused = client.checked(key, arguments);
+            let refused = client.throttle_checked(key, arguments);
             if refused[0] == 0 {
                 continue; // so slow a machine that the wait was over already
             }
             std::thread::sleep(Duration::from_nanos(u64::try_from(refused[3]).unwrap() * unit_ns));
-            assert_eq!(client.checked(key, arguments)[0], 0, "{arguments}, turn {turn}, after {refused:?}");
+            assert_eq!(
+                client.throttle_checked(key, arguments)[0],
+                0,
+                "{arguments}, turn {turn}, after {refused:?}"
+            );
         }
     }
 }
@@ -101,37 +106,41 @@ fn who_waits_as_long_as_told_is_admitted() {
 fn a_quantity_is_taken_whole_or_not_at_all() {
     let server = Server::start();
     let mut client = server.connect();
-    assert_eq!(client.checked("k", "9 10 3600 7"), [0, 10, 3, -1, 2520]);
-    let refused = client.checked("k", "9 10 3600 4");
+    assert_eq!(client.throttle_checked("k", "9 10 3600 7"), [0, 10, 3, -1, 2520]);
+    let refused = client.throttle_checked("k", "9 10 3600 4");
     assert_eq!(refused[..3], [1, 10, 3]);
     assert!((359..=360).contains(&refused[3]), "{refused:?}");
-    assert_eq!(client.checked("k", "9 10 3600 3")[..4], [0, 10, 0, -1]);
-    assert_eq!(client.checked("k", "9 10 3600 1")[..3], [1, 10, 0]);
+    assert_eq!(client.throttle_checked("k", "9 10 3600 3")[..4], [0, 10, 0, -1]);
+    assert_eq!(client.throttle_checked("k", "9 10 3600 1")[..3], [1, 10, 0]);
 }
 
 #[test]
 fn a_quantity_above_the_limit_is_refused_for_ever() {
     let server = Server::start();
     let mut client = server.connect();
-    assert_eq!(client.checked("fresh", "9 10 60 11"), [1, 10, 10, -1, 0]);
+    assert_eq!(client.throttle_checked("fresh", "9 10 60 11"), [1, 10, 10, -1, 0]);
     assert_eq!(client.int("EXISTS fresh"), 0);
-    client.checked("used", "9 10 60 5");
-    assert_eq!(client.checked("used", "9 10 60 11")[..4], [1, 10, 5, -1]);
-    assert_eq!(client.checked("used", "9 10 60 1000000")[..4], [1, 10, 5, -1]);
+    client.throttle_checked("used", "9 10 60 5");
+    assert_eq!(client.throttle_checked("used", "9 10 60 11")[..4], [1, 10, 5, -1]);
+    assert_eq!(client.throttle_checked("used", "9 10 60 1000000")[..4], [1, 10, 5, -1]);
 }
 
 #[test]
 fn quantity_zero_looks_without_writing() {
     let server = Server::start();
     let mut client = server.connect();
-    assert_eq!(client.checked("fresh", "9 10 60 0"), [0, 10, 10, -1, 0]);
+    assert_eq!(client.throttle_checked("fresh", "9 10 60 0"), [0, 10, 10, -1, 0]);
     assert_eq!(client.int("EXISTS fresh"), 0);
 
-    client.checked("used", "9 10 3600 4");
+    client.throttle_checked("used", "9 10 3600 4");
     let before = client.snapshot("used");
-    assert_eq!(client.checked("used", "9 10 3600 0")[..4], [0, 10, 6, -1]);
-    client.checked("used", "9 10 3600 6");
-    assert_eq!(client.checked("used", "9 10 3600 0")[..4], [0, 10, 0, -1], "full, yet a look needs no room");
+    assert_eq!(client.throttle_checked("used", "9 10 3600 0")[..4], [0, 10, 6, -1]);
+    client.throttle_checked("used", "9 10 3600 6");
+    assert_eq!(
+        client.throttle_checked("used", "9 10 3600 0")[..4],
+        [0, 10, 0, -1],
+        "full, yet a look needs no room"
+    );
     assert_ne!(client.snapshot("used"), before);
 }
 
@@ -139,17 +148,17 @@ fn quantity_zero_looks_without_writing() {
 fn saturate_takes_what_fits() {
     let server = Server::start();
     let mut client = server.connect();
-    assert_eq!(client.checked("k", "9 10 3600 4 SATURATE"), [0, 10, 6, -1, 1440, 4]);
-    assert_eq!(client.checked("k", "9 10 3600 0 SATURATE")[..4], [0, 10, 6, -1]);
-    let rest = client.checked("k", "9 10 3600 25 SATURATE");
+    assert_eq!(client.throttle_checked("k", "9 10 3600 4 SATURATE"), [0, 10, 6, -1, 1440, 4]);
+    assert_eq!(client.throttle_checked("k", "9 10 3600 0 SATURATE")[..4], [0, 10, 6, -1]);
+    let rest = client.throttle_checked("k", "9 10 3600 25 SATURATE");
     assert_eq!((&rest[..4], rest[5]), (&[0, 10, 0, -1][..], 6));
-    let refused = client.checked("k", "9 10 3600 25 SATURATE");
+    let refused = client.throttle_checked("k", "9 10 3600 25 SATURATE");
     assert_eq!((&refused[..3], refused[5]), (&[1, 10, 0][..], 0));
     assert!((359..=360).contains(&refused[3]), "the wait until one fits: {refused:?}");
-    let look = client.checked("k", "9 10 3600 0 SATURATE");
+    let look = client.throttle_checked("k", "9 10 3600 0 SATURATE");
     assert_eq!((&look[..4], look[5]), (&[0, 10, 0, -1][..], 0));
-    assert_eq!(client.checked("default", "9 10 3600 SATURATE"), [0, 10, 9, -1, 360, 1]);
-    assert_eq!(client.checked("fresh", "9 10 3600 0 SATURATE"), [0, 10, 10, -1, 0, 0]);
+    assert_eq!(client.throttle_checked("default", "9 10 3600 SATURATE"), [0, 10, 9, -1, 360, 1]);
+    assert_eq!(client.throttle_checked("fresh", "9 10 3600 0 SATURATE"), [0, 10, 10, -1, 0, 0]);
     assert_eq!(client.int("EXISTS fresh"), 0);
 }
 
@@ -158,8 +167,11 @@ fn saturate_takes_what_fits_however_large_the_quantity() {
     let server = Server::start();
     let mut client = server.connect();
     for (key, quantity) in [("a", 11_i64), ("b", 1_000_000_000_000), ("c", i64::MAX - 1), ("d", i64::MAX)] {
-        assert_eq!(client.checked(key, &format!("9 10 3600 {quantity} SATURATE")), [0, 10, 0, -1, 3600, 10]);
-        let refused = client.checked(key, &format!("9 10 3600 {quantity} SATURATE"));
+        assert_eq!(
+            client.throttle_checked(key, &format!("9 10 3600 {quantity} SATURATE")),
+            [0, 10, 0, -1, 3600, 10]
+        );
+        let refused = client.throttle_checked(key, &format!("9 10 3600 {quantity} SATURATE"));
         assert_eq!((refused[0], refused[5]), (1, 0), "{quantity}: {refused:?}");
     }
 }
@@ -171,8 +183,8 @@ fn units_apply_to_the_period_and_to_both_waits() {
     for (token, per_hour) in [("", 3600_i64), ("S", 3600), ("MS", 3_600_000), ("US", 3_600_000_000)] {
         let key = format!("key{token}");
         let arguments = format!("0 1 {per_hour} 1 {token}");
-        assert_eq!(client.checked(&key, &arguments), [0, 1, 0, -1, per_hour], "{arguments}");
-        let refused = client.checked(&key, &arguments);
+        assert_eq!(client.throttle_checked(&key, &arguments), [0, 1, 0, -1, per_hour], "{arguments}");
+        let refused = client.throttle_checked(&key, &arguments);
         let at_least = per_hour / 10 * 9;
         assert!(
             refused[0] == 1 && refused[3] > at_least && refused[4] == refused[3],
@@ -190,17 +202,17 @@ fn options_come_in_any_order_and_any_case() {
             .iter()
             .enumerate()
     {
-        let reply = client.checked(&format!("with-quantity-{i}"), &format!("9 10 60000 {options}"));
+        let reply = client.throttle_checked(&format!("with-quantity-{i}"), &format!("9 10 60000 {options}"));
         assert_eq!(reply, [0, 10, 8, -1, 12_000, 2], "{options}");
     }
     for (i, options) in ["SATURATE MS", "MS SATURATE", "saturate ms"].iter().enumerate() {
-        let reply = client.checked(&format!("without-{i}"), &format!("9 10 60000 {options}"));
+        let reply = client.throttle_checked(&format!("without-{i}"), &format!("9 10 60000 {options}"));
         assert_eq!(reply, [0, 10, 9, -1, 6_000, 1], "{options}");
     }
     for (options, reset) in [("1 s", 6), ("1 S", 6), ("s", 6), ("1 us", 6), ("us", 6), ("Ms", 6), ("1 uS", 6)]
     {
-        let reply =
-            client.checked(&format!("unit {options}").replace(' ', "-"), &format!("9 10 60 {options}"));
+        let reply = client
+            .throttle_checked(&format!("unit {options}").replace(' ', "-"), &format!("9 10 60 {options}"));
         assert_eq!(reply, [0, 10, 9, -1, reset], "{options}");
     }
 }
@@ -263,14 +275,14 @@ fn large_legal_limits_work() {
         ("large-burst", "1000000000000 1000 1", vec![0, 1_000_000_000_001, 1_000_000_000_000, -1, 1]),
         ("ten-billion-a-year", "9 10000000000 31536000 10", vec![0, 10, 0, -1, 1]),
     ] {
-        let seen = client.checked(key, arguments);
-        // Where a unit comes back within the call, only `checked` can tell.
+        let seen = client.throttle_checked(key, arguments);
+        // If a unit is replenished during the call, only `throttle_checked` can decide.
         if key.starts_with("one-per") || key.starts_with("quantity-of") {
             assert_eq!(seen[..2], reply[..2], "{arguments}");
         } else {
             assert_eq!(seen, reply, "{arguments}");
         }
-        client.checked(key, arguments);
+        client.throttle_checked(key, arguments);
     }
 }
 
@@ -278,7 +290,7 @@ fn large_legal_limits_work() {
 fn another_limit_on_the_same_key_goes_on_from_its_state() {
     let server = Server::start();
     let mut client = server.connect();
-    client.checked("k", "99 100 3600 80");
+    client.throttle_checked("k", "99 100 3600 80");
     for arguments in [
         "99 100 3600",
         "9 10 3600",
@@ -293,11 +305,11 @@ fn another_limit_on_the_same_key_goes_on_from_its_state() {
         "15 30 60 16 MS",
         "1000000 1 1 500 SATURATE",
     ] {
-        client.checked("k", arguments);
+        client.throttle_checked("k", arguments);
     }
 }
 
-/// A long random walk through calls of every kind, each held against the contract.
+/// A long random walk through calls of every kind, each compared with the contract.
 #[test]
 fn any_sequence_of_calls_answers_as_the_contract_says() {
     let server = Server::start();
@@ -321,7 +333,7 @@ fn any_sequence_of_calls_answers_as_the_contract_says() {
             ["", " 0", " 1", " 1", " 2", " 3", " 7", " 12", " 500"][usize::try_from(below(9)).unwrap()];
         let saturate = ["", "", " SATURATE"][usize::try_from(below(3)).unwrap()];
         let unit = UNITS[usize::try_from(unit).unwrap()];
-        let reply = client.checked(&key, &format!("{limits} {period}{quantity}{saturate}{unit}"));
+        let reply = client.throttle_checked(&key, &format!("{limits} {period}{quantity}{saturate}{unit}"));
         if reply[0] == 0 { admitted += 1 } else { refused += 1 }
     }
     assert!(admitted > 200 && refused > 200, "{admitted} admitted, {refused} refused: no walk at all");

@@ -1,4 +1,4 @@
-//! CL.TOP: which keys are refused most, and what it costs nobody.
+//! CL.TOP: which keys are refused most often, and what it does not cost.
 
 use crate::common::{
     Client, Effect, Options, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until, wall_ns,
@@ -12,7 +12,7 @@ fn top(client: &mut Client, call: &str) -> Vec<Row> {
     client.get(call)
 }
 
-/// Keys and refusals, where nothing but those is of interest.
+/// Keys and their refusals, without the other columns.
 fn refused(client: &mut Client) -> Vec<(String, i64)> {
     top(client, "CL.TOP 1000").into_iter().map(|(key, refusals, ..)| (key, refusals)).collect()
 }
@@ -26,7 +26,7 @@ fn points_at_the_key_that_is_hammered() {
     let server = Server::start();
     let mut client = server.connect();
     let earliest = wall_ns() / 1_000_000;
-    // Far more keys than there is room for, each refused once or twice, and one again and again.
+    // Far more keys than the table has room for, each refused once or twice, and one key refused many times.
     let mut calls = Vec::new();
     for i in 0..5_000 {
         calls.push(format!("CL.THROTTLE once:{i} 0 1 3600 2"));
@@ -54,7 +54,7 @@ fn every_refusal_and_every_null_feeds_it_and_nothing_else_does() {
     for (command, setup, call, feeds) in [
         ("throttle", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600", true),
         ("admitted", "CL.THROTTLE k 8 1 3600", "CL.THROTTLE k 8 1 3600", false),
-        ("for ever", "PING", "CL.THROTTLE k 0 1 3600 2", true),
+        ("forever", "PING", "CL.THROTTLE k 0 1 3600 2", true),
         ("saturate", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600 9 SATURATE", true),
         ("peek", "CL.THROTTLE k 0 1 3600", "CL.PEEK k 0 1 3600", false),
         ("charge", "CL.THROTTLE k 0 1 3600", "CL.CHARGE k 0 1 3600", false),
@@ -86,12 +86,12 @@ fn of_several_limits_those_that_refuse() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE b 0 1 3600");
-    client.call("CL.MTHROTTLE 3 a b c 0 1 3600 0 1 3600 0 1 3600");
+    client.call("CL.MTAKE a THROTTLE 0 1 3600 1 b THROTTLE 0 1 3600 1 c THROTTLE 0 1 3600 1");
     assert_eq!(refused(&mut client), [row("b", 1)]);
     client.call("CL.THROTTLE c 0 1 3600");
-    client.call("CL.MTHROTTLE 3 a b c 0 1 3600 0 1 3600 0 1 3600");
+    client.call("CL.MTAKE a THROTTLE 0 1 3600 1 b THROTTLE 0 1 3600 1 c THROTTLE 0 1 3600 1");
     assert_eq!(refused(&mut client), [row("b", 2), row("c", 1)]);
-    client.call("CL.MTHROTTLE 1 a 0 1 3600");
+    client.call("CL.MTAKE a THROTTLE 0 1 3600 1");
     assert_eq!(refused(&mut client), [row("b", 2), row("c", 1)]);
 }
 
@@ -108,7 +108,7 @@ fn a_wait_that_ends_in_nothing_counts_for_its_key() {
     assert_eq!(waiter.answer(), "null");
     assert_eq!(refused(&mut client), [row("k", 1)]);
 
-    // Above the limit, and told while it waits for another's sake: by a key that has turned foreign, which is an error.
+    // Above the limit, and while it waits behind another call, the key becomes foreign, which is an error.
     let mut waiter = Waiter::ask_in(&server, 5, "CL.BTHROTTLE k 0 1 3600 1 0");
     wait_for_blocked(&mut client, 1);
     client.call("SET k foreign");
@@ -121,7 +121,7 @@ fn patience_that_ends_while_waiting_counts_for_its_key() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 0 1 3600");
-    // It could be in time, so it waits; then the way becomes longer.
+    // It could be admitted in time, so it waits. Then the wait becomes longer.
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 1 1 1 S");
     client.call("CL.CHARGE k 0 1 3600");
     assert_eq!(waiter.answer(), "null");
@@ -150,13 +150,14 @@ fn long_and_binary_keys_are_shown_safely() {
     let server = Server::start();
     let mut client = server.connect();
     let megabyte = vec![b'k'; 1 << 20];
-    for key in [&b"\xff\0\x1b[31m\r\n"[..], &megabyte, b"", "限流".as_bytes()] {
+    for key in [&b"\xff\0\x1b[31m\r\n"[..], &megabyte, b"", "限流".as_bytes(), "\u{202e}k".as_bytes()] {
         client.call(&[b"CL.THROTTLE".as_ref(), key, b"0", b"1", b"60", b"2"]);
     }
     let mut seen = refused(&mut client);
     seen.sort_unstable();
     let long = format!("{}... (1048448 more bytes)", "k".repeat(128));
-    assert_eq!(seen, [row("", 1), row("\\xff\\x00\\x1b[31m\\x0d\\x0a", 1), row(&long, 1), row("限流", 1)]);
+    let shown = ["", "\\xe2\\x80\\xaek", "\\xff\\x00\\x1b[31m\\x0d\\x0a", &long, "限流"];
+    assert_eq!(seen, shown.map(|key| row(key, 1)));
 }
 
 #[test]

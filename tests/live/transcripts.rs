@@ -1,9 +1,9 @@
-//! The documented transcripts, replayed live at a shorter second.
+//! The documented transcripts, replayed with a shorter second.
 
 use crate::common::{Client, Server, Throttle, ints, wait_until, wall_ns};
 use std::ops::Range;
 
-/// What `TAT - now` must be right after a call, for its answer to be the printed one.
+/// The range of `TAT - now` right after a call for which its reply is the printed one.
 enum Left {
     Fresh,
     Drained,
@@ -12,7 +12,7 @@ enum Left {
 
 struct Line {
     key: String,
-    /// The call's arguments, its period in microseconds at the replay's pace.
+    /// The call's arguments, with its period in microseconds at the pace of the replay.
     arguments: String,
     limit: Throttle,
     printed: Vec<i64>,
@@ -50,19 +50,19 @@ fn parse(text: &str) -> (i64, Vec<Line>) {
     (second, text.lines().filter(|line| !line.starts_with('#')).map(line).collect())
 }
 
-/// The call came at an instant for which the transcript says nothing.
+/// The call came at an instant that the transcript does not cover.
 struct Missed(String);
 
 fn replay(client: &mut Client, text: &str) -> Result<(), Missed> {
     let (second, lines) = parse(text);
     for line in &lines {
-        let cost = if line.printed[0] == 0 { line.limit.interval() } else { 0 }
-            * i128::from(line.arguments.split(' ').nth(3).unwrap().parse::<i64>().unwrap());
+        let quantity = line.arguments.split(' ').nth(3).unwrap().parse().unwrap();
+        let cost = if line.printed[0] == 0 { line.limit.cost(quantity) } else { 0 };
         let cost_us = i64::try_from(cost / 1000).unwrap();
         match &line.left {
             Left::Fresh => drop(client.call(&["DEL", &line.key])),
             Left::Drained => wait_for_left(client, line, 0),
-            // The middle of the range leaves the most time for this machine to be slow.
+            // The middle of the range leaves a slow machine the most time.
             Left::Within(range) => {
                 wait_for_left(client, line, in_us(f64::midpoint(range.start, range.end), second) - cost_us);
             }
@@ -72,7 +72,7 @@ fn replay(client: &mut Client, text: &str) -> Result<(), Missed> {
         let reply = client.ints(&call);
         let after = wall_ns();
         if let Left::Within(range) = &line.left {
-            // Seen through GET, not through the reply that is being tested.
+            // Read with GET, not from the reply that is being tested.
             let tat = client.tat(&line.key).ok_or_else(|| Missed(format!("{call}: the state expired")))?;
             let (most, least) = ((tat - before) / 1000, (tat - after) / 1000);
             if least < in_us(range.start, second) || most >= in_us(range.end, second) {
@@ -92,11 +92,11 @@ fn replay(client: &mut Client, text: &str) -> Result<(), Missed> {
 }
 
 fn in_us(seconds: f64, second: i64) -> i64 {
-    // Ranges are written with one decimal at most.
+    // Ranges are written with at most one decimal.
     (seconds * 10.0).round().to_string().parse::<i64>().unwrap() * second / 10
 }
 
-/// Looks, which writes nothing, until no more than `target` microseconds are left.
+/// Peeks until at most `target` microseconds are left.
 fn wait_for_left(client: &mut Client, line: &Line, target: i64) {
     let mut words: Vec<&str> = line.arguments.split(' ').collect();
     words[3] = "0";
@@ -107,7 +107,7 @@ fn wait_for_left(client: &mut Client, line: &Line, target: i64) {
     });
 }
 
-/// Tries again from a fresh key where the machine was too slow for the transcript's pace.
+/// Tries again with a fresh key if the machine was too slow for the pace of the transcript.
 fn assert_replays(text: &str) {
     let server = Server::start();
     let mut client = server.connect();
@@ -122,18 +122,18 @@ fn assert_replays(text: &str) {
 }
 
 #[test]
-fn user123() {
-    assert_replays(include_str!("../transcripts/user123.tsv"));
+fn thirty_per_minute() {
+    assert_replays(include_str!("../transcripts/thirty-per-minute.tsv"));
 }
 
 #[test]
-fn reply_tom() {
-    assert_replays(include_str!("../transcripts/reply-tom.tsv"));
+fn five_per_minute() {
+    assert_replays(include_str!("../transcripts/five-per-minute.tsv"));
 }
 
 #[test]
-fn windowed() {
-    assert_replays(include_str!("../transcripts/windowed.tsv"));
+fn first_release() {
+    assert_replays(include_str!("../transcripts/first-release.tsv"));
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn leaky_bucket_as_a_meter() {
     assert_replays(include_str!("../transcripts/leaky-bucket.tsv"));
 }
 
-/// Articles about other limiters print how many of some immediate calls pass; a full GCRA with the same
-/// capacity and rate agrees.
+/// Articles about other limiters print how many of some immediate calls are admitted. GCRA with the same
+/// capacity and rate admits as many.
 #[test]
 fn immediate_calls_of_other_programs() {
     let server = Server::start();
@@ -150,7 +150,7 @@ fn immediate_calls_of_other_programs() {
     for (program, capacity, rate, calls, admitted) in [
         ("funnel-0.5-per-second", 15, "30 60", 20, 15),
         ("funnel-0.1-per-second", 6, "6 60", 20, 6),
-        // Its calls take 50 ms, a unit's time; here the second is longer instead.
+        // Its calls take 50 ms, the time of a unit. Here the second is longer instead.
         ("token-bucket-20-per-second", 30, "20 60", 50, 30),
     ] {
         let call = format!("CL.THROTTLE {program} {} {rate}", capacity - 1);

@@ -1,4 +1,4 @@
-//! CL.BTHROTTLE: who waits, for how long, and every way in which a wait ends.
+//! CL.BTHROTTLE: which clients wait, for how long, and every way in which a wait ends.
 
 use crate::common::{
     BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, module_path, report_skip, requires,
@@ -7,21 +7,22 @@ use crate::common::{
 use redis::Value;
 use std::time::{Duration, Instant};
 
-/// One an hour: nobody's turn comes by itself.
+/// One an hour: no turn comes during a test.
 const HOURLY: &str = "0 1 3600";
-/// How the answer of one who is admitted begins. It ends with the time that all still in line will take.
+/// The start of the reply to a client that is admitted. It ends with the time that the rest of the queue will
+/// take.
 const ADMITTED: &str = "0 1 0 -1 ";
 
-/// A server whose key `k` is full by [`HOURLY`].
+/// A server whose key `k` has no room left by [`HOURLY`].
 fn full() -> (Server, Client) {
     let server = Server::start();
     let mut client = server.connect();
-    assert_eq!(client.checked("k", HOURLY)[0], 0);
+    assert_eq!(client.throttle_checked("k", HOURLY)[0], 0);
     (server, client)
 }
 
-/// So many who wait for `k` for ever, in this order.
-fn line(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
+/// `count` clients that wait for `k` without a timeout, in this order.
+fn queue(server: &Server, client: &mut Client, count: usize) -> Vec<Waiter> {
     (1..=count)
         .map(|place| {
             let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
@@ -35,7 +36,7 @@ fn refund(client: &mut Client) {
     client.call(&format!("CL.REFUND k {HOURLY}"));
 }
 
-/// The first is answered so, and those behind are not.
+/// The first client gets this reply, and those behind it get none yet.
 fn assert_next(waiters: &mut Vec<Waiter>, answer: &str) {
     let seen = waiters.remove(0).answer();
     assert!(seen.starts_with(answer), "{seen}");
@@ -45,14 +46,14 @@ fn assert_next(waiters: &mut Vec<Waiter>, answer: &str) {
 }
 
 #[test]
-fn who_need_not_wait_is_answered_at_once() {
+fn a_call_that_need_not_wait_is_answered_at_once() {
     let server = Server::start();
     let mut client = server.connect();
     assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 1 0"), [0, 3, 2, -1, 1200]);
     assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 0 0"), [0, 3, 2, -1, 1200], "a look");
     assert_eq!(client.ints("CL.BTHROTTLE k 2 3 3600 4 0")[..4], [1, 3, 2, -1], "above the limit");
     assert_eq!(client.ints("CL.BTHROTTLE ms 2 3 3600000 1 0 MS"), [0, 3, 2, -1, 1_200_000]);
-    assert_eq!(client.int("EXISTS nobody"), 0);
+    assert_eq!(client.int("EXISTS other"), 0);
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn each_argument_that_is_wrong_is_named() {
 #[test]
 fn first_come_first_served() {
     let (server, mut client) = full();
-    let mut waiters = line(&server, &mut client, 5);
+    let mut waiters = queue(&server, &mut client, 5);
     for left in (0..5).rev() {
         refund(&mut client);
         assert_next(&mut waiters, ADMITTED);
@@ -93,14 +94,14 @@ fn first_come_first_served() {
 }
 
 #[test]
-fn nobody_before_its_time_and_everybody_then() {
+fn no_client_is_admitted_before_its_turn_and_every_client_then() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 0 1 150 1 MS");
     let full_until = client.tat("k").unwrap();
     let mut waiters: Vec<Waiter> =
         (1..=4).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 150 1 20 MS")).collect();
-    // The connections may have been heard in any order: each slot is taken by one of them.
+    // The server may have read the connections in any order: each turn is that of one of them.
     let answers: Vec<i64> = waiters
         .iter_mut()
         .map(|waiter| {
@@ -115,18 +116,18 @@ fn nobody_before_its_time_and_everybody_then() {
 }
 
 #[test]
-fn who_cannot_be_in_time_is_told_at_once() {
+fn a_client_whose_turn_would_come_too_late_gets_null_at_once() {
     let (server, mut client) = full();
     let asked = Instant::now();
-    for timeout in ["0.001", "5", "3598"] {
+    for timeout in ["1e-400", "0.001", "5", "3598"] {
         assert_eq!(client.call(&format!("CL.BTHROTTLE k {HOURLY} 1 {timeout}")), Value::Nil, "{timeout}");
     }
-    let _waiters = line(&server, &mut client, 1);
-    // With one ahead it takes two hours.
+    let _waiters = queue(&server, &mut client, 1);
+    // Behind one client it takes two hours.
     assert_eq!(client.call(&format!("CL.BTHROTTLE k {HOURLY} 1 7000")), Value::Nil);
     assert!(asked.elapsed() < Duration::from_secs(20));
     let refused = client.ints(&format!("CL.BTHROTTLE k {HOURLY} 2 0"));
-    assert_eq!(refused[..4], [1, 1, 0, -1], "above the limit, for ever");
+    assert_eq!(refused[..4], [1, 1, 0, -1], "above the limit");
     let _third = Waiter::ask(&server, &format!("CL.BTHROTTLE k {HOURLY} 1 7300"));
     wait_for_blocked(&mut client, 2);
 }
@@ -148,7 +149,7 @@ fn a_timeout_ends_a_wait_that_has_become_longer() {
 }
 
 #[test]
-fn whatever_ends_a_wait_leaves_no_trace() {
+fn a_wait_that_ends_without_admission_leaves_no_trace() {
     let (server, mut client) = full();
     for way in [
         "CLIENT UNBLOCK id",
@@ -158,7 +159,7 @@ fn whatever_ends_a_wait_leaves_no_trace() {
         "disconnect",
     ] {
         for place in [0, 1] {
-            let mut waiters = line(&server, &mut client, 3);
+            let mut waiters = queue(&server, &mut client, 3);
             let before = client.snapshot("k");
             let mut leaver = waiters.remove(place);
             if way != "disconnect" {
@@ -183,7 +184,7 @@ fn whatever_ends_a_wait_leaves_no_trace() {
 }
 
 #[test]
-fn those_behind_one_who_leaves_move_up() {
+fn clients_behind_one_that_leaves_move_up() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 2 3 3600 1");
@@ -198,7 +199,7 @@ fn those_behind_one_who_leaves_move_up() {
 }
 
 #[test]
-fn a_key_that_is_given_back_or_deleted_moves_the_line_at_once() {
+fn a_refund_or_a_deleted_key_moves_the_queue_at_once() {
     let server = Server::start();
     let mut client = server.connect();
     for event in [
@@ -214,9 +215,9 @@ fn a_key_that_is_given_back_or_deleted_moves_the_line_at_once() {
         "RENAME empty k",
     ] {
         client.call("FLUSHALL");
-        client.checked("k", HOURLY);
+        client.throttle_checked("k", HOURLY);
         client.call(&format!("SET empty {} PX 100000", wall_ns()));
-        let mut waiters = line(&server, &mut client, 2);
+        let mut waiters = queue(&server, &mut client, 2);
         client.call(event);
         assert_next(&mut waiters, ADMITTED);
         client.call("DEL k");
@@ -226,15 +227,15 @@ fn a_key_that_is_given_back_or_deleted_moves_the_line_at_once() {
 }
 
 #[test]
-fn a_key_that_turns_foreign_is_an_error_for_each_in_line() {
+fn a_key_that_turns_foreign_is_an_error_for_each_client() {
     let (server, mut client) = full();
     for (commands, error) in [
         (&["SET k foo"][..], "ERR the key does not hold this limiter's state"),
         (&["MULTI", "DEL k", "RPUSH k a", "EXEC"], "WRONGTYPE "),
     ] {
         client.call("DEL k");
-        client.checked("k", HOURLY);
-        let mut waiters = line(&server, &mut client, 2);
+        client.throttle_checked("k", HOURLY);
+        let mut waiters = queue(&server, &mut client, 2);
         for command in commands {
             client.call(*command);
         }
@@ -249,7 +250,7 @@ fn a_key_that_turns_foreign_is_an_error_for_each_in_line() {
 }
 
 #[test]
-fn what_the_line_waits_for_counts_as_taken() {
+fn the_costs_of_the_queue_count_as_taken() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 2 3 3600 1");
@@ -261,12 +262,12 @@ fn what_the_line_waits_for_counts_as_taken() {
     assert_eq!(client.ints("CL.THROTTLE k 2 3 3600")[..3], [1, 3, 0]);
     assert_eq!(client.ints("CL.THROTTLE k 2 3 3600 2 SATURATE")[5], 0);
     assert_eq!(client.ints("CL.RESERVE k 2 3 3600 1 MAXWAIT 100")[0], 1);
-    let rows: Vec<Vec<i64>> = client.get("CL.MTHROTTLE 2 k other 2 3 3600 2 3 3600");
+    let rows: Vec<Vec<i64>> = client.get("CL.MTAKE k THROTTLE 2 3 3600 1 other THROTTLE 2 3 3600 1");
     assert_eq!([&rows[0][..3], &rows[1][..3], &rows[2][..3]], [[1, 3, 0], [1, 3, 0], [0, 3, 3]]);
     assert_eq!(client.snapshot("k"), before);
     assert!(waiter.is_waiting());
 
-    // A booking is behind the line, and when it is given back the line stays where it was.
+    // A booking is behind the queue, and its refund leaves the queue where it was.
     let booked = client.ints("CL.RESERVE k 2 3 3600");
     assert!(booked[0] == 0 && (2399..=2400).contains(&booked[3]), "{booked:?}");
     client.call("CL.REFUND k 2 3 3600");
@@ -278,7 +279,7 @@ fn what_the_line_waits_for_counts_as_taken() {
 }
 
 #[test]
-fn a_line_is_not_starved_by_plain_calls() {
+fn a_queue_is_not_starved_by_calls_that_do_not_wait() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 0 1 50 1 MS");
@@ -323,9 +324,9 @@ fn null_on_both_protocols() {
 }
 
 #[test]
-fn a_server_that_becomes_a_replica_sends_all_away() {
+fn a_server_that_becomes_a_replica_unblocks_all() {
     let (server, mut client) = full();
-    let mut waiters = line(&server, &mut client, 3);
+    let mut waiters = queue(&server, &mut client, 3);
     client.call("REPLICAOF 127.0.0.1 1");
     for waiter in &mut waiters {
         let answer = waiter.answer();
@@ -333,13 +334,13 @@ fn a_server_that_becomes_a_replica_sends_all_away() {
     }
     wait_for_blocked(&mut client, 0);
     client.call("REPLICAOF NO ONE");
-    let mut waiters = line(&server, &mut client, 1);
+    let mut waiters = queue(&server, &mut client, 1);
     refund(&mut client);
     assert_next(&mut waiters, ADMITTED);
 }
 
 #[test]
-fn while_the_server_is_paused_nobody_is_served() {
+fn while_the_server_is_paused_no_client_is_admitted() {
     requires!(BINARY.at_least(6, 2, 0), "no CLIENT PAUSE WRITE");
     for mode in ["WRITE", "ALL"] {
         let server = Options::new().append_only().start();
@@ -348,7 +349,7 @@ fn while_the_server_is_paused_nobody_is_served() {
         client.call("CL.THROTTLE k 0 1 100 1 MS");
         let mut waiters: Vec<Waiter> =
             (0..3).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 100 1 0 MS")).collect();
-        wait_until("all to have been heard", || {
+        wait_until("all to be read", || {
             if client.info("blocked_clients").parse::<usize>().unwrap() > 0 {
                 Ok(())
             } else {
@@ -371,7 +372,7 @@ fn while_the_server_is_paused_nobody_is_served() {
         for waiter in &mut waiters {
             assert!(waiter.answer().starts_with("0 1 0 -1 "));
         }
-        // At 100 ms each, one or two may have had their turn before the pause, the third has not.
+        // At 100 ms each, one or two turns may have come before the pause, but not the third.
         assert!(paused.elapsed() >= Duration::from_millis(100), "{mode}");
         server.assert_alive("turns that come in a pause");
         wait_for_blocked(&mut client, 0);
@@ -380,10 +381,10 @@ fn while_the_server_is_paused_nobody_is_served() {
 }
 
 #[test]
-fn the_module_stays_while_somebody_waits() {
+fn the_module_stays_loaded_while_a_client_waits() {
     let (server, mut client) = full();
     for _ in 0..2 {
-        let mut waiters = line(&server, &mut client, 2);
+        let mut waiters = queue(&server, &mut client, 2);
         let error = client.error("MODULE UNLOAD redis-cell");
         assert!(error.contains("blocked clients"), "{error}");
         assert!(waiters[0].is_waiting());
@@ -396,19 +397,19 @@ fn the_module_stays_while_somebody_waits() {
         client.call("DEL no-such-key");
         client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
     }
-    let mut waiters = line(&server, &mut client, 1);
+    let mut waiters = queue(&server, &mut client, 1);
     client.call("DEL k");
     assert_next(&mut waiters, ADMITTED);
 }
 
 #[test]
-fn keys_of_several_databases_do_not_share_a_line() {
+fn keys_of_several_databases_do_not_share_a_queue() {
     let server = Server::start();
     let mut client = server.connect();
     let mut waiters = Vec::new();
     for db in [0, 3, 9] {
         client.call(&format!("SELECT {db}"));
-        client.checked("k", HOURLY);
+        client.throttle_checked("k", HOURLY);
         waiters.push(Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k {HOURLY} 1 0")));
         wait_for_blocked(&mut client, waiters.len());
     }
@@ -422,7 +423,7 @@ fn keys_of_several_databases_do_not_share_a_line() {
     assert!(waiters.remove(1).answer().starts_with(ADMITTED));
     assert!(waiters[0].is_waiting());
 
-    // An event of all databases, told of in one of them.
+    // An event of all databases, in the context of one of them.
     let mut waiter = Waiter::ask_in(&server, 9, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
     wait_for_blocked(&mut client, 2);
     client.call("SELECT 0");
@@ -437,12 +438,12 @@ fn keys_of_several_databases_do_not_share_a_line() {
 }
 
 #[test]
-fn nothing_is_written_until_somebody_is_admitted() {
+fn nothing_is_written_until_a_client_is_admitted() {
     let (server, mut client) = full();
     client.call("CONFIG SET notify-keyspace-events KEA");
     let mut stream = ReplicaStream::attach(&server);
     let before = (client.snapshot("k"), client.info("rdb_changes_since_last_save"));
-    let mut waiters = line(&server, &mut client, 4);
+    let mut waiters = queue(&server, &mut client, 4);
     client.call(&format!("CLIENT UNBLOCK {}", waiters[1].id));
     client.call(&format!("CLIENT KILL ID {}", waiters[2].id));
     wait_for_blocked(&mut client, 2);
@@ -464,7 +465,7 @@ fn admitted_by_a_changed_key_of_another_database() {
     let mut stream = ReplicaStream::attach(&server);
     let mut client = server.connect();
     client.call("SELECT 7");
-    client.checked("k", HOURLY);
+    client.throttle_checked("k", HOURLY);
     let mut waiter = Waiter::ask_in(&server, 7, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
     wait_for_blocked(&mut client, 1);
     stream.effects(&server);
@@ -475,7 +476,7 @@ fn admitted_by_a_changed_key_of_another_database() {
     assert_eq!(stream.effects(&server), expected);
 }
 
-/// How many connections this process may open, less what the other tests need.
+/// The number of connections that this process may open, less those of the other tests.
 fn crowd() -> usize {
     let output = std::process::Command::new("sh").args(["-c", "ulimit -n"]).output().unwrap();
     let files = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or(usize::MAX);
@@ -486,7 +487,7 @@ fn crowd() -> usize {
     crowd
 }
 
-/// Asks for all, answers PING in between.
+/// Sends all the calls, with a PING now and then.
 fn gather(
     server: &Server,
     client: &mut Client,
@@ -567,11 +568,12 @@ fn a_cluster_serves_its_waiters() {
     let server = Options::new().set("cluster-enabled", "yes").start();
     let mut client = server.connect();
     crate::several::own_all_slots(&mut client);
-    client.checked("k", HOURLY);
-    let mut waiters = line(&server, &mut client, 2);
+    client.throttle_checked("k", HOURLY);
+    let mut waiters = queue(&server, &mut client, 2);
     client.call("DEL k");
     assert_next(&mut waiters, ADMITTED);
-    // Slots may leave while somebody waits. Some servers say so at once; else it turns out when its turn comes.
+    // A slot may move while a client waits. Some servers unblock the client at once, others leave it until
+    // its turn.
     client.call("CL.THROTTLE j 0 1 700 1 MS");
     let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE j 0 1 700 1 0 MS");
     wait_for_blocked(&mut client, 2);

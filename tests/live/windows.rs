@@ -1,32 +1,45 @@
 //! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: what they store, tell others, and refuse to touch.
 
 use crate::common::{
-    BINARY, Client, Effect, Options, ReplicaStream, Server, ceil_div, ints, wait_until, wall_ns,
+    BINARY, Client, Effect, Footprint, Options, ReplicaStream, Server, ceil_div, ints, wait_until, wall_ns,
 };
-use crate::purity::Footprint;
 use crate::replication::{attach, catch_up};
+use crate::several::rows;
 use redis::Value;
 use std::collections::HashMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 const S: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
 
-/// A limiter, and a limit of ten that lasts for longer than any test.
+/// A limiter, and a limit of ten that lasts longer than any test.
 struct Limiter {
     command: &'static str,
-    limit: &'static str,
+    limit: String,
     /// The fields that are state; none for a string.
     fields: &'static [&'static str],
 }
 
-const LIMITERS: [Limiter; 4] = [
-    Limiter { command: "CL.FUNNEL", limit: "10 1 36000", fields: &["left_quota", "leaking_ts"] },
-    Limiter { command: "CL.BUCKET", limit: "10 1 36000", fields: &["tokens", "timestamp"] },
-    Limiter { command: "CL.FIXED", limit: "10 36000", fields: &[] },
-    // A day: midnight is when one of its tests may fail.
-    Limiter { command: "CL.WINDOW", limit: "10 86400", fields: &["window", "current", "previous"] },
-];
+static LIMITERS: LazyLock<[Limiter; 4]> = LazyLock::new(|| {
+    let limiter = |command, limit: &str, fields| Limiter { command, limit: limit.to_owned(), fields };
+    [
+        limiter("CL.FUNNEL", "10 1 36000", &["left_quota", "leaking_ts"]),
+        limiter("CL.BUCKET", "10 1 36000", &["tokens", "timestamp"]),
+        limiter("CL.FIXED", "10 36000", &[]),
+        limiter("CL.WINDOW", &format!("10 {}", long_period()), &["window", "current", "previous"]),
+    ]
+});
+
+/// A period in seconds whose window has hours to go. Windows are aligned to the epoch, so that those of any
+/// one period end in the middle of a test now and then.
+fn long_period() -> i64 {
+    static PERIOD: LazyLock<i64> = LazyLock::new(|| {
+        let left = |period: &i64| period - wall_ns() / S % period;
+        [86_400, 100_000, 123_456].into_iter().max_by_key(left).unwrap()
+    });
+    *PERIOD
+}
 
 impl Limiter {
     /// The call for `quantity` on `key`.
@@ -45,8 +58,8 @@ impl Limiter {
         Before { fields, expires: there.then(|| client.expiry_ms(key)) }
     }
 
-    /// What an admitted call propagates, read from what it has left behind: of a hash the state that has changed, and
-    /// what it does not read.
+    /// What an admitted call propagates, read from what it has left behind: of a hash the state that has
+    /// changed, and what it does not read.
     fn effects(&self, client: &mut Client, db: u32, key: &str, before: &Before) -> Vec<Effect> {
         let ms = client.expiry_ms(key);
         let expire = format!("PEXPIREAT {key} {ms}");
@@ -108,7 +121,7 @@ fn the_articles_own_runs() {
         // 20 a second, but slowed down a thousand times: a busy machine may take a while for 50 calls.
         ("CL.BUCKET c 30 20 1000", 50, 30),
         ("CL.FIXED d 7 60", 20, 7),
-        ("CL.WINDOW e 7 86400", 20, 7),
+        (&format!("CL.WINDOW e 7 {}", long_period()), 20, 7),
     ] {
         let answers = client.pipeline(&vec![call; calls]);
         for (n, answer) in (1..).zip(answers) {
@@ -135,8 +148,7 @@ fn a_funnel_is_a_hash_that_people_can_read() {
     );
     let since = number(&first, "leaking_ts");
     assert!((earliest..=latest).contains(&since), "{since} in {earliest}..={latest}");
-    let interval = 60 * S / 7;
-    assert_eq!(client.expiry_ms("k"), ceil_div((since + 4 * interval).into(), 1_000_000));
+    assert_eq!(client.expiry_ms("k"), ceil_div((since + 4 * 60 * S / 7).into(), 1_000_000));
 
     client.call("HSET k capacity many leaking_rate x owner me");
     assert_eq!(client.ints("CL.FUNNEL k 20 1 1 0")[..3], [0, 20, 11]);
@@ -203,11 +215,13 @@ fn a_fixed_window_is_a_counter_that_expires() {
 fn a_sliding_window_is_a_hash_that_people_can_read() {
     let server = Server::start();
     let mut client = server.connect();
-    let period = 86_400 * S;
-    let (earliest, reply, latest) = timed(|| client.ints("CL.WINDOW k 10 86400 3"));
+    let seconds = long_period();
+    let period = seconds * S;
+    let (earliest, reply, latest) = timed(|| client.ints(&format!("CL.WINDOW k 10 {seconds} 3")));
     let start = earliest / period * period;
     assert_eq!(reply[..4], [0, 10, 7, -1]);
-    let left = |now: i64| ceil_div((start + 2 * period - now).into(), S.into());
+    // Of three units, less than half a unit is left when less than a sixth of the next window is to come.
+    let left = |now: i64| ceil_div((start + 2 * period - period / 6 + 1 - now).into(), S.into());
     assert!((left(latest)..=left(earliest)).contains(&reply[4]), "{reply:?}");
     let fields = hash(&mut client, "k");
     assert_eq!(fields.len(), 3, "{fields:?}");
@@ -215,11 +229,11 @@ fn a_sliding_window_is_a_hash_that_people_can_read() {
     assert_eq!(number(&fields, "window"), start);
     assert_eq!(client.expiry_ms("k"), (start + 2 * period) / MS);
 
-    // The window before weighs in by its overlap, rounded up, and becomes the previous one.
+    // The window before weighs in by its overlap, to the nearest unit, and becomes the previous one.
     client.call(&format!("HSET k window {} current 10 previous 77", start - period));
-    let weight = |now: i64| ceil_div(i128::from(10 * (start + period - now) / S), 86_400);
-    let (earliest, reply, latest) = timed(|| client.ints("CL.WINDOW k 20 86400 5"));
-    let remaining = 15 - weight(earliest)..=15 - weight(latest - 5 * MS);
+    let weight = |now: i64| (2 * 10 * (start + period - now) / S + seconds) / (2 * seconds);
+    let (earliest, reply, latest) = timed(|| client.ints(&format!("CL.WINDOW k 20 {seconds} 5")));
+    let remaining = 15 - weight(earliest)..=15 - weight(latest);
     assert!(reply[0] == 0 && remaining.contains(&reply[2]), "{reply:?}, {remaining:?} remain");
     let fields = hash(&mut client, "k");
     assert_eq!((&*fields["current"], &*fields["previous"]), ("5", "10"));
@@ -297,7 +311,17 @@ fn a_quantity_of_zero_looks() {
         assert_eq!(client.int(&["EXISTS", &key]), 0);
         client.ints(&limiter.call(&key, "10"));
         assert_eq!(client.ints(&limiter.call(&key, "0"))[..4], [0, 10, 0, -1], "{}", limiter.command);
-        assert_eq!(client.ints(&limiter.call(&key, "11"))[..4], [1, 10, 0, -1], "refused for ever");
+        assert_eq!(client.ints(&limiter.call(&key, "11"))[..4], [1, 10, 0, -1], "never admitted");
+        if matches!(limiter.command, "CL.FIXED" | "CL.WINDOW") {
+            // Beyond a limit that was lowered, a look is refused until the same look would be admitted.
+            let lowered = limiter.call(&key, "0").replace(" 10 ", " 4 ");
+            let before = client.snapshot(&key);
+            let look = client.ints(&lowered);
+            assert!(look[..3] == [1, 4, 0] && (1..=look[4]).contains(&look[3]), "{lowered}: {look:?}");
+            let take = client.ints(&lowered.replace(" 0", " 1"));
+            assert!(look[3] <= take[3], "{lowered}: {look:?}, {take:?}");
+            assert_eq!(client.snapshot(&key), before, "{}", limiter.command);
+        }
         assert_eq!(client.int(&["DEL", &key]), 1);
         assert_eq!(client.ints(&limiter.call(&key, "11")), [1, 10, 10, -1, 0]);
         assert_eq!(client.ints(&limiter.call(&key, ""))[..4], [0, 10, 9, -1], "DEL is the reset");
@@ -327,11 +351,11 @@ fn bad_input_names_the_argument() {
         for (place, name) in names.iter().enumerate() {
             let max = if *name == "period" { 9_223_372_036 } else { MAX };
             for number in numbers {
-                assert_eq!(
-                    client.error(&words(place, number, &[])),
-                    range(name, max),
-                    "{command} {number:?}"
-                );
+                // CL.FIXED has words for its windows.
+                let words_too = command == "CL.FIXED" && *name == "period" && number == "x";
+                let or_words = if words_too { ", or HOUR, DAY, WEEK, MONTH, YEAR or UNTIL" } else { "" };
+                let expected = range(name, max) + or_words;
+                assert_eq!(client.error(&words(place, number, &[])), expected, "{command} {number:?}");
             }
         }
         for number in numbers.into_iter().filter(|&number| number != "0") {
@@ -345,7 +369,6 @@ fn bad_input_names_the_argument() {
             &["1", "2"],
             &["MS", "1"],
             &["1", "MS", "1"],
-            &["1", "SATURATE"],
             &["1", "PREPAY"],
             &["1", "MAXWAIT", "1"],
             &["QUANTITY", "1"],
@@ -419,10 +442,14 @@ fn foreign_content_stays_as_it_is() {
     for limiter in LIMITERS.iter().filter(|limiter| limiter.is_hash()) {
         for (n, field) in limiter.fields.iter().enumerate() {
             for (how, value) in
-                [None, Some("x"), Some(""), Some("-1"), Some("1.5"), Some("9223372036854775808")]
+                [None, Some("x"), Some(""), Some("-1"), Some("-0"), Some("1.5"), Some("9223372036854775808")]
                     .into_iter()
                     .enumerate()
             {
+                // Fewer units than none are a debt, which a settlement leaves.
+                if value == Some("-1") && ["left_quota", "tokens"].contains(field) {
+                    continue;
+                }
                 let key = format!("{}-{n}-{how}", limiter.command);
                 for other in limiter.fields.iter().filter(|other| *other != field) {
                     client.call(&["HSET", &key, other, "5"]);
@@ -440,7 +467,7 @@ fn foreign_content_stays_as_it_is() {
         }
     }
     let strings = ["text", "empty", "negative", "fraction", "counter", "gcra", "far", "binary"];
-    for limiter in &LIMITERS {
+    for limiter in LIMITERS.iter() {
         for key in ["list", "set", "zset", "stream", "hash"].into_iter().chain(strings) {
             let same_type = if limiter.is_hash() { key == "hash" } else { strings.contains(&key) };
             let before = client.snapshot(key);
@@ -455,7 +482,7 @@ fn foreign_content_stays_as_it_is() {
     // Hashes of one limiter are foreign to the others, and wild numbers are numbers.
     client.call(&format!("HSET ours left_quota {MAX} leaking_ts {MAX} tokens {MAX} timestamp {MAX}"));
     client.call(&format!("HSET ours window {MAX} current {MAX} previous {MAX}"));
-    for limiter in &LIMITERS {
+    for limiter in LIMITERS.iter() {
         let _ = client.ask(&limiter.call("ours", "0"));
         let _ = client.ask(&limiter.call("ours", "1"));
     }
@@ -537,7 +564,7 @@ fn transactions_and_scripts_propagate_as_one() {
 fn wherever_a_command_may_run() {
     let server = Server::start();
     for (mut client, n) in [(server.connect(), 2), (server.connect_resp3(), 3)] {
-        for limiter in &LIMITERS {
+        for limiter in LIMITERS.iter() {
             let key = format!("{}-{n}", limiter.command);
             client.call("MULTI");
             for tail in ["6", "6", "x"] {
@@ -583,7 +610,8 @@ fn those_who_watch_and_listen_hear_of_what_is_taken() {
         other.call(&limiter.call(&key, "1"));
         other.call(&["DEL", &key]);
         let write = if limiter.is_hash() { "hset" } else { "set" };
-        // A window keeps its expiry from its first call to its last, and where the server can keep it, so does its key.
+        // A window keeps its expiry from its first call to its last, and where the server can keep it, so
+        // does its key.
         let in_place = client.text("INFO redis-cell").contains("SET PXAT");
         let expires_anew = !in_place || !matches!(limiter.command, "CL.FIXED" | "CL.WINDOW");
         let expected: Vec<_> =
@@ -597,7 +625,7 @@ fn those_who_watch_and_listen_hear_of_what_is_taken() {
 /// Uses every limiter twice, in keys of its own.
 fn use_limits(client: &mut Client) -> Vec<String> {
     let mut keys = Vec::new();
-    for limiter in &LIMITERS {
+    for limiter in LIMITERS.iter() {
         let key = limiter.command.to_lowercase();
         client.ints(&limiter.call(&key, "4"));
         client.ints(&limiter.call(&key, "3"));
@@ -620,7 +648,7 @@ fn restarts_bring_back_the_same_states() {
         }
         server.restart();
         let mut client = server.connect();
-        for ((key, state), limiter) in keys.iter().zip(&states).zip(&LIMITERS) {
+        for ((key, state), limiter) in keys.iter().zip(&states).zip(LIMITERS.iter()) {
             assert_eq!(client.snapshot(key), *state, "{key}, append only: {append_only}");
             assert_eq!(client.ints(&limiter.call(key, "4"))[..3], [1, 10, 3], "{key}");
             assert_eq!(client.ints(&limiter.call(key, "3"))[..3], [0, 10, 0], "{key}");
@@ -648,7 +676,7 @@ fn replicas_hold_the_same_states() {
         assert_eq!(copy.snapshot(key), state, "{:?}", key.escape_ascii().to_string());
         assert_eq!(plain_copy.snapshot(key), state, "{:?}, no module", key.escape_ascii().to_string());
     }
-    for limiter in &LIMITERS {
+    for limiter in LIMITERS.iter() {
         let error = copy.error(&limiter.call("fresh", ""));
         assert!(error.starts_with("READONLY "), "{}: {error}", limiter.command);
     }
@@ -661,7 +689,7 @@ fn what_takes_nothing_leaves_no_trace() {
     let mut client = server.connect();
     client.call("SET text foo");
     client.call("HSET hash a b");
-    for limiter in &LIMITERS {
+    for limiter in LIMITERS.iter() {
         let used = limiter.command.to_lowercase();
         client.ints(&limiter.call(&used, "7"));
         stream.effects(&server);
@@ -696,7 +724,7 @@ fn what_takes_nothing_leaves_no_trace() {
 fn calls_leave_no_memory_behind() {
     let server = Server::start();
     let mut client = server.connect();
-    for limiter in &LIMITERS {
+    for limiter in LIMITERS.iter() {
         let (head, rest) = limiter.limit.split_once(' ').unwrap();
         assert_eq!(head, "10");
         let admitted = format!("{} k 1000000 {rest}", limiter.command);
@@ -718,4 +746,276 @@ fn calls_leave_no_memory_behind() {
         assert!(after - before < 200_000, "{}: {before} became {after}", limiter.command);
         client.call("DEL k");
     }
+}
+
+#[test]
+fn saturate_takes_what_fits() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for limiter in LIMITERS.iter().filter(|limiter| matches!(limiter.command, "CL.FIXED" | "CL.WINDOW")) {
+        let mut call = |tail: &str| client.ints(&limiter.call("k", tail));
+        // The reset of a fixed window is the wait, that of a sliding one lies later.
+        assert_eq!(call("4 SATURATE")[..4], [0, 10, 6, -1], "{}", limiter.command);
+        assert_eq!(call("3 saturate")[5..], [3], "{}", limiter.command);
+        let rest = call(&format!("{MAX} SATURATE"));
+        assert_eq!((&rest[..4], &rest[5..]), (&[0, 10, 0, -1][..], &[3][..]), "{}", limiter.command);
+        let refused = call("SATURATE");
+        assert_eq!((&refused[..3], &refused[5..]), (&[1, 10, 0][..], &[0][..]), "{}", limiter.command);
+        assert!((1..=refused[4]).contains(&refused[3]), "{}: {refused:?}", limiter.command);
+        let many = call("99 SATURATE");
+        assert_eq!((many[0], many[5]), (1, 0), "{}: above the limit, but not forever", limiter.command);
+        let one = call("1");
+        assert!(one.len() == 5 && (refused[3] - one[3]).abs() <= 60, "{one:?}, {refused:?}");
+        let zero = call("0 SATURATE");
+        assert_eq!((&zero[..4], &zero[5..]), (&[0, 10, 0, -1][..], &[0][..]), "{}", limiter.command);
+        let lowered = limiter.call("k", "0 SATURATE").replace(" 10 ", " 4 ");
+        assert_eq!(client.ints(&lowered)[..4], [0, 4, 0, -1], "{}: admitted, and takes 0", limiter.command);
+        client.call("DEL k");
+        assert_eq!(client.error(&limiter.call("k", "1 SATURATE SATURATE")), "ERR syntax error");
+        assert_eq!(client.ints(&limiter.call("k", "0 SATURATE")), [0, 10, 10, -1, 0, 0]);
+        assert_eq!(client.int("EXISTS k"), 0, "{}: a look", limiter.command);
+    }
+}
+
+/// The days on which calendars begin, counted one by one: the boundaries of `cycle` before and after `now`,
+/// in seconds.
+fn boundaries(cycle: &str, utc: i64, from: i64, now: i64) -> (i64, i64) {
+    let local = now + utc * 60;
+    let (mut day, mut year, mut month, mut weekday) = (1, 1970, 1, 4); // 1970-01-01 was a Thursday
+    let (mut midnight, mut before) = (0, 0);
+    loop {
+        let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+        let length = [31, 28 + i64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month - 1];
+        let begins = match cycle {
+            "DAY" => true,
+            "WEEK" => weekday == from,
+            "MONTH" => day == from.min(length),
+            _ => (month, day) == (1, 1),
+        };
+        if begins && midnight > local {
+            return (before - utc * 60, midnight - utc * 60);
+        }
+        before = if begins { midnight } else { before };
+        (day, weekday, midnight) = (day + 1, weekday % 7 + 1, midnight + 86_400);
+        if day > length {
+            (day, month) = (1, month + 1);
+        }
+        if month > 12 {
+            (month, year) = (1, year + 1);
+        }
+    }
+}
+
+#[test]
+fn windows_of_the_calendar_end_at_its_boundaries() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut key = 0;
+    for utc in [None, Some(-840), Some(-210), Some(60), Some(345), Some(840)] {
+        for (cycle, days) in
+            [("HOUR", 0..=0), ("DAY", 0..=0), ("YEAR", 0..=0), ("WEEK", 0..=7), ("MONTH", 0..=31)]
+        {
+            for from in days {
+                key += 1;
+                let offset = utc.map_or(String::new(), |utc| format!("utc {utc} "));
+                let day = if from == 0 { String::new() } else { format!("From {from} ") };
+                let call = format!("CL.FIXED k{key} 5 {cycle} 2 {day}{offset}MS");
+                let expected = |now: i64| match (utc.unwrap_or(0), now / S) {
+                    (utc, now) if cycle == "HOUR" => ((now + utc * 60) / 3_600 + 1) * 3_600 - utc * 60,
+                    (utc, now) => boundaries(cycle, utc, from.max(1), now).1,
+                };
+                let (earliest, reply, latest) = timed(|| client.ints(&call));
+                assert_eq!(reply[..4], [0, 5, 3, -1], "{call}");
+                // A boundary may lie between the two instants.
+                let ends = [expected(earliest) * 1_000, expected(latest) * 1_000];
+                let end = client.expiry_ms(&format!("k{key}"));
+                assert!(ends.contains(&end), "{call} ends at {end}, not at one of {ends:?}");
+                assert!(
+                    reply[4] <= end - earliest / MS && reply[4] >= end - latest / MS - 1,
+                    "{call}: {reply:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn an_open_window_ends_when_its_key_expires_whatever_later_calls_say() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    let until = wall_ns() / S + 3_600;
+    assert_eq!(client.ints(&format!("CL.FIXED k 10 UNTIL {until} 2"))[..4], [0, 10, 8, -1]);
+    assert_eq!(client.expiry_ms("k"), until * 1_000);
+    assert_eq!((client.text("TYPE k"), client.text("GET k")), ("string".to_owned(), "2".to_owned()));
+    let windows = ["MONTH", "60", "year", "UNTIL 1", "UNTIL 9000000000", "WEEK", "1"];
+    for (window, count) in windows.iter().zip(3..) {
+        let reply = client.ints(&format!("CL.FIXED k 10 {window} 1"));
+        assert_eq!(reply[..4], [0, 10, 10 - count, -1], "{window}");
+        assert_eq!(client.expiry_ms("k"), until * 1_000, "{window}");
+        assert_eq!(client.text("GET k"), count.to_string());
+        let refused = client.ints(&format!("CL.FIXED k 10 {window} 9"));
+        assert!(refused[0] == 1 && refused[3] == refused[4], "{window}: {refused:?}");
+        assert!((3_000..=3_600).contains(&refused[3]), "{window}: {refused:?}");
+    }
+    if BINARY.at_least(6, 2, 8) {
+        let effects = (2..=9).flat_map(|count| {
+            Effect::alone(0, vec![Effect { db: 0, command: format!("SET k {count} PXAT {}", until * 1_000) }])
+        });
+        assert_eq!(stream.effects(&server), effects.collect::<Vec<_>>());
+    }
+    // DEL is the reset, and the next window is that of the next call.
+    client.call("DEL k");
+    client.ints("CL.FIXED k 10 60 1");
+    assert!(client.expiry_ms("k") < until * 1_000);
+}
+
+#[test]
+fn an_instant_that_has_passed_opens_no_window() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (unit, factor) in [("S", 1), ("MS", 1_000), ("US", 1_000_000)] {
+        let (from, error, to) = timed(|| {
+            let passed = wall_ns() / (S / factor) - 1;
+            client.error(&format!("CL.FIXED k 5 UNTIL {passed} 1 {unit}"))
+        });
+        let least: i64 = error
+            .strip_prefix("ERR UNTIL must be an integer from ")
+            .and_then(|rest| rest.split(' ').next())
+            .and_then(|least| least.parse().ok())
+            .unwrap_or_else(|| panic!("{error}"));
+        assert!((from..=to + S / factor).contains(&(least * (S / factor))), "{unit}: {error}");
+        // What opens no window does not ask for its end.
+        assert_eq!(client.ints(&format!("CL.FIXED k 5 UNTIL 1 0 {unit}")), [0, 5, 5, -1, 0]);
+        assert_eq!(client.ints(&format!("CL.FIXED k 5 UNTIL 1 6 {unit}")), [1, 5, 5, -1, 0]);
+        assert_eq!(client.int("EXISTS k"), 0);
+    }
+    // The window ends at that instant, and the same call is an error then.
+    let soon = wall_ns() / MS + 300;
+    let call = format!("CL.FIXED k 1 UNTIL {soon} 1 MS");
+    assert_eq!(client.ints(&call)[0], 0);
+    let refused = client.ints(&call);
+    assert!(refused[0] == 1 && (0..=300).contains(&refused[3]), "{refused:?}");
+    let after = wait_until("the window to end", || match client.ask(&call) {
+        Err(error) => Ok((wall_ns(), error)),
+        Ok(reply) => Err(format!("{reply:?}")),
+    });
+    assert!(after.0 >= soon * MS && after.1.contains("UNTIL must be"), "{after:?}");
+}
+
+#[test]
+fn words_for_windows_are_read_strictly() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let utc = "ERR UTC must be an integer from -840 to 840";
+    let week = "ERR FROM must be an integer from 1 to 7";
+    let month = "ERR FROM must be an integer from 1 to 31";
+    let until = "ERR UNTIL must be an integer from 0 to 9223372036";
+    let syntax = "ERR syntax error";
+    for (tail, error) in [
+        ("MONTH UTC 841", utc),
+        ("MONTH UTC -841", utc),
+        ("DAY UTC x", utc),
+        ("DAY UTC 1.5", utc),
+        ("WEEK FROM 0", week),
+        ("WEEK FROM 8", week),
+        ("WEEK FROM Monday", week),
+        ("MONTH FROM 0", month),
+        ("MONTH FROM 32", month),
+        ("MONTH 1 FROM -1", month),
+        ("UNTIL x", until),
+        ("UNTIL -1", until),
+        ("UNTIL 9223372037", until),
+        ("UNTIL 9223372036855 MS", "ERR UNTIL must be an integer from 0 to 9223372036854"),
+        ("UNTIL 9223372036854001 1 US", "ERR UNTIL must be an integer from 0 to 9223372036854000"),
+        ("HOUR FROM 1", syntax),
+        ("DAY FROM 1", syntax),
+        ("YEAR 1 FROM 1", syntax),
+        ("DAY FROM x", syntax),
+        ("60 UTC 60", syntax),
+        ("60 1 FROM 1", syntax),
+        ("60 FROM 1", syntax),
+        ("UNTIL 9000000000 UTC 0", syntax),
+        ("UNTIL 9000000000 1 FROM 1", syntax),
+        ("UNTIL", syntax),
+        ("MONTH UTC", syntax),
+        ("MONTH FROM", syntax),
+        ("MONTH UTC 1 UTC 1", syntax),
+        ("MONTH FROM 1 FROM 1", syntax),
+        ("MONTH UTC 1 1", syntax),
+        ("MONTH DAY", "ERR quantity must be an integer from 0 to 9223372036854775807"),
+        ("MONTH 1 DAY", syntax),
+        ("MONTH 1 PREPAY", syntax),
+        (
+            "FORTNIGHT",
+            "ERR period must be an integer from 1 to 9223372036, or HOUR, DAY, WEEK, MONTH, YEAR or UNTIL",
+        ),
+    ] {
+        assert_eq!(client.error(&format!("CL.FIXED k 5 {tail}")), error, "{tail}");
+    }
+    assert_eq!(client.int("DBSIZE"), 0);
+    client.call("CL.FIXED k 5 month 1 ms saturate from 31 utc -60");
+    client.call("CL.FIXED l 5 Until 9000000000000 1 ms");
+    assert_eq!(client.int("DBSIZE"), 2);
+}
+
+#[test]
+fn a_count_like_a_tat_is_read_again() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // Once an error until the window had ended: a count that is nearly the present instant in nanoseconds.
+    let now = wall_ns();
+    assert_eq!(client.ints(&format!("CL.FIXED k {MAX} 3600 {now}"))[..2], [0, MAX]);
+    let reply = client.ints(&format!("CL.FIXED k {MAX} 3600 5"));
+    assert_eq!(reply[..4], [0, MAX, MAX - now - 5, -1]);
+    assert_eq!(client.ints("CL.FIXED k 5 3600 1")[..3], [1, 5, 0]);
+    assert_eq!(client.text("GET k"), (now + 5).to_string());
+    // A count that could not be told from a TAT is not written.
+    let before = client.snapshot("k");
+    let end = client.expiry_ms("k") * MS;
+    let error = client.error(&format!("CL.FIXED k {MAX} 3600 {}", end - now - 5));
+    assert!(
+        error.starts_with("ERR quantity is out of range: the count would be the end of its window"),
+        "{error}"
+    );
+    assert_eq!(client.snapshot("k"), before);
+    assert!(
+        client.error(&format!("CL.FIXED fresh {MAX} 3600 {}", wall_ns() + 3_600 * S)).contains("CL.THROTTLE")
+    );
+    assert_eq!(client.int("EXISTS fresh"), 0);
+}
+
+#[test]
+fn settlements_give_back_to_the_window_that_the_units_came_from() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let until = wall_ns() / S + 3_600;
+    let long = long_period();
+    // Before the quantity, the limiter; an age at which its window was open, and one at which it was not.
+    for (limiter, since, before) in [
+        ("FIXED 10 3600".to_owned(), 0, 3_600),
+        ("FIXED 10 YEAR".to_owned(), 0, 366 * 86_400),
+        ("FIXED 10 MONTH FROM 31 UTC 60".to_owned(), 0, 31 * 86_400),
+        (format!("WINDOW 10 {long}"), 0, long),
+        // Only its end is known, so the end that a call names says which window it was.
+        (format!("FIXED 10 UNTIL {until}"), 86_400, -1),
+    ] {
+        let mut settle = |rest: &str| rows(&mut client, &format!("CL.MSETTLE k {limiter} {rest}"))[1].clone();
+        assert_eq!(settle("7")[..4], [0, 10, 3, -1], "{limiter}");
+        if before >= 0 {
+            assert_eq!(settle(&format!("-2 AGO {before}"))[2], 3, "{limiter}: begun since");
+        }
+        assert_eq!(settle(&format!("-2 AGO {since}"))[2], 5, "{limiter}");
+        assert_eq!(settle("5 AGO 1000000")[2], 0, "{limiter}: takes whatever the age");
+        let beyond = settle("3");
+        assert!(beyond[..3] == [1, 10, 0] && (1..=beyond[4]).contains(&beyond[3]), "{limiter}: {beyond:?}");
+        assert_eq!(settle("-13"), [0, 10, 10, -1, 0], "{limiter}");
+        assert_eq!(client.int("EXISTS k"), 0, "{limiter}: fully replenished");
+    }
+    // Another window of the same key.
+    client.call(&format!("CL.FIXED k 10 UNTIL {until} 5"));
+    client.call(&format!("CL.MSETTLE k FIXED 10 UNTIL {} -2 AGO 1", until + 1));
+    assert_eq!(client.text("GET k"), "5");
+    client.call("CL.MSETTLE k FIXED 10 UNTIL 1 -2");
+    assert_eq!((client.text("GET k"), client.expiry_ms("k")), ("3".to_owned(), until * 1_000));
 }

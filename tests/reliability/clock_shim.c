@@ -1,5 +1,5 @@
-/* Stands before libc's clocks in a server under test (LD_PRELOAD). The file named by REDIS_CELL_CLOCK says, at any
- * moment, where the wall clock and the monotonic clock stand, in nanoseconds: when `running`, ahead of the true ones. */
+/* Replaces libc's clocks in a server under test (LD_PRELOAD). The file named by REDIS_CELL_CLOCK contains the time of
+ * the wall clock and of the monotonic clock in nanoseconds. If `running`, these are offsets to the true clocks. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -25,7 +25,7 @@ __attribute__((constructor)) static void open_clocks(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
-    /* The kernel is asked directly: whatever libc would do to find its own function may need the time. */
+    /* Calls the kernel directly, because libc may need the time to find its own function. */
     if (syscall(SYS_clock_gettime, clock, time) != 0) return -1;
     int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
     int is_monotonic = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE ||

@@ -1,4 +1,4 @@
-//! A cluster on loopback: failover, slots that move under load, and what the server says in a cluster's name.
+//! A cluster on loopback: failover, slots that move under load, and the cluster's error replies.
 
 use crate::common::{BINARY, Client, Options, Server, Waiter, report_skip, wait_for_blocked, wait_until};
 use crate::figures::{figure, long};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The nodes of a cluster, as clients know them: primaries first, then as many replicas.
+/// The nodes of a cluster as clients know them: the primaries, then the same number of replicas.
 pub struct Members(pub Vec<String>);
 
 impl Members {
@@ -24,7 +24,7 @@ impl Members {
         self.connect(node).text("CLUSTER MYID")
     }
 
-    /// Makes a cluster of servers that do not know each other: the primaries share the slots evenly.
+    /// Creates a cluster from separate servers. The primaries share the slots evenly.
     pub fn form(&self, primaries: usize) {
         let (host, port) = self.0[0].split_once(':').unwrap();
         for node in 0..self.0.len() {
@@ -44,7 +44,7 @@ impl Members {
             wait_until("all nodes to know each other", || {
                 let mut client = self.connect(node);
                 let (info, nodes) = (client.text("CLUSTER INFO"), client.text("CLUSTER NODES"));
-                // A node in handshake goes by a name that is not its own.
+                // During a handshake a node has a temporary name.
                 if info.contains(&all) && !nodes.contains("handshake") { Ok(()) } else { Err(nodes) }
             });
         }
@@ -58,7 +58,7 @@ impl Members {
         self.settle();
     }
 
-    /// Until all is well: nobody failing, all slots served, replicas in step.
+    /// Waits until no node is failing, all slots are served, and the replicas are in sync.
     pub fn settle(&self) {
         for node in 0..self.0.len() {
             wait_until("the cluster to be well", || {
@@ -80,7 +80,7 @@ impl Members {
         }
     }
 
-    /// Until a replica has got what its primary has written; at once for a primary.
+    /// Waits until a replica has received its primary's writes. Returns at once for a primary.
     fn in_step(&self, node: usize) {
         let mut copy = self.connect(node);
         if copy.info("role") == "master" {
@@ -96,7 +96,7 @@ impl Members {
         });
     }
 
-    /// Every key of each primary is the same on its replica.
+    /// Asserts that every key of each primary is the same on its replica.
     pub fn assert_same<const N: usize>(&self, pairs: [(usize, usize); N]) {
         for (primary, replica) in pairs {
             let held = contents(&mut self.connect(primary));
@@ -107,7 +107,7 @@ impl Members {
         }
     }
 
-    /// A connection to whoever serves the tag.
+    /// A connection to the node that serves the tag.
     pub fn owner(&self, tag: &str) -> Client {
         let look = |address: &String| {
             let mut client = Client::connect_to(address, "", PATIENCE).ok()?;
@@ -117,7 +117,7 @@ impl Members {
         wait_until(&format!("somebody to serve {tag}"), || self.0.iter().find_map(look).ok_or(String::new()))
     }
 
-    /// Asks one node after the other; they tell where to go.
+    /// Asks one node after the other, and follows their redirections.
     pub fn guide(&self) -> Guide {
         let (addresses, turn) = (self.0.clone(), AtomicUsize::new(0));
         Arc::new(move |_| Some(addresses[turn.fetch_add(1, Relaxed) % addresses.len()].clone()))
@@ -127,7 +127,7 @@ impl Members {
         Load::start(Plan { callers: 4, tags, limit, guide: self.guide(), patience: PATIENCE })
     }
 
-    /// So many tags whose slots lie in a range.
+    /// Tags whose slots are in a range.
     pub fn tags(&self, slots: Range<i64>, count: usize) -> Vec<String> {
         let mut client = self.connect(0);
         let mut in_range = |tag: &String| slots.contains(&client.int(&format!("CLUSTER KEYSLOT {{{tag}}}")));
@@ -161,7 +161,7 @@ impl Cluster {
         Self { nodes, members }
     }
 
-    /// Tells both nodes that the tag's slot is about to move from one to the other.
+    /// Marks the tag's slot as moving on both nodes.
     fn begin_to_move(&self, tag: &str, from: usize, to: usize) -> i64 {
         let (mut source, mut target) = (self.connect(from), self.connect(to));
         let slot = source.int(&format!("CLUSTER KEYSLOT {{{tag}}}"));
@@ -222,7 +222,7 @@ fn wait_for_primary(mut client: Client) {
     });
 }
 
-/// Runs `redis-cli --cluster` until it is done.
+/// Runs `redis-cli --cluster` to its end.
 fn redis_cli(arguments: &str) {
     let output = Command::new("redis-cli")
         .arg("--cluster")
@@ -241,7 +241,7 @@ pub fn slots_that_move_under_load_keep_every_budget() {
         return report_skip("no redis-cli");
     }
     let cluster = Cluster::start(3, 3);
-    // The first slots are those that redis-cli takes first.
+    // redis-cli moves the first slots first.
     let moving = cluster.tags(0..200, 4);
     let mut tags = moving.clone();
     tags.extend(cluster.tags(6000..16384, 2));
@@ -259,7 +259,7 @@ pub fn slots_that_move_under_load_keep_every_budget() {
         assert_eq!(cluster.owner(tag).text("CLUSTER MYID"), second, "{tag} has moved");
     }
     let between = load.admitted();
-    // redis-cli looks before it starts, and the news of the moves may still be under way.
+    // redis-cli checks the cluster before it starts, and some nodes may not know of the moves yet.
     wait_until("the nodes to agree", || {
         let mut check = Command::new("redis-cli");
         let check = check.args(["--cluster", "check", &format!("127.0.0.1:{port}")]).output().unwrap();
@@ -302,7 +302,8 @@ pub fn every_kind_of_key_migrates_with_its_limit() {
     let after = contents(&mut target);
     assert!(after.keys().eq(before.keys()), "{after:?}");
     for (key, (value, expiry)) in &before {
-        // MIGRATE hands over what is left to live: the key may live longer by the time that this takes, not shorter.
+        // MIGRATE sends the remaining time to live, so the key may live longer by the duration of the
+        // transfer.
         let (moved, later) = &after[key];
         assert_eq!(moved, value, "{key}");
         assert!((*expiry..expiry + 60_000).contains(later), "{key} expires at {later}, not at {expiry}");
@@ -321,7 +322,8 @@ pub fn every_kind_of_key_migrates_with_its_limit() {
     }
 }
 
-/// MGET and CL.MTHROTTLE are answered in the same words, which begin as expected; both are let through when nothing is.
+/// Asserts that MGET and CL.MTAKE get the same error, which begins with `expected`, or both succeed if it
+/// is empty.
 fn same_words(client: &mut Client, situation: &str, expected: &str, [a, b]: [&str; 2], before: Option<&str>) {
     let mut say = |call: &str| {
         if let Some(before) = before {
@@ -330,7 +332,7 @@ fn same_words(client: &mut Client, situation: &str, expected: &str, [a, b]: [&st
         client.ask(call).err().unwrap_or_default()
     };
     let core = say(&format!("MGET {a} {b}"));
-    let ours = say(&format!("CL.MTHROTTLE 2 {a} {b} 9 1 3600 9 1 3600"));
+    let ours = say(&format!("CL.MTAKE {a} THROTTLE 9 1 3600 1 {b} THROTTLE 9 1 3600 1"));
     assert_eq!(ours, core, "{situation}");
     assert!(ours.starts_with(expected) && ours.is_empty() == expected.is_empty(), "{situation}: {ours:?}");
 }
@@ -353,18 +355,18 @@ pub fn multi_key_calls_are_redirected_as_the_servers_own() {
     let write = format!("MOVED {}", source.int(&["CLUSTER", "KEYSLOT", tag]));
     for call in [
         format!("MSET {} 1 {} 2", pair[0], pair[1]),
-        format!("CL.MTHROTTLE 2 {} {} 9 1 60 9 1 60", pair[0], pair[1]),
+        format!("CL.MTAKE {} THROTTLE 9 1 60 1 {} THROTTLE 9 1 60 1", pair[0], pair[1]),
     ] {
         assert!(replica.error(&call).starts_with(&write), "a write to a replica that serves reads: {call}");
     }
     assert_eq!(replica.ints(&format!("CL.PEEK {} 9 1 60", pair[0]))[..3], [0, 10, 10]);
 
-    source.call(&format!("CL.MTHROTTLE 2 {} {} 9 1 3600 9 1 3600", pair[0], pair[1]));
+    source.call(&format!("CL.MTAKE {} THROTTLE 9 1 3600 1 {} THROTTLE 9 1 3600 1", pair[0], pair[1]));
     let slot = cluster.begin_to_move(tag, 0, 1);
     same_words(&mut source, "about to move, both still here", "", pair, None);
     cluster.migrate(&keys[..1], 0, 1);
     let held = contents(&mut source);
-    // Redis 6 sends callers after the key that has left, and has them try again there.
+    // Redis 6 redirects clients to the node that has the key, which asks them to try again.
     let halfway = if BINARY.at_least(7, 0, 0) { "TRYAGAIN " } else { "ASK " };
     same_words(&mut source, "one is here, one is there", halfway, pair, None);
     same_words(&mut target, "the same at the target", "TRYAGAIN ", pair, Some("ASKING"));
@@ -373,8 +375,8 @@ pub fn multi_key_calls_are_redirected_as_the_servers_own() {
     cluster.migrate(&keys[1..], 0, 1);
     same_words(&mut source, "both are there", "ASK ", pair, None);
     same_words(&mut target, "the target, asked", "", pair, Some("ASKING"));
-    // A call with one key is the same in all kinds.
-    for kind in KINDS.iter().filter(|kind| kind.name != "mthrottle") {
+    // A call with one key is the same for all kinds.
+    for kind in KINDS.iter().filter(|kind| kind.name != "mtake") {
         let key = kind.key(tag);
         let call = kind.call(tag, 9, "id");
         assert_eq!(source.error(&call), source.error(&["GET", &key]), "{}", kind.name);
@@ -384,9 +386,10 @@ pub fn multi_key_calls_are_redirected_as_the_servers_own() {
     same_words(&mut source, "moved", "MOVED ", pair, None);
     same_words(&mut target, "arrived", "", pair, None);
     // In a transaction and in a script.
-    for call in
-        [format!("MGET {} {other}", pair[0]), format!("CL.MTHROTTLE 2 {} {other} 9 1 60 9 1 60", pair[0])]
-    {
+    for call in [
+        format!("MGET {} {other}", pair[0]),
+        format!("CL.MTAKE {} THROTTLE 9 1 60 1 {other} THROTTLE 9 1 60 1", pair[0]),
+    ] {
         target.call("MULTI");
         assert!(target.error(&call).starts_with("CROSSSLOT "), "{call}");
         assert!(target.error("EXEC").starts_with("EXECABORT "), "{call}");
@@ -396,7 +399,7 @@ pub fn multi_key_calls_are_redirected_as_the_servers_own() {
     }
 }
 
-/// The call was let in when its key was here; its turn comes when the key is elsewhere.
+/// The call began to wait while its key was on this node; at its turn the key is on another one.
 #[test]
 pub fn who_waits_for_a_key_that_moves_away_is_sent_after_it() {
     let _alone = alone();
@@ -416,10 +419,10 @@ pub fn who_waits_for_a_key_that_moves_away_is_sent_after_it() {
         let answer = waiter.answer();
         assert!(answer.starts_with("TRYAGAIN "), "{answer}");
     }
-    // Nobody was admitted at a place that no longer knows what was taken.
+    // No client was admitted by the node that no longer has the state.
     assert_eq!(source.int("DBSIZE"), 0);
     wait_for_blocked(&mut source, 0);
-    // Asked again, as the error says, it is told where to go, and waits there.
+    // A second attempt, as the error suggests, is redirected, and waits at the new node.
     assert!(source.error(&call).starts_with("ASK "));
     cluster.end_of_move(slot, 1);
     assert!(source.error(&call).starts_with("MOVED "));
@@ -447,7 +450,7 @@ pub fn a_cluster_that_goes_down_ends_all_waits() {
     cluster.nodes[1].restart_here();
     cluster.settle();
     assert_eq!(client.tat(&key), state);
-    // The line is empty: who comes next is the first.
+    // The queue is empty: the next client is the first.
     let mut waiter = Waiter::ask(&cluster.nodes[0], &call);
     wait_for_blocked(&mut client, 1);
     client.call(&format!("CL.REFUND {key} 0 1 3600"));

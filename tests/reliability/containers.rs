@@ -1,51 +1,40 @@
-//! A cluster of containers on a network of its own that can be cut. `REDIS_CELL_IMAGE` names an image with a server, and
-//! `REDIS_CELL_PORTABLE_MODULE` a module that runs in it; scripts/test-reliability.sh sets both where an engine answers.
+//! A cluster of containers on a network of its own that can be cut. `REDIS_CELL_IMAGE` names an image with a
+//! server, and `REDIS_CELL_PORTABLE_MODULE` a module that runs in it. scripts/test-reliability.sh sets both
+//! if an engine answers.
 
 use crate::cluster::Members;
-use crate::common::{report_skip, wait_until};
+use crate::common::{self, Client, report_skip, unique_name, wait_until};
 use crate::figures::figure;
 use crate::load::{Load, Plan, alone};
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Runs `docker` with words that have no blanks in them, and answers what it says.
+/// Runs `docker` with arguments that contain no spaces.
 fn docker(arguments: &str) -> Result<String, String> {
-    docker_with(&arguments.split_whitespace().collect::<Vec<_>>())
+    common::docker(&arguments.split_whitespace().collect::<Vec<_>>())
 }
 
-fn docker_with(arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new("docker").args(arguments).output().map_err(|e| e.to_string())?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    } else {
-        Err(format!("docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
-    }
-}
-
-/// Two networks, neither of which leads anywhere else: the nodes talk to each other on the one that can be cut, and are
-/// still reached by clients on the other. All goes when it is dropped.
+/// Nodes on two networks without a way out: they talk to each other on the one that can be cut, and clients
+/// reach them on the other. Everything is removed when this is dropped.
 struct Containers {
     name: String,
     members: Members,
-    /// Where clients reach a node whatever becomes of the other network.
+    /// The addresses for clients, which a cut of the other network does not affect.
     front: Vec<String>,
 }
 
 impl Containers {
-    /// `None`, and the test is skipped visibly, when there is no image to run.
+    /// Returns `None`, and reports that the test is skipped, if there is no image to run.
     fn start(count: usize) -> Option<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let (Some(image), Some(module)) = (set("REDIS_CELL_IMAGE"), set("REDIS_CELL_PORTABLE_MODULE")) else {
             report_skip("no containers: REDIS_CELL_IMAGE and REDIS_CELL_PORTABLE_MODULE name none");
             return None;
         };
-        let name = format!("redis-cell-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let name = unique_name();
         let mut cluster = Self { name: name.clone(), members: Members(Vec::new()), front: Vec::new() };
         docker(&format!("network create --internal {name}-front")).unwrap();
-        // Addresses that stay the same have to come from a subnet that was named; somebody else may have this one.
+        // Fixed addresses need a named subnet, and another network may use this one.
         let subnet = (0..20)
             .map(|i| format!("10.{}.{}", 201 + i, std::process::id() % 250))
             .find(|subnet| {
@@ -65,13 +54,13 @@ impl Containers {
             docker(&format!("network connect --ip {address} {name}-bus {name}-{i}")).unwrap();
             docker(&format!("start {name}-{i}")).unwrap();
             let format = format!("{{{{(index .NetworkSettings.Networks \"{name}-front\").IPAddress}}}}");
-            let front = docker_with(&["inspect", "--format", &format, &format!("{name}-{i}")]);
+            let front = common::docker(&["inspect", "--format", &format, &format!("{name}-{i}")]);
             cluster.front.push(format!("{}:6379", front.unwrap()));
             cluster.members.0.push(format!("{address}:6379"));
         }
         for address in &cluster.members.0 {
             wait_until("the server in the container to answer", || {
-                let mut client = crate::common::Client::connect_to(address, "", Duration::from_secs(2))?;
+                let mut client = Client::connect_to(address, "", Duration::from_secs(2))?;
                 client.try_pipeline(&["PING"]).map(drop)
             });
         }

@@ -1,4 +1,4 @@
-//! What a crash takes with it, and what another module, or none, makes of the data that is left.
+//! What a crash loses, and how another module, or a server without one, treats the remaining data.
 
 use crate::common::{
     Client, Options, Server, Throttle, aof_path, faulty_module_path, has_fault, module_path, report_skip,
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Callers of the server on its port of now.
+/// Callers of the server on its current port.
 fn load_on(server: &Server, limit: i64) -> Load {
     let address = format!("127.0.0.1:{}", server.port());
     Load::start(Plan {
@@ -41,8 +41,8 @@ pub fn with_every_write_on_disk_no_answered_admission_is_lost() {
     figure("kill -9, appendfsync always: answered admissions lost", format!("0 of {answered}"));
 }
 
-/// A power cut takes what was not yet synchronised. Where the file stood when it was synchronised last, only the
-/// kernel knows: so the file is cut where it stood a second before the end.
+/// A power cut loses the writes that were not yet synchronized. Only the kernel knows the length of the file
+/// at the last synchronization, so the file is cut to its length of a second before the end.
 #[test]
 pub fn with_a_sync_every_second_what_is_older_than_that_is_kept() {
     let _alone = alone();
@@ -52,7 +52,7 @@ pub fn with_a_sync_every_second_what_is_older_than_that_is_kept() {
     let file = aof_path(&server);
     let (begun, mut samples) = (Instant::now(), Vec::new());
     while begun.elapsed() < Duration::from_secs(4) {
-        // In this order: what has been answered is counted, then comes the file.
+        // In this order: first the answered calls are counted, then the file is measured.
         let admitted = load.admitted_each();
         samples.push((begun.elapsed(), admitted, fs::metadata(&file).unwrap().len()));
         std::thread::sleep(Duration::from_millis(10)); // between samples; nothing is awaited
@@ -61,7 +61,7 @@ pub fn with_a_sync_every_second_what_is_older_than_that_is_kept() {
     let end = begun.elapsed();
     load.stop();
     let before = |age: u64| samples.iter().rfind(|(at, ..)| *at + Duration::from_secs(age) <= end).unwrap();
-    // The server holds a write back for up to two seconds while the disk is busy.
+    // The server delays a write for up to two seconds while the disk is busy.
     let sure = before(3).1.clone();
     server.restart();
     let mut client = server.connect();
@@ -127,7 +127,7 @@ pub fn an_append_only_file_cut_anywhere_is_one_of_the_states_there_were() {
     let whole = fs::read(&file).unwrap();
     let expected = |length: u64| &states.iter().rfind(|(end, _)| *end <= length).unwrap().1;
 
-    // Every length of the tail, of which a crash leaves a part; before it, the bytes around the end of each effect.
+    // Every length of the tail, and before it the bytes around the end of each effect.
     let end_of_file = u64::try_from(whole.len()).unwrap();
     let tail = if long() { end_of_file } else { 300 };
     let ends = states.iter().flat_map(|(end, _)| [end.saturating_sub(1), *end, end + 1]);
@@ -166,7 +166,7 @@ pub fn a_server_without_the_module_keeps_every_kind_of_key() {
         let mut client = server.connect();
         assert!(client.error("CL.PEEK {a}throttle 8 1 3600").contains("unknown command"), "no module");
         assert_eq!(contents(&mut client), before, "{name} loaded without the module");
-        // What that server writes in its turn, ours takes up again.
+        // The module continues from the writes of that server.
         if name == "RDB" {
             client.call("SAVE");
         } else {
@@ -190,11 +190,11 @@ pub fn an_upgrade_of_the_module_under_load_keeps_every_budget() {
     let mut server = Options::new().append_only().start();
     let mut load = load_on(&server, 2_000);
     let mut client = server.connect();
-    // The build with faults, which has none unless asked for one, stands for another version.
+    // The build with faults, none of which is selected, serves as another version.
     let versions = [faulty_module_path(), module_path()];
     for turn in 0..4 {
         load.wait_for(load.budget() * (turn + 1) / 6);
-        // A caller may be between the server and the module; then the server refuses to unload.
+        // While a call is running in the module, the server refuses to unload it.
         wait_until("the module to be unloaded", || client.ask("MODULE UNLOAD redis-cell"));
         let path = &versions[usize::try_from(turn).unwrap() % 2];
         client.call(&["MODULE", "LOAD", &path.display().to_string()]);
@@ -212,8 +212,8 @@ pub fn an_upgrade_of_the_module_under_load_keeps_every_budget() {
     );
 }
 
-/// Both modules take turns at one key. What 0.5.0 does is told by the contract's arithmetic: it reads the decimal TAT of
-/// the string, and writes the next one with a lifetime in whole milliseconds, rounded down.
+/// Both modules take turns at one key. The test computes the calls of brandur/redis-cell 0.5.0: it reads the
+/// decimal TAT of the string, and writes the next one with a lifetime in whole milliseconds, rounded down.
 #[test]
 pub fn data_goes_to_redis_cell_and_back() {
     let server = Server::start();
@@ -222,7 +222,7 @@ pub fn data_goes_to_redis_cell_and_back() {
     let throttle = Throttle::parse(arguments);
     for turn in 0..12 {
         if turn % 2 == 0 {
-            client.checked("k", arguments);
+            client.throttle_checked("k", arguments);
         } else {
             let text = client.text("GET k");
             let tat: i64 = text.parse().unwrap();
@@ -230,17 +230,17 @@ pub fn data_goes_to_redis_cell_and_back() {
             let now = wall_ns();
             let reply = throttle.answer(Some(tat), now);
             if reply[0] == 0 {
-                let next = tat.max(now) + i64::try_from(throttle.interval()).unwrap();
+                let next = tat.max(now) + i64::try_from(throttle.cost(1)).unwrap();
                 client.call(&format!("SET k {next} PX {}", (next - now) / 1_000_000));
             }
         }
     }
-    let used = client.checked("k", "9 10 3600 0");
+    let used = client.throttle_checked("k", "9 10 3600 0");
     assert_eq!(used[2], 0, "ten were there, and twelve have asked");
-    // As 0.5.0 leaves a key that it creates, should the server end before the expiry is set.
+    // The key that 0.5.0 leaves if the server ends between creating it and setting its expiry.
     let tat = wall_ns() + 720_000_000_000;
     client.call(&format!("SET cut-short {tat}"));
-    assert_eq!(client.checked("cut-short", arguments)[..3], [0, 10, 7]);
+    assert_eq!(client.throttle_checked("cut-short", arguments)[..3], [0, 10, 7]);
 }
 
 /// The same with 0.5.0 itself, where `REDIS_CELL_PEER` names its file.

@@ -1,4 +1,4 @@
-//! A primary and its replica, and what a failover does to limits: planned, after a kill, and by Sentinels.
+//! A primary, its replica, and the effect of a failover on limits: planned, after a kill, and by Sentinels.
 
 use crate::common::{Client, Options, Server, requires, wait_until};
 use crate::figures::{figure, long};
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How many callers there are, and so how many calls can be in flight for one key.
+/// The number of callers, and so the most calls that can be in flight for one key.
 const CALLERS: usize = 4;
 
 fn node() -> Options {
-    // The link's heartbeat, since these tests last longer than the time after which a silent primary counts as gone.
+    // The heartbeat of the link: these tests last longer than a replica tolerates a silent primary.
     Options::new().set("repl-ping-replica-period", "5")
 }
 
-/// A replica that gets what its primary writes.
+/// A replica that receives its primary's writes.
 fn replica_of(primary: &Server) -> Server {
     let replica = node().start();
     let (mut client, mut copy) = (primary.connect(), replica.connect());
     copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
     wait_for_info(&mut copy, "master_link_status", "up");
-    // The primary holds its stream back until the replica has said that it has loaded the snapshot.
+    // The primary sends no writes until the replica has reported that the snapshot is loaded.
     client.call(&["PUBLISH", "are you there", ""]); // replicated, and no write
     catch_up(&mut client, &mut copy);
     replica
@@ -44,7 +44,7 @@ fn catch_up(primary: &mut Client, replica: &mut Client) {
     });
 }
 
-/// Until the server is a `master` or a `slave`. Sentinels close the connections of a server whose role they change.
+/// Waits until the server is a `master` or a `slave`. Sentinels close connections when they change its role.
 fn wait_for_role(server: &Server, role: &str) {
     wait_until(&format!("port {} to be a {role}", server.port()), || {
         let address = format!("127.0.0.1:{}", server.port());
@@ -56,7 +56,7 @@ fn wait_for_role(server: &Server, role: &str) {
     });
 }
 
-/// Sends callers to whatever port was last set.
+/// Sends callers to the port that was set last.
 fn guide_to(port: &Arc<AtomicU16>) -> Guide {
     let port = Arc::clone(port);
     Arc::new(move |_| Some(format!("127.0.0.1:{}", port.load(Relaxed))))
@@ -85,7 +85,7 @@ pub fn a_thousand_keys_are_the_same_on_their_replica() {
             answer.unwrap();
         }
     }
-    // And those that correct what others have taken.
+    // And the commands that correct the usage of others.
     for tag in 0..100 {
         for call in [
             format!("CL.CHARGE {{{tag}}}throttle 8 1 3600 {tag}"),
@@ -111,7 +111,8 @@ pub fn a_replica_that_stands_still_for_two_seconds_invents_no_debt() {
     let replica = replica_of(&primary);
     let (mut client, mut copy) = (primary.connect(), replica.connect());
     replica.signal("STOP");
-    // Ten a second, asked for as long as it stands still: decided again two seconds later, these would be twenty owed.
+    // Ten a second while the replica is stopped: decided again two seconds later, these would be a debt of
+    // twenty.
     let mut admitted = 0;
     let begun = std::time::Instant::now();
     while begun.elapsed() < Duration::from_secs(2) {
@@ -126,7 +127,7 @@ pub fn a_replica_that_stands_still_for_two_seconds_invents_no_debt() {
     catch_up(&mut client, &mut copy);
     assert!(admitted >= 20, "{admitted} admitted");
     for (key, (tat, expiry)) in ["steady", "slow"].iter().zip(states) {
-        // The fast one may have expired in the meantime, on both.
+        // The fast one may have expired by now, on both.
         let seen = (copy.tat(key), copy.expiry_ms(*key));
         assert!(seen == (tat, expiry) || *key == "steady" && seen == (None, -2), "{key}: {seen:?}");
     }
@@ -166,7 +167,7 @@ pub fn a_planned_failover_loses_nothing_and_admits_nothing_extra() {
     );
 }
 
-/// The replica has got all that the late primary has sent, and is promoted.
+/// Promotes a replica that has received everything that the killed primary sent.
 fn promote(replica: &mut Client) {
     wait_for_info(replica, "master_link_status", "down");
     replica.call("REPLICAOF NO ONE");
@@ -222,7 +223,7 @@ impl Sentinels {
         sentinels
     }
 
-    /// Asks them where the primary is, as a client's library does.
+    /// Asks the sentinels for the primary, as a client library does.
     fn guide(&self) -> Guide {
         let ports = self.0.each_ref().map(Server::port);
         Arc::new(move |_| {
@@ -258,7 +259,7 @@ pub fn sentinels_that_fail_over_keep_the_budgets() {
     let seen = load.compare(|_| second.connect(), load.callers());
     figure("Sentinel: admissions above the budgets", format!("{} of {}", seen.over, load.budget()));
 
-    // The late one comes back, and is told by the sentinels whose replica it is.
+    // The killed server restarts, and the sentinels make it a replica of the new primary.
     first.restart_here();
     wait_for_role(&first, "slave");
     let (mut client, mut copy) = (second.connect(), first.connect());

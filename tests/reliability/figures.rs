@@ -1,11 +1,11 @@
-//! Figures that a test found, for the summary at the end of `make test-reliability`.
+//! Figures that tests measure, for the summary at the end of `make test-reliability`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Notes a figure: what was measured, and the value with its unit.
+/// Records a figure: a description, and the value with its unit.
 pub fn figure(what: &str, value: impl core::fmt::Display) {
-    // What a broken build does is no figure.
+    // A build with a fault yields no figures.
     if crate::common::has_fault() {
         return;
     }
@@ -17,7 +17,7 @@ pub fn figure(what: &str, value: impl core::fmt::Display) {
     }
 }
 
-/// Whether the long form of a test is asked for.
+/// Whether the long form of the tests was requested.
 pub fn long() -> bool {
     std::env::var_os("REDIS_CELL_LONG").is_some_and(|value| value != "0")
 }

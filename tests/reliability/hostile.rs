@@ -1,9 +1,9 @@
-//! A fuzzer against a live server: every command of the module, on keys of every type and encoding, with arguments from
-//! sensible to absurd. `REDIS_CELL_FUZZ_COMMANDS` says how many, `REDIS_CELL_FUZZ_SEED` which.
+//! A fuzzer against a live server: every command of the module, on keys of every type and encoding, with
+//! arguments from sensible to absurd. `REDIS_CELL_FUZZ_COMMANDS` says how many, `REDIS_CELL_FUZZ_SEED` which.
 
 use crate::common::{Client, Options, Server, Waiter, module_path, requires, wall_ns};
 use crate::figures::{figure, long};
-use crate::random::Random;
+use fastrand::Rng;
 use redis::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
@@ -11,15 +11,18 @@ use tempfile::NamedTempFile;
 
 type Words = Vec<Vec<u8>>;
 
-/// The commands, with what their arguments are.
-const COMMANDS: [(&str, &str); 16] = [
+/// The commands, with the kinds of their arguments.
+const COMMANDS: [(&str, &str); 19] = [
     ("CL.THROTTLE", "key small count period quantity options"),
     ("CL.PEEK", "key small count period quantity options"),
     ("CL.REFUND", "key small count period quantity options"),
     ("CL.CHARGE", "key small count period quantity options"),
     ("CL.RESERVE", "key small count period quantity options"),
     ("CL.BTHROTTLE", "key small count period quantity timeout options"),
-    ("CL.MTHROTTLE", "2 key key small count period small count period options"),
+    ("CL.PAUSE", "key small count period count options"),
+    ("CL.MTAKE", "limiter limiter limiter options"),
+    ("CL.MPEEK", "limiter limiter options"),
+    ("CL.MSETTLE", "limiter limiter age options"),
     ("CL.FUNNEL", "key count count period quantity options"),
     ("CL.BUCKET", "key count count period quantity options"),
     ("CL.FIXED", "key count period quantity options"),
@@ -29,6 +32,18 @@ const COMMANDS: [(&str, &str); 16] = [
     ("CL.RENEW", "key period id options"),
     ("CL.RELEASE", "key id"),
     ("CL.TOP", "count"),
+];
+
+/// The limiters of a call for several, with the family of each and the kinds of its arguments.
+const LIMITERS: [(usize, &str); 8] = [
+    (0, "THROTTLE small count period difference"),
+    (1, "FUNNEL count count period difference"),
+    (2, "BUCKET count count period difference"),
+    (3, "FIXED count period difference"),
+    (3, "FIXED count calendar difference"),
+    (4, "WINDOW count period difference"),
+    (5, "LOG count period difference"),
+    (6, "LEASE count period id"),
 ];
 
 const AWKWARD: [&str; 30] = [
@@ -67,121 +82,185 @@ const AWKWARD: [&str; 30] = [
 const OPTIONS: [&str; 12] =
     ["S", "MS", "US", "ms", "SATURATE", "PREPAY", "MAXWAIT", "QUANTITY", "BOGUS", "H", "", "SATURATEX"];
 
-/// Every so many commands share their keys, so that each finds states of its own kind.
+/// The number of kinds of states. Key `k<n>` belongs to family `n % FAMILIES`, so that most calls find states
+/// of their own kind.
 const FAMILIES: usize = 7;
 
-/// Builds commands.
+/// How often the generator does what, in percent. With these numbers a run has states of every kind, every
+/// error text, and a few hundred calls of the most expensive shapes in each hundred thousand commands.
+mod percent {
+    /// Valid calls. Without this many there are too few states for the invalid ones to find.
+    pub const SOUND: u8 = 50;
+    /// Valid calls on a key of the family that their limiter shares. The others find keys of other limiters
+    /// or types.
+    pub const OWN_FAMILY: u8 = 80;
+    /// Arguments of an invalid call replaced by garbage: one or two in a call of average length.
+    pub const GARBAGE: u8 = 25;
+    /// Invalid calls cut off after any argument.
+    pub const TRUNCATED: u8 = 10;
+    /// Invalid calls with up to 300 more arguments.
+    pub const EXTENDED: u8 = 3;
+    /// Calls with a quantity.
+    pub const QUANTITY: u8 = 60;
+    /// Calls with an option, and again with one more.
+    pub const OPTION: u8 = 30;
+    /// Calls of the most expensive shape. Each costs as much as a hundred others.
+    pub const EXPENSIVE: u8 = 1;
+    /// Waiting clients that are killed.
+    pub const KILLED: u8 = 30;
+}
+
+/// Generates commands.
 struct Writer {
-    random: Random,
+    random: Rng,
     keys: Vec<Vec<u8>>,
 }
 
 impl Writer {
+    fn chance(&mut self, percent: u8) -> bool {
+        self.random.u8(..100) < percent
+    }
+
+    fn any<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.random.usize(..of.len())]
+    }
+
+    fn any_key(&mut self) -> Vec<u8> {
+        self.keys[self.random.usize(..self.keys.len())].clone()
+    }
+
     fn command(&mut self) -> Words {
-        let (name, shape) = COMMANDS[self.random.below(COMMANDS.len())];
-        if self.random.chance(1) {
+        let (name, shape) = self.any(&COMMANDS);
+        if self.chance(percent::EXPENSIVE) {
             return self.expensive(name);
         }
         let mut words: Words = vec![name.into()];
-        // Half of all calls are as they should be, so that there are states for the others to meet.
-        let sound = self.random.chance(50);
-        for word in shape.split(' ') {
-            if !sound && self.random.chance(25) {
-                let garbage = self.garbage();
-                words.push(garbage);
-                continue;
-            }
-            match word {
-                "key" if sound && self.random.chance(80) => {
-                    let family = match name {
-                        "CL.FUNNEL" => 1,
-                        "CL.BUCKET" => 2,
-                        "CL.FIXED" => 3,
-                        "CL.WINDOW" => 4,
-                        "CL.LOG" => 5,
-                        "CL.ACQUIRE" | "CL.RENEW" | "CL.RELEASE" => 6,
-                        _ => 0,
-                    };
-                    words.push(format!("k{}", family + FAMILIES * self.random.below(5)).into());
-                }
-                "key" => {
-                    let key = self.random.below(self.keys.len());
-                    words.push(self.keys[key].clone());
-                }
-                "small" => words.push(self.number(8)),
-                "count" => words.push(self.number(40)),
-                "period" => words.push(self.number(50)),
-                "quantity" if self.random.chance(60) => words.push(self.number(6)),
-                "quantity" => {}
-                // At the most a hundredth of a second, because those behind it in the pipeline wait as well.
-                "timeout" => {
-                    let timeout = ["0.01", "0.001", "1e-9", "-1", "nan", "x", "1e300"];
-                    words.push(timeout[self.random.below(timeout.len())].into());
-                }
-                "id" => words.push(format!("id{}", self.random.below(30)).into()),
-                "options" => {
-                    while self.random.chance(30) {
-                        words.push(OPTIONS[self.random.below(if sound { 4 } else { OPTIONS.len() })].into());
-                        if words.last().is_some_and(|word| word == b"MAXWAIT" || word == b"QUANTITY") {
-                            let wait = self.number(9);
-                            words.push(wait);
-                        }
-                    }
-                }
-                fixed => words.push(fixed.into()),
+        let sound = self.chance(percent::SOUND);
+        for argument in shape.split(' ') {
+            if !sound && self.chance(percent::GARBAGE) {
+                words.push(self.garbage());
+            } else {
+                self.argument(argument, name, sound, &mut words);
             }
         }
-        if !sound && self.random.chance(10) {
-            words.truncate(1 + self.random.below(words.len()));
+        if !sound && self.chance(percent::TRUNCATED) {
+            words.truncate(1 + self.random.usize(..words.len()));
         }
-        if !sound && self.random.chance(3) {
-            (0..self.random.below(300)).for_each(|_| words.push(b"1".to_vec()));
+        if !sound && self.chance(percent::EXTENDED) {
+            (0..self.random.usize(..300)).for_each(|_| words.push(b"1".to_vec()));
         }
-        // A timeout that would let the pipeline stand still is not for this client.
-        if name == "CL.BTHROTTLE"
-            && let Some(timeout) = words.get_mut(6)
-            && !timeout.starts_with(b"0.0")
-            && String::from_utf8_lossy(timeout).parse::<f64>().is_ok_and(|seconds| seconds < 1e12)
-        {
-            *timeout = b"0.001".to_vec();
-        }
+        shorten_timeout(name, &mut words);
         words
     }
 
-    /// The calls that may cost the most.
+    /// Appends an argument of the kind that [`COMMANDS`] names.
+    fn argument(&mut self, kind: &str, name: &str, sound: bool, words: &mut Words) {
+        match kind {
+            "key" if sound && self.chance(percent::OWN_FAMILY) => {
+                words.push(format!("k{}", family(name) + FAMILIES * self.random.usize(..5)).into());
+            }
+            "key" => words.push(self.any_key()),
+            "small" => words.push(self.number(8)),
+            "count" => words.push(self.number(40)),
+            "period" => words.push(self.number(50)),
+            "quantity" if self.chance(percent::QUANTITY) => words.push(self.number(6)),
+            // At most a hundredth of a second, because the commands behind it in the pipeline wait as well.
+            "timeout" => words.push(self.any(&["0.01", "0.001", "1e-9", "-1", "nan", "x", "1e300"]).into()),
+            "id" => words.push(format!("id{}", self.random.usize(..30)).into()),
+            "options" => {
+                while self.chance(percent::OPTION) {
+                    let option = self.any(&OPTIONS[..if sound { 4 } else { OPTIONS.len() }]);
+                    words.push(option.into());
+                    if ["MAXWAIT", "QUANTITY"].contains(&option) {
+                        words.push(self.number(9));
+                    }
+                }
+            }
+            "limiter" => {
+                let (own, shape) = self.any(&LIMITERS);
+                if sound && self.chance(percent::OWN_FAMILY) {
+                    words.push(format!("k{}", own + FAMILIES * self.random.usize(..5)).into());
+                } else {
+                    words.push(self.any_key());
+                }
+                if name == "CL.MTAKE" && self.chance(percent::OPTION) {
+                    words.push("SHADOW".into());
+                }
+                for argument in shape.split(' ') {
+                    self.argument(argument, name, sound, words);
+                }
+            }
+            "difference" if name == "CL.MSETTLE" => {
+                let sign = self.any(&["", "-"]);
+                words.push([sign.as_bytes(), &self.number(6)].concat());
+            }
+            "difference" => words.push(self.number(6)),
+            "calendar" => words.push(self.any(&["HOUR", "DAY", "WEEK", "MONTH", "YEAR"]).into()),
+            "age" if self.chance(percent::OPTION) => {
+                words.push("AGO".into());
+                words.push(self.number(60));
+            }
+            "quantity" | "age" => {}
+            fixed => words.push(fixed.into()),
+        }
+    }
+
+    /// The most expensive call of a command.
     fn expensive(&mut self, name: &str) -> Words {
-        let (some, many) = (self.random.below(3), 10 + self.random.below(90));
+        let (some, many) = (self.random.usize(..3), self.random.usize(10..100));
         let text = match name {
             "CL.LOG" => format!("CL.LOG big{some} 1000000 1 10000"),
-            "CL.MTHROTTLE" => {
-                let keys: Vec<String> = (0..many).map(|key| format!("several{key}")).collect();
-                format!("CL.MTHROTTLE {many} {} {}", keys.join(" "), "999 1 1 ".repeat(many))
+            "CL.MTAKE" | "CL.MPEEK" | "CL.MSETTLE" => {
+                let limiters: Vec<String> =
+                    (0..many).map(|key| format!("several{key} THROTTLE 999 1 1 1")).collect();
+                format!("{name} {}", limiters.join(" "))
             }
-            "CL.ACQUIRE" => format!("CL.ACQUIRE leases{some} 1000000 1 id{}", self.random.next()),
+            "CL.ACQUIRE" => format!("CL.ACQUIRE leases{some} 1000000 1 id{}", self.random.u64(..)),
             name => format!("{name} {} 1 1 1", "k".repeat(100_000)),
         };
         text.split(' ').filter(|word| !word.is_empty()).map(Into::into).collect()
     }
 
     fn number(&mut self, below: usize) -> Vec<u8> {
-        (1 + self.random.below(below)).to_string().into()
+        self.random.usize(1..=below).to_string().into()
     }
 
     fn garbage(&mut self) -> Vec<u8> {
-        match self.random.below(10) {
-            0..6 => AWKWARD[self.random.below(AWKWARD.len())].into(),
-            6 => self.random.next().to_string().into(),
-            7 => {
-                let key = self.random.below(self.keys.len());
-                self.keys[key].clone()
-            }
-            8 => (0..self.random.below(40)).map(|_| self.random.byte()).collect(),
-            _ => vec![self.random.byte(); self.random.below(5_000)],
+        match self.random.u8(..10) {
+            0..6 => self.any(&AWKWARD).into(),
+            6 => self.random.u64(..).to_string().into(),
+            7 => self.any_key(),
+            8 => (0..self.random.usize(..40)).map(|_| self.random.u8(..)).collect(),
+            _ => vec![self.random.u8(..); self.random.usize(..5_000)],
         }
     }
 }
 
-/// Keys that no command of ours may change, of every type and encoding, with what they hold.
+/// Which of every [`FAMILIES`] keys the limiter of a command uses.
+fn family(name: &str) -> usize {
+    match name {
+        "CL.FUNNEL" => 1,
+        "CL.BUCKET" => 2,
+        "CL.FIXED" => 3,
+        "CL.WINDOW" => 4,
+        "CL.LOG" => 5,
+        "CL.ACQUIRE" | "CL.RENEW" | "CL.RELEASE" => 6,
+        _ => 0,
+    }
+}
+
+/// Replaces a timeout that would block the pipeline. One too large to be valid stays.
+fn shorten_timeout(name: &str, words: &mut Words) {
+    if name == "CL.BTHROTTLE"
+        && let Some(timeout) = words.get_mut(6)
+        && !timeout.starts_with(b"0.0")
+        && String::from_utf8_lossy(timeout).parse::<f64>().is_ok_and(|seconds| seconds < 1e12)
+    {
+        *timeout = b"0.001".to_vec();
+    }
+}
+
+/// Keys of every type and encoding that no command of the module may change, with their dumps.
 fn foreigners(client: &mut Client) -> BTreeMap<Vec<u8>, Value> {
     let many = |command: &str, words: fn(usize) -> String| {
         let words: Vec<String> = (0..600).map(words).collect();
@@ -215,7 +294,7 @@ fn foreigners(client: &mut Client) -> BTreeMap<Vec<u8>, Value> {
     keys.into_iter().map(|key| (key.clone(), client.call(&[b"DUMP".to_vec(), key]))).collect()
 }
 
-/// Whether the call was refused or failed, which is when it may have changed nothing.
+/// Whether the call was refused or failed. Then it must not change anything.
 fn took_nothing(answer: &Result<Value, String>) -> bool {
     match answer {
         Err(_) | Ok(Value::Nil) => true,
@@ -229,9 +308,9 @@ fn took_nothing(answer: &Result<Value, String>) -> bool {
     }
 }
 
-/// CL.CHARGE and CL.REFUND say `limited` of the state that they leave.
-fn always_takes(command: &Words) -> bool {
-    [b"CL.CHARGE".as_ref(), b"CL.REFUND"].contains(&command[0].as_ref())
+/// These commands return `limited` for the state that they store.
+fn writes_when_limited(command: &Words) -> bool {
+    [b"CL.CHARGE".as_ref(), b"CL.REFUND", b"CL.PAUSE", b"CL.MSETTLE"].contains(&command[0].as_ref())
 }
 
 struct Fuzzer {
@@ -244,7 +323,7 @@ struct Fuzzer {
     errors: u64,
     /// The slowest call of each command, in microseconds.
     slowest: BTreeMap<Vec<u8>, (i64, String)>,
-    /// Answers by command, to see that none was left out.
+    /// Replies by command, to assert that every command was called.
     answered: HashMap<Vec<u8>, u64>,
 }
 
@@ -252,7 +331,7 @@ impl Fuzzer {
     fn start(options: Options, seed: u64) -> Self {
         let server = options.start();
         let mut client = server.connect();
-        // Nothing that it fills by itself may look like our leak.
+        // Buffers that the server fills by itself must not look like a leak of the module.
         // The slow log is for the slowest call.
         for setting in ["slowlog-max-len 256", "slowlog-log-slower-than 200", "latency-monitor-threshold 0"] {
             client.call(&format!("CONFIG SET {setting}"));
@@ -269,13 +348,13 @@ impl Fuzzer {
         let own = (0..40).map(|i| format!("k{i}").into_bytes());
         let odd = [b"".to_vec(), b"\0".to_vec(), b"\xff\xfe%s\r\n".to_vec(), vec![b'k'; 1000]];
         let mut keys: Vec<Vec<u8>> = own.chain(odd).chain(foreigners.keys().cloned()).collect();
-        keys.extend_from_within(..30); // our own more often
+        keys.extend_from_within(..30); // the limiters' keys more often
         let watcher = server.connect();
         Self {
             server,
             client,
             watcher,
-            writer: Writer { random: Random::new(seed), keys },
+            writer: Writer { random: Rng::with_seed(seed), keys },
             foreigners,
             sent: 0,
             errors: 0,
@@ -284,7 +363,7 @@ impl Fuzzer {
         }
     }
 
-    /// Sends so many commands, and holds everything against the contract after each batch.
+    /// Sends `commands` commands and checks everything against the contract after each batch.
     fn run(&mut self, commands: u64) {
         let until = self.sent + commands;
         while self.sent < until {
@@ -300,18 +379,18 @@ impl Fuzzer {
     fn batch(&mut self, batch: &[Words]) {
         let script = ["EVAL", "return redis.pcall(unpack(ARGV))", "0"].map(|word| word.as_bytes().to_vec());
         let word = |word: &str| vec![word.as_bytes().to_vec()];
-        match self.writer.random.below(4) {
+        match self.writer.random.usize(..4) {
             0 => {
                 let calls: Vec<Words> = batch.iter().map(|call| [&script, &call[..]].concat()).collect();
                 for (command, answer) in batch.iter().zip(self.pipeline(&calls)) {
-                    // What a script returns has been through Lua's floating point.
+                    // The reply has been through Lua's floating-point numbers.
                     self.check(command, answer.map(|_| Value::Nil));
                 }
             }
             1 => {
                 let calls = [&[word("MULTI")], batch, &[word("EXEC")]].concat();
                 let exec = self.pipeline(&calls).pop().unwrap();
-                // A call that has too few words has spoilt the transaction.
+                // A call with too few arguments aborts the transaction.
                 if let Ok(Value::Array(answers)) = exec {
                     assert_eq!(answers.len(), batch.len());
                     for (command, answer) in batch.iter().zip(answers) {
@@ -333,18 +412,18 @@ impl Fuzzer {
         self.client.pipeline(&calls.iter().collect::<Vec<_>>())
     }
 
-    /// Calls one by one, to see of each that takes nothing that it changes nothing.
+    /// Calls one by one. Each that takes nothing must change nothing.
     fn lonely_calls(&mut self) {
         for _ in 0..10 {
             let command = self.writer.command();
             let changes = self.watcher.info("rdb_changes_since_last_save");
             let keys = self.dumps();
             let answer = self.client.ask(&command);
-            if took_nothing(&answer) && !always_takes(&command) {
+            if took_nothing(&answer) && (answer.is_err() || !writes_when_limited(&command)) {
                 let shown = shown(&command);
                 assert_eq!(self.watcher.info("rdb_changes_since_last_save"), changes, "{shown}: {answer:?}");
                 for (key, before) in &keys {
-                    // In this order: who is gone at the second look may have expired since the first.
+                    // In this order: a key that is gone at the second look may have expired since the first.
                     let expiry = self.watcher.expiry_ms(key);
                     let after = self.watcher.call(&[b"DUMP".to_vec(), key.clone()]);
                     let gone = after == Value::Nil && before.1 <= wall_ns() / 1_000_000 + 1;
@@ -359,7 +438,7 @@ impl Fuzzer {
         }
     }
 
-    /// All keys but the foreign ones, with expiries.
+    /// Up to six keys of limiters, with their dumps and expiries.
     fn dumps(&mut self) -> Vec<(Vec<u8>, (Value, i64))> {
         let mut keys: Vec<Vec<u8>> = self.watcher.get("KEYS *");
         keys.retain(|key| !key.starts_with(b"f:"));
@@ -373,21 +452,21 @@ impl Fuzzer {
             .collect()
     }
 
-    /// Callers in line whom the others' calls, a kill or their patience end.
+    /// Waiting clients, which other calls, a kill or their timeout end.
     fn waiters(&mut self) {
         let mut waiters = Vec::new();
-        for _ in 0..self.writer.random.below(4) {
+        for _ in 0..self.writer.random.usize(..4) {
             let mut waiter = Waiter::connect(&self.server);
             waiter.send("CLIENT ID");
             waiter.id = waiter.answer().parse().unwrap();
-            let key = self.writer.random.below(40);
+            let key = self.writer.random.usize(..40);
             waiter.send(&format!("CL.BTHROTTLE k{key} 0 1 1 1 0.05"));
             waiters.push(waiter);
         }
         let batch: Vec<Words> = (0..50).map(|_| self.writer.command()).collect();
         self.batch(&batch);
         for (index, waiter) in waiters.iter_mut().enumerate() {
-            if index == 0 && self.writer.random.chance(30) {
+            if index == 0 && self.writer.chance(percent::KILLED) {
                 let _ = self.watcher.ask(&format!("CLIENT KILL ID {}", waiter.id));
                 continue;
             }
@@ -398,19 +477,19 @@ impl Fuzzer {
         }
     }
 
-    /// What others do to the keys of a limiter, as they may.
+    /// Commands that other programs may run on a limiter's keys.
     fn interfere(&mut self) {
         for _ in 0..4 {
-            let (one, other) = (self.writer.random.below(40), self.writer.random.below(40));
-            let command = match self.writer.random.below(6) {
+            let (one, other) = (self.writer.random.usize(..40), self.writer.random.usize(..40));
+            let command = match self.writer.random.usize(..6) {
                 0 => format!("DEL k{one}"),
                 1 => format!("RENAME k{one} k{other}"),
                 2 => format!("PEXPIRE k{one} 5"),
                 3 => format!("HSET k{one} tokens 9223372036854775807 previous 9223372036854775807"),
-                4 => format!("ZADD k{one} XX CH {} id1", self.writer.random.next() % (1 << 53)),
-                _ => format!("SETRANGE k{one} 3 {}", self.writer.random.below(100)),
+                4 => format!("ZADD k{one} XX CH {} id1", self.writer.random.u64(..1 << 53)),
+                _ => format!("SETRANGE k{one} 3 {}", self.writer.random.usize(..100)),
             };
-            // A key that is not there some of these would make, and it would not be ours.
+            // Some of these would create a missing key, which would not belong to a limiter.
             let script = "if redis.call('EXISTS', ARGV[2]) == 1 then return redis.pcall(unpack(ARGV)) end";
             let words: Vec<&str> = ["EVAL", script, "0"].into_iter().chain(command.split(' ')).collect();
             let _ = self.watcher.ask(&words);
@@ -463,20 +542,20 @@ impl Fuzzer {
         self.watcher.call("SLOWLOG RESET");
     }
 
-    /// What the server uses when all keys are gone.
+    /// The server's memory use after all keys are deleted.
     fn memory_at_rest(&mut self) -> i64 {
         self.client.call("FLUSHALL");
         self.client.call("SCRIPT FLUSH");
         self.client.call("CL.TOP RESET");
         let _ = self.client.ask("MEMORY PURGE");
-        // Connections have buffers of their own, which a new one has not grown yet.
+        // The buffers of connections grow with use. New ones are small.
         self.client = self.server.connect();
         self.watcher = self.server.connect();
         self.watcher.info("used_memory").parse().unwrap()
     }
 }
 
-/// An answer that one of the commands can give.
+/// Whether one of the commands can return this reply.
 fn sound(answer: &Value) -> bool {
     match answer {
         Value::Nil | Value::Okay => true,
@@ -520,8 +599,8 @@ fn number(variable: &str) -> Option<u64> {
 fn fuzz(seed: u64, commands: u64) -> Fuzzer {
     println!("REDIS_CELL_FUZZ_SEED={seed}"); // shown with a failure
     let mut fuzzer = Fuzzer::start(Options::new(), seed);
-    // What the module and the server allocate once is no leak.
-    fuzzer.run(2_000);
+    // Memory that the module and the server allocate once is not a leak.
+    fuzzer.run(10_000);
     let before = fuzzer.memory_at_rest();
     fuzzer.foreigners = foreigners(&mut fuzzer.client);
     fuzzer.run(commands);
@@ -533,8 +612,8 @@ fn fuzz(seed: u64, commands: u64) -> Fuzzer {
     fuzzer
 }
 
-/// Random commands by the hundred thousand: the server lives, keys of ours expire, those of others stay as they are,
-/// what is refused changes nothing, and no memory stays behind.
+/// Random commands by the hundred thousand: the server lives, keys of ours expire, those of others stay as
+/// they are, what is refused changes nothing, and no memory stays behind.
 #[test]
 pub fn no_random_command_does_harm() {
     let commands = number("REDIS_CELL_FUZZ_COMMANDS").unwrap_or(if long() { 1_000_000 } else { 200_000 });

@@ -1,4 +1,5 @@
-//! The limits of the machine: memory, connections, time, disk; and modules that come, go and collide.
+//! The limits of the machine: memory, connections, time, disk; and modules that are loaded, unloaded and
+//! collide.
 
 use crate::clock::{self, Clock, SECOND, Subject};
 use crate::common::{
@@ -15,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// A call of every kind that takes, on a key of its own.
+/// A call of every kind that takes units, each on a key of its own.
 const TAKING: [&str; 11] = [
     "CL.THROTTLE gcra 9 10 3600",
     "CL.CHARGE gcra 9 10 3600",
     "CL.RESERVE gcra 9 10 3600",
     "CL.BTHROTTLE gcra 9 10 3600 1 0.01",
-    "CL.MTHROTTLE 1 gcra 9 10 3600",
+    "CL.MTAKE gcra THROTTLE 9 10 3600 1",
     "CL.FUNNEL funnel 10 10 3600",
     "CL.BUCKET bucket 10 10 3600",
     "CL.FIXED fixed 10 3600",
@@ -30,7 +31,7 @@ const TAKING: [&str; 11] = [
     "CL.ACQUIRE lease 10 3600 me",
 ];
 
-/// What looks, and what gives back or keeps, with its answer after one of each of [`TAKING`].
+/// Calls that look, give back or keep, each with its reply after one call of each of [`TAKING`].
 const GIVING: [&str; 4] =
     ["CL.PEEK gcra 9 10 3600", "CL.REFUND gcra 9 10 3600", "CL.RENEW lease 3600 me", "CL.RELEASE lease me"];
 
@@ -61,7 +62,7 @@ fn without_memory_what_takes_is_refused_by_the_server_and_what_gives_goes_on() {
     assert_eq!(client.int("EXISTS lease"), 0);
 }
 
-/// Every key of ours has an expiry, so that every policy but one finds something to evict.
+/// Every limiter's key has an expiry, so that every policy but one finds keys to evict.
 #[test]
 fn a_server_that_evicts_goes_on_within_its_memory() {
     let server = Server::start();
@@ -95,7 +96,7 @@ fn a_server_that_evicts_goes_on_within_its_memory() {
     server.assert_alive("eviction");
 }
 
-/// The limit on open files of this process: (soft, hard), after the soft one was raised as far as it goes.
+/// The limits on open files of this process (soft, hard), after raising the soft limit as far as possible.
 fn raised_file_limit() -> u64 {
     let own = std::process::id().to_string();
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
@@ -108,7 +109,7 @@ fn raised_file_limit() -> u64 {
 
 #[test]
 fn ten_thousand_connections_share_one_budget_exactly() {
-    // What else this process and the server have open.
+    // Other files that this process and the server have open.
     let most = usize::try_from(raised_file_limit()).unwrap().saturating_sub(500);
     let connections = most.min(10_000);
     let server =
@@ -120,7 +121,7 @@ fn ten_thousand_connections_share_one_budget_exactly() {
             BufReader::with_capacity(128, socket)
         })
         .collect();
-    // A third of what they ask for.
+    // A third of the calls.
     let budget = connections * 2 / 3;
     let call = format!("CL.THROTTLE hot {} 1 1000000\r\n", budget - 1);
     for _ in 0..2 {
@@ -140,7 +141,7 @@ fn ten_thousand_connections_share_one_budget_exactly() {
     figure("connections that share one key", connections);
 }
 
-/// The server deletes them in its own time. Nobody is kept waiting for it, and nothing of them is left.
+/// The server deletes them gradually. No client waits for it, and no memory is left.
 #[test]
 fn keys_by_the_hundred_thousand_expire_at_once() {
     let keys = if long() { 1_000_000 } else { 100_000 };
@@ -171,12 +172,12 @@ fn keys_by_the_hundred_thousand_expire_at_once() {
     });
     assert_eq!(admitted, 10, "of the budget that was left when the others expired");
     let left = client.info("used_memory").parse::<i64>().unwrap() - at_rest;
-    // The server's table of keys shrinks when it is used next; its largest size is some tens of bytes a key.
+    // The server's table of keys shrinks at its next use. Its largest size is some tens of bytes per key.
     assert!(left < keys * 40, "{left} bytes are left of {keys} keys");
     figure(&format!("slowest call while {keys} keys expire"), format!("{} us", slowest / 1000));
 }
 
-/// Whatever ends the wait of some, the others keep their order and get their turn.
+/// Whatever ends the wait of some clients, the others keep their order and are admitted.
 #[test]
 fn callers_that_vanish_hold_nobody_up() {
     let server = Options::new().set("client-output-buffer-limit", "pubsub 1mb 1mb 0").start();
@@ -185,7 +186,7 @@ fn callers_that_vanish_hold_nobody_up() {
     let mut waiters: Vec<Waiter> = (1..=60)
         .map(|place| {
             let mut waiter = Waiter::connect(&server);
-            // A third of them do not read what they have asked for.
+            // A third of them do not read their replies.
             if place % 3 == 0 {
                 waiter.send("HELLO 3");
                 waiter.send("SUBSCRIBE news");
@@ -207,7 +208,7 @@ fn callers_that_vanish_hold_nobody_up() {
         client.call(&format!("CLIENT KILL ID {id}"));
     }
     wait_for_blocked(&mut client, 40);
-    // Until the server loses its patience with those who do not read.
+    // Until the server disconnects the clients that do not read.
     let message = "x".repeat(1 << 18);
     wait_until("slow readers to be cut off", || {
         client.call(&["PUBLISH", "news", &message]);
@@ -216,7 +217,7 @@ fn callers_that_vanish_hold_nobody_up() {
             seen => Err(seen.to_owned()),
         }
     });
-    // The second, fifth, eighth, ... in line are left, and come in this order.
+    // The second, fifth, eighth, ... in the queue are left, and are admitted in this order.
     for index in (1..60).step_by(3) {
         client.call("CL.REFUND k 0 1 3600");
         assert!(waiters[index].answer().starts_with("0 1 0 -1 "), "number {index}");
@@ -225,7 +226,7 @@ fn callers_that_vanish_hold_nobody_up() {
     assert_eq!(client.ints("CL.THROTTLE k 0 1 3600")[0], 1);
 }
 
-/// A server that does not come to its work for a while serves those in line as if it came late, not twice.
+/// A server that was stopped for a while admits waiting clients late, and none of them twice.
 #[test]
 fn a_server_that_sleeps_gives_nobody_more() {
     let mut subject = Subject::new();
@@ -247,8 +248,8 @@ fn a_server_that_sleeps_gives_nobody_more() {
     }
 }
 
-/// Writes fail as on a full disk, because the server may not make its files larger; SIGXFSZ, which nobody gets on a
-/// full disk, is ignored.
+/// Writes fail as on a full disk, because the server is not allowed to enlarge its files. It ignores SIGXFSZ,
+/// which a full disk does not send.
 #[test]
 fn a_full_disk_loses_and_hangs_nothing() {
     let mut server = Options::new()
@@ -280,7 +281,7 @@ fn a_full_disk_loses_and_hangs_nothing() {
     }
     assert_eq!(client.ints("CL.PEEK gcra 9 10 3600")[..3], [0, 10, 5]);
     assert_eq!(client.text("DEBUG DIGEST"), before);
-    // Space again: it goes on by itself, and what was answered is all there after a restart.
+    // With space again, the server recovers, and every answered call is in its data after a restart.
     limit_files("unlimited");
     wait_until("the server to write again", || client.ask("CL.THROTTLE filler 999999 1 3600"));
     let tat = client.tat("filler");
@@ -294,8 +295,9 @@ fn a_full_disk_loses_and_hangs_nothing() {
 
 #[test]
 fn unloading_and_loading_under_load_loses_nothing() {
-    // redis/redis#10259: a client's last command is remembered by a pointer, that of a module that is gone, too. Redis 8
-    // looks there first: any module's command, called again by the same client after MODULE UNLOAD, ends the server.
+    // redis/redis#10259: the server keeps a pointer to a client's last command, even after its module was
+    // unloaded. Redis 8 checks it first: calling any module's command again after MODULE UNLOAD crashes the
+    // server.
     requires!(BINARY.name != "redis" || !BINARY.at_least(8, 0, 0), "Redis 8 calls commands that are gone");
     let server = Server::start();
     let done = AtomicBool::new(false);
@@ -325,14 +327,14 @@ fn unloading_and_loading_under_load_loses_nothing() {
         done.store(true, Relaxed);
         load.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    // None comes back within the hour.
+    // No unit is replenished within the hour.
     let remaining = server.connect().ints("CL.PEEK hot 999999 1 3600")[2];
     assert_eq!(admitted + remaining, 1_000_000);
     assert!(admitted > 0);
     server.assert_alive("unloading under load");
 }
 
-/// Regression: the tables of the lines stayed behind with each unloading.
+/// Regression: each unloading leaked the tables of the queues.
 #[test]
 fn an_unloaded_module_leaves_no_memory_behind() {
     let server = Server::start();
@@ -363,7 +365,7 @@ fn an_unloaded_module_leaves_no_memory_behind() {
     assert!(after - before < 50_000, "used_memory has grown from {before} to {after}");
 }
 
-/// Callers in line are not left behind: the server does not unload what they wait for.
+/// Waiting clients keep their module: the server does not unload it.
 #[test]
 fn a_module_with_callers_in_line_stays() {
     let server = Server::start();
@@ -384,30 +386,31 @@ fn load(client: &mut Client, words: &[&str]) -> Result<Value, String> {
     client.ask(&[&["MODULE", "LOAD"], words].concat())
 }
 
-/// Beside redis-cell, or whoever else has taken its command, it does not load, says why, and leaves the other alone.
+/// Next to another module with its name or command it does not load, logs the reason, and leaves the other
+/// alone.
 #[test]
 fn beside_another_module_with_its_command_it_does_not_load() {
-    let (ours, stand_in) = (module_path().display().to_string(), native::compile("stand_in"));
-    let stand_in = stand_in.to_str().unwrap();
+    let (ours, other_module) = (module_path().display().to_string(), native::compile("other_module"));
+    let other_module = other_module.to_str().unwrap();
     for (name, reason) in [
         ("redis-cell", "not loaded: a module called redis-cell is loaded already; unload it first"),
         ("other", "not loaded: the server refuses the command cl.throttle"),
     ] {
         let server = Options::new().without_module().start();
         let mut client = server.connect();
-        load(&mut client, &[stand_in, name]).unwrap();
+        load(&mut client, &[other_module, name]).unwrap();
         for _ in 0..2 {
             let error = load(&mut client, &[&ours]).unwrap_err();
             assert!(error.starts_with("ERR "), "{error}");
             assert!(server.log().contains(reason), "{}", server.log());
-            assert_eq!(client.text("CL.THROTTLE"), "stand-in");
+            assert_eq!(client.text("CL.THROTTLE"), "another module");
             assert!(!client.has_command("CL.PEEK"), "half of it is loaded");
         }
         client.call(&["MODULE", "UNLOAD", name]);
         load(&mut client, &[&ours]).unwrap();
-        assert_eq!(client.checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
-        // And the other way round.
-        load(&mut client, &[stand_in, name]).unwrap_err();
-        assert_eq!(client.checked("k", "15 30 60")[0], 0);
+        assert_eq!(client.throttle_checked("k", "15 30 60"), [0, 16, 15, -1, 2]);
+        // And the other way around.
+        load(&mut client, &[other_module, name]).unwrap_err();
+        assert_eq!(client.throttle_checked("k", "15 30 60")[0], 0);
     }
 }

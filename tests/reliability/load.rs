@@ -1,8 +1,8 @@
-//! Callers who go on while servers come and go, and a record of every answer that they got.
+//! Callers that keep calling while servers stop and start, and a record of every reply that they received.
 //!
-//! Each kind of limiter has a budget that does not come back while a test runs, and its state says to the unit what has
-//! been taken from it. So what callers were told and what a server remembers can be compared exactly: no timing, no
-//! tolerance, but for the calls that were sent and never answered.
+//! Each kind of limiter has a budget that is not replenished while a test runs, and its state shows to the
+//! unit how much of it was taken. So the replies and the state of a server can be compared exactly, without
+//! timing and without tolerance, except for the calls that were sent and never answered.
 
 use crate::common::{Client, ceil_div, ints, wait_until, wall_ns};
 use redis::Value;
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Tests that load this machine go one after the other: waiting for the processor is not what they are about.
+/// Tests that load this machine run one after the other, because they do not test waiting for the processor.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What every key holds, to the last digit, and when it expires, to the millisecond.
+/// The exact value of every key, and its expiry in milliseconds.
 pub fn contents(client: &mut Client) -> BTreeMap<String, (Vec<String>, i64)> {
     let keys: Vec<String> = client.get("KEYS *");
     let value = |client: &mut Client, key: &str| -> Vec<String> {
@@ -48,19 +48,19 @@ pub fn contents(client: &mut Client) -> BTreeMap<String, (Vec<String>, i64)> {
 /// A kind of limiter.
 pub struct Kind {
     pub name: &'static str,
-    /// Takes one of a budget of `L`, `B` being one less, by the caller `ID`.
+    /// Takes one unit of a budget of `L` for the caller `ID`. `B` is `L` minus one.
     take: &'static str,
-    /// What has been taken by the state of the key.
+    /// The units taken, according to the state of the key.
     used: fn(&mut Client, &str, i64) -> i64,
 }
 
-/// No unit comes back within an hour.
+/// No unit is replenished within an hour.
 const INTERVAL_NS: i128 = 3_600_000_000_000;
 
 #[rustfmt::skip]
 pub const KINDS: [Kind; 10] = [
     Kind { name: "throttle", take: "CL.THROTTLE KEY B 1 3600", used: gcra },
-    Kind { name: "mthrottle", take: "CL.MTHROTTLE 2 KEY KEY-twin B 1 3600 B 1 3600", used: twins },
+    Kind { name: "mtake", take: "CL.MTAKE KEY THROTTLE B 1 3600 1 KEY-twin THROTTLE B 1 3600 1", used: twins },
     Kind { name: "bthrottle", take: "CL.BTHROTTLE KEY B 1 3600 1 0.001", used: gcra },
     Kind { name: "reserve", take: "CL.RESERVE KEY B 1 3600 1 MAXWAIT 0", used: gcra },
     Kind { name: "funnel", take: "CL.FUNNEL KEY L 1 3600", used: |c, key, limit| limit - field(c, key, "left_quota", limit) },
@@ -86,7 +86,7 @@ fn field(client: &mut Client, key: &str, name: &str, missing: i64) -> i64 {
 }
 
 impl Kind {
-    /// The key of this kind that shares a slot with all of the same tag.
+    /// The key of this kind, which shares a slot with all keys of the same tag.
     pub fn key(&self, tag: &str) -> String {
         format!("{{{tag}}}{}", self.name)
     }
@@ -106,23 +106,23 @@ impl Kind {
     }
 }
 
-/// Says where to ask for the keys of a tag, when that is not known.
+/// Finds the node to call for the keys of a tag.
 pub type Guide = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// What callers do.
+/// The work of the callers.
 #[derive(Clone)]
 pub struct Plan {
     pub callers: usize,
-    /// Each has a key of each kind.
+    /// Each tag has a key of each kind.
     pub tags: Vec<String>,
     /// The budget of each key.
     pub limit: i64,
     pub guide: Guide,
-    /// How long to wait for an answer.
+    /// How long to wait for a reply.
     pub patience: Duration,
 }
 
-/// One key's record.
+/// The record of one key.
 #[derive(Default)]
 pub struct Record {
     pub admitted: AtomicI64,
@@ -135,12 +135,12 @@ struct Shared {
     plan: Plan,
     /// A row of kinds for each tag.
     records: Vec<[Record; KINDS.len()]>,
-    /// How often each error was answered, by its first word.
+    /// The number of error replies, by their first word.
     errors: Mutex<BTreeMap<String, u64>>,
     stop: AtomicBool,
 }
 
-/// Callers at work. Each has at most one call under way for each key.
+/// Running callers. Each has at most one call in flight for each key.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -148,7 +148,7 @@ pub struct Load {
 
 impl Load {
     pub fn start(plan: Plan) -> Self {
-        // Callers of another load are others.
+        // Callers of another load have other names.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let records = plan.tags.iter().map(|_| <[Record; KINDS.len()]>::default()).collect();
         let shared =
@@ -167,12 +167,12 @@ impl Load {
         self.shared.plan.callers.try_into().unwrap()
     }
 
-    /// How many calls have been admitted and answered, over all keys.
+    /// The number of calls that were admitted and answered, for all keys.
     pub fn admitted(&self) -> i64 {
         self.each().map(|(.., record)| record.admitted.load(Relaxed)).sum()
     }
 
-    /// The same, key by key.
+    /// The same for each key.
     pub fn admitted_each(&self) -> Vec<i64> {
         self.each().map(|(.., record)| record.admitted.load(Relaxed)).collect()
     }
@@ -182,7 +182,7 @@ impl Load {
         self.shared.plan.limit * i64::try_from(self.each().count()).unwrap()
     }
 
-    /// Until so many calls have been admitted and answered.
+    /// Waits until this number of calls has been admitted and answered.
     pub fn wait_for(&self, admitted: i64) {
         wait_until(&format!("{admitted} admissions"), || match self.admitted() {
             seen if seen >= admitted => Ok(()),
@@ -190,7 +190,7 @@ impl Load {
         });
     }
 
-    /// Until every budget has been used up, and every caller was told so.
+    /// Waits until every budget is used up and every caller has been refused.
     pub fn exhaust(&self) {
         let mut missing: Vec<_> = self
             .each()
@@ -221,7 +221,7 @@ impl Load {
         self.shared.errors.lock().unwrap().clone()
     }
 
-    /// Ends all callers; those under way get their answer first.
+    /// Ends all callers, after the replies to the calls in flight.
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
@@ -229,14 +229,15 @@ impl Load {
         }
     }
 
-    /// What `client` says has been used, key by key.
+    /// The units taken according to `client`, for each key.
     pub fn used_each(&self, client: &mut Client) -> Vec<i64> {
         let limit = self.shared.plan.limit;
         self.each().map(|(tag, kind, _)| kind.used(client, tag, limit)).collect()
     }
 
-    /// Compares what callers were told with what is remembered of it, key by key; `client` says where a tag is. A key may
-    /// have forgotten `lost` answered admissions, and may remember one that was never answered. Returns the sums of both.
+    /// Compares the replies to the callers with the state of each key; `client` finds the node of a tag. A
+    /// key may lack `lost` answered admissions, and may contain admissions that were never answered. Returns
+    /// the sums of both.
     pub fn compare(&self, mut client: impl FnMut(&str) -> Client, lost: i64) -> Differences {
         let (limit, mut sum) = (self.shared.plan.limit, Differences::default());
         for (tag, kind, record) in self.each() {
@@ -266,7 +267,7 @@ impl Drop for Load {
 /// Sums over all keys.
 #[derive(Debug, Default)]
 pub struct Differences {
-    /// Answered admissions that are not remembered.
+    /// Answered admissions that the state lacks.
     pub lost: i64,
     /// Answered admissions above the budget.
     pub over: i64,
@@ -276,7 +277,7 @@ struct Caller<'a> {
     shared: &'a Shared,
     number: usize,
     calls: u64,
-    /// Where the keys of a tag were last found.
+    /// The last known node of each tag.
     homes: HashMap<String, String>,
     connections: HashMap<String, Client>,
 }
@@ -288,7 +289,7 @@ impl<'a> Caller<'a> {
 
     fn work(mut self) {
         let plan = &self.shared.plan;
-        // Not all at the same key at the same time.
+        // Callers do not start with the same key.
         for turn in self.number.. {
             if self.shared.stop.load(Relaxed) {
                 return;
@@ -301,7 +302,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// One call of each kind, in one go. `None` when the one who was asked could not answer all of them.
+    /// One call of each kind, in one pipeline. `None` if the node could not answer all of them.
     fn round(&mut self, tag: &str, row: &[Record]) -> Option<()> {
         let address = match self.homes.get(tag) {
             Some(address) => address.clone(),
@@ -326,7 +327,7 @@ impl<'a> Caller<'a> {
         all
     }
 
-    /// `None` when it cannot be sent, `Some(None)` when it is never answered.
+    /// `None` if it cannot be sent, `Some(None)` if it is never answered.
     #[allow(clippy::option_option)]
     fn send(&mut self, address: &str, calls: &[&str]) -> Option<Option<Vec<Result<Value, String>>>> {
         if !self.connections.contains_key(address) {
@@ -340,7 +341,7 @@ impl<'a> Caller<'a> {
         Some(answers)
     }
 
-    /// Notes an answer. `None` when the one who was asked is not, or not now, the one to ask.
+    /// Records a reply. `None` if the node does not, or not now, serve the key.
     fn settle(
         &mut self,
         tag: &str,
@@ -372,7 +373,7 @@ impl<'a> Caller<'a> {
                 };
                 self.settle(tag, call, record, answers.remove(1))
             }
-            // Said before anything is done.
+            // Returned before anything is done.
             "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED" => None,
             "ERR" if error.contains("unknown command") => None,
             _ => panic!("{call}: {error}"),
@@ -380,7 +381,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Whether the first row, or the only one, says so. A null is a refusal.
+/// Whether the first row, or the only one, is a refusal. A null is a refusal.
 fn is_admission(answer: &Value) -> bool {
     let row = match answer {
         Value::Array(rows) if matches!(rows.first(), Some(Value::Array(_))) => ints(&rows[0]),

@@ -1,8 +1,8 @@
-//! What goes wrong around the module, done to real servers: failover, cluster, crash, clock, hostile input, and the limits
-//! of the machine. `make test-reliability` runs it; the environment variables are those of the live suite, and
-//! `REDIS_CELL_LONG=1` chooses the long form of what takes long.
+//! Failures around the module, on real servers: failover, cluster, crash, clock, hostile input, and the
+//! limits of the machine. `make test-reliability` runs these tests. The environment variables are those of
+//! the live suite, and `REDIS_CELL_LONG=1` selects the long form of the slow tests.
 
-// A test that meets the unexpected should end, loudly; the rules against that are for code inside a server.
+// A test should fail at the first unexpected value. The lints against panics are for code inside a server.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,
@@ -27,6 +27,7 @@ mod hostile;
 mod limits;
 mod load;
 mod native;
+mod nested;
 mod promises;
-mod random;
+mod queues;
 mod security;

@@ -1,12 +1,12 @@
-//! What only C can stand in for: libraries that a test loads into a server.
+//! Libraries in C that a test loads into a server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Compiles `<name>.c` of this folder to a shared library.
+/// Compiles `<name>.c` of this directory to a shared library.
 pub fn compile(name: &str) -> PathBuf {
-    // One at a time: tests that need the same one may run at once.
+    // One at a time, because tests that need the same library may run concurrently.
     static COMPILER: Mutex<()> = Mutex::new(());
     let _compiler = COMPILER.lock();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));

@@ -1,11 +1,24 @@
-//! The pages that promise something name the tests that hold it.
+//! The pages that promise something name the tests that verify it.
 
 use std::path::Path;
+
+/// The suites that a page can name, each with the folder of its tests.
+const SUITES: [(&str, &str); 4] = [
+    ("core", "core/tests"),
+    ("live", "tests/live"),
+    ("reliability", "tests/reliability"),
+    ("shipping", "tests/shipping"),
+];
+
+/// The folder of a suite, or `None` for a name that is not a suite.
+fn folder(suite: &str) -> Option<&'static str> {
+    SUITES.iter().find(|(name, _)| *name == suite).map(|(_, folder)| *folder)
+}
 
 /// The names between backticks that are paths of tests: suite, file and function.
 fn named_tests(page: &str) -> Vec<Vec<&str>> {
     let quoted = page.split('`').skip(1).step_by(2).map(|name| name.split("::").collect::<Vec<_>>());
-    quoted.filter(|path| path.len() == 3 && ["live", "reliability", "core"].contains(&path[0])).collect()
+    quoted.filter(|path| path.len() == 3 && folder(path[0]).is_some()).collect()
 }
 
 #[test]
@@ -14,21 +27,20 @@ fn each_names_a_test_that_exists() {
     let read = |file: &Path| {
         std::fs::read_to_string(root.join(file)).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
     };
-    for (page, at_least) in [("docs/guarantees.md", 50), ("SECURITY.md", 5)] {
+    for (page, at_least) in [("docs/guarantees.md", 70), ("SECURITY.md", 5), ("docs/clients.md", 3)] {
         let text = read(Path::new(page));
         let tests = named_tests(&text);
         assert!(tests.len() >= at_least, "{page} names {} tests", tests.len());
         for path in tests {
-            let folder =
-                if path[0] == "core" { "core/tests".to_owned() } else { format!("tests/{}", path[0]) };
-            let source = read(&Path::new(&folder).join(path[1]).with_extension("rs"));
+            let folder = folder(path[0]).expect("a suite: the names are chosen by it");
+            let source = read(&Path::new(folder).join(path[1]).with_extension("rs"));
             let function = source.find(&format!("fn {}(", path[2]));
             let before = &source[..function.unwrap_or_else(|| panic!("{page}: no test {}", path.join("::")))];
-            // A function of this name that is a test: nothing but attributes and comments between the two.
+            // A function of this name that is a test: only attributes and comments between the two.
             let since = before.rfind("#[test]").map(|at| &before[at..]);
             assert!(
                 since.is_some_and(|between| !between.contains('}')),
-                "{page}: {} is no test",
+                "{page}: {} is not a test",
                 path.join("::")
             );
         }

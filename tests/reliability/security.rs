@@ -1,20 +1,23 @@
-//! What somebody can do who may call our commands and nothing else: to other keys, to memory, to the processor's time,
-//! to the log. SECURITY.md says it in words.
+//! What a client restricted to the module's commands can do to other keys, memory, processor time and the
+//! log. SECURITY.md states it in words.
 
 use crate::clock::{SECOND, Subject};
 use crate::common::{Client, Options, Server, faulty_module_path};
 use crate::figures::figure;
 use redis::Value;
 
-/// A call of every command, with `KEY` for its key and `ID` for what else the caller may choose freely.
-const CALLS: [&str; 15] = [
+/// A call of every command, with `KEY` for its key and `ID` for other names that the caller chooses freely.
+const CALLS: [&str; 18] = [
     "CL.THROTTLE KEY 15 30 60",
     "CL.PEEK KEY 15 30 60",
     "CL.REFUND KEY 15 30 60",
     "CL.CHARGE KEY 15 30 60",
     "CL.RESERVE KEY 15 30 60",
     "CL.BTHROTTLE KEY 15 30 60 1 0.001",
-    "CL.MTHROTTLE 2 limit:other KEY 15 30 60 15 30 60",
+    "CL.PAUSE KEY 15 30 60 1",
+    "CL.MTAKE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1",
+    "CL.MPEEK limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1",
+    "CL.MSETTLE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 -1",
     "CL.FUNNEL KEY 15 30 60",
     "CL.BUCKET KEY 15 30 60",
     "CL.FIXED KEY 15 60",
@@ -29,7 +32,8 @@ fn name(call: &str) -> &str {
     call.split(' ').next().unwrap()
 }
 
-/// Permissions for our commands and some keys give access to no other key, and none but our commands is needed.
+/// Permission for the module's commands and some keys gives access to no other key, and is all that is
+/// needed.
 #[test]
 fn who_may_call_our_commands_reaches_no_other_key() {
     let server = Server::start();
@@ -49,19 +53,22 @@ fn who_may_call_our_commands_reaches_no_other_key() {
     for call in ["GET limit:CL.THROTTLE", "ZADD limit:CL.LOG 1 x", "DEL limit:CL.LOG"] {
         assert!(client.error(call).starts_with("NOPERM "), "{call}");
     }
-    // Nothing of the effects of a call that names two keys, one of them forbidden.
+    // A call that names two keys, one of them forbidden, has no effects.
     let before = admin.snapshot("limit:other");
-    client.error("CL.MTHROTTLE 2 limit:other other 15 30 60 15 30 60");
+    client.error("CL.MTAKE limit:other THROTTLE 15 30 60 1 other THROTTLE 15 30 60 1");
     assert_eq!(admin.snapshot("limit:other"), before);
 }
 
-/// Whatever is called, a key holds what its command's page says: some bytes, or an entry per unit or holder.
+/// After any calls, a key is no larger than its command's page says: some bytes, or an entry per unit or
+/// holder.
 #[test]
 fn memory_is_bounded_by_keys() {
     let server = Server::start();
     let mut client = server.connect();
     for call in CALLS {
-        if ["CL.PEEK", "CL.REFUND", "CL.RENEW", "CL.RELEASE", "CL.MTHROTTLE"].contains(&name(call)) {
+        if ["CL.PEEK", "CL.REFUND", "CL.RENEW", "CL.RELEASE"].contains(&name(call))
+            || call.starts_with("CL.M")
+        {
             continue; // they make no key, or the same as CL.THROTTLE
         }
         client.call("FLUSHALL");
@@ -73,7 +80,7 @@ fn memory_is_bounded_by_keys() {
         }
         assert_eq!(client.int("DBSIZE"), 1, "{call}");
         let bytes = client.int("MEMORY USAGE k SAMPLES 0");
-        // A hundred entries, at the most, of less than 200 bytes; anything else is a handful of numbers.
+        // At most a hundred entries of less than 200 bytes; other states are a few numbers.
         let most = if ["CL.LOG", "CL.ACQUIRE"].contains(&name(call)) { 20_000 } else { 300 };
         assert!(bytes <= most, "{call}: {bytes} bytes");
         figure(&format!("{}: memory of a key after 2,000 calls", name(call)), format!("{bytes} bytes"));
@@ -96,8 +103,8 @@ fn micros(client: &mut Client, call: &str) -> i64 {
     times.max().expect("the slow log has the call")
 }
 
-/// The most expensive calls that there are: with what bounds each, and what it took here. A figure, not a promise: how
-/// fast the machine is, is the machine's.
+/// The most expensive calls, the bound on each, and the time that it took here. The times are figures, not
+/// promises: they depend on the machine.
 #[test]
 fn the_worst_calls_do_a_bounded_amount_of_work() {
     let server = Server::start();
@@ -107,21 +114,21 @@ fn the_worst_calls_do_a_bounded_amount_of_work() {
     let single = format!("CL.THROTTLE {long_key} 15 30 60");
     figure("worst call: a key's name of 1 MB", format!("{} us", micros(&mut client, &single)));
 
-    // Ten thousand entries come, the most that a call may add.
+    // Ten thousand entries, the most that a call may add.
     let log = "CL.LOG log 1000000 50 10000 MS";
     figure("worst call: CL.LOG of 10,000 units", format!("{} us", micros(&mut client, log)));
-    // To a call with a shorter period all of them have expired, and it clears ten thousand away.
+    // For a call with a shorter period all of them have expired, and it removes ten thousand.
     for _ in 0..2 {
         client.call("CL.LOG log 1000000 3600 10000");
     }
     let clearing = micros(&mut client, "CL.LOG log 1000000 1 1 US");
     figure("worst call: CL.LOG that clears 10,000 entries away", format!("{clearing} us"));
 
-    let keys: Vec<String> = (0..1_000).map(|key| format!("several:{key}")).collect();
-    let several = format!("CL.MTHROTTLE 1000 {} {}", keys.join(" "), "15 30 60 ".repeat(1_000));
-    figure("worst call: CL.MTHROTTLE of 1,000 keys", format!("{} us", micros(&mut client, several.trim())));
+    let limiters: Vec<String> = (0..1_000).map(|key| format!("several:{key} THROTTLE 15 30 60 1")).collect();
+    let several = format!("CL.MTAKE {}", limiters.join(" "));
+    figure("worst call: CL.MTAKE of 1,000 keys", format!("{} us", micros(&mut client, several.trim())));
 
-    // Holders whose leases have ended; the key stays because of one whose lease has not.
+    // Holders whose leases have ended. The key stays because of one lease that has not.
     client.call("CL.ACQUIRE lease 20000 3600 keeper");
     let holders: Vec<String> = (0..20_000).map(|id| format!("CL.ACQUIRE lease 30000 3600 id{id}")).collect();
     client.pipeline(&holders.iter().collect::<Vec<_>>());
@@ -136,7 +143,7 @@ fn the_worst_calls_do_a_bounded_amount_of_work() {
     assert_eq!(client.int("EXISTS lease"), 0);
 }
 
-/// Even if there were a way to make it panic, nobody could fill the disk with that.
+/// Even if a client could make the module panic, it could not fill the disk with log lines.
 #[test]
 fn the_log_cannot_be_flooded() {
     let options = Options::new().module(faulty_module_path()).environment("REDIS_CELL_FAULT", "panic");
@@ -161,7 +168,7 @@ fn the_log_cannot_be_flooded() {
     assert!(lines[5].contains("(995 more were not logged)"), "{}", lines[5]);
 }
 
-/// Names of keys and holders are somebody's data: addresses, users. The module writes none of it to the log.
+/// Names of keys and holders can be personal data, such as addresses. The module does not log them.
 #[test]
 fn no_name_of_a_key_gets_into_the_log() {
     for fault in ["none", "panic"] {

@@ -1,5 +1,5 @@
-/* A module that has taken the command CL.THROTTLE, under the name that it is given as argument: what redis-cell, or any
- * other, looks like to ours. Without the server's header, as a module is free to be. */
+/* A module that registers the command CL.THROTTLE, under the name in its argument. It stands for brandur/redis-cell or
+ * any other module with that command. It does not use the server's header, which a module does not need. */
 #include <stddef.h>
 
 typedef struct Context Context;
@@ -11,7 +11,7 @@ static int (*reply_with_simple_string)(Context *, const char *);
 
 static int throttle(Context *context, String **words, int count) {
     (void)words, (void)count;
-    return reply_with_simple_string(context, "stand-in");
+    return reply_with_simple_string(context, "another module");
 }
 
 int RedisModule_OnLoad(Context *context, String **arguments, int count) {

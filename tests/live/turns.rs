@@ -1,0 +1,314 @@
+//! CL.BTHROTTLE: what moves a queue, and what the server is asked before a client is admitted.
+
+use crate::common::{
+    BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, requires, wait_for_blocked, wait_until,
+    wall_ns,
+};
+use std::time::{Duration, Instant};
+
+/// One an hour: nobody's turn comes by itself.
+const HOURLY: &str = "0 1 3600";
+
+fn queue(server: &Server, client: &mut Client, key: &str, limit: &str, count: usize) -> Vec<Waiter> {
+    let before = client.info("blocked_clients").parse::<usize>().unwrap();
+    (1..=count)
+        .map(|place| {
+            let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE {key} {limit} 1 0"));
+            wait_for_blocked(client, before + place);
+            waiter
+        })
+        .collect()
+}
+
+fn wait_until_past(instant: i64) {
+    wait_until("the wall clock to pass", || {
+        if wall_ns() > instant { Ok(()) } else { Err(wall_ns().to_string()) }
+    });
+}
+
+/// Regression: a queue stood still for as long as its key would have lived, when a call for the same queue
+/// was the first to notice that the key had expired.
+#[test]
+fn a_key_that_expires_moves_its_queue_whoever_notices() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    for noticed_by in [
+        "CL.BTHROTTLE k 0 1 3600 1 0",
+        "CL.BTHROTTLE k 0 1 3600 1 0.001",
+        "CL.THROTTLE k 0 1 3600",
+        "CL.RESERVE k 0 1 3600 1 MAXWAIT 1",
+        "CL.PEEK k 0 1 3600",
+        "MULTI",
+        "EVAL",
+        "GET k",
+        "EXISTS k",
+    ] {
+        client.call("DEL k");
+        client.call("CL.CHARGE k 0 1 3600");
+        let mut waiters = queue(&server, &mut client, "k", HOURLY, 1);
+        client.call("PEXPIRE k 20");
+        wait_until_past(wall_ns() + 30_000_000);
+        match noticed_by {
+            "MULTI" => {
+                client.call("MULTI");
+                client.call("CL.BTHROTTLE k 0 1 3600 1 0");
+                client.call("EXEC");
+            }
+            "EVAL" => {
+                let script = "return redis.call('CL.BTHROTTLE', KEYS[1], 0, 1, 3600, 1, 0)";
+                client.call(&["EVAL", script, "1", "k"]);
+            }
+            call if call.ends_with("1 0") => waiters.push(Waiter::ask(&server, call)),
+            call => drop(client.call(call)),
+        }
+        let answer = waiters[0].answer();
+        assert!(answer.starts_with("0 1 0 -1 "), "{noticed_by}: {answer}");
+        drop(waiters);
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+/// Regression: as many as had left the queue before a booking were admitted in their place, while the booking
+/// acted at the time that it was told.
+#[test]
+pub fn clients_that_leave_before_bookings_leave_their_cost() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    let limit = "0 1 3600";
+    for way in ["disconnect", "CLIENT UNBLOCK id", "CLIENT KILL ID id"] {
+        client.call("DEL k");
+        client.call(&format!("CL.THROTTLE k {limit}"));
+        let tat = client.tat("k").unwrap();
+        // One that stays, two that leave, three bookings.
+        let mut waiters = queue(&server, &mut client, "k", limit, 1);
+        let leavers = queue(&server, &mut client, "k", limit, 2);
+        for hours in 4..=6 {
+            let booked = client.ints(&format!("CL.RESERVE k {limit}"))[3];
+            assert!((hours * 3600 - 20..=hours * 3600).contains(&booked), "{booked}");
+        }
+        assert_eq!(client.tat("k").unwrap(), tat + 3 * 3_600_000_000_000, "three bookings");
+        stream.effects(&server);
+        for mut leaver in leavers {
+            match way {
+                "disconnect" => drop(leaver),
+                way => {
+                    client.call(&way.replace("id", &leaver.id.to_string()));
+                    if way.contains("UNBLOCK") {
+                        assert_eq!(leaver.answer(), "null");
+                    }
+                }
+            }
+        }
+        wait_until("the cost of both to be stored", || match client.tat("k").unwrap() {
+            seen if seen == tat + 5 * 3_600_000_000_000 => Ok(()),
+            seen => Err(format!("{} h", (seen - tat) / 3_600_000_000_000)),
+        });
+        let booked = client.ints(&format!("CL.RESERVE k {limit}"))[3];
+        assert!((7 * 3600 - 20..=7 * 3600).contains(&booked), "{way}: {booked}");
+        // It is replicated.
+        let propagated = stream.effects(&server);
+        assert!(
+            propagated.ends_with(&Effect::alone(0, Effect::of_call(&mut client, 0, "k"))),
+            "{propagated:?}"
+        );
+        // The client that stays is still the first, and a refund of its place moves it.
+        assert!(waiters[0].is_waiting());
+        client.call("DEL k");
+        assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+/// A writable replica of a primary that does not answer, with its own connection.
+fn writable_replica() -> (Server, Client) {
+    let server = Options::new().set("replica-read-only", "no").start();
+    let mut client = server.connect();
+    client.call("REPLICAOF 127.0.0.1 1");
+    (server, client)
+}
+
+/// Regression: on a writable replica no wait ever ended, not even by its timeout.
+#[test]
+fn on_a_writable_replica_waits_end_as_on_a_primary() {
+    let (server, mut client) = writable_replica();
+    client.call("CL.THROTTLE k 0 1 3600");
+    client.call("CL.THROTTLE short 0 1 300 1 MS");
+    let asked = Instant::now();
+    let mut by_turn = Waiter::ask(&server, "CL.BTHROTTLE short 0 1 300 1 0 MS");
+    wait_for_blocked(&mut client, 1);
+    let mut by_change = Waiter::ask(&server, &format!("CL.BTHROTTLE k {HOURLY} 1 0"));
+    wait_for_blocked(&mut client, 2);
+    assert!(by_turn.answer().starts_with("0 1 0 -1 "));
+    assert!(asked.elapsed() >= Duration::from_millis(200));
+    client.call("DEL k");
+    assert!(by_change.answer().starts_with("0 1 0 -1 "));
+
+    client.call("CL.THROTTLE late 0 1 400 1 MS");
+    let mut late = Waiter::ask(&server, "CL.BTHROTTLE late 0 1 400 1 0.6 MS");
+    wait_for_blocked(&mut client, 1);
+    client.call("CL.CHARGE late 0 1 3600");
+    assert_eq!(late.answer(), "null");
+    wait_for_blocked(&mut client, 0);
+}
+
+/// Regression: timeouts were not replied while the server was paused.
+#[test]
+fn a_timeout_is_replied_while_writes_are_paused() {
+    requires!(BINARY.at_least(6, 2, 0), "no CLIENT PAUSE WRITE");
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 300 1 MS");
+    let asked = Instant::now();
+    let mut waiter = Waiter::ask(&server, "CL.BTHROTTLE k 0 1 300 1 0.5 MS");
+    wait_for_blocked(&mut client, 1);
+    client.call("CLIENT PAUSE 60000 WRITE");
+    assert_eq!(waiter.answer(), "null", "its turn came while the server was paused");
+    assert!(asked.elapsed() >= Duration::from_millis(500) && asked.elapsed() < Duration::from_secs(30));
+    assert_eq!(client.info("blocked_clients"), "0");
+    client.call("CLIENT UNPAUSE");
+}
+
+/// The first turn that comes, with the server in a state in which it would reject the call.
+fn assert_rejected(client: &mut Client, mut waiter: Waiter, error: &str) {
+    let before = client.tat("k");
+    let answer = waiter.answer();
+    assert!(answer.starts_with(error), "{answer}");
+    // By now the key may have expired.
+    assert!(client.tat("k").is_none_or(|tat| Some(tat) == before), "nothing is written");
+    wait_for_blocked(client, 0);
+}
+
+fn wait_for_turn(server: &Server, client: &mut Client) -> Waiter {
+    client.call("DEL k");
+    client.call("CL.THROTTLE k 0 1 400 1 MS");
+    let waiter = Waiter::ask(server, "CL.BTHROTTLE k 0 1 400 1 0 MS");
+    wait_for_blocked(client, 1);
+    waiter
+}
+
+/// Regression: clients that waited were admitted where the server refuses all writes for want of memory.
+#[test]
+pub fn out_of_memory_is_the_servers_own_error_at_the_turn() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let waiter = wait_for_turn(&server, &mut client);
+    // No command runs between this and the turn, at which the server itself would go by the memory used
+    // before.
+    client.call("CONFIG SET maxmemory 1");
+    assert_rejected(&mut client, waiter, "OOM command not allowed when used memory > 'maxmemory'.");
+    let errors = client.call("INFO redis-cell");
+    assert!(format!("{errors:?}").contains("bthrottle_errors:1"), "{errors:?}");
+    // Keys that may be evicted make room.
+    client.call("CONFIG SET maxmemory 0");
+    let mut waiter = wait_for_turn(&server, &mut client);
+    client.call("SET other 1");
+    assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}
+
+/// Regression: clients that waited were admitted on a primary without the replicas that it needs to accept
+/// writes.
+#[test]
+pub fn too_few_replicas_is_the_servers_own_error_at_the_turn() {
+    requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
+    let server = Server::start();
+    let mut client = server.connect();
+    let waiter = wait_for_turn(&server, &mut client);
+    client.call("CONFIG SET min-replicas-to-write 1");
+    let error = client.error("SET other 1");
+    assert!(error.starts_with("NOREPLICAS "), "{error}");
+    assert_rejected(&mut client, waiter, &error);
+}
+
+/// Regression: the same of a server that cannot save to its disk.
+#[test]
+pub fn a_failed_save_is_the_servers_own_error_at_the_turn() {
+    requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
+    let server = Options::new().set("dbfilename", "snapshot").start();
+    let mut client = server.connect();
+    let waiter = wait_for_turn(&server, &mut client);
+    client.call(&["CONFIG", "SET", "save", "3600 1"]);
+    // A directory in the place of the file.
+    std::fs::create_dir(server.folder().join("snapshot")).unwrap();
+    client.call("BGSAVE");
+    let error = wait_until("the save to fail", || match client.ask("SET other 1") {
+        Err(error) => Ok(error),
+        Ok(_) => Err(client.call("INFO persistence")).map_err(|info| format!("{info:?}")),
+    });
+    assert!(error.starts_with("MISCONF "), "{error}");
+    assert_rejected(&mut client, waiter, &error);
+}
+
+/// Regression: clients that waited were admitted though the permission had been withdrawn.
+#[test]
+pub fn a_permission_that_is_withdrawn_is_an_error_at_the_turn() {
+    requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
+    let server = Server::start();
+    let mut client = server.connect();
+    for withdrawn in ["resetkeys", "-@all", "-cl.bthrottle", "resetkeys ~other*"] {
+        client.call("ACL SETUSER u on nopass resetkeys ~* +@all");
+        client.call("DEL k");
+        client.call("CL.THROTTLE k 0 1 400 1 MS");
+        let mut waiter = Waiter::connect(&server);
+        waiter.send("AUTH u any");
+        assert_eq!(waiter.answer(), "OK");
+        waiter.send("CL.BTHROTTLE k 0 1 400 1 0 MS");
+        wait_for_blocked(&mut client, 1);
+        client.call(&format!("ACL SETUSER u {withdrawn}"));
+        assert_rejected(&mut client, waiter, "NOPERM ");
+        client.call("ACL DELUSER u");
+    }
+    // One that keeps its permissions is admitted.
+    client.call("ACL SETUSER u on nopass resetkeys ~k* -@all +cl.bthrottle");
+    client.call("DEL k");
+    client.call("CL.THROTTLE k 0 1 400 1 MS");
+    let mut waiter = Waiter::connect(&server);
+    waiter.send("AUTH u any");
+    assert_eq!(waiter.answer(), "OK");
+    waiter.send("CL.BTHROTTLE k 0 1 400 1 0 MS");
+    assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}
+
+#[test]
+fn flushes_move_the_queues_of_their_database_only() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut waiters = Vec::new();
+    for db in [0, 1, 2] {
+        client.call(&format!("SELECT {db}"));
+        client.call(&format!("CL.THROTTLE k {HOURLY}"));
+        waiters.push(Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k {HOURLY} 1 0")));
+        wait_for_blocked(&mut client, waiters.len());
+    }
+    client.call("SELECT 1");
+    client.call("FLUSHDB");
+    assert!(waiters[1].answer().starts_with("0 1 0 -1 "));
+    client.call("SWAPDB 2 9");
+    assert!(waiters[2].answer().starts_with("0 1 0 -1 "));
+    assert!(waiters[0].is_waiting());
+    client.call("FLUSHALL ASYNC");
+    assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
+}
+
+/// Servers that can end a subscription end it when the last client has left, and begin again with the next.
+#[test]
+fn changes_of_keys_are_followed_again_after_a_while_without_clients() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for _ in 0..3 {
+        client.call("DEL k");
+        client.call(&format!("CL.THROTTLE k {HOURLY}"));
+        let mut waiters = queue(&server, &mut client, "k", HOURLY, 1);
+        client.call("DEL k");
+        assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
+        wait_for_blocked(&mut client, 0);
+        // The subscription ends at the server's next cron; nothing shows it, so some crons have to pass.
+        let ticks = |client: &mut Client| client.info("uptime_in_seconds").parse::<u64>().unwrap();
+        let before = ticks(&mut client);
+        wait_until("a second to pass", || match ticks(&mut client) {
+            seen if seen > before => Ok(()),
+            seen => Err(seen.to_string()),
+        });
+    }
+}
