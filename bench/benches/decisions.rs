@@ -1,15 +1,16 @@
-//! `make bench-core`: what the core takes to decide, without a server: arguments and state are in the cache.
+//! `make bench-core`: the time of the core's decisions, without a server. Arguments and state are in the
+//! cache.
 //!
-//! Results are left in `target/criterion`, where `make bench-publish` finds them.
+//! The results are in `target/criterion`, where `make bench-publish` finds them.
 
-// A tool that meets the unexpected should end, loudly; the rules against that are for code inside a server.
+// A tool should fail at the first unexpected value. The lints against panics are for code inside a server.
 #![allow(clippy::expect_used, missing_docs)]
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use redis_cell_core::{Instant, Tail, Unit, bucket, gcra, window};
+use redis_cell_core::{Instant, Tail, Unit, bucket, fixed, gcra, window};
 
 /// Nanoseconds since the epoch, an hour before [`NOW`] and after it.
 const NOW: u64 = 1_700_000_000_000_000_000;
@@ -43,14 +44,15 @@ fn decisions(criterion: &mut Criterion) {
         bencher.iter(|| bucket::take(black_box(level), black_box(&bucket), black_box(now), black_box(1)));
     });
 
-    let limit = window::Limit::new(1_000_000, 3600, Unit::Seconds).expect("a limit");
-    let counter = Some(window::Counter { count: 1_000, end: at(NOW + HOUR) });
+    let quota = fixed::Limit::new(1_000_000, 3600, Unit::Seconds).expect("a limit");
+    let counter = Some(fixed::Counter { count: 1_000, end: at(NOW + HOUR) });
     group.bench_function("fixed window: take", |bencher| {
-        bencher.iter(|| window::fixed(black_box(counter), black_box(&limit), black_box(now), black_box(1)));
+        bencher.iter(|| fixed::take(black_box(counter), black_box(&quota), black_box(now), black_box(1)));
     });
+    let limit = window::Limit::new(1_000_000, 3600, Unit::Seconds).expect("a limit");
     let sliding = Some(window::Sliding { start: at(NOW - NOW % HOUR), current: 1_000, previous: 1_000 });
     group.bench_function("sliding window: take", |bencher| {
-        bencher.iter(|| window::sliding(black_box(sliding), black_box(&limit), black_box(now), black_box(1)));
+        bencher.iter(|| window::take(black_box(sliding), black_box(&limit), black_box(now), black_box(1)));
     });
 
     let digits = (NOW + HOUR).to_string();

@@ -1,4 +1,4 @@
-//! The table as bars: how many times as fast, or as small, each line is, and what it is to be.
+//! The table as bars: how many times as fast, or as small, each line is, and its target.
 
 use std::error::Error;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::report::{Measured, Report};
 
 const WIDTH: u32 = 1_000;
 const ROW: i32 = 24;
-/// Where bars begin, and the most that one is long; how long one is that stands for 1, where all have room.
+/// Where bars begin, their maximum length, and the length that represents 1 if all bars fit.
 const LEFT: i32 = 470;
 const LONGEST: f64 = 470.0;
 const ONE: f64 = 80.0;

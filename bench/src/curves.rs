@@ -1,4 +1,5 @@
-//! `make bench-curves`: what a call costs where that grows with what is there already, beside what its page promises.
+//! `make bench-curves`: the cost of calls by the number of entries, clients or keys, compared with the bound
+//! on the page.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -15,15 +16,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{encode, no_error};
-use crate::report::{quantile, thousands};
+use crate::report::{machine, now, quantile, thousands};
 use crate::server::{Binaries, Cores, Kind, Server, on};
-use crate::{machine, now};
 
-/// Calls of a round, but for those that are long.
+/// Calls in a round, except for long ones.
 const CALLS: usize = 1_024;
-/// Commands sent at a time.
+/// Commands in a pipeline.
 const PIPELINE: usize = 64;
-/// Callers who join a line and leave it, of which a round is made.
+/// Clients that join and leave a queue in a round.
 const JOINERS: usize = 50;
 
 /// A whole run.
@@ -35,11 +35,11 @@ pub struct Curves {
     of: Vec<Curve>,
 }
 
-/// What a call costs, by how much is there.
+/// The cost of a call by N.
 #[derive(Serialize, Deserialize)]
 struct Curve {
     call: String,
-    /// What N counts.
+    /// The things that N counts.
     of: String,
     promise: Growth,
     points: Vec<Point>,
@@ -52,9 +52,10 @@ struct Point {
     ns: f64,
 }
 
-/// What a page promises.
+/// The growth that a page promises.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum Growth {
+    Constant,
     Logarithm,
     LinearLogarithm,
 }
@@ -62,14 +63,16 @@ enum Growth {
 impl Growth {
     fn text(self) -> &'static str {
         match self {
+            Self::Constant => "O(1)",
             Self::Logarithm => "O(log N)",
             Self::LinearLogarithm => "O(N log N)",
         }
     }
 
-    /// The steps of looking something up among `n`, the last comparison being one.
+    /// The steps of a look-up among `n`, including the last comparison.
     fn steps(self, n: f64) -> f64 {
         match self {
+            Self::Constant => 1.0,
             Self::Logarithm => 1.0 + n.log2(),
             Self::LinearLogarithm => n * (1.0 + n.log2()),
         }
@@ -81,7 +84,7 @@ impl Curve {
         Self { call: call.to_owned(), of: of.to_owned(), promise, points: Vec::new() }
     }
 
-    /// By how much the cost has grown from the first point to the last, and by how much the steps have.
+    /// The growth of the cost and of the steps from the first point to the last.
     fn growth(&self) -> Option<(f64, f64)> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         let steps = |point: &Point| self.promise.steps(point.n as f64);
@@ -89,7 +92,7 @@ impl Curve {
     }
 }
 
-/// Measures, and leaves what it found in `target/bench`.
+/// Measures, and writes the results to `target/bench`.
 pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let files = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
@@ -98,13 +101,14 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
         cores.pin_load()?;
     }
     let program = cores.map(|cores| on(cores.server)).unwrap_or_default();
-    // What the server does by the clock for each connection is not a call's.
-    let quiet = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "11000"];
+    // The server's periodic work for each connection is not part of a call.
+    let quiet = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "16000"];
     let start = || Server::start_under(&program, Kind::Module, binaries, &quiet);
     let mut curves = leases(&start()?, rounds)?;
     curves.extend(log(&start()?, rounds)?);
     curves.push(several(&start()?, rounds)?);
-    curves.extend(line(&start()?, rounds)?);
+    curves.extend(queue(&start()?, rounds)?);
+    curves.extend(queues(&start()?, rounds)?);
     let all = Curves { when: now()?, machine: machine(binaries, cores)?, rounds, of: curves };
     println!("{}", markdown(&all));
     let folder = Path::new("target/bench");
@@ -120,14 +124,14 @@ fn tens(most: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(10), |n| Some(n * 10)).take_while(move |&n| n <= most)
 }
 
-/// Places taken, by holders whose leases last an hour.
+/// Places held with leases of an hour.
 fn leases(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let mut curve = Curve::new("CL.ACQUIRE + CL.RELEASE", "holders", Growth::Logarithm);
     let mut there = 0;
     for n in tens(1_000_000) {
         eprintln!("{}, {n} ...", curve.call);
-        // The one that is measured makes them n.
+        // The measured holder makes them n.
         let holders: Vec<usize> = (there..n - 1).collect();
         for holders in holders.chunks(1_000) {
             let calls = holders.iter().map(|holder| format!("CL.ACQUIRE k 2000000 3600 holder{holder}"));
@@ -140,7 +144,7 @@ fn leases(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> 
     Ok(vec![curve])
 }
 
-/// Calls in the log, admitted and taken out again by the server's own command, and refused.
+/// Calls in the log: admitted and removed by the server's own command, and refused.
 fn log(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let mut admitted = Curve::new("CL.LOG admitted + ZPOPMAX", "entries", Growth::Logarithm);
@@ -162,24 +166,24 @@ fn log(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     Ok(vec![admitted, refused])
 }
 
-/// Limiters asked at once, all of them admitting.
+/// Limiters in one call, all of which admit it.
 fn several(server: &Server, rounds: usize) -> Result<Curve, Box<dyn Error>> {
-    let mut curve = Curve::new("CL.MTHROTTLE", "keys", Growth::LinearLogarithm);
+    let mut curve = Curve::new("CL.MTAKE", "keys", Growth::LinearLogarithm);
     for n in std::iter::once(1).chain(tens(1_000)) {
         eprintln!("{}, {n} ...", curve.call);
-        let mut call = format!("CL.MTHROTTLE {n}");
-        (0..n).try_for_each(|key| write!(call, " key:{key}"))?;
-        call += &" 1000000000 1000 1".repeat(n);
+        let mut call = String::from("CL.MTAKE");
+        (0..n).try_for_each(|key| write!(call, " key:{key} THROTTLE 1000000000 1000 1 1"))?;
         curve.points.push(Point { n, ns: cost(server, &call, (CALLS / n).max(8), rounds)? });
     }
     Ok(curve)
 }
 
-/// Callers in line: one more who joins and leaves, and one who is told at once that the wait is too long.
-fn line(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
+/// Waiting clients: one more joins and leaves, and another gets a null at once because its wait would be too
+/// long.
+fn queue(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut connection = server.connect()?;
-    let mut joins = Curve::new("CL.BTHROTTLE joins + leaves", "in line", Growth::Logarithm);
-    let mut told = Curve::new("CL.BTHROTTLE told at once", "in line", Growth::Logarithm);
+    let mut joins = Curve::new("CL.BTHROTTLE joins + leaves", "waiting clients", Growth::Logarithm);
+    let mut told = Curve::new("CL.BTHROTTLE null at once", "waiting clients", Growth::Logarithm);
     let wait = encode("CL.BTHROTTLE k 0 1 3600 1 0", 0);
     ask(&mut connection, "CL.THROTTLE k 0 1 3600")?;
     let mut joiners = Vec::new();
@@ -197,15 +201,13 @@ fn line(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
             stream.write_all(&wait)?;
             waiting.push(stream);
         }
-        while server.info("blocked_clients")? != n.to_string() {
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_for_blocked(server, n)?;
         told.points.push(Point { n, ns: cost(server, "CL.BTHROTTLE k 0 1 3600 1 1", CALLS, rounds)? });
         let round = || {
             joiners.iter_mut().try_for_each(|(_, stream)| stream.write_all(&wait))?;
             for (id, stream) in &mut joiners {
                 let unblock = encode(&format!("CLIENT UNBLOCK {id}"), 0);
-                // It may not have been read yet.
+                // The server may not have read it yet.
                 while connection.req_packed_command(&unblock)? != redis::Value::Int(1) {}
                 read_line(stream)?;
             }
@@ -216,7 +218,54 @@ fn line(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     Ok(vec![joins, told])
 }
 
-/// What a unit of calls costs: processor time of the server's main thread, the median of the rounds.
+/// What queues cost others: a write to a key that has none, the flush of another database, and a millisecond
+/// of a pause in which the clients of all of them are due. N = 0 is a server on which no client has waited
+/// yet.
+fn queues(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
+    const PAUSE: usize = 300;
+    let mut connection = server.connect()?;
+    let mut writes = Curve::new("SET of a key without a queue", "queues", Growth::Constant);
+    let mut after = Curve::new("SET when all have been served", "queues before", Growth::Constant);
+    let mut flushes = Curve::new("FLUSHDB of another database", "queues", Growth::Constant);
+    let mut paused = Curve::new("1 ms of CLIENT PAUSE", "queues that are due", Growth::Constant);
+    let most = usize::try_from(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))?;
+    for n in [0, 1, 5_000, 15_000].into_iter().take_while(|n| n + 200 <= most) {
+        eprintln!("queues, {n} ...");
+        let mut waiting = Vec::new();
+        for key in 0..n {
+            ask(&mut connection, &format!("CL.THROTTLE queue:{key} 0 1 3600"))?;
+            let mut stream = server.stream()?;
+            stream.write_all(&encode(&format!("CL.BTHROTTLE queue:{key} 0 1 3600 1 0"), 0))?;
+            waiting.push(stream);
+        }
+        wait_for_blocked(server, n)?;
+        writes.points.push(Point { n, ns: cost(server, "SET another 1", CALLS, rounds)? });
+        let flush = "SELECT 1 ; FLUSHDB ; SELECT 0";
+        flushes.points.push(Point { n, ns: cost(server, flush, CALLS / 16, rounds)? });
+        // Once: when the pause ends, all are served.
+        ask(&mut connection, &format!("FLUSHALL ; CLIENT PAUSE {PAUSE} WRITE"))?;
+        let before = server.cpu()?;
+        thread::sleep(Duration::from_millis(PAUSE as u64 / 2));
+        let ns = (server.cpu()? - before) * 2.0 / PAUSE as f64;
+        if n > 0 {
+            paused.points.push(Point { n, ns });
+        }
+        wait_for_blocked(server, 0)?;
+        drop(waiting);
+        thread::sleep(Duration::from_secs(1)); // the server closes the connections
+        after.points.push(Point { n, ns: cost(server, "SET another 1", CALLS, rounds)? });
+    }
+    Ok(vec![writes, after, flushes, paused])
+}
+
+fn wait_for_blocked(server: &Server, count: usize) -> Result<(), Box<dyn Error>> {
+    while server.info("blocked_clients")? != count.to_string() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The cost of a unit of calls: processor time of the server's main thread, the median of the rounds.
 fn cost(server: &Server, unit: &str, units: usize, rounds: usize) -> Result<f64, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let each = unit.split(" ; ").count();
@@ -246,7 +295,7 @@ fn measure(
         thread::sleep(Duration::from_millis(2));
         took.push((server.cpu()? - before) / units as f64);
     }
-    // The first one is for warming up.
+    // The first one is the warm-up.
     Ok(quantile(took.into_iter().skip(1), 0.5))
 }
 
@@ -265,13 +314,16 @@ fn read_line(stream: &mut TcpStream) -> Result<String, Box<dyn Error>> {
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
-/// The curves as a page has them.
+/// The curves as a table for a page.
 pub fn markdown(all: &Curves) -> String {
     let mut text = format!("{}. Medians of {} rounds.\n\n", all.when, all.rounds);
     for (what, value) in &all.machine {
         let _ = writeln!(text, "- {what}: {value}");
     }
-    let sizes: Vec<usize> = std::iter::once(1).chain(tens(1_000_000)).collect();
+    let mut sizes: Vec<usize> =
+        all.of.iter().flat_map(|curve| curve.points.iter().map(|point| point.n)).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
     text += "\n| µs with N = | |";
     for n in &sizes {
         let _ = write!(text, " {} |", thousands(*n));
@@ -296,15 +348,19 @@ fn micros(ns: f64) -> String {
     format!("{:.digits$}", ns / 1e3)
 }
 
-/// The curves on logarithmic axes, each with what its page allows it as a thin line from its first point.
+/// The curves on logarithmic axes, each with the promised growth as a thin line from its first point.
 pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
-    const COLOURS: [RGBColor; 6] = [
+    const COLOURS: [RGBColor; 10] = [
         RGBColor(0x1f, 0x77, 0xb4),
         RGBColor(0xd6, 0x27, 0x28),
         RGBColor(0xff, 0x7f, 0x0e),
         RGBColor(0x2c, 0xa0, 0x2c),
         RGBColor(0x94, 0x67, 0xbd),
         RGBColor(0x8c, 0x56, 0x4b),
+        RGBColor(0xe3, 0x77, 0xc2),
+        RGBColor(0x7f, 0x7f, 0x7f),
+        RGBColor(0xbc, 0xbd, 0x22),
+        RGBColor(0x17, 0xbe, 0xcf),
     ];
     let area = SVGBackend::new(file, (1_000, 560)).into_drawing_area();
     area.fill(&WHITE)?;
@@ -330,7 +386,8 @@ pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
         .draw()?;
     let mut labels = Vec::new();
     for (curve, colour) in all.of.iter().zip(COLOURS) {
-        let points: Vec<_> = curve.points.iter().map(|point| (point.n as f64, point.ns / 1e3)).collect();
+        let points = curve.points.iter().filter(|point| point.n > 0);
+        let points: Vec<_> = points.map(|point| (point.n as f64, point.ns / 1e3)).collect();
         let (Some(&(n, cost)), Some(&last)) = (points.first(), points.last()) else { continue };
         let steps = |n: f64| curve.promise.steps(n);
         let allowed = points.iter().map(|&(of, _)| (of, cost * steps(of) / steps(n))).filter(|at| at.1 < top);
@@ -339,7 +396,7 @@ pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
         chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.filled())))?;
         labels.push((chart.backend_coord(&last).1, colour, format!("{}: {}", curve.call, curve.of)));
     }
-    // One beneath the other, in the order of the lines' ends.
+    // Labels one below the other, in the order of the ends of the curves.
     labels.sort_by_key(|label| label.0);
     let mut free = 0;
     for (y, colour, label) in labels {

@@ -1,4 +1,4 @@
-//! What criterion has left in `target/criterion`: how long the core's decisions take.
+//! The results of criterion in `target/criterion`: how long the core's decisions take.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -7,13 +7,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The table as a page has it; `None` when nothing was measured.
+/// The table for a page; `None` if nothing was measured.
 pub fn markdown() -> Result<Option<String>, Box<dyn Error>> {
     let Ok(folder) = fs::read_dir("target/criterion/decisions") else { return Ok(None) };
     let mut rows = Vec::new();
     for entry in folder {
         let new = entry?.path().join("new");
-        // Beside the benchmarks there is a report of them all.
+        // There is also a report of all benchmarks.
         if new.exists() {
             let name = read(&new.join("benchmark.json"))?["function_id"].as_str().map(str::to_owned);
             let median = read(&new.join("estimates.json"))?["median"].take();

@@ -1,8 +1,8 @@
-/* The least that a module can do for an answer: the calls of the server's module API that a limiter on such a key cannot do
- * without, and nothing else. No argument is looked at, no clock is read, nothing is decided; what is written is what was
- * there. What a line of the table takes above its floor is ours, the rest is the server's.
+/* The least that a module must do for a reply: only the calls of the server's module API that a limiter on such a key needs.
+ * It reads no argument and no clock, decides nothing, and writes the value that was there. The difference between a line of
+ * the table and its floor is the cost of the module; the rest is the cost of the server.
  *
- * The declarations are the few that are needed, so that no header of the server has to be found. */
+ * It declares the few functions that it needs, so that it compiles without the server's header. */
 
 #include <string.h>
 

@@ -1,8 +1,9 @@
 //! `make bench-instructions`: how many instructions a call takes, the same on every run.
 //!
-//! The server runs under callgrind, which counts while the server's function `call` runs: from the command's own function
-//! to the propagation of its effects and the reply in its buffer, without the network, the parser and what the server does
-//! by the clock. The counts stand in `bench/instructions.tsv`, where a change that makes a command slower shows.
+//! The server runs under callgrind, which counts while the server's function `call` runs: from the command's
+//! own function to the propagation of its effects and the reply in its buffer, without the network, the
+//! parser and the server's periodic work. `bench/instructions.tsv` contains the counts, so a change that
+//! makes a command slower is visible.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,21 +13,21 @@ use std::process::{Command, Stdio};
 
 use redis::ConnectionLike;
 
-use crate::between;
 use crate::load::{encode, no_error};
-use crate::report::thousands;
+use crate::report::{between, thousands};
 use crate::server::{Binaries, Kind, Server, compile, output};
 
-/// Calls counted, after as many to warm up.
+/// Calls counted, after the same number of calls as a warm-up.
 const CALLS: usize = 100;
-/// By how much a count may differ from the table's: less than any change of a command makes, more than counting does.
+/// The tolerated difference from the table: less than a change of a command makes, more than two runs differ
+/// by.
 const MARGIN: f64 = 0.01;
 
 const TABLE: &str = "bench/instructions.tsv";
-/// The page that says whose instructions they are.
+/// The page with the shares of module, server and libraries.
 const PAGE: &str = "docs/performance.md";
 
-/// A call to count, with what makes its key exist. `{n}` is a number of the call's own.
+/// A call to count, with the call that creates its key. `{n}` is a different number in each call.
 struct Case {
     name: &'static str,
     prepare: &'static str,
@@ -37,7 +38,7 @@ const fn case(name: &'static str, prepare: &'static str, call: &'static str) -> 
     Case { name, prepare, call }
 }
 
-/// Every command, and some of the server's own to compare with.
+/// Every command, and some of the server's commands for comparison.
 const CASES: &[Case] = &[
     case("SET", "SET k nineteen-bytes-text", "SET k nineteen-bytes-text PX 3600000"),
     case("GET", "SET k nineteen-bytes-text PX 3600000", "GET k"),
@@ -55,15 +56,22 @@ const CASES: &[Case] = &[
     case("CL.RESERVE", "CL.THROTTLE k 1000000 1 1 3600", "CL.RESERVE k 1000000 1 1"),
     case("CL.BTHROTTLE admitted at once", "CL.THROTTLE k 1000000 1 1 3600", "CL.BTHROTTLE k 1000000 1 1 1 0"),
     case(
-        "CL.MTHROTTLE of 3 keys",
-        "CL.MTHROTTLE 3 k l m 1000000 1 1 1000000 1 1 1000000 1 1 QUANTITY 3600",
-        "CL.MTHROTTLE 3 k l m 1000000 1 1 1000000 1 1 1000000 1 1",
+        "CL.MTAKE of 3 THROTTLE",
+        "CL.MTAKE k THROTTLE 1000000 1 1 3600 l THROTTLE 1000000 1 1 3600 m THROTTLE 1000000 1 1 3600",
+        "CL.MTAKE k THROTTLE 1000000 1 1 1 l THROTTLE 1000000 1 1 1 m THROTTLE 1000000 1 1 1",
     ),
+    case(
+        "CL.MTAKE of 4 kinds",
+        "CL.MTAKE k THROTTLE 1000000 1 1 3600 l THROTTLE 1000000 1 1 3600 m FIXED 1000000 MONTH 1 n LEASE 9 3600 me",
+        "CL.MTAKE k THROTTLE 1000000 1 1 1 l THROTTLE 1000000 1 1 1 m FIXED 1000000 MONTH 1 n LEASE 9 3600 me",
+    ),
+    case("CL.PAUSE", "CL.THROTTLE k 1000000 1 1 3600", "CL.PAUSE k 1000000 1 1 3600"),
     case("CL.FUNNEL admitted", "CL.FUNNEL k 1000000 1 3600 1000", "CL.FUNNEL k 1000000 1 3600"),
     case("CL.FUNNEL refused", "CL.FUNNEL k 1 1 3600", "CL.FUNNEL k 1 1 3600"),
     case("CL.BUCKET admitted", "CL.BUCKET k 1000000 1 3600 1000", "CL.BUCKET k 1000000 1 3600"),
     case("CL.BUCKET refused", "CL.BUCKET k 1 1 3600", "CL.BUCKET k 1 1 3600"),
     case("CL.FIXED admitted", "CL.FIXED k 1000000 3600 1000", "CL.FIXED k 1000000 3600"),
+    case("CL.FIXED MONTH", "CL.FIXED k 1000000 MONTH 1000", "CL.FIXED k 1000000 MONTH"),
     case("CL.FIXED refused", "CL.FIXED k 1 3600", "CL.FIXED k 1 3600"),
     case("CL.WINDOW admitted", "CL.WINDOW k 1000000 86400 1000", "CL.WINDOW k 1000000 86400"),
     case("CL.WINDOW refused", "CL.WINDOW k 1 86400", "CL.WINDOW k 1 86400"),
@@ -74,11 +82,11 @@ const CASES: &[Case] = &[
     case("CL.RELEASE of nothing", "CL.ACQUIRE k 10 3600 holder", "CL.RELEASE k nobody"),
 ];
 
-/// A case without the record behind `CL.TOP`.
+/// A case without the record of `CL.TOP`.
 const CASES_NO_TOP: &[Case] =
     &[case("CL.THROTTLE refused, top-size 0", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600")];
 
-/// Cases on a server with an append-only file, where effects have somebody to go to.
+/// Cases on a server with an append-only file, so that effects are propagated.
 const CASES_AOF: &[Case] = &[
     case("SET, AOF", "SET k nineteen-bytes-text", "SET k nineteen-bytes-text PX 3600000"),
     case("CL.THROTTLE admitted, AOF", "CL.THROTTLE k 1000000 1 1 3600", "CL.THROTTLE k 1000000 1 1"),
@@ -87,7 +95,7 @@ const CASES_AOF: &[Case] = &[
     case("CL.ACQUIRE, AOF", "CL.ACQUIRE k 1000 3600 first", "CL.ACQUIRE k 1000 3600 holder{n}"),
 ];
 
-/// The calls of the module API that an answer cannot do without, and nothing else: `floor.c`.
+/// Only the calls of the module API that a reply requires: `floor.c`.
 const CASES_FLOOR: &[Case] = &[
     case("floor: admitted", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.ADMITTED k 1000000 1 1"),
     case("floor: refused", "FLOOR.ADMITTED k 0 1 3600", "FLOOR.REFUSED k 0 1 3600"),
@@ -102,7 +110,7 @@ const CASES_FLOOR: &[Case] = &[
 const CASES_FLOOR_AOF: &[Case] =
     &[case("floor: admitted, AOF", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.TOLD k 1000000 1 1")];
 
-/// What a call took: all of it, and the parts of the module, the server, and the libraries of both.
+/// The instructions of a call: the sum, and the parts of the module, the server, and their libraries.
 #[derive(Clone, Copy)]
 struct Count {
     all: u64,
@@ -110,7 +118,7 @@ struct Count {
     server: u64,
 }
 
-/// Counts anew, and writes the table, and its page's.
+/// Counts again, and writes the table and the table of its page.
 pub fn record(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     let before = fs::read_to_string(TABLE).unwrap_or_default();
     let counts = count(binaries)?;
@@ -128,7 +136,7 @@ pub fn record(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The counts as their page has them.
+/// The counts as a table for their page.
 fn shares(counts: &[(String, Count)]) -> Result<String, Box<dyn Error>> {
     let mut text =
         "| call | instructions | module | server | libraries |\n|---|--:|--:|--:|--:|\n".to_owned();
@@ -142,7 +150,8 @@ fn shares(counts: &[(String, Count)]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Counts anew, and compares with the table. The last line counts, as the other tests' last lines do.
+/// Counts again, and compares with the table. The last line counts the results, as those of the other tests
+/// do.
 pub fn check(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     let table = fs::read_to_string(TABLE)?;
     let here = circumstances(binaries)?;
@@ -187,7 +196,7 @@ pub fn check(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     if failed == 0 { Ok(()) } else { Err("instruction counts differ from the table".into()) }
 }
 
-/// What the counts depend on, as the head of the table names it.
+/// The versions that the counts depend on, for the head of the table.
 fn circumstances(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     let mut head = String::new();
     for mut command in [Command::new(&binaries.server), Command::new("rustc"), Command::new("valgrind")] {
@@ -230,7 +239,7 @@ fn count_cases(
     let valgrind = [
         "env".to_owned(),
         format!("LD_PRELOAD={}", seed.display()),
-        // Memory goes back to the system by the clock; not here.
+        // By default, memory is returned to the system at certain times. Not here.
         "MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1,tcache_gc_incr_bytes:1073741824".to_owned(),
         "valgrind".to_owned(),
         "--quiet".to_owned(),
@@ -238,7 +247,7 @@ fn count_cases(
         "--toggle-collect=call".to_owned(),
         format!("--callgrind-out-file={}", profile.display()),
     ];
-    // What a call does depending on how long it took.
+    // Work that depends on the duration of a call.
     let steady = ["--slowlog-log-slower-than", "-1", "--latency-tracking", "no", "--hz", "1"];
     let server = Server::start_under(&valgrind, kind, binaries, &steady)?;
     let callgrind = |request: &str| {
@@ -249,11 +258,12 @@ fn count_cases(
     let mut counts = Vec::new();
     for (number, case) in cases.iter().enumerate() {
         redis::cmd("FLUSHALL").exec(&mut connection)?;
-        // One after the other: how many replies fit the buffer depends on how long the client has been there.
+        // One after the other: the number of replies that fit the buffer depends on the age of the
+        // connection.
         let mut ask = |call: &str| no_error(&connection.req_packed_command(&encode(call, 0))?);
         let call = |n: usize| case.call.replace("{n}", &format!("{n:03}"));
         ask(case.prepare)?;
-        // Holders and entries are to stay few.
+        // Holders and entries must stay few.
         let warm = if case.call.contains("{n}") || case.call.starts_with("CL.LOG") { 10 } else { CALLS };
         (0..warm).try_for_each(|n| ask(&call(n)))?;
         callgrind("zero")?;
@@ -266,7 +276,7 @@ fn count_cases(
 }
 
 impl Count {
-    /// Adds up what a profile tells of each file of machine code, and divides by the calls.
+    /// Adds up the counts of a profile for each object file, and divides them by the number of calls.
     fn of(profile: &str) -> Self {
         let parts = by_object(profile);
         let part = |name: &str| {
@@ -283,8 +293,8 @@ impl Count {
     }
 }
 
-/// Reads callgrind's format: a line of positions and a count belongs to the object named last, but for the line after
-/// `calls=`, which repeats what a callee took. Names are spelt out once and numbered thereafter.
+/// Reads callgrind's format: a line of positions and a count belongs to the object named last, except for the
+/// line after `calls=`, which repeats the cost of a callee. Names are written once and numbered from then on.
 fn by_object(profile: &str) -> BTreeMap<String, u64> {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();

@@ -1,23 +1,23 @@
-//! What is measured: the table of targets as data. A line more is an entry more.
+//! The measurements, as data: the table of targets.
 
 use crate::server::Kind;
 
-/// What is compared.
+/// The quantity that is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// Time per unit of calls, in pipelines.
     Speed,
-    /// Time from a call to its answer, of 50 clients that wait for theirs.
+    /// Time from a call to its reply, with 50 clients that wait for each reply.
     Latency,
     /// Memory per key.
     Memory,
 }
 
-/// A line of the table: calls of ours against calls of somebody else's, in the same rounds.
+/// A line of the table: the module's calls against other calls, in the same rounds.
 pub struct Line {
     pub name: &'static str,
     pub measure: Measure,
-    /// How many times as fast, or as small, as the other it is to be; `None` where a line is there for information.
+    /// The target: how many times as fast, or as small, as the other. `None` if the line is for information.
     pub target: Option<f64>,
     pub ours: Side,
     pub against: Side,
@@ -26,153 +26,115 @@ pub struct Line {
 /// Calls to measure.
 pub struct Side {
     pub name: &'static str,
-    /// The server that they go to.
+    /// The server that receives them.
     pub server: Kind,
-    /// The calls that make each key exist before.
+    /// The calls that create each key before the measurement.
     pub prepare: &'static str,
-    /// What is counted as one, several calls being parted by ` ; `. `{a}`, `{b}` and `{c}` are three keys, another
-    /// three each time; `{hot}` is always the same one; `{gcra}` is the script's name.
+    /// The calls that count as one unit, separated by ` ; `. `{a}`, `{b}` and `{c}` are three keys, which
+    /// differ each time; `{hot}` is always the same key; `{gcra}` is the script's name.
     pub call: &'static str,
-    /// What the answer to the first call begins with, as the wire has it.
+    /// The beginning of the reply to the first call, as on the wire.
     pub answer: &'static str,
 }
 
-/// The rate of most lines: a unit a second. Keys start with an hour's worth taken, so that they outlive the run, and
-/// every further call is admitted.
-macro_rules! admitted {
-    ($server:expr) => {
-        Side {
-            name: "CL.THROTTLE admitted",
-            server: $server,
-            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-            call: "CL.THROTTLE {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        }
-    };
+/// The rate of most lines is a unit per second. Keys start with an hour's worth taken, so that they outlive
+/// the run, and every further call is admitted.
+const fn admitted(server: Kind) -> Side {
+    Side {
+        name: "CL.THROTTLE admitted",
+        server,
+        prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
+        call: "CL.THROTTLE {a} 1000000 1 1",
+        answer: "*5\r\n:0\r\n",
+    }
 }
 
-macro_rules! refused {
-    ($server:expr) => {
-        Side {
-            name: "CL.THROTTLE refused",
-            server: $server,
-            prepare: "CL.THROTTLE {a} 0 1 3600",
-            call: "CL.THROTTLE {a} 0 1 3600",
-            answer: "*5\r\n:1\r\n",
-        }
-    };
+const fn refused(server: Kind) -> Side {
+    Side {
+        name: "CL.THROTTLE refused",
+        server,
+        prepare: "CL.THROTTLE {a} 0 1 3600",
+        call: "CL.THROTTLE {a} 0 1 3600",
+        answer: "*5\r\n:1\r\n",
+    }
 }
 
-macro_rules! set {
-    ($server:expr) => {
-        Side {
-            name: "SET key value PX ms",
-            server: $server,
-            prepare: "SET {a} nineteen-bytes-text PX 3600000",
-            call: "SET {a} nineteen-bytes-text PX 3600000",
-            answer: "+OK\r\n",
-        }
-    };
+const fn refused_hot(server: Kind) -> Side {
+    Side {
+        name: "CL.THROTTLE refused, hot key",
+        server,
+        prepare: "CL.THROTTLE {a} 0 1 3600",
+        call: "CL.THROTTLE {hot} 0 1 3600",
+        answer: "*5\r\n:1\r\n",
+    }
 }
 
-macro_rules! refused_hot {
-    ($server:expr) => {
-        Side {
-            name: "CL.THROTTLE refused, hot key",
-            server: $server,
-            prepare: "CL.THROTTLE {a} 0 1 3600",
-            call: "CL.THROTTLE {hot} 0 1 3600",
-            answer: "*5\r\n:1\r\n",
-        }
-    };
+const fn set(server: Kind) -> Side {
+    Side {
+        name: "SET key value PX ms",
+        server,
+        prepare: "SET {a} nineteen-bytes-text PX 3600000",
+        call: "SET {a} nineteen-bytes-text PX 3600000",
+        answer: "+OK\r\n",
+    }
 }
 
-/// 19 bytes of text, and an expiry that has to be looked at.
-macro_rules! get {
-    ($name:expr, $call:expr) => {
-        Side {
-            name: $name,
-            server: Kind::Bare,
-            prepare: "SET {a} nineteen-bytes-text PX 3600000",
-            call: $call,
-            answer: "$19\r\n",
-        }
-    };
+/// 19 bytes of text, with an expiry that the server has to check.
+const fn get(name: &'static str, call: &'static str) -> Side {
+    Side {
+        name,
+        server: Kind::Bare,
+        prepare: "SET {a} nineteen-bytes-text PX 3600000",
+        call,
+        answer: "$19\r\n",
+    }
 }
 
 /// A counter with its expiry, in a hash of the size that the module writes.
-macro_rules! pair {
-    () => {
-        Side {
-            name: "HINCRBY + PEXPIRE",
-            server: Kind::Bare,
-            prepare: "HSET {a} window 1700000000000000000 current 1 previous 0",
-            call: "HINCRBY {a} current 1 ; PEXPIRE {a} 3600000",
-            answer: ":",
-        }
-    };
+const PAIR: Side = Side {
+    name: "HINCRBY + PEXPIRE",
+    server: Kind::Bare,
+    prepare: "HSET {a} window 1700000000000000000 current 1 previous 0",
+    call: "HINCRBY {a} current 1 ; PEXPIRE {a} 3600000",
+    answer: ":",
+};
+
+const SCRIPT: Side = Side {
+    name: "GCRA in Lua, EVALSHA",
+    server: Kind::Bare,
+    prepare: "EVALSHA {gcra} 1 {a} 1000000 1 1 3600",
+    call: "EVALSHA {gcra} 1 {a} 1000000 1 1",
+    answer: "*5\r\n:0\r\n",
+};
+
+const INCR: Side =
+    Side { name: "INCR", server: Kind::Bare, prepare: "SET {a} 1 PX 3600000", call: "INCR {a}", answer: ":" };
+
+/// The fastest possible module: `floor.c`, called with the same arguments, on the same kind of keys.
+const fn floor(name: &'static str, ours: Side, against: Side) -> Line {
+    Line { name, measure: Measure::Speed, target: None, ours, against }
 }
 
-macro_rules! script {
-    () => {
-        Side {
-            name: "GCRA in Lua, EVALSHA",
-            server: Kind::Bare,
-            prepare: "EVALSHA {gcra} 1 {a} 1000000 1 1 3600",
-            call: "EVALSHA {gcra} 1 {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        }
+const fn floor_admitted(server: Kind, call: &'static str, against: Side) -> Line {
+    let ours = Side {
+        name: "floor: admitted",
+        server,
+        prepare: "FLOOR.ADMITTED {a} 1000000 1 1 3600",
+        call,
+        answer: "*5\r\n:0\r\n",
     };
+    floor("floor, admitted", ours, against)
 }
 
-macro_rules! incr {
-    () => {
-        Side {
-            name: "INCR",
-            server: Kind::Bare,
-            prepare: "SET {a} 1 PX 3600000",
-            call: "INCR {a}",
-            answer: ":",
-        }
+const fn floor_refused(against: Side) -> Line {
+    let ours = Side {
+        name: "floor: refused",
+        server: Kind::Floor,
+        prepare: "FLOOR.ADMITTED {a} 0 1 3600",
+        call: "FLOOR.REFUSED {a} 0 1 3600",
+        answer: "*5\r\n:1\r\n",
     };
-}
-
-/// What any module can reach: `floor.c`, called with the words of our own call, on keys as ours are.
-macro_rules! floor {
-    ($name:expr, $ours:expr, $prepare:expr, $call:expr, $answer:expr, $against:expr) => {
-        Line {
-            name: concat!("floor, ", $name),
-            measure: Measure::Speed,
-            target: None,
-            ours: Side {
-                name: concat!("floor: ", $name),
-                server: $ours,
-                prepare: $prepare,
-                call: $call,
-                answer: $answer,
-            },
-            against: $against,
-        }
-    };
-}
-
-macro_rules! floor_admitted {
-    ($ours:expr, $call:expr, $against:expr) => {
-        floor!("admitted", $ours, "FLOOR.ADMITTED {a} 1000000 1 1 3600", $call, "*5\r\n:0\r\n", $against)
-    };
-}
-
-macro_rules! floor_refused {
-    ($against:expr) => {
-        floor!(
-            "refused",
-            Kind::Floor,
-            "FLOOR.ADMITTED {a} 0 1 3600",
-            "FLOOR.REFUSED {a} 0 1 3600",
-            "*5\r\n:1\r\n",
-            $against
-        )
-    };
+    floor("floor, refused", ours, against)
 }
 
 /// The table of targets, then lines for information.
@@ -181,50 +143,50 @@ pub const LINES: &[Line] = &[
         name: "admitted",
         measure: Measure::Speed,
         target: Some(1.00),
-        ours: admitted!(Kind::Module),
-        against: set!(Kind::Bare),
+        ours: admitted(Kind::Module),
+        against: set(Kind::Bare),
     },
     Line {
         name: "admitted, AOF everysec",
         measure: Measure::Speed,
         target: Some(0.95),
-        ours: admitted!(Kind::ModuleAof),
-        against: set!(Kind::BareAof),
+        ours: admitted(Kind::ModuleAof),
+        against: set(Kind::BareAof),
     },
     Line {
         name: "admitted, a replica attached",
         measure: Measure::Speed,
         target: Some(0.95),
-        ours: admitted!(Kind::ModuleReplica),
-        against: set!(Kind::BareReplica),
+        ours: admitted(Kind::ModuleReplica),
+        against: set(Kind::BareReplica),
     },
     Line {
         name: "refused",
         measure: Measure::Speed,
         target: Some(0.70),
-        ours: refused!(Kind::Module),
-        against: get!("GET key", "GET {a}"),
+        ours: refused(Kind::Module),
+        against: get("GET key", "GET {a}"),
     },
     Line {
         name: "admitted, the peer",
         measure: Measure::Speed,
         target: Some(2.0),
-        ours: admitted!(Kind::Module),
-        against: admitted!(Kind::Peer),
+        ours: admitted(Kind::Module),
+        against: admitted(Kind::Peer),
     },
     Line {
         name: "refused, the peer",
         measure: Measure::Speed,
         target: Some(1.6),
-        ours: refused!(Kind::Module),
-        against: refused!(Kind::Peer),
+        ours: refused(Kind::Module),
+        against: refused(Kind::Peer),
     },
     Line {
         name: "admitted, a script",
         measure: Measure::Speed,
         target: Some(5.0),
-        ours: admitted!(Kind::Module),
-        against: script!(),
+        ours: admitted(Kind::Module),
+        against: SCRIPT,
     },
     Line {
         name: "peek",
@@ -237,7 +199,7 @@ pub const LINES: &[Line] = &[
             call: "CL.PEEK {a} 1000000 1 1",
             answer: "*5\r\n:0\r\n",
         },
-        against: get!("GET key", "GET {a}"),
+        against: get("GET key", "GET {a}"),
     },
     Line {
         name: "fixed",
@@ -250,7 +212,7 @@ pub const LINES: &[Line] = &[
             call: "CL.FIXED {a} 1000000 3600",
             answer: "*5\r\n:0\r\n",
         },
-        against: incr!(),
+        against: INCR,
     },
     Line {
         name: "funnel",
@@ -263,7 +225,7 @@ pub const LINES: &[Line] = &[
             call: "CL.FUNNEL {a} 1000000 1 1",
             answer: "*5\r\n:0\r\n",
         },
-        against: pair!(),
+        against: PAIR,
     },
     Line {
         name: "bucket",
@@ -276,7 +238,7 @@ pub const LINES: &[Line] = &[
             call: "CL.BUCKET {a} 1000000 1 1",
             answer: "*5\r\n:0\r\n",
         },
-        against: pair!(),
+        against: PAIR,
     },
     Line {
         name: "window",
@@ -289,7 +251,7 @@ pub const LINES: &[Line] = &[
             call: "CL.WINDOW {a} 1000000 3600",
             answer: "*5\r\n:0\r\n",
         },
-        against: pair!(),
+        against: PAIR,
     },
     Line {
         name: "lease",
@@ -315,10 +277,10 @@ pub const LINES: &[Line] = &[
         measure: Measure::Speed,
         target: Some(1.2),
         ours: Side {
-            name: "CL.MTHROTTLE of 3 keys",
+            name: "CL.MTAKE of 3 THROTTLE",
             server: Kind::Module,
             prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-            call: "CL.MTHROTTLE 3 {a} {b} {c} 1000000 1 1 1000000 1 1 1000000 1 1",
+            call: "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
             answer: "*4\r\n*5\r\n:0\r\n",
         },
         against: Side {
@@ -333,15 +295,15 @@ pub const LINES: &[Line] = &[
         name: "latency",
         measure: Measure::Latency,
         target: Some(1.0 / 1.05),
-        ours: admitted!(Kind::Module),
-        against: set!(Kind::Bare),
+        ours: admitted(Kind::Module),
+        against: set(Kind::Bare),
     },
     Line {
         name: "memory",
         measure: Measure::Memory,
         target: Some(1.0),
-        ours: admitted!(Kind::Module),
-        against: set!(Kind::Bare),
+        ours: admitted(Kind::Module),
+        against: set(Kind::Bare),
     },
     Line {
         name: "admitted, beyond a day",
@@ -354,7 +316,7 @@ pub const LINES: &[Line] = &[
             call: "CL.THROTTLE {a} 2000000 1 1",
             answer: "*5\r\n:0\r\n",
         },
-        against: set!(Kind::Bare),
+        against: set(Kind::Bare),
     },
     Line {
         name: "admitted, hot key",
@@ -380,14 +342,14 @@ pub const LINES: &[Line] = &[
         name: "refused, hot key",
         measure: Measure::Speed,
         target: None,
-        ours: refused_hot!(Kind::Module),
-        against: get!("GET key, hot key", "GET {hot}"),
+        ours: refused_hot(Kind::Module),
+        against: get("GET key, hot key", "GET {hot}"),
     },
     Line {
         name: "refused, without expiry",
         measure: Measure::Speed,
         target: None,
-        ours: refused!(Kind::Module),
+        ours: refused(Kind::Module),
         against: Side {
             name: "GET key without expiry",
             server: Kind::Bare,
@@ -400,15 +362,15 @@ pub const LINES: &[Line] = &[
         name: "refused, CL.TOP on / off",
         measure: Measure::Speed,
         target: None,
-        ours: refused!(Kind::Module),
-        against: refused!(Kind::ModuleNoTop),
+        ours: refused(Kind::Module),
+        against: refused(Kind::ModuleNoTop),
     },
     Line {
         name: "refused, hot key, CL.TOP on / off",
         measure: Measure::Speed,
         target: None,
-        ours: refused_hot!(Kind::Module),
-        against: refused_hot!(Kind::ModuleNoTop),
+        ours: refused_hot(Kind::Module),
+        against: refused_hot(Kind::ModuleNoTop),
     },
     Line {
         name: "SET beside the module",
@@ -421,29 +383,35 @@ pub const LINES: &[Line] = &[
             call: "SET {a} nineteen-bytes-text PX 3600000",
             answer: "+OK\r\n",
         },
-        against: set!(Kind::Bare),
+        against: set(Kind::Bare),
     },
-    floor_admitted!(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", set!(Kind::Bare)),
-    floor_admitted!(Kind::FloorAof, "FLOOR.TOLD {a} 1000000 1 1", set!(Kind::BareAof)),
-    floor_admitted!(Kind::FloorReplica, "FLOOR.TOLD {a} 1000000 1 1", set!(Kind::BareReplica)),
-    floor_admitted!(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", admitted!(Kind::Peer)),
-    floor_admitted!(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", script!()),
-    floor_refused!(get!("GET key", "GET {a}")),
-    floor_refused!(refused!(Kind::Peer)),
-    floor!(
-        "fixed",
-        Kind::Floor,
-        "FLOOR.FIXED {a} 1000000 3600",
-        "FLOOR.FIXED {a} 1000000 3600",
-        "*5\r\n:0\r\n",
-        incr!()
+    floor_admitted(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", set(Kind::Bare)),
+    floor_admitted(Kind::FloorAof, "FLOOR.TOLD {a} 1000000 1 1", set(Kind::BareAof)),
+    floor_admitted(Kind::FloorReplica, "FLOOR.TOLD {a} 1000000 1 1", set(Kind::BareReplica)),
+    floor_admitted(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", admitted(Kind::Peer)),
+    floor_admitted(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", SCRIPT),
+    floor_refused(get("GET key", "GET {a}")),
+    floor_refused(refused(Kind::Peer)),
+    floor(
+        "floor, fixed",
+        Side {
+            name: "floor: fixed",
+            server: Kind::Floor,
+            prepare: "FLOOR.FIXED {a} 1000000 3600",
+            call: "FLOOR.FIXED {a} 1000000 3600",
+            answer: "*5\r\n:0\r\n",
+        },
+        INCR,
     ),
-    floor!(
-        "funnel",
-        Kind::Floor,
-        "HSET {a} left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
-        "FLOOR.FUNNEL {a} 1000000 1 1",
-        "*5\r\n:0\r\n",
-        pair!()
+    floor(
+        "floor, funnel",
+        Side {
+            name: "floor: funnel",
+            server: Kind::Floor,
+            prepare: "HSET {a} left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
+            call: "FLOOR.FUNNEL {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        },
+        PAIR,
     ),
 ];

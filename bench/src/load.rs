@@ -1,4 +1,5 @@
-//! The load: calls encoded beforehand, sent in pipelines, of whose answers nothing is looked at but the ends of lines.
+//! The load: calls that are encoded in advance and sent in pipelines. Of the replies only line ends are
+//! counted.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -13,10 +14,10 @@ use rustix::event::epoll;
 use crate::lines::Side;
 use crate::server::Server;
 
-/// How many keys there are.
+/// The number of keys.
 pub const KEYS: usize = 100_000;
 
-/// So many calls are encoded: about as many as a round takes, so that the keys are those of chance.
+/// The number of encoded calls: about as many as a round sends, so that the keys are random.
 const CALLS: usize = 256_000;
 
 const SCRIPT: &str = include_str!("gcra.lua");
@@ -25,7 +26,7 @@ const SCRIPT: &str = include_str!("gcra.lua");
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub connections: usize,
-    /// Commands that a connection sends before it waits for their answers.
+    /// Commands that a connection sends before it waits for their replies.
     pub pipeline: usize,
 }
 
@@ -34,7 +35,7 @@ pub const PIPELINED: Shape = Shape { connections: 4, pipeline: 64 };
 /// For latency.
 pub const UNPIPELINED: Shape = Shape { connections: 50, pipeline: 1 };
 
-/// What a round took, in nanoseconds for each unit of calls.
+/// The time of a round, in nanoseconds per unit of calls.
 #[derive(Clone, Copy)]
 pub struct Took {
     pub wall: f64,
@@ -49,14 +50,14 @@ pub struct Load<'a> {
     database: usize,
     streams: Vec<TcpStream>,
     pipelines: Vec<Vec<u8>>,
-    /// Units in a pipeline, and line ends in what it is answered.
+    /// Units in a pipeline, and line ends in its replies.
     units: usize,
     line_ends: usize,
     next: usize,
 }
 
 impl<'a> Load<'a> {
-    /// Makes the keys exist and encodes the calls.
+    /// Creates the keys and encodes the calls.
     pub fn prepare(
         side: &'static Side,
         server: &'a Server,
@@ -85,7 +86,7 @@ impl<'a> Load<'a> {
         Ok(Self { side, server, database, streams, pipelines, units, line_ends, next: 0 })
     }
 
-    /// Sends pipelines for so long, and waits for the last answer.
+    /// Sends pipelines for this duration, and waits for the last reply.
     pub fn round(&mut self, length: Duration) -> Result<Took, Box<dyn Error>> {
         let cpu = self.server.cpu()?;
         let start = Instant::now();
@@ -113,7 +114,8 @@ impl<'a> Load<'a> {
         Ok(Took { wall: wall.as_nanos() as f64 / units, cpu: cpu / units })
     }
 
-    /// Has every connection send a call as soon as its last is answered, and tells how long each took, in nanoseconds.
+    /// Sends the next call of a connection when its last one is answered. Returns the time of each in
+    /// nanoseconds.
     pub fn latencies(&mut self, length: Duration) -> Result<Vec<f64>, Box<dyn Error>> {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let start = Instant::now();
@@ -149,7 +151,7 @@ impl<'a> Load<'a> {
         self.streams[connection].write_all(pipeline)
     }
 
-    /// Looks once more whether the calls are answered as this side is to be, and forgets the keys.
+    /// Checks the replies once more, and deletes the keys.
     pub fn finish(self) -> Result<(), Box<dyn Error>> {
         let mut connection = self.server.database(self.database)?;
         for pipeline in self.pipelines.iter().take(100) {
@@ -157,7 +159,7 @@ impl<'a> Load<'a> {
         }
         let keys: usize = redis::cmd("DBSIZE").query(&mut connection)?;
         let expired = self.server.info("expired_keys")?;
-        // A key that expires between two calls would make the second one cheaper, or dearer.
+        // A key that expires between two calls would make the second one cheaper or more expensive.
         if keys != KEYS || expired != "0" {
             return Err(format!("{}: {keys} keys at the end, {expired} expired", self.side.name).into());
         }
@@ -166,7 +168,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Makes keys exist, all of them by the same call.
+/// Creates keys, all with the same call.
 pub fn fill(connection: &mut redis::Connection, call: &str, keys: usize) -> Result<(), Box<dyn Error>> {
     let numbers: Vec<usize> = (0..keys).collect();
     for numbers in numbers.chunks(1_000) {
@@ -176,7 +178,7 @@ pub fn fill(connection: &mut redis::Connection, call: &str, keys: usize) -> Resu
     Ok(())
 }
 
-/// Asks for the answers to one pipeline, and sees that they are this side's.
+/// Sends one pipeline, and checks that the replies are those of this side.
 fn ask(
     connection: &mut redis::Connection,
     side: &Side,
@@ -199,7 +201,7 @@ pub fn no_error(answer: &Value) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The answer as it was on the wire.
+/// The reply as on the wire.
 fn wire(answer: &Value) -> String {
     match answer {
         Value::Nil => "$-1\r\n".to_owned(),
@@ -219,7 +221,7 @@ fn line_ends(answer: &Value) -> usize {
     memchr::memchr_iter(b'\n', wire(answer).as_bytes()).count()
 }
 
-/// The calls of one unit, on the keys number `key` and two others.
+/// The calls of one unit, on key number `key` and two others.
 pub fn encode(calls: &str, key: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for call in calls.split(" ; ") {
@@ -243,7 +245,7 @@ fn fill_in(word: &str, key: usize) -> String {
     }
 }
 
-/// Reads until so many lines have ended.
+/// Reads until this number of lines has ended.
 fn read_line_ends(stream: &mut TcpStream, mut missing: usize) -> Result<(), Box<dyn Error>> {
     let mut buffer = [0; 16_384];
     while missing > 0 {

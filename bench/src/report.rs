@@ -1,8 +1,13 @@
-//! What was measured: on the terminal, and as JSON.
+//! The results of a run: on the terminal, as JSON, and in a page.
 
+use std::error::Error;
 use std::fmt::Write as _;
+use std::fs;
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
+
+use crate::server::{Binaries, Cores, output};
 
 /// A whole run.
 #[derive(Serialize, Deserialize)]
@@ -21,7 +26,7 @@ pub struct Measured {
     pub ours: String,
     pub against: String,
     pub target: Option<f64>,
-    /// What the two are measured in.
+    /// The unit of both.
     pub unit: String,
     pub wall: Ratio,
     /// The same by processor time of the server's main thread.
@@ -85,14 +90,14 @@ pub fn quantile(values: impl Iterator<Item = f64>, q: f64) -> f64 {
     values.get((q * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// The number with commas between its thousands.
+/// The number with commas between groups of three digits.
 pub fn thousands(n: usize) -> String {
     let digits = n.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
 }
 
-/// The table as it stands on the terminal.
+/// The table for the terminal.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
     for (what, value) in &report.machine {
@@ -122,7 +127,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The table as a page has it.
+/// The table for a page.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!("{}. {} rounds of {} ms each.\n\n", report.when, report.rounds, report.round_ms);
     for (what, value) in &report.machine {
@@ -146,4 +151,41 @@ pub fn markdown(report: &Report) -> String {
         );
     }
     text
+}
+
+/// The hardware and software that the figures depend on.
+pub fn machine(binaries: &Binaries, cores: Option<Cores>) -> Result<Vec<(String, String)>, Box<dyn Error>> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let pinned = cores.map_or("nothing pinned".to_owned(), |cores| {
+        format!("server on core {}, load on core {}", cores.server, cores.load)
+    });
+    let mut rows = vec![
+        ("processor", format!("{}, {pinned}", model.map_or("unknown", |(_, model)| model))),
+        ("system", output(Command::new("uname").args(["-srm"]))?),
+        ("server", output(Command::new(&binaries.server).arg("--version"))?),
+        (
+            "module",
+            format!("commit {}", output(Command::new("git").args(["describe", "--always", "--dirty"]))?),
+        ),
+        ("compiler", output(Command::new("rustc").arg("--version"))?),
+    ];
+    if binaries.peer.is_some() {
+        rows.push(("peer", "the module named in PEER".to_owned()));
+    }
+    Ok(rows.into_iter().map(|(what, value)| (what.to_owned(), value)).collect())
+}
+
+/// The date of a run.
+pub fn now() -> Result<String, Box<dyn Error>> {
+    output(Command::new("date").args(["--utc", "+%Y-%m-%d %H:%M UTC"]))
+}
+
+/// Replaces the text between the marks of this name.
+pub fn between(page: &str, name: &str, text: &str) -> Result<String, Box<dyn Error>> {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let lost = || format!("the page has lost the marks of {name:?}");
+    let (head, rest) = page.split_once(&begin).ok_or_else(lost)?;
+    let (_, tail) = rest.split_once(&end).ok_or_else(lost)?;
+    Ok(format!("{head}{begin}{text}{end}{tail}"))
 }

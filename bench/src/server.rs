@@ -1,4 +1,4 @@
-//! Servers on the core that is theirs, each on a free port in a folder of its own, gone when dropped.
+//! Servers on a core of their own, each on a free port and in its own directory, stopped when dropped.
 
 use std::error::Error;
 use std::fs;
@@ -11,28 +11,28 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
-/// What a server is started with.
+/// The module of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// No module at all: the server's own commands as they are.
+    /// No module: the server's own commands.
     Bare,
     BareAof,
     BareReplica,
     Module,
     ModuleAof,
     ModuleReplica,
-    /// Without the record behind `CL.TOP`.
+    /// Without the record of `CL.TOP`.
     ModuleNoTop,
     /// The module to compare with.
     Peer,
-    /// With a module that does the least that one can do: `floor.c`.
+    /// With a module that does as little as possible: `floor.c`.
     Floor,
     FloorAof,
     FloorReplica,
 }
 
 impl Kind {
-    /// What a name in the table says of the server.
+    /// The suffix of names in the table for this server.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Bare | Self::Module | Self::Floor => "",
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// The files that a run is about.
+/// The files that a run measures.
 pub struct Binaries {
     pub server: String,
     pub module: PathBuf,
@@ -61,7 +61,7 @@ pub struct Binaries {
     pub floor: PathBuf,
 }
 
-/// Which core is whose; `None` when this process may use one core only.
+/// The cores of servers and load; `None` if this process can use only one core.
 #[derive(Clone, Copy)]
 pub struct Cores {
     pub server: usize,
@@ -77,7 +77,7 @@ impl Cores {
         Some(Self { server: mine.next_back()?, load })
     }
 
-    /// Keeps this thread to the core of the load.
+    /// Pins this thread to the core of the load.
     pub fn pin_load(self) -> Result<(), Box<dyn Error>> {
         let mut set = CpuSet::new();
         set.set(self.load);
@@ -85,7 +85,7 @@ impl Cores {
     }
 }
 
-/// What a program's command line begins with to keep it to a core.
+/// The prefix of a command line that pins a program to a core.
 pub fn on(core: usize) -> Vec<String> {
     ["taskset", "--cpu-list"].map(str::to_owned).into_iter().chain([core.to_string()]).collect()
 }
@@ -98,7 +98,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server on the core that is the servers', and its replica on the other.
+    /// A server on the servers' core, and its replica on the other.
     pub fn start(kind: Kind, binaries: &Binaries, cores: Option<Cores>) -> Result<Self, Box<dyn Error>> {
         let (mine, others): (Vec<_>, Vec<_>) =
             cores.map(|cores| (on(cores.server), on(cores.load))).unwrap_or_default();
@@ -139,12 +139,12 @@ impl Server {
             options.extend(["--auto-aof-rewrite-percentage", "0"]);
         }
         options.extend(more);
-        // Tries ports until one is not taken by somebody else in between.
+        // Tries ports until no other process has taken one in the meantime.
         loop {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
             let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
             let log = folder.path().join("log");
-            // It ends with this process, however that ends.
+            // It ends with this process, however this process ends.
             let mut command = Command::new("setpriv");
             command.args(["--pdeathsig", "KILL"]).args(program).arg(&binaries.server);
             command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]);
@@ -164,7 +164,7 @@ impl Server {
             if let Some(status) = self.process.try_wait()? {
                 return Err(format!("the server ended at once: {status}").into());
             }
-            // Somebody else's server could answer on the port.
+            // Another server could answer on the port.
             if let Ok(mut connection) = self.connect()
                 && info(&mut connection, "process_id")? == self.process.id().to_string()
             {
@@ -204,7 +204,7 @@ impl Server {
         info(&mut self.connect()?, field)
     }
 
-    /// Waits until the replica has everything, so that no round pays for another.
+    /// Waits until the replica is in sync, so that no round pays for another.
     pub fn settle(&self) -> Result<(), Box<dyn Error>> {
         let Some(replica) = &self.replica else { return Ok(()) };
         let there = |offset: &str| replica.info("slave_repl_offset").is_ok_and(|at| at == offset);
@@ -217,7 +217,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Neither can fail in a way that matters: the process may be gone already.
+        // Failures do not matter, because the process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -234,7 +234,7 @@ fn utf8(path: &Path) -> Result<&str, Box<dyn Error>> {
     Ok(path.to_str().ok_or("the path of a module is not UTF-8")?)
 }
 
-/// Makes a library of a source in C, in the folder.
+/// Compiles a C source to a library in the directory.
 pub fn compile(source: &str, folder: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let (text, library) = (folder.join(name).with_extension("c"), folder.join(name).with_extension("so"));
     fs::write(&text, source)?;
@@ -242,7 +242,7 @@ pub fn compile(source: &str, folder: &Path, name: &str) -> Result<PathBuf, Box<d
     Ok(library)
 }
 
-/// What a program prints; its failure is ours.
+/// The output of a program, or its failure.
 pub fn output(command: &mut Command) -> Result<String, Box<dyn Error>> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
