@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build release image test test-core test-live test-instructions test-reliability test-valgrind test-servers test-docker test-examples plots bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build release image image-alpine test test-core test-live test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping plots bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,20 +12,24 @@ run: # a server with the module, a short session shown, then its prompt
 build: # the module for this machine: target/release/libredis_cell.so
 	@scripts/build.sh
 
-release: # target/dist: the portable module, glibc 2.17 and newer, a tarball, a .deb, their checksums
+release: # target/dist: modules for x86_64 and aarch64, glibc 2.17 and musl; tarballs, .debs, checksums
+	@scripts/release.sh x86_64 aarch64 x86_64-musl aarch64-musl
 	@scripts/package.sh
 
 image: # the Docker image redis-cell: a server with the portable module
 	@scripts/image.sh
 
-test: # all down to test-examples, then one line that counts
+image-alpine: # the same on Alpine Linux, as redis-cell:alpine; a registry must have the base image
+	@scripts/image.sh alpine
+
+test: # everything from test-core to test-shipping; the last line counts
 	@scripts/test.sh
 
 test-core: # the algorithms, without a server
 	@scripts/test.sh core
 
-test-live: # the module in this machine's redis-server
-	@scripts/test.sh live
+test-live: # the module in this machine's redis-server, or in another: make test-live SERVER=path/to/redis-server
+	@REDIS_CELL_SERVER="$(or $(SERVER),$(REDIS_CELL_SERVER))" scripts/test.sh live
 
 test-instructions: # the instructions of each command, compared with bench/instructions.tsv
 	@scripts/test.sh instructions
@@ -36,11 +40,14 @@ test-reliability: # failover, cluster, crash, clock and hostile input; REDIS_CEL
 test-servers: # the portable module in Redis 6.2 and 8.2
 	@scripts/test.sh servers
 
-test-docker: # the portable module in containers: docker/matrix.tsv, the image, the packages, Prometheus
+test-platforms: # the modules for musl and for the other processor, in servers built for them, under qemu
+	@scripts/test.sh platforms
+
+test-docker: # the portable module in the servers of docker/matrix.tsv, each in a container
 	@scripts/test.sh docker
 
-test-examples: # the programs of examples/; all but Rust in a container
-	@scripts/test.sh examples
+test-shipping: # what users get: the image, the compose file, the packages, Prometheus, the programs of examples/
+	@scripts/test.sh shipping
 
 test-valgrind: # the live suite with every access to memory checked, a quarter of an hour
 	@scripts/test-valgrind.sh
@@ -54,13 +61,13 @@ bench: # the speed of each command against the server's own; PEER=other.so compa
 bench-core: # the core's decisions alone, in nanoseconds; make bench has them as well
 	@scripts/bench.sh core
 
-bench-curves: # what a call costs with 10 to 1,000,000 entries, callers in line, or keys
+bench-curves: # what a call costs with 10 to 1,000,000 entries, queued clients, or keys
 	@scripts/bench.sh curves
 
 bench-publish: # puts what was measured last into docs/benchmarks.md
 	@scripts/bench.sh publish
 
-bench-instructions: # counts the instructions of each command anew: bench/instructions.tsv
+bench-instructions: # counts the instructions of each command again: bench/instructions.tsv
 	@scripts/bench-instructions.sh
 
 fuzz: # the core under libFuzzer, then a million random commands against a server; another seed each time

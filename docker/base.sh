@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docker/base.sh SUITE: makes sure that the image debian:SUITE-slim exists. It is pulled, or, where no registry answers, made
-# here from Debian's packages and given the very name that the Dockerfiles use, so that they build in either place.
+# docker/base.sh SUITE: makes sure that the image debian:SUITE-slim exists. It is pulled, or, where no registry answers,
+# made here from Debian's packages and given the very name that the Dockerfiles use, so that they build in either place.
 source "$(dirname "$0")/../scripts/lib.sh"
 
 suite=$1

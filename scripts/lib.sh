@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# A program that ends orderly on Ctrl-C, as `docker start` does, would otherwise not end the script that started it.
+# A program that ends normally on Ctrl-C, as `docker start` does, would otherwise not end the script that started it.
 trap 'exit 130' INT
 
 # Whatever the caller's environment says, everything built or fetched lands in this folder.
@@ -83,6 +83,51 @@ wheel() {
     echo "$file"
 }
 
+# rust TARGET: prints the folder of the compiler that builds releases, which scripts/rust.txt names, with its standard
+# library for TARGET. It is the one of this machine, if that has the same version, or it is fetched. Nothing is
+# installed: the folder is below target/.
+rust() {
+    local version date host folder own
+    read -r version date < <(grep -E '^[0-9.]+ ' scripts/rust.txt)
+    host=$(uname -m)-unknown-linux-gnu
+    folder=$PWD/target/rust-$version
+    if [[ ! -d $folder/bin ]]; then
+        own=$(rustc --print sysroot)
+        rm -rf "$folder.part"
+        if [[ $("$own/bin/rustc" --version 2>/dev/null) == "rustc $version "* && -d $own/lib/rustlib/$host ]]; then
+            mkdir -p "$folder.part/bin" "$folder.part/lib/rustlib"
+            cp "$own/bin/rustc" "$folder.part/bin"
+            cp "$own"/lib/*.so* "$folder.part/lib"
+            cp -r "$own/lib/rustlib/$host" "$folder.part/lib/rustlib"
+        else
+            unpack_rust rustc "$version" "$host" "$date" "$folder.part"
+            unpack_rust rust-std "$version" "$host" "$date" "$folder.part"
+        fi
+        mv "$folder.part" "$folder"
+    fi
+    if [[ ! -d $folder/lib/rustlib/$1/lib ]]; then
+        rm -rf "$folder.std"
+        unpack_rust rust-std "$version" "$1" "$date" "$folder.std"
+        mkdir -p "$folder/lib/rustlib/$1"
+        mv "$folder.std/lib/rustlib/$1/lib" "$folder/lib/rustlib/$1/lib"
+        rm -rf "$folder.std"
+    fi
+    echo "$folder"
+}
+
+# unpack_rust COMPONENT VERSION TARGET DATE FOLDER: fetches an archive of scripts/rust.txt and unpacks its files.
+unpack_rust() {
+    local name=$1-$2-$3 archive component=$1
+    archive=$PWD/target/$name.tar.xz
+    if [[ $1 == rust-std ]]; then component=rust-std-$3; fi
+    say "fetching $name"
+    mkdir -p "$5"
+    curl --silent --show-error --fail --location --output "$archive" "https://static.rust-lang.org/dist/$4/$name.tar.xz" >&2
+    sed -nE "s|^([0-9a-f]{64}) $name\$|\1  $archive|p" scripts/rust.txt | sha256sum --check --quiet >&2
+    tar -xf "$archive" -C "$5" --strip-components=2 "$name/$component"
+    rm "$archive"
+}
+
 # version: prints the project's.
 version() {
     local id
@@ -90,12 +135,13 @@ version() {
     echo "${id##*[@#]}"
 }
 
-# newest_glibc FILE: prints the newest version of glibc that a library or program asks for.
+# newest_glibc FILE: prints the newest version of glibc that a library or program needs. readelf, unlike objdump, reads
+# the files of every processor.
 newest_glibc() {
-    objdump -T "$1" | sed -nE 's/.*GLIBC_([0-9.]+).*/\1/p' | sort -Vu | tail -1
+    readelf --wide --version-info "$1" | sed -nE 's/.*Name: GLIBC_([0-9.]+).*/\1/p' | sort -Vu | tail -1
 }
 
-# engine_missing: says why there are no containers to be had; fails when there are.
+# engine_missing: says why containers are not available; fails if they are.
 engine_missing() {
     local answer
     if ! command -v docker >/dev/null; then
@@ -130,35 +176,6 @@ suite() {
     record "$name" "$passed" "$failed" $((SECONDS - start))
 }
 
-# checks FUNCTION...: runs each as a test, and speaks as `cargo test` does, for `suite` to count. No test may lean on `set -e`:
-# bash ignores it in a condition, as this is one.
-checks() {
-    local test passed=0 failed=0
-    for test in "$@"; do
-        if "$test"; then
-            echo "test $test ... ok"
-            passed=$((passed + 1))
-        else
-            echo "test $test ... FAILED"
-            failed=$((failed + 1))
-        fi
-    done
-    echo "test result: $( ((failed)) && echo FAILED || echo ok). $passed passed; $failed failed"
-    ((failed == 0))
-}
-
-# healthy CONTAINER: waits until its own check says so.
-healthy() {
-    local state
-    for _ in {1..60}; do
-        state=$(docker inspect --format '{{.State.Health.Status}}' "$1")
-        if [[ $state == healthy ]]; then return; fi
-        sleep 0.5
-    done
-    echo "the container stays $state"
-    return 1
-}
-
 # start_server: starts $server with the module of the plain build on a free port of this machine only; it ends with the
 # calling script. Sets $port, and $dir to the server's folder, which goes as well.
 start_server() {
@@ -172,9 +189,9 @@ start_server() {
     done
 }
 
-# answering_on PORT: succeeds once the server answers. It is asked through a socket in our own folder, because whoever
-# answers on the port could be somebody else's server. setpriv: what is started here ends even when the script is killed
-# without mercy.
+# answering_on PORT: succeeds once the server answers. It is asked through a socket in our own folder, because the
+# server that answers on the port could be another one. setpriv: the server ends even when the script is killed by a
+# signal that it cannot catch.
 answering_on() {
     setpriv --pdeathsig TERM "$server" --bind 127.0.0.1 --port "$1" --unixsocket "$dir/socket" --dir "$dir" --save '' \
         --loadmodule "$PWD/target/release/libredis_cell.so" >"$dir/log" 2>&1 &

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# What a release consists of, in target/dist: the portable module, its debug information, a tarball, a Debian package, and
-# the checksums of all four. The same module and the same SOURCE_DATE_EPOCH give the same packages, to the byte.
+# scripts/package.sh [FOLDER]: the packages of a release, from the modules that scripts/release.sh has left in
+# target/dist/linux-PLATFORM: a tarball for each, a Debian package for each with glibc, and the checksums of everything,
+# in target/dist or in FOLDER. The same modules and the same SOURCE_DATE_EPOCH give the same packages, to the byte.
 source "$(dirname "$0")/lib.sh"
-scripts/release.sh
 command -v dpkg-deb >/dev/null || apt_install dpkg
 
 dist=$PWD/target/dist
-module=$dist/libredis_cell.so
+if (($#)); then
+    mkdir -p "$1"
+    cp -r "$dist"/libredis_cell.so* "$dist"/linux-* "$1"
+    dist=$(realpath "$1")
+fi
 version=$(version)
 # When it was made, as the files say: the last commit, or in a tree without git the last change of the changelog.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat --format=%Y CHANGELOG.md)}
@@ -18,12 +22,12 @@ trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 umask 022
 
-# third_party: the licences of what is linked into the module, from the sources that it was built of. Where there is a choice
-# of licences it is the MIT licence.
+# third_party: the licences of the crates that are linked into the module, from the sources that it was built from.
+# Where there is a choice of licences it is the MIT licence. The crates are the same on every platform.
 third_party() {
     local name crate_version licence source text
     echo "Linked into libredis_cell.so, beside the standard library of Rust (MIT, copyright The Rust Project Contributors):"
-    cargo tree --locked --package redis-cell --edges normal,no-proc-macro --target "$(uname -m)-unknown-linux-gnu" \
+    cargo tree --locked --package redis-cell --edges normal,no-proc-macro --target x86_64-unknown-linux-gnu \
         --prefix none --no-dedupe --format '{p} {l}' | sort -u | grep -v '^redis-cell' |
         while read -r name crate_version licence; do
             source=$(compgen -G "${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$name-${crate_version#v}" | head -n 1)
@@ -34,56 +38,68 @@ third_party() {
 }
 third_party >"$work/THIRD-PARTY"
 
-# documents FOLDER: puts what the README links to beside it.
+# documents FOLDER: copies the README and everything that it links to.
 documents() {
     tar -c --exclude __pycache__ README*.md SECURITY.md docs examples | tar -x -C "$1"
     chmod -R u=rwX,go=rX "$1"
 }
 
-name=redis-cell-$version-linux-$(uname -m)
-mkdir "$work/$name"
-documents "$work/$name"
-cp CHANGELOG.md LICENSE "$work/THIRD-PARTY" packaging/redis-cell.conf "$module" "$work/$name"
-(cd "$work/$name" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum) >"$work/SHA256SUMS"
-mv "$work/SHA256SUMS" "$work/$name"
-tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" |
-    gzip -9n >"$dist/$name.tar.gz"
-
-# The package is small enough to be put together by hand with what every Debian has; debhelper wants a compiler's worth of
-# packages, and cargo-deb would compile more than the module does.
-architecture=$(case $(uname -m) in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) uname -m ;; esac)
 deb_version=${version/-/'~'}-1 # ~: 1.1.0-rc.1 comes before 1.1.0
 maintainer="${DEBFULLNAME:-The redis-cell developers} <${DEBEMAIL:-redis-cell@example.org}>"
-root=$work/root
-doc=$root/usr/share/doc/redis-cell
-install -D "$module" "$root/usr/lib/redis/modules/libredis_cell.so"
-mkdir -p "$root/usr/lib/valkey/modules" "$doc/examples" "$root/DEBIAN"
-ln -s ../../redis/modules/libredis_cell.so "$root/usr/lib/valkey/modules/libredis_cell.so"
-install -D -m 644 packaging/debian/lintian-overrides "$root/usr/share/lintian/overrides/redis-cell"
-install -m 644 packaging/redis-cell.conf "$doc/examples"
-documents "$doc"
-cp "$work/THIRD-PARTY" "$doc"
-cp CHANGELOG.md "$doc/changelog"
-cat >"$doc/changelog.Debian" <<END
+
+# tarball PLATFORM
+tarball() {
+    local name=redis-cell-$version-linux-$1
+    mkdir "$work/$name"
+    documents "$work/$name"
+    cp CHANGELOG.md LICENSE "$work/THIRD-PARTY" packaging/redis-cell.conf "$dist/linux-$1/libredis_cell.so" "$work/$name"
+    (cd "$work/$name" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum) >"$work/SHA256SUMS"
+    mv "$work/SHA256SUMS" "$work/$name"
+    tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" |
+        gzip -9n >"$dist/$name.tar.gz"
+}
+
+# debian_package PLATFORM: small enough to be put together by hand with tools that every Debian has. debhelper needs a
+# compiler's worth of packages, and cargo-deb would compile more than the module does.
+debian_package() {
+    local module=$dist/linux-$1/libredis_cell.so architecture root=$work/deb-$1
+    architecture=$(case $1 in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) echo "$1" ;; esac)
+    local doc=$root/usr/share/doc/redis-cell
+    install -D "$module" "$root/usr/lib/redis/modules/libredis_cell.so"
+    mkdir -p "$root/usr/lib/valkey/modules" "$doc/examples" "$root/DEBIAN"
+    ln -s ../../redis/modules/libredis_cell.so "$root/usr/lib/valkey/modules/libredis_cell.so"
+    install -D -m 644 packaging/debian/lintian-overrides "$root/usr/share/lintian/overrides/redis-cell"
+    install -m 644 packaging/redis-cell.conf "$doc/examples"
+    documents "$doc"
+    cp "$work/THIRD-PARTY" "$doc"
+    cp CHANGELOG.md "$doc/changelog"
+    cat >"$doc/changelog.Debian" <<END
 redis-cell ($deb_version) unstable; urgency=medium
 
   * Version $version: see changelog.gz.
 
  -- $maintainer  $(date --utc --rfc-email --date "@$SOURCE_DATE_EPOCH")
 END
-gzip -9n "$doc/changelog" "$doc/changelog.Debian" "$doc/THIRD-PARTY"
-sed -e "/@COPYRIGHT@/{s/.*/$(grep '^Copyright' LICENSE | sed 's/ (c)/:/')/}" \
-    -e '/@LICENSE@/{r '<(sed -e '1,/^Copyright/d' LICENSE | sed -e 1d -e 's/^/ /' -e 's/^ $/ ./') -e 'd}' \
-    packaging/debian/copyright >"$doc/copyright"
-(cd "$root" && find usr -type f | LC_ALL=C sort | xargs md5sum) >"$root/DEBIAN/md5sums"
-install packaging/debian/postinst packaging/debian/prerm "$root/DEBIAN"
-sed -e "s/@VERSION@/$deb_version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@MAINTAINER@/$maintainer/" \
-    -e "s/@SIZE@/$(du -sk --apparent-size "$root/usr" | cut -f 1)/" -e "s/@GLIBC@/$(newest_glibc "$module")/" \
-    packaging/debian/control >"$root/DEBIAN/control"
-find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
-dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/redis-cell_${deb_version}_$architecture.deb" >/dev/null
+    gzip -9n "$doc/changelog" "$doc/changelog.Debian" "$doc/THIRD-PARTY"
+    sed -e "/@COPYRIGHT@/{s/.*/$(grep '^Copyright' LICENSE | sed 's/ (c)/:/')/}" \
+        -e '/@LICENSE@/{r '<(sed -e '1,/^Copyright/d' LICENSE | sed -e 1d -e 's/^/ /' -e 's/^ $/ ./') -e 'd}' \
+        packaging/debian/copyright >"$doc/copyright"
+    (cd "$root" && find usr -type f | LC_ALL=C sort | xargs md5sum) >"$root/DEBIAN/md5sums"
+    install packaging/debian/postinst packaging/debian/prerm "$root/DEBIAN"
+    sed -e "s/@VERSION@/$deb_version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@MAINTAINER@/$maintainer/" \
+        -e "s/@SIZE@/$(du -sk --apparent-size "$root/usr" | cut -f 1)/" -e "s/@GLIBC@/$(newest_glibc "$module")/" \
+        packaging/debian/control >"$root/DEBIAN/control"
+    find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
+    dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/redis-cell_${deb_version}_$architecture.deb" >/dev/null
+}
+
+for module in "$dist"/linux-*/libredis_cell.so; do
+    platform=$(basename "${module%/*}")
+    tarball "${platform#linux-}"
+    case $platform in *-musl) ;; *) debian_package "${platform#linux-}" ;; esac
+done
 
 cd "$dist"
-sha256sum libredis_cell.so* "$name.tar.gz" "redis-cell_${deb_version}_$architecture.deb" >SHA256SUMS
-say "target/dist:"
+sha256sum libredis_cell.so* linux-*/* ./*.tar.gz ./*.deb | sed 's, \./, ,' >SHA256SUMS
+say "$dist:"
 cat SHA256SUMS

@@ -1,50 +1,101 @@
 #!/usr/bin/env bash
-# The portable module: target/dist/libredis_cell.so, for every Linux of this architecture with glibc 2.17 (2012) or newer, and
-# beside it its debug information, for who reads a stack or a profile.
-# With --tests also target/suite, what the live suite needs on such a machine: itself, the module, and the module with seeded
-# faults for it to catch.
+# The portable modules: target/dist/linux-PLATFORM/libredis_cell.so for each PLATFORM named as an argument, or for this
+# machine, and beside each its debug symbols, for reading backtraces and profiles. The platforms: x86_64, aarch64
+# every Linux with glibc 2.17 (2012) or newer x86_64-musl, aarch64-musl    Alpine and others with musl, whose libc is
+# all they need The one of this machine is also copied to target/dist. With --tests also target/suite: the live suite,
+# for this machine's processor, and in linux-PLATFORM the module with seeded faults for it to catch.
 source "$(dirname "$0")/lib.sh"
 
+tests=
+if [[ ${1:-} == --tests ]]; then
+    tests=yes
+    shift
+fi
+own=$(uname -m)
 glibc=2.17
-target=$(uname -m)-unknown-linux-gnu
 
 need_compiler
-# Zig carries the symbol lists of every glibc and its own C headers; cargo-zigbuild makes it cargo's linker.
+command -v curl >/dev/null || apt_install curl
+# Zig carries musl, the symbol lists of every glibc and its own C headers; cargo-zigbuild makes it cargo's linker.
 zigbuild=$(wheel cargo-zigbuild cargo-zigbuild)
 CARGO_ZIGBUILD_ZIG_PATH=$(wheel ziglang zig)
 export CARGO_ZIGBUILD_ZIG_PATH
 export CARGO_ZIGBUILD_CACHE_DIR=$PWD/target/zig ZIG_GLOBAL_CACHE_DIR=$PWD/target/zig ZIG_LOCAL_CACHE_DIR=$PWD/target/zig
 
+# Not rustup's stand-in for cargo, which makes every compiler load the libraries of its own, and so use that one's
+# targets.
+PATH=$(rustc --print sysroot)/bin:$PATH
+
 # What is shipped names no path of the machine that built it.
-export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-prefix=$PWD=redis-cell"
+flags="${RUSTFLAGS:-} --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-prefix=$PWD=redis-cell"
 
-# From another folder, since zig names its headers relative to the folder it runs in when it lies below that, and bindgen,
-# which runs elsewhere, would not find them.
+# build PLATFORM ARGUMENT...: `cargo build` for it. From another folder, since zig names its headers relative to the
+# folder it runs in when they lie below that, and bindgen, which runs elsewhere, would not find them.
 build() {
-    (cd scripts && "$zigbuild" zigbuild --manifest-path ../Cargo.toml --release --locked --target "$target.$glibc" "$@")
+    local target suffix=.$glibc
+    target=$(target_of "$1")
+    RUSTFLAGS=$flags
+    if [[ $1 == *-musl ]]; then
+        suffix=
+        RUSTFLAGS+=" -Ctarget-feature=-crt-static" # a library that is loaded cannot bring a libc of its own
+    fi
+    RUSTC=$(rust "$target")/bin/rustc
+    export RUSTC RUSTFLAGS
+    (cd scripts && "$zigbuild" zigbuild --manifest-path ../Cargo.toml --release --locked --target "$target$suffix" "${@:2}")
 }
 
-# publish FILE COPY: under a new inode, since a running server may have the old one mapped.
+# target_of PLATFORM: prints the compiler's name for it.
+target_of() {
+    case $1 in
+    *-musl) echo "${1%-musl}-unknown-linux-musl" ;;
+    *) echo "$1-unknown-linux-gnu" ;;
+    esac
+}
+
+# objcopy PLATFORM ARGUMENT...: the one that comes with the compiler, which knows the files of every processor.
+objcopy() {
+    local rust
+    rust=$(rust "$(target_of "$1")")
+    LD_LIBRARY_PATH=$rust/lib "$rust/lib/rustlib/$own-unknown-linux-gnu/bin/rust-objcopy" "${@:2}"
+}
+
+# publish PLATFORM FILE COPY: copies what may be shipped, under a new inode, since a running server may have mapped the
+# old one.
 publish() {
-    install -D "$1" "$2"
-    local newest
-    newest=$(newest_glibc "$2")
-    [[ $(printf '%s\n' "$glibc" "$newest" | sort -V | tail -1) == "$glibc" ]] ||
-        die "$2 needs glibc $newest: not portable"
-    echo "$2 needs nothing newer than glibc $newest" >&2
+    local libraries newest
+    libraries=$(readelf --dynamic "$2" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | LC_ALL=C sort | xargs)
+    if [[ $1 == *-musl ]]; then
+        [[ $libraries == libc.so ]] || die "$2 needs more than musl's libc: $libraries"
+    else
+        newest=$(newest_glibc "$2")
+        [[ $(printf '%s\n' "$glibc" "$newest" | sort -V | tail -1) == "$glibc" ]] ||
+            die "$2 needs glibc $newest: not portable"
+        libraries+=", nothing newer than glibc $newest"
+    fi
+    install -D "$2" "$3"
+    echo "$3 needs $libraries" >&2
 }
 
-module=target/$target/release/libredis_cell.so
-if [[ ${1:-} == --tests ]]; then
-    live=$(build --test live --message-format=json-render-diagnostics | grep -oE '"executable":"[^"]+"' | cut -d '"' -f 4)
-    publish "$live" target/suite/live
-    build --lib --features faults
-    publish "$module" target/suite/libredis_cell_faulty.so
-fi
-build --lib
-mkdir -p target/dist
-objcopy --only-keep-debug "$module" target/dist/libredis_cell.so.debug
-(cd target/dist && objcopy --strip-unneeded --add-gnu-debuglink=libredis_cell.so.debug "../../$module" stripped.so)
-publish target/dist/stripped.so target/dist/libredis_cell.so
-rm target/dist/stripped.so
-if [[ ${1:-} == --tests ]]; then install target/dist/libredis_cell.so target/suite; fi
+for platform in "${@:-$own}"; do
+    say "linux-$platform"
+    module=target/$(target_of "$platform")/release/libredis_cell.so
+    dist=target/dist/linux-$platform
+    suite=target/suite/linux-$platform
+    if [[ $tests && $platform == "$own" ]]; then
+        live=$(build "$platform" --test live --message-format=json-render-diagnostics |
+            grep -oE '"executable":"[^"]+"' | cut -d '"' -f 4)
+        publish "$platform" "$live" target/suite/live
+    fi
+    if [[ $tests ]]; then
+        build "$platform" --lib --features faults
+        publish "$platform" "$module" "$suite/libredis_cell_faulty.so"
+    fi
+    build "$platform" --lib
+    mkdir -p "$dist"
+    objcopy "$platform" --only-keep-debug "$module" "$dist/libredis_cell.so.debug"
+    objcopy "$platform" --strip-unneeded --add-gnu-debuglink="$dist/libredis_cell.so.debug" "$module" "$dist/stripped.so"
+    publish "$platform" "$dist/stripped.so" "$dist/libredis_cell.so"
+    rm "$dist/stripped.so"
+    if [[ $tests ]]; then install "$dist/libredis_cell.so" "$suite"; fi
+    if [[ $platform == "$own" ]]; then install "$dist"/libredis_cell.so* target/dist; fi
+done

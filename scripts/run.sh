@@ -31,7 +31,7 @@ throttle "${limit[@]}"
 throttle "${limit[@]}"
 throttle "${limit[@]}"
 throttle "${limit[@]}"
-printf '\nWaiting %s s, as told ...\n\n' "${reply[3]}"
+printf '\nWaiting for retry_after, %s s ...\n\n' "${reply[3]}"
 sleep "${reply[3]}"
 throttle "${limit[@]}"
 

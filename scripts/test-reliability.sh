@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# What goes wrong around the module, done to this machine's own server: tests/reliability, with the figures that it found.
-# REDIS_CELL_LONG=1 runs the long form of what takes long. Records its counts for scripts/test.sh, which runs it.
+# What goes wrong around the module, done to this machine's own server: tests/reliability, with the figures that it
+# found. REDIS_CELL_LONG=1 runs the long form of what takes long. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind # one test has every access to memory checked
 
 server=$(find_server)
 scripts/build.sh --tests
 
-# The tests in containers. Who runs in CI does not get by without an engine.
+# The tests in containers. In CI a missing engine is a failure.
 if ! why=$(engine_missing); then
     REDIS_CELL_IMAGE=$(docker/server.sh redis-7.0)
     scripts/release.sh
@@ -23,8 +23,8 @@ REDIS_CELL_FIGURES=$(mktemp -p target)
 export REDIS_CELL_FIGURES
 trap 'rm -f "$REDIS_CELL_FIGURES"' EXIT
 
-# with_progress COMMAND...: numbers the tests as they end. Only this much, so that `suite` still counts them. Line by line,
-# because awk as Debian has it reads ahead until there is a screenful.
+# with_progress COMMAND...: numbers the tests as they end. Only this much, so that `suite` still counts them. Line by
+# line, because awk as Debian has it reads ahead until there is a screenful.
 with_progress() {
     local line all=0 ended=0 start=$SECONDS
     "$@" 2>&1 | while IFS= read -r line; do

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The live suite with every access to memory of every server checked by valgrind. It takes a quarter of an hour, so it is no part
-# of `make test`, which has the fuzzer under valgrind. Words behind the name choose tests, as `cargo test` does.
-# The verdict is valgrind's alone: a server that is thirty times slower is late for the tests that count milliseconds.
+# The live suite with every access to memory of every server checked by valgrind. It takes a quarter of an hour, so it
+# is no part of `make test`, which has the fuzzer under valgrind. Words behind the name choose tests, as `cargo test`
+# does. The verdict is valgrind's alone: a server that is thirty times slower is late for the tests that count
+# milliseconds.
 source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind
 

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# scripts/debian.sh SUITE ARCHITECTURE FOLDER PACKAGE...: unpacks packages of Debian, with everything they depend on,
+# into FOLDER, if it does not exist yet. A PACKAGE/ with a slash at its end is unpacked alone, and SOURCE.dsc is the
+# source of a package. Nothing is installed: apt works in a folder of its own below target/, and checks the signatures
+# of the archive.
+source "$(dirname "$0")/lib.sh"
+
+suite=$1 architecture=$2 folder=$3
+shift 3
+if [[ -d $folder ]]; then exit; fi
+
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+[[ -e $keyring ]] || apt_install debian-archive-keyring # comes with Debian, not with Ubuntu
+state=$PWD/target/apt/$suite-$architecture
+mkdir -p "$state"/{lists/partial,cache/archives/partial,empty}
+: >"$state/status"
+for repository in "debian $suite" "debian-security $suite-security"; do
+    echo "deb [signed-by=$keyring] http://deb.debian.org/$repository main"
+    echo "deb-src [signed-by=$keyring] http://deb.debian.org/$repository main"
+done >"$state/sources.list"
+command -v apt-get >/dev/null || die "no apt-get here: this needs Debian or a descendant"
+command -v dpkg-source >/dev/null || apt_install dpkg-dev
+apt() {
+    apt-get -qq -o Dir::Etc::SourceList="$state/sources.list" -o Dir::Etc::SourceParts="$state/empty" \
+        -o Dir::Etc::Parts="$state/empty" -o Dir::Etc::Preferences= -o Dir::Etc::PreferencesParts="$state/empty" \
+        -o Dir::State::Lists="$state/lists" -o Dir::State::Status="$state/status" \
+        -o Dir::State::extended_states="$state/extended" -o Dir::Cache="$state/cache" \
+        -o APT::Architecture="$architecture" -o APT::Architectures="$architecture" -o APT::Sandbox::User= \
+        -o Acquire::Check-Valid-Until=false -o Debug::NoLocking=true "$@" >&2
+}
+
+say "unpacking $* of Debian $suite, $architecture"
+apt update
+rm -rf "$folder.part" "$state/cache/archives"/*.deb
+mkdir -p "$folder.part"
+for package in "$@"; do
+    case $package in
+    */) (cd "$state/cache/archives" && apt download "${package%/}") ;;
+    *.dsc) (cd "$folder.part" && apt source --only-source "${package%.dsc}") ;;
+    *) apt install --download-only --no-install-recommends "$package" ;;
+    esac
+done
+for package in "$state/cache/archives"/*.deb; do
+    if [[ -e $package ]]; then dpkg-deb --extract "$package" "$folder.part"; fi
+done
+rm -f "$state/cache/archives"/*.deb
+# Since trixie these are links, which no package that is unpacked here brings.
+for link in bin lib sbin; do
+    if [[ -d $folder.part/usr/$link && ! -e $folder.part/$link ]]; then ln -s "usr/$link" "$folder.part/$link"; fi
+done
+mv "$folder.part" "$folder"

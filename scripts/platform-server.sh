@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# scripts/platform-server.sh PLATFORM [redis|valkey]: prints the path of a program that runs a server of another
+# platform here: aarch64                     Debian's redis-server 7.0 or valkey-server 8.1 for arm64 x86_64-musl,
+# aarch64-musl   Redis 7.0 from Debian's source package, built once with the compiler that links releases, and
+#                               started by the loader of Debian's musl. Allocations are libc's, as in Alpine's package.
+# What this processor cannot run is run by qemu-user. Everything is unpacked below target/; nothing is installed.
+source "$(dirname "$0")/lib.sh"
+
+platform=$1 family=${2:-redis}
+architecture=${platform%-musl}
+debian=$(case $architecture in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) die "no platform is called $platform" ;; esac)
+
+# emulator ROOT: prints the command that runs programs for the architecture, which find their libraries in ROOT.
+emulator() {
+    if [[ $architecture == "$(uname -m)" ]]; then return; fi
+    scripts/debian.sh bookworm "$(dpkg --print-architecture)" target/roots/qemu qemu-user-static/
+    echo "$PWD/target/roots/qemu/usr/bin/qemu-$architecture-static -L $1"
+}
+
+# program FILE COMMAND: makes FILE a program that becomes the server.
+program() {
+    mkdir -p "${1%/*}"
+    printf '#!/bin/sh\nexec %s "$@"\n' "$2" >"$1"
+    chmod +x "$1"
+    echo "$1"
+}
+
+if [[ $platform != *-musl ]]; then
+    suite=$(case $family in redis) echo bookworm ;; valkey) echo trixie ;; esac)
+    root=$PWD/target/roots/$suite-$debian
+    scripts/debian.sh "$suite" "$debian" "$root" "$family-server"
+    program "$PWD/target/servers/$family-$architecture/$family-server" "$(emulator "$root") $root/usr/bin/$family-server"
+    exit
+fi
+
+folder=$PWD/target/servers/$platform
+if [[ ! -x $folder/redis-server.musl ]]; then
+    need_compiler
+    command -v make >/dev/null || apt_install make
+    zig=$(wheel ziglang zig)
+    export ZIG_GLOBAL_CACHE_DIR=$PWD/target/zig ZIG_LOCAL_CACHE_DIR=$PWD/target/zig
+    scripts/debian.sh bookworm "$debian" "$folder.loader" musl/
+    scripts/debian.sh bookworm "$debian" "$folder.source" redis.dsc
+    say "building redis-server for $platform"
+    make --directory "$(compgen -G "$folder.source/redis-*/src")" --jobs "$(nproc)" --silent redis-server MALLOC=libc \
+        CC="$zig cc -target $architecture-linux-musl -dynamic" AR="$zig ar" RANLIB="$zig ranlib" \
+        CFLAGS=-DUSE_MALLOC_USABLE_SIZE uname_M="$architecture" >"$folder.log" 2>&1 ||
+        die "it does not build: $(tail -n 20 "$folder.log")"
+    mkdir -p "$folder"
+    cp "$folder.loader"/lib/ld-musl-*.so.1 "$folder/ld-musl.so.1"
+    cp "$folder.source"/redis-*/src/redis-server "$folder/redis-server.musl"
+    rm -r "$folder.source" "$folder.loader"
+fi
+program "$folder/redis-server" "$(emulator /) $folder/ld-musl.so.1 $folder/redis-server.musl"

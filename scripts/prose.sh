@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Spelling, the width of comments and pages, and phrases of scripts/phrases.tsv, in everything that people read here.
+source "$(dirname "$0")/lib.sh"
+export LC_ALL=C.UTF-8 # widths are counted in characters
+
+# files NAME...: the files of this checkout with these names.
+files() {
+    local names=()
+    for name in "$@"; do names+=(-o -name "$name"); done
+    find . \( -name target -o -name .git -o -name __pycache__ \) -prune -o -type f \( "${names[@]:1}" \) -print | sort
+}
+
+# wide COLUMNS FILTER FILE...: prints the lines of the files that are longer. FILTER, a sed script, removes what may be.
+wide() {
+    local columns=$1 filter=$2 file found=1
+    shift 2
+    for file in "$@"; do
+        if sed -E "$filter" "$file" | grep -nE "^.{$((columns + 1)),}" | sed "s|^|$file:|"; then found=0; fi
+    done
+    return "$found"
+}
+
+# found WHAT COMMAND...: notes a failure if the command finds something.
+failed=
+found() {
+    local what=$1
+    shift
+    if "$@" >&2; then
+        say "$what"
+        failed=yes
+    fi
+}
+
+typos=$(command -v typos) || typos=$(wheel typos typos)
+"$typos" --format brief >&2 || failed=yes
+
+mapfile -t rust < <(files '*.rs')
+mapfile -t pages < <(files '*.md')
+mapfile -t scripts < <(files '*.sh' 'Dockerfile*' '*.toml' Makefile run)
+# In pages neither tables nor code, and not the addresses of links.
+found "lines wider than 120 columns" wide 120 '/^ *\x60{3}/,/^ *\x60{3}/s/.*//; /^ *\|/s/.*//; s/\]\([^)]*\)/]/g; s/^<.*>$//' \
+    "${pages[@]}"
+found "comments wider than 110 columns" wide 110 '/^ *\/\//!s/.*//' "${rust[@]}"
+found "comments wider than 120 columns" wide 120 '/^ *#/!s/.*//' "${scripts[@]}"
+
+phrases() {
+    local phrase better seen=1
+    while IFS=$'\t' read -r phrase better <&3; do
+        if grep -niEI "$phrase" -- "$@"; then
+            seen=0
+            echo "    better: $better"
+        fi
+    done 3< <(grep -v '^#' scripts/phrases.tsv)
+    return "$seen"
+}
+found "phrases of scripts/phrases.tsv" phrases "${rust[@]}" "${pages[@]}" "${scripts[@]}"
+
+[[ ! $failed ]]

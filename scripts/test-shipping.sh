@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# What users get: the image, the compose file, the packages, the configuration of Prometheus and the programs of
+# examples/. Builds all that tests/shipping needs and runs it. With --without-docker only the example that needs no
+# container. Records its counts for scripts/test.sh, which runs it.
+source "$(dirname "$0")/lib.sh"
+
+REDIS_CELL_SERVER=$(find_server)
+export REDIS_CELL_SERVER
+scripts/build.sh
+cargo build --release --locked --example throttle
+if [[ ${1:-} == --without-docker ]]; then
+    suite "examples: Rust" cargo test --release --locked --test shipping -- examples::rust
+    exit
+fi
+
+scripts/image.sh
+scripts/package.sh
+for server in redis-7.0 redis-8.0 valkey-8.1; do
+    docker/server.sh "$server" >/dev/null
+done
+for image in examples lintian monitoring; do
+    say "building redis-cell-test:$image"
+    docker build --quiet --tag "redis-cell-test:$image" - <"docker/Dockerfile.$image"
+done
+if [[ ${CI:-} == true ]] && ! docker compose version >/dev/null 2>&1 && ! command -v docker-compose >/dev/null; then
+    apt_install docker-compose
+fi
+suite "image, packages, Prometheus, examples" cargo test --release --locked --test shipping -- --test-threads 4
