@@ -1,4 +1,4 @@
-/* CL.THROTTLE with hiredis. Arguments: host and port of the server, host and port of one that is down.
+/* CL.THROTTLE with hiredis. Arguments: host and port of the server, host and port of a server that is down.
  *
  *   cc -o throttle throttle.c -lhiredis && ./throttle
  */
@@ -10,7 +10,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-/* A limiter that does not answer soon is no help. */
+/* Short, because a slow limiter is of no use. */
 static const struct timeval timeout = {.tv_sec = 0, .tv_usec = 500000};
 
 struct limiter {
@@ -30,14 +30,14 @@ static void limiter_close(struct limiter *limiter) {
     limiter->connection = NULL;
 }
 
-/* Drops the connection: an answer that comes too late would be taken for the next call's. */
+/* Drops the connection, because a late reply would be read as the reply to the next call. */
 static bool limiter_failed(struct limiter *limiter, const char *why) {
     snprintf(limiter->error, sizeof limiter->error, "%s", why);
     limiter_close(limiter);
     return false;
 }
 
-/* Uses the connection kept from the last call, or makes a new one. */
+/* Uses the connection of the last call, or opens a new one. */
 static bool limiter_connect(struct limiter *limiter) {
     if (limiter->connection) return true;
     limiter->connection = redisConnectWithTimeout(limiter->host, limiter->port, timeout);
@@ -47,7 +47,7 @@ static bool limiter_connect(struct limiter *limiter) {
     return true;
 }
 
-/* Takes quantity units of key. Returns false when there is no decision: limiter->error says why. */
+/* Takes quantity units of key. Returns false if there is no decision; limiter->error gives the reason. */
 static bool throttle(struct limiter *limiter, const char *key, long long quantity, struct decision *decision) {
     if (!limiter_connect(limiter)) return false;
     redisReply *reply = redisCommand(limiter->connection, "CL.THROTTLE %b %lld %lld %lld %lld", key, strlen(key),
@@ -67,7 +67,7 @@ static bool throttle(struct limiter *limiter, const char *key, long long quantit
     return decided;
 }
 
-/* What becomes of an HTTP request: the status of its response, and for a 429 the seconds for Retry-After. */
+/* Handles an HTTP request: returns the status of its response, and for a 429 the seconds for Retry-After. */
 static int handle(struct limiter *limiter, const char *key, bool fail_open, long long *retry_after) {
     struct decision decision;
     if (!throttle(limiter, key, 1, &decision)) {
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
     int status = handle(&limiter, key, false, &wait);
     printf("a request now: %d, Retry-After: %lld\n", status, wait);
     sleep((unsigned)wait);
-    printf("a request after waiting as told: %d\n", handle(&limiter, key, false, &wait));
+    printf("a request after the wait: %d\n", handle(&limiter, key, false, &wait));
 
     printf("server down, fail open: %d\n", handle(&down, key, true, &wait));
     printf("server down, fail closed: %d\n", handle(&down, key, false, &wait));

@@ -1,4 +1,4 @@
-// CL.THROTTLE with go-redis. Arguments: URL of the server, URL of one that is down.
+// CL.THROTTLE with go-redis. Arguments: URL of the server, URL of a server that is down.
 package main
 
 import (
@@ -24,8 +24,8 @@ type Limiter struct {
 	MaxBurst, Count, Period int64
 }
 
-// NewLimiter keeps a pool of connections, made when they are needed. A limiter that does not answer soon is no help:
-// short timeouts, and no second try, since the lost answer may have been "admitted".
+// NewLimiter keeps a pool of connections, which are opened when they are needed. Timeouts are short, because a slow
+// limiter is of no use. There is no retry, because a call whose reply was lost may have been admitted.
 func NewLimiter(url string, maxBurst, count, period int64) (*Limiter, error) {
 	options, err := redis.ParseURL(url)
 	if err != nil {
@@ -51,7 +51,7 @@ func (l *Limiter) Throttle(ctx context.Context, key string, quantity int64) (Dec
 	return Decision{n[0], n[1], n[2], n[3], n[4]}, nil
 }
 
-// handle says what becomes of an HTTP request: the status and header of its response.
+// handle serves an HTTP request: it returns the status and header of its response.
 func handle(ctx context.Context, limiter *Limiter, key string, failOpen bool) (int, http.Header) {
 	header := http.Header{}
 	decision, err := limiter.Throttle(ctx, key, 1)
@@ -103,7 +103,7 @@ func main() {
 	wait, _ := strconv.Atoi(header.Get("Retry-After"))
 	time.Sleep(time.Duration(wait) * time.Second)
 	status, _ = handle(ctx, limiter, key, false)
-	fmt.Printf("a request after waiting as told: %d\n", status)
+	fmt.Printf("a request after the wait: %d\n", status)
 
 	down, err := NewLimiter(argument(2, "redis://127.0.0.1:1"), 2, 30, 60) // nobody listens there
 	if err != nil {

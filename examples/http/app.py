@@ -1,7 +1,7 @@
 """A small web application behind the limiter. Usage: app.py [URL of the Redis server] [port]
 
 Try it with: curl -i http://127.0.0.1:8000/
-Under uvicorn the same is: uvicorn app:asgi
+With uvicorn: uvicorn app:asgi
 """
 
 import sys

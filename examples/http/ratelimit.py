@@ -1,4 +1,4 @@
-"""Rate limiting of HTTP requests by CL.THROTTLE, as WSGI and as ASGI middleware. Needs redis-py and nothing else."""
+"""Rate limiting of HTTP requests with CL.THROTTLE, as WSGI and as ASGI middleware. Needs only redis-py."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Policy:
-    """`max_burst` on top of one at once, and `count` per `period` seconds in the long run."""
+    """One request and `max_burst` more at once, and `count` per `period` seconds in the long run."""
 
     name: str
     max_burst: int
@@ -21,7 +21,7 @@ class Policy:
     period: int
 
     def call(self, client: str) -> tuple:
-        # In milliseconds, since a whole second is too coarse for the time of the next unit.
+        # In milliseconds, because a whole second is too coarse for the time until the next unit.
         return "CL.THROTTLE", f"http:{self.name}:{client}", self.max_burst, self.count, self.period * 1000, 1, "MS"
 
     def headers(self, reply: Sequence[int]) -> Headers:
@@ -53,7 +53,7 @@ class Policy:
 
 
 def seconds(milliseconds: int, divisor: int = 1) -> int:
-    """Rounded up: who waits as long as it was told must not be refused by rounding."""
+    """Rounds up: a client that waits for this time must not be refused because of rounding."""
     return -(-milliseconds // (1000 * divisor))
 
 
@@ -62,7 +62,7 @@ NO_DECISION = json.dumps({"title": "Rate limiter unavailable", "status": 503}).e
 
 
 class RateLimitWSGI:
-    """Around a WSGI application. `client_of` names who is limited, from the request's environment."""
+    """Wraps a WSGI application. `client_of` names the limited client, from the request's environment."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RateLimitWSGI:
 
 
 class RateLimitASGI:
-    """Around an ASGI application. `client_of` names who is limited, from the connection's scope."""
+    """Wraps an ASGI application. `client_of` names the limited client, from the connection's scope."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The middleware under real servers (wsgiref, uvicorn), asked by real requests. REDIS_URL names the Redis server,
-REDIS_URL_DOWN one that does not answer."""
+"""Tests of the middleware with real servers (wsgiref, uvicorn) and real requests. REDIS_URL is the Redis server,
+REDIS_URL_DOWN a server that does not reply."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-// CL.THROTTLE with Jedis 7 or newer. Arguments: URL of the server, URL of one that is down.
+// CL.THROTTLE with Jedis 7 or newer. Arguments: URL of the server, URL of a server that is down.
 import java.net.URI;
 import java.util.List;
 import redis.clients.jedis.DefaultJedisClientConfig;
@@ -11,7 +11,7 @@ import redis.clients.jedis.util.SafeEncoder;
 public final class Throttle {
     record Decision(boolean limited, long limit, long remaining, long retryAfter, long resetAfter) {}
 
-    /** The response to an HTTP request; retryAfter goes into its header when it is not null. */
+    /** The response to an HTTP request. retryAfter goes into its header unless it is null. */
     record Response(int status, Long retryAfter) {}
 
     static final class Limiter implements AutoCloseable {
@@ -22,7 +22,7 @@ public final class Throttle {
         private final String count;
         private final String period;
 
-        /** Keeps a pool of connections. A limiter that does not answer soon is no help: short timeouts. */
+        /** Keeps a pool of connections. Timeouts are short, because a slow limiter is of no use. */
         Limiter(String url, long maxBurst, long count, long period) {
             URI uri = URI.create(url);
             redis = RedisClient.builder()
@@ -50,7 +50,7 @@ public final class Throttle {
         }
     }
 
-    /** What becomes of an HTTP request. */
+    /** Handles an HTTP request. */
     static Response handle(Limiter limiter, String key, boolean failOpen) {
         try {
             Decision decision = limiter.throttle(key, 1);
@@ -78,7 +78,7 @@ public final class Throttle {
             Response response = handle(limiter, key, false);
             System.out.printf("a request now: %d, Retry-After: %d%n", response.status(), response.retryAfter());
             Thread.sleep(response.retryAfter() * 1000);
-            System.out.println("a request after waiting as told: " + handle(limiter, key, false).status());
+            System.out.println("a request after the wait: " + handle(limiter, key, false).status());
 
             System.out.println("server down, fail open: " + handle(down, key, true).status());
             System.out.println("server down, fail closed: " + handle(down, key, false).status());

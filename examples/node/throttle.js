@@ -1,11 +1,11 @@
-// CL.THROTTLE with node-redis. Arguments: URL of the server, URL of one that is down.
+// CL.THROTTLE with node-redis. Arguments: URL of the server, URL of a server that is down.
 'use strict';
 const { createClient } = require('redis');
 const { setTimeout: sleep } = require('node:timers/promises');
 
 const TIMEOUT = 500; // milliseconds: a limiter that does not answer soon is no help
 
-// The promise's own outcome, or an error when it takes too long.
+// The result of the promise, or an error if it takes too long.
 function within(milliseconds, promise) {
   let timer;
   const late = new Promise((_, reject) => {
@@ -16,7 +16,7 @@ function within(milliseconds, promise) {
 
 class Limiter {
   constructor(url, maxBurst, count, period) {
-    // The client reconnects by itself in the background. Calls in the meantime fail at once instead of queueing up.
+    // The client reconnects in the background. Until then, calls fail at once instead of being queued.
     this.client = createClient({
       url,
       disableOfflineQueue: true,
@@ -26,7 +26,7 @@ class Limiter {
     this.limit = [maxBurst, count, period];
   }
 
-  // Waits for the first connection, but not for ever.
+  // Waits for the first connection, but not forever.
   async connect() {
     const connected = this.client.connect();
     connected.catch(() => {}); // reported by the listener above
@@ -41,7 +41,7 @@ class Limiter {
   }
 }
 
-// What becomes of an HTTP request: the status and headers of its response.
+// Handles an HTTP request: returns the status and headers of its response.
 async function handle(limiter, key, failOpen) {
   try {
     const { limited, retryAfter } = await limiter.throttle(key);
@@ -67,7 +67,7 @@ async function main() {
   const { status, headers } = await handle(limiter, key, false);
   console.log(`a request now: ${status}, Retry-After: ${headers['Retry-After']}`);
   await sleep(headers['Retry-After'] * 1000);
-  console.log(`a request after waiting as told: ${(await handle(limiter, key, false)).status}`);
+  console.log(`a request after the wait: ${(await handle(limiter, key, false)).status}`);
 
   const down = await new Limiter(urlDown, 2, 30, 60).connect(); // nobody listens there
   console.log(`server down, fail open: ${(await handle(down, key, true)).status}`);

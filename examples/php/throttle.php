@@ -1,5 +1,5 @@
 <?php
-// CL.THROTTLE with phpredis. Arguments: host and port of the server, host and port of one that is down.
+// CL.THROTTLE with phpredis. Arguments: host and port of the server, host and port of a server that is down.
 declare(strict_types=1);
 
 const TIMEOUT = 0.5; // seconds: a limiter that does not answer soon is no help
@@ -29,7 +29,7 @@ final class Limiter
     ) {
     }
 
-    /** The connection kept from the last call, or a new one. With pconnect() it would outlive the request. */
+    /** Returns the connection of the last call, or a new one. With pconnect() it would outlive the request. */
     public function redis(): Redis
     {
         if ($this->redis === null) {
@@ -41,7 +41,7 @@ final class Limiter
         return $this->redis;
     }
 
-    /** @throws RedisException when there is no decision */
+    /** @throws RedisException if there is no decision */
     public function throttle(string $key, int $quantity = 1): Decision
     {
         try {
@@ -59,7 +59,7 @@ final class Limiter
     }
 }
 
-/** What becomes of an HTTP request: the status and headers of its response. */
+/** Handles an HTTP request: returns the status and headers of its response. */
 function handle(Limiter $limiter, string $key, bool $failOpen): array
 {
     try {
@@ -84,7 +84,7 @@ for ($i = 0; $i < 4; $i++) {
 [$status, $headers] = handle($limiter, $key, false);
 echo "a request now: $status, Retry-After: {$headers['Retry-After']}\n";
 sleep($headers['Retry-After']);
-echo 'a request after waiting as told: ', handle($limiter, $key, false)[0], "\n";
+echo 'a request after the wait: ', handle($limiter, $key, false)[0], "\n";
 
 $down = new Limiter($argv[3] ?? '127.0.0.1', (int) ($argv[4] ?? 1), 2, 30, 60); // nobody listens there
 echo 'server down, fail open: ', handle($down, $key, true)[0], "\n";

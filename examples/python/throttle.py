@@ -20,8 +20,8 @@ class Decision(NamedTuple):
 
 class Limiter:
     def __init__(self, url: str, max_burst: int, count: int, period: int):
-        # A limiter that does not answer soon is no help: short timeouts. The client keeps a pool of connections and
-        # makes new ones by itself; calls are not tried again, since the lost answer may have been "admitted".
+        # Timeouts are short, because a slow limiter is of no use. The client keeps a pool of connections and replaces
+        # broken ones. It does not retry, because a call whose reply was lost may have been admitted.
         self.client = redis.Redis.from_url(
             url, socket_connect_timeout=0.5, socket_timeout=0.5, retry=Retry(NoBackoff(), 0)
         )
@@ -32,7 +32,7 @@ class Limiter:
 
 
 def handle(limiter: Limiter, key: str, fail_open: bool) -> tuple[int, dict[str, str]]:
-    """What becomes of an HTTP request: the status and headers of its response."""
+    """Handles an HTTP request: returns the status and headers of its response."""
     try:
         decision = limiter.throttle(key)
     except redis.RedisError as error:
@@ -58,7 +58,7 @@ def main() -> None:
     status, headers = handle(limiter, key, fail_open=False)
     print(f"a request now: {status}, Retry-After: {headers['Retry-After']}")
     time.sleep(int(headers["Retry-After"]))
-    print("a request after waiting as told:", handle(limiter, key, fail_open=False)[0])
+    print("a request after the wait:", handle(limiter, key, fail_open=False)[0])
 
     down = Limiter(url_down, max_burst=2, count=30, period=60)
     print("server down, fail open:", handle(down, key, fail_open=True)[0])

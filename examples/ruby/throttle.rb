@@ -1,4 +1,4 @@
-# CL.THROTTLE with the redis gem. Arguments: URL of the server, URL of one that is down.
+# CL.THROTTLE with the redis gem. Arguments: URL of the server, URL of a server that is down.
 require 'redis'
 
 Decision = Struct.new(:limited, :limit, :remaining, :retry_after, :reset_after) do
@@ -9,8 +9,8 @@ class Limiter
   attr_reader :redis
 
   def initialize(url, max_burst:, count:, period:)
-    # A limiter that does not answer soon is no help: short timeouts. The client connects again by itself at the next
-    # call; no call is sent twice, since the lost answer may have been "admitted".
+    # Timeouts are short, because a slow limiter is of no use. The client reconnects at the next call. It does not
+    # retry, because a call whose reply was lost may have been admitted.
     @redis = Redis.new(url: url, timeout: 0.5, reconnect_attempts: 0)
     @limit = [max_burst, count, period]
   end
@@ -20,7 +20,7 @@ class Limiter
   end
 end
 
-# What becomes of an HTTP request: the status and headers of its response.
+# Handles an HTTP request: returns the status and headers of its response.
 def handle(limiter, key, fail_open:)
   decision = limiter.throttle(key)
   decision.limited? ? [429, { 'Retry-After' => decision.retry_after.to_s }] : [200, {}]
@@ -42,7 +42,7 @@ end
 status, headers = handle(limiter, key, fail_open: false)
 puts "a request now: #{status}, Retry-After: #{headers['Retry-After']}"
 sleep headers['Retry-After'].to_i
-puts "a request after waiting as told: #{handle(limiter, key, fail_open: false)[0]}"
+puts "a request after the wait: #{handle(limiter, key, fail_open: false)[0]}"
 
 down = Limiter.new(url_down, max_burst: 2, count: 30, period: 60)
 puts "server down, fail open: #{handle(down, key, fail_open: true)[0]}"

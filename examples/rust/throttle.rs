@@ -1,10 +1,10 @@
-//! `CL.THROTTLE` with redis-rs. Arguments: URL of the server, URL of one that is down.
+//! `CL.THROTTLE` with redis-rs. Arguments: URL of the server, URL of a server that is down.
 
 use redis::{Client, Connection, RedisResult};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// A limiter that does not answer soon is no help.
+/// Short, because a slow limiter is of no use.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 struct Decision {
@@ -28,7 +28,7 @@ impl Limiter {
         Ok(Self { client: Client::open(url)?, connection: None, max_burst, count, period })
     }
 
-    /// The connection kept from the last call, or a new one.
+    /// Returns the connection of the last call, or a new one.
     fn connect(&mut self) -> RedisResult<Connection> {
         if let Some(connection) = self.connection.take() {
             return Ok(connection);
@@ -48,7 +48,7 @@ impl Limiter {
             .arg(self.period)
             .arg(quantity)
             .query(&mut connection)?;
-        // After an error it is dropped: an answer that comes too late would be taken for the next call's.
+        // After an error it is dropped, because a late reply would be read as the reply to the next call.
         self.connection = Some(connection);
         Ok(Decision { limited, limit, remaining, retry_after, reset_after })
     }
@@ -96,7 +96,7 @@ fn main() -> RedisResult<()> {
     let wait = response.retry_after.unwrap_or_default();
     println!("a request now: {}, Retry-After: {wait}", response.status);
     sleep(Duration::from_secs(wait.try_into().unwrap_or_default()));
-    println!("a request after waiting as told: {}", handle(&mut limiter, key, false).status);
+    println!("a request after the wait: {}", handle(&mut limiter, key, false).status);
 
     let mut down = Limiter::new(&url_down, 2, 30, 60)?;
     println!("server down, fail open: {}", handle(&mut down, key, true).status);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# CL.THROTTLE with redis-cli (7.0 or newer, for -e). Arguments: URL of the server, URL of one that is down.
+# CL.THROTTLE with redis-cli (7.0 or newer, for -e). Arguments: URL of the server, URL of a server that is down.
 set -euo pipefail
 
 url=${1:-redis://127.0.0.1:6379}
@@ -7,8 +7,8 @@ url_down=${2:-redis://127.0.0.1:1} # nobody listens there
 key=example:shell
 rate=(2 30 60) # max_burst count period: 3 at once, then one every 2 seconds
 
-# throttle URL KEY: sets the five numbers; fails when there is no decision. timeout: redis-cli itself would wait for an
-# answer for ever. -e: an error reply is a failure, too.
+# throttle URL KEY: sets the five numbers, and fails if there is no decision. timeout: redis-cli itself would wait for a
+# reply forever. -e: an error reply is a failure as well.
 throttle() {
     local answer
     answer=$(timeout 1 redis-cli -e -u "$1" CL.THROTTLE "$2" "${rate[@]}" 2>&1) || {
@@ -18,7 +18,7 @@ throttle() {
     { read -r limited && read -r limit && read -r remaining && read -r retry_after && read -r reset_after; } <<<"$answer"
 }
 
-# handle URL KEY OPEN|CLOSED: what becomes of an HTTP request; sets the status of its response.
+# handle URL KEY OPEN|CLOSED: handles an HTTP request; sets the status of its response.
 handle() {
     if throttle "$1" "$2"; then
         if ((limited)); then status=429; else status=200; fi
@@ -39,7 +39,7 @@ handle "$url" "$key" CLOSED
 echo "a request now: $status, Retry-After: $retry_after"
 sleep "$retry_after"
 handle "$url" "$key" CLOSED
-echo "a request after waiting as told: $status"
+echo "a request after the wait: $status"
 
 handle "$url_down" "$key" OPEN
 echo "server down, fail open: $status"
