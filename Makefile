@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build release image image-alpine test test-core test-live test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping plots bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build release image image-alpine test test-core test-live test-clients test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping plots bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-core: # the algorithms, without a server
 
 test-live: # the module in this machine's redis-server, or in another: make test-live SERVER=path/to/redis-server
 	@REDIS_CELL_SERVER="$(or $(SERVER),$(REDIS_CELL_SERVER))" scripts/test.sh live
+
+test-clients: # the clients of clients/, with the newest and the oldest libraries that they support
+	@scripts/test.sh clients
 
 test-instructions: # the instructions of each command, compared with bench/instructions.tsv
 	@scripts/test.sh instructions

@@ -83,6 +83,23 @@ wheel() {
     echo "$file"
 }
 
+# python_venv NAME: prints the folder of a virtual environment with the package of clients/python, and with the packages
+# of clients/python/requirements/NAME.txt, made when one of them has changed.
+python_venv() {
+    local folder=$PWD/target/python/$1 pins=clients/python/requirements/$1.txt
+    if ! cmp -s "$pins" "$folder/pins"; then
+        python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv
+        say "fetching the packages of $pins from PyPI"
+        rm -rf "$folder"
+        python3 -m venv "$folder" >&2
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --requirement "$pins" >&2
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+            --editable clients/python >&2
+        cp "$pins" "$folder/pins"
+    fi
+    echo "$folder"
+}
+
 # rust TARGET: prints the folder of the compiler that builds releases, which scripts/rust.txt names, with its standard
 # library for TARGET. It is the one of this machine, if that has the same version, or it is fetched. Nothing is
 # installed: the folder is below target/.
@@ -163,7 +180,8 @@ record() {
     printf '%s\t%s\t%s\t%s\n' "$@" >>"$RESULTS"
 }
 
-# suite NAME COMMAND...: runs a test program and records what its `test result:` lines count.
+# suite NAME COMMAND...: runs a test program and records what its `test result:` lines count, or what the last line of
+# pytest counts, such as `1 failed, 20 passed in 3.21s`.
 # One that fails without having counted a failure (a crash, a build that broke) counts as one.
 suite() {
     local name=$1 start=$SECONDS log=$RESULTS.log code=0 passed failed
@@ -171,7 +189,15 @@ suite() {
     say "$name"
     sync # what builds have left to write would stall the first server that makes sure of its file for a minute and more
     "$@" 2>&1 | tee "$log" || code=$?
-    read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+    read -r passed failed < <(awk '
+        /^test result:/ { p += $4; f += $6 }
+        /^[0-9]+ [a-z]+.* in [0-9.]+s/ {
+            for (i = 1; i < NF; i++) {
+                if ($(i + 1) ~ /^passed/) p += $i
+                if ($(i + 1) ~ /^(failed|errors?)/) f += $i
+            }
+        }
+        END { print p + 0, f + 0 }' "$log")
     if ((code != 0 && failed == 0)); then failed=1; fi
     record "$name" "$passed" "$failed" $((SECONDS - start))
 }

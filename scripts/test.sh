@@ -73,6 +73,24 @@ stage_platforms() {
     fi
 }
 
+# The clients of clients/, against this machine's own server: the Python package with the newest libraries and type
+# checkers, and with the oldest redis-py that it supports.
+stage_clients() {
+    local python
+    REDIS_CELL_SERVER=$(find_server)
+    export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
+    scripts/build.sh
+    python=$(python_venv newest)
+    suite "Python client, newest libraries" python_tests "$python"
+    python=$(python_venv oldest)
+    suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py
+}
+
+# python_tests VENV ARGUMENT...: pytest, in the folder of the package.
+python_tests() {
+    (cd clients/python && "$1/bin/python" -m pytest --quiet "${@:2}")
+}
+
 # What goes wrong around the module, in this machine's own server.
 stage_reliability() {
     scripts/test-reliability.sh
@@ -100,7 +118,7 @@ stage_shipping() {
 }
 
 named=$*
-for stage in ${named:-core live reliability instructions servers platforms docker shipping}; do
+for stage in ${named:-core live clients reliability instructions servers platforms docker shipping}; do
     start=$SECONDS
     # In a subshell outside of any condition, because bash ignores `set -e` in a function called from one.
     set +e

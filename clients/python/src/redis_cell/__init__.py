@@ -1,0 +1,57 @@
+"""A typed client for the Redis module redis-cell. `redis_cell.limits` is a storage for the library limits."""
+
+from .answers import (
+    Admitted,
+    Answer,
+    Balance,
+    Booked,
+    Booking,
+    DecidedBy,
+    Decision,
+    Key,
+    Refused,
+    RefusedForever,
+    Several,
+    TopKey,
+)
+from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
+from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window
+from .times import Seconds
+from .wire import Call, Change, Release, Renew, Settle, Take
+
+__all__ = [
+    "Admitted",
+    "Answer",
+    "AsyncCell",
+    "AsyncClient",
+    "Backend",
+    "Balance",
+    "Booked",
+    "Booking",
+    "Bucket",
+    "Calendar",
+    "Call",
+    "Cell",
+    "Change",
+    "Counted",
+    "DecidedBy",
+    "Decision",
+    "Fixed",
+    "Funnel",
+    "Key",
+    "Lease",
+    "Limiter",
+    "Log",
+    "Rate",
+    "Refused",
+    "RefusedForever",
+    "Release",
+    "Renew",
+    "Seconds",
+    "Settle",
+    "Several",
+    "SyncClient",
+    "Take",
+    "TopKey",
+    "Window",
+]

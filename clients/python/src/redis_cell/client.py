@@ -1,0 +1,146 @@
+"""The clients: every command of the module as a method, for blocking code and for asyncio."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+from . import wire
+from .answers import Key
+from .limiters import Word
+from .sending import AsyncLink, Link
+from .wire import Call
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Backend: TypeAlias = Literal["module", "functions", "auto"]
+"""Where calls go: to the module's commands, or to the functions of functions/redis_cell.lua. auto asks once."""
+
+FUNCTIONS = {"CL.THROTTLE", "CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.FIXED"}
+"""The commands that the function library has."""
+
+
+class SyncClient(Protocol):
+    """redis.Redis, redis.RedisCluster, valkey.Valkey or valkey.ValkeyCluster."""
+
+    def __enter__(self) -> Any: ...
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class AsyncClient(Protocol):
+    """The same clients of redis.asyncio and valkey.asyncio."""
+
+    async def __aenter__(self) -> Any: ...
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Command(Generic[P, T]):
+    """A function of `wire` as a method: of Cell, which returns the answer, and of AsyncCell, which is awaited."""
+
+    def __init__(self, build: Callable[P, Call[T]]) -> None:
+        self.build = build
+        self.__doc__ = build.__doc__
+
+    @overload
+    def __get__(self, cell: None, owner: type) -> Command[P, T]: ...
+    @overload
+    def __get__(self, cell: Cell, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, cell: AsyncCell, owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(
+        self, cell: Cell | AsyncCell | None, owner: type
+    ) -> Command[P, T] | Callable[P, T] | Callable[P, Awaitable[T]]:
+        if cell is None:
+            return self
+
+        @functools.wraps(self.build)
+        def method(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return cell.run(self.build(*args, **kwargs))
+
+        return method
+
+
+class Commands:
+    """The commands, each with the arguments of its function in `wire`."""
+
+    throttle = Command(wire.throttle)
+    bucket = Command(wire.bucket)
+    funnel = Command(wire.funnel)
+    fixed = Command(wire.fixed)
+    window = Command(wire.window)
+    log = Command(wire.log)
+    peek = Command(wire.peek)
+    charge = Command(wire.charge)
+    refund = Command(wire.refund)
+    pause = Command(wire.pause)
+    reserve = Command(wire.reserve)
+    bthrottle = Command(wire.bthrottle)
+    acquire = Command(wire.acquire)
+    renew = Command(wire.renew)
+    release = Command(wire.release)
+    mtake = Command(wire.mtake)
+    mpeek = Command(wire.mpeek)
+    msettle = Command(wire.msettle)
+    top = Command(wire.top)
+    reset_top = Command(wire.reset_top)
+
+
+_ASK: tuple[Word, ...] = ("COMMAND", "INFO", "CL.THROTTLE")
+
+
+def _backend(reply: list[object]) -> Backend:
+    """From the reply to _ASK: a list with one row, which is None or empty if the server does not have the command."""
+    return "module" if any(reply) else "functions"
+
+
+def _words(call: Call[Any], backend: Backend) -> tuple[Word, ...]:
+    key: tuple[Word, ...] = () if call.key is None else (call.key,)
+    if backend == "module":
+        return (call.name, *key, *call.words)
+    if call.name not in FUNCTIONS:
+        raise NotImplementedError(f"{call.name} needs the module: the function library does not have it")
+    fcall = "FCALL_RO" if call.name == "CL.PEEK" else "FCALL"
+    return (fcall, call.name.lower().replace(".", "_"), 1, *key, *call.words)
+
+
+class Cell(Commands):
+    """The commands of the module, by a client that blocks. A call is sent once, whatever the client's retries.
+
+    Errors are those of the client's library. If the server is away, the call raises: `Guard` decides instead.
+    """
+
+    def __init__(self, client: SyncClient, *, backend: Backend = "module") -> None:
+        self._link = Link(client)
+        self._backend: Backend = backend
+
+    def run(self, call: Call[T]) -> T:
+        """Carries out a call that a function of `redis_cell.wire` has built."""
+        if call.key is None:
+            return call.read(self._link.send_to_all(_words(call, "module")))
+        if self._backend == "auto":
+            self._backend = _backend(self._link.send(_ASK, call.key, 0))
+        return call.read(self._link.send(_words(call, self._backend), call.key, call.held))
+
+
+class AsyncCell(Commands):
+    """The commands of the module, by a client for asyncio. A call is sent once, whatever the client's retries.
+
+    Errors are those of the client's library. If the server is away, the call raises: `AsyncGuard` decides instead.
+    """
+
+    def __init__(self, client: AsyncClient, *, backend: Backend = "module") -> None:
+        self._link = AsyncLink(client)
+        self._backend: Backend = backend
+
+    async def run(self, call: Call[T]) -> T:
+        """Carries out a call that a function of `redis_cell.wire` has built."""
+        if call.key is None:
+            return call.read(await self._link.send_to_all(_words(call, "module")))
+        if self._backend == "auto":
+            self._backend = _backend(await self._link.send(_ASK, call.key, 0))
+        return call.read(await self._link.send(_words(call, self._backend), call.key, call.held))
+
+
+__all__ = ["AsyncCell", "AsyncClient", "Backend", "Cell", "Key", "SyncClient"]

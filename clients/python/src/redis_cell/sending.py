@@ -1,0 +1,213 @@
+"""How a call is sent: once. Nothing here knows a command.
+
+The clients' own `execute_command` sends a call again if a connection breaks or a reply is late. A call that has been
+sent may have been admitted, so these classes take a connection from the client's pool, send, and read one reply. A
+cluster's redirections are followed, because a node that redirects has not run the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from typing import Any
+
+from .answers import Key
+from .limiters import Word
+
+MARGIN = 5.0
+"""How long after the end of a waiting call its reply may come, in seconds."""
+REDIRECTIONS = 16
+"""How often a cluster may redirect a call before the error is raised."""
+PAUSE = 0.05
+"""How long to wait in seconds if a slot is moving and its keys are on two nodes."""
+
+
+def library(client: object) -> Any:
+    """The module of exceptions of the library that a client comes from: that of redis or of valkey."""
+    for base in type(client).__mro__:
+        root = base.__module__.partition(".")[0]
+        if root in ("redis", "valkey"):
+            return importlib.import_module(root + ".exceptions")
+    raise TypeError(f"a client of redis-py or valkey-py is needed, not {type(client).__name__}")
+
+
+def _connection(pool: Any) -> Any:
+    """A connection of a pool, or a coroutine that returns one. Older versions require the name of a command."""
+    try:
+        return pool.get_connection()
+    except TypeError:
+        return pool.get_connection("CL")
+
+
+def is_cluster(client: Any) -> bool:
+    return hasattr(client, "nodes_manager")
+
+
+def _is_async(client: Any) -> bool:
+    return hasattr(client, "__aenter__")
+
+
+class Link:
+    """Sends calls by a client, each of them once."""
+
+    def __init__(self, client: Any) -> None:
+        self.errors = library(client)
+        if _is_async(client):
+            raise TypeError("this client is for asyncio: use AsyncCell")
+        self.client = client
+        self.stale = False
+
+    def send(self, words: tuple[Word, ...], key: Key, held: float | None) -> Any:
+        """Sends a call to the node of a key, and returns the reply."""
+        if not is_cluster(self.client):
+            return self._once(self.client, words, held)
+        if self.stale:
+            self.client.nodes_manager.initialize()
+            self.stale = False
+        node, asking = self.client.get_node_from_key(key), False
+        for attempt in range(REDIRECTIONS):
+            try:
+                return self._once(self._of(node), words, held, asking)
+            except self.errors.AskError as error:
+                node, asking = self._node(error), True
+            except self.errors.MovedError:
+                self.client.nodes_manager.initialize()
+                node, asking = self.client.get_node_from_key(key), False
+            except self.errors.TryAgainError:
+                if held != 0 or attempt + 1 == REDIRECTIONS:
+                    raise
+                time.sleep(PAUSE)
+            except (self.errors.ConnectionError, self.errors.TimeoutError, self.errors.ClusterDownError):
+                self.stale = True
+                raise
+        raise self.errors.RedisClusterException("the call was redirected too often")
+
+    def send_to_all(self, words: tuple[Word, ...]) -> list[Any]:
+        """Sends a call to every primary, and returns the replies."""
+        if not is_cluster(self.client):
+            return [self._once(self.client, words, 0)]
+        return [self._once(self._of(node), words, 0) for node in self.client.get_primaries()]
+
+    def _of(self, node: Any) -> Any:
+        """The client of one node."""
+        find = getattr(self.client, "get_redis_connection", None) or self.client.get_valkey_connection
+        return find(node)
+
+    def _node(self, error: Any) -> Any:
+        node = self.client.get_node(host=error.host, port=error.port)
+        if node is None:
+            self.client.nodes_manager.initialize()
+            node = self.client.get_node(host=error.host, port=error.port)
+        if node is None:
+            raise error
+        return node
+
+    def _once(self, client: Any, words: tuple[Word, ...], held: float | None, asking: bool = False) -> Any:
+        pool = client.connection_pool
+        connection = _connection(pool)
+        try:
+            if asking:
+                connection.send_command("ASKING")
+                connection.read_response()
+            connection.send_command(*words)
+            if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
+                raise self.errors.TimeoutError(f"no reply {MARGIN:g} seconds after the end of the wait")
+            return connection.read_response()
+        except self.errors.ResponseError:
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
+
+
+class AsyncLink:
+    """Sends calls by a client for asyncio, each of them once."""
+
+    def __init__(self, client: Any) -> None:
+        self.errors = library(client)
+        if not _is_async(client):
+            raise TypeError("this client is not for asyncio: use Cell")
+        self.client = client
+        self.stale = False
+
+    async def send(self, words: tuple[Word, ...], key: Key, held: float | None) -> Any:
+        """Sends a call to the node of a key, and returns the reply."""
+        if not is_cluster(self.client):
+            return await self._by_pool(words, held)
+        await self._refresh()
+        node, asking = self.client.get_node_from_key(key), False
+        for attempt in range(REDIRECTIONS):
+            try:
+                return await self._by_node(node, words, held, asking)
+            except self.errors.AskError as error:
+                node, asking = await self._node(error), True
+            except self.errors.MovedError:
+                await self.client.nodes_manager.initialize()
+                node, asking = self.client.get_node_from_key(key), False
+            except self.errors.TryAgainError:
+                if held != 0 or attempt + 1 == REDIRECTIONS:
+                    raise
+                await asyncio.sleep(PAUSE)
+            except (self.errors.ConnectionError, self.errors.TimeoutError, self.errors.ClusterDownError):
+                self.stale = True
+                raise
+        raise self.errors.RedisClusterException("the call was redirected too often")
+
+    async def send_to_all(self, words: tuple[Word, ...]) -> list[Any]:
+        """Sends a call to every primary, and returns the replies."""
+        if not is_cluster(self.client):
+            return [await self._by_pool(words, 0)]
+        await self._refresh()
+        return [await self._by_node(node, words, 0, False) for node in self.client.get_primaries()]
+
+    async def _refresh(self) -> None:
+        await self.client.initialize()
+        if self.stale:
+            await self.client.nodes_manager.initialize()
+            self.stale = False
+
+    async def _node(self, error: Any) -> Any:
+        node = self.client.get_node(host=error.host, port=error.port)
+        if node is None:
+            await self.client.nodes_manager.initialize()
+            node = self.client.get_node(host=error.host, port=error.port)
+        if node is None:
+            raise error
+        return node
+
+    async def _by_pool(self, words: tuple[Word, ...], held: float | None) -> Any:
+        pool = self.client.connection_pool
+        connection = await _connection(pool)
+        try:
+            return await self._exchange(connection, words, held)
+        finally:
+            await pool.release(connection)
+
+    async def _by_node(self, node: Any, words: tuple[Word, ...], held: float | None, asking: bool) -> Any:
+        connection = node.acquire_connection()
+        try:
+            if asking:
+                await self._exchange(connection, ("ASKING",), 0)
+            return await self._exchange(connection, words, held)
+        finally:
+            node._free.append(connection)  # as the node's own execute_command; older versions have no method for it
+
+    async def _exchange(self, connection: Any, words: tuple[Word, ...], held: float | None) -> Any:
+        try:
+            await connection.send_command(*words)
+            if held == 0:
+                return await connection.read_response()
+            # The connection's own limit would end the wait. It returns None when it passes, as an unanswered call does.
+            reply = connection.read_response(timeout=10**9)
+            return await asyncio.wait_for(reply, None if held is None else held + MARGIN)
+        except self.errors.ResponseError:
+            raise
+        except asyncio.TimeoutError:
+            await connection.disconnect(nowait=True)
+            raise self.errors.TimeoutError(f"no reply {MARGIN:g} seconds after the end of the wait") from None
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise

@@ -1,0 +1,30 @@
+"""Times as callers write them, and as they are sent: every call has the unit US, so all times are microseconds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypeAlias
+
+Seconds: TypeAlias = float | timedelta
+"""A time: a number of seconds, or a timedelta. It is rounded to the nearest microsecond."""
+
+
+def micros(time: Seconds, name: str, *, least: int = 0) -> int:
+    """The microseconds of a time of at least `least` microseconds. Raises ValueError with the name of the argument."""
+    if isinstance(time, timedelta):
+        whole = time // timedelta(microseconds=1)
+    elif isinstance(time, int):
+        whole = time * 1_000_000
+    else:
+        try:
+            whole = round(time * 1_000_000)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{name} must be a finite number of seconds, not {time}") from None
+    if whole < least:
+        raise ValueError(f"{name} must be at least {least / 1_000_000:g} seconds, not {time}")
+    return whole
+
+
+def seconds(micros: int) -> float:
+    """The seconds of a time in a reply."""
+    return micros / 1_000_000

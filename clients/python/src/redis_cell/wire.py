@@ -1,0 +1,272 @@
+"""The commands: from typed arguments to the words that are sent, and from a reply to a typed answer. No I/O.
+
+Each function builds a Call, which Cell and AsyncCell carry out. The functions are also the methods of both, so the
+arguments and the documentation of a command are here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from . import answers
+from .answers import Answer, Balance, Booking, Key, Several, TopKey
+from .limiters import Bucket, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window, Word
+from .times import Seconds, micros
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A call that has not been sent yet."""
+
+    name: str
+    key: Key | None
+    """The key by which a cluster routes the call. Without one, the call goes to every primary."""
+    words: tuple[Word, ...]
+    """What follows the name and, if there is one, the key."""
+    read: Callable[[Any], T]
+    """From the reply to the answer. Without a key: from the list of the replies."""
+    held: float | None = 0
+    """How long the server may hold the reply back on purpose, in seconds. None: without a limit."""
+
+
+def _positive(quantity: int) -> int:
+    if quantity < 0:
+        raise ValueError(f"quantity must be at least 0, not {quantity}")
+    return quantity
+
+
+def _take(
+    key: Key, limiter: Counted, quantity: int, saturate: bool = False, name: str | None = None, taken: int | None = None
+) -> Call[Answer]:
+    words = (*limiter.words(), _positive(quantity), *(("SATURATE",) if saturate else ()), *limiter.options(), "US")
+    taken = quantity if taken is None else taken
+    return Call(name or f"CL.{limiter.kind}", key, words, lambda reply: answers.answer(reply, taken))
+
+
+def throttle(key: Key, rate: Rate, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
+    """Takes units from a rate limiter: CL.THROTTLE. With `saturate` it takes as many as are available."""
+    return _take(key, rate, quantity, saturate)
+
+
+def bucket(key: Key, bucket: Bucket, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
+    """Takes tokens from a token bucket: CL.BUCKET. With `saturate` it takes as many as are available."""
+    return _take(key, bucket, quantity, saturate)
+
+
+def funnel(key: Key, funnel: Funnel, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
+    """Pours units into a funnel: CL.FUNNEL. With `saturate` it pours as many as there is room for."""
+    return _take(key, funnel, quantity, saturate)
+
+
+def fixed(key: Key, fixed: Fixed, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
+    """Takes units from a fixed window: CL.FIXED. With `saturate` it takes as many as are available."""
+    return _take(key, fixed, quantity, saturate)
+
+
+def window(key: Key, window: Window, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
+    """Takes units from an estimated sliding window: CL.WINDOW. With `saturate` it takes as many as are available."""
+    return _take(key, window, quantity, saturate)
+
+
+def log(key: Key, log: Log, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
+    """Takes units from an exact sliding window: CL.LOG. With `saturate` it takes as many as are available."""
+    return _take(key, log, quantity, saturate)
+
+
+def peek(key: Key, rate: Rate, quantity: int = 1) -> Call[Answer]:
+    """Returns what `throttle` would return now, and takes nothing: CL.PEEK."""
+    return _take(key, rate, quantity, name="CL.PEEK", taken=0)
+
+
+def charge(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
+    """Takes units even if they are not available, which leaves the limiter in debt: CL.CHARGE."""
+    return Call("CL.CHARGE", key, (*rate.words(), _positive(quantity), "US"), answers.balance)
+
+
+def refund(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
+    """Gives units back to a rate limiter: CL.REFUND."""
+    return Call("CL.REFUND", key, (*rate.words(), _positive(quantity), "US"), answers.balance)
+
+
+def pause(key: Key, rate: Rate, wait: Seconds) -> Call[Balance]:
+    """Admits nothing until `wait` has passed, and then one unit after another at the rate: CL.PAUSE."""
+    return Call("CL.PAUSE", key, (*rate.words(), micros(wait, "wait"), "US"), answers.balance)
+
+
+def reserve(
+    key: Key, rate: Rate, quantity: int = 1, *, max_wait: Seconds | None = None, prepay: bool = False
+) -> Call[Booking]:
+    """Books units, and returns how long to wait before using them: CL.RESERVE.
+
+    Nothing is booked if the wait would be longer than `max_wait`. With `prepay` the wait is that of one unit, and the
+    next caller waits for the rest.
+    """
+    limit = () if max_wait is None else ("MAXWAIT", micros(max_wait, "max_wait"))
+    words = (*rate.words(), _positive(quantity), *limit, *(("PREPAY",) if prepay else ()), "US")
+    return Call("CL.RESERVE", key, words, answers.booking)
+
+
+def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | None) -> Call[Answer | None]:
+    """Waits in the server until the units are available: CL.BTHROTTLE. None if they are not within `timeout`.
+
+    A timeout of None waits without a limit. The call occupies a connection while it waits.
+    """
+    whole = 0 if timeout is None else micros(timeout, "timeout", least=1)
+    words = (*rate.words(), _positive(quantity), f"{whole // 1_000_000}.{whole % 1_000_000:06}", "US")
+
+    def read(reply: Any) -> Answer | None:
+        return None if reply is None else answers.answer(reply, quantity)
+
+    return Call("CL.BTHROTTLE", key, words, read, held=None if timeout is None else whole / 1_000_000)
+
+
+def acquire(key: Key, lease: Lease) -> Call[Answer]:
+    """Acquires a place for the time of a lease, or renews the lease of its holder: CL.ACQUIRE."""
+    words = (lease.limit, micros(lease.lease, "lease"), lease.holder, "US")
+    return Call("CL.ACQUIRE", key, words, lambda reply: answers.answer(reply, 1))
+
+
+def renew(key: Key, lease: Lease) -> Call[bool]:
+    """Sets a new end for a lease: CL.RENEW. False if its holder has no place."""
+    return Call("CL.RENEW", key, (micros(lease.lease, "lease"), lease.holder, "US"), bool)
+
+
+def release(key: Key, holder: str | bytes) -> Call[bool]:
+    """Gives a place back before its lease ends: CL.RELEASE. False if the holder has no place."""
+    return Call("CL.RELEASE", key, (holder,), bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """One limiter of `mtake` or `mpeek`. With `shadow`, which is for `mtake`, it refuses nothing."""
+
+    key: Key
+    limiter: Limiter
+    quantity: int = 1
+    shadow: bool = False
+
+    def __post_init__(self) -> None:
+        _positive(self.quantity)
+        if isinstance(self.limiter, Lease) and self.quantity != 1:
+            raise ValueError("the quantity of a lease is 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """One limiter of `msettle`: takes `difference` units if it is above 0, gives units back if it is below 0."""
+
+    key: Key
+    limiter: Counted
+    difference: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A lease that `msettle` renews."""
+
+    key: Key
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A place that `msettle` gives back."""
+
+    key: Key
+    lease: Lease
+
+
+Change: TypeAlias = Settle | Renew | Release
+
+
+def _limiter(limiter: Limiter, quantity: int, lease: int | None = None) -> tuple[Word, ...]:
+    """A limiter as CL.MTAKE and its companions read it."""
+    if isinstance(limiter, Lease):
+        lease = micros(limiter.lease, "lease") if lease is None else lease
+        return (limiter.kind, limiter.limit, lease, limiter.holder)
+    return (limiter.kind, *limiter.words(), *limiter.options(), quantity)
+
+
+def _several(name: str, first: Key, limiters: tuple[tuple[Word, ...], ...], read: Callable[[Any], T]) -> Call[T]:
+    words = tuple(word for limiter in limiters for word in limiter)
+    return Call(name, first, (*words[1:], "US"), read)
+
+
+def _rows(takes: tuple[Take, ...], taking: bool) -> Callable[[Any], Several[Answer]]:
+    def read(reply: list[list[int]]) -> Several[Answer]:
+        combined = answers.answer(reply[0], 0)
+        admitted = taking and combined.admitted
+        rows = {
+            take.key: answers.answer(row, take.quantity if admitted else 0)
+            for take, row in zip(takes, reply[1:], strict=True)
+        }
+        return Several(combined, rows)
+
+    return read
+
+
+def mtake(first: Take, *others: Take) -> Call[Several[Answer]]:
+    """Takes units from several limiters of any kind, from all of them or from none: CL.MTAKE.
+
+    In a cluster all keys must be in one slot. `combined.taken` is 0: each row has the quantity that was taken from it.
+    """
+    takes = (first, *others)
+    limiters = tuple((t.key, *(("SHADOW",) if t.shadow else ()), *_limiter(t.limiter, t.quantity)) for t in takes)
+    return _several("CL.MTAKE", first.key, limiters, _rows(takes, taking=True))
+
+
+def mpeek(first: Take, *others: Take) -> Call[Several[Answer]]:
+    """Returns what `mtake` would return now, and takes nothing: CL.MPEEK."""
+    takes = (first, *others)
+    if any(take.shadow for take in takes):
+        raise ValueError("shadow is for mtake")
+    limiters = tuple((take.key, *_limiter(take.limiter, take.quantity)) for take in takes)
+    return _several("CL.MPEEK", first.key, limiters, _rows(takes, taking=False))
+
+
+def _change(change: Change) -> tuple[Word, ...]:
+    match change:
+        case Settle():
+            return (change.key, *_limiter(change.limiter, change.difference))
+        case Renew():
+            return (change.key, *_limiter(change.lease, 1))
+        case Release():
+            return (change.key, *_limiter(change.lease, 1, lease=0))
+
+
+def msettle(first: Change, *others: Change, ago: Seconds | None = None) -> Call[Several[Balance]]:
+    """Takes or gives back units of several limiters, whether they are available or not: CL.MSETTLE.
+
+    `ago` is how long ago the units that are given back were taken. In a cluster all keys must be in one slot.
+    """
+    changes = (first, *others)
+    limiters = tuple(_change(change) for change in changes)
+
+    def read(reply: list[list[int]]) -> Several[Balance]:
+        rows = {change.key: answers.balance(row) for change, row in zip(changes, reply[1:], strict=True)}
+        return Several(answers.balance(reply[0]), rows)
+
+    if ago is not None:
+        limiters = (*limiters, ("AGO", micros(ago, "ago")))
+    return _several("CL.MSETTLE", first.key, limiters, read)
+
+
+def top(count: int = 10) -> Call[list[TopKey]]:
+    """Returns the keys that are refused most often: CL.TOP. In a cluster, those of all primaries."""
+    if count < 1:
+        raise ValueError(f"count must be at least 1, not {count}")
+
+    def read(replies: list[list[Any]]) -> list[TopKey]:
+        keys = [answers.top_key(row) for reply in replies for row in reply]
+        return sorted(keys, key=lambda key: -key.refusals)[:count]
+
+    return Call("CL.TOP", None, (count,), read)
+
+
+def reset_top() -> Call[None]:
+    """Forgets all refusals that CL.TOP knows: CL.TOP RESET. In a cluster, those of all primaries."""
+    return Call("CL.TOP", None, ("RESET",), lambda replies: None)

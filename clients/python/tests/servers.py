@@ -1,0 +1,183 @@
+"""Real servers with the module, on free ports, in temporary folders. They end with the test that started them."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+
+SERVER = os.environ["REDIS_CELL_SERVER"]
+MODULE = os.environ["REDIS_CELL_MODULE"]
+SLOTS = 16384
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+    """Waits for a condition, and returns its value. Fails with the last value seen."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds} seconds, last value: {value!r}")
+        time.sleep(0.02)
+
+
+class Server:
+    """One server."""
+
+    def __init__(self, folder: Path, options: tuple[str, ...], module: bool, port: int) -> None:
+        self.port = port
+        self.folder = folder
+        self.options = options
+        self.module = module
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def admin(self) -> redis.Redis:
+        return redis.Redis(port=self.port, decode_responses=True)
+
+    def start(self) -> bool:
+        """Starts the server, or returns False if the port is taken."""
+        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), *self.options]
+        if self.module:
+            words += ["--loadmodule", MODULE]
+        log = (self.folder / "log").open("ab")
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", SERVER, *words], stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            wait_until(self._answers)
+        except ChildProcessError:
+            if b"in use" in (self.folder / "log").read_bytes():
+                return False
+            raise
+        return True
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise ChildProcessError((self.folder / "log").read_text())
+        try:
+            with self.admin as admin:
+                # The folder says that it is this server, and not another one on the same port.
+                return bool(admin.config_get("dir")["dir"] == str(self.folder))
+        except (redis.ConnectionError, redis.ResponseError):
+            return False
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+
+    def calls(self, command: str) -> int:
+        """How often the server has run a command, from INFO commandstats."""
+        with self.admin as admin:
+            row = admin.info("commandstats").get("cmdstat_" + command, {})
+        return int(row.get("calls", 0))
+
+    def counted(self, name: str) -> int:
+        """A number of the module's section of INFO."""
+        with self.admin as admin:
+            return int(admin.info("redis-cell")["redis-cell_" + name])
+
+
+def free_port() -> int:
+    # The bus of a cluster needs the port that is 10000 higher.
+    return random.randrange(12000, 32000)
+
+
+@contextmanager
+def running(*options: str, module: bool = True) -> Iterator[Server]:
+    """A server, with the module unless the test wants it without."""
+    folder = Path(tempfile.mkdtemp())
+    while True:
+        server = Server(folder, ("--save", "", "--repl-diskless-sync-delay", "0", *options), module, free_port())
+        try:
+            if server.start():
+                break
+        except BaseException:
+            server.stop()
+            raise
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def cluster(primaries: int = 2, replicas: int = 0) -> Iterator[list[Server]]:
+    """A cluster: the primaries, and then the replicas, each of them of the first primary."""
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(running("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
+            for _ in range(primaries + replicas)
+        ]
+        first = nodes[0]
+        for index, node in enumerate(nodes):
+            with node.admin as admin:
+                if index < primaries:
+                    share = range(SLOTS * index // primaries, SLOTS * (index + 1) // primaries)
+                    admin.execute_command("CLUSTER", "ADDSLOTS", *share)
+                admin.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+                admin.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port)
+        for node in nodes:
+            wait_until(lambda node=node: f"cluster_known_nodes:{len(nodes)}" in _info(node))
+        if replicas:
+            with first.admin as admin:
+                primary = admin.execute_command("CLUSTER", "MYID")
+            for node in nodes[primaries:]:
+                with node.admin as admin:
+                    wait_until(lambda admin=admin: _done(admin, "CLUSTER", "REPLICATE", primary))
+                    wait_until(lambda admin=admin: admin.info("replication").get("master_link_status") == "up")
+        for node in nodes:
+            wait_until(lambda node=node: "cluster_state:ok" in _info(node))
+        if replicas:
+            # Clients learn of the replicas from the primary, which lists those that have received something.
+            with first.admin as admin:
+                admin.set("something", 1, px=1)
+            wait_until(lambda: len(_slots(first)[0]) == 3 + replicas)
+        yield nodes
+
+
+def _done(admin: redis.Redis, *words: str) -> bool:
+    """Sends a command that fails until the nodes have met."""
+    try:
+        admin.execute_command(*words)
+    except redis.ResponseError:
+        return False
+    return True
+
+
+def _slots(node: Server) -> list[list[Any]]:
+    """The rows of CLUSTER SLOTS: two slots, the primary, and the replicas."""
+    client = redis.Redis(port=node.port)
+    client.response_callbacks.clear()
+    with client:
+        return client.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-any-return]
+
+
+def _info(node: Server) -> str:
+    with node.admin as admin:
+        info = admin.execute_command("CLUSTER", "INFO")
+    return info if isinstance(info, str) else "\r\n".join(f"{name}:{value}" for name, value in info.items())

@@ -1,0 +1,193 @@
+"""A call is sent once, whatever happens to it, and to the right node of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import servers
+from conftest import cell_of, client_class, close
+from redis_cell import AsyncCell, Cell, Rate, Take
+
+RATE = Rate(5, per=1000)
+
+
+async def test_a_call_without_a_reply_is_not_sent_again(flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    with servers.running() as server:
+        client = client_class(library, way)(port=server.port, socket_timeout=0.3)
+        cell = cell_of(client, way)
+        await cell.throttle("k", RATE)
+        server.freeze()
+        # A retry reaches the server after it goes on, and is then a second call.
+        timer = threading.Timer(0.5, server.thaw)
+        timer.start()
+        with pytest.raises(Exception, match="Timeout reading"):
+            await cell.throttle("k", RATE)
+        timer.join()
+        servers.wait_until(lambda: server.calls("cl.throttle") == 2)
+        assert (await cell.throttle("k", RATE)).remaining == 2
+        assert server.calls("cl.throttle") == 3
+        await close(client, way)
+
+
+async def test_a_call_whose_connection_breaks_is_not_sent_again(flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    with servers.running() as server:
+        client = client_class(library, way)(port=server.port, socket_timeout=30)
+        cell = cell_of(client, way)
+        await cell.bthrottle("k", Rate(1, per=1000), timeout=20)
+        waiting = asyncio.create_task(
+            cell.bthrottle("k", Rate(1, per=1000), timeout=2000)
+            if way == "asyncio"
+            else asyncio.to_thread(cell.cell.bthrottle, "k", Rate(1, per=1000), timeout=2000)
+        )
+        with server.admin as admin:
+            while admin.info("clients")["blocked_clients"] != 1:
+                await asyncio.sleep(0.02)
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        with pytest.raises(Exception, match=r"(?i)connection|closed"):
+            await waiting
+        assert server.calls("cl.bthrottle") == 2
+        await close(client, way)
+
+
+async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
+    server: servers.Server, flavor: tuple[str, str]
+) -> None:
+    library, way = flavor
+    client = client_class(library, way)(port=server.port, socket_timeout=0.2)
+    cell = cell_of(client, way)
+    key = f"outlast-{library}-{way}"
+    # Not commandstats, which on Redis 7.0 also counts how the module asks the server at a client's turn.
+    before = server.counted("bthrottle_admitted")
+    assert await cell.bthrottle(key, Rate(1, per=0.7), timeout=10)
+    assert await cell.bthrottle(key, Rate(1, per=0.7), timeout=10)
+    assert await cell.bthrottle(key, Rate(1, per=0.7), timeout=None)
+    assert server.counted("bthrottle_admitted") == before + 3
+    await close(client, way)
+
+
+async def test_a_waiting_call_of_a_frozen_server_ends(flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    library, way = flavor
+    monkeypatch.setattr("redis_cell.sending.MARGIN", 0.2)
+    with servers.running() as server:
+        client = client_class(library, way)(port=server.port)
+        cell = cell_of(client, way)
+        await cell.throttle("k", RATE)
+        server.freeze()
+        with pytest.raises(Exception, match="no reply"):
+            await cell.bthrottle("k", RATE, timeout=0.2)
+        server.thaw()
+        await close(client, way)
+
+
+async def test_a_cancelled_call_leaves_no_reply_behind(server: servers.Server) -> None:
+    import redis.asyncio
+
+    client = redis.asyncio.Redis(port=server.port, max_connections=1)
+    cell = AsyncCell(client)
+    await cell.bthrottle("cancelled", Rate(1, per=1000), timeout=1)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(cell.bthrottle("cancelled", Rate(1, per=1000), timeout=2000), 0.2)
+    assert (await cell.throttle("after", Rate(7, per=1000))).limit == 7
+    await close(client, "asyncio")
+
+
+async def test_replies_as_text_and_over_resp3(server: servers.Server, flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    for options in ({"decode_responses": True}, {"protocol": 3}, {"protocol": 2}):
+        client = client_class(library, way)(port=server.port, **options)
+        cell = cell_of(client, way)
+        key = f"replies-{library}-{way}-{options}"
+        assert (await cell.throttle(key, RATE)).remaining == 4
+        assert (await cell.mtake(Take(key, RATE), Take(key + "2", RATE)))[key].remaining == 3
+        assert await cell.bthrottle(key, RATE, 5, timeout=0.1) is None
+        assert any(row.key == key for row in await cell.top(100))
+        await close(client, way)
+
+
+async def test_each_key_goes_to_its_node(cluster_cell: Any, cluster: list[servers.Server]) -> None:
+    before = [node.calls("cl.throttle") for node in cluster]
+    for number in range(40):
+        assert (await cluster_cell.throttle(f"user:{number}", RATE)).remaining == 4
+    after = [node.calls("cl.throttle") for node in cluster]
+    calls = [now - then for now, then in zip(after, before, strict=True)]
+    # Each call reached one node at once: a node that redirects counts the call as rejected.
+    assert sum(calls) == 40 and all(calls)
+    assert await cluster_cell.mtake(*(Take(f"{{u}}:{n}", RATE) for n in range(3)))
+    with pytest.raises(Exception, match="same slot"):
+        await cluster_cell.mtake(*(Take(f"u:{n}", RATE) for n in range(3)))
+
+
+async def test_top_asks_every_primary(cluster_cell: Any, cluster: list[servers.Server]) -> None:
+    await cluster_cell.reset_top()
+    for number in range(20):
+        for _ in range(2):
+            await cluster_cell.throttle(f"top:{number}", Rate(1, per=1000))
+    assert {row.key for row in await cluster_cell.top(100)} == {f"top:{number}" for number in range(20)}
+
+
+async def test_a_slot_that_has_moved_and_one_that_moves(flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    with servers.cluster(2) as (source, target):
+        client = client_class(library, way, clustered=True)(host="127.0.0.1", port=source.port)
+        cell = cell_of(client, way)
+        with source.admin as old, target.admin as new:
+            key = next(f"k{n}" for n in range(100) if old.execute_command("CLUSTER", "KEYSLOT", f"k{n}") < 8000)
+            slot = old.execute_command("CLUSTER", "KEYSLOT", key)
+            old_id, new_id = old.execute_command("CLUSTER", "MYID"), new.execute_command("CLUSTER", "MYID")
+            assert (await cell.throttle(key, RATE)).remaining == 4
+            new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
+            old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
+            old.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+            # The state is on the new node, and the slot is still that of the old one, which answers ASK.
+            assert (await cell.throttle(key, RATE)).remaining == 3
+            for node in (new, old):
+                node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", new_id)
+            # The client's map of the slots is out of date: the old node answers MOVED.
+            assert (await cell.throttle(key, RATE)).remaining == 2
+            assert (await cell.throttle(key, RATE)).remaining == 1
+        await close(client, way)
+
+
+async def test_a_cluster_whose_replica_is_promoted(flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    with servers.cluster(1, replicas=1) as (primary, replica):
+        client = client_class(library, way, clustered=True)(host="127.0.0.1", port=primary.port, socket_timeout=1)
+        cell = cell_of(client, way)
+        assert (await cell.throttle("k", RATE, 3)).remaining == 2
+        with primary.admin as admin:
+            admin.execute_command("WAIT", 1, 5000)
+        primary.stop()
+        with replica.admin as admin:
+            admin.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+            servers.wait_until(lambda: admin.info("replication")["role"] == "master")
+        with pytest.raises(Exception, match=r"(?i)connect|closed|timeout"):
+            await cell.throttle("k", RATE)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                answer = await cell.throttle("k", RATE)
+                break
+            except Exception:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.1)
+        assert answer.remaining == 1 and replica.calls("cl.throttle") == 1
+        await close(client, way)
+
+
+def test_a_client_of_the_wrong_kind_is_an_error() -> None:
+    import redis
+    import redis.asyncio
+
+    with pytest.raises(TypeError, match="use AsyncCell"):
+        Cell(redis.asyncio.Redis())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="use Cell"):
+        AsyncCell(redis.Redis())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="a client of redis-py or valkey-py is needed"):
+        Cell("redis://localhost")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

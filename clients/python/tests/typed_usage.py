@@ -1,0 +1,73 @@
+"""What the type checkers infer for callers. Nothing runs this file: tests/test_types.py checks it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
+from typing_extensions import assert_type
+
+from redis_cell import (
+    Admitted,
+    Answer,
+    AsyncCell,
+    Balance,
+    Booked,
+    Booking,
+    Cell,
+    Fixed,
+    Rate,
+    Refused,
+    RefusedForever,
+    Several,
+    Take,
+    TopKey,
+)
+
+
+def blocking() -> None:
+    cell = Cell(redis.Redis())
+    Cell(redis.RedisCluster())
+    Cell(valkey.Valkey())
+    Cell(valkey.ValkeyCluster())
+    answer = cell.throttle("user123", Rate.per_minute(30, burst=15), saturate=True)
+    assert_type(answer, Answer)
+    assert_type(answer.retry_after, float | None)
+    match answer:
+        case Admitted():
+            assert_type(answer.taken, int)
+        case Refused():
+            assert_type(answer.retry_after, float)
+        case RefusedForever():
+            assert_type(answer.limit, int)
+    assert_type(cell.charge(b"user123", Rate(1, per=timedelta(hours=1))), Balance)
+    assert_type(cell.bthrottle("user123", Rate.per_second(1), timeout=2), Answer | None)
+    booking = cell.reserve("user123", Rate.per_second(1), max_wait=5)
+    assert_type(booking, Booking)
+    if isinstance(booking, Booked):
+        assert_type(booking.wait, float)
+    several = cell.mtake(Take("a", Rate.per_second(1)), Take("b", Fixed.per_month(100), 3, shadow=True))
+    assert_type(several, Several[Answer])
+    assert_type(several["a"], Answer)
+    assert_type(cell.top(3), list[TopKey])
+    assert_type(cell.release("jobs", "me"), bool)
+
+
+async def awaiting() -> None:
+    cell = AsyncCell(redis.asyncio.Redis())
+    AsyncCell(redis.asyncio.RedisCluster(host="localhost"))
+    AsyncCell(valkey.asyncio.Valkey())
+    AsyncCell(valkey.asyncio.ValkeyCluster(host="localhost"))
+    assert_type(await cell.throttle("user123", Rate.per_minute(30)), Answer)
+
+
+def mistakes() -> None:
+    cell = Cell(redis.Redis())
+    Cell(redis.asyncio.Redis())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    AsyncCell(redis.Redis())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Rate.per_minute(30, 15)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    cell.throttle("k", Fixed.per_day(1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    cell.bthrottle("k", Rate.per_second(1))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
