@@ -84,6 +84,14 @@ stage_clients() {
     suite "Python client, newest libraries" python_tests "$python"
     python=$(python_venv oldest)
     suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py
+    suite "Rust client" rust_client_tests
+}
+
+# rust_client_tests: the tests of clients/rust, with a server for the examples in its documentation.
+rust_client_tests() {
+    server=$REDIS_CELL_SERVER
+    start_server
+    REDIS_CELL_URL=redis://127.0.0.1:$port cargo test --locked -p redis-cell-client
 }
 
 # python_tests VENV ARGUMENT...: pytest, in the folder of the package.

@@ -1,0 +1,298 @@
+//! The commands as values, for pipelines, transactions and scripts.
+//!
+//! [`CellCommands`](crate::CellCommands) and `AsyncCellCommands` send them and read the reply. Each command
+//! has the key as its first argument, by which a cluster's client routes it, and `US` as its unit: see
+//! [Durations](crate#durations).
+//!
+//! # Example
+//! ```
+//! use redis_cell_client::{Answer, Rate, Units, call};
+//! # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+//! # let mut connection = redis::Client::open(url)?.get_connection()?;
+//! let per_user = call::throttle("call:user", Rate::per_minute(30).burst(15), Units(1))?;
+//! let per_site = call::throttle("call:site", Rate::per_second(100).burst(99), Units(1))?;
+//! let (user, site): (Answer, Answer) =
+//!     redis::pipe().add_command(per_user).add_command(per_site).query(&mut connection)?;
+//! assert!(user.admitted() && site.admitted());
+//! # redis::RedisResult::Ok(())
+//! ```
+
+use crate::limit::rounded_up;
+use crate::several::{Peek, Settle, Several, Take as Taking};
+use crate::{Bucket, Gcra, Places, Quota, Rate, Take, Units};
+use redis::{Cmd, RedisResult, ToSingleRedisArg};
+use std::time::Duration;
+
+const UNIT: &str = "US";
+
+fn of(name: &str, key: impl ToSingleRedisArg) -> Cmd {
+    let mut cmd = redis::cmd(name);
+    cmd.arg(key);
+    cmd
+}
+
+fn gcra(name: &str, key: impl ToSingleRedisArg, limit: Gcra) -> RedisResult<Cmd> {
+    let mut cmd = of(name, key);
+    limit.write(&mut cmd)?;
+    Ok(cmd)
+}
+
+fn with_units(name: &str, key: impl ToSingleRedisArg, limit: Gcra, units: Units) -> RedisResult<Cmd> {
+    let mut cmd = gcra(name, key, limit)?;
+    cmd.arg(units.0).arg(UNIT);
+    Ok(cmd)
+}
+
+fn taking(mut cmd: Cmd, take: Take) -> Cmd {
+    take.write(&mut cmd);
+    cmd.arg(UNIT);
+    cmd
+}
+
+/// `CL.THROTTLE`, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// If the rate's period is not a whole number of microseconds.
+pub fn throttle(
+    key: impl ToSingleRedisArg,
+    limit: impl Into<Gcra>,
+    take: impl Into<Take>,
+) -> RedisResult<Cmd> {
+    Ok(taking(gcra("CL.THROTTLE", key, limit.into())?, take.into()))
+}
+
+/// `CL.PEEK`, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn peek(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> RedisResult<Cmd> {
+    with_units("CL.PEEK", key, limit.into(), units)
+}
+
+/// `CL.REFUND`, read as a [`Balance`](crate::Balance).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn refund(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> RedisResult<Cmd> {
+    with_units("CL.REFUND", key, limit.into(), units)
+}
+
+/// `CL.CHARGE`, read as a [`Balance`](crate::Balance).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn charge(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> RedisResult<Cmd> {
+    with_units("CL.CHARGE", key, limit.into(), units)
+}
+
+/// How a slot is booked: the options of `CL.RESERVE`.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Reserve, Units};
+/// use std::time::Duration;
+/// let soon = Reserve::units(Units(2)).max_wait(Duration::from_millis(500));
+/// let large = Reserve::units(Units(500)).prepay();
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Reserve {
+    units: Units,
+    max_wait: Option<Duration>,
+    prepay: bool,
+}
+
+impl Reserve {
+    /// Books `units`, however long the wait.
+    pub const fn units(units: Units) -> Self {
+        Self { units, max_wait: None, prepay: false }
+    }
+
+    /// Books nothing if the wait would be longer than `wait`, which is rounded up to a whole microsecond.
+    #[must_use]
+    pub const fn max_wait(self, wait: Duration) -> Self {
+        Self { max_wait: Some(wait), ..self }
+    }
+
+    /// Waits only as long as one unit would. The next caller waits for the rest. Any quantity is accepted
+    /// then.
+    #[must_use]
+    pub const fn prepay(self) -> Self {
+        Self { prepay: true, ..self }
+    }
+}
+
+/// `CL.RESERVE`, read as a [`Booking`](crate::Booking).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn reserve(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, options: Reserve) -> RedisResult<Cmd> {
+    let mut cmd = gcra("CL.RESERVE", key, limit.into())?;
+    cmd.arg(options.units.0);
+    if let Some(wait) = options.max_wait {
+        cmd.arg("MAXWAIT").arg(rounded_up(wait));
+    }
+    if options.prepay {
+        cmd.arg("PREPAY");
+    }
+    cmd.arg(UNIT);
+    Ok(cmd)
+}
+
+/// `CL.BTHROTTLE`, read as an `Option<`[`Answer`](crate::Answer)`>`. `timeout` is `None` to wait without a
+/// limit.
+///
+/// # Errors
+/// As [`throttle`].
+pub fn bthrottle(
+    key: impl ToSingleRedisArg,
+    limit: impl Into<Gcra>,
+    units: Units,
+    timeout: Option<Duration>,
+) -> RedisResult<Cmd> {
+    let mut cmd = gcra("CL.BTHROTTLE", key, limit.into())?;
+    // The server reads a timeout of 0 as none.
+    let seconds = timeout.map_or(Duration::ZERO, |timeout| timeout.max(Duration::from_nanos(1)));
+    let seconds = format!("{}.{:09}", seconds.as_secs(), seconds.subsec_nanos());
+    cmd.arg(units.0).arg(seconds).arg(UNIT);
+    Ok(cmd)
+}
+
+/// `CL.PAUSE`, read as a [`Balance`](crate::Balance). `wait` is rounded up to a whole microsecond.
+///
+/// # Errors
+/// As [`throttle`].
+pub fn pause(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, wait: Duration) -> RedisResult<Cmd> {
+    let mut cmd = gcra("CL.PAUSE", key, limit.into())?;
+    cmd.arg(rounded_up(wait)).arg(UNIT);
+    Ok(cmd)
+}
+
+/// `CL.FUNNEL`, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn funnel(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.FUNNEL", key);
+    limit.write(&mut cmd)?;
+    Ok(taking(cmd, take.into()))
+}
+
+/// `CL.BUCKET`, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn bucket(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.BUCKET", key);
+    limit.write(&mut cmd)?;
+    Ok(taking(cmd, take.into()))
+}
+
+/// `CL.FIXED`, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// If the window's period is not a whole number of microseconds, or its end lies before 1970.
+pub fn fixed(key: impl ToSingleRedisArg, limit: Quota, take: impl Into<Take>) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.FIXED", key);
+    limit.write(&mut cmd, take.into())?;
+    cmd.arg(UNIT);
+    Ok(cmd)
+}
+
+/// `CL.WINDOW`, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn window(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.WINDOW", key);
+    limit.write(&mut cmd)?;
+    Ok(taking(cmd, take.into()))
+}
+
+/// `CL.LOG`, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// As [`throttle`].
+pub fn log(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.LOG", key);
+    limit.write(&mut cmd)?;
+    Ok(taking(cmd, take.into()))
+}
+
+/// `CL.ACQUIRE`, read as an [`Answer`](crate::Answer). `lease` is rounded up to a whole microsecond.
+///
+/// # Errors
+/// None of its own; the type is that of all commands.
+pub fn acquire(
+    key: impl ToSingleRedisArg,
+    places: Places,
+    lease: Duration,
+    id: impl ToSingleRedisArg,
+) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.ACQUIRE", key);
+    cmd.arg(places.0).arg(rounded_up(lease)).arg(id).arg(UNIT);
+    Ok(cmd)
+}
+
+/// `CL.RENEW`, read as a `bool`. `lease` is rounded up to a whole microsecond.
+///
+/// # Errors
+/// As [`acquire`].
+pub fn renew(key: impl ToSingleRedisArg, lease: Duration, id: impl ToSingleRedisArg) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.RENEW", key);
+    cmd.arg(rounded_up(lease)).arg(id).arg(UNIT);
+    Ok(cmd)
+}
+
+/// `CL.RELEASE`, read as a `bool`.
+///
+/// # Errors
+/// As [`acquire`].
+pub fn release(key: impl ToSingleRedisArg, id: impl ToSingleRedisArg) -> RedisResult<Cmd> {
+    let mut cmd = of("CL.RELEASE", key);
+    cmd.arg(id);
+    Ok(cmd)
+}
+
+/// `CL.MTAKE`, read as a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
+///
+/// # Errors
+/// If no limiter was added, or one with a duration that cannot be sent.
+pub fn mtake(limiters: Several<Taking>) -> RedisResult<Cmd> {
+    limiters.finish()
+}
+
+/// `CL.MPEEK`, read as a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
+///
+/// # Errors
+/// As [`mtake`].
+pub fn mpeek(limiters: Several<Peek>) -> RedisResult<Cmd> {
+    limiters.finish()
+}
+
+/// `CL.MSETTLE`, read as a [`Together`](crate::Together)`<`[`Balance`](crate::Balance)`>`.
+///
+/// # Errors
+/// As [`mtake`].
+pub fn msettle(limiters: Several<Settle>) -> RedisResult<Cmd> {
+    limiters.finish()
+}
+
+/// `CL.TOP`, read as a `Vec<`[`Refused`](crate::Refused)`>` of at most `rows` rows.
+///
+/// # Errors
+/// As [`acquire`].
+pub fn top(rows: u64) -> RedisResult<Cmd> {
+    let mut cmd = redis::cmd("CL.TOP");
+    cmd.arg(rows);
+    Ok(cmd)
+}
+
+/// `CL.TOP RESET`, read as `()`.
+///
+/// # Errors
+/// As [`acquire`].
+pub fn top_reset() -> RedisResult<Cmd> {
+    let mut cmd = redis::cmd("CL.TOP");
+    cmd.arg("RESET");
+    Ok(cmd)
+}

@@ -1,0 +1,239 @@
+//! The commands as methods of connections.
+
+use crate::{
+    Answer, Balance, Booking, Bucket, Gcra, Places, Quota, Rate, Refused, Reserve, Take, Together, Units,
+};
+use crate::{MPeek, MSettle, MTake, call};
+use redis::{RedisResult, ToSingleRedisArg};
+use std::time::Duration;
+
+macro_rules! commands {
+    ($(
+        $(#[$doc:meta])*
+        $(example { $(#[$example:meta])* })?
+        fn $name:ident($($argument:ident: $type:ty),*) -> $reply:ty = $call:ident;
+    )*) => {
+        /// The commands of redis-cell on every blocking connection of `redis`: `Connection`, `Client`, those
+        /// of pools, and `cluster::ClusterConnection`.
+        ///
+        /// # Errors
+        /// Every method returns the errors of its function in [`call`](crate::call), those of the server,
+        /// such as `WRONGTYPE`, those of the connection, and an error that shows the reply if it is not one
+        /// of the command. After an error of the connection nobody knows whether the call was counted. No
+        /// method sends a call twice, but a cluster's connection does unless its retries are off: see [the
+        /// crate](crate#clusters).
+        #[allow(clippy::missing_errors_doc)] // above
+        pub trait CellCommands: redis::ConnectionLike {
+            $(
+                $(#[$doc])*
+                $($(#[$example])*)?
+                fn $name(&mut self, $($argument: $type),*) -> RedisResult<$reply>
+                where
+                    Self: Sized,
+                {
+                    call::$call($($argument),*)?.query(self)
+                }
+            )*
+        }
+
+        /// The commands of redis-cell on every asynchronous connection of `redis`: `MultiplexedConnection`,
+        /// `ConnectionManager`, and `cluster_async::ClusterConnection`.
+        ///
+        /// The methods are those of [`CellCommands`], to be awaited.
+        ///
+        /// # Errors
+        /// As [`CellCommands`].
+        #[cfg(feature = "aio")]
+        #[allow(clippy::missing_errors_doc)] // those of CellCommands
+        pub trait AsyncCellCommands: redis::aio::ConnectionLike {
+            $(
+                $(#[$doc])*
+                fn $name(&mut self, $($argument: $type),*) -> impl Future<Output = RedisResult<$reply>> + Send
+                where
+                    Self: Sized + Send,
+                {
+                    let cmd = call::$call($($argument),*);
+                    async move { cmd?.query_async(self).await }
+                }
+            )*
+        }
+    };
+}
+
+impl<C: redis::ConnectionLike> CellCommands for C {}
+
+#[cfg(feature = "aio")]
+impl<C: redis::aio::ConnectionLike> AsyncCellCommands for C {}
+
+commands! {
+    /// `CL.THROTTLE`: takes units from a GCRA limiter, or returns how long to wait.
+    example {
+        ///
+        /// # Example
+        /// ```
+        /// use redis_cell_client::{CellCommands, Decision, Rate, Units, UpTo};
+        /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+        /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+        /// let limit = Rate::per_minute(30).burst(15);
+        /// let answer = connection.cl_throttle("doc:throttle", limit, Units(4))?;
+        /// assert!(answer.admitted());
+        /// assert_eq!((answer.limit, answer.remaining), (16, 12));
+        ///
+        /// let answer = connection.cl_throttle("doc:throttle", limit, Units(17))?;
+        /// assert_eq!(answer.decision, Decision::RefusedForever);
+        ///
+        /// let answer = connection.cl_throttle("doc:throttle", limit, UpTo(20))?;
+        /// assert_eq!(answer.taken, Some(12));
+        /// # redis::RedisResult::Ok(())
+        /// ```
+    }
+    fn cl_throttle(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, take: impl Into<Take>) -> Answer = throttle;
+
+    /// `CL.PEEK`: what [`cl_throttle`](Self::cl_throttle) would return now. Takes nothing, and runs on
+    /// replicas.
+    fn cl_peek(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> Answer = peek;
+
+    /// `CL.REFUND`: gives units back. Pass the limit of the call that took them.
+    fn cl_refund(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> Balance = refund;
+
+    /// `CL.CHARGE`: takes units even if they are not available, which leaves the limiter in debt.
+    example {
+        ///
+        /// # Example
+        /// ```
+        /// use redis_cell_client::{CellCommands, Rate, Units};
+        /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+        /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+        /// let balance = connection.cl_charge("doc:charge", Rate::per_hour(100).burst(99), Units(150))?;
+        /// assert!(balance.over_limit && balance.retry_after.is_some());
+        /// # redis::RedisResult::Ok(())
+        /// ```
+    }
+    fn cl_charge(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> Balance = charge;
+
+    /// `CL.RESERVE`: books units, and returns how long to wait before using them.
+    example {
+        ///
+        /// # Example
+        /// ```
+        /// use redis_cell_client::{CellCommands, Rate, Reserve, Slot};
+        /// use std::time::Duration;
+        /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+        /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+        /// let mails = Rate::per_hour(1);
+        /// let first = connection.cl_reserve("doc:reserve", mails, Reserve::default())?;
+        /// assert_eq!(first.slot, Slot::Booked(Duration::ZERO));
+        /// let soon = Reserve::default().max_wait(Duration::from_secs(60));
+        /// let second = connection.cl_reserve("doc:reserve", mails, soon)?;
+        /// assert!(matches!(second.slot, Slot::TooLate(wait) if wait > Duration::from_secs(3_000)));
+        /// # redis::RedisResult::Ok(())
+        /// ```
+    }
+    fn cl_reserve(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, options: Reserve) -> Booking = reserve;
+
+    /// `CL.BTHROTTLE`: takes units, and waits in the server until they are available. `None` if they cannot
+    /// be within `timeout`; a timeout of `None` waits without a limit.
+    ///
+    /// The connection is occupied until then. Use one of its own, whose timeout is longer than `timeout`:
+    /// that of a multiplexed connection is 500 ms if you do not set it, and all later calls on it wait for
+    /// this one.
+    fn cl_bthrottle(
+        key: impl ToSingleRedisArg,
+        limit: impl Into<Gcra>,
+        units: Units,
+        timeout: Option<Duration>
+    ) -> Option<Answer> = bthrottle;
+
+    /// `CL.PAUSE`: admits nothing for a time, and then one unit after the other.
+    fn cl_pause(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, wait: Duration) -> Balance = pause;
+
+    /// `CL.FUNNEL`: pours units into a funnel.
+    fn cl_funnel(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> Answer = funnel;
+
+    /// `CL.BUCKET`: takes tokens from a bucket.
+    example {
+        ///
+        /// # Example
+        /// ```
+        /// use redis_cell_client::{CellCommands, Rate, Units};
+        /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+        /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+        /// let answer = connection.cl_bucket("doc:bucket", Rate::per_minute(20).capacity(30), Units(10))?;
+        /// assert_eq!((answer.limit, answer.remaining), (30, 20));
+        /// # redis::RedisResult::Ok(())
+        /// ```
+    }
+    fn cl_bucket(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> Answer = bucket;
+
+    /// `CL.FIXED`: takes units from a fixed window, such as a month.
+    example {
+        ///
+        /// # Example
+        /// ```
+        /// use redis_cell_client::{CellCommands, Quota, Units, Window};
+        /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+        /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+        /// let billing = Window::month_from(15).utc_offset_minutes(60);
+        /// let answer = connection.cl_fixed("doc:fixed", Quota::new(10_000, billing), Units(1))?;
+        /// assert_eq!(answer.remaining, 9_999);
+        /// # redis::RedisResult::Ok(())
+        /// ```
+    }
+    fn cl_fixed(key: impl ToSingleRedisArg, limit: Quota, take: impl Into<Take>) -> Answer = fixed;
+
+    /// `CL.WINDOW`: takes units from a sliding window, which is estimated: the rate's count in any of its
+    /// periods.
+    fn cl_window(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> Answer = window;
+
+    /// `CL.LOG`: takes units from a sliding window, which is counted exactly: the rate's count in any of its
+    /// periods.
+    fn cl_log(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> Answer = log;
+
+    /// `CL.ACQUIRE`: acquires one of several places for the time of a lease, or renews it.
+    example {
+        ///
+        /// # Example
+        /// ```
+        /// use redis_cell_client::{CellCommands, Places};
+        /// use std::time::Duration;
+        /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+        /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+        /// let lease = Duration::from_secs(30);
+        /// assert!(connection.cl_acquire("doc:jobs", Places(1), lease, "worker-a")?.admitted());
+        /// assert!(!connection.cl_acquire("doc:jobs", Places(1), lease, "worker-b")?.admitted());
+        /// assert!(connection.cl_renew("doc:jobs", lease, "worker-a")?);
+        /// assert!(connection.cl_release("doc:jobs", "worker-a")?);
+        /// # redis::RedisResult::Ok(())
+        /// ```
+    }
+    fn cl_acquire(
+        key: impl ToSingleRedisArg,
+        places: Places,
+        lease: Duration,
+        id: impl ToSingleRedisArg
+    ) -> Answer = acquire;
+
+    /// `CL.RENEW`: sets a new end for a lease. False if `id` holds no place.
+    fn cl_renew(key: impl ToSingleRedisArg, lease: Duration, id: impl ToSingleRedisArg) -> bool = renew;
+
+    /// `CL.RELEASE`: gives a place back. False if `id` holds no place.
+    fn cl_release(key: impl ToSingleRedisArg, id: impl ToSingleRedisArg) -> bool = release;
+
+    /// `CL.MTAKE`: takes units from several limiters, from all or from none.
+    /// [`Several`](crate::several::Several) has an example.
+    fn cl_mtake(limiters: MTake) -> Together<Answer> = mtake;
+
+    /// `CL.MPEEK`: what [`cl_mtake`](Self::cl_mtake) would return now. Takes nothing, and runs on replicas.
+    fn cl_mpeek(limiters: MPeek) -> Together<Answer> = mpeek;
+
+    /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or not.
+    fn cl_msettle(limiters: MSettle) -> Together<Balance> = msettle;
+
+    /// `CL.TOP`: at most `rows` of the keys that are refused most often, on this node and in this database.
+    ///
+    /// The command has no key. In a cluster, ask each primary: see [the crate](crate#clusters).
+    fn cl_top(rows: u64) -> Vec<Refused> = top;
+
+    /// `CL.TOP RESET`: forgets all refusals.
+    fn cl_top_reset() -> () = top_reset;
+}

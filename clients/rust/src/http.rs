@@ -1,0 +1,197 @@
+//! Rate limits in HTTP responses, as docs/http.md of redis-cell describes them.
+
+use crate::{Answer, Decision, Gcra, Limiter, Ruling, Units};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use redis::RedisError;
+use redis::aio::ConnectionLike;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// A named limit of requests. The name is that of the policy in the response.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    name: Arc<str>,
+    limit: Gcra,
+}
+
+impl Policy {
+    /// A limit of one unit per request.
+    ///
+    /// # Errors
+    /// If the name has other characters than letters, digits, `-`, `_`, `.` and `:`, or the rate cannot be
+    /// sent.
+    pub fn new(name: &str, limit: impl Into<Gcra>) -> redis::RedisResult<Self> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        if name.is_empty() || !name.bytes().all(plain) {
+            return Err(crate::limit::invalid("a policy's name has letters, digits, -, _, . and : only"));
+        }
+        let limit = limit.into();
+        crate::call::throttle("", limit, Units(1))?;
+        Ok(Self { name: name.into(), limit })
+    }
+}
+
+/// Limits requests by a key that a function reads from each.
+///
+/// A response has the fields `RateLimit-Policy`, `RateLimit` and `X-RateLimit-*`. A request that is refused
+/// gets 429 with `Retry-After`, and the service does not see it. When the server is away,
+/// [`WhenAway`](crate::WhenAway) of the [`Limiter`] decides: a request that fails open has none of these
+/// fields, one that fails closed gets 503, and with a local limiter the fields have the numbers of this
+/// process's share.
+///
+/// The key in the server is `http:`, the policy's name, `:`, and the key of the request.
+///
+/// # Example
+/// The crate's [example](crate) is a service of axum with this layer.
+#[derive(Clone)]
+pub struct RateLimitLayer<C, K> {
+    limiter: Limiter<C>,
+    policy: Policy,
+    key_of: K,
+    on_error: Option<Report>,
+}
+
+type Report = Arc<dyn Fn(&RedisError) + Send + Sync>;
+
+impl<C, K> RateLimitLayer<C, K> {
+    /// A layer that limits requests by `policy`. `key_of` returns what identifies the client, such as a user,
+    /// an API key or an address, or `None` for a request that is not limited.
+    pub const fn new<B, I>(limiter: Limiter<C>, policy: Policy, key_of: K) -> Self
+    where
+        K: Fn(&Request<B>) -> Option<I>,
+        I: AsRef<str>,
+    {
+        Self { limiter, policy, key_of, on_error: None }
+    }
+
+    /// Calls `report` with the error of each request that the server has not answered, for a log or a metric.
+    #[must_use]
+    pub fn on_error(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Self {
+        Self { on_error: Some(Arc::new(report)), ..self }
+    }
+}
+
+impl<S, C: Clone, K: Clone> Layer<S> for RateLimitLayer<C, K> {
+    type Service = RateLimit<S, C, K>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit { inner, layer: Arc::new(self.clone()) }
+    }
+}
+
+/// The service that [`RateLimitLayer`] makes of another one.
+pub struct RateLimit<S, C, K> {
+    inner: S,
+    layer: Arc<RateLimitLayer<C, K>>,
+}
+
+impl<S: Clone, C, K> Clone for RateLimit<S, C, K> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer) }
+    }
+}
+
+impl<S, C, K, I, B, R> Service<Request<B>> for RateLimit<S, C, K>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    C: ConnectionLike + Clone + Send + Sync + 'static,
+    K: Fn(&Request<B>) -> Option<I> + Send + Sync + 'static,
+    I: AsRef<str>,
+    B: Send + 'static,
+    R: From<String>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready goes with the request.
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let layer = Arc::clone(&self.layer);
+        let key = (layer.key_of)(&request).map(|key| format!("http:{}:{}", layer.policy.name, key.as_ref()));
+        Box::pin(async move {
+            let Some(key) = key else { return inner.call(request).await };
+            let limit = layer.policy.limit;
+            let ruling = match layer.limiter.throttle(key, limit, Units(1)).await {
+                Ok(ruling) => ruling,
+                Err(error) => Ruling::FailedClosed(error), // the share of a limit that cannot be divided
+            };
+            if let (Some(report), Some(error)) = (&layer.on_error, ruling.error()) {
+                report(error);
+            }
+            let mut response = if ruling.admitted() { inner.call(request).await? } else { refusal(&ruling) };
+            let numbers = match &ruling {
+                Ruling::Server(answer) => Some((answer, limit)),
+                Ruling::Local { answer, share, .. } => Some((answer, *share)),
+                Ruling::FailedOpen(_) | Ruling::FailedClosed(_) => None,
+            };
+            if let Some((answer, limit)) = numbers {
+                describe(response.headers_mut(), &layer.policy.name, limit, answer);
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// The response to a request that was not admitted.
+fn refusal<R: From<String>>(ruling: &Ruling) -> Response<R> {
+    let (status, body) = if ruling.answer().is_none() {
+        (StatusCode::SERVICE_UNAVAILABLE, r#"{"title": "Rate limiter unavailable", "status": 503}"#)
+    } else {
+        (
+            StatusCode::TOO_MANY_REQUESTS,
+            r#"{"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Too many requests", "status": 429}"#,
+        )
+    };
+    let mut response = Response::new(R::from(body.to_owned()));
+    *response.status_mut() = status;
+    let problem = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, problem);
+    response
+}
+
+/// Adds the fields that describe a decision.
+fn describe(headers: &mut HeaderMap, name: &str, limit: Gcra, answer: &Answer) {
+    let Answer { decision, limit: most, remaining, reset_after, .. } = *answer;
+    let next = match decision {
+        Decision::RefusedFor(wait) => wait,
+        // All but one of the missing units need this time.
+        _ => reset_after.saturating_sub(time_of(limit, most.saturating_sub(remaining).saturating_sub(1))),
+    };
+    let window = seconds(time_of(limit, most));
+    let mut add = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    add("ratelimit-policy", format!("\"{name}\";q={most};w={window}"));
+    add("ratelimit", format!("\"{name}\";r={remaining};t={}", seconds(next)));
+    add("x-ratelimit-limit", most.to_string());
+    add("x-ratelimit-remaining", remaining.to_string());
+    add("x-ratelimit-reset", seconds(reset_after).to_string());
+    if let Some(wait) = answer.retry_after() {
+        add("retry-after", seconds(wait).to_string());
+    }
+}
+
+/// The time in which `units` units become available, rounded down to a nanosecond.
+fn time_of(limit: Gcra, units: u64) -> Duration {
+    let nanos = limit.rate.period.as_nanos().saturating_mul(units.into());
+    let nanos = nanos.checked_div(limit.rate.count.into()).unwrap_or_default();
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Rounds up: a client that waits for this time must not be refused because of rounding.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}

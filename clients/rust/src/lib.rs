@@ -1,0 +1,27 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod call;
+mod commands;
+#[cfg(feature = "tower")]
+mod http;
+mod limit;
+#[cfg(feature = "aio")]
+mod limiter;
+mod local;
+mod reply;
+pub mod several;
+
+pub use call::Reserve;
+#[cfg(feature = "aio")]
+pub use commands::AsyncCellCommands;
+pub use commands::CellCommands;
+#[cfg(feature = "tower")]
+pub use http::{Policy, RateLimit, RateLimitLayer};
+pub use limit::{Bucket, Gcra, Places, Quota, Rate, Settlement, Take, Units, UpTo, Weekday, Window};
+#[cfg(feature = "aio")]
+pub use limiter::{Limiter, Ruling, WhenAway};
+pub use local::LocalLimiter;
+pub use reply::{Answer, Balance, Booking, Decision, Refused, Slot, Together};
+pub use several::{MPeek, MSettle, MTake};

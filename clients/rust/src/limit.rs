@@ -1,0 +1,398 @@
+//! Limits, quantities and windows, with the words that a call sends for them.
+
+use redis::{Cmd, ErrorKind, RedisError, RedisResult};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A number of units to take, all or none, or to give back.
+///
+/// Range: 0 up. Units(0) takes nothing and returns the state.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::Units;
+/// assert_eq!(Units::default(), Units(1));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Units(pub u64);
+
+impl Default for Units {
+    /// One unit, which is what a call costs that states no quantity.
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+/// A largest number of units: the call takes as many of them as are available.
+///
+/// The call is refused only if nothing is available. [`Answer::taken`](crate::Answer::taken) is the number of
+/// units that it has taken. The keyword of the commands is `SATURATE`.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Take, UpTo};
+/// let take: Take = UpTo(20).into();
+/// # assert_ne!(take, redis_cell_client::Units(20).into());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UpTo(pub u64);
+
+/// The quantity of a call that may take less than it asks for: [`Units`] or [`UpTo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Take {
+    /// All or none.
+    Units(Units),
+    /// As many as are available.
+    UpTo(UpTo),
+}
+
+impl From<Units> for Take {
+    fn from(units: Units) -> Self {
+        Self::Units(units)
+    }
+}
+
+impl From<UpTo> for Take {
+    fn from(most: UpTo) -> Self {
+        Self::UpTo(most)
+    }
+}
+
+/// The difference between the units that were taken and those that were needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Settlement {
+    /// Takes more units, even if they are not available.
+    Charge(Units),
+    /// Gives units back.
+    GiveBack(Units),
+}
+
+/// A number of units per period.
+///
+/// Range: a count from 1 up, a period from one microsecond to 292 years, in whole microseconds, and at most
+/// one unit per nanosecond. A call with a rate that is out of range returns an error; nothing is rounded.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::Rate;
+/// use std::time::Duration;
+/// assert_eq!(Rate::per_minute(30), Rate::new(30, Duration::from_secs(60)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    pub(crate) count: u64,
+    pub(crate) period: Duration,
+}
+
+impl Rate {
+    /// `count` units per `period`.
+    pub const fn new(count: u64, period: Duration) -> Self {
+        Self { count, period }
+    }
+
+    /// `count` units per second.
+    pub const fn per_second(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(1))
+    }
+
+    /// `count` units per minute.
+    pub const fn per_minute(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(60))
+    }
+
+    /// `count` units per hour.
+    pub const fn per_hour(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(3_600))
+    }
+
+    /// `count` units per 24 hours.
+    pub const fn per_day(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(86_400))
+    }
+
+    /// A GCRA limiter of this rate: `max_burst` units can be taken at once in addition to the first one.
+    ///
+    /// Range: 0 up. A rate without a burst, which stands for `burst(0)`, admits one unit at a time.
+    ///
+    /// # Example
+    /// ```
+    /// use redis_cell_client::Rate;
+    /// let limit = Rate::per_minute(30).burst(15); // 16 at once, then one every two seconds
+    /// assert_eq!(limit.at_once(), 16);
+    /// ```
+    pub const fn burst(self, max_burst: u64) -> Gcra {
+        Gcra { rate: self, max_burst }
+    }
+
+    /// A funnel or a bucket of `capacity` units that leaks or is refilled at this rate.
+    ///
+    /// Range: 1 up.
+    ///
+    /// # Example
+    /// ```
+    /// use redis_cell_client::Rate;
+    /// let limit = Rate::per_second(20).capacity(30); // 30 at once, then 20 per second
+    /// ```
+    pub const fn capacity(self, capacity: u64) -> Bucket {
+        Bucket { rate: self, capacity }
+    }
+
+    pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
+        cmd.arg(self.count).arg(exact(self.period, "the period of a rate")?);
+        Ok(())
+    }
+}
+
+/// A limit of `CL.THROTTLE` and its companions: a [`Rate`], and the units that can be taken at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gcra {
+    pub(crate) rate: Rate,
+    pub(crate) max_burst: u64,
+}
+
+impl Gcra {
+    /// The largest number of units that can be taken at once: the burst, and one.
+    pub const fn at_once(self) -> u64 {
+        self.max_burst.saturating_add(1)
+    }
+
+    pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
+        cmd.arg(self.max_burst);
+        self.rate.write(cmd)
+    }
+}
+
+impl From<Rate> for Gcra {
+    fn from(rate: Rate) -> Self {
+        rate.burst(0)
+    }
+}
+
+/// A limit of `CL.FUNNEL` and `CL.BUCKET`: a capacity, and the [`Rate`] at which it becomes available again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bucket {
+    rate: Rate,
+    capacity: u64,
+}
+
+impl Bucket {
+    pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
+        cmd.arg(self.capacity);
+        self.rate.write(cmd)
+    }
+}
+
+/// A day of the week.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // their names say it
+pub enum Weekday {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+/// The window of a [`Quota`]: a period, a unit of the calendar, or the time until an instant.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Weekday, Window};
+/// use std::time::Duration;
+/// let minute = Window::period(Duration::from_secs(60));
+/// let billing = Window::month_from(15).utc_offset_minutes(60);
+/// let week = Window::week_from(Weekday::Sunday);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    kind: Kind,
+    utc_offset_minutes: Option<i16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Period(Duration),
+    Calendar(&'static str),
+    Week(Weekday),
+    Month(u8),
+    Until(SystemTime),
+}
+
+impl Window {
+    const fn of(kind: Kind) -> Self {
+        Self { kind, utc_offset_minutes: None }
+    }
+
+    /// A window that opens with the first admitted call and lasts for `period`.
+    ///
+    /// Range: whole microseconds, from one up. The server rounds the period up to a whole millisecond.
+    pub const fn period(period: Duration) -> Self {
+        Self::of(Kind::Period(period))
+    }
+
+    /// The hours of the calendar.
+    pub const fn hour() -> Self {
+        Self::of(Kind::Calendar("HOUR"))
+    }
+
+    /// The days of the calendar.
+    pub const fn day() -> Self {
+        Self::of(Kind::Calendar("DAY"))
+    }
+
+    /// The weeks of the calendar, which begin on Monday.
+    pub const fn week() -> Self {
+        Self::week_from(Weekday::Monday)
+    }
+
+    /// Weeks that begin on another day.
+    pub const fn week_from(day: Weekday) -> Self {
+        Self::of(Kind::Week(day))
+    }
+
+    /// The months of the calendar.
+    pub const fn month() -> Self {
+        Self::month_from(1)
+    }
+
+    /// Months that begin on a day from 1 to 31, or on the month's last day if it has no such day.
+    pub const fn month_from(day: u8) -> Self {
+        Self::of(Kind::Month(day))
+    }
+
+    /// The years of the calendar.
+    pub const fn year() -> Self {
+        Self::of(Kind::Calendar("YEAR"))
+    }
+
+    /// A window that ends at `instant`, which is rounded up to a whole microsecond, and by the server to a
+    /// millisecond.
+    ///
+    /// Range: 1970 to 2262. An instant that has passed is an error if no window is open.
+    pub const fn until(instant: SystemTime) -> Self {
+        Self::of(Kind::Until(instant))
+    }
+
+    /// For a window of the calendar: how many minutes local time is ahead of UTC, from -840 to 840.
+    ///
+    /// A call with a period or an instant that has an offset returns an error.
+    #[must_use]
+    pub const fn utc_offset_minutes(self, minutes: i16) -> Self {
+        Self { utc_offset_minutes: Some(minutes), ..self }
+    }
+
+    /// The window itself, which stands before the quantity of `CL.FIXED`.
+    fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
+        match self.kind {
+            Kind::Period(period) => cmd.arg(exact(period, "the period of a window")?),
+            Kind::Calendar(name) => cmd.arg(name),
+            Kind::Week(_) => cmd.arg("WEEK"),
+            Kind::Month(_) => cmd.arg("MONTH"),
+            Kind::Until(instant) => {
+                let since = instant.duration_since(UNIX_EPOCH);
+                let since = since.map_err(|_| invalid("the end of a window must not lie before 1970"))?;
+                cmd.arg("UNTIL").arg(rounded_up(since))
+            }
+        };
+        Ok(())
+    }
+
+    /// `UTC` and `FROM`, which stand behind the quantity of `CL.FIXED`.
+    fn write_options(self, cmd: &mut Cmd) {
+        if let Some(minutes) = self.utc_offset_minutes {
+            cmd.arg("UTC").arg(minutes);
+        }
+        match self.kind {
+            Kind::Week(Weekday::Monday) | Kind::Month(1) => {}
+            Kind::Week(day) => {
+                cmd.arg("FROM").arg(match day {
+                    Weekday::Monday => 1,
+                    Weekday::Tuesday => 2,
+                    Weekday::Wednesday => 3,
+                    Weekday::Thursday => 4,
+                    Weekday::Friday => 5,
+                    Weekday::Saturday => 6,
+                    Weekday::Sunday => 7,
+                });
+            }
+            Kind::Month(day) => {
+                cmd.arg("FROM").arg(day);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A limit of `CL.FIXED`: a number of units per [`Window`].
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Quota, Window};
+/// let quota = Quota::new(10_000, Window::month());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u64,
+    window: Window,
+}
+
+impl Quota {
+    /// `limit` units per `window`. Range: 1 up.
+    pub const fn new(limit: u64, window: Window) -> Self {
+        Self { limit, window }
+    }
+
+    /// For `CL.FIXED`, whose options stand behind the quantity.
+    pub(crate) fn write(self, cmd: &mut Cmd, take: Take) -> RedisResult<()> {
+        cmd.arg(self.limit);
+        self.window.write(cmd)?;
+        take.write(cmd);
+        self.window.write_options(cmd);
+        Ok(())
+    }
+
+    /// For `CL.MTAKE` and its companions, where they stand before it.
+    pub(crate) fn write_before_quantity(self, cmd: &mut Cmd) -> RedisResult<()> {
+        cmd.arg(self.limit);
+        self.window.write(cmd)?;
+        self.window.write_options(cmd);
+        Ok(())
+    }
+}
+
+/// A number of places, for `CL.ACQUIRE`: as many holders can hold one at the same time.
+///
+/// Range: 1 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Places(pub u64);
+
+impl Take {
+    pub(crate) fn write(self, cmd: &mut Cmd) {
+        match self {
+            Self::Units(Units(units)) => cmd.arg(units),
+            Self::UpTo(UpTo(most)) => cmd.arg(most).arg("SATURATE"),
+        };
+    }
+}
+
+/// An error in the arguments of a call, which is not sent.
+pub(crate) fn invalid(text: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::Client, text))
+}
+
+/// The microseconds of a duration that must not be rounded, because it is part of a limit.
+pub(crate) fn exact(duration: Duration, what: &'static str) -> RedisResult<u64> {
+    let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    if duration.subsec_nanos().is_multiple_of(1_000) {
+        return Ok(micros);
+    }
+    let detail = format!("{what} must be a whole number of microseconds, and {duration:?} is not");
+    Err(RedisError::from((ErrorKind::Client, "invalid duration", detail)))
+}
+
+/// The microseconds of a duration, rounded up: for waits, leases, ages and instants, which may come from a
+/// clock.
+pub(crate) fn rounded_up(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,235 @@
+//! The replies, as types. Every time in them is in microseconds, because every call of this crate asks for
+//! that.
+
+use redis::{FromRedisValue, ParsingError, Value};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Whether a call was admitted, and if not, whether it is worth waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// The call was admitted.
+    Admitted,
+    /// The call was refused. The same call will be admitted when this time has passed, if nobody else takes
+    /// the units in the meantime.
+    RefusedFor(Duration),
+    /// The call was refused and can never be admitted: its quantity exceeds the limit.
+    RefusedForever,
+}
+
+/// The reply of a command that admits or refuses.
+///
+/// As a [`FromRedisValue`], it reads the reply to a call in microseconds, that is, with the option `US`,
+/// which all commands of this crate have.
+///
+/// # Errors
+/// [`ParsingError`] if the reply is not five or six integers in their ranges. The text shows the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Answer {
+    /// Whether the call was admitted.
+    pub decision: Decision,
+    /// The largest quantity that can be admitted at once.
+    pub limit: u64,
+    /// The quantity that could be admitted now, after this call.
+    pub remaining: u64,
+    /// The time until the limiter is fully replenished.
+    pub reset_after: Duration,
+    /// The units that a call with [`UpTo`](crate::UpTo) has taken, and `None` for other calls.
+    pub taken: Option<u64>,
+}
+
+impl Answer {
+    /// Whether the call was admitted.
+    pub const fn admitted(&self) -> bool {
+        matches!(self.decision, Decision::Admitted)
+    }
+
+    /// The time to wait before the same call can be admitted: `None` if the call was admitted, or can never
+    /// be.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.decision {
+            Decision::RefusedFor(wait) => Some(wait),
+            Decision::Admitted | Decision::RefusedForever => None,
+        }
+    }
+}
+
+/// The reply of a command that is never refused, such as [`cl_charge`](crate::CellCommands::cl_charge): the
+/// state that it leaves.
+///
+/// # Errors
+/// As [`Answer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Balance {
+    /// Whether more units are taken than the limit allows, after this call.
+    ///
+    /// In the row of a lease: whether the lease should have been renewed and its holder holds no place.
+    pub over_limit: bool,
+    /// The largest quantity that can be admitted at once.
+    pub limit: u64,
+    /// The quantity that could be admitted now.
+    pub remaining: u64,
+    /// While `over_limit`: the time until one more unit would be admitted, or a place is free.
+    pub retry_after: Option<Duration>,
+    /// The time until the limiter is fully replenished.
+    pub reset_after: Duration,
+}
+
+/// The outcome of a booking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Slot {
+    /// The units are booked. Wait for this time before you use them; zero means now.
+    Booked(Duration),
+    /// Nothing was booked, because this wait would be longer than the longest one that the call accepts.
+    TooLate(Duration),
+    /// Nothing was booked, and never can be: the quantity exceeds the limit.
+    Never,
+}
+
+/// The reply of [`cl_reserve`](crate::CellCommands::cl_reserve).
+///
+/// # Errors
+/// As [`Answer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Booking {
+    /// Whether the units are booked, and for when.
+    pub slot: Slot,
+    /// The largest quantity that can be admitted at once.
+    pub limit: u64,
+    /// The quantity that could be booked now without a wait, after this call.
+    pub remaining: u64,
+    /// The time until the limiter is fully replenished.
+    pub reset_after: Duration,
+}
+
+/// The reply of a command on several limiters.
+///
+/// # Errors
+/// As [`Answer`], and if the reply has no row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Together<T> {
+    /// The limiters as one.
+    pub combined: T,
+    /// Each limiter, in the order of the call.
+    pub each: Vec<T>,
+}
+
+/// A row of [`cl_top`](crate::CellCommands::cl_top).
+///
+/// # Errors
+/// [`ParsingError`] if the row is not a text and three integers in their ranges.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Refused {
+    /// The key, as text: bytes that are not readable are written as `\xHH`.
+    pub key: String,
+    /// How often it was refused at least.
+    pub refusals: u64,
+    /// How many more refusals there may have been.
+    pub error: u64,
+    /// The instant of the last refusal, in milliseconds.
+    pub last: SystemTime,
+}
+
+/// The integers of an admission reply.
+struct Row {
+    limited: bool,
+    limit: u64,
+    remaining: u64,
+    retry_after: Option<Duration>,
+    reset_after: Duration,
+    taken: Option<u64>,
+}
+
+impl Row {
+    fn read(value: &Value) -> Result<Self, ParsingError> {
+        let odd =
+            || ParsingError::from(format!("expected five or six integers of a rate limiter: {value:?}"));
+        let Value::Array(items) = value else { return Err(odd()) };
+        let mut numbers = items.iter().map(|item| match item {
+            Value::Int(number) => Ok(*number),
+            _ => Err(odd()),
+        });
+        let mut next = || numbers.next().ok_or_else(odd)?;
+        let unsigned = |number: i64| u64::try_from(number).map_err(|_| odd());
+        let limited = match next()? {
+            0 => false,
+            1 => true,
+            _ => return Err(odd()),
+        };
+        let (limit, remaining) = (unsigned(next()?)?, unsigned(next()?)?);
+        let retry_after = match next()? {
+            -1 => None,
+            micros => Some(Duration::from_micros(unsigned(micros)?)),
+        };
+        let reset_after = Duration::from_micros(unsigned(next()?)?);
+        let taken = numbers.next().transpose()?.map(unsigned).transpose()?;
+        if numbers.next().is_some() {
+            return Err(odd());
+        }
+        Ok(Self { limited, limit, remaining, retry_after, reset_after, taken })
+    }
+}
+
+impl FromRedisValue for Answer {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Row { limited, limit, remaining, retry_after, reset_after, taken } = Row::read(&value)?;
+        let decision = match (limited, retry_after) {
+            (false, None) => Decision::Admitted,
+            (true, Some(wait)) => Decision::RefusedFor(wait),
+            (true, None) => Decision::RefusedForever,
+            (false, Some(_)) => {
+                return Err(
+                    format!("expected an answer of a rate limiter, which has no wait: {value:?}").into()
+                );
+            }
+        };
+        Ok(Self { decision, limit, remaining, reset_after, taken })
+    }
+}
+
+impl FromRedisValue for Balance {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Row { limited, limit, remaining, retry_after, reset_after, .. } = Row::read(&value)?;
+        Ok(Self { over_limit: limited, limit, remaining, retry_after, reset_after })
+    }
+}
+
+impl FromRedisValue for Booking {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Row { limited, limit, remaining, retry_after, reset_after, .. } = Row::read(&value)?;
+        let slot = match (limited, retry_after) {
+            (false, Some(wait)) => Slot::Booked(wait),
+            (true, Some(wait)) => Slot::TooLate(wait),
+            (true, None) => Slot::Never,
+            (false, None) => return Err(format!("expected a booking, which has a wait: {value:?}").into()),
+        };
+        Ok(Self { slot, limit, remaining, reset_after })
+    }
+}
+
+impl<T: FromRedisValue> FromRedisValue for Together<T> {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut rows = match value {
+            Value::Array(rows) => rows.into_iter(),
+            other => return Err(format!("expected rows of rate limiters: {other:?}").into()),
+        };
+        let combined =
+            rows.next().ok_or_else(|| ParsingError::from("expected rows of rate limiters: none"))?;
+        Ok(Self {
+            combined: T::from_redis_value(combined)?,
+            each: rows.map(T::from_redis_value).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl FromRedisValue for Refused {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let shown = format!("{value:?}");
+        let odd = || ParsingError::from(format!("expected a key and three integers: {shown}"));
+        // As i64: for u64, redis-rs reads a negative integer as a large one.
+        let (key, refusals, error, last): (String, i64, i64, i64) =
+            FromRedisValue::from_redis_value(value).map_err(|_| odd())?;
+        let unsigned = |number: i64| u64::try_from(number).map_err(|_| odd());
+        let last = UNIX_EPOCH.checked_add(Duration::from_millis(unsigned(last)?)).ok_or_else(odd)?;
+        Ok(Self { key, refusals: unsigned(refusals)?, error: unsigned(error)?, last })
+    }
+}

@@ -1,0 +1,273 @@
+//! Several limiters of any kind in one call.
+
+use crate::limit::{invalid, rounded_up};
+use crate::{Bucket, Gcra, Places, Quota, Rate, Settlement, Units};
+use redis::{Cmd, RedisResult, ToSingleRedisArg};
+use std::marker::PhantomData;
+use std::time::Duration;
+
+/// The limiters of [`cl_mtake`](crate::CellCommands::cl_mtake).
+pub type MTake = Several<Take>;
+
+/// The limiters of [`cl_mpeek`](crate::CellCommands::cl_mpeek).
+pub type MPeek = Several<Peek>;
+
+/// The limiters of [`cl_msettle`](crate::CellCommands::cl_msettle).
+pub type MSettle = Several<Settle>;
+
+/// Several limiters with their keys: [`MTake`], [`MPeek`] or [`MSettle`].
+///
+/// Each method adds a limiter with the arguments of its own command. In a cluster, all keys must be in one
+/// slot: give them the same hash tag, such as `{user7}`. An argument that cannot be sent is an error of the
+/// call.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{CellCommands, MSettle, MTake, Places, Quota, Rate, Settlement, Units, Window};
+/// use std::time::Duration;
+/// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+/// # let mut connection = redis::Client::open(url)?.get_connection()?;
+/// let (requests, month) = (Rate::per_minute(100).burst(99), Quota::new(10_000_000, Window::month()));
+/// let took = connection.cl_mtake(
+///     MTake::new()
+///         .throttle("{several}:rpm", requests, Units(1))
+///         .fixed("{several}:month", month, Units(1_200))
+///         .lease("{several}:busy", Places(20), Duration::from_secs(120), "req-5")
+///         .shadow(|new| new.log("{several}:new", Rate::per_second(5), Units(1))),
+/// )?;
+/// assert!(took.combined.admitted());
+///
+/// // The request needed 850 tokens, and is finished.
+/// connection.cl_msettle(
+///     MSettle::new()
+///         .fixed("{several}:month", month, Settlement::GiveBack(Units(350)))
+///         .release("{several}:busy", Places(20), "req-5")
+///         .ago(Duration::from_secs(14)),
+/// )?;
+/// # redis::RedisResult::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Several<V> {
+    cmd: RedisResult<Cmd>,
+    limiters: usize,
+    shadow: bool,
+    age: Option<Duration>,
+    verb: PhantomData<V>,
+}
+
+/// What is done to the limiters: marks [`MTake`].
+#[derive(Clone, Copy, Debug)]
+pub struct Take;
+
+/// What is done to the limiters: marks [`MPeek`].
+#[derive(Clone, Copy, Debug)]
+pub struct Peek;
+
+/// What is done to the limiters: marks [`MSettle`].
+#[derive(Clone, Copy, Debug)]
+pub struct Settle;
+
+/// A command on several limiters, with the type of its quantities. Only this crate implements it.
+pub trait Verb: sealed::Verb {
+    /// [`Units`], or [`Settlement`] for [`MSettle`].
+    type Quantity: sealed::Quantity;
+}
+
+mod sealed {
+    pub trait Verb {
+        const NAME: &'static str;
+    }
+
+    pub trait Quantity {
+        fn write(self, cmd: &mut redis::Cmd);
+    }
+}
+
+macro_rules! verb {
+    ($verb:ty, $name:literal, $quantity:ty) => {
+        impl sealed::Verb for $verb {
+            const NAME: &'static str = $name;
+        }
+        impl Verb for $verb {
+            type Quantity = $quantity;
+        }
+    };
+}
+verb!(Take, "CL.MTAKE", Units);
+verb!(Peek, "CL.MPEEK", Units);
+verb!(Settle, "CL.MSETTLE", Settlement);
+
+impl sealed::Quantity for Units {
+    fn write(self, cmd: &mut Cmd) {
+        cmd.arg(self.0);
+    }
+}
+
+impl sealed::Quantity for Settlement {
+    fn write(self, cmd: &mut Cmd) {
+        match self {
+            Self::Charge(Units(units)) | Self::GiveBack(Units(units @ 0)) => cmd.arg(units),
+            Self::GiveBack(Units(units)) => cmd.arg(format!("-{units}")),
+        };
+    }
+}
+
+impl<V: Verb> Default for Several<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V: Verb> Several<V> {
+    /// No limiters yet.
+    pub fn new() -> Self {
+        Self { cmd: Ok(redis::cmd(V::NAME)), limiters: 0, shadow: false, age: None, verb: PhantomData }
+    }
+
+    /// Adds a limiter of `CL.THROTTLE`.
+    pub fn throttle(self, key: impl ToSingleRedisArg, limit: impl Into<Gcra>, quantity: V::Quantity) -> Self {
+        self.with(key, "THROTTLE", |cmd| limit.into().write(cmd), quantity)
+    }
+
+    /// Adds a limiter of `CL.FUNNEL`.
+    pub fn funnel(self, key: impl ToSingleRedisArg, limit: Bucket, quantity: V::Quantity) -> Self {
+        self.with(key, "FUNNEL", |cmd| limit.write(cmd), quantity)
+    }
+
+    /// Adds a limiter of `CL.BUCKET`.
+    pub fn bucket(self, key: impl ToSingleRedisArg, limit: Bucket, quantity: V::Quantity) -> Self {
+        self.with(key, "BUCKET", |cmd| limit.write(cmd), quantity)
+    }
+
+    /// Adds a limiter of `CL.FIXED`.
+    pub fn fixed(self, key: impl ToSingleRedisArg, limit: Quota, quantity: V::Quantity) -> Self {
+        self.with(key, "FIXED", |cmd| limit.write_before_quantity(cmd), quantity)
+    }
+
+    /// Adds a limiter of `CL.WINDOW`.
+    pub fn window(self, key: impl ToSingleRedisArg, limit: Rate, quantity: V::Quantity) -> Self {
+        self.with(key, "WINDOW", |cmd| limit.write(cmd), quantity)
+    }
+
+    /// Adds a limiter of `CL.LOG`.
+    pub fn log(self, key: impl ToSingleRedisArg, limit: Rate, quantity: V::Quantity) -> Self {
+        self.with(key, "LOG", |cmd| limit.write(cmd), quantity)
+    }
+
+    fn with(
+        self,
+        key: impl ToSingleRedisArg,
+        kind: &str,
+        limit: impl FnOnce(&mut Cmd) -> RedisResult<()>,
+        quantity: V::Quantity,
+    ) -> Self {
+        self.add(key, kind, |cmd| {
+            limit(cmd)?;
+            sealed::Quantity::write(quantity, cmd);
+            Ok(())
+        })
+    }
+
+    fn with_lease(
+        self,
+        key: impl ToSingleRedisArg,
+        places: Places,
+        micros: u64,
+        id: impl ToSingleRedisArg,
+    ) -> Self {
+        self.add(key, "LEASE", |cmd| {
+            cmd.arg(places.0).arg(micros).arg(id);
+            Ok(())
+        })
+    }
+
+    fn add(
+        mut self,
+        key: impl ToSingleRedisArg,
+        kind: &str,
+        arguments: impl FnOnce(&mut Cmd) -> RedisResult<()>,
+    ) -> Self {
+        let shadow = self.shadow;
+        self.limiters = self.limiters.saturating_add(1);
+        self.cmd = self.cmd.and_then(|mut cmd| {
+            cmd.arg(key);
+            if shadow {
+                cmd.arg("SHADOW");
+            }
+            cmd.arg(kind);
+            arguments(&mut cmd).map(|()| cmd)
+        });
+        self
+    }
+
+    pub(crate) fn finish(self) -> RedisResult<Cmd> {
+        let mut cmd = self.cmd?;
+        if self.limiters == 0 {
+            return Err(invalid("the call names no limiter"));
+        }
+        if let Some(age) = self.age {
+            cmd.arg("AGO").arg(rounded_up(age));
+        }
+        cmd.arg("US");
+        Ok(cmd)
+    }
+}
+
+impl Several<Take> {
+    /// Adds a place that is held by `id` for `lease`, rounded up to a whole microsecond.
+    pub fn lease(
+        self,
+        key: impl ToSingleRedisArg,
+        places: Places,
+        lease: Duration,
+        id: impl ToSingleRedisArg,
+    ) -> Self {
+        self.with_lease(key, places, rounded_up(lease), id)
+    }
+
+    /// The limiters that `add` adds refuse nothing: for trying limits on real traffic.
+    ///
+    /// A limiter in shadow takes its quantity if it admits it and the call is admitted. Otherwise its row
+    /// says that it would have refused. The combined answer leaves it out.
+    pub fn shadow(mut self, add: impl FnOnce(Self) -> Self) -> Self {
+        self.shadow = true;
+        let mut this = add(self);
+        this.shadow = false;
+        this
+    }
+}
+
+impl Several<Peek> {
+    /// Adds a place that `id` would hold.
+    pub fn lease(self, key: impl ToSingleRedisArg, places: Places, id: impl ToSingleRedisArg) -> Self {
+        self.with_lease(key, places, 1, id)
+    }
+}
+
+impl Several<Settle> {
+    /// Adds a lease to renew: it ends `lease` from now, rounded up to a whole microsecond.
+    ///
+    /// A lease of zero is taken for one microsecond: [`release`](Self::release) gives a place back.
+    pub fn renew(
+        self,
+        key: impl ToSingleRedisArg,
+        places: Places,
+        lease: Duration,
+        id: impl ToSingleRedisArg,
+    ) -> Self {
+        self.with_lease(key, places, rounded_up(lease).max(1), id)
+    }
+
+    /// Adds a place to give back.
+    pub fn release(self, key: impl ToSingleRedisArg, places: Places, id: impl ToSingleRedisArg) -> Self {
+        self.with_lease(key, places, 0, id)
+    }
+
+    /// The units that are given back were taken so long ago, rounded up to a whole microsecond. What can no
+    /// longer be there is not given back.
+    pub fn ago(mut self, age: Duration) -> Self {
+        self.age = Some(age);
+        self
+    }
+}

@@ -1,0 +1,235 @@
+//! A server that is away: nobody listens, the process is frozen, it comes back, a replica takes over. And no
+//! call is sent twice.
+
+use crate::cluster::cluster;
+use crate::common::{Client, Options, Server, wait_until};
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::cluster::ClusterClientBuilder;
+use redis_cell_client::{
+    AsyncCellCommands, Decision, Limiter, LocalLimiter, Rate, Ruling, Units, UpTo, WhenAway,
+};
+use std::net::TcpListener;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const KEY: &str = "k";
+
+/// Four at once, which never leak while a test runs.
+fn limit() -> redis_cell_client::Gcra {
+    Rate::per_day(4).burst(3)
+}
+
+fn two_processes() -> LocalLimiter {
+    LocalLimiter::new(NonZeroU32::new(2).unwrap())
+}
+
+/// A port on which nobody listens.
+fn nobody() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn manager(port: u16) -> ConnectionManager {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+    ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new()).unwrap()
+}
+
+async fn ask<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> Ruling {
+    limiter.throttle(KEY, limit(), Units(1)).await.unwrap()
+}
+
+/// The three choices on a connection whose server is away.
+async fn assert_each_choice<C: ConnectionLike + Clone + Send>(connection: C) {
+    let open = Limiter::new(connection.clone(), WhenAway::FailOpen);
+    let closed = Limiter::new(connection.clone(), WhenAway::FailClosed);
+    let local = Limiter::new(connection, WhenAway::Local(two_processes()));
+    for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
+        let ruling = ask(&open).await;
+        assert!(matches!(ruling, Ruling::FailedOpen(_)) && ruling.admitted(), "{ruling:?}");
+        assert!(ruling.answer().is_none() && ruling.error().is_some());
+        let ruling = ask(&closed).await;
+        assert!(matches!(ruling, Ruling::FailedClosed(_)) && !ruling.admitted(), "{ruling:?}");
+        // Two of the four units are this process's.
+        let ruling = ask(&local).await;
+        assert!(matches!(ruling, Ruling::Local { .. }), "{ruling:?}");
+        assert_eq!((ruling.admitted(), ruling.answer().unwrap().limit), (processed, 2), "{ruling:?}");
+        assert_eq!(ruling.answer().unwrap().remaining, remaining);
+    }
+}
+
+/// How many calls of CL.THROTTLE the server has answered.
+fn served(client: &mut Client) -> u64 {
+    let text = client.text("INFO redis-cell");
+    let count = |field: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {field}: {text}")).parse().unwrap()
+    };
+    count("redis-cell_throttle_admitted") + count("redis-cell_throttle_refused")
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    assert_each_choice(manager(nobody())).await;
+}
+
+#[tokio::test]
+async fn a_frozen_server() {
+    let server = Server::start();
+    let connection = manager(server.port());
+    let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed);
+    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    server.signal("STOP");
+    assert_each_choice(connection).await;
+    server.signal("CONT");
+    let mut client = server.connect();
+    // The nine calls were sent, and have waited in the server's socket. Each is served once.
+    wait_until("the calls to be served", || match served(&mut client) {
+        10 => Ok(()),
+        seen => Err(seen.to_string()),
+    });
+    assert!(matches!(ask(&limiter).await, Ruling::Server(answer) if !answer.admitted()));
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back() {
+    let mut server = Server::start();
+    let limiter = Limiter::new(manager(server.port()), WhenAway::Local(two_processes()));
+    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    server.kill();
+    let ruling = ask(&limiter).await;
+    assert!(matches!(ruling, Ruling::Local { .. }), "{ruling:?}");
+    server.restart_here();
+    let asked = asked_until_it_answers(&limiter).await;
+    assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
+}
+
+/// Asks until the server answers. Returns how often.
+async fn asked_until_it_answers<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> u64 {
+    for asked in 1..=360 {
+        if matches!(ask(limiter).await, Ruling::Server(_)) {
+            return asked;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the server does not answer: {:?}", ask(limiter).await);
+}
+
+#[tokio::test]
+async fn a_call_that_was_on_its_way_when_the_server_died_is_not_sent_again() {
+    let mut server = Server::start();
+    let limiter = Limiter::new(manager(server.port()), WhenAway::FailClosed).timeout(Duration::from_secs(60));
+    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    server.signal("STOP");
+    let call = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { ask(&limiter).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await; // it may also die before the call is sent
+    server.kill();
+    assert!(matches!(call.await.unwrap(), Ruling::FailedClosed(_)));
+    server.restart_here();
+    let asked = asked_until_it_answers(&limiter).await;
+    assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
+}
+
+#[tokio::test]
+async fn a_replica_that_is_promoted() {
+    let mut primary = Server::start();
+    let replica = Options::new().start();
+    let mut copy = replica.connect();
+    copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let before = Limiter::new(manager(primary.port()), WhenAway::FailClosed);
+    assert!(matches!(ask(&before).await, Ruling::Server(_)));
+    wait_until("the replica to have the key", || match copy.int("EXISTS k") {
+        1 => Ok(()),
+        seen => Err(seen.to_string()),
+    });
+    // A replica rejects the call, which is a reason for the choice.
+    let after = Limiter::new(manager(replica.port()), WhenAway::FailOpen);
+    let ruling = ask(&after).await;
+    assert!(ruling.error().is_some_and(|error| error.code() == Some("READONLY")), "{ruling:?}");
+    primary.kill();
+    assert!(matches!(ask(&before).await, Ruling::FailedClosed(_)));
+    copy.call("REPLICAOF NO ONE");
+    // The same connection serves the new primary, and the state has come along: of four units the second is
+    // taken.
+    let ruling = ask(&after).await;
+    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 2), "{ruling:?}");
+}
+
+#[tokio::test]
+async fn an_error_reply_is_a_reason_too() {
+    let server = Options::new().without_module().start();
+    let ruling = ask(&Limiter::new(manager(server.port()), WhenAway::FailOpen)).await;
+    let error = ruling.error().unwrap_or_else(|| panic!("{ruling:?}"));
+    assert!(error.to_string().contains("unknown command"), "{error}");
+}
+
+#[tokio::test]
+async fn a_limit_that_cannot_be_sent_is_an_error_whether_the_server_is_there_or_not() {
+    let limiter = Limiter::new(manager(nobody()), WhenAway::FailOpen);
+    let error = limiter.throttle("k", Rate::new(1, Duration::from_nanos(1)), Units(1)).await.unwrap_err();
+    assert!(error.to_string().contains("whole number of microseconds"), "{error}");
+    let limiter = Limiter::new(manager(nobody()), WhenAway::Local(two_processes()));
+    let error = limiter.throttle("k", Rate::per_second(0), Units(1)).await.unwrap_err();
+    assert!(error.to_string().contains("count must be an integer from 1 to"), "{error}");
+}
+
+#[tokio::test]
+async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
+    let nodes = cluster();
+    let urls = nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port()));
+    let client = ClusterClientBuilder::new(urls).retries(0);
+    // With retries, the connection would send the call again after each of these timeouts.
+    let client = client.response_timeout(Duration::from_millis(100)).overall_response_timeout(None);
+    let mut connection = client.build().unwrap().get_async_connection().await.unwrap();
+    connection.cl_throttle(KEY, limit(), Units(0)).await.unwrap();
+    for node in &nodes {
+        node.signal("STOP");
+    }
+    let limiter = Limiter::new(connection, WhenAway::FailClosed);
+    assert!(matches!(ask(&limiter).await, Ruling::FailedClosed(_)));
+    for node in &nodes {
+        node.signal("CONT");
+    }
+    let mut clients: Vec<Client> = nodes.iter().map(Server::connect).collect();
+    let mut counted = || clients.iter_mut().map(served).sum::<u64>();
+    wait_until("the call to be served", || match counted() {
+        2 => Ok(()),
+        seen => Err(seen.to_string()),
+    });
+    let asked = asked_until_it_answers(&limiter).await;
+    assert!((3..=2 + asked).contains(&counted()), "asked {asked} times");
+}
+
+#[test]
+fn a_local_limiter_decides_by_its_share_as_the_server_would() {
+    let local = two_processes();
+    assert_eq!(local.share(limit()), Rate::new(4, Duration::from_secs(2 * 86_400)).burst(1));
+    assert_eq!(local.share(Rate::per_second(1)).at_once(), 1); // never nothing
+    let answer = local.throttle(KEY, limit(), UpTo(9)).unwrap();
+    assert_eq!((answer.decision, answer.taken, answer.remaining), (Decision::Admitted, Some(2), 0));
+    let answer = local.throttle(KEY, limit(), Units(1)).unwrap();
+    // A unit of this process takes twelve hours.
+    assert!(
+        matches!(answer.decision, Decision::RefusedFor(wait) if wait > Duration::from_secs(11 * 3_600)
+            && wait <= Duration::from_secs(12 * 3_600)),
+        "{answer:?}"
+    );
+    assert_eq!(local.throttle(KEY, limit(), Units(3)).unwrap().decision, Decision::RefusedForever);
+    assert!(local.throttle("other", limit(), Units(1)).unwrap().admitted());
+    // Clones share their memory.
+    assert!(!local.clone().throttle(KEY, limit(), Units(1)).unwrap().admitted());
+}
+
+#[test]
+fn a_local_limiter_forgets_the_keys_that_were_not_used_for_longest() {
+    let local = LocalLimiter::with_keys(NonZeroU32::MIN, 100);
+    let limit = Rate::per_day(1000).burst(999);
+    let spent = |key: &str| 999 - local.throttle(key, limit, Units(1)).unwrap().remaining;
+    for other in 0..1_000 {
+        assert_eq!(spent("busy"), other);
+        assert_eq!(spent(&format!("once:{other}")), 0);
+    }
+    assert_eq!(spent("once:999"), 1); // among the last hundred
+    assert_eq!(spent("once:0"), 0); // forgotten
+}

@@ -1,0 +1,132 @@
+//! Three nodes: every call goes to the node of its key at once.
+
+use crate::commands::each_command;
+use crate::common::{Options, Server, wait_until};
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis_cell_client::{
+    AsyncCellCommands, CellCommands, Decision, MPeek, MSettle, MTake, Places, Quota, Rate, Refused, Reserve,
+    Settlement, Slot, Units, UpTo, Weekday, Window, call,
+};
+use std::time::{Duration, SystemTime};
+
+use crate::commands::{HOUR, nearly};
+
+/// Three primaries that share the slots.
+pub fn cluster() -> Vec<Server> {
+    let start = || Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start();
+    let nodes: Vec<Server> = (0..3).map(|_| start()).collect();
+    for (index, (node, slots)) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).enumerate() {
+        let mut client = node.connect();
+        client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
+        client.call(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
+        client.call(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()));
+    }
+    for node in &nodes {
+        let mut client = node.connect();
+        wait_until("the cluster to be well", || {
+            let (info, known) = (client.text("CLUSTER INFO"), client.text("CLUSTER NODES"));
+            let whole = info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3");
+            if whole && !known.contains("handshake") { Ok(()) } else { Err(format!("{info}{known}")) }
+        });
+    }
+    nodes
+}
+
+pub fn client(nodes: &[Server]) -> ClusterClient {
+    let urls = nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port()));
+    ClusterClientBuilder::new(urls).retries(0).build().unwrap()
+}
+
+/// How many errors of this code a node has answered with.
+fn errors(node: &Server, code: &str) -> String {
+    let text = node.connect().text("INFO errorstats");
+    text.lines().filter(|line| line.contains(code)).collect()
+}
+
+fn assert_no_redirections(nodes: &[Server]) {
+    for node in nodes {
+        assert_eq!(errors(node, "MOVED"), "");
+        assert_eq!(errors(node, "CROSSSLOT"), "");
+    }
+}
+
+#[test]
+fn each_command_goes_to_the_node_of_its_key() {
+    let nodes = cluster();
+    let mut connection = each_command!(client(&nodes).get_connection().unwrap(),);
+    for key in 0..30 {
+        connection.cl_throttle(format!("key:{key}"), Rate::per_day(1), Units(2)).unwrap();
+    }
+    assert_no_redirections(&nodes);
+    // CL.TOP has no key: it is asked on every primary.
+    let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+    let rows = connection.route_command(&call::top(10).unwrap(), everywhere).unwrap();
+    let rows: Vec<(String, Vec<Refused>)> = redis::from_redis_value(rows).unwrap();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    assert!(rows.iter().all(|(_, rows)| !rows.is_empty()), "{rows:?}");
+}
+
+#[tokio::test]
+async fn each_command_goes_to_the_node_of_its_key_asynchronously() {
+    let nodes = cluster();
+    let mut connection = each_command!(client(&nodes).get_async_connection().await.unwrap(), .await);
+    for key in 0..30 {
+        connection.cl_throttle(format!("key:{key}"), Rate::per_day(1), Units(2)).await.unwrap();
+    }
+    assert_no_redirections(&nodes);
+    let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+    let rows = connection.route_command(call::top(10).unwrap(), everywhere).await.unwrap();
+    let rows: Vec<(String, Vec<Refused>)> = redis::from_redis_value(rows).unwrap();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+}
+
+#[test]
+fn keys_of_different_slots_are_the_servers_error() {
+    let nodes = cluster();
+    let take =
+        MTake::new().throttle("a", Rate::per_day(1), Units(1)).throttle("b", Rate::per_day(1), Units(1));
+    let error = client(&nodes).get_connection().unwrap().cl_mtake(take).unwrap_err();
+    assert!(error.to_string().contains("CROSSSLOT") || error.to_string().contains("same slot"), "{error}");
+}
+
+/// Gives the slot of a key to another node.
+fn move_slot(nodes: &[Server], key: &str) {
+    let slot = nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}"));
+    let owner = usize::try_from(slot).unwrap() / 5461;
+    let to = nodes[(owner + 1) % 3].connect().text("CLUSTER MYID");
+    for node in [1, 0, 2].map(|step| &nodes[(owner + step) % 3]) {
+        node.connect().call(&format!("CLUSTER SETSLOT {slot} NODE {to}"));
+    }
+}
+
+#[tokio::test]
+async fn without_retries_a_moved_slot_is_an_error_until_the_slots_are_read_again() {
+    let nodes = cluster();
+    let client = client(&nodes);
+    let limit = Rate::per_day(1);
+    let is_moved = |error: &redis::RedisError| error.code() == Some("MOVED");
+
+    let mut connection = client.get_async_connection().await.unwrap();
+    connection.cl_throttle("k", limit, Units(0)).await.unwrap();
+    move_slot(&nodes, "k");
+    assert!(connection.cl_throttle("k", limit, Units(1)).await.is_err_and(|error| is_moved(&error)));
+    let mut answer = connection.cl_throttle("k", limit, Units(1)).await;
+    for _ in 0..1_000 {
+        if answer.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        answer = connection.cl_throttle("k", limit, Units(1)).await;
+    }
+    assert!(answer.unwrap().admitted()); // for the first time: the errors took nothing
+
+    let mut connection = client.get_connection().unwrap();
+    connection.cl_throttle("other", limit, Units(0)).unwrap();
+    move_slot(&nodes, "other");
+    for _ in 0..3 {
+        assert!(connection.cl_throttle("other", limit, Units(1)).is_err_and(|error| is_moved(&error)));
+    }
+    let mut connection = client.get_connection().unwrap();
+    assert!(connection.cl_throttle("other", limit, Units(1)).unwrap().admitted());
+}

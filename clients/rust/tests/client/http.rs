@@ -1,0 +1,207 @@
+//! The layer in services of axum, with real requests. docs/http.md says what the fields mean.
+
+use crate::common::{Server, wait_until};
+use axum::{Router, extract::Request, routing::get};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis_cell_client::{Limiter, LocalLimiter, Policy, Rate, RateLimitLayer, WhenAway};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+pub struct Response {
+    pub status: u16,
+    head: String,
+    body: String,
+}
+
+impl Response {
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// The fields of a rate limit, in the order of docs/http.md.
+    fn limits(&self) -> [Option<&str>; 6] {
+        [
+            "ratelimit-policy",
+            "ratelimit",
+            "x-ratelimit-limit",
+            "x-ratelimit-remaining",
+            "x-ratelimit-reset",
+            "retry-after",
+        ]
+        .map(|name| self.field(name))
+    }
+}
+
+fn try_request(to: SocketAddr, key: &str) -> std::io::Result<Response> {
+    let mut stream = TcpStream::connect(to)?;
+    write!(stream, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {key}\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Ok(Response { status, head: head.to_owned(), body: body.to_owned() })
+}
+
+pub fn request(to: SocketAddr, key: &str) -> Response {
+    try_request(to, key).unwrap()
+}
+
+/// A program that ends with the test.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const MANIFEST: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The example, as `cargo test` has built it.
+fn example() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().unwrap().parent().unwrap().join("examples/axum");
+    assert!(program.is_file(), "no {}: run `cargo test -p redis-cell-client`", program.display());
+    program
+}
+
+#[test]
+fn the_readme_shows_the_example() {
+    let read = |file: &str| std::fs::read_to_string(Path::new(MANIFEST).join(file)).unwrap();
+    let example = read("examples/axum.rs");
+    let (_, code) = example.split_once("\n\n").unwrap(); // behind its own documentation
+    assert!(
+        read("README.md").contains(&format!("```rust,no_run\n{code}```\n")),
+        "README.md has another example"
+    );
+}
+
+#[test]
+fn the_example_of_the_readme() {
+    let mut server = Server::start();
+    let listen: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let service = Command::new(example())
+        .env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()))
+        .env("LISTEN", listen.to_string())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _service = Program(service);
+    wait_until("the service to listen", || {
+        try_request(listen, "nobody").map(|_| ()).map_err(|error| error.to_string())
+    });
+    for expected in [
+        [r#""default";q=3;w=6"#, r#""default";r=2;t=2"#, "3", "2", "2"],
+        [r#""default";q=3;w=6"#, r#""default";r=1;t=2"#, "3", "1", "4"],
+        [r#""default";q=3;w=6"#, r#""default";r=0;t=2"#, "3", "0", "6"],
+    ] {
+        let response = request(listen, "a");
+        assert_eq!((response.status, response.body.as_str()), (200, "Hello\n"));
+        assert_eq!(response.limits()[..5], expected.map(Some));
+        assert_eq!(response.limits()[5], None);
+    }
+    let response = request(listen, "a");
+    let refused = [r#""default";q=3;w=6"#, r#""default";r=0;t=2"#, "3", "0", "6", "2"];
+    assert_eq!((response.status, response.limits()), (429, refused.map(Some)));
+    assert_eq!(response.field("content-type"), Some("application/problem+json"));
+    assert!(response.body.contains("quota-exceeded"), "{}", response.body);
+    assert_eq!(request(listen, "b").status, 200); // another client
+    assert_eq!(server.connect().int("EXISTS http:default:a"), 1);
+
+    // Without the server this process limits by itself, with its share: here, the whole limit.
+    server.kill();
+    let statuses: Vec<u16> = (0..4).map(|_| request(listen, "a").status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    // It comes back empty, and decides again.
+    server.restart_here();
+    wait_until("the server to decide", || match request(listen, "c").field("x-ratelimit-limit") {
+        Some("3") if server.connect().int("EXISTS http:default:c") == 1 => Ok(()),
+        seen => Err(format!("{seen:?}")),
+    });
+}
+
+/// A service with the layer on a free port, and how often its handler and its report of errors were called.
+async fn serve(redis: u16, when_away: WhenAway) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let (handled, reported) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
+    let connection = ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new()).unwrap();
+    let policy = Policy::new("two", Rate::per_hour(2).burst(1)).unwrap();
+    let key_of = |request: &Request| {
+        let key = request.headers()["x-api-key"].to_str().unwrap().to_owned();
+        (key != "free").then_some(key)
+    };
+    let layer = RateLimitLayer::new(Limiter::new(connection, when_away), policy, key_of).on_error({
+        let reported = Arc::clone(&reported);
+        move |_| _ = reported.fetch_add(1, Relaxed)
+    });
+    let handler = {
+        let handled = Arc::clone(&handled);
+        async move || _ = handled.fetch_add(1, Relaxed)
+    };
+    let app = Router::new().route("/", get(handler)).layer(layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, app).await });
+    (address, handled, reported)
+}
+
+const DOWN: u16 = 1;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_request_does_not_reach_the_service() {
+    let server = Server::start();
+    let (address, handled, reported) = serve(server.port(), WhenAway::FailClosed).await;
+    let statuses: Vec<u16> = (0..5).map(|_| request(address, "a").status).collect();
+    assert_eq!(statuses, [200, 200, 429, 429, 429]);
+    assert_eq!(request(address, "a").field("retry-after"), Some("1800"));
+    assert_eq!((handled.load(Relaxed), reported.load(Relaxed)), (2, 0));
+    // No key, no limit.
+    assert!((0..5).all(|_| request(address, "free").limits() == [None; 6]));
+    assert_eq!(handled.load(Relaxed), 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fail_open_lets_requests_through_without_fields() {
+    let (address, handled, reported) = serve(DOWN, WhenAway::FailOpen).await;
+    for _ in 0..3 {
+        let response = request(address, "a");
+        assert_eq!((response.status, response.limits()), (200, [None; 6]));
+    }
+    assert_eq!((handled.load(Relaxed), reported.load(Relaxed)), (3, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fail_closed_responds_with_503() {
+    let (address, handled, reported) = serve(DOWN, WhenAway::FailClosed).await;
+    let response = request(address, "a");
+    assert_eq!((response.status, response.limits()), (503, [None; 6]));
+    assert_eq!(response.body, r#"{"title": "Rate limiter unavailable", "status": 503}"#);
+    assert_eq!((handled.load(Relaxed), reported.load(Relaxed)), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_limits_by_the_share_of_the_process() {
+    let local = LocalLimiter::new(NonZeroU32::new(2).unwrap());
+    let (address, handled, _) = serve(DOWN, WhenAway::Local(local)).await;
+    let response = request(address, "a");
+    assert_eq!((response.status, response.field("ratelimit-policy")), (200, Some(r#""two";q=1;w=3600"#)));
+    let response = request(address, "a");
+    assert_eq!((response.status, response.field("retry-after")), (429, Some("3600")));
+    assert_eq!(handled.load(Relaxed), 1);
+}
+
+#[test]
+fn a_policy_has_a_name_that_a_field_can_hold() {
+    assert!(Policy::new("a-b_c.d:9", Rate::per_second(1)).is_ok());
+    for name in ["", "two words", "quote\"", "naïve", "line\n"] {
+        let error = Policy::new(name, Rate::per_second(1)).err().unwrap_or_else(|| panic!("{name:?}"));
+        assert!(error.to_string().contains("a policy's name has letters"), "{error}");
+    }
+}
