@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build release image image-alpine test test-core test-live test-clients test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping plots bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build release image image-alpine test test-core test-live test-clients test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping plots simulate bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ test-valgrind: # the live suite with every access to memory checked, a quarter o
 
 plots: # the pictures of docs/choosing.md: the same traffic through every limiter, recorded and drawn
 	@scripts/plots.sh
+
+simulate: # many gateways before one limit: the tables and the picture of docs/scaling.md
+	@scripts/simulate.sh
 
 bench: # the speed of each command against the server's own; PEER=other.so compares with that module, too
 	@scripts/bench.sh

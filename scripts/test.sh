@@ -19,6 +19,7 @@ live_suite() {
 stage_core() {
     need_compiler
     suite "core" cargo test --locked -p redis-cell-core
+    suite "simulator" cargo test --release --locked -p redis-cell-simulator
 }
 
 # What a plain build gives, in this machine's own server.

@@ -20,6 +20,7 @@ mod decision;
 mod error;
 pub mod fixed;
 pub mod gcra;
+pub mod holding;
 pub mod lease;
 pub mod limiter;
 pub mod log;

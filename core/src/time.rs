@@ -8,7 +8,7 @@ const MAX_NANOS: u64 = i64::MAX.unsigned_abs();
 /// A point of the wall clock.
 ///
 /// Nanoseconds since the Unix epoch, from 0 to 2^63 - 1 (the year 2262).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 /// A length of time.

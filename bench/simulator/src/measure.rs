@@ -1,0 +1,107 @@
+//! What a simulation is measured by.
+
+use std::collections::HashMap;
+
+/// The units of one key that have been spent, as a bucket without a bound that leaks at the limit's rate.
+///
+/// The highest level of that bucket is the most that was spent in any stretch of time beyond what the rate
+/// brings in it.
+#[derive(Clone, Copy, Default)]
+pub struct Meter {
+    level: f64,
+    peak: f64,
+    last: u64,
+    /// Units spent.
+    pub spent: u64,
+    /// Units wanted.
+    pub wanted: u64,
+}
+
+impl Meter {
+    /// One unit spent at `now`, in nanoseconds, at a limit of `rate` units a second.
+    pub fn spend(&mut self, now: u64, rate: f64) {
+        self.level = (self.level - now.saturating_sub(self.last) as f64 / 1e9 * rate).max(0.0) + 1.0;
+        self.last = self.last.max(now);
+        self.peak = self.peak.max(self.level);
+        self.spent += 1;
+    }
+
+    /// How many units the limit was exceeded by, in the stretch of time in which it was exceeded most.
+    pub fn above(&self, burst: f64) -> f64 {
+        (self.peak - burst).max(0.0)
+    }
+}
+
+/// Waits in microseconds.
+#[derive(Default)]
+pub struct Waits {
+    counts: HashMap<u32, u64>,
+    sum: f64,
+    count: u64,
+}
+
+impl Waits {
+    /// A wait of so many nanoseconds.
+    pub fn add(&mut self, nanos: u64) {
+        // Three digits are enough of a long wait, and keep the number of counts small.
+        let micros = u32::try_from(nanos / 1_000).unwrap_or(u32::MAX);
+        let coarse = if micros < 1_000 { micros } else { micros / 100 * 100 };
+        *self.counts.entry(coarse).or_default() += 1;
+        self.sum += nanos as f64 / 1e3;
+        self.count += 1;
+    }
+
+    /// The mean in microseconds.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+
+    /// The 99th percentile in microseconds.
+    pub fn p99(&self) -> f64 {
+        let mut counts: Vec<_> = self.counts.iter().collect();
+        counts.sort_unstable();
+        let mut rest = self.count / 100;
+        for (&micros, &count) in counts.into_iter().rev() {
+            if count > rest {
+                return f64::from(micros);
+            }
+            rest -= count;
+        }
+        0.0
+    }
+}
+
+/// Jain's index of fairness: 1 when all gateways had the same part of what they wanted admitted, 1 / n when
+/// one of n had everything.
+///
+/// Source: R. Jain, D. Chiu, W. Hawe, 1984.
+pub fn fairness(gateways: &[(u64, u64)]) -> f64 {
+    let parts: Vec<f64> = gateways
+        .iter()
+        .filter(|(wanted, _)| *wanted > 0)
+        .map(|&(wanted, spent)| spent as f64 / wanted as f64)
+        .collect();
+    let sum: f64 = parts.iter().sum();
+    let squares: f64 = parts.iter().map(|part| part * part).sum();
+    if squares == 0.0 { 1.0 } else { sum * sum / (parts.len() as f64 * squares) }
+}
+
+/// What came of a scenario.
+pub struct Outcome {
+    /// Requests a second.
+    pub wanted: f64,
+    /// Requests admitted a second.
+    pub admitted: f64,
+    /// Calls a second at all servers.
+    pub calls: f64,
+    /// Calls a second at the busiest server.
+    pub busiest: f64,
+    /// The most units above the limit, of the key that was furthest above, in any stretch of time.
+    pub above: f64,
+    /// The part that went unused of what could have been admitted.
+    pub unused: f64,
+    /// [`fairness`] among gateways.
+    pub fairness: f64,
+    /// The wait that the limiter adds to a request in microseconds: mean, and 99th percentile.
+    pub waits: [f64; 2],
+}

@@ -1,0 +1,115 @@
+//! The tables of `docs/scaling.md`.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::draw;
+use crate::measure::Outcome;
+use crate::world::{Scenario, Way};
+
+/// The ways that the tables compare.
+const WAYS: [(&str, Way); 6] = [
+    ("direct calls", Way::Direct),
+    ("leases of at most 10", Way::Leased { most: 10, hold_ms: 300 }),
+    ("leases of at most 100", Way::Leased { most: 100, hold_ms: 300 }),
+    ("leases of at most 1,000", Way::Leased { most: 1_000, hold_ms: 300 }),
+    ("key split into 16", Way::Split(16)),
+    ("local shares", Way::Shares),
+];
+
+/// Requests a second for one hot key.
+const DEMANDS: [f64; 4] = [1e4, 1e5, 1e6, 1e7];
+
+/// Numbers of gateways before one hot key.
+const GATEWAYS: [u32; 5] = [1, 10, 100, 1_000, 10_000];
+
+/// Numbers of keys.
+const KEYS: [u32; 3] = [100, 10_000, 1_000_000];
+
+/// Runs all scenarios, and writes the tables into `scaling.md` in this folder and the pictures below it.
+pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
+    let page = folder.join("scaling.md");
+    let mut text = fs::read_to_string(&page)?;
+    let mut series = Vec::new();
+    for (name, way) in WAYS {
+        let rows = DEMANDS.map(|demand| {
+            eprintln!("one key, {demand} requests a second, {name}");
+            // Two seconds are enough where there are ten million requests in each.
+            let seconds = if demand > 2e6 { 2.0 } else { 10.0 };
+            (count(demand), Scenario { demand, seconds, way, ..Scenario::default() }.run())
+        });
+        series.push((name, rows));
+    }
+    for (place, demand) in DEMANDS.into_iter().enumerate() {
+        let rows = series.iter().map(|(name, rows)| (String::from(*name), &rows[place].1));
+        replace(&mut text, &format!("demand {demand}"), &table("", rows))?;
+    }
+    draw::demand(&folder.join("plots/scaling-demand.svg"), &DEMANDS, &series)?;
+
+    let way = Way::Leased { most: 100, hold_ms: 300 };
+    let rows = GATEWAYS.map(|gateways| {
+        eprintln!("one key, {gateways} gateways");
+        (count(f64::from(gateways)), Scenario { gateways, way, ..Scenario::default() }.run())
+    });
+    replace(&mut text, "gateways", &table("gateways", rows.iter().map(|(name, row)| (name.clone(), row))))?;
+
+    for (name, way) in [WAYS[0], WAYS[2]] {
+        let rows = KEYS.map(|keys| {
+            eprintln!("{keys} keys, {name}");
+            let limits = Scenario { burst: 100, rate: 100, demand: 2e5, ..Scenario::default() };
+            (count(f64::from(keys)), Scenario { keys, way, ..limits }.run())
+        });
+        let marker = format!("keys, {name}");
+        replace(&mut text, &marker, &table("keys", rows.iter().map(|(name, row)| (name.clone(), row))))?;
+    }
+    fs::write(page, text)?;
+    Ok(())
+}
+
+/// A table of outcomes, one row each.
+pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Outcome)>) -> String {
+    let mut text = format!(
+        "| {head} | requests/s | admitted/s | calls/s | at the busiest server | above the limit | unused | fairness \
+         | added wait, mean | p99 |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+    );
+    for (name, outcome) in rows {
+        let [mean, p99] = outcome.waits.map(|micros| format!("{:.2} ms", micros / 1e3));
+        writeln!(
+            text,
+            "| {name} | {} | {} | {} | {} | {:.0} | {:.1} % | {:.2} | {mean} | {p99} |",
+            count(outcome.wanted),
+            count(outcome.admitted),
+            count(outcome.calls),
+            count(outcome.busiest),
+            outcome.above,
+            outcome.unused * 100.0,
+            outcome.fairness,
+        )
+        .expect("a String takes everything");
+    }
+    text
+}
+
+/// A count with three digits or all that it has before the point, in groups of three.
+fn count(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Puts `table` between the markers of this name.
+fn replace(text: &mut String, name: &str, table: &str) -> Result<(), Box<dyn Error>> {
+    let (begin, end) = (format!("<!-- simulated: {name} -->\n"), "<!-- /simulated -->");
+    let from = text.find(&begin).ok_or_else(|| format!("no marker: {}", begin.trim()))? + begin.len();
+    let to = from + text[from..].find(end).ok_or("a marker without its end")?;
+    text.replace_range(from..to, table);
+    Ok(())
+}

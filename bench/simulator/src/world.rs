@@ -1,0 +1,434 @@
+//! The simulation: traffic, gateways, the network, and a server.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::weighted::WeightedAliasIndex;
+use rand_distr::{Distribution, Exp, LogNormal, Zipf};
+use redis_cell_core::gcra::{self, Limit, Tat};
+use redis_cell_core::holding::{Holding, Spend, Terms};
+use redis_cell_core::{Change, Instant, Rate, Span, Unit, Verdict};
+
+use crate::measure::{Meter, Outcome, Waits, fairness};
+
+/// The instant at which a simulation begins, some moment of November 2023.
+const BEGIN: u64 = 1_700_000_000_000_000_000;
+
+/// How the gateways share the limit.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// One call for each request.
+    Direct,
+    /// Leases of units: at most so many in the hands of a gateway, each batch for so long.
+    Leased { most: i64, hold_ms: u64 },
+    /// The key is split into so many, on servers of their own, each with its part of the limit.
+    Split(u32),
+    /// Each gateway has its part of the limit and asks nobody.
+    Shares,
+}
+
+/// A scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// How many gateways there are.
+    pub gateways: u32,
+    /// How many keys there are.
+    pub keys: u32,
+    /// The exponent of the keys' distribution; of no account for one key.
+    pub zipf: f64,
+    /// How unequal the gateways' traffic is: gateway `i` of them has the weight `i ^ -skew`.
+    pub skew: f64,
+    /// Requests a second, of all gateways and keys.
+    pub demand: f64,
+    /// The limit of each key: `max_burst + 1`.
+    pub burst: i64,
+    /// The limit of each key: units a second.
+    pub rate: i64,
+    /// The simulated time.
+    pub seconds: f64,
+    /// The beginning of the random numbers.
+    pub seed: u64,
+    /// How the limit is shared.
+    pub way: Way,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            gateways: 200,
+            keys: 1,
+            zipf: 1.1,
+            skew: 0.5,
+            demand: 1e6,
+            burst: 1_000,
+            rate: 10_000,
+            seconds: 5.0,
+            seed: 1,
+            way: Way::Direct,
+        }
+    }
+}
+
+impl Scenario {
+    /// What is wrong with the numbers.
+    pub fn check(&self) -> Result<(), String> {
+        let whole = self.gateways > 0 && self.keys > 0 && self.burst > 0 && self.rate > 0;
+        let real = self.demand > 0.0 && self.seconds > 0.0 && self.zipf > 0.0 && self.skew >= 0.0;
+        let way = match self.way {
+            Way::Leased { most, hold_ms } => most > 0 && hold_ms > 0,
+            Way::Split(parts) => i64::from(parts) <= self.burst.min(self.rate) && parts > 0,
+            Way::Direct | Way::Shares => true,
+        };
+        if whole && real && way {
+            Ok(())
+        } else {
+            Err(format!("numbers must be positive, and parts at most burst and rate: {self:?}"))
+        }
+    }
+
+    /// Runs the scenario.
+    pub fn run(&self) -> Outcome {
+        World::new(*self).run()
+    }
+}
+
+/// What happens at an instant, other than a request.
+enum Event {
+    /// A call for one unit of a key reaches the server; its gateway, and when the request came.
+    Call { gateway: u32, key: u32, part: u32, since: u64 },
+    /// A request is let through.
+    Admitted { gateway: u32, key: u32, since: u64 },
+    /// A call for a batch reaches the server.
+    Ask { gateway: u32, key: u32, units: i64 },
+    /// The answer of a call for a batch reaches the gateway.
+    Answer { gateway: u32, key: u32, taken: i64, wait: Option<Span> },
+    /// The hold of a batch is over.
+    Over { gateway: u32, key: u32 },
+    /// What is given back reaches the server.
+    GiveBack { gateway: u32, key: u32, units: i64 },
+    /// The answer to that reaches the gateway.
+    GivenBack { gateway: u32, key: u32 },
+}
+
+/// Events are taken in the order of their instants, and of their making where these are equal.
+struct Scheduled(u64, u64, Event);
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// What a gateway holds of a key, and the requests that wait for more.
+#[derive(Default)]
+struct Share {
+    holding: Holding,
+    waiting: VecDeque<u64>,
+}
+
+struct World {
+    scenario: Scenario,
+    /// The limit of a key, or of a part of it.
+    limit: Limit,
+    terms: Terms,
+    random: StdRng,
+    network: LogNormal<f64>,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    made: u64,
+    /// The server's states by key and part, or a gateway's own by gateway and key.
+    states: HashMap<(u32, u32), Tat>,
+    shares: HashMap<(u32, u32), Share>,
+    meters: HashMap<u32, Meter>,
+    /// Wanted and spent by each gateway.
+    gateways: Vec<(u64, u64)>,
+    waits: Waits,
+    /// Calls by the part of the key that they went to.
+    calls: HashMap<u32, u64>,
+}
+
+impl World {
+    fn new(scenario: Scenario) -> Self {
+        let parts = match scenario.way {
+            Way::Split(parts) => i64::from(parts),
+            Way::Shares => i64::from(scenario.gateways),
+            Way::Direct | Way::Leased { .. } => 1,
+        };
+        // A gateway's part of a small limit is at least a unit. Rates are exact: `rate` per `parts` seconds.
+        let limit = Limit::new((scenario.burst / parts).max(1) - 1, scenario.rate, parts, Unit::Seconds);
+        let (most, hold_ms) = match scenario.way {
+            Way::Leased { most, hold_ms } => (most, hold_ms),
+            _ => (1, 1),
+        };
+        let terms = Terms {
+            rate: Some(Rate::new(scenario.rate, 1, Unit::Seconds).expect("a rate below a unit a nanosecond")),
+            least: (most / 10).max(1),
+            most,
+            hold: Span::from_units(hold_ms, Unit::Milliseconds).expect("a short hold"),
+            reply: Span::from_units(100, Unit::Milliseconds).expect("a short time"),
+        };
+        Self {
+            scenario,
+            limit: limit.expect("a rate below a unit a nanosecond"),
+            terms,
+            random: StdRng::seed_from_u64(scenario.seed),
+            // One way: half of the calls take less than 0.25 ms, one of a hundred more than 1.6 ms.
+            network: LogNormal::new(0.25_f64.ln(), 0.8).expect("a finite distribution"),
+            events: BinaryHeap::new(),
+            made: 0,
+            states: HashMap::new(),
+            shares: HashMap::new(),
+            meters: HashMap::new(),
+            gateways: vec![(0, 0); scenario.gateways as usize],
+            waits: Waits::default(),
+            calls: HashMap::new(),
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        let scenario = self.scenario;
+        let end = (scenario.seconds * 1e9) as u64;
+        let gaps = Exp::new(scenario.demand / 1e9).expect("a positive rate");
+        let keys = Zipf::new(f64::from(scenario.keys), scenario.zipf).expect("a positive exponent");
+        let weights = (1..=scenario.gateways).map(|place| f64::from(place).powf(-scenario.skew)).collect();
+        let gateways = WeightedAliasIndex::new(weights).expect("positive weights");
+        let mut request = 0.0;
+        loop {
+            request += gaps.sample(&mut self.random);
+            let now = request as u64;
+            self.until(now.min(end));
+            if now >= end {
+                return self.outcome();
+            }
+            let gateway = u32::try_from(gateways.sample(&mut self.random)).expect("a gateway");
+            let key = if scenario.keys == 1 { 1 } else { keys.sample(&mut self.random) as u32 };
+            self.gateways[gateway as usize].0 += 1;
+            self.meters.entry(key).or_default().wanted += 1;
+            self.request(now, gateway, key);
+        }
+    }
+
+    /// Lets everything happen that happens before `end`.
+    fn until(&mut self, end: u64) {
+        while let Some(Reverse(Scheduled(now, ..))) = self.events.peek()
+            && *now <= end
+        {
+            if let Some(Reverse(Scheduled(now, _, event))) = self.events.pop() {
+                self.happen(now, event);
+            }
+        }
+    }
+
+    fn request(&mut self, now: u64, gateway: u32, key: u32) {
+        match self.scenario.way {
+            Way::Direct => self.send(now, Event::Call { gateway, key, part: 0, since: now }),
+            Way::Split(parts) => {
+                let part = self.random.random_range(0..parts);
+                self.send(now, Event::Call { gateway, key, part, since: now });
+            }
+            Way::Shares => {
+                if self.take(now, (gateway, key), 1) == (1, None) {
+                    self.admit(now, gateway, key);
+                }
+                self.waits.add(0);
+            }
+            Way::Leased { .. } => {
+                self.shares.entry((gateway, key)).or_default().waiting.push_back(now);
+                self.serve(now, gateway, key);
+            }
+        }
+    }
+
+    fn happen(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Call { gateway, key, part, since } => {
+                *self.calls.entry(part).or_default() += 1;
+                let admitted = self.take(now, (key, part), 1).0 == 1;
+                let back = self.network.sample(&mut self.random);
+                let answered = now + (back * 1e6) as u64;
+                if admitted {
+                    self.schedule(answered, Event::Admitted { gateway, key, since });
+                } else {
+                    self.waits.add(answered - since);
+                }
+            }
+            Event::Admitted { gateway, key, since } => {
+                self.admit(now, gateway, key);
+                self.waits.add(now - since);
+            }
+            Event::Ask { gateway, key, units } => {
+                *self.calls.entry(0).or_default() += 1;
+                let (taken, wait) = self.take(now, (key, 0), units);
+                self.send(now, Event::Answer { gateway, key, taken, wait });
+            }
+            Event::Answer { gateway, key, taken, wait } => {
+                let share = self.shares.entry((gateway, key)).or_default();
+                share.holding.answered(&self.terms, at(now), taken, wait);
+                if taken > 0 {
+                    let hold = self.terms.hold.as_nanos();
+                    self.schedule(now + hold, Event::Over { gateway, key });
+                }
+                self.serve(now, gateway, key);
+            }
+            Event::Over { gateway, key } => {
+                let share = self.shares.entry((gateway, key)).or_default();
+                if let Some((units, _)) = share.holding.give_back(&self.terms, at(now)) {
+                    self.send(now, Event::GiveBack { gateway, key, units });
+                }
+                if self.shares.get(&(gateway, key)).is_some_and(|share| share.holding.is_idle(at(now))) {
+                    self.shares.remove(&(gateway, key));
+                }
+            }
+            Event::GiveBack { gateway, key, units } => {
+                *self.calls.entry(0).or_default() += 1;
+                let state = self.states.get(&(key, 0)).copied();
+                let decision = gcra::refund(state, &self.limit, at(now), units).expect("in range");
+                self.store((key, 0), decision.change);
+                self.send(now, Event::GivenBack { gateway, key });
+            }
+            Event::GivenBack { gateway, key } => {
+                self.shares.entry((gateway, key)).or_default().holding.returned();
+            }
+        }
+    }
+
+    /// Serves the requests of a gateway that wait for units of a key, in order.
+    fn serve(&mut self, now: u64, gateway: u32, key: u32) {
+        let mut share = self.shares.remove(&(gateway, key)).unwrap_or_default();
+        while let Some(&since) = share.waiting.front() {
+            match share.holding.spend(&self.terms, at(now), 1) {
+                Spend::Spent => self.admit(now, gateway, key),
+                Spend::Refused(_) => {}
+                Spend::Short => break,
+            }
+            share.waiting.pop_front();
+            self.waits.add(now - since);
+        }
+        let wanted = i64::from(!share.waiting.is_empty());
+        if let Some(units) = share.holding.ask(&self.terms, at(now), wanted) {
+            self.send(now, Event::Ask { gateway, key, units });
+        }
+        self.shares.insert((gateway, key), share);
+    }
+
+    /// The server's decision, or that of a gateway by its own share: units taken, and the wait of a refusal.
+    fn take(&mut self, now: u64, place: (u32, u32), units: i64) -> (i64, Option<Span>) {
+        let state = self.states.get(&place).copied();
+        let decision = gcra::saturate(state, &self.limit, at(now), units).expect("in range");
+        self.store(place, decision.change);
+        let wait = match decision.answer.verdict {
+            Verdict::Later(wait) => Some(wait),
+            _ => None,
+        };
+        (decision.answer.taken.unwrap_or_default(), wait)
+    }
+
+    fn store(&mut self, place: (u32, u32), change: Change<Tat>) {
+        match change {
+            Change::Keep => {}
+            Change::Store(tat) => {
+                self.states.insert(place, tat);
+            }
+            Change::Delete => {
+                self.states.remove(&place);
+            }
+        }
+    }
+
+    /// A request that came at `since` is let through.
+    fn admit(&mut self, now: u64, gateway: u32, key: u32) {
+        self.gateways[gateway as usize].1 += 1;
+        self.meters.entry(key).or_default().spend(now, self.scenario.rate as f64);
+    }
+
+    /// Lets an event happen after a way through the network.
+    fn send(&mut self, now: u64, event: Event) {
+        let way = self.network.sample(&mut self.random);
+        self.schedule(now + (way * 1e6) as u64, event);
+    }
+
+    fn schedule(&mut self, at: u64, event: Event) {
+        self.made += 1;
+        self.events.push(Reverse(Scheduled(at, self.made, event)));
+    }
+
+    fn outcome(&self) -> Outcome {
+        let scenario = &self.scenario;
+        let per_second = |count: u64| count as f64 / scenario.seconds;
+        let most = scenario.burst as f64 + scenario.rate as f64 * scenario.seconds;
+        let could: f64 = self.meters.values().map(|meter| most.min(meter.wanted as f64)).sum();
+        let spent: u64 = self.meters.values().map(|meter| meter.spent).sum();
+        let above = self.meters.values().map(|meter| meter.above(scenario.burst as f64));
+        Outcome {
+            wanted: per_second(self.gateways.iter().map(|(wanted, _)| wanted).sum()),
+            admitted: per_second(spent),
+            calls: per_second(self.calls.values().sum()),
+            busiest: per_second(self.calls.values().copied().max().unwrap_or_default()),
+            above: above.fold(0.0, f64::max),
+            unused: (1.0 - spent as f64 / could).max(0.0),
+            fairness: fairness(&self.gateways),
+            waits: [self.waits.mean(), self.waits.p99()],
+        }
+    }
+}
+
+fn at(now: u64) -> Instant {
+    Instant::saturating_from_nanos(BEGIN + now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Few gateways with much in their hands, many with little, long holds and short ones, one key and many.
+    #[test]
+    fn leases_stay_within_the_bound() {
+        let scenarios = [(3, 1_000, 2_000, 1), (50, 100, 300, 1), (500, 10, 100, 1), (20, 50, 1_000, 1_000)];
+        for (gateways, most, hold_ms, keys) in scenarios {
+            for seed in 1..4 {
+                let way = Way::Leased { most, hold_ms };
+                let scenario =
+                    Scenario { gateways, keys, seed, way, demand: 5e4, seconds: 3.0, ..Scenario::default() };
+                let outcome = scenario.run();
+                let by_hold = scenario.rate as f64 * hold_ms as f64 / 1e3;
+                let bound = by_hold.min(f64::from(gateways) * most as f64);
+                assert!(outcome.above <= bound, "{} above the limit: {scenario:?}", outcome.above);
+                assert!(outcome.calls < outcome.wanted, "leases save no calls: {scenario:?}");
+            }
+        }
+    }
+
+    /// What the network delays is all that direct calls are above the limit.
+    #[test]
+    fn direct_calls_keep_the_limit() {
+        let scenario = Scenario { demand: 1e5, seconds: 2.0, ..Scenario::default() };
+        let outcome = scenario.run();
+        assert!(outcome.above <= scenario.rate as f64 * 0.02, "{} above the limit", outcome.above);
+        assert!(outcome.unused < 0.01, "{} unused", outcome.unused);
+        assert!((outcome.calls - outcome.wanted).abs() < 0.01 * outcome.wanted, "a call for each request");
+    }
+
+    #[test]
+    fn equal_numbers_repeat() {
+        let scenario = Scenario { demand: 1e4, seconds: 1.0, ..Scenario::default() };
+        let [first, second] = [scenario.run(), scenario.run()];
+        assert_eq!((first.admitted, first.waits), (second.admitted, second.waits));
+        let other = Scenario { seed: 2, ..scenario }.run();
+        assert_ne!(first.waits, other.waits);
+    }
+}

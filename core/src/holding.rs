@@ -1,0 +1,320 @@
+//! Leases of units: what a client holds of a limit, to spend it without a call for each unit.
+//!
+//! A client of a busy key takes units from the server in *batches* (`CL.THROTTLE ... SATURATE`), spends them
+//! by itself, and gives back or drops what is left when the *hold* of the batch is over. It remembers when it
+//! was refused, and does not call before the wait is over. [`Holding`] is the state of one client for one
+//! key. It has no clock and does no I/O: the caller brings the instants of a clock that never goes back,
+//! makes the calls, and reports the answers.
+//!
+//! # The bound
+//! Take a limit of `L = max_burst + 1` units at the rate `r`, `N` clients, a hold `h`, and at most `b` units
+//! in the hands of each client. In any stretch of time `W`, all clients together spend at most
+//!
+//! ```text
+//! L + W * r + min(h * r, N * b)
+//! ```
+//!
+//! units, where `N` counts the clients that hold units when the stretch begins. Write `x` for the level of
+//! the server's limiter: the server hands out units while `x` stays at or below `L`, and `x` leaks at `r` or
+//! not at all.
+//!
+//! - `N * b`: During the stretch, the server hands out at most `L - x + W * r + R` units, where `x` is the
+//!   level at its beginning, and `R` are the units that come back to the server. What is spent was handed out
+//!   in the stretch or held at its beginning, at most `N * b`; what came back was not spent.
+//! - `h * r`: What is spent in the stretch was handed out in it or less than `h` before, because the hold
+//!   starts when the call is *sent*. During that longer time the server hands out at most
+//!   `L - x + (W + h) * r + R` units. Of the units that come back, those handed out during that time were not
+//!   spent. The older ones are at most `x`, by the rule of [`give_back`](Holding::give_back): of a batch, no
+//!   more comes back than would not yet have leaked, had the batch been alone. The level leaks at `r` in
+//!   total, and each of these allowances shrinks at `r`, so their sum never exceeds the level.
+//!
+//! Units whose answer was lost, and those of a client that crashed, were handed out and are not spent. Units
+//! that the server takes back more than [`Terms::reply`] after the client sent them can be spent a second
+//! time, once.
+//!
+//! Source: leases of capacity as in Google's Doorman; the bound is our own.
+
+use crate::{Instant, Rate, Span};
+
+/// What a client may hold, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The rate of the limit, or `None` for a quota, whose units do not leak.
+    pub rate: Option<Rate>,
+    /// The size of the smallest batch, at least 1.
+    pub least: i64,
+    /// The most units that the client holds: those of its batches, those asked for, and those on their way
+    /// back.
+    pub most: i64,
+    /// How long a batch may be spent, from the moment at which the call for it was sent.
+    pub hold: Span,
+    /// How long the client waits for an answer. A later one is lost.
+    pub reply: Span,
+}
+
+/// Units from one call.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    taken: i64,
+    left: i64,
+    sent: Instant,
+}
+
+/// What becomes of a quantity that a caller wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spend {
+    /// It was spent.
+    Spent,
+    /// The server has refused, and another call would be too early; the wait until one is not.
+    Refused(Span),
+    /// The client holds too little: the answer of a call is needed.
+    Short,
+}
+
+/// What a client holds of one limit.
+///
+/// Cost: every function is O(1) and allocates nothing.
+///
+/// # Example
+/// ```
+/// # use redis_cell_core::holding::{Holding, Spend, Terms};
+/// # use redis_cell_core::{Instant, Rate, Span, Unit};
+/// let second = Span::from_units(1, Unit::Seconds).unwrap();
+/// let rate = Rate::new(1000, 1, Unit::Seconds)?;
+/// let terms = Terms { rate: Some(rate), least: 10, most: 100, hold: second, reply: second };
+/// let now = Instant::from_nanos(0).unwrap();
+///
+/// let mut holding = Holding::default();
+/// assert_eq!(holding.spend(&terms, now, 1), Spend::Short);
+/// assert_eq!(holding.ask(&terms, now, 1), Some(10));
+/// holding.answered(&terms, now, 10, None);
+/// assert_eq!(holding.spend(&terms, now, 1), Spend::Spent);
+/// # Ok::<(), redis_cell_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Holding {
+    /// The batch that is being spent.
+    current: Option<Batch>,
+    /// The batch fetched before the current one is used up.
+    next: Option<Batch>,
+    /// What was asked for, and when, while there is no answer.
+    asked: Option<Batch>,
+    /// A batch whose hold is over and part of which may go back.
+    over: Option<Batch>,
+    /// What is on its way back.
+    returning: i64,
+    /// The size of the next batch, [`Terms::least`] when 0.
+    size: i64,
+    /// No call before this instant.
+    not_before: Instant,
+    /// How long the client stays away after a call that brought little.
+    pause: Span,
+}
+
+impl Holding {
+    /// Spends `quantity` units of what is held, all or none.
+    ///
+    /// After [`Spend::Short`] the caller waits for the answer of the call that is on its way, or makes the
+    /// one that [`ask`](Self::ask) allows. A quantity above [`Terms::most`] never fits: the caller asks
+    /// the server for it directly.
+    #[inline]
+    pub fn spend(&mut self, terms: &Terms, now: Instant, quantity: i64) -> Spend {
+        if let Some(batch) = &mut self.current
+            && batch.left >= quantity
+            && now.since(batch.sent) < terms.hold
+        {
+            batch.left = batch.left.saturating_sub(quantity);
+            return Spend::Spent;
+        }
+        self.spend_across(terms, now, quantity)
+    }
+
+    /// [`spend`](Self::spend), where the current batch alone does not do.
+    fn spend_across(&mut self, terms: &Terms, now: Instant, quantity: i64) -> Spend {
+        self.expire(terms, now);
+        if self.held() >= quantity {
+            let mut wanted = quantity;
+            for batch in [&mut self.current, &mut self.next].into_iter().flatten() {
+                let spent = wanted.min(batch.left);
+                batch.left = batch.left.saturating_sub(spent);
+                wanted = wanted.saturating_sub(spent);
+            }
+            self.advance(terms, now);
+            return Spend::Spent;
+        }
+        match self.not_before.since(now) {
+            Span::ZERO => Spend::Short,
+            wait if self.asked.is_none() => Spend::Refused(wait),
+            _ => Spend::Short,
+        }
+    }
+
+    /// How many units to ask the server for now, if a call is due: for a caller who wants `wanted` and is
+    /// short of them, or for nobody yet (0), when the batch in use is half used up and no other is there.
+    ///
+    /// `Some` means that the call is made at `now`: [`answered`](Self::answered) or [`lost`](Self::lost) must
+    /// follow. There is one call at a time.
+    pub fn ask(&mut self, terms: &Terms, now: Instant, wanted: i64) -> Option<i64> {
+        self.expire(terms, now);
+        let half_used =
+            self.current.is_some_and(|batch| batch.left <= batch.taken / 2) && self.next.is_none();
+        let short = self.held() < wanted;
+        if self.asked.is_some() || now < self.not_before || !(half_used || short) {
+            return None;
+        }
+        self.merge();
+        let back = self.over.map_or(0, |batch| batch.left).saturating_add(self.returning);
+        let most = terms.most.saturating_sub(self.held()).saturating_sub(back);
+        let size = self.size(terms).max(wanted.saturating_sub(self.held())).min(most);
+        if size < 1 {
+            return None;
+        }
+        self.asked = Some(Batch { taken: size, left: size, sent: now });
+        Some(size)
+    }
+
+    /// The answer of the call: `taken` units, and the server's wait where it refused.
+    ///
+    /// Call [`lost`](Self::lost) instead when more than [`Terms::reply`] has passed since the call.
+    pub fn answered(&mut self, terms: &Terms, now: Instant, taken: i64, retry_after: Option<Span>) {
+        let Some(asked) = self.asked.take() else { return };
+        let taken = taken.clamp(0, asked.taken);
+        // A call that brings less than half shows that others want the units as much. Without a pause, each
+        // of many clients would call for every single unit. Calls a second rise by addition and fall by
+        // division, so that the clients come to the same number of them, as flows of TCP do.
+        self.pause = if taken > asked.taken / 2 {
+            with_one_more_per(terms.hold, self.pause)
+        } else {
+            terms.hold.min(doubled(self.pause.max(SHORTEST_PAUSE)))
+        };
+        let wait = retry_after.unwrap_or_default();
+        let wait = if taken < asked.taken { wait.max(self.pause) } else { wait };
+        self.not_before = now.checked_add(wait).unwrap_or(now);
+        if taken > 0 {
+            let batch = Some(Batch { taken, left: taken, sent: asked.sent });
+            *(if self.current.is_none() { &mut self.current } else { &mut self.next }) = batch;
+        }
+        self.expire(terms, now);
+    }
+
+    /// There was no answer of the call within [`Terms::reply`], or an error. What the server may have handed
+    /// out is not spent. The client stays away as after a call that brought nothing.
+    pub fn lost(&mut self, terms: &Terms, now: Instant) {
+        self.answered(terms, now, 0, None);
+    }
+
+    /// What to give back now, and how long ago it was taken at most, for `AGO`.
+    ///
+    /// Of a batch whose hold is over that is, for a limit with a rate, what would not have leaked by the time
+    /// the server hears of it, had it been alone; of a quota it is all. `Some` means that the call is made at
+    /// `now`: [`returned`](Self::returned) must follow, whatever its answer.
+    pub fn give_back(&mut self, terms: &Terms, now: Instant) -> Option<(i64, Span)> {
+        self.expire(terms, now);
+        let batch = self.over.take().filter(|_| self.returning == 0)?;
+        let age = now.since(batch.sent).checked_add(terms.reply).unwrap_or(Span::MAX);
+        let most = match &terms.rate {
+            Some(rate) => rate.units(rate.time(batch.taken).unwrap_or_default().saturating_sub(age)),
+            None => batch.left,
+        };
+        self.returning = batch.left.min(most);
+        (self.returning > 0).then_some((self.returning, age))
+    }
+
+    /// Nothing is on its way back any more.
+    pub fn returned(&mut self) {
+        self.returning = 0;
+    }
+
+    /// Ends all batches, so that [`give_back`](Self::give_back) gives back what can be given back.
+    pub fn end(&mut self, terms: &Terms, now: Instant) {
+        // The younger batch has the larger allowance.
+        for batch in [self.current.take(), self.next.take()].into_iter().flatten() {
+            self.over = Some(batch);
+        }
+        self.expire(terms, now);
+    }
+
+    /// The time until the first hold is over, if anything is held.
+    pub fn ends_in(&self, terms: &Terms, now: Instant) -> Option<Span> {
+        let batches = [self.current, self.next];
+        batches.iter().flatten().map(|batch| terms.hold.saturating_sub(now.since(batch.sent))).min()
+    }
+
+    /// Whether a call for units is on its way.
+    pub fn is_asking(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// The units that can be spent, if no hold ends before.
+    pub fn held(&self) -> i64 {
+        [self.current, self.next].iter().flatten().fold(0, |sum, batch| sum.saturating_add(batch.left))
+    }
+
+    /// Whether there is nothing to spend, to wait for or to remember.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.held() == 0
+            && self.asked.is_none()
+            && self.over.is_none()
+            && self.returning == 0
+            && now >= self.not_before
+    }
+
+    /// Makes room for one more batch, by spending two as one.
+    fn merge(&mut self) {
+        let (Some(older), Some(younger)) = (self.current, self.next) else { return };
+        // As old as the older one, and with the smaller allowance of what comes back: neither grows by it.
+        let left = older.left.saturating_add(younger.left);
+        self.current = Some(Batch { left, sent: older.sent, taken: younger.taken });
+        self.next = None;
+    }
+
+    /// The size of the next batch.
+    fn size(&self, terms: &Terms) -> i64 {
+        self.size.max(terms.least).min(terms.most)
+    }
+
+    /// Puts aside the batches whose hold is over.
+    fn expire(&mut self, terms: &Terms, now: Instant) {
+        for slot in [&mut self.current, &mut self.next] {
+            if let Some(batch) = slot.take_if(|batch| now.since(batch.sent) >= terms.hold)
+                && batch.left > 0
+            {
+                self.over = Some(batch);
+                // Too much for the traffic.
+                if batch.left > batch.taken / 2 {
+                    self.size = self.size / 2;
+                }
+            }
+        }
+        self.advance(terms, now);
+    }
+
+    /// Moves on to the next batch when the current one is used up.
+    fn advance(&mut self, terms: &Terms, now: Instant) {
+        if let Some(batch) = self.current.take_if(|batch| batch.left == 0) {
+            // As much as was asked for was used up in less than a quarter of its hold: the traffic wants more
+            // at once.
+            let quarter = Span::from_nanos(terms.hold.as_nanos() / 4).unwrap_or_default();
+            if batch.taken >= self.size(terms) && now.since(batch.sent) < quarter {
+                self.size = self.size(terms).saturating_mul(2).min(terms.most);
+            }
+        }
+        if self.current.is_none() {
+            self.current = self.next.take();
+        }
+    }
+}
+
+/// The pause after the first call that brings little.
+const SHORTEST_PAUSE: Span = Span::from_nanos(500_000).unwrap();
+
+/// The time between events of which there is one more in each `hold` than there was.
+fn with_one_more_per(hold: Span, between: Span) -> Span {
+    let (hold, between) = (u128::from(hold.as_nanos()), u128::from(between.as_nanos()));
+    let nanos = hold.saturating_mul(between).checked_div(hold.saturating_add(between)).unwrap_or_default();
+    u64::try_from(nanos).ok().and_then(Span::from_nanos).unwrap_or_default()
+}
+
+fn doubled(span: Span) -> Span {
+    span.checked_add(span).unwrap_or(Span::MAX)
+}

@@ -1,0 +1,412 @@
+//! Leases of units: whatever the clients of a limit do, they never spend more than the bound.
+//!
+//! A schedule is drawn at random: clients that hoard, spend, give back, crash; calls and answers that travel
+//! or are lost. The server is the core's own GCRA. Time passes in ticks. Of every stretch of ticks, what was
+//! spent in it is compared with the bound.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use std::collections::VecDeque;
+
+use common::{MS, at, span};
+use proptest::prelude::*;
+use redis_cell_core::gcra::{self, Tat};
+use redis_cell_core::holding::{Holding, Spend, Terms};
+use redis_cell_core::{Rate, Span, Unit};
+
+/// The length of a tick in nanoseconds.
+const TICK: i64 = 10 * MS;
+
+/// The numbers of a schedule. Times are in ticks.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    /// `max_burst + 1`.
+    limit: i64,
+    /// Ticks per unit.
+    interval: i64,
+    clients: usize,
+    most: i64,
+    least: i64,
+    hold: i64,
+    reply: i64,
+    ticks: i64,
+    seed: u64,
+}
+
+fn numbers() -> impl Strategy<Value = Numbers> {
+    (1..10_i64, 1..4_i64, 1..6_usize, 1..12_i64, 1..4_i64, 1..40_i64, 0..4_i64, any::<u64>()).prop_map(
+        |(limit, interval, clients, most, least, hold, reply, seed)| Numbers {
+            limit,
+            interval,
+            clients,
+            most,
+            least: least.min(most),
+            hold,
+            reply,
+            ticks: 120,
+            seed,
+        },
+    )
+}
+
+/// What is wrong with the clients of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Defect {
+    None,
+    /// A batch is spent for a tick longer.
+    LongerHold,
+    /// The hold counts from the answer, not from the call.
+    HoldFromAnswer,
+    /// A client holds one unit more.
+    LargerBatch,
+    /// All that is left of a batch is given back, whether it has leaked or not.
+    GivesAllBack,
+    /// What was given back is spent nevertheless.
+    SpendsTwice,
+}
+
+/// A message on its way.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    Take(i64),
+    Taken(i64, Option<Span>),
+    GiveBack(i64),
+    GivenBack,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    holding: Holding,
+    /// Messages, with the tick of their arrival and whether the server receives them.
+    messages: VecDeque<(i64, Message)>,
+    /// When the call was sent for which the client waits.
+    sent: Option<i64>,
+    /// When what is given back was sent.
+    sent_back: Option<i64>,
+    crashed: bool,
+}
+
+impl Client {
+    /// Whether it has units in its hands, or on their way back.
+    fn holds(&self) -> bool {
+        if self.crashed {
+            return self.messages.iter().any(|(_, message)| matches!(message, Message::GiveBack(_)));
+        }
+        !self.holding.is_idle(at(i64::MAX / 4))
+    }
+}
+
+/// What the clients do in a tick.
+#[derive(Clone, Copy, Debug)]
+enum Mood {
+    /// They take as much as they can, and spend nothing.
+    Hoard,
+    /// They take and spend as much as they can.
+    Spend,
+    /// They spend what they hold.
+    Drain,
+    /// They end what they hold and give it back.
+    End,
+    Quiet,
+    /// Each does something else.
+    Mixed,
+}
+
+const MOODS: [Mood; 6] = [Mood::Hoard, Mood::Spend, Mood::Drain, Mood::End, Mood::Quiet, Mood::Mixed];
+
+/// How many units were spent in a stretch in which the bound allows fewer.
+#[derive(Debug, PartialEq, Eq)]
+struct Excess {
+    spent: i64,
+    bound: i64,
+}
+
+/// Numbers that repeat from their seed: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: i64) -> i64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        i64::try_from((z ^ (z >> 31)) % u64::try_from(end).unwrap()).unwrap()
+    }
+}
+
+/// The world in which a schedule runs.
+struct World {
+    numbers: Numbers,
+    defect: Defect,
+    terms: Terms,
+    limit: gcra::Limit,
+    tat: Option<Tat>,
+    clients: Vec<Client>,
+    random: Random,
+    /// Units spent in each tick.
+    spent: Vec<i64>,
+    /// Clients with anything in their hands when the tick began.
+    holders: Vec<i64>,
+}
+
+impl World {
+    fn new(numbers: Numbers, defect: Defect) -> Self {
+        let period = numbers.interval * TICK / MS;
+        let hold = numbers.hold + i64::from(defect == Defect::LongerHold);
+        let terms = Terms {
+            rate: Some(Rate::new(1, period, Unit::Milliseconds).unwrap()),
+            least: numbers.least,
+            most: numbers.most + i64::from(defect == Defect::LargerBatch),
+            hold: span(hold * TICK),
+            reply: span(numbers.reply * TICK),
+        };
+        Self {
+            numbers,
+            defect,
+            terms,
+            limit: gcra::Limit::new(numbers.limit - 1, 1, period, Unit::Milliseconds).unwrap(),
+            tat: None,
+            clients: vec![Client::default(); numbers.clients],
+            random: Random(numbers.seed),
+            spent: Vec::new(),
+            holders: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Option<Excess> {
+        let mut mood = Mood::Quiet;
+        let mut tick = 0;
+        while tick < self.numbers.ticks {
+            if self.random.below(3) == 0 {
+                mood = MOODS[usize::try_from(self.random.below(6)).unwrap()];
+            }
+            // A mood may last just as long as what is held.
+            let length = match self.random.below(3) {
+                0 => 1,
+                1 => self.random.below(8) + 1,
+                _ => (self.numbers.hold - self.random.below(3)).max(1),
+            };
+            for _ in 0..length {
+                self.tick(tick, mood);
+                tick += 1;
+            }
+        }
+        self.excess()
+    }
+
+    fn tick(&mut self, tick: i64, mood: Mood) {
+        self.spent.push(0);
+        let holders = self.clients.iter().filter(|client| client.holds()).count();
+        self.holders.push(i64::try_from(holders).unwrap());
+        // Twice, so that what one client gives back another can take and spend in the same tick.
+        for _ in 0..2 {
+            for index in 0..self.clients.len() {
+                self.deliver(tick, index);
+                if self.clients[index].crashed {
+                    continue;
+                }
+                let mood = match mood {
+                    Mood::Mixed => MOODS[usize::try_from(self.random.below(5)).unwrap()],
+                    mood => mood,
+                };
+                self.act(tick, index, mood);
+                self.deliver(tick, index);
+                if matches!(mood, Mood::Spend | Mood::Drain) {
+                    self.spend_all(tick, index);
+                }
+            }
+        }
+    }
+
+    /// Lets the messages of a client arrive, in order.
+    fn deliver(&mut self, tick: i64, index: usize) {
+        while let Some(&(arrival, message)) = self.clients[index].messages.front()
+            && arrival <= tick
+        {
+            self.clients[index].messages.pop_front();
+            let now = at(tick * TICK);
+            match message {
+                Message::Take(units) => {
+                    let decision = gcra::saturate(self.tat, &self.limit, now, units).unwrap();
+                    self.store(decision.change);
+                    let answer = decision.answer;
+                    let wait = match answer.verdict {
+                        redis_cell_core::Verdict::Later(wait) => Some(wait),
+                        _ => None,
+                    };
+                    self.send(tick, index, Message::Taken(answer.taken.unwrap(), wait));
+                }
+                Message::GiveBack(units) => {
+                    let decision = gcra::refund(self.tat, &self.limit, now, units).unwrap();
+                    self.store(decision.change);
+                    self.send(tick, index, Message::GivenBack);
+                }
+                Message::Taken(units, wait) => {
+                    let client = &mut self.clients[index];
+                    // An answer that nobody waits for any more is not looked at.
+                    if client.sent.take().is_some() {
+                        client.holding.answered(&self.terms, now, units, wait);
+                    }
+                }
+                Message::GivenBack => {
+                    let client = &mut self.clients[index];
+                    if client.sent_back.take().is_some() {
+                        client.holding.returned();
+                    }
+                }
+            }
+        }
+        let client = &mut self.clients[index];
+        if client.sent.is_some_and(|sent| tick - sent > self.numbers.reply) {
+            client.sent = None;
+            client.holding.lost(&self.terms, at(tick * TICK));
+            client.messages.retain(|(_, message)| !matches!(message, Message::Taken(..)));
+        }
+        if client.sent_back.is_some_and(|sent| tick - sent > self.numbers.reply) {
+            client.sent_back = None;
+            client.holding.returned();
+        }
+    }
+
+    fn store(&mut self, change: redis_cell_core::Change<Tat>) {
+        match change {
+            redis_cell_core::Change::Keep => {}
+            redis_cell_core::Change::Store(tat) => self.tat = Some(tat),
+            redis_cell_core::Change::Delete => self.tat = None,
+        }
+    }
+
+    /// Sends a message, which arrives at once or later. What is given back arrives within the time for an
+    /// answer; what is asked for and answered may be late or get lost.
+    fn send(&mut self, tick: i64, index: usize, message: Message) {
+        let late = match message {
+            Message::GiveBack(_) => self.random.below(self.numbers.reply + 1),
+            _ if self.random.below(10) == 0 => return,
+            _ => self.random.below(2) * self.random.below(self.numbers.reply + 2),
+        };
+        let after = self.clients[index].messages.back().map_or(tick, |&(arrival, _)| arrival);
+        let arrival = match message {
+            // On a connection of its own.
+            Message::GiveBack(_) => tick + late,
+            _ => after.max(tick + late),
+        };
+        let messages = &mut self.clients[index].messages;
+        let place = messages.iter().position(|&(other, _)| other > arrival).unwrap_or(messages.len());
+        messages.insert(place, (arrival, message));
+    }
+
+    fn act(&mut self, tick: i64, index: usize, mood: Mood) {
+        let now = at(tick * TICK);
+        if self.random.below(100) == 0 {
+            // A crash. What it sent is still on its way, and another client takes its place.
+            self.clients[index].crashed = true;
+            self.clients.push(Client::default());
+            return;
+        }
+        let wanted = match mood {
+            Mood::Hoard | Mood::Spend => self.numbers.most,
+            Mood::Drain | Mood::Quiet | Mood::Mixed => 0,
+            Mood::End => {
+                self.clients[index].holding.end(&self.terms, now);
+                0
+            }
+        };
+        if matches!(mood, Mood::Spend | Mood::Drain) {
+            self.spend_all(tick, index);
+        }
+        let client = &mut self.clients[index];
+        // Asked with the clock of the answer, a hold counts from there.
+        let late = if self.defect == Defect::HoldFromAnswer { self.numbers.reply } else { 0 };
+        if wanted > 0
+            && let Some(units) = client.holding.ask(&self.terms, at((tick + late) * TICK), wanted)
+        {
+            client.sent = Some(tick);
+            self.send(tick, index, Message::Take(units));
+        }
+        let client = &mut self.clients[index];
+        let before = client.holding;
+        if let Some((units, _)) = client.holding.give_back(&self.terms, now) {
+            client.sent_back = Some(tick);
+            self.send(tick, index, Message::GiveBack(units));
+            if self.defect == Defect::SpendsTwice {
+                self.spent[usize::try_from(tick).unwrap()] += units;
+            }
+        } else if self.defect == Defect::GivesAllBack {
+            let quota = Terms { rate: None, ..self.terms };
+            client.holding = before;
+            if let Some((units, _)) = client.holding.give_back(&quota, now) {
+                client.sent_back = Some(tick);
+                self.send(tick, index, Message::GiveBack(units));
+            }
+        }
+    }
+
+    fn spend_all(&mut self, tick: i64, index: usize) {
+        let holding = &mut self.clients[index].holding;
+        while holding.spend(&self.terms, at(tick * TICK), 1) == Spend::Spent {
+            self.spent[usize::try_from(tick).unwrap()] += 1;
+        }
+    }
+
+    /// The first stretch with more than the bound. On a grid of ticks, the last tick in which a batch is
+    /// spent is the one before its hold is over.
+    fn excess(&self) -> Option<Excess> {
+        let numbers = self.numbers;
+        for first in 0..self.spent.len() {
+            let mut spent = 0;
+            for last in first..self.spent.len() {
+                spent += self.spent[last];
+                let stretch = i64::try_from(last - first).unwrap();
+                let rate = |ticks: i64| ticks / numbers.interval;
+                let by_hold = rate(stretch + numbers.hold - 1);
+                let by_holders = rate(stretch) + self.holders[first] * numbers.most;
+                let bound = numbers.limit + by_hold.min(by_holders);
+                if spent > bound {
+                    return Some(Excess { spent, bound });
+                }
+            }
+        }
+        None
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn clients_never_spend_more_than_the_bound(numbers in numbers()) {
+        let excess = World::new(numbers, Defect::None).run();
+        prop_assert_eq!(excess, None);
+    }
+}
+
+/// The schedules would find a client that is wrong by little.
+#[test]
+fn a_defect_is_found_quickly() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    for defect in [
+        Defect::LongerHold,
+        Defect::HoldFromAnswer,
+        Defect::LargerBatch,
+        Defect::GivesAllBack,
+        Defect::SpendsTwice,
+    ] {
+        let mut runner = TestRunner::deterministic();
+        let found = (1..=6_000).find(|_| {
+            let numbers = numbers().new_tree(&mut runner).unwrap().current();
+            World::new(numbers, defect).run().is_some()
+        });
+        println!("{defect:?}: found by schedule {found:?}");
+        assert!(found.is_some(), "{defect:?} was not found");
+    }
+}
