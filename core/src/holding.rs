@@ -282,7 +282,7 @@ impl Holding {
                 self.over = Some(batch);
                 // Too much for the traffic.
                 if batch.left > batch.taken / 2 {
-                    self.size = self.size / 2;
+                    self.size /= 2;
                 }
             }
         }

@@ -109,7 +109,8 @@ fn count(number: f64) -> String {
 fn replace(text: &mut String, name: &str, table: &str) -> Result<(), Box<dyn Error>> {
     let (begin, end) = (format!("<!-- simulated: {name} -->\n"), "<!-- /simulated -->");
     let from = text.find(&begin).ok_or_else(|| format!("no marker: {}", begin.trim()))? + begin.len();
-    let to = from + text[from..].find(end).ok_or("a marker without its end")?;
+    let rest = text.get(from..).ok_or("no text behind a marker")?;
+    let to = from + rest.find(end).ok_or("a marker without its end")?;
     text.replace_range(from..to, table);
     Ok(())
 }

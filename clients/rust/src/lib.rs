@@ -6,6 +6,8 @@ pub mod call;
 mod commands;
 #[cfg(feature = "tower")]
 mod http;
+#[cfg(feature = "aio")]
+mod leased;
 mod limit;
 #[cfg(feature = "aio")]
 mod limiter;
@@ -19,6 +21,8 @@ pub use commands::AsyncCellCommands;
 pub use commands::CellCommands;
 #[cfg(feature = "tower")]
 pub use http::{Policy, RateLimit, RateLimitLayer};
+#[cfg(feature = "aio")]
+pub use leased::{Leased, LeasedLimit};
 pub use limit::{Bucket, Gcra, Places, Quota, Rate, Settlement, Take, Units, UpTo, Weekday, Window};
 #[cfg(feature = "aio")]
 pub use limiter::{Limiter, Ruling, WhenAway};

@@ -19,5 +19,6 @@ mod away;
 mod cluster;
 mod commands;
 mod http;
+mod leased;
 mod others;
 mod replies;

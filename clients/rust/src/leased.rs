@@ -1,0 +1,438 @@
+//! Leases of units: batches from the server, spent in this process.
+
+use crate::{Answer, Decision, Gcra, MSettle, Quota, Settlement, Units, UpTo, call};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
+use redis_cell_core::holding::{Holding, Spend, Terms};
+use redis_cell_core::{Instant, Span, Unit};
+use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The limit of [`Leased`]: a rate with a burst, or a quota per window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeasedLimit {
+    /// `CL.THROTTLE`.
+    Gcra(Gcra),
+    /// `CL.FIXED`.
+    Quota(Quota),
+}
+
+impl<G: Into<Gcra>> From<G> for LeasedLimit {
+    fn from(limit: G) -> Self {
+        Self::Gcra(limit.into())
+    }
+}
+
+impl From<Quota> for LeasedLimit {
+    fn from(quota: Quota) -> Self {
+        Self::Quota(quota)
+    }
+}
+
+impl LeasedLimit {
+    fn batch(self, key: &[u8], units: i64) -> RedisResult<Cmd> {
+        let up_to = UpTo(units.unsigned_abs());
+        match self {
+            Self::Gcra(limit) => call::throttle(key, limit, up_to),
+            Self::Quota(quota) => call::fixed(key, quota, up_to),
+        }
+    }
+
+    fn direct(self, key: &[u8], units: Units) -> RedisResult<Cmd> {
+        match self {
+            Self::Gcra(limit) => call::throttle(key, limit, units),
+            Self::Quota(quota) => call::fixed(key, quota, units),
+        }
+    }
+
+    fn give_back(self, key: &[u8], units: i64, age: Span) -> RedisResult<Cmd> {
+        let units = Units(units.unsigned_abs());
+        match self {
+            Self::Gcra(limit) => call::refund(key, limit, units),
+            Self::Quota(quota) => call::msettle(
+                MSettle::new()
+                    .fixed(key, quota, Settlement::GiveBack(units))
+                    .ago(Duration::from_nanos(age.as_nanos())),
+            ),
+        }
+    }
+}
+
+/// Limits calls with units that are taken from the server in batches.
+///
+/// One call to the server brings a batch of units, which this process spends without asking again. A refusal is
+/// remembered, so that a key that is exhausted costs the server nothing, however often it is asked for here. It is
+/// meant for keys that are hotter than a server; `docs/scaling.md` of the project has the proof and the numbers.
+///
+/// The limit holds with a bound. With `N` clients that hold at most `b` units each for at most `h`, all of them
+/// together admit in any stretch of time at most `min(h * rate, N * b)` units more than the server alone would.
+/// Units that a client holds and does not need are missing elsewhere until the hold is over.
+///
+/// All clones share what they hold. A call waits only for a batch that is on its way; those that wait are served in
+/// the order of their calls. There is one call at a time for each key, and none is sent twice.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Decision, Leased, Rate, Units};
+/// use std::time::Duration;
+/// # #[tokio::main] async fn main() -> redis::RedisResult<()> {
+/// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+/// let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+/// let limit = Rate::per_second(10_000).burst(999);
+/// let leased = Leased::new(connection, limit, 10..=100, Duration::from_millis(300))?;
+/// for _ in 0..50 {
+///     assert_eq!(leased.take("doc:leased", Units(1)).await?, Decision::Admitted);
+/// }
+/// leased.give_back().await?; // before the process ends
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Leased<C> {
+    shared: Arc<Shared<C>>,
+}
+
+#[derive(Debug)]
+struct Shared<C> {
+    connection: C,
+    limit: LeasedLimit,
+    terms: Terms,
+    timeout: Duration,
+    most_keys: usize,
+    started: std::time::Instant,
+    shares: Mutex<HashMap<Box<[u8]>, Share>>,
+}
+
+/// What is held of a key.
+#[derive(Debug, Default)]
+struct Share {
+    holding: Holding,
+    waiting: VecDeque<Waiter>,
+    /// Why the last call brought no answer.
+    away: Option<RedisError>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    units: i64,
+    served: oneshot::Sender<Served>,
+}
+
+/// What becomes of a call that has waited for a batch.
+#[derive(Debug)]
+enum Served {
+    Decided(RedisResult<Decision>),
+    /// No batch can be fetched for it now: the server decides.
+    Direct,
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
+    /// How long to wait for an answer of the server, for a client that sets no other time: 500 ms.
+    pub const TIMEOUT: Duration = Duration::from_millis(500);
+
+    /// The number of keys of a client that sets no other number.
+    pub const KEYS: usize = 10_000;
+
+    /// A client that takes batches over `connection`, which can be cloned, such as a `ConnectionManager`.
+    ///
+    /// The first number of `batch` is the size of the smallest batch. The last one is the largest number of units
+    /// that this client holds of a key, in its batches, on their way, and on their way back. Sizes follow the traffic
+    /// between the two. A batch is spent within `hold` of its call; what is left then is given back.
+    ///
+    /// # Errors
+    /// If the range is empty or begins at 0, if `hold` is zero or longer than 292 years, or if the limit is out of
+    /// the range that the command accepts.
+    pub fn new(
+        connection: C,
+        limit: impl Into<LeasedLimit>,
+        batch: RangeInclusive<u64>,
+        hold: Duration,
+    ) -> RedisResult<Self> {
+        let limit = limit.into();
+        let rate = match limit {
+            LeasedLimit::Gcra(Gcra { rate, .. }) => Some(core_rate(rate)?),
+            LeasedLimit::Quota(_) => None,
+        };
+        let number = |number: u64| i64::try_from(number).ok().filter(|&number| number > 0);
+        let terms = Terms {
+            rate,
+            least: number(*batch.start()).ok_or_else(|| invalid("a batch has at least one unit"))?,
+            most: number(*batch.end()).ok_or_else(|| invalid("a batch has at least one unit"))?,
+            hold: span(hold)
+                .filter(|&hold| hold > Span::ZERO)
+                .ok_or_else(|| invalid("a hold must not be empty"))?,
+            reply: span(Self::TIMEOUT).unwrap_or_default(),
+        };
+        if terms.least > terms.most {
+            return Err(invalid("the range of the batch is empty"));
+        }
+        let shared = Shared {
+            connection,
+            limit,
+            terms,
+            timeout: Self::TIMEOUT,
+            most_keys: Self::KEYS,
+            started: std::time::Instant::now(),
+            shares: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The same client with another time to wait for an answer of the server. It begins with no units.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        let terms = Terms { reply: span(timeout).unwrap_or(Span::MAX), ..self.shared.terms };
+        Self { shared: Arc::new(Shared { terms, timeout, ..self.shared.empty() }) }
+    }
+
+    /// The same client with another number of keys of which it holds units at the same time. Calls for further keys
+    /// go to the server directly. It begins with no units.
+    #[must_use]
+    pub fn keys(self, most_keys: usize) -> Self {
+        Self { shared: Arc::new(Shared { most_keys, ..self.shared.empty() }) }
+    }
+
+    /// The number of keys of which units are held, awaited, or remembered to be refused.
+    pub fn keys_in_use(&self) -> usize {
+        self.shared.shares().len()
+    }
+
+    /// Takes units, from those that are held if there are enough of them. More units than can be held are taken from
+    /// the server directly, and so are those of a key beyond [`keys`](Self::keys).
+    ///
+    /// # Errors
+    /// If the server has not answered the call for the batch, or has answered it with an error. The calls that come
+    /// in the pause after that get the same error at once. What to do then is the caller's choice: admit, refuse, or
+    /// ask a [`LocalLimiter`](crate::LocalLimiter).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with a timer.
+    pub async fn take(&self, key: impl AsRef<[u8]>, units: Units) -> RedisResult<Decision> {
+        let key = key.as_ref();
+        let waiting = match i64::try_from(units.0) {
+            Ok(quantity) if quantity <= self.shared.terms.most => match self.shared.take(key, quantity) {
+                Taken::Decided(decision) => return decision,
+                Taken::Waiting(waiting) => waiting,
+                Taken::Direct => return self.shared.direct(key, units).await,
+            },
+            _ => return self.shared.direct(key, units).await,
+        };
+        match waiting.await {
+            Ok(Served::Decided(decision)) => decision,
+            // The runtime that fetched the batch is gone.
+            Ok(Served::Direct) | Err(_) => self.shared.direct(key, units).await,
+        }
+    }
+
+    /// Gives back what is held, as far as it can be given back. To be called before the process ends; otherwise the
+    /// units are lost.
+    ///
+    /// # Errors
+    /// That of the first call that fails. What is held is gone in any case.
+    pub async fn give_back(&self) -> RedisResult<()> {
+        let now = self.shared.now();
+        let terms = &self.shared.terms;
+        let mut calls = Vec::new();
+        for (key, share) in self.shared.shares().iter_mut() {
+            share.holding.end(terms, now);
+            calls.extend(share.holding.give_back(terms, now).map(|(units, age)| (key.clone(), units, age)));
+        }
+        let mut outcome = Ok(());
+        for (key, units, age) in calls {
+            outcome = outcome.and(self.shared.give_back(&key, units, age).await);
+        }
+        outcome
+    }
+}
+
+/// What becomes of a call at once.
+enum Taken {
+    Decided(RedisResult<Decision>),
+    Waiting(oneshot::Receiver<Served>),
+    Direct,
+}
+
+impl Share {
+    /// Decides by what is held. `None` if the server must be asked.
+    fn decide(&mut self, terms: &Terms, now: Instant, units: i64) -> Option<RedisResult<Decision>> {
+        match self.holding.spend(terms, now, units) {
+            Spend::Spent => Some(Ok(Decision::Admitted)),
+            Spend::Refused(wait) => Some(match &self.away {
+                Some(error) => Err(error.clone()),
+                None => Ok(Decision::RefusedFor(Duration::from_nanos(wait.as_nanos()))),
+            }),
+            Spend::Short => None,
+        }
+    }
+
+    /// Serves the calls that wait, in order. The size of the batch to fetch for the rest of them, or in advance.
+    fn serve(&mut self, terms: &Terms, now: Instant) -> Option<i64> {
+        // A caller that is gone needs no units.
+        self.waiting.retain(|waiter| !waiter.served.is_closed());
+        while let Some(units) = self.waiting.front().map(|waiter| waiter.units) {
+            let served = match self.decide(terms, now, units) {
+                Some(decision) => Served::Decided(decision),
+                None => match self.holding.ask(terms, now, units) {
+                    Some(batch) => return Some(batch),
+                    None if self.holding.is_asking() => return None,
+                    None => Served::Direct,
+                },
+            };
+            if let Some(waiter) = self.waiting.pop_front() {
+                // The units of a caller that has gone this very moment are lost.
+                let _: Result<(), Served> = waiter.served.send(served);
+            }
+        }
+        self.holding.ask(terms, now, 0)
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
+    /// The same settings with nothing held.
+    fn empty(&self) -> Self {
+        Self {
+            connection: self.connection.clone(),
+            limit: self.limit,
+            terms: self.terms,
+            timeout: self.timeout,
+            most_keys: self.most_keys,
+            started: self.started,
+            shares: Mutex::default(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Instant::saturating_from_nanos(elapsed)
+    }
+
+    fn shares(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Share>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(self: &Arc<Self>, key: &[u8], units: i64) -> Taken {
+        let now = self.now();
+        let mut shares = self.shares();
+        if !shares.contains_key(key) {
+            if shares.len() >= self.most_keys {
+                return Taken::Direct;
+            }
+            shares.insert(key.into(), Share::default());
+            tokio::spawn(Arc::clone(self).tend(key.into()));
+        }
+        let Some(share) = shares.get_mut(key) else { return Taken::Direct };
+        // A call does not pass those that wait.
+        if share.waiting.is_empty()
+            && let Some(decision) = share.decide(&self.terms, now, units)
+        {
+            let batch = share.holding.ask(&self.terms, now, 0);
+            drop(shares);
+            self.fetch(key, batch);
+            return Taken::Decided(decision);
+        }
+        let (served, waiting) = oneshot::channel();
+        share.waiting.push_back(Waiter { units, served });
+        let batch = share.serve(&self.terms, now);
+        drop(shares);
+        self.fetch(key, batch);
+        Taken::Waiting(waiting)
+    }
+
+    /// Fetches a batch, if one is due, while the caller goes on.
+    fn fetch(self: &Arc<Self>, key: &[u8], batch: Option<i64>) {
+        if let Some(units) = batch {
+            tokio::spawn(Arc::clone(self).fetch_batches(key.into(), units));
+        }
+    }
+
+    /// Fetches a batch, and then others as long as somebody waits for more.
+    async fn fetch_batches(self: Arc<Self>, key: Box<[u8]>, units: i64) {
+        let mut batch = Some(units);
+        while let Some(units) = batch {
+            let answer: RedisResult<Answer> = match self.limit.batch(&key, units) {
+                Ok(cmd) => self.query(&cmd).await,
+                Err(error) => Err(error),
+            };
+            let now = self.now();
+            let mut shares = self.shares();
+            let Some(share) = shares.get_mut(&key) else { return };
+            match answer {
+                Ok(answer) => {
+                    let taken = i64::try_from(answer.taken.unwrap_or_default()).unwrap_or_default();
+                    share.holding.answered(&self.terms, now, taken, answer.retry_after().and_then(span));
+                    share.away = None;
+                }
+                Err(error) => {
+                    share.holding.lost(&self.terms, now);
+                    share.away = Some(error);
+                }
+            }
+            batch = share.serve(&self.terms, now);
+        }
+    }
+
+    /// Gives back what is left at the end of each hold, and forgets the key when nothing is left of it.
+    async fn tend(self: Arc<Self>, key: Box<[u8]>) {
+        loop {
+            let wait = self.shares().get(&key).map(|share| share.holding.ends_in(&self.terms, self.now()));
+            let wait = wait.flatten().unwrap_or(self.terms.hold);
+            tokio::time::sleep(Duration::from_nanos(wait.as_nanos())).await;
+            let back = {
+                let now = self.now();
+                let mut shares = self.shares();
+                let Some(share) = shares.get_mut(&key) else { return };
+                let back = share.holding.give_back(&self.terms, now);
+                if back.is_none() && share.waiting.is_empty() && share.holding.is_idle(now) {
+                    shares.remove(&key);
+                    return;
+                }
+                back
+            };
+            if let Some((units, age)) = back {
+                // Without an answer they are lost, as those of a crashed client are.
+                let _: RedisResult<()> = self.give_back(&key, units, age).await;
+            }
+        }
+    }
+
+    async fn give_back(&self, key: &[u8], units: i64, age: Span) -> RedisResult<()> {
+        let answer = match self.limit.give_back(key, units, age) {
+            Ok(cmd) => self.query::<redis::Value>(&cmd).await,
+            Err(error) => Err(error),
+        };
+        if let Some(share) = self.shares().get_mut(key) {
+            share.holding.returned();
+        }
+        answer.map(drop)
+    }
+
+    async fn direct(&self, key: &[u8], units: Units) -> RedisResult<Decision> {
+        let answer: Answer = self.query(&self.limit.direct(key, units)?).await?;
+        Ok(answer.decision)
+    }
+
+    async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
+        let mut connection = self.connection.clone();
+        match tokio::time::timeout(self.timeout, cmd.query_async(&mut connection)).await {
+            Ok(answer) => answer,
+            Err(_) => Err((ErrorKind::Io, "the server has not answered in time").into()),
+        }
+    }
+}
+
+fn span(duration: Duration) -> Option<Span> {
+    u64::try_from(duration.as_nanos()).ok().and_then(Span::from_nanos)
+}
+
+fn invalid(text: &'static str) -> RedisError {
+    crate::limit::invalid(text)
+}
+
+fn core_rate(rate: crate::Rate) -> RedisResult<redis_cell_core::Rate> {
+    let (count, micros) = (i64::try_from(rate.count), i64::try_from(rate.period.as_micros()));
+    let (Ok(count), Ok(micros)) = (count, micros) else { return Err(invalid("the rate is out of range")) };
+    redis_cell_core::Rate::new(count, micros, Unit::Microseconds)
+        .map_err(|error| (ErrorKind::Client, "invalid limit", error.to_string()).into())
+}

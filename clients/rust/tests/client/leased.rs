@@ -1,0 +1,234 @@
+//! Leases of units on a real server: few calls, a limit that holds with its bound, and nothing left behind.
+
+use crate::common::{Client, Server, wait_until};
+use redis::aio::MultiplexedConnection;
+use redis_cell_client::{Decision, Leased, Quota, Rate, Units, Window};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const KEY: &str = "hot";
+
+/// A hold that is not over while a test runs.
+const LONG: Duration = Duration::from_secs(3_600);
+
+async fn connect(server: &Server) -> MultiplexedConnection {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+/// How often the server has run a command.
+fn calls(client: &mut Client, command: &str) -> u64 {
+    let text = client.text("INFO commandstats");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+fn remaining(client: &mut Client, limit: &str) -> i64 {
+    client.ints(&format!("CL.PEEK {KEY} {limit}"))[2]
+}
+
+#[tokio::test]
+async fn a_batch_is_spent_without_calls_and_a_refusal_is_remembered() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limit = Rate::per_day(100).burst(99);
+    let leased = Leased::new(connect(&server).await, limit, 10..=40, LONG).unwrap();
+    let mut admitted = 0;
+    let mut wait = Duration::ZERO;
+    for _ in 0..10_000 {
+        match leased.take(KEY, Units(1)).await.unwrap() {
+            Decision::Admitted => admitted += 1,
+            Decision::RefusedFor(retry_after) => wait = wait.max(retry_after),
+            Decision::RefusedForever => panic!("a unit is never above the limit"),
+        }
+    }
+    assert_eq!((admitted, remaining(&mut client, "99 100 86400")), (100, 0));
+    // A unit comes back after 864 seconds.
+    assert!(wait > Duration::from_secs(800) && wait < Duration::from_secs(864), "{wait:?}");
+    let calls = calls(&mut client, "cl.throttle");
+    assert!((3..=12).contains(&calls), "{calls} calls for 100 units in batches of 10 to 40");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // wait_until does not let others run
+async fn what_is_left_goes_back_when_the_hold_is_over() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (gcra, quota) = (Rate::per_day(100).burst(99), Quota::new(100, Window::year()));
+    let hold = Duration::from_millis(50);
+    let rate = Leased::new(connect(&server).await, gcra, 20..=20, hold).unwrap();
+    let year = Leased::new(connect(&server).await, quota, 20..=20, hold).unwrap();
+    assert_eq!(rate.take(KEY, Units(3)).await.unwrap(), Decision::Admitted);
+    assert_eq!(year.take("year", Units(3)).await.unwrap(), Decision::Admitted);
+    assert_eq!(client.text("GET year"), "20");
+    // Seventeen, but one that may have leaked by the time that the server hears of it.
+    wait_until("the units to come back", || match remaining(&mut client, "99 100 86400") {
+        96 | 97 => Ok(()),
+        other => Err(format!("{other} remain")),
+    });
+    wait_until("the quota's units to come back", || match client.text("GET year").as_str() {
+        "3" => Ok(()),
+        other => Err(format!("{other} taken")),
+    });
+    wait_until("the keys to be forgotten", || match rate.keys_in_use() + year.keys_in_use() {
+        0 => Ok(()),
+        keys => Err(format!("{keys} keys in use")),
+    });
+}
+
+#[tokio::test]
+async fn units_are_given_back_before_the_process_ends() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let leased = Leased::new(connect(&server).await, Rate::per_day(100).burst(99), 20..=20, LONG).unwrap();
+    leased.take(KEY, Units(3)).await.unwrap();
+    assert_eq!(remaining(&mut client, "99 100 86400"), 80);
+    leased.give_back().await.unwrap();
+    assert!((96..=97).contains(&remaining(&mut client, "99 100 86400")));
+}
+
+#[tokio::test]
+async fn what_cannot_be_held_is_taken_directly() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limit = Rate::per_day(100).burst(99);
+    let leased = Leased::new(connect(&server).await, limit, 1..=10, LONG).unwrap().keys(1);
+    assert_eq!(leased.take(KEY, Units(11)).await.unwrap(), Decision::Admitted);
+    assert_eq!(leased.keys_in_use(), 0);
+    assert_eq!(leased.take(KEY, Units(101)).await.unwrap(), Decision::RefusedForever);
+    assert_eq!(leased.take(KEY, Units(1)).await.unwrap(), Decision::Admitted);
+    // The only place for a key is used.
+    for _ in 0..5 {
+        assert_eq!(leased.take("other", Units(1)).await.unwrap(), Decision::Admitted);
+    }
+    assert_eq!(leased.keys_in_use(), 1);
+    assert_eq!(client.ints("CL.PEEK other 99 100 86400")[2], 95);
+}
+
+#[tokio::test]
+async fn calls_that_wait_are_served_in_order() {
+    let server = Server::start();
+    let limit = Rate::per_day(100).burst(9);
+    let leased = Leased::new(connect(&server).await, limit, 10..=10, LONG).unwrap();
+    let order = Arc::new(AtomicU64::new(0));
+    // All of them call before the first batch has arrived: the runtime has one thread.
+    let tasks: Vec<_> = (0..15)
+        .map(|_| {
+            let (leased, order) = (leased.clone(), Arc::clone(&order));
+            tokio::spawn(async move {
+                let decision = leased.take(KEY, Units(1)).await.unwrap();
+                (order.fetch_add(1, Ordering::Relaxed), decision)
+            })
+        })
+        .collect();
+    for (place, task) in (0..).zip(tasks) {
+        let (served, decision) = task.await.unwrap();
+        assert_eq!((served, decision == Decision::Admitted), (place, place < 10), "{decision:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_takes_nothing() {
+    let server = Server::start();
+    let limit = Rate::per_day(100).burst(9);
+    let leased = Leased::new(connect(&server).await, limit, 10..=10, LONG).unwrap();
+    for _ in 0..5 {
+        let mut call = Box::pin(leased.take(KEY, Units(1)));
+        // Polled once: it waits for the batch.
+        assert!(futures_poll(call.as_mut()).is_none());
+    }
+    for _ in 0..10 {
+        assert_eq!(leased.take(KEY, Units(1)).await.unwrap(), Decision::Admitted);
+    }
+}
+
+/// Polls a future once.
+fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    match future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_an_error() {
+    let server = Server::start();
+    let limit = Rate::per_second(1_000).burst(999);
+    let leased = Leased::new(connect(&server).await, limit, 10..=10, LONG).unwrap();
+    let leased = leased.timeout(Duration::from_millis(200));
+    server.signal("STOP");
+    assert!(leased.take(KEY, Units(1)).await.is_err());
+    server.signal("CONT");
+    // In the pause the error is remembered, and after it the server is asked again.
+    let mut client = server.connect();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while leased.take(KEY, Units(1)).await.is_err() {
+        assert!(Instant::now() < deadline, "the server is not asked again");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The batch whose answer came too late is lost, and was asked for once.
+    assert_eq!(calls(&mut client, "cl.throttle"), 2);
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_an_error() {
+    let server = Server::start();
+    server.connect().call("HSET hot field value");
+    let leased = Leased::new(connect(&server).await, Rate::per_day(1), 1..=10, LONG).unwrap();
+    let error = leased.take(KEY, Units(1)).await.unwrap_err();
+    assert_eq!(error.code(), Some("WRONGTYPE"));
+}
+
+#[tokio::test]
+async fn bad_numbers_are_errors() {
+    let server = Server::start();
+    let connection = connect(&server).await;
+    let leased = |limit, batch, hold| Leased::new(connection.clone(), limit, batch, hold).map(drop).is_err();
+    let limit = Rate::per_second(1).burst(0);
+    assert!(leased(limit, 0..=10, LONG));
+    #[allow(clippy::reversed_empty_ranges)] // which is what is tested
+    let empty = 10..=9;
+    assert!(leased(limit, empty, LONG));
+    assert!(leased(limit, 1..=10, Duration::ZERO));
+    assert!(leased(limit, 1..=10, Duration::MAX));
+    assert!(leased(Rate::per_second(0).burst(0), 1..=10, LONG));
+    assert!(!leased(limit, 1..=10, LONG));
+}
+
+/// Forty clients hammer one key. The limit holds with the bound of docs/scaling.md, and the server is called for a
+/// fiftieth of the requests at most.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_of_a_hot_key_stay_within_the_bound() {
+    const CLIENTS: u64 = 40;
+    const MOST: u64 = 50;
+    let server = Server::start();
+    let mut client = server.connect();
+    let limit = Rate::per_second(2_000).burst(99);
+    let hold = Duration::from_millis(300);
+    let (asked, admitted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let started = Instant::now();
+    let mut tasks = Vec::new();
+    for _ in 0..CLIENTS {
+        let leased = Leased::new(connect(&server).await, limit, 5..=MOST, hold).unwrap();
+        let (asked, admitted) = (Arc::clone(&asked), Arc::clone(&admitted));
+        tasks.push(tokio::spawn(async move {
+            while asked.fetch_add(1, Ordering::Relaxed) < 200_000 {
+                if leased.take(KEY, Units(1)).await.unwrap() == Decision::Admitted {
+                    admitted.fetch_add(1, Ordering::Relaxed);
+                }
+                tokio::task::yield_now().await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    let admitted = f64::from(u32::try_from(admitted.load(Ordering::Relaxed)).unwrap());
+    let more = (0.3 * 2_000.0_f64).min(f64::from(u32::try_from(CLIENTS * MOST).unwrap()));
+    let bound = 100.0 + elapsed * 2_000.0 + more;
+    assert!(admitted <= bound, "{admitted} admitted in {elapsed} s, at most {bound}");
+    assert!(admitted >= 100.0, "{admitted} admitted");
+    let calls = calls(&mut client, "cl.throttle");
+    assert!(calls * 50 <= 200_000, "{calls} calls for 200,000 requests");
+}
