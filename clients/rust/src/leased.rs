@@ -63,16 +63,17 @@ impl LeasedLimit {
 
 /// Limits calls with units that are taken from the server in batches.
 ///
-/// One call to the server brings a batch of units, which this process spends without asking again. A refusal is
-/// remembered, so that a key that is exhausted costs the server nothing, however often it is asked for here. It is
-/// meant for keys that are hotter than a server; `docs/scaling.md` of the project has the proof and the numbers.
+/// One call to the server brings a batch of units, which this process spends without asking again. A refusal
+/// is remembered, so that a key that is exhausted costs the server nothing, however often it is asked for
+/// here. It is meant for keys that are hotter than a server; `docs/scaling.md` of the project has the proof
+/// and the numbers.
 ///
-/// The limit holds with a bound. With `N` clients that hold at most `b` units each for at most `h`, all of them
-/// together admit in any stretch of time at most `min(h * rate, N * b)` units more than the server alone would.
-/// Units that a client holds and does not need are missing elsewhere until the hold is over.
+/// The limit holds with a bound. With `N` clients that hold at most `b` units each for at most `h`, all of
+/// them together admit in any stretch of time at most `min(h * rate, N * b)` units more than the server alone
+/// would. Units that a client holds and does not need are missing elsewhere until the hold is over.
 ///
-/// All clones share what they hold. A call waits only for a batch that is on its way; those that wait are served in
-/// the order of their calls. There is one call at a time for each key, and none is sent twice.
+/// All clones share what they hold. A call waits only for a batch that is on its way; those that wait are
+/// served in the order of their calls. There is one call at a time for each key, and none is sent twice.
 ///
 /// # Example
 /// ```
@@ -137,13 +138,14 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
 
     /// A client that takes batches over `connection`, which can be cloned, such as a `ConnectionManager`.
     ///
-    /// The first number of `batch` is the size of the smallest batch. The last one is the largest number of units
-    /// that this client holds of a key, in its batches, on their way, and on their way back. Sizes follow the traffic
-    /// between the two. A batch is spent within `hold` of its call; what is left then is given back.
+    /// The first number of `batch` is the size of the smallest batch. The last one is the largest number of
+    /// units that this client holds of a key, in its batches, on their way, and on their way back. Sizes
+    /// follow the traffic between the two. A batch is spent within `hold` of its call; what is left then is
+    /// given back.
     ///
     /// # Errors
-    /// If the range is empty or begins at 0, if `hold` is zero or longer than 292 years, or if the limit is out of
-    /// the range that the command accepts.
+    /// If the range is empty or begins at 0, if `hold` is zero or longer than 292 years, or if the limit is
+    /// out of the range that the command accepts.
     pub fn new(
         connection: C,
         limit: impl Into<LeasedLimit>,
@@ -187,8 +189,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         Self { shared: Arc::new(Shared { terms, timeout, ..self.shared.empty() }) }
     }
 
-    /// The same client with another number of keys of which it holds units at the same time. Calls for further keys
-    /// go to the server directly. It begins with no units.
+    /// The same client with another number of keys of which it holds units at the same time. Calls for
+    /// further keys go to the server directly. It begins with no units.
     #[must_use]
     pub fn keys(self, most_keys: usize) -> Self {
         Self { shared: Arc::new(Shared { most_keys, ..self.shared.empty() }) }
@@ -199,13 +201,13 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         self.shared.shares().len()
     }
 
-    /// Takes units, from those that are held if there are enough of them. More units than can be held are taken from
-    /// the server directly, and so are those of a key beyond [`keys`](Self::keys).
+    /// Takes units, from those that are held if there are enough of them. More units than can be held are
+    /// taken from the server directly, and so are those of a key beyond [`keys`](Self::keys).
     ///
     /// # Errors
-    /// If the server has not answered the call for the batch, or has answered it with an error. The calls that come
-    /// in the pause after that get the same error at once. What to do then is the caller's choice: admit, refuse, or
-    /// ask a [`LocalLimiter`](crate::LocalLimiter).
+    /// If the server has not answered the call for the batch, or has answered it with an error. The calls
+    /// that come in the pause after that get the same error at once. What to do then is the caller's choice:
+    /// admit, refuse, or ask a [`LocalLimiter`](crate::LocalLimiter).
     ///
     /// # Panics
     /// Outside of a tokio runtime with a timer.
@@ -226,8 +228,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         }
     }
 
-    /// Gives back what is held, as far as it can be given back. To be called before the process ends; otherwise the
-    /// units are lost.
+    /// Gives back what is held, as far as it can be given back. To be called before the process ends;
+    /// otherwise the units are lost.
     ///
     /// # Errors
     /// That of the first call that fails. What is held is gone in any case.
@@ -267,7 +269,8 @@ impl Share {
         }
     }
 
-    /// Serves the calls that wait, in order. The size of the batch to fetch for the rest of them, or in advance.
+    /// Serves the calls that wait, in order. The size of the batch to fetch for the rest of them, or in
+    /// advance.
     fn serve(&mut self, terms: &Terms, now: Instant) -> Option<i64> {
         // A caller that is gone needs no units.
         self.waiting.retain(|waiter| !waiter.served.is_closed());

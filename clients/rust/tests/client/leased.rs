@@ -195,8 +195,8 @@ async fn bad_numbers_are_errors() {
     assert!(!leased(limit, 1..=10, LONG));
 }
 
-/// Forty clients hammer one key. The limit holds with the bound of docs/scaling.md, and the server is called for a
-/// fiftieth of the requests at most.
+/// Forty clients hammer one key. The limit holds with the bound of docs/scaling.md, and the server is called
+/// for a fiftieth of the requests at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_clients_of_a_hot_key_stay_within_the_bound() {
     const CLIENTS: u64 = 40;
