@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build release image image-alpine test test-core test-live test-clients test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping plots simulate bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build release image image-alpine test test-core test-live test-clients test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-docker: # the portable module in the servers of docker/matrix.tsv, each in 
 
 test-shipping: # what users get: the image, the compose file, the packages, Prometheus, the programs of examples/
 	@scripts/test.sh shipping
+
+test-examples: # the LLM gateway of examples/, with 200 clients; part of test-shipping
+	@scripts/test.sh examples
 
 test-valgrind: # the live suite with every access to memory checked, a quarter of an hour
 	@scripts/test-valgrind.sh

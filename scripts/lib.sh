@@ -83,18 +83,20 @@ wheel() {
     echo "$file"
 }
 
-# python_venv NAME: prints the folder of a virtual environment with the package of clients/python, and with the packages
-# of clients/python/requirements/NAME.txt, made when one of them has changed.
+# python_venv PINS [PACKAGE]: prints the folder of a virtual environment with the packages of the file PINS, and with
+# the one in the folder PACKAGE, made when PINS has changed.
 python_venv() {
-    local folder=$PWD/target/python/$1 pins=clients/python/requirements/$1.txt
+    local folder=$PWD/target/python/${1%.txt} pins=$1
     if ! cmp -s "$pins" "$folder/pins"; then
         python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv
         say "fetching the packages of $pins from PyPI"
         rm -rf "$folder"
         python3 -m venv "$folder" >&2
         "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --requirement "$pins" >&2
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-            --editable clients/python >&2
+        if [[ ${2:-} ]]; then
+            "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+                --editable "$2" >&2
+        fi
         cp "$pins" "$folder/pins"
     fi
     echo "$folder"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What users get: the image, the compose file, the packages, the configuration of Prometheus and the programs of
-# examples/. Builds all that tests/shipping needs and runs it. With --without-docker only the example that needs no
+# examples/. Builds all that tests/shipping needs and runs it. With --without-docker only the examples that need no
 # container. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 
@@ -8,6 +8,7 @@ REDIS_CELL_SERVER=$(find_server)
 export REDIS_CELL_SERVER
 scripts/build.sh
 cargo build --release --locked --example throttle
+scripts/test-examples.sh
 if [[ ${1:-} == --without-docker ]]; then
     suite "examples: Rust" cargo test --release --locked --test shipping -- examples::rust
     exit

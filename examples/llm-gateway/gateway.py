@@ -1,0 +1,316 @@
+"""A gateway in front of a language model. Each organisation has four limits, which one call of CL.MTAKE checks before
+a request, and which one call of CL.MSETTLE corrects after it.
+
+Usage: uvicorn --factory gateway:application --timeout-graceful-shutdown 5
+
+Environment: REDIS_URL, UPSTREAM (URL of the model), ORGANISATIONS (path of a file such as organisations.toml)
+"""
+
+import asyncio
+import json
+import logging
+import math
+import os
+import secrets
+import time
+import tomllib
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Awaitable, Callable
+
+import httpx
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+PATH = "/v1/chat/completions"
+LARGEST_BODY = 1_000_000  # bytes
+DEFAULT_MAX_TOKENS = 1000  # of a request that does not say how long its answer may be
+LIMITS = ("requests a minute", "tokens a minute", "tokens a month", "requests at once")  # in the order of CL.MTAKE
+
+log = logging.getLogger("gateway")
+
+
+@dataclass(frozen=True)
+class Organisation:
+    """The limits of an organisation, as arguments of the commands."""
+
+    name: str
+    requests_a_minute: int
+    tokens_a_minute: int
+    tokens_at_once: int
+    tokens_a_month: int
+    requests_at_once: int
+    lease: int = 120  # seconds after which the place of a gateway that has crashed is free again
+
+    def key(self, limiter: str) -> str:
+        return f"{{{self.name}}}:{limiter}"  # the braces put all keys into one slot of a cluster
+
+    def requests(self) -> tuple:
+        return self.key("rpm"), "THROTTLE", self.requests_a_minute - 1, self.requests_a_minute, 60, 1
+
+    def tokens(self, quantity: int) -> tuple:
+        minute = self.key("tpm"), "THROTTLE", self.tokens_at_once - 1, self.tokens_a_minute, 60, quantity
+        return *minute, self.key("month"), "FIXED", self.tokens_a_month, "MONTH", quantity
+
+    def place(self, lease: int, holder: str) -> tuple:
+        return self.key("busy"), "LEASE", self.requests_at_once, lease, holder
+
+
+class Admission:
+    """What a request takes before its answer and settles after it."""
+
+    def __init__(self, redis: Redis, organisation: Organisation, estimate: int):
+        self.redis, self.organisation, self.estimate = redis, organisation, estimate
+        self.holder = secrets.token_hex(8)
+        self.reply: list[list[int]] = []
+        self.admitted = False
+        self.used = 0
+
+    async def take(self) -> None:
+        self.since = time.monotonic()
+        limits = self.organisation
+        self.reply = await self.redis.execute_command(
+            "CL.MTAKE", *limits.requests(), *limits.tokens(self.estimate), *limits.place(limits.lease, self.holder)
+        )
+        self.admitted = self.reply[0][0] == 0
+
+    async def hold(self) -> None:
+        """Renews the lease for as long as the answer takes. Returns if the place is lost."""
+        lease, key = self.organisation.lease, self.organisation.key("busy")
+        while True:
+            await asyncio.sleep(lease / 3)
+            try:
+                if not await self.redis.execute_command("CL.RENEW", key, lease, self.holder):
+                    return
+            except RedisError as error:  # the lease lasts long enough for another attempt
+                log.warning("lease not renewed: %s", error)
+
+    def count(self, line: bytes) -> None:
+        """Reads a line of the answer: an event reports the usage so far, or else has one token."""
+        try:
+            event = json.loads(line.removeprefix(b"data:"))
+            if event.get("usage"):
+                self.used = int(event["usage"]["total_tokens"])
+            elif event.get("choices"):
+                self.used += 1
+        except (ValueError, TypeError, KeyError, AttributeError):
+            pass  # an empty line, a comment, the end mark
+
+    async def settle(self) -> None:
+        """Charges what was used instead of the estimate, and releases the place."""
+        if not self.admitted:
+            return
+        limits, age = self.organisation, math.ceil(time.monotonic() - self.since)
+        try:
+            await self.redis.execute_command(
+                "CL.MSETTLE", *limits.tokens(self.used - self.estimate), *limits.place(0, self.holder), "AGO", age
+            )
+        except RedisError as error:  # the estimate stays charged, and the place is free when the lease ends
+            log.error("not settled: %s", error)
+
+    async def pause(self, wait: int) -> None:
+        """Stops all requests of the organisation for a time, since the model would refuse them."""
+        key, _, *limit, _ = self.organisation.requests()
+        try:
+            await self.redis.execute_command("CL.PAUSE", key, *limit, wait)
+        except RedisError as error:
+            log.error("not paused: %s", error)
+
+
+class Client:
+    """The client's side of a request."""
+
+    def __init__(self, scope: dict, receive: Callable, send: Callable):
+        self.method, self.path = scope["method"], scope["path"]
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.receive, self.send = receive, send
+        self.streaming = False
+
+    async def body(self) -> bytes:
+        """Returns the body of the request. It may be too large, and is then incomplete."""
+        body, more = b"", True
+        while more and len(body) <= LARGEST_BODY:
+            message = await self.receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        return body
+
+    async def gone(self) -> None:
+        """Returns when the client has closed its connection."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def start(self, status: int, content_type: str, headers: dict[str, str] | None = None) -> None:
+        headers = {"content-type": content_type, **(headers or {})}
+        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": encoded})
+
+    async def write(self, body: bytes, more: bool = True) -> None:
+        await self.send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def fail(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        """Reports an error: as a response, or in a stream, whose status has been sent, as its last event."""
+        error = json.dumps({"error": {"code": status, "message": message}}).encode()
+        if self.streaming:
+            return await self.write(b"data: " + error + b"\n\n", more=False)
+        await self.start(status, "application/json", headers)
+        await self.write(error, more=False)
+
+
+class Gateway:
+    def __init__(self, redis_url: str, upstream: str, organisations: dict[str, Organisation]):
+        self.organisations = organisations  # by API key
+        self.requests: set[asyncio.Task] = set()
+        # No retries: a call whose reply was lost may have been admitted. The URL may set other timeouts.
+        timeouts = {"timeout": 2, "socket_connect_timeout": 2, "socket_timeout": 2}
+        pool = BlockingConnectionPool.from_url(redis_url, max_connections=50, retry=Retry(NoBackoff(), 0), **timeouts)
+        self.redis = Redis(connection_pool=pool)
+        self.model = httpx.AsyncClient(
+            base_url=upstream,
+            headers={"accept-encoding": "identity", "content-type": "application/json"},
+            timeout=httpx.Timeout(60, connect=5),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=2),  # before the model closes a connection
+        )
+
+    async def __call__(self, scope: dict, receive: Callable, send: Callable) -> None:
+        if scope["type"] == "lifespan":
+            return await self.lifespan(receive, send)
+        request = asyncio.current_task()
+        self.requests.add(request)
+        try:
+            await self.handle(Client(scope, receive, send))
+        finally:
+            self.requests.discard(request)
+
+    async def lifespan(self, receive: Callable, send: Callable) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        if self.requests:  # they have been cancelled, and settle
+            await asyncio.wait(self.requests)
+        await self.model.aclose()
+        await self.redis.aclose(close_connection_pool=True)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def handle(self, client: Client) -> None:
+        organisation = self.organisations.get(client.headers.get("authorization", "").removeprefix("Bearer "))
+        if organisation is None:
+            return await client.fail(401, "unknown API key")
+        if (client.method, client.path) != ("POST", PATH):
+            return await client.fail(404, f"this gateway has only POST {PATH}")
+        body = await client.body()
+        if len(body) > LARGEST_BODY:
+            return await client.fail(413, f"the request is larger than {LARGEST_BODY} bytes")
+        try:
+            request = json.loads(body)
+            longest = request.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+            if type(longest) is not int or not 1 <= longest <= 1_000_000_000:
+                raise ValueError("max_tokens must be an integer from 1 to 1000000000")
+            if request.get("stream"):  # ask for the usage in each event, as vLLM gives it, or else in the last one
+                request["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+            forwarded = json.dumps(request, allow_nan=False)
+        except (ValueError, AttributeError, RecursionError) as error:
+            return await client.fail(400, f"not a request: {error}")
+
+        # An upper bound: a token of the prompt has at least one byte.
+        admission = Admission(self.redis, organisation, estimate=len(body) + longest)
+        try:
+            await to_the_end(admission.take())
+            if admission.admitted:
+                await self.answer(client, admission, forwarded)
+            else:
+                await refuse(client, admission)
+        except RedisError as error:
+            log.error("no decision: %s", error)
+            await client.fail(503, "the limits cannot be checked")
+        finally:
+            await to_the_end(admission.settle())
+
+    async def answer(self, client: Client, admission: Admission, request: str) -> None:
+        """Answers until the answer is complete, the client is gone, or the place is lost."""
+        answer = asyncio.create_task(self.stream(client, admission, request))
+        gone = asyncio.create_task(client.gone())
+        lost = asyncio.create_task(admission.hold())
+        tasks = answer, gone, lost
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended = [task for task in tasks if task.done()]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)  # the connection to the model is closed before the place is released
+        if answer in ended:
+            answer.result()
+        elif lost in ended and gone not in ended:
+            await client.fail(503, "the place among the requests at once was lost")
+
+    async def stream(self, client: Client, admission: Admission, request: str) -> None:
+        try:
+            async with self.model.stream("POST", PATH, content=request) as answer:
+                content_type = answer.headers.get("content-type", "application/octet-stream")
+                if answer.status_code == 429:
+                    wait = seconds(answer.headers.get("retry-after", "1"))
+                    await admission.pause(wait)
+                    await client.fail(429, "the model has too many requests", {"retry-after": str(wait)})
+                elif content_type.startswith("text/event-stream"):
+                    await client.start(answer.status_code, content_type)
+                    client.streaming = True
+                    rest = b""
+                    async for chunk in answer.aiter_raw():
+                        *lines, rest = (rest + chunk).split(b"\n")
+                        for line in lines:
+                            admission.count(line)
+                        await client.write(chunk)
+                    await client.write(b"", more=False)
+                else:
+                    body = await answer.aread()
+                    admission.count(body)
+                    await client.start(answer.status_code, content_type)
+                    await client.write(body, more=False)
+        except httpx.HTTPError as error:
+            log.warning("the model has failed: %r", error)
+            await client.fail(502, "the model has failed")
+
+
+async def refuse(client: Client, admission: Admission) -> None:
+    (_, _, _, retry_after, _), *rows = admission.reply
+    if retry_after >= 0:
+        names = " and ".join(name for name, row in zip(LIMITS, rows, strict=True) if row[0])
+        return await client.fail(429, f"no more {names}", {"retry-after": str(retry_after)})
+    never = " and ".join(f"{row[1]} {name}" for name, row in zip(LIMITS, rows, strict=True) if row[0] and row[3] < 0)
+    await client.fail(413, f"a request for up to {admission.estimate} tokens is never admitted: the limit is {never}")
+
+
+def seconds(retry_after: str) -> int:
+    """Returns the seconds of a Retry-After field, which is a number or a date, or 1 if it is neither."""
+    try:
+        if retry_after.isdecimal():
+            return int(retry_after)
+        return max(0, math.ceil(parsedate_to_datetime(retry_after).timestamp() - time.time()))
+    except ValueError:
+        return 1
+
+
+async def to_the_end(work: Awaitable[Any]) -> None:
+    """Awaits work to its end, also if this task is cancelled meanwhile. The cancellation is raised afterwards."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        raise cancelled
+    task.result()
+
+
+def application() -> Gateway:
+    path = os.environ.get("ORGANISATIONS", Path(__file__).with_name("organisations.toml"))
+    organisations = tomllib.loads(Path(path).read_text())
+    return Gateway(
+        os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"),
+        os.environ.get("UPSTREAM", "http://127.0.0.1:9000"),
+        {key: Organisation(**limits) for key, limits in organisations.items()},
+    )
