@@ -30,7 +30,9 @@ fn nobody() -> u16 {
 
 fn manager(port: u16) -> ConnectionManager {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-    ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new()).unwrap()
+    // Without a timeout of its own, so that the limiter's is the one that ends a call.
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    ConnectionManager::new_lazy_with_config(client, config).unwrap()
 }
 
 async fn ask<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> Ruling {

@@ -16,10 +16,11 @@ use crate::commands::{HOUR, nearly};
 pub fn cluster() -> Vec<Server> {
     let start = || Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start();
     let nodes: Vec<Server> = (0..3).map(|_| start()).collect();
-    for (index, (node, slots)) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).enumerate() {
+    for (index, (node, slots)) in nodes.iter().zip([0..5461, 5461..10923, 10923..16384]).enumerate() {
         let mut client = node.connect();
         client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
-        client.call(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
+        let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+        client.call(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
         client.call(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()));
     }
     for node in &nodes {
@@ -93,7 +94,7 @@ fn keys_of_different_slots_are_the_servers_error() {
 /// Gives the slot of a key to another node.
 fn move_slot(nodes: &[Server], key: &str) {
     let slot = nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}"));
-    let owner = usize::try_from(slot).unwrap() / 5461;
+    let owner = usize::try_from(slot).unwrap() * 3 / 16384;
     let to = nodes[(owner + 1) % 3].connect().text("CLUSTER MYID");
     for node in [1, 0, 2].map(|step| &nodes[(owner + step) % 3]) {
         node.connect().call(&format!("CLUSTER SETSLOT {slot} NODE {to}"));

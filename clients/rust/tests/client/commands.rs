@@ -155,6 +155,12 @@ macro_rules! each_command {
         let rows: Vec<(bool, u64)> = settled.each.iter().map(|row| (row.over_limit, row.remaining)).collect();
         assert_eq!(rows, [(false, 15), (true, 0), (false, 1), (false, 3), (true, 4)]);
         assert!(settled.combined.over_limit);
+        // Of the units that were taken 100 hours ago nothing can be left: 16 units leak in 96.
+        let ago = |age| {
+            MSettle::new().throttle("{m}gcra", per_day, Settlement::GiveBack(Units(1))).ago(age)
+        };
+        assert_eq!(connection.cl_msettle(ago(100 * HOUR))$($wait)*.unwrap().each[0].remaining, 15);
+        assert_eq!(connection.cl_msettle(ago(HOUR))$($wait)*.unwrap().each[0].remaining, 16);
         let settle = MSettle::new().release("{m}jobs", Places(4), "a");
         assert_eq!(connection.cl_msettle(settle)$($wait)*.unwrap().each[0].remaining, 4);
 
