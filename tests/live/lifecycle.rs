@@ -164,6 +164,37 @@ fn a_fault_inside_is_an_error_and_a_line_in_the_log() {
     );
 }
 
+/// One allocator serves the module and the server, on every platform.
+#[test]
+fn the_memory_of_deleted_limiters_comes_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let calls = |n: usize| {
+        [
+            format!("CL.THROTTLE gcra:{n} 0 1 60"),
+            format!("CL.THROTTLE gcra:{n} 0 1 60"),
+            format!("CL.THROTTLE gcra:{n} 0 -1 60"),
+            format!("CL.BUCKET bucket:{n} 5 1 60"),
+            format!("CL.WINDOW window:{n} 5 60"),
+            format!("CL.LOG log:{n} 5 60"),
+            format!("CL.ACQUIRE lease:{n} 5 60 me"),
+        ]
+    };
+    let calls: Vec<String> = (0..200).flat_map(calls).collect();
+    let mut round = || {
+        client.pipeline(&calls.iter().collect::<Vec<_>>());
+        assert_eq!(client.int("DBSIZE"), 1_000);
+        client.call("FLUSHALL");
+        client.info("used_memory").parse::<i64>().unwrap()
+    };
+    // The first round pays for what is kept: the record of refusals, and the buffers of the connection.
+    round();
+    let before = round();
+    let after = (0..5).map(|_| round()).last().unwrap();
+    let grown = after - before;
+    assert!(grown < 65_536, "{grown} bytes more after {} further calls", 5 * calls.len());
+}
+
 #[test]
 fn a_released_module_has_no_seeded_fault() {
     let server = Options::new().environment("REDIS_CELL_FAULT", "panic").start();
