@@ -14,7 +14,9 @@ keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 state=$PWD/target/apt/$suite-$architecture
 mkdir -p "$state"/{lists/partial,cache/archives/partial,empty}
 : >"$state/status"
-for repository in "debian $suite" "debian-security $suite-security"; do
+repositories=("debian $suite")
+if [[ $suite != sid ]]; then repositories+=("debian-security $suite-security"); fi
+for repository in "${repositories[@]}"; do
     echo "deb [signed-by=$keyring] http://deb.debian.org/$repository main"
     echo "deb-src [signed-by=$keyring] http://deb.debian.org/$repository main"
 done >"$state/sources.list"

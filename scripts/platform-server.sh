@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# scripts/platform-server.sh PLATFORM [redis|valkey]: prints the path of a program that runs a server of another
+# scripts/platform-server.sh PLATFORM [redis|valkey [SUITE]]: prints the path of a program that runs a server of another
 # platform here: aarch64                     Debian's redis-server 7.0 or valkey-server 8.1 for arm64 x86_64-musl,
 # aarch64-musl   Redis 7.0 from Debian's source package, built once with the compiler that links releases, and
 #                               started by the loader of Debian's musl. Allocations are libc's, as in Alpine's package.
 # What this processor cannot run is run by qemu-user. Everything is unpacked below target/; nothing is installed.
 source "$(dirname "$0")/lib.sh"
 
-platform=$1 family=${2:-redis}
+platform=$1 family=${2:-redis} suite=${3:-}
 architecture=${platform%-musl}
 debian=$(case $architecture in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) die "no platform is called $platform" ;; esac)
 
-# emulator ROOT: prints the command that runs programs for the architecture, which find their libraries in ROOT.
+# emulator ROOT: prints the command that runs programs for the architecture, which find their libraries in ROOT. For
+# this processor, that is the loader of ROOT, whose glibc may be newer than that of this machine.
 emulator() {
-    if [[ $architecture == "$(uname -m)" ]]; then return; fi
+    if [[ $architecture == "$(uname -m)" ]]; then
+        local loader
+        loader=$(find "$1" -type f -name 'ld-linux-*.so.*' -print -quit)
+        echo "$loader --library-path ${loader%/*}"
+        return
+    fi
     scripts/debian.sh bookworm "$(dpkg --print-architecture)" target/roots/qemu qemu-user-static/
     echo "$PWD/target/roots/qemu/usr/bin/qemu-$architecture-static -L $1"
 }
@@ -26,10 +32,10 @@ program() {
 }
 
 if [[ $platform != *-musl ]]; then
-    suite=$(case $family in redis) echo bookworm ;; valkey) echo trixie ;; esac)
+    : "${suite:=$(case $family in redis) echo bookworm ;; valkey) echo trixie ;; esac)}"
     root=$PWD/target/roots/$suite-$debian
     scripts/debian.sh "$suite" "$debian" "$root" "$family-server"
-    program "$PWD/target/servers/$family-$architecture/$family-server" "$(emulator "$root") $root/usr/bin/$family-server"
+    program "$PWD/target/servers/$suite-$architecture/$family-server" "$(emulator "$root") $root/usr/bin/$family-server"
     exit
 fi
 
@@ -51,4 +57,6 @@ if [[ ! -x $folder/redis-server.musl ]]; then
     cp "$folder.source"/redis-*/src/redis-server "$folder/redis-server.musl"
     rm -r "$folder.source" "$folder.loader"
 fi
-program "$folder/redis-server" "$(emulator /) $folder/ld-musl.so.1 $folder/redis-server.musl"
+emulator=
+if [[ $architecture != "$(uname -m)" ]]; then emulator=$(emulator /); fi
+program "$folder/redis-server" "$emulator $folder/ld-musl.so.1 $folder/redis-server.musl"

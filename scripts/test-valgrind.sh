@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# The live suite with every access to memory of every server checked by valgrind. It takes a quarter of an hour, so it
-# is no part of `make test`, which has the fuzzer under valgrind. Words behind the name choose tests, as `cargo test`
-# does. The verdict is valgrind's alone: a server that is thirty times slower is late for the tests that count
-# milliseconds.
+# The whole live suite with every access to memory of every server checked by valgrind. It takes a quarter of an hour
+# on a quiet machine, so it is not part of `make test`, which has the fuzzer under valgrind. Words after the name choose
+# tests, as `cargo test` does.
+#
+# The verdict is valgrind's alone: a server that is thirty times slower is late for tests that count milliseconds. Tests
+# that fail run again, one at a time, so that the calls at their ends are checked as well. Those that fail again are
+# listed.
 source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind
 
@@ -10,7 +13,7 @@ scripts/build.sh --tests
 server=$(find_server)
 dir=$(mktemp -d -p target)
 trap 'rm -rf "$dir"' EXIT
-# A server that is asked for its version, or called by another name, is none to be checked.
+# A server that is asked for its version, or called by another name, is not checked.
 cat >"$dir/redis-server" <<END
 #!/bin/sh
 case \$1 in --version) exec $(command -v "$server") --version ;; esac
@@ -19,13 +22,26 @@ exec valgrind --log-file=$PWD/$dir/%p.log --keep-debuginfo=yes --soname-synonyms
 END
 chmod +x "$dir/redis-server"
 
-REDIS_CELL_SERVER=$PWD/$dir/redis-server \
-    REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so \
-    REDIS_CELL_FAULTY_MODULE=$PWD/target/release/libredis_cell_faulty.so \
-    cargo test --release --locked --test live -- --test-threads 4 "$@" || say "some tests failed, see above: expected of those about time"
+export REDIS_CELL_SERVER=$PWD/$dir/redis-server
+export REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
+export REDIS_CELL_FAULTY_MODULE=$PWD/target/release/libredis_cell_faulty.so
+
+# live NAME ARGUMENT...: runs tests, and puts the names of those that failed into the array failed.
+live() {
+    cargo test --release --locked --test live -- "${@:2}" | tee "$dir/$1.out" || true
+    grep -q '^test result:' "$dir/$1.out" || die "the suite did not get to its end"
+    mapfile -t failed < <(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$dir/$1.out")
+}
+
+live together --test-threads 4 "$@"
+if ((${#failed[@]})); then
+    say "again, one at a time: ${failed[*]}"
+    live alone --exact --test-threads 1 "${failed[@]}"
+fi
 
 logs=("$dir"/*.log)
 say "${#logs[@]} servers checked"
+if ((${#failed[@]})); then say "not checked to their ends, because they count milliseconds: ${failed[*]}"; fi
 if errors=$(grep -l -E '(Invalid|uninitialised|Mismatched|overlap|fatal)' "${logs[@]}"); then
     xargs cat <<<"$errors"
     die "valgrind found errors"
