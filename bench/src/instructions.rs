@@ -98,6 +98,7 @@ const CASES_AOF: &[Case] = &[
 /// Only the calls of the module API that a reply requires: `floor.c`.
 const CASES_FLOOR: &[Case] = &[
     case("floor: admitted", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.ADMITTED k 1000000 1 1"),
+    case("floor: admitted, decided", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.DECIDED k 1000000 1 1"),
     case("floor: refused", "FLOOR.ADMITTED k 0 1 3600", "FLOOR.REFUSED k 0 1 3600"),
     case("floor: fixed", "FLOOR.FIXED k 1000000 3600", "FLOOR.FIXED k 1000000 3600"),
     case(
@@ -108,7 +109,7 @@ const CASES_FLOOR: &[Case] = &[
 ];
 
 const CASES_FLOOR_AOF: &[Case] =
-    &[case("floor: admitted, AOF", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.TOLD k 1000000 1 1")];
+    &[case("floor: admitted, AOF", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.PROPAGATED k 1000000 1 1")];
 
 /// The instructions of a call: the sum, and the parts of the module, the server, and their libraries.
 #[derive(Clone, Copy)]

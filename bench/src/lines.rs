@@ -21,6 +21,20 @@ pub struct Line {
     pub target: Option<f64>,
     pub ours: Side,
     pub against: Side,
+    /// The fastest possible module, `floor.c`: called with the same arguments, on the same kind of keys, in
+    /// the same rounds. `None` for calls that it does not have.
+    pub floor: Option<Side>,
+}
+
+/// The sides to compare with, by their places in [`Line::sides`]. Ours is the first.
+pub const AGAINST: usize = 1;
+pub const FLOOR: usize = 2;
+
+impl Line {
+    /// The sides that each round measures.
+    pub fn sides(&self) -> impl Iterator<Item = &Side> {
+        [&self.ours, &self.against].into_iter().chain(&self.floor)
+    }
 }
 
 /// Calls to measure.
@@ -79,6 +93,15 @@ const fn set(server: Kind) -> Side {
     }
 }
 
+/// 19 digits, which the server keeps as an integer in the object itself.
+const SET_INTEGER: Side = Side {
+    name: "SET key integer PX ms",
+    server: Kind::Bare,
+    prepare: "SET {a} 1700000000000000000 PX 3600000",
+    call: "SET {a} 1700000000000000000 PX 3600000",
+    answer: "+OK\r\n",
+};
+
 /// 19 bytes of text, with an expiry that the server has to check.
 const fn get(name: &'static str, call: &'static str) -> Side {
     Side {
@@ -110,32 +133,30 @@ const SCRIPT: Side = Side {
 const INCR: Side =
     Side { name: "INCR", server: Kind::Bare, prepare: "SET {a} 1 PX 3600000", call: "INCR {a}", answer: ":" };
 
-/// The fastest possible module: `floor.c`, called with the same arguments, on the same kind of keys.
-const fn floor(name: &'static str, ours: Side, against: Side) -> Line {
-    Line { name, measure: Measure::Speed, target: None, ours, against }
-}
-
-const fn floor_admitted(server: Kind, call: &'static str, against: Side) -> Line {
-    let ours = Side {
+const fn floor_admitted(server: Kind, call: &'static str) -> Side {
+    Side {
         name: "floor: admitted",
         server,
         prepare: "FLOOR.ADMITTED {a} 1000000 1 1 3600",
         call,
         answer: "*5\r\n:0\r\n",
-    };
-    floor("floor, admitted", ours, against)
+    }
 }
 
-const fn floor_refused(against: Side) -> Line {
-    let ours = Side {
+const ADMITTED: &str = "FLOOR.ADMITTED {a} 1000000 1 1";
+const PROPAGATED: &str = "FLOOR.PROPAGATED {a} 1000000 1 1";
+
+const fn floor_refused(call: &'static str) -> Side {
+    Side {
         name: "floor: refused",
         server: Kind::Floor,
         prepare: "FLOOR.ADMITTED {a} 0 1 3600",
-        call: "FLOOR.REFUSED {a} 0 1 3600",
+        call,
         answer: "*5\r\n:1\r\n",
-    };
-    floor("floor, refused", ours, against)
+    }
 }
+
+const REFUSED: &str = "FLOOR.REFUSED {a} 0 1 3600";
 
 /// The table of targets, then lines for information.
 pub const LINES: &[Line] = &[
@@ -145,6 +166,15 @@ pub const LINES: &[Line] = &[
         target: Some(1.00),
         ours: admitted(Kind::Module),
         against: set(Kind::Bare),
+        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
+    },
+    Line {
+        name: "admitted, integers",
+        measure: Measure::Speed,
+        target: None,
+        ours: admitted(Kind::Module),
+        against: SET_INTEGER,
+        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "admitted, AOF everysec",
@@ -152,6 +182,7 @@ pub const LINES: &[Line] = &[
         target: Some(0.95),
         ours: admitted(Kind::ModuleAof),
         against: set(Kind::BareAof),
+        floor: Some(floor_admitted(Kind::FloorAof, PROPAGATED)),
     },
     Line {
         name: "admitted, a replica attached",
@@ -159,6 +190,7 @@ pub const LINES: &[Line] = &[
         target: Some(0.95),
         ours: admitted(Kind::ModuleReplica),
         against: set(Kind::BareReplica),
+        floor: Some(floor_admitted(Kind::FloorReplica, PROPAGATED)),
     },
     Line {
         name: "refused",
@@ -166,6 +198,7 @@ pub const LINES: &[Line] = &[
         target: Some(0.70),
         ours: refused(Kind::Module),
         against: get("GET key", "GET {a}"),
+        floor: Some(floor_refused(REFUSED)),
     },
     Line {
         name: "admitted, the peer",
@@ -173,6 +206,7 @@ pub const LINES: &[Line] = &[
         target: Some(2.0),
         ours: admitted(Kind::Module),
         against: admitted(Kind::Peer),
+        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "refused, the peer",
@@ -180,6 +214,7 @@ pub const LINES: &[Line] = &[
         target: Some(1.6),
         ours: refused(Kind::Module),
         against: refused(Kind::Peer),
+        floor: Some(floor_refused(REFUSED)),
     },
     Line {
         name: "admitted, a script",
@@ -187,6 +222,7 @@ pub const LINES: &[Line] = &[
         target: Some(5.0),
         ours: admitted(Kind::Module),
         against: SCRIPT,
+        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "peek",
@@ -200,6 +236,7 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: get("GET key", "GET {a}"),
+        floor: None,
     },
     Line {
         name: "fixed",
@@ -213,6 +250,13 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: INCR,
+        floor: Some(Side {
+            name: "floor: fixed",
+            server: Kind::Floor,
+            prepare: "FLOOR.FIXED {a} 1000000 3600",
+            call: "FLOOR.FIXED {a} 1000000 3600",
+            answer: "*5\r\n:0\r\n",
+        }),
     },
     Line {
         name: "funnel",
@@ -226,6 +270,13 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: PAIR,
+        floor: Some(Side {
+            name: "floor: funnel",
+            server: Kind::Floor,
+            prepare: "HSET {a} left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
+            call: "FLOOR.FUNNEL {a} 1000000 1 1",
+            answer: "*5\r\n:0\r\n",
+        }),
     },
     Line {
         name: "bucket",
@@ -239,6 +290,7 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: PAIR,
+        floor: None,
     },
     Line {
         name: "window",
@@ -252,6 +304,7 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: PAIR,
+        floor: None,
     },
     Line {
         name: "lease",
@@ -271,6 +324,7 @@ pub const LINES: &[Line] = &[
             call: "ZADD {a} 1700000000000000 holder ; ZREM {a} holder",
             answer: ":1\r\n",
         },
+        floor: None,
     },
     Line {
         name: "several",
@@ -290,6 +344,7 @@ pub const LINES: &[Line] = &[
             call: "CL.THROTTLE {a} 1000000 1 1 ; CL.THROTTLE {b} 1000000 1 1 ; CL.THROTTLE {c} 1000000 1 1",
             answer: "*5\r\n:0\r\n",
         },
+        floor: None,
     },
     Line {
         name: "latency",
@@ -297,6 +352,7 @@ pub const LINES: &[Line] = &[
         target: Some(1.0 / 1.05),
         ours: admitted(Kind::Module),
         against: set(Kind::Bare),
+        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "memory",
@@ -304,6 +360,7 @@ pub const LINES: &[Line] = &[
         target: Some(1.0),
         ours: admitted(Kind::Module),
         against: set(Kind::Bare),
+        floor: None,
     },
     Line {
         name: "admitted, beyond a day",
@@ -317,6 +374,7 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: set(Kind::Bare),
+        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "admitted, hot key",
@@ -337,6 +395,7 @@ pub const LINES: &[Line] = &[
             call: "SET {hot} nineteen-bytes-text PX 3600000",
             answer: "+OK\r\n",
         },
+        floor: Some(floor_admitted(Kind::Floor, "FLOOR.ADMITTED {hot} 1000000000 1000 1")),
     },
     Line {
         name: "refused, hot key",
@@ -344,6 +403,7 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: refused_hot(Kind::Module),
         against: get("GET key, hot key", "GET {hot}"),
+        floor: Some(floor_refused("FLOOR.REFUSED {hot} 0 1 3600")),
     },
     Line {
         name: "refused, without expiry",
@@ -357,6 +417,7 @@ pub const LINES: &[Line] = &[
             call: "GET {a}",
             answer: "$19\r\n",
         },
+        floor: Some(floor_refused(REFUSED)),
     },
     Line {
         name: "refused, CL.TOP on / off",
@@ -364,6 +425,7 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: refused(Kind::Module),
         against: refused(Kind::ModuleNoTop),
+        floor: None,
     },
     Line {
         name: "refused, hot key, CL.TOP on / off",
@@ -371,6 +433,7 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: refused_hot(Kind::Module),
         against: refused_hot(Kind::ModuleNoTop),
+        floor: None,
     },
     Line {
         name: "SET beside the module",
@@ -384,34 +447,6 @@ pub const LINES: &[Line] = &[
             answer: "+OK\r\n",
         },
         against: set(Kind::Bare),
+        floor: None,
     },
-    floor_admitted(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", set(Kind::Bare)),
-    floor_admitted(Kind::FloorAof, "FLOOR.TOLD {a} 1000000 1 1", set(Kind::BareAof)),
-    floor_admitted(Kind::FloorReplica, "FLOOR.TOLD {a} 1000000 1 1", set(Kind::BareReplica)),
-    floor_admitted(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", admitted(Kind::Peer)),
-    floor_admitted(Kind::Floor, "FLOOR.ADMITTED {a} 1000000 1 1", SCRIPT),
-    floor_refused(get("GET key", "GET {a}")),
-    floor_refused(refused(Kind::Peer)),
-    floor(
-        "floor, fixed",
-        Side {
-            name: "floor: fixed",
-            server: Kind::Floor,
-            prepare: "FLOOR.FIXED {a} 1000000 3600",
-            call: "FLOOR.FIXED {a} 1000000 3600",
-            answer: "*5\r\n:0\r\n",
-        },
-        INCR,
-    ),
-    floor(
-        "floor, funnel",
-        Side {
-            name: "floor: funnel",
-            server: Kind::Floor,
-            prepare: "HSET {a} left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
-            call: "FLOOR.FUNNEL {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        },
-        PAIR,
-    ),
 ];

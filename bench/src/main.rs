@@ -19,20 +19,23 @@ mod load;
 mod report;
 mod server;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, slice};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use lines::{LINES, Line, Measure, Side};
+use lines::{AGAINST, FLOOR, LINES, Line, Measure, Side};
 use load::{Load, PIPELINED, Shape, UNPIPELINED};
-use report::{Measured, Ratio, Report};
+use report::{Compared, Measured, Ratio, Report};
 use server::{Binaries, Cores, Kind, Server, compile};
+
+/// Where runs leave their results: a file for each server.
+const RESULTS: &str = "target/bench";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let filters: Vec<String> = env::args().skip(1).collect();
@@ -78,7 +81,7 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
         .filter(|line| wanted(line.name) && (binaries.peer.is_some() || line.against.server != Kind::Peer))
         .collect();
     let mut servers = HashMap::new();
-    for kind in lines.iter().flat_map(|line| [line.ours.server, line.against.server]) {
+    for kind in lines.iter().flat_map(|line| line.sides()).map(|side| side.server) {
         if let Entry::Vacant(free) = servers.entry(kind) {
             free.insert(Server::start(kind, binaries, cores)?);
         }
@@ -92,6 +95,7 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
     }
     bench.bar.finish_and_clear();
     publish_run(&Report {
+        server: report::server(binaries)?,
         when: report::now()?,
         machine: report::machine(binaries, cores)?,
         rounds,
@@ -109,11 +113,11 @@ fn rounds_of(line: &Line, rounds: usize) -> usize {
 /// Prints the table and writes it to `target/bench`.
 fn publish_run(report: &Report) -> Result<(), Box<dyn Error>> {
     print!("{}", report::table(report));
-    let folder = Path::new("target/bench");
+    let folder = Path::new(RESULTS);
     fs::create_dir_all(folder)?;
-    fs::write(folder.join("latest.json"), serde_json::to_string_pretty(report)?)?;
-    chart::draw(report, &folder.join("bench.svg"))?;
-    println!("\nalso in target/bench: latest.json, bench.svg");
+    let file = folder.join(format!("{}.json", report.server));
+    fs::write(&file, serde_json::to_string_pretty(report)?)?;
+    println!("\nalso in {}", file.display());
     Ok(())
 }
 
@@ -135,30 +139,67 @@ impl Bench<'_> {
         if self.bar.is_hidden() {
             eprintln!("{} ...", line.name);
         }
-        let servers = [&self.servers[&line.ours.server], &self.servers[&line.against.server]];
         Ok(match line.measure {
             Measure::Speed => {
-                let took =
-                    interleave(line, servers, PIPELINED, rounds, &self.bar, |load| load.round(self.length))?;
-                let cpu = Ratio::of(&took, |took| took.cpu);
-                vec![row(line, "ns", "", Ratio::of(&took, |took| took.wall), Some(cpu))]
+                let rounds = self.interleave(line, PIPELINED, rounds, |load| load.round(self.length))?;
+                let by_wall = |other| Ratio::of(&rounds, other, |took| took.wall);
+                let by_cpu = |other| Some(Ratio::of(&rounds, other, |took| took.cpu));
+                vec![row(line, "ns", "", by_wall, by_cpu)]
             }
             Measure::Latency => {
-                let measure = |load: &mut Load| load.latencies(self.length);
-                let took = interleave(line, servers, UNPIPELINED, rounds, &self.bar, measure)?;
+                let rounds =
+                    self.interleave(line, UNPIPELINED, rounds, |load| load.latencies(self.length))?;
                 [(0.5, "µs p50"), (0.99, "µs p99")]
                     .map(|(q, unit)| {
-                        let ratio = Ratio::of(&took, |all| report::quantile(all.iter().copied(), q) / 1e3);
-                        row(line, unit, ", unpipelined", ratio, None)
+                        let percentile = |all: &Vec<f64>| report::quantile(all.iter().copied(), q) / 1e3;
+                        row(
+                            line,
+                            unit,
+                            ", unpipelined",
+                            |other| Ratio::of(&rounds, other, percentile),
+                            |_| None,
+                        )
                     })
                     .into()
             }
             Measure::Memory => {
-                let bytes = (self.memory(&line.ours)?, self.memory(&line.against)?);
+                let bytes = vec![self.memory(&line.ours)?, self.memory(&line.against)?];
                 self.bar.inc(rounds as u64);
-                vec![row(line, "bytes", ", a million keys", Ratio::of(&[bytes], |&bytes| bytes), None)]
+                let ratio = |other| Ratio::of(slice::from_ref(&bytes), other, |&bytes| bytes);
+                vec![row(line, "bytes", ", a million keys", ratio, |_| None)]
             }
         })
+    }
+
+    /// Measures all sides in every round, after a short one that does not count.
+    fn interleave<T>(
+        &self,
+        line: &'static Line,
+        shape: Shape,
+        rounds: usize,
+        measure: impl Fn(&mut Load) -> Result<T, Box<dyn Error>>,
+    ) -> Result<Vec<Vec<T>>, Box<dyn Error>> {
+        let mut loads = Vec::new();
+        for (database, side) in line.sides().enumerate() {
+            loads.push(Load::prepare(side, &self.servers[&side.server], database, shape)?);
+        }
+        for load in &mut loads {
+            measure(load)?;
+        }
+        let mut all = Vec::new();
+        for _ in 0..rounds {
+            // The side that goes first may find warmer or colder caches.
+            let mut order: Vec<usize> = (0..loads.len()).collect();
+            fastrand::shuffle(&mut order);
+            let mut round = BTreeMap::new();
+            for side in order {
+                round.insert(side, measure(&mut loads[side])?);
+            }
+            all.push(round.into_values().collect());
+            self.bar.inc(1);
+        }
+        loads.into_iter().try_for_each(Load::finish)?;
+        Ok(all)
     }
 
     /// Bytes per key, of a million keys that have been called twice.
@@ -175,43 +216,25 @@ impl Bench<'_> {
     }
 }
 
-/// A row of the report. `shape` says how our calls were made where that is not obvious.
-fn row(line: &Line, unit: &str, shape: &str, wall: Ratio, cpu: Option<Ratio>) -> Measured {
+/// A row of the report. `shape` says how our calls were made where that is not obvious; `by_wall` and
+/// `by_cpu` compare our side with another one of the line.
+fn row(
+    line: &Line,
+    unit: &str,
+    shape: &str,
+    by_wall: impl Fn(usize) -> Ratio,
+    by_cpu: impl Fn(usize) -> Option<Ratio>,
+) -> Measured {
+    let compare = |other| Compared { wall: by_wall(other), cpu: by_cpu(other) };
     Measured {
         name: line.name.to_owned(),
         ours: format!("{}{}{shape}", line.ours.name, line.ours.server.suffix()),
         against: format!("{}{}", line.against.name, line.against.server.suffix()),
         target: line.target,
         unit: unit.to_owned(),
-        wall,
-        cpu,
+        other: compare(AGAINST),
+        floor: line.floor.as_ref().map(|_| compare(FLOOR)),
     }
-}
-
-/// Measures both sides in every round, after a short one that does not count.
-fn interleave<T>(
-    line: &'static Line,
-    [ours, against]: [&Server; 2],
-    shape: Shape,
-    rounds: usize,
-    bar: &ProgressBar,
-    measure: impl Fn(&mut Load) -> Result<T, Box<dyn Error>>,
-) -> Result<Vec<(T, T)>, Box<dyn Error>> {
-    let mut ours = Load::prepare(&line.ours, ours, 0, shape)?;
-    let mut against = Load::prepare(&line.against, against, 1, shape)?;
-    measure(&mut ours)?;
-    measure(&mut against)?;
-    let mut took = Vec::new();
-    for _ in 0..rounds {
-        // The side that goes first may find warmer or colder caches.
-        let first = if fastrand::bool() { Some(measure(&mut against)?) } else { None };
-        let mine = measure(&mut ours)?;
-        took.push((mine, first.map_or_else(|| measure(&mut against), Ok)?));
-        bar.inc(1);
-    }
-    ours.finish()?;
-    against.finish()?;
-    Ok(took)
 }
 
 /// Writes the last results into `docs/benchmarks.md`, each part between its marks. A part without new results
@@ -219,15 +242,20 @@ fn interleave<T>(
 fn publish() -> Result<(), Box<dyn Error>> {
     const PAGE: &str = "docs/benchmarks.md";
     let mut page = fs::read_to_string(PAGE)?;
-    if let Ok(text) = fs::read_to_string("target/bench/latest.json") {
-        let report: Report = serde_json::from_str(&text)?;
-        chart::draw(&report, Path::new("docs/plots/bench.svg"))?;
-        page = report::between(&page, "measured", &report::markdown(&report))?;
+    for file in fs::read_dir(RESULTS)? {
+        let file = file?.path();
+        let name = file.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        if file.extension().is_none_or(|extension| extension != "json") || name == "curves" {
+            continue;
+        }
+        let report: Report = serde_json::from_str(&fs::read_to_string(&file)?)?;
+        chart::draw(&report, &Path::new("docs/plots").join(format!("bench-{name}.svg")))?;
+        page = report::between(&page, name, &report::markdown(&report))?;
     }
     if let Some(table) = decisions::markdown()? {
         page = report::between(&page, "decisions", &table)?;
     }
-    if let Ok(text) = fs::read_to_string("target/bench/curves.json") {
+    if let Ok(text) = fs::read_to_string(Path::new(RESULTS).join("curves.json")) {
         let all: curves::Curves = serde_json::from_str(&text)?;
         curves::draw(&all, Path::new("docs/plots/curves.svg"))?;
         page = report::between(&page, "curves", &curves::markdown(&all))?;

@@ -12,6 +12,8 @@ use crate::server::{Binaries, Cores, output};
 /// A whole run.
 #[derive(Serialize, Deserialize)]
 pub struct Report {
+    /// The server, as in `redis-7.0`.
+    pub server: String,
     pub when: String,
     pub machine: Vec<(String, String)>,
     pub rounds: usize,
@@ -28,9 +30,20 @@ pub struct Measured {
     pub target: Option<f64>,
     /// The unit of both.
     pub unit: String,
-    pub wall: Ratio,
-    /// The same by processor time of the server's main thread.
+    /// Our side, compared with the other one.
+    pub other: Compared,
+    /// Our side, compared with the floor of the module API.
+    pub floor: Option<Compared>,
+}
+
+/// Our side, compared with another one of the same rounds.
+#[derive(Serialize, Deserialize)]
+pub struct Compared {
+    /// By processor time of the server's main thread, which limits the throughput, and which other programs
+    /// on the machine change least.
     pub cpu: Option<Ratio>,
+    /// By the clock; for memory, by bytes.
+    pub wall: Ratio,
 }
 
 /// How many times as fast, or as small, as the other.
@@ -46,10 +59,11 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    pub fn of<T>(rounds: &[(T, T)], measure: impl Fn(&T) -> f64) -> Self {
-        let ours = quantile(rounds.iter().map(|(ours, _)| measure(ours)), 0.5);
-        let against = quantile(rounds.iter().map(|(_, against)| measure(against)), 0.5);
-        let each = || rounds.iter().map(|(ours, against)| measure(against) / measure(ours));
+    /// Compares our side, the first of each round, with side number `other`.
+    pub fn of<T>(rounds: &[Vec<T>], other: usize, measure: impl Fn(&T) -> f64) -> Self {
+        let median = |side: usize| quantile(rounds.iter().map(|round| measure(&round[side])), 0.5);
+        let (ours, against) = (median(0), median(other));
+        let each = || rounds.iter().map(|round| measure(&round[other]) / measure(&round[0]));
         Self {
             ours,
             against,
@@ -62,7 +76,8 @@ impl Ratio {
 
 impl Measured {
     fn verdict(&self) -> &'static str {
-        match self.target.map(|target| self.wall.times >= target) {
+        match self.target.map(|target| (self.other.ratio().times * 100.0).round() >= (target * 100.0).round())
+        {
             Some(true) => "met",
             Some(false) => "not met",
             None => "",
@@ -73,12 +88,29 @@ impl Measured {
         self.target.map_or(String::new(), |target| format!("{target:.2}"))
     }
 
-    fn quartiles(&self) -> String {
-        format!("{:.2}..{:.2}", self.wall.low, self.wall.high)
+    /// The floor's cost, our ratio to it, and its quartiles.
+    fn floor(&self) -> [String; 3] {
+        self.floor.as_ref().map(Compared::ratio).map_or_else(Default::default, |ratio| {
+            [format!("{:.0}", ratio.against), format!("{:.2}", ratio.times), ratio.quartiles()]
+        })
+    }
+}
+
+impl Compared {
+    /// The ratio to judge by: that of processor times, if there is one.
+    pub fn ratio(&self) -> &Ratio {
+        self.cpu.as_ref().unwrap_or(&self.wall)
     }
 
-    fn by_cpu(&self) -> String {
-        self.cpu.as_ref().map_or(String::new(), |cpu| format!("{:.2}", cpu.times))
+    /// The ratio by the clock, next to one of processor times.
+    fn by_clock(&self) -> String {
+        self.cpu.as_ref().map_or(String::new(), |_| format!("{:.2}", self.wall.times))
+    }
+}
+
+impl Ratio {
+    fn quartiles(&self) -> String {
+        format!("{:.2}..{:.2}", self.low, self.high)
     }
 }
 
@@ -105,21 +137,35 @@ pub fn table(report: &Report) -> String {
     }
     let _ = writeln!(
         text,
-        "\n{:<38} {:>6} {:<40} {:>6} {:<8} {:>6} {:>12} {:>7} {:>7}",
-        "ours", "", "against", "", "", "times", "quartiles", "by cpu", "target"
+        "\n{:<38} {:>6} {:<40} {:>6} {:<8} {:>6} {:>12} {:>8} {:>7} {:<8} {:>6} {:>6} {:>12}",
+        "ours",
+        "",
+        "against",
+        "",
+        "",
+        "times",
+        "quartiles",
+        "by clock",
+        "target",
+        "",
+        "floor",
+        "times",
+        "quartiles"
     );
     for line in &report.lines {
+        let ratio = line.other.ratio();
+        let [floor, times, quartiles] = line.floor();
         let _ = writeln!(
             text,
-            "{:<38} {:>6.0} {:<40} {:>6.0} {:<8} {:>6.2} {:>12} {:>7} {:>7} {}",
+            "{:<38} {:>6.0} {:<40} {:>6.0} {:<8} {:>6.2} {:>12} {:>8} {:>7} {:<8} {floor:>6} {times:>6} {quartiles:>12}",
             line.ours,
-            line.wall.ours,
+            ratio.ours,
             line.against,
-            line.wall.against,
+            ratio.against,
             line.unit,
-            line.wall.times,
-            line.quartiles(),
-            line.by_cpu(),
+            ratio.times,
+            ratio.quartiles(),
+            line.other.by_clock(),
             line.to_be(),
             line.verdict()
         );
@@ -133,18 +179,22 @@ pub fn markdown(report: &Report) -> String {
     for (what, value) in &report.machine {
         let _ = writeln!(text, "- {what}: {value}");
     }
-    text += "\n| ours | | against | | times | quartiles | by cpu | target | |\n|---|--:|---|--:|--:|---|--:|--:|---|\n";
+    text += "\n| ours | | against | | times | quartiles | by the clock | target | | floor | ours : floor | quartiles |\n";
+    text += "|---|--:|---|--:|--:|---|--:|--:|---|--:|--:|---|\n";
     for line in &report.lines {
+        let ratio = line.other.ratio();
+        let [floor, times, quartiles] = line.floor();
+        let times = if times.is_empty() { times } else { format!("**{times}**") };
         let _ = writeln!(
             text,
-            "| {} | {:.0} {unit} | {} | {:.0} {unit} | **{:.2}** | {} | {} | {} | {} |",
+            "| {} | {:.0} {unit} | {} | {:.0} {unit} | **{:.2}** | {} | {} | {} | {} | {floor} | {times} | {quartiles} |",
             line.ours,
-            line.wall.ours,
+            ratio.ours,
             line.against,
-            line.wall.against,
-            line.wall.times,
-            line.quartiles(),
-            line.by_cpu(),
+            ratio.against,
+            ratio.times,
+            ratio.quartiles(),
+            line.other.by_clock(),
             line.to_be(),
             line.verdict(),
             unit = line.unit,
@@ -174,6 +224,15 @@ pub fn machine(binaries: &Binaries, cores: Option<Cores>) -> Result<Vec<(String,
         rows.push(("peer", "the module named in PEER".to_owned()));
     }
     Ok(rows.into_iter().map(|(what, value)| (what.to_owned(), value)).collect())
+}
+
+/// The name of the server's version, for files and pages: `redis-7.0`.
+pub fn server(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
+    let line = output(Command::new(&binaries.server).arg("--version"))?;
+    let family = line.split(' ').next().unwrap_or_default().to_lowercase();
+    let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
+    let version = version.and_then(|version| version.rsplit_once('.')).map_or("", |(version, _)| version);
+    Ok(format!("{family}-{version}"))
 }
 
 /// The date of a run.

@@ -89,7 +89,6 @@ fn read(clock: libc::clockid_t) -> u64 {
     // SAFETY: `time` is a variable of this function; both clocks exist on every Linux, and a failure leaves
     // zeros.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+    let nanos = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
+    u64::try_from(nanos).unwrap_or(0)
 }
