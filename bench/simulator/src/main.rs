@@ -5,7 +5,7 @@
 //! the network and the time.
 //!
 //! ```text
-//! redis-cell-simulator FOLDER             writes the tables of FOLDER/scaling.md, and FOLDER/plots/scaling-*.svg
+//! redis-cell-simulator FOLDER             writes FOLDER/scaling.md's tables, and FOLDER/plots/scaling-*.svg
 //! redis-cell-simulator WAY KEY=VALUE...   runs one scenario: direct, leased, split or shares; the keys are
 //!                                         gateways, keys, zipf, skew, demand, burst, rate, seconds, seed,
 //!                                         most and hold_ms (of leased), parts (of split)

@@ -15,6 +15,7 @@ from .answers import (
     TopKey,
 )
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
+from .leased import AsyncLeased, Verdict
 from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window
 from .times import Seconds
 from .wire import Call, Change, Release, Renew, Settle, Take
@@ -24,6 +25,7 @@ __all__ = [
     "Answer",
     "AsyncCell",
     "AsyncClient",
+    "AsyncLeased",
     "Backend",
     "Balance",
     "Booked",
@@ -53,5 +55,6 @@ __all__ = [
     "SyncClient",
     "Take",
     "TopKey",
+    "Verdict",
     "Window",
 ]
