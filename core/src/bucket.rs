@@ -127,6 +127,14 @@ impl Limit {
         (leaks < self.capacity.saturating_sub(level.free)).then_some((level, leaks))
     }
 
+    /// The leaks since the last whole one, which is stored rounded down: a leak that ends between this
+    /// nanosecond and the next may have ended thereby.
+    #[inline]
+    fn leaked(&self, since: Instant, now: Instant) -> i64 {
+        let begun = now.since(since);
+        if begun < self.rate.of_one() { 0 } else { self.rate.units(begun) }
+    }
+
     /// The answer of a call, `level` being the state that it leaves and `remaining` the units that are free
     /// in it.
     fn answer(&self, verdict: Verdict, remaining: i64, level: &Level, now: Instant) -> Result<Answer, Error> {
@@ -204,11 +212,8 @@ pub fn take(
     // As many leaks as have ended by now: the sum is not past it.
     let since = limit.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now);
     let level = Level { free: free.saturating_sub(quantity), since };
-    let begun = now.since(since);
-    // A leak that ends between this nanosecond and the next may have ended, now that the one before is
-    // rounded down.
-    let more = if begun < limit.rate.of_one() { 0 } else { limit.rate.units(begun) };
-    Ok(Decision::store(limit.answer(Verdict::Admitted, level.free.saturating_add(more), &level, now)?, level))
+    let free = level.free.saturating_add(limit.leaked(since, now));
+    Ok(Decision::store(limit.answer(Verdict::Admitted, free, &level, now)?, level))
 }
 
 /// `CL.FUNNEL ... SATURATE`, `CL.BUCKET ... SATURATE`: takes as much of `quantity` as fits, however large it
@@ -273,7 +278,7 @@ pub fn settle(
     let (level, leaks) = limit.leaks(state, now).unwrap_or((full, 0));
     let free = level.free.saturating_add(leaks);
     let after = if difference > 0 {
-        limit.rate.cost(difference)?;
+        limit.rate.time(difference).ok_or_else(|| crate::DIFFERENCE.up_to(limit.rate.most()).error())?;
         free.checked_sub(difference).ok_or(Error::BeyondTime)?
     } else {
         let still_missing =
@@ -288,5 +293,9 @@ pub fn settle(
     }
     let since = limit.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now);
     let level = Level { free: after, since };
+    let after = after.saturating_add(limit.leaked(since, now));
+    if after == limit.capacity {
+        return Ok(Decision::delete(limit.standing(after, &full, now)?));
+    }
     Ok(Decision::store(limit.standing(after, &level, now)?, level))
 }

@@ -354,6 +354,8 @@ pub fn settle(
     age: Option<Span>,
 ) -> Result<Decision<Tat>, Error> {
     if difference >= 0 {
+        let out_of_range = |_| crate::DIFFERENCE.up_to(limit.rate.most()).error();
+        limit.cost(difference).map_err(out_of_range)?;
         return charge(state, limit, now, difference);
     }
     let quantity = difference.checked_neg().ok_or_else(|| crate::DIFFERENCE.error())?;

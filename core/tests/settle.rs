@@ -190,7 +190,34 @@ fn a_difference_is_taken_from_a_bucket_or_put_back() {
     }
     let error = bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MIN, None).unwrap_err();
     assert!(matches!(error, Error::OutOfRange { name: "quantity", .. }), "{error}");
-    assert!(bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MAX, None).is_err());
+    let range = "ERR quantity must be an integer from -9223372036854775807 to 25620477";
+    let error = bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MAX, None).unwrap_err();
+    assert_eq!(error.to_string(), range);
+    assert_eq!(settle(owing(5), &limit(), at(0), i64::MAX, None).unwrap_err().to_string(), range);
+}
+
+/// A leak ends between two nanoseconds, and the state holds the one before: thereby another may have ended.
+#[test]
+fn the_answer_of_a_settlement_is_that_of_a_look_at_what_it_stores() {
+    let limit = bucket::Limit::new(13, 35, 183, Unit::Microseconds).unwrap();
+    // One leak has ended by now, and with its end rounded down a second one.
+    let (since, now) = (at(0), at(10_456));
+    for (free, difference, left) in
+        [(5, 1, 6), (5, -1, 8), (5, 0, 6), (0, 2, 0), (0, 3, 0), (9, -1, 12), (10, -1, 13), (11, 1, 12)]
+    {
+        let state = Some(Level { free, since });
+        let settled = bucket::settle(state, &limit, now, difference, None).unwrap();
+        let after = match settled.change {
+            Change::Keep => state,
+            Change::Store(level) => Some(level),
+            Change::Delete => None,
+        };
+        // In debt the settlement says when one more unit is admitted, as a call for it does.
+        let look = bucket::take(after, &limit, now, i64::from(settled.answer.limited())).unwrap().answer;
+        assert_eq!(settled.answer.remaining, left, "{free} free, {difference}");
+        assert_eq!(settled.answer, look, "{free} free, {difference}");
+        assert_eq!(after.is_none(), left == 13, "what is full has no state: {free} free, {difference}");
+    }
 }
 
 #[test]
