@@ -41,7 +41,12 @@ impl Clock {
     /// Stopped clocks. The wall clock is a second into a minute, so that windows are the same in every run.
     fn stopped() -> Self {
         let minute = 60 * SECOND;
-        Self::new((wall_ns() / minute + 1) * minute + SECOND, 1000 * SECOND, false)
+        Self::stopped_at((wall_ns() / minute + 1) * minute + SECOND)
+    }
+
+    /// Stopped clocks, the wall clock at an instant.
+    pub fn stopped_at(wall: i64) -> Self {
+        Self::new(wall, 1000 * SECOND, false)
     }
 
     /// Running clocks, with the wall clock ahead of the true one.
@@ -61,6 +66,11 @@ impl Clock {
     fn show(&self) {
         let bytes = [self.wall.to_ne_bytes(), self.monotonic.to_ne_bytes()].concat();
         self.file.as_file().write_all_at(&bytes, 0).unwrap();
+    }
+
+    /// The wall clock in nanoseconds since the epoch.
+    pub fn wall(&self) -> i64 {
+        self.wall
     }
 
     /// Sets the wall clock forward or back.
@@ -112,7 +122,7 @@ impl Subject {
         Self::with(Clock::stopped(), Options::new())
     }
 
-    fn with(clock: Clock, options: Options) -> Self {
+    pub fn with(clock: Clock, options: Options) -> Self {
         let server = start(options, &clock);
         Self { clock, client: server.connect(), server, way: Way::Plain, calls: 0 }
     }
@@ -125,7 +135,7 @@ impl Subject {
         Self { way, ..Self::new() }
     }
 
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.server.restart();
         self.client = self.server.connect();
     }
