@@ -4,12 +4,19 @@
 //! server names; `tests/reliability/faults.rs` lists the tests that must fail then. In any other build, which
 //! is what users get, every function here is a constant, and nothing is left of it.
 
-pub use seeded::{begin_call, expiry, has_raw_clock, loses_admissions, replicates_calls, writes_refusals};
+use redis_cell_core::Span;
+
+pub use seeded::{
+    age, begin_call, charges_refused, difference, expiry, has_raw_clock, loses_admissions, loses_effects,
+    replicates_calls, shadow, writes_at_once, writes_refusals,
+};
 
 #[cfg(feature = "faults")]
 mod seeded {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::Span;
 
     static SEEDED: LazyLock<String> = LazyLock::new(|| std::env::var("REDIS_CELL_FAULT").unwrap_or_default());
 
@@ -47,6 +54,37 @@ mod seeded {
         is("lose") && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(16)
     }
 
+    /// `lose-effects`: every sixteenth effect is not replicated.
+    pub fn loses_effects() -> bool {
+        static EFFECTS: AtomicU64 = AtomicU64::new(1);
+        is("lose-effects") && EFFECTS.fetch_add(1, Relaxed).is_multiple_of(16)
+    }
+
+    /// `charge-refused`: a refused call takes from those of its limiters that admit it.
+    pub fn charges_refused() -> bool {
+        is("charge-refused")
+    }
+
+    /// `write-at-once`: each limiter of a call is written before the next one is decided.
+    pub fn writes_at_once() -> bool {
+        is("write-at-once")
+    }
+
+    /// Whether a limiter is in shadow. `shadow-refuses`: none is.
+    pub fn shadow(shadow: bool) -> bool {
+        shadow && !is("shadow-refuses")
+    }
+
+    /// The age of a settlement. `ignore-age`: none.
+    pub fn age(age: Option<Span>) -> Option<Span> {
+        age.filter(|_| !is("ignore-age"))
+    }
+
+    /// The quantity of a settlement. `settle-takes`: what is to be given back is taken, which creates states.
+    pub fn difference(quantity: i64) -> i64 {
+        if is("settle-takes") { quantity.saturating_abs() } else { quantity }
+    }
+
     /// The expiry that is set in place of `at`. `round-down`: a millisecond too early. `no-expiry`: none.
     pub fn expiry(at: i64) -> i64 {
         match SEEDED.as_str() {
@@ -59,6 +97,8 @@ mod seeded {
 
 #[cfg(not(feature = "faults"))]
 mod seeded {
+    use super::Span;
+
     pub const fn begin_call() {}
 
     pub const fn has_raw_clock() -> bool {
@@ -79,5 +119,29 @@ mod seeded {
 
     pub const fn expiry(at: i64) -> i64 {
         at
+    }
+
+    pub const fn loses_effects() -> bool {
+        false
+    }
+
+    pub const fn charges_refused() -> bool {
+        false
+    }
+
+    pub const fn writes_at_once() -> bool {
+        false
+    }
+
+    pub const fn shadow(shadow: bool) -> bool {
+        shadow
+    }
+
+    pub const fn age(age: Option<Span>) -> Option<Span> {
+        age
+    }
+
+    pub const fn difference(quantity: i64) -> i64 {
+        quantity
     }
 }

@@ -15,6 +15,7 @@ use redis_cell_core::window::Sliding;
 use redis_cell_core::{Answer, Decision, Instant, Span, Unit};
 
 use crate::error::Error;
+use crate::faults;
 use crate::ffi::{self, Access, Arg, Call, Key};
 use crate::store;
 use crate::store::bucket::{Bucket, Funnel};
@@ -163,9 +164,9 @@ impl<'c> Request<'c> {
             if !names.insert(call.bytes(key)) {
                 return Err(Error::SameKey);
             }
-            limiters.push(Named { key, shadow: part.shadow, limiter });
+            limiters.push(Named { key, shadow: faults::shadow(part.shadow), limiter });
         }
-        Ok(Self { limiters, unit: options.unit, age: options.age })
+        Ok(Self { limiters, unit: options.unit, age: faults::age(options.age) })
     }
 
     /// Takes from all limiters or from none.
@@ -177,7 +178,7 @@ impl<'c> Request<'c> {
         let decided = self.decide(call, now, Limiter::take)?;
         let refuses =
             |(named, (_, pending)): (&Named, &(Key, Pending))| !named.shadow && pending.answer().limited();
-        if !self.limiters.iter().zip(&decided).any(refuses) {
+        if !self.limiters.iter().zip(&decided).any(refuses) || faults::charges_refused() {
             return self.carry_out(call, now, Verb::Take, decided);
         }
         // A refusal speaks of the state as it is. An admission that is not carried out has to be asked to.
@@ -224,6 +225,10 @@ impl<'c> Request<'c> {
             let key = Key::open(*call, named.key, Access::Write);
             let pending = decide(&named.limiter, &named.place(call, &key, now))?;
             pending.check()?;
+            if faults::writes_at_once() {
+                let written = decide(&named.limiter, &named.place(call, &key, now))?;
+                written.carry_out(Key::open(*call, named.key, Access::Write))?;
+            }
             Ok((key, pending))
         });
         decided.collect()

@@ -131,6 +131,9 @@ impl Call<'_> {
     fn counts_only(&self) -> bool {
         // A callback has no call to hand over.
         let counts_only = (NO_LISTENERS.load(Relaxed) || faults::replicates_calls()) && self.len() > 0;
+        if faults::loses_effects() {
+            return true;
+        }
         if counts_only {
             // SAFETY: `ctx` is this call's. The server rejects no call that it is running.
             unsafe { (self.api.replicate_verbatim)(self.ctx.as_ptr()) };

@@ -11,6 +11,7 @@ use redis_cell_core::{Answer, Decision, Error as CoreError, Span, Unit, bucket, 
 
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
+use crate::faults;
 use crate::store::bucket::{Bucket, Funnel};
 use crate::store::{Save, State};
 use crate::waiting;
@@ -85,7 +86,7 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
         let mut words = arguments.words.iter().copied().peekable();
         let limit = S::limit(&mut words, unit)?;
-        let quantity = verb.quantity().parse(words.next().ok_or(Error::SYNTAX)?)?;
+        let quantity = faults::difference(verb.quantity().parse(words.next().ok_or(Error::SYNTAX)?)?);
         Ok(Self { limit, quantity })
     }
 

@@ -2,7 +2,7 @@
 //! against it fail.
 
 use crate::common::with_fault;
-use crate::{clock, crash, failover, hostile, queues};
+use crate::{clock, crash, exact, failover, hostile, queues};
 use std::panic::catch_unwind;
 
 /// Tests with their names.
@@ -22,6 +22,7 @@ fn must_fail<const N: usize>(fault: &'static str, tests: [(&str, fn()); N]) {
 #[test]
 fn without_a_fault_they_pass() {
     with_fault("none", clock::a_step_back_delays_no_waiting_client);
+    with_fault("none", exact::every_reply_and_every_state_is_that_of_the_exact_model);
 }
 
 #[test]
@@ -77,6 +78,25 @@ fn lost_admissions_are_seen() {
             queues::no_schedule_loses_a_client_or_admits_too_much,
         ],
     );
+}
+
+#[test]
+fn lost_effects_are_seen() {
+    must_fail(
+        "lose-effects",
+        tests![
+            failover::a_thousand_keys_are_the_same_on_their_replica,
+            exact::every_reply_and_every_state_is_that_of_the_exact_model,
+        ],
+    );
+}
+
+/// What can go wrong between several limiters, and in a settlement.
+#[test]
+fn calls_for_several_limiters_that_go_wrong_are_seen() {
+    for fault in ["charge-refused", "write-at-once", "shadow-refuses", "ignore-age", "settle-takes"] {
+        must_fail(fault, tests![exact::every_reply_and_every_state_is_that_of_the_exact_model]);
+    }
 }
 
 #[test]
