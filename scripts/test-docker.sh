@@ -15,6 +15,7 @@ while read -r name base _ package <&3; do
     image=$(docker/server.sh "$name")
     # Module and suite are copied into the container, not the image: that holds the server alone and is built once.
     container=$(docker create --init --network none --user nobody --tmpfs /tmp \
+        --env RUST_TEST_THREADS="$((4 * $(nproc)))" \
         --env REDIS_CELL_SERVER="$package" \
         --env REDIS_CELL_MODULE=/suite/modules/libredis_cell.so \
         --env REDIS_CELL_FAULTY_MODULE=/suite/modules/libredis_cell_faulty.so \

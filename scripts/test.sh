@@ -8,8 +8,10 @@ export RESULTS
 trap 'rm -f "$RESULTS" "$RESULTS.log"' EXIT
 
 # live_suite NAME SERVER FOLDER COMMAND...: the live suite against a server of this machine and the modules in FOLDER.
+# Four tests at a time for each processor, because most of the time they wait for their servers.
 live_suite() {
-    REDIS_CELL_SERVER=$2 \
+    RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(nproc)))} \
+        REDIS_CELL_SERVER=$2 \
         REDIS_CELL_MODULE=$PWD/$3/libredis_cell.so \
         REDIS_CELL_FAULTY_MODULE=$PWD/$3/libredis_cell_faulty.so \
         suite "$(server_name "$("$2" --version)"), $1" "${@:4}"
@@ -52,8 +54,9 @@ stage_servers() {
 # times as long, so that only some tests run there, unless REDIS_CELL_LONG=1 asks for all: those of each kind of state,
 # of loading, of persistence and of panics, which a new platform breaks first.
 stage_platforms() {
-    local platform server own tests=()
+    local platform server own threads tests=()
     own=$(uname -m)
+    threads=$(nproc) # emulated servers use all of a processor
     if [[ ${REDIS_CELL_LONG:-0} == 0 ]]; then
         tests=(lifecycle:: persistence:: leases:: windows:: throttle:: metadata::)
     fi
@@ -63,10 +66,12 @@ stage_platforms() {
         if [[ $platform == "$own-musl" ]]; then
             live_suite "$platform" "$server" "target/suite/linux-$platform" target/suite/live
         else
-            live_suite "$platform" "$server" "target/suite/linux-$platform" target/suite/live "${tests[@]}"
+            RUST_TEST_THREADS=$threads \
+                live_suite "$platform" "$server" "target/suite/linux-$platform" target/suite/live "${tests[@]}"
         fi
     done
     if [[ $own != aarch64 ]]; then
+        export RUST_TEST_THREADS=$threads
         server=$(scripts/platform-server.sh aarch64 redis)
         live_suite "aarch64" "$server" target/suite/linux-aarch64 target/suite/live "${tests[@]}"
         server=$(scripts/platform-server.sh aarch64 valkey)
