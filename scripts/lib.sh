@@ -102,6 +102,22 @@ python_venv() {
     echo "$folder"
 }
 
+# limits_sources VENV: prints the folder of the source distribution of the library limits.
+limits_sources() {
+    local pin folder
+    pin=$(grep '^limits==' clients/python/requirements/sources.txt)
+    folder=$PWD/target/python/${pin%% *}
+    if [[ ! -d $folder ]]; then
+        say "fetching the sources of ${pin%% *} from PyPI"
+        rm -rf "$folder.part"
+        "$1/bin/python" -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --no-binary :all: \
+            --requirement clients/python/requirements/sources.txt --dest "$folder.part" >&2
+        tar -xf "$folder.part"/*.tar.gz -C "$folder.part" --strip-components=1
+        mv "$folder.part" "$folder"
+    fi
+    echo "$folder"
+}
+
 # rust TARGET: prints the folder of the compiler that builds releases, which scripts/rust.txt names, with its standard
 # library for TARGET. It is the one of this machine, if that has the same version, or it is fetched. Nothing is
 # installed: the folder is below target/.

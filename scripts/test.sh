@@ -88,8 +88,9 @@ stage_clients() {
     scripts/build.sh
     python=$(python_venv clients/python/requirements/newest.txt clients/python)
     suite "Python client, newest libraries" python_tests "$python"
+    suite "Python client, the tests of limits" limits_tests "$python"
     python=$(python_venv clients/python/requirements/oldest.txt clients/python)
-    suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py
+    suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py --ignore tests/test_http.py
     suite "Rust client" rust_client_tests
 }
 
@@ -103,6 +104,20 @@ rust_client_tests() {
 # python_tests VENV ARGUMENT...: pytest, in the folder of the package.
 python_tests() {
     (cd clients/python && "$1/bin/python" -m pytest --quiet "${@:2}")
+}
+
+# limits_tests VENV: the tests of the library limits, from its source distribution, with the storages of the package in
+# place of its own. They print which of them do not apply.
+limits_tests() {
+    local folder tests=$PWD/clients/python/tests
+    folder=$(limits_sources "$1")
+    (
+        cd "$folder"
+        PYTHONPATH=$tests:$folder "$1/bin/python" -m pytest -p limits_plugin -c /dev/null --rootdir . --quiet --tb=short \
+            -p no:cacheprovider -o asyncio_mode=auto -o asyncio_default_fixture_loop_scope=function \
+            -W ignore::pytest.PytestUnknownMarkWarning \
+            tests/test_storage.py tests/test_strategy.py tests/aio tests/storage/test_redis.py tests/integration
+    )
 }
 
 # What goes wrong around the module, in this machine's own server.

@@ -19,12 +19,12 @@ RATE = Rate(5, per=1000)
 async def test_a_call_without_a_reply_is_not_sent_again(flavor: tuple[str, str]) -> None:
     library, way = flavor
     with servers.running() as server:
-        client = client_class(library, way)(port=server.port, socket_timeout=0.3)
+        client = client_class(library, way)(port=server.port, socket_timeout=0.4)
         cell = cell_of(client, way)
         await cell.throttle("k", RATE)
         server.freeze()
         # A retry reaches the server after it goes on, and is then a second call.
-        timer = threading.Timer(0.5, server.thaw)
+        timer = threading.Timer(1.2, server.thaw)
         timer.start()
         with pytest.raises(Exception, match="Timeout reading"):
             await cell.throttle("k", RATE)

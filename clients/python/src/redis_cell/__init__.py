@@ -14,6 +14,7 @@ from .answers import (
     Several,
     TopKey,
 )
+from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .leased import AsyncLeased, Verdict
 from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window
@@ -25,7 +26,9 @@ __all__ = [
     "Answer",
     "AsyncCell",
     "AsyncClient",
+    "AsyncGuard",
     "AsyncLeased",
+    "Away",
     "Backend",
     "Balance",
     "Booked",
@@ -38,11 +41,15 @@ __all__ = [
     "Counted",
     "DecidedBy",
     "Decision",
+    "FailClosed",
+    "FailOpen",
     "Fixed",
     "Funnel",
+    "Guard",
     "Key",
     "Lease",
     "Limiter",
+    "Local",
     "Log",
     "Rate",
     "Refused",

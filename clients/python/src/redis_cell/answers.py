@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeAlias, TypeVar
 
@@ -125,6 +125,22 @@ class TopKey:
     error: int
     last_refusal: float
     """The Unix time of the last refusal, in seconds."""
+
+
+def combined(rows: Iterable[Answer]) -> Answer:
+    """The combined answer of several limiters: refused if one refuses, with the numbers of the tightest."""
+    rows = list(rows)
+    tightest = min(rows, key=lambda row: row.remaining)
+    limit, remaining, decided_by = tightest.limit, tightest.remaining, tightest.decided_by
+    reset = max(row.reset_after for row in rows)
+    if any(isinstance(row, RefusedForever) for row in rows):
+        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=decided_by)
+    waits = [row.retry_after for row in rows if isinstance(row, Refused)]
+    if waits:
+        return Refused(
+            limit=limit, remaining=remaining, reset_after=reset, retry_after=max(waits), decided_by=decided_by
+        )
+    return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=0, decided_by=decided_by)
 
 
 def answer(reply: list[int], taken: int) -> Answer:

@@ -115,6 +115,11 @@ class Cell(Commands):
         self._link = Link(client)
         self._backend: Backend = backend
 
+    @property
+    def errors(self) -> Any:
+        """The exceptions of the client's library: the module redis.exceptions or valkey.exceptions."""
+        return self._link.errors
+
     def run(self, call: Call[T]) -> T:
         """Carries out a call that a function of `redis_cell.wire` has built."""
         if call.key is None:
@@ -133,6 +138,11 @@ class AsyncCell(Commands):
     def __init__(self, client: AsyncClient, *, backend: Backend = "module") -> None:
         self._link = AsyncLink(client)
         self._backend: Backend = backend
+
+    @property
+    def errors(self) -> Any:
+        """The exceptions of the client's library: the module redis.exceptions or valkey.exceptions."""
+        return self._link.errors
 
     async def run(self, call: Call[T]) -> T:
         """Carries out a call that a function of `redis_cell.wire` has built."""

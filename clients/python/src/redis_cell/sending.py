@@ -81,7 +81,7 @@ class Link:
             except (self.errors.ConnectionError, self.errors.TimeoutError, self.errors.ClusterDownError):
                 self.stale = True
                 raise
-        raise self.errors.RedisClusterException("the call was redirected too often")
+        raise self.errors.ClusterError("the call was redirected too often")
 
     def send_to_all(self, words: tuple[Word, ...]) -> list[Any]:
         """Sends a call to every primary, and returns the replies."""
@@ -154,7 +154,7 @@ class AsyncLink:
             except (self.errors.ConnectionError, self.errors.TimeoutError, self.errors.ClusterDownError):
                 self.stale = True
                 raise
-        raise self.errors.RedisClusterException("the call was redirected too often")
+        raise self.errors.ClusterError("the call was redirected too often")
 
     async def send_to_all(self, words: tuple[Word, ...]) -> list[Any]:
         """Sends a call to every primary, and returns the replies."""

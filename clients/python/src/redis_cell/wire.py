@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from . import answers
 from .answers import Answer, Balance, Booking, Key, Several, TopKey
@@ -16,6 +16,27 @@ from .limiters import Bucket, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate,
 from .times import Seconds, micros
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """One limiter of `mtake` or `mpeek`. With `shadow`, which is for `mtake`, it refuses nothing."""
+
+    key: Key
+    limiter: Limiter
+    quantity: int = 1
+    shadow: bool = False
+
+    def __post_init__(self) -> None:
+        _positive(self.quantity)
+        if isinstance(self.limiter, Lease) and self.quantity != 1:
+            raise ValueError("the quantity of a lease is 1")
+
+
+class Decide(Protocol):
+    """Decides a call without the server. It only looks if not `taking`."""
+
+    def __call__(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +52,8 @@ class Call(Generic[T]):
     """From the reply to the answer. Without a key: from the list of the replies."""
     held: float | None = 0
     """How long the server may hold the reply back on purpose, in seconds. None: without a limit."""
+    decide: Callable[[Decide], T] | None = None
+    """How the call is decided without the server, if it can be."""
 
 
 def _positive(quantity: int) -> int:
@@ -39,12 +62,18 @@ def _positive(quantity: int) -> int:
     return quantity
 
 
-def _take(
-    key: Key, limiter: Counted, quantity: int, saturate: bool = False, name: str | None = None, taken: int | None = None
-) -> Call[Answer]:
-    words = (*limiter.words(), _positive(quantity), *(("SATURATE",) if saturate else ()), *limiter.options(), "US")
-    taken = quantity if taken is None else taken
-    return Call(name or f"CL.{limiter.kind}", key, words, lambda reply: answers.answer(reply, taken))
+def _take(key: Key, limiter: Counted, quantity: int, saturate: bool = False, looks: str | None = None) -> Call[Answer]:
+    """A call of the limiter's own command, or of one that only looks."""
+    take = Take(key, limiter, quantity)
+    words = (*limiter.words(), quantity, *(("SATURATE",) if saturate else ()), *limiter.options(), "US")
+    taken = 0 if looks else quantity
+    return Call(
+        looks or f"CL.{limiter.kind}",
+        key,
+        words,
+        lambda reply: answers.answer(reply, taken),
+        decide=lambda decide: decide((take,), saturate=saturate, taking=not looks)[key],
+    )
 
 
 def throttle(key: Key, rate: Rate, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
@@ -79,7 +108,7 @@ def log(key: Key, log: Log, quantity: int = 1, *, saturate: bool = False) -> Cal
 
 def peek(key: Key, rate: Rate, quantity: int = 1) -> Call[Answer]:
     """Returns what `throttle` would return now, and takes nothing: CL.PEEK."""
-    return _take(key, rate, quantity, name="CL.PEEK", taken=0)
+    return _take(key, rate, quantity, looks="CL.PEEK")
 
 
 def charge(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
@@ -126,8 +155,14 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
 
 def acquire(key: Key, lease: Lease) -> Call[Answer]:
     """Acquires a place for the time of a lease, or renews the lease of its holder: CL.ACQUIRE."""
-    words = (lease.limit, micros(lease.lease, "lease"), lease.holder, "US")
-    return Call("CL.ACQUIRE", key, words, lambda reply: answers.answer(reply, 1))
+    take = Take(key, lease)
+    return Call(
+        "CL.ACQUIRE",
+        key,
+        (lease.limit, micros(lease.lease, "lease"), lease.holder, "US"),
+        lambda reply: answers.answer(reply, 1),
+        decide=lambda decide: decide((take,), saturate=False, taking=True)[key],
+    )
 
 
 def renew(key: Key, lease: Lease) -> Call[bool]:
@@ -138,21 +173,6 @@ def renew(key: Key, lease: Lease) -> Call[bool]:
 def release(key: Key, holder: str | bytes) -> Call[bool]:
     """Gives a place back before its lease ends: CL.RELEASE. False if the holder has no place."""
     return Call("CL.RELEASE", key, (holder,), bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """One limiter of `mtake` or `mpeek`. With `shadow`, which is for `mtake`, it refuses nothing."""
-
-    key: Key
-    limiter: Limiter
-    quantity: int = 1
-    shadow: bool = False
-
-    def __post_init__(self) -> None:
-        _positive(self.quantity)
-        if isinstance(self.limiter, Lease) and self.quantity != 1:
-            raise ValueError("the quantity of a lease is 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +211,15 @@ def _limiter(limiter: Limiter, quantity: int, lease: int | None = None) -> tuple
     return (limiter.kind, *limiter.words(), *limiter.options(), quantity)
 
 
-def _several(name: str, first: Key, limiters: tuple[tuple[Word, ...], ...], read: Callable[[Any], T]) -> Call[T]:
+def _several(
+    name: str,
+    limiters: tuple[tuple[Word, ...], ...],
+    first: Key,
+    read: Callable[[Any], T],
+    decide: Callable[[Decide], T] | None = None,
+) -> Call[T]:
     words = tuple(word for limiter in limiters for word in limiter)
-    return Call(name, first, (*words[1:], "US"), read)
+    return Call(name, first, (*words[1:], "US"), read, decide=decide)
 
 
 def _rows(takes: tuple[Take, ...], taking: bool) -> Callable[[Any], Several[Answer]]:
@@ -216,7 +242,13 @@ def mtake(first: Take, *others: Take) -> Call[Several[Answer]]:
     """
     takes = (first, *others)
     limiters = tuple((t.key, *(("SHADOW",) if t.shadow else ()), *_limiter(t.limiter, t.quantity)) for t in takes)
-    return _several("CL.MTAKE", first.key, limiters, _rows(takes, taking=True))
+    return _several(
+        "CL.MTAKE",
+        limiters,
+        first.key,
+        _rows(takes, taking=True),
+        lambda decide: decide(takes, saturate=False, taking=True),
+    )
 
 
 def mpeek(first: Take, *others: Take) -> Call[Several[Answer]]:
@@ -225,7 +257,13 @@ def mpeek(first: Take, *others: Take) -> Call[Several[Answer]]:
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
     limiters = tuple((take.key, *_limiter(take.limiter, take.quantity)) for take in takes)
-    return _several("CL.MPEEK", first.key, limiters, _rows(takes, taking=False))
+    return _several(
+        "CL.MPEEK",
+        limiters,
+        first.key,
+        _rows(takes, taking=False),
+        lambda decide: decide(takes, saturate=False, taking=False),
+    )
 
 
 def _change(change: Change) -> tuple[Word, ...]:
@@ -252,7 +290,7 @@ def msettle(first: Change, *others: Change, ago: Seconds | None = None) -> Call[
 
     if ago is not None:
         limiters = (*limiters, ("AGO", micros(ago, "ago")))
-    return _several("CL.MSETTLE", first.key, limiters, read)
+    return _several("CL.MSETTLE", limiters, first.key, read)
 
 
 def top(count: int = 10) -> Call[list[TopKey]]:

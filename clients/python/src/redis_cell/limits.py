@@ -1,0 +1,473 @@
+"""Storages and a strategy for the library limits, which flask-limiter and slowapi use.
+
+Importing this module registers them: the library knows a storage once its class exists. The fixed window is CL.FIXED,
+the moving window CL.LOG, the sliding window counter CL.WINDOW, and the strategy `gcra` CL.THROTTLE.
+
+    redis-cell://localhost:6379/0?away=fail_open
+
+with the schemes `redis-cell`, `rediss-cell` for TLS, `redis-cell+unix` and `redis-cell+cluster`, and each of them
+behind `async+`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import limits.aio.storage
+import limits.aio.strategies
+import limits.storage
+import limits.strategies
+import redis
+from limits import RateLimitItem, WindowStats
+from limits.aio.storage.base import SlidingWindowCounterSupport as AsyncSlidingWindowCounterSupport
+from limits.errors import ConfigurationError
+from limits.limits import GRANULARITIES
+from limits.storage.base import SlidingWindowCounterSupport, TimestampedSlidingWindow
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from . import wire
+from .answers import Admitted, Answer, Refused, Several
+from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
+from .client import AsyncCell, Backend, Cell
+from .limiters import Fixed, Log, Rate, Window
+from .wire import Call, Take
+
+_BLOCKING: Any = redis
+_ASYNCIO: Any = importlib.import_module("redis.asyncio")
+
+T = TypeVar("T")
+Plan: TypeAlias = Generator[Call[Any], Any, T]
+"""Calls and, from their answers, a result: what the storages for blocking code and for asyncio share."""
+
+UNKNOWN = 2**53 - 1
+"""Stands for a limit that is not known: for keys that limits did not make."""
+TIMEOUT = 1.0
+"""How long to wait for a connection and for a reply, in seconds, if the URI does not say."""
+BLOCK = 500
+
+
+def _limit(key: str, expiry: int) -> int:
+    """The limit in a key of limits, which ends with its numbers, as in `LIMITER/user/100/1/minute`."""
+    match key.rsplit("/", 3):
+        case [_, amount, multiples, name] if name in GRANULARITIES and amount.isdecimal() and multiples.isdecimal():
+            if GRANULARITIES[name].GRANULARITY.seconds * int(multiples) == expiry and int(amount) > 0:
+                return int(amount)
+        case _:
+            pass
+    return UNKNOWN
+
+
+class Plans:
+    """What each function of a storage asks, and what it makes of the answers. No I/O."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def key(self, key: str, kind: str = "") -> str:
+        """A key of the server. Strategies have keys of their own, because their states differ."""
+        return f"{self.prefix}:{key}{kind}"
+
+    def incr(self, key: str, expiry: int, amount: int) -> Plan[int]:
+        """The count after the call. A refused call is not counted, and returns what it would have been."""
+        limit = _limit(key, expiry)
+        answer: Answer = yield wire.fixed(self.key(key), Fixed.per(limit, per=expiry), amount)
+        return limit - answer.remaining + (0 if isinstance(answer, Admitted) else amount)
+
+    def get(self, key: str) -> Plan[int]:
+        limit = self.limit_of(key)
+        answer: Answer = yield wire.fixed(self.key(key), limit, 0)
+        return limit.limit - answer.remaining
+
+    def get_expiry(self, key: str) -> Plan[float]:
+        answer: Answer = yield wire.fixed(self.key(key), self.limit_of(key), 0)
+        return time.time() + answer.reset_after
+
+    @staticmethod
+    def limit_of(key: str) -> Fixed:
+        """The window of a key of limits. The server's own window counts if one is open."""
+        match key.rsplit("/", 2):
+            case [_, multiples, name] if name in GRANULARITIES and multiples.isdecimal():
+                expiry = max(1, GRANULARITIES[name].GRANULARITY.seconds * int(multiples))
+                return Fixed.per(_limit(key, expiry), per=expiry)
+            case _:
+                pass
+        return Fixed.per(UNKNOWN, per=1)
+
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
+        if limit < 1:
+            return False
+        answer: Answer = yield wire.log(self.key(key, ":log"), Log(limit, per=expiry), amount)
+        return answer.admitted
+
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> Plan[tuple[float, int]]:
+        """The instant of the oldest entry, and the number of entries."""
+        name, now = self.key(key, ":log"), time.time()
+        several: Several[Answer] = yield wire.mpeek(Take(name, Log(max(1, limit), per=expiry)))
+        answer = several[name]
+        # Not the limit of the answer, which is a share of this one if the server is away.
+        count = limit - answer.remaining
+        if count > 0 and not isinstance(answer, Refused):
+            # With a limit of as many entries as there are, the next unit is available when the oldest entry leaves.
+            several = yield wire.mpeek(Take(name, Log(count, per=expiry)))
+            answer = several[name]
+        if count > 0 and isinstance(answer, Refused):
+            return now + answer.retry_after - expiry, count
+        return now, max(0, count)
+
+    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
+        if limit < 1:
+            return False
+        answer: Answer = yield wire.window(self.key(key, ":window"), Window(limit, per=expiry), amount)
+        return answer.admitted
+
+    def get_sliding_window(self, key: str, expiry: int) -> Plan[tuple[int, float, int, float]]:
+        """The server's estimate as the count of the current window, and when the next unit is available as its end.
+
+        limits would weigh the previous window itself, without the server's rounding.
+        """
+        name, window = self.key(key, ":window"), Window(_limit(key, expiry), per=expiry)
+        several: Several[Answer] = yield wire.mpeek(Take(name, window))
+        answer = several[name]
+        estimate = window.limit - answer.remaining
+        if estimate <= 0:
+            return 0, 0.0, 0, 0.0
+        if not isinstance(answer, Refused):
+            several = yield wire.mpeek(Take(name, window, answer.remaining + 1))
+            answer = several[name]
+        wait = answer.retry_after if isinstance(answer, Refused) else 0.0
+        # limits takes the remainder of a division by the period.
+        return 0, 0.0, estimate, min(wait, expiry - 0.001)
+
+    def acquire_gcra(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
+        if limit < 1:
+            return False
+        answer: Answer = yield wire.throttle(self.key(key, ":gcra"), Rate(limit, per=expiry), amount)
+        return answer.admitted
+
+    def test_gcra(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
+        if limit < 1:
+            return False
+        answer: Answer = yield wire.peek(self.key(key, ":gcra"), Rate(limit, per=expiry), amount)
+        return answer.admitted
+
+    def get_gcra(self, key: str, limit: int, expiry: int) -> Plan[WindowStats]:
+        """When the next unit is available, or all of them are if one is available now, and how many are."""
+        answer: Answer = yield wire.peek(self.key(key, ":gcra"), Rate(max(1, limit), per=expiry))
+        wait = answer.retry_after if isinstance(answer, Refused) else answer.reset_after
+        return WindowStats(time.time() + wait, answer.remaining)
+
+
+class _Settings:
+    """What the URI and the options of a storage say."""
+
+    def __init__(self, uri: str, options: dict[str, Any]) -> None:
+        parts = urlsplit(uri)
+        self.scheme = parts.scheme.removeprefix("async+")
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        named = {**query, **options}
+        self.away = _away(named)
+        self.backend: Backend = _backend(named.get("backend", "module"))
+        own = ("away", "share", "ask_again", "backend")
+        rest = {name: value for name, value in query.items() if name not in own}
+        self.options = {name: value for name, value in options.items() if name not in own}
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            if name not in named:
+                self.options[name] = TIMEOUT
+        tls = self.scheme.startswith("rediss")
+        scheme = "unix" if self.scheme.endswith("+unix") else "rediss" if tls else "redis"
+        host = parts.netloc
+        if self.cluster:
+            # The first node is in the URI, the others are startup nodes as well.
+            start, _, places = host.rpartition("@")
+            first, *others = places.split(",")
+            host = f"{start}@{first}" if start else first
+            self.others = [(place.rpartition(":")[0], int(place.rpartition(":")[2])) for place in others]
+        self.url = urlunsplit((scheme, host, parts.path, urlencode(rest), ""))
+
+    @property
+    def cluster(self) -> bool:
+        return self.scheme.endswith("+cluster")
+
+    def client(self, library: Any, retry: object) -> Any:
+        if not self.cluster:
+            return library.Redis.from_url(self.url, retry=retry, **self.options)
+        nodes = [library.cluster.ClusterNode(host, port) for host, port in self.others]
+        return library.RedisCluster.from_url(self.url, startup_nodes=nodes, **self.options)
+
+
+class _LateCell(Cell):
+    """A Cell whose client is made by the first call, because a cluster's client connects when it is made."""
+
+    def __init__(self, make: Callable[[], Any], backend: Backend) -> None:
+        self._make = make
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    @property
+    def client(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._make()
+                super().__init__(self._client, backend=self._backend)
+            return self._client
+
+    @property
+    def errors(self) -> Any:
+        return _BLOCKING.exceptions
+
+    def run(self, call: Call[T]) -> T:
+        _ = self.client
+        return super().run(call)
+
+
+def _backend(name: object) -> Backend:
+    match name:
+        case "module":
+            return "module"
+        case "functions":
+            return "functions"
+        case "auto":
+            return "auto"
+        case _:
+            raise ConfigurationError(f"backend must be module, functions or auto, not {name}")
+
+
+def _away(named: dict[str, Any]) -> Away:
+    """The choice for the time in which the server is away. There is no default."""
+    try:
+        again = float(named.get("ask_again", 1.0))
+        match named.get("away"):
+            case "fail_open":
+                return FailOpen(again)
+            case "fail_closed":
+                return FailClosed(again)
+            case "local" if "share" in named:
+                return Local(int(named["share"]), again)
+            case "local":
+                raise ConfigurationError("away=local needs share, the number of processes, as in away=local&share=4")
+            case choice:
+                said = "is missing" if choice is None else f"is {choice}"
+                raise ConfigurationError(
+                    f"away {said}: say what happens if the server is away by away=fail_open, away=fail_closed or "
+                    "away=local&share=4"
+                )
+    except ValueError as error:
+        raise ConfigurationError(f"away, share or ask_again: {error}") from None
+
+
+def _run(guard: Guard, plan: Plan[T]) -> T:
+    try:
+        call = next(plan)
+        while True:
+            call = plan.send(guard.run(call))
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+async def _run_async(guard: AsyncGuard, plan: Plan[T]) -> T:
+    try:
+        call = next(plan)
+        while True:
+            call = plan.send(await guard.run(call))
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+def _pattern(prefix: str) -> str:
+    """The keys of a prefix, as SCAN matches them."""
+    return "".join("\\" + letter if letter in "*?[]\\^-" else letter for letter in prefix) + ":*"
+
+
+SCHEMES = ["redis-cell", "rediss-cell", "redis-cell+unix", "redis-cell+cluster"]
+ASYNC_SCHEMES = ["async+" + scheme for scheme in SCHEMES]
+
+
+class RedisCellStorage(
+    limits.storage.Storage, limits.storage.MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
+):
+    """A storage on redis-cell for blocking code."""
+
+    STORAGE_SCHEME = SCHEMES
+
+    def __init__(self, uri: str, key_prefix: str = "LIMITS", wrap_exceptions: bool = False, **options: Any) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        settings = _Settings(uri, options)
+        self.plans = Plans(key_prefix)
+        self._cell = _LateCell(lambda: settings.client(_BLOCKING, Retry(NoBackoff(), 0)), settings.backend)
+        self.guard = Guard(self._cell, away=settings.away)
+
+    @property
+    def client(self) -> Any:
+        return self._cell.client
+
+    @property
+    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
+        return redis.RedisError
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        return _run(self.guard, self.plans.incr(key, expiry, amount))
+
+    def get(self, key: str) -> int:
+        return _run(self.guard, self.plans.get(key))
+
+    def get_expiry(self, key: str) -> float:
+        return _run(self.guard, self.plans.get_expiry(key))
+
+    def check(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except (redis.RedisError, OSError):
+            return False
+
+    def reset(self) -> int | None:
+        keys = self.client.scan_iter(_pattern(self.plans.prefix), BLOCK)
+        return sum(int(self.client.delete(key)) for key in keys)
+
+    def clear(self, key: str) -> None:
+        for kind in ("", ":log"):
+            self.client.delete(self.plans.key(key, kind))
+
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return _run(self.guard, self.plans.acquire_entry(key, limit, expiry, amount))
+
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        return _run(self.guard, self.plans.get_moving_window(key, limit, expiry))
+
+    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return _run(self.guard, self.plans.acquire_sliding_window_entry(key, limit, expiry, amount))
+
+    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        return _run(self.guard, self.plans.get_sliding_window(key, expiry))
+
+    def clear_sliding_window(self, key: str, expiry: int) -> None:
+        self.client.delete(self.plans.key(key, ":window"))
+
+    def clear_gcra(self, key: str) -> None:
+        self.client.delete(self.plans.key(key, ":gcra"))
+
+
+class AsyncRedisCellStorage(
+    limits.aio.storage.Storage,
+    limits.aio.storage.MovingWindowSupport,
+    AsyncSlidingWindowCounterSupport,
+    TimestampedSlidingWindow,
+):
+    """A storage on redis-cell for asyncio."""
+
+    STORAGE_SCHEME = ASYNC_SCHEMES
+
+    def __init__(self, uri: str, key_prefix: str = "LIMITS", wrap_exceptions: bool = False, **options: Any) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        settings = _Settings(uri, options)
+        self.plans = Plans(key_prefix)
+        self.client = settings.client(_ASYNCIO, AsyncRetry(NoBackoff(), 0))
+        self.guard = AsyncGuard(AsyncCell(self.client, backend=settings.backend), away=settings.away)
+
+    @property
+    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
+        return redis.RedisError
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        return await _run_async(self.guard, self.plans.incr(key, expiry, amount))
+
+    async def get(self, key: str) -> int:
+        return await _run_async(self.guard, self.plans.get(key))
+
+    async def get_expiry(self, key: str) -> float:
+        return await _run_async(self.guard, self.plans.get_expiry(key))
+
+    async def check(self) -> bool:
+        try:
+            return bool(await self.client.ping())
+        except (redis.RedisError, OSError):
+            return False
+
+    async def reset(self) -> int | None:
+        keys = self.client.scan_iter(_pattern(self.plans.prefix), BLOCK)
+        return sum([int(await self.client.delete(key)) async for key in keys])
+
+    async def clear(self, key: str) -> None:
+        for kind in ("", ":log"):
+            await self.client.delete(self.plans.key(key, kind))
+
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return await _run_async(self.guard, self.plans.acquire_entry(key, limit, expiry, amount))
+
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        return await _run_async(self.guard, self.plans.get_moving_window(key, limit, expiry))
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return await _run_async(self.guard, self.plans.acquire_sliding_window_entry(key, limit, expiry, amount))
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        return await _run_async(self.guard, self.plans.get_sliding_window(key, expiry))
+
+    async def clear_sliding_window(self, key: str, expiry: int) -> None:
+        await self.client.delete(self.plans.key(key, ":window"))
+
+    async def clear_gcra(self, key: str) -> None:
+        await self.client.delete(self.plans.key(key, ":gcra"))
+
+
+def _only(storage: object, needed: type[T]) -> T:
+    if not isinstance(storage, needed):
+        raise NotImplementedError(f"the strategy gcra needs a {needed.__name__}")
+    return storage
+
+
+class GcraRateLimiter(limits.strategies.RateLimiter):
+    """The strategy `gcra`: CL.THROTTLE, with a burst of the whole limit."""
+
+    def __init__(self, storage: limits.storage.StorageTypes) -> None:
+        self.cell = _only(storage, RedisCellStorage)
+        super().__init__(storage)
+
+    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        plan = self.cell.plans.acquire_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
+        return _run(self.cell.guard, plan)
+
+    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        plan = self.cell.plans.test_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
+        return _run(self.cell.guard, plan)
+
+    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
+        plan = self.cell.plans.get_gcra(item.key_for(*identifiers), item.amount, item.get_expiry())
+        return _run(self.cell.guard, plan)
+
+    def clear(self, item: RateLimitItem, *identifiers: str) -> None:
+        self.cell.clear_gcra(item.key_for(*identifiers))
+
+
+class AsyncGcraRateLimiter(limits.aio.strategies.RateLimiter):
+    """The strategy `gcra` for asyncio: CL.THROTTLE, with a burst of the whole limit."""
+
+    def __init__(self, storage: limits.storage.StorageTypes) -> None:
+        self.cell = _only(storage, AsyncRedisCellStorage)
+        super().__init__(storage)
+
+    async def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        plan = self.cell.plans.acquire_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
+        return await _run_async(self.cell.guard, plan)
+
+    async def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
+        plan = self.cell.plans.test_gcra(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
+        return await _run_async(self.cell.guard, plan)
+
+    async def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
+        plan = self.cell.plans.get_gcra(item.key_for(*identifiers), item.amount, item.get_expiry())
+        return await _run_async(self.cell.guard, plan)
+
+    async def clear(self, item: RateLimitItem, *identifiers: str) -> None:
+        await self.cell.clear_gcra(item.key_for(*identifiers))
+
+
+cast(dict[str, Any], limits.strategies.STRATEGIES)["gcra"] = GcraRateLimiter
+cast(dict[str, Any], limits.aio.strategies.STRATEGIES)["gcra"] = AsyncGcraRateLimiter

@@ -1,0 +1,204 @@
+"""Limiters in this process, for the time in which the server is away. Each has a share of its limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Protocol
+
+from . import answers
+from .answers import Admitted, Answer, Key, Refused, RefusedForever, Several
+from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Limiter, Rate
+from .times import micros, seconds
+from .wire import Take
+
+KEYS = 100_000
+"""How many keys are remembered before those that are fully replenished are removed."""
+_DAYS = {"HOUR": 1 / 24, "DAY": 1, "WEEK": 7, "MONTH": 30, "YEAR": 365}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a limiter says of a quantity now, in microseconds."""
+
+    limit: int
+    remaining: int
+    wait: int
+    reset: int
+
+
+class State(Protocol):
+    """A limiter of one key."""
+
+    def look(self, now: int, quantity: int) -> Look: ...
+    def take(self, now: int, quantity: int) -> None: ...
+
+
+class _Gcra:
+    """As CL.THROTTLE, CL.BUCKET and CL.FUNNEL decide, at a share of the rate and of the capacity."""
+
+    def __init__(self, limit: int, count: int, per: int, share: int) -> None:
+        self.limit, self.count, self.per = max(1, limit // share), count, per * share
+        self.tat = 0
+
+    def cost(self, quantity: int) -> int:
+        return -(-quantity * self.per // self.count)
+
+    def look(self, now: int, quantity: int) -> Look:
+        tat = max(self.tat, now)
+        room = now + self.cost(self.limit) - tat
+        wait = max(0, self.cost(quantity) - room)
+        return Look(self.limit, max(0, room * self.count // self.per), wait, tat - now)
+
+    def take(self, now: int, quantity: int) -> None:
+        self.tat = max(self.tat, now) + self.cost(quantity)
+
+
+class _Window:
+    """As CL.FIXED decides. A window of the calendar begins here with the first call, and is as long as its unit."""
+
+    def __init__(self, fixed: Fixed, share: int) -> None:
+        self.limit = max(1, fixed.limit // share)
+        self.window = fixed.window
+        self.count = self.end = 0
+
+    def end_of(self, now: int) -> int:
+        if isinstance(self.window, datetime):
+            return micros(self.window - datetime.now(timezone.utc), "until", least=1) + now
+        if isinstance(self.window, Calendar):
+            return now + micros(_DAYS[self.window.unit] * 86400, "per")
+        return now + micros(self.window, "per")
+
+    def look(self, now: int, quantity: int) -> Look:
+        count, reset = (self.count, self.end - now) if now < self.end else (0, 0)
+        return Look(self.limit, self.limit - count, reset if count + quantity > self.limit else 0, reset)
+
+    def take(self, now: int, quantity: int) -> None:
+        if now >= self.end:
+            self.count, self.end = 0, self.end_of(now)
+        self.count += quantity
+
+
+class _Log:
+    """As CL.LOG decides. CL.WINDOW estimates the same."""
+
+    def __init__(self, limit: int, per: int, share: int) -> None:
+        self.limit, self.per = max(1, limit // share), per
+        self.entries: deque[tuple[int, int]] = deque()
+        self.count = 0
+
+    def look(self, now: int, quantity: int) -> Look:
+        while self.entries and self.entries[0][0] <= now:
+            self.count -= self.entries.popleft()[1]
+        over, wait = self.count + quantity - self.limit, 0
+        for end, entry in self.entries:
+            if over <= 0:
+                break
+            over, wait = over - entry, end - now
+        reset = self.entries[-1][0] - now if self.entries else 0
+        return Look(self.limit, self.limit - self.count, wait, reset)
+
+    def take(self, now: int, quantity: int) -> None:
+        self.entries.append((now + self.per, quantity))
+        self.count += quantity
+
+
+class _Places:
+    """As CL.ACQUIRE decides."""
+
+    def __init__(self, share: int) -> None:
+        self.share = share
+        self.ends: dict[str | bytes, int] = {}
+        self.lease = Lease(1, lease=1, holder="")
+
+    def of(self, lease: Lease) -> _Places:
+        self.lease = lease
+        return self
+
+    def look(self, now: int, quantity: int) -> Look:
+        self.ends = {holder: end for holder, end in self.ends.items() if end > now}
+        limit = max(1, self.lease.limit // self.share)
+        free = max(0, limit - len(self.ends))
+        wait = 0 if free or self.lease.holder in self.ends else min(self.ends.values()) - now
+        return Look(limit, free, wait, max(self.ends.values(), default=now) - now)
+
+    def take(self, now: int, quantity: int) -> None:
+        self.ends[self.lease.holder] = now + micros(self.lease.lease, "lease")
+
+
+def _state(limiter: Limiter, share: int) -> State:
+    match limiter:
+        case Rate() | Bucket() | Funnel():
+            return _Gcra(limiter.limit, limiter.count, micros(limiter.per, "per"), share)
+        case Fixed():
+            return _Window(limiter, share)
+        case Lease():
+            return _Places(share)
+        case _:
+            return _Log(limiter.limit, micros(limiter.per, "per"), share)
+
+
+class LocalLimiters:
+    """The limiters of this process. Calls of several threads are decided one after the other."""
+
+    def __init__(self, share: int) -> None:
+        self.share = share
+        self.states: dict[tuple[Key, Limiter | None], State] = {}
+        self.lock = threading.Lock()
+
+    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
+        """Takes from all limiters or from none, as CL.MTAKE does."""
+        with self.lock:
+            now = time.monotonic_ns() // 1000
+            states = [self._of(take, now) for take in takes]
+            rows: dict[Key, Answer] = {}
+            for take, state in zip(takes, states, strict=True):
+                quantity = take.quantity
+                if saturate:
+                    quantity = min(quantity, max(1, state.look(now, 0).remaining))
+                rows[take.key] = _answer(state.look(now, quantity), quantity)
+            counted = [rows[take.key] for take in takes if not take.shadow] or [
+                Admitted(limit=row.limit, remaining=row.remaining, reset_after=row.reset_after, taken=0)
+                for row in rows.values()
+            ]
+            both = answers.combined(counted)
+            for take, state in zip(takes, states, strict=True):
+                row = rows[take.key]
+                if isinstance(row, Admitted):
+                    taken = row.taken if taking and both.admitted else 0
+                    if taken:
+                        state.take(now, taken)
+                    left = state.look(now, 0)
+                    rows[take.key] = Admitted(
+                        limit=left.limit,
+                        remaining=left.remaining,
+                        reset_after=seconds(left.reset),
+                        taken=taken,
+                        decided_by="local",
+                    )
+            if both.admitted:
+                both = answers.combined([row for row in rows.values() if isinstance(row, Admitted)])
+            return Several(both, rows)
+
+    def _of(self, take: Take, now: int) -> State:
+        # A place belongs to a key whatever the lease says: its holders differ.
+        name = (take.key, None if isinstance(take.limiter, Lease) else take.limiter)
+        if name not in self.states:
+            if len(self.states) >= KEYS:
+                self.states = {name: state for name, state in self.states.items() if state.look(now, 0).reset > 0}
+            self.states[name] = _state(take.limiter, self.share)
+        state = self.states[name]
+        return state.of(take.limiter) if isinstance(state, _Places) and isinstance(take.limiter, Lease) else state
+
+
+def _answer(look: Look, quantity: int) -> Answer:
+    limit, remaining, reset = look.limit, look.remaining, seconds(look.reset)
+    if quantity > limit:
+        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by="local")
+    if look.wait:
+        wait = seconds(look.wait)
+        return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=wait, decided_by="local")
+    return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=quantity, decided_by="local")

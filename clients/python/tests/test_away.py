@@ -1,0 +1,284 @@
+"""The server is away: each choice does what it says, for calls and for the storages of limits."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from typing import Any
+
+import pytest
+from limits import RateLimitItemPerHour
+from limits.errors import ConfigurationError
+from limits.storage import storage_from_string
+
+import redis_cell.limits
+import servers
+from conftest import Awaitable, client_class, close
+from redis_cell import (
+    Admitted,
+    AsyncCell,
+    AsyncGuard,
+    Away,
+    Bucket,
+    Cell,
+    FailClosed,
+    FailOpen,
+    Fixed,
+    Funnel,
+    Guard,
+    Lease,
+    Local,
+    Log,
+    Rate,
+    Refused,
+    RefusedForever,
+    Take,
+    Window,
+)
+
+RATE = Rate(8, per=1000)
+NEVER = 1000.0
+
+
+def guard_of(flavor: tuple[str, str], port: int, away: Away, timeout: float = 5) -> tuple[Any, Any]:
+    """A guard whose methods are awaited, and its client."""
+    library, way = flavor
+    # By default redis-py 8 tries for seconds to connect.
+    module = importlib.import_module(library + (".asyncio" if way == "asyncio" else "") + ".retry")
+    backoff = importlib.import_module(library + ".backoff").NoBackoff()
+    client = client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0))
+    if way == "asyncio":
+        return AsyncGuard(AsyncCell(client), away=away), client
+    return Awaitable(Guard(Cell(client), away=away)), client
+
+
+LIMITERS = [
+    ("throttle", RATE),
+    ("bucket", Bucket(8, count=8, per=1000)),
+    ("funnel", Funnel(8, count=8, per=1000)),
+    ("fixed", Fixed.per(8, per=1000)),
+    ("fixed", Fixed.per_day(8)),
+    ("window", Window(8, per=1000)),
+    ("log", Log(8, per=1000)),
+]
+
+
+async def test_nobody_listens(flavor: tuple[str, str]) -> None:
+    port = servers.free_port()
+    open_, first = guard_of(flavor, port, FailOpen(ask_again=NEVER))
+    closed, second = guard_of(flavor, port, FailClosed(ask_again=NEVER))
+    local, third = guard_of(flavor, port, Local(share=2, ask_again=NEVER))
+    for index, (name, limiter) in enumerate(LIMITERS):
+        key = f"k{index}"
+        for _ in range(3):
+            answer = await getattr(open_, name)(key, limiter)
+            assert isinstance(answer, Admitted) and answer.decided_by == "fail_open" and answer.taken == 1
+            answer = await getattr(closed, name)(key, limiter)
+            assert isinstance(answer, Refused) and answer.decided_by == "fail_closed" and answer.retry_after > 0
+        # Half of the limit of 8.
+        answers = [await getattr(local, name)(key, limiter) for _ in range(20)]
+        assert [answer.admitted for answer in answers] == [True] * 4 + [False] * 16, name
+        assert [answer.remaining for answer in answers[:4]] == [3, 2, 1, 0]
+        assert {answer.decided_by for answer in answers} == {"local"} and {answer.limit for answer in answers} == {4}
+        assert isinstance(answers[-1], Refused) and answers[-1].retry_after > 0
+        assert isinstance(await getattr(local, name)(key, limiter, 5), RefusedForever)
+        assert (await getattr(local, name)(key + "s", limiter, 9, saturate=True)).taken == 4
+    for client in (first, second, third):
+        await close(client, flavor[1])
+
+
+async def test_several_limiters_are_decided_here_from_all_or_from_none(flavor: tuple[str, str]) -> None:
+    guard, client = guard_of(flavor, servers.free_port(), Local(share=2, ask_again=NEVER))
+    takes = (Take("a", Rate(20, per=1000), 2), Take("b", Fixed.per(8, per=1000), 3), Take("c", RATE, 4, shadow=True))
+    first = await guard.mtake(*takes)
+    assert first and [row.remaining for row in first.values()] == [8, 1, 0]
+    assert [row.taken for row in first.values()] == [2, 3, 4] and first.combined.remaining == 0
+    second = await guard.mtake(*takes)
+    assert isinstance(second.combined, Refused) and second["a"].remaining == 8 and second["a"].taken == 0
+    third = await guard.mtake(Take("a", Rate(20, per=1000), 2), Take("c", RATE, 1, shadow=True))
+    assert third and isinstance(third["c"], Refused)
+    assert (await guard.mpeek(Take("a", Rate(20, per=1000), 2)))["a"].remaining == 6
+    assert (await guard.peek("a", Rate(20, per=1000))).remaining == 6
+    for holder, admitted in (("x", True), ("y", True), ("z", False), ("x", True)):
+        assert bool(await guard.acquire("jobs", Lease(4, lease=60, holder=holder))) is admitted
+    await close(client, flavor[1])
+
+
+async def test_a_frozen_server_is_asked_by_one_call_and_that_once(flavor: tuple[str, str]) -> None:
+    with servers.running() as server:
+        guard, client = guard_of(flavor, server.port, FailOpen(ask_again=NEVER), timeout=0.5)
+        assert (await guard.throttle("k", RATE)).decided_by == "server"
+        server.freeze()
+        answers = [await guard.throttle("k", RATE) for _ in range(20)]
+        assert {answer.decided_by for answer in answers} == {"fail_open"}
+        server.thaw()
+        servers.wait_until(lambda: server.calls("cl.throttle") == 2)
+        assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
+        await close(client, flavor[1])
+
+
+async def test_a_server_that_comes_back_decides_again(flavor: tuple[str, str]) -> None:
+    with servers.running() as server:
+        guard, client = guard_of(flavor, server.port, FailClosed(ask_again=0.05))
+        assert (await guard.throttle("k", RATE)).decided_by == "server"
+        server.stop()
+        assert (await guard.throttle("k", RATE)).decided_by == "fail_closed"
+        assert server.start()
+        end = time.monotonic() + 20
+        while (await guard.throttle("back", RATE)).decided_by != "server":
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+        assert (await guard.throttle("back", RATE)).remaining == 6
+        assert server.calls("cl.throttle") == 2
+        await close(client, flavor[1])
+
+
+async def test_a_replica_cannot_decide_until_it_is_promoted(flavor: tuple[str, str]) -> None:
+    with servers.running() as primary, servers.running("--replicaof", f"127.0.0.1 {primary.port}") as replica:
+        with replica.admin as admin:
+            servers.wait_until(lambda: admin.info("replication")["master_link_status"] == "up")
+            first, one = guard_of(flavor, primary.port, FailOpen(ask_again=0.05))
+            guard, two = guard_of(flavor, replica.port, Local(share=8, ask_again=0.05))
+            assert (await first.throttle("k", RATE, 6)).remaining == 2
+            servers.wait_until(lambda: admin.get("k"))
+            assert (await guard.throttle("k", RATE)).decided_by == "local"
+            admin.execute_command("REPLICAOF", "NO", "ONE")
+        end = time.monotonic() + 20
+        while (await guard.peek("k", RATE)).decided_by != "server":
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+        assert (await guard.throttle("k", RATE)).remaining == 1
+        await close(one, flavor[1])
+        await close(two, flavor[1])
+
+
+async def test_an_error_of_the_caller_is_not_an_absence(server: servers.Server, flavor: tuple[str, str]) -> None:
+    with server.admin as admin:
+        admin.delete("list")
+        admin.lpush("list", "x")
+    guard, client = guard_of(flavor, server.port, FailOpen())
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await guard.throttle("list", RATE)
+    await close(client, flavor[1])
+    library, way = flavor
+    client = client_class(library, way)(port=server.port, username="nobody", password="wrong")
+    guard = (
+        AsyncGuard(AsyncCell(client), away=FailOpen())
+        if way == "asyncio"
+        else Awaitable(Guard(Cell(client), away=FailOpen()))
+    )
+    with pytest.raises(Exception, match=r"(?i)auth|password"):
+        await guard.throttle("k", RATE)
+    await close(client, way)
+
+
+def test_a_share_of_a_small_limit_is_one() -> None:
+    import redis
+
+    guard = Guard(Cell(redis.Redis(port=servers.free_port())), away=Local(share=8, ask_again=NEVER))
+    answers = [guard.throttle("k", Rate(3, per=1000)) for _ in range(3)]
+    assert [answer.admitted for answer in answers] == [True, False, False]
+    assert 2600 < answers[1].retry_after <= 2667 if isinstance(answers[1], Refused) else False
+    with pytest.raises(ValueError, match="share"):
+        Local(share=0)
+
+
+STRATEGIES = ["fixed-window", "moving-window", "sliding-window-counter", "gcra"]
+
+
+def storage_of(start: str, place: str, query: str) -> Any:
+    return storage_from_string(f"{start}redis-cell://{place}/0?socket_timeout=5&{query}")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("way", ["sync", "asyncio"])
+async def test_a_storage_of_limits(strategy: str, way: str) -> None:
+    """20 calls against a limit of 8: with the server, without it, and with the server again."""
+    import limits.aio.strategies
+    import limits.strategies
+
+    module, start = (limits.strategies, "") if way == "sync" else (limits.aio.strategies, "async+")
+    item = RateLimitItemPerHour(8)
+
+    async def settled(value: Any) -> Any:
+        return await value if way == "asyncio" else value
+
+    async def admitted(limiter: Any, name: str) -> int:
+        return sum([bool(await settled(limiter.hit(item, name))) for _ in range(20)])
+
+    with servers.running() as server:
+        place = f"127.0.0.1:{server.port}"
+        limiters = {
+            query: module.STRATEGIES[strategy](storage_of(start, place, query))
+            for query in ("away=fail_open&ask_again=0.05", "away=fail_closed", "away=local&share=4")
+        }
+        for query, limiter in limiters.items():
+            assert await admitted(limiter, query) == 8
+            stats = await settled(limiter.get_window_stats(item, query))
+            assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 3601
+            assert not await settled(limiter.test(item, query))
+            # A refusal changes nothing: the key is that of the first eight calls.
+            await settled(limiter.clear(item, query))
+            assert (await settled(limiter.get_window_stats(item, query))).remaining == 8
+            assert await settled(limiter.hit(item, query, cost=8))
+        server.stop()
+        expected = {"away=fail_open&ask_again=0.05": 20, "away=fail_closed": 0, "away=local&share=4": 2}
+        for query, limiter in limiters.items():
+            assert await admitted(limiter, "away") == expected[query], query
+            assert bool(await settled(limiter.test(item, "away"))) == ("open" in query)
+            stats = await settled(limiter.get_window_stats(item, "away"))
+            assert (stats.remaining > 0) == ("open" in query)
+        assert server.start()
+        limiter = limiters["away=fail_open&ask_again=0.05"]
+        end = time.monotonic() + 20
+        while (await settled(limiter.storage.guard.peek("k", RATE))).decided_by != "server":
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+        assert await admitted(limiter, "back") == 8
+        for each in limiters.values():
+            await settled(getattr(each.storage.client, "aclose", each.storage.client.close)())
+
+
+def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server) -> None:
+    from limits.strategies import FixedWindowRateLimiter
+
+    with server.admin as admin:
+        admin.flushall()
+    item = RateLimitItemPerHour(8)
+    before = FixedWindowRateLimiter(storage_from_string(f"redis://127.0.0.1:{server.port}"))
+    after = FixedWindowRateLimiter(storage_of("", f"127.0.0.1:{server.port}", "away=fail_closed"))
+    assert all(before.hit(item, "k") for _ in range(3)) and all(after.hit(item, "k") for _ in range(3))
+    assert after.get_window_stats(item, "k").remaining == 2 and before.get_window_stats(item, "k").remaining == 2
+    assert not after.hit(item, "k", cost=3)
+    assert after.hit(item, "k", cost=2)
+
+
+@pytest.mark.parametrize("scheme", ["redis-cell", "redis-cell+cluster"])
+def test_a_storage_starts_without_a_server(scheme: str) -> None:
+    storage = storage_from_string(f"{scheme}://127.0.0.1:{servers.free_port()}?away=fail_open")
+    assert isinstance(storage, redis_cell.limits.RedisCellStorage)
+    assert storage.acquire_entry("LIMITER/k/1/1/hour", 1, 3600)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", "away is missing: say what happens"),
+        ("away=maybe", "away is maybe: say what happens"),
+        ("away=local", "away=local needs share"),
+        ("away=local&share=many", "share"),
+        ("away=fail_open&ask_again=soon", "ask_again"),
+        ("away=fail_open&backend=both", "backend must be"),
+    ],
+)
+@pytest.mark.parametrize("start", ["", "async+"])
+def test_a_uri_makes_the_choice(start: str, query: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        storage_from_string(f"{start}redis-cell://localhost:1?{query}")
+
+
+def test_options_make_the_choice_as_well() -> None:
+    storage = storage_from_string("redis-cell://localhost:1", away="local", share=3)
+    assert isinstance(storage, redis_cell.limits.RedisCellStorage)
+    assert storage.guard._policy.away == Local(3)  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,114 @@
+"""flask-limiter and slowapi, with the storage named by its URI, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+import werkzeug.serving
+from fastapi import FastAPI, Request
+from flask import Flask
+from flask_limiter import Limiter as FlaskLimiter
+from slowapi import Limiter as SlowLimiter
+from slowapi import _rate_limit_exceeded_handler as exceeded
+from slowapi.errors import RateLimitExceeded
+
+import redis_cell.limits  # noqa: F401, which registers the schemes
+import servers
+
+STRATEGIES = ["fixed-window", "moving-window", "sliding-window-counter", "gcra"]
+
+
+@contextmanager
+def flask(uri: str, strategy: str) -> Iterator[str]:
+    app = Flask("test")
+    limiter = FlaskLimiter(lambda: "everybody", app=app, storage_uri=uri, strategy=strategy, headers_enabled=True)
+
+    @app.get("/")
+    @limiter.limit("10/hour")
+    def answer() -> str:  # pyright: ignore[reportUnusedFunction]
+        return "answer"
+
+    server = werkzeug.serving.make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def fastapi(uri: str, strategy: str) -> Iterator[str]:
+    app = FastAPI()
+    limiter = SlowLimiter(lambda: "everybody", storage_uri=uri, strategy=strategy, headers_enabled=True)
+    app.state.limiter = limiter
+    app.add_exception_handler(RateLimitExceeded, exceeded)
+
+    @app.get("/")
+    @limiter.limit("10/hour")
+    async def answer(request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
+        from fastapi.responses import PlainTextResponse
+
+        return PlainTextResponse("answer")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            servers.wait_until(lambda: server.started)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def statuses(url: str, count: int) -> list[int]:
+    def get(_: int) -> int:
+        try:
+            with urllib.request.urlopen(url) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            if error.code == 429:
+                # slowapi and flask-limiter send when to try again.
+                assert 0 <= int(error.headers["Retry-After"]) <= 3601
+            return error.code
+
+    with ThreadPoolExecutor(8) as pool:
+        return sorted(pool.map(get, range(count)))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("serve", [flask, fastapi], ids=["flask-limiter", "slowapi"])
+def test_budgets_are_exact(server: servers.Server, serve: Callable[..., Any], strategy: str) -> None:
+    with server.admin as admin:
+        admin.flushall()
+    with serve(f"redis-cell://127.0.0.1:{server.port}?away=fail_closed&socket_timeout=10", strategy) as url:
+        assert statuses(url, 40) == [200] * 10 + [429] * 30
+
+
+@pytest.mark.parametrize(("query", "admitted"), [("fail_open", 20), ("fail_closed", 0), ("local&share=5", 2)])
+@pytest.mark.parametrize("serve", [flask, fastapi], ids=["flask-limiter", "slowapi"])
+def test_the_server_goes_and_comes_back(serve: Callable[..., Any], query: str, admitted: int) -> None:
+    with servers.running() as server:
+        uri = f"redis-cell://127.0.0.1:{server.port}?away={query}&ask_again=0.05&socket_timeout=5"
+        with serve(uri, "gcra") as url:
+            assert statuses(url, 20) == [200] * 10 + [429] * 10
+            server.stop()
+            assert statuses(url, 20) == [200] * admitted + [429] * (20 - admitted)
+            assert server.start()
+            servers.wait_until(lambda: statuses(url, 1) and server.calls("cl.throttle"))
+            with server.admin as admin:
+                admin.flushall()
+            assert statuses(url, 20) == [200] * 10 + [429] * 10
