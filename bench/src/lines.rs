@@ -158,6 +158,12 @@ const fn floor_refused(call: &'static str) -> Side {
 
 const REFUSED: &str = "FLOOR.REFUSED {a} 0 1 3600";
 
+/// A command of the module against the function that does the same on a server without the module.
+const fn function(name: &'static str, ours: Side, prepare: &'static str, call: &'static str) -> Line {
+    let against = Side { name: call, server: Kind::Bare, prepare, call, answer: ours.answer };
+    Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
+}
+
 /// The table of targets, then lines for information.
 pub const LINES: &[Line] = &[
     Line {
@@ -449,4 +455,28 @@ pub const LINES: &[Line] = &[
         against: set(Kind::Bare),
         floor: None,
     },
+    function(
+        "function, admitted",
+        admitted(Kind::Module),
+        "FCALL cl_throttle 1 {a} 1000000 1 1 3600",
+        "FCALL cl_throttle 1 {a} 1000000 1 1",
+    ),
+    function(
+        "function, refused",
+        refused(Kind::Module),
+        "FCALL cl_throttle 1 {a} 0 1 3600",
+        "FCALL cl_throttle 1 {a} 0 1 3600",
+    ),
+    function(
+        "function, fixed",
+        Side {
+            name: "CL.FIXED",
+            server: Kind::Module,
+            prepare: "CL.FIXED {a} 1000000 3600",
+            call: "CL.FIXED {a} 1000000 3600",
+            answer: "*5\r\n:0\r\n",
+        },
+        "FCALL cl_fixed 1 {a} 1000000 3600",
+        "FCALL cl_fixed 1 {a} 1000000 3600",
+    ),
 ];

@@ -21,6 +21,7 @@ pub const KEYS: usize = 100_000;
 const CALLS: usize = 256_000;
 
 const SCRIPT: &str = include_str!("gcra.lua");
+const FUNCTIONS: &str = include_str!("../../functions/redis_cell.lua");
 
 /// How calls are sent.
 #[derive(Clone, Copy)]
@@ -66,6 +67,9 @@ impl<'a> Load<'a> {
     ) -> Result<Self, Box<dyn Error>> {
         let mut connection = server.database(database)?;
         let gcra: String = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(&mut connection)?;
+        if side.call.starts_with("FCALL") {
+            redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(FUNCTIONS).exec(&mut connection)?;
+        }
         redis::cmd("FLUSHDB").exec(&mut connection)?;
         fill(&mut connection, &side.prepare.replace("{gcra}", &gcra), KEYS)?;
 

@@ -1,10 +1,13 @@
 //! Shared by all test programs: servers, clients, the contract's arithmetic, and waiting for conditions.
 
 mod client;
+mod clock;
 mod docker;
 mod entries;
 mod footprint;
+mod functions;
 mod model;
+mod native;
 mod reaper;
 mod server;
 mod stream;
@@ -12,10 +15,13 @@ mod wait;
 mod waiter;
 
 pub use client::{Client, Snapshot, Words, ints};
+pub use clock::{Clock, SECOND};
 pub use docker::{Container, docker, run, unique_name, wait_until_healthy};
 pub use entries::{Entry, entries};
 pub use footprint::Footprint;
+pub use functions::{FUNCTIONS, has_functions, load_functions, to_function};
 pub use model::{Throttle, ceil_div};
+pub use native::compile_library;
 pub use reaper::Reaper;
 pub use server::{BINARY, Options, Server, faulty_module_path, has_fault, module_path, with_fault};
 pub use stream::{Effect, ReplicaStream, aof_path, propagated, read_aof};

@@ -23,6 +23,7 @@ mod contexts;
 mod effects;
 mod events;
 mod foreign;
+mod functions;
 mod hostile;
 mod info;
 mod leases;

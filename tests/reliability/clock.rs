@@ -1,19 +1,15 @@
 //! Clocks that step, drift and stand still.
 //!
-//! The servers here run on clocks that the tests control: `clock_shim.c` replaces those of libc. Usually they
-//! are stopped and move only when a test moves them, so an hour takes no time and every reply is exact. To
-//! test that a step has no effect, the same calls go to a second server whose clocks did not step, and the
-//! replies must be equal.
+//! The servers here run on clocks that the tests control: `tests/common/clock_shim.c` replaces those of libc.
+//! Usually they are stopped and move only when a test moves them, so an hour takes no time and every reply is
+//! exact. To test that a step has no effect, the same calls go to a second server whose clocks did not step,
+//! and the replies must be equal.
 
-use crate::common::{Client, Options, Server, Waiter, ceil_div, wait_for_blocked, wait_until, wall_ns};
-use crate::native;
+use crate::common::{
+    Client, Clock, Options, SECOND, Server, Waiter, ceil_div, wait_for_blocked, wait_until, wall_ns,
+};
 use redis::Value;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::LazyLock;
-use tempfile::NamedTempFile;
 
-pub const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * SECOND;
 
 /// A call of every kind of limiter, each of which admits five at once. `#` becomes a new number in every
@@ -29,76 +25,6 @@ const KINDS: [&str; 9] = [
     "CL.LOG log 5 60000 1 MS",
     "CL.ACQUIRE lease 5 60000 # MS",
 ];
-
-/// The wall and the monotonic clock of a server.
-pub struct Clock {
-    file: NamedTempFile,
-    wall: i64,
-    monotonic: i64,
-}
-
-impl Clock {
-    /// Stopped clocks. The wall clock is a second into a minute, so that windows are the same in every run.
-    fn stopped() -> Self {
-        let minute = 60 * SECOND;
-        Self::stopped_at((wall_ns() / minute + 1) * minute + SECOND)
-    }
-
-    /// Stopped clocks, the wall clock at an instant.
-    pub fn stopped_at(wall: i64) -> Self {
-        Self::new(wall, 1000 * SECOND, false)
-    }
-
-    /// Running clocks, with the wall clock ahead of the true one.
-    pub fn ahead_by(wall: i64) -> Self {
-        Self::new(wall, 0, true)
-    }
-
-    fn new(wall: i64, monotonic: i64, running: bool) -> Self {
-        // Below the build directory, so that `make clean` removes everything that is left behind.
-        let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        file.as_file().write_all_at(&i64::from(running).to_ne_bytes(), 16).unwrap();
-        let clock = Self { file, wall, monotonic };
-        clock.show();
-        clock
-    }
-
-    fn show(&self) {
-        let bytes = [self.wall.to_ne_bytes(), self.monotonic.to_ne_bytes()].concat();
-        self.file.as_file().write_all_at(&bytes, 0).unwrap();
-    }
-
-    /// The wall clock in nanoseconds since the epoch.
-    pub fn wall(&self) -> i64 {
-        self.wall
-    }
-
-    /// Sets the wall clock forward or back.
-    pub fn step(&mut self, by: i64) {
-        self.wall += by;
-        self.show();
-    }
-
-    /// Lets time pass, on both clocks.
-    pub fn pass(&mut self, time: i64) {
-        self.pass_unevenly(time, time);
-    }
-
-    fn pass_unevenly(&mut self, wall: i64, monotonic: i64) {
-        self.wall += wall;
-        self.monotonic += monotonic;
-        self.show();
-    }
-}
-
-static SHIM: LazyLock<PathBuf> = LazyLock::new(|| native::compile("clock_shim"));
-
-pub fn start(options: Options, clock: &Clock) -> Server {
-    options
-        .environment("LD_PRELOAD", &SHIM.display().to_string())
-        .environment("REDIS_CELL_CLOCK", &clock.file.path().display().to_string())
-        .start()
-}
 
 /// How a call reaches the server.
 #[derive(Clone, Copy)]
@@ -123,7 +49,7 @@ impl Subject {
     }
 
     pub fn with(clock: Clock, options: Options) -> Self {
-        let server = start(options, &clock);
+        let server = clock.start(options);
         Self { clock, client: server.connect(), server, way: Way::Plain, calls: 0 }
     }
 
@@ -204,7 +130,7 @@ fn the_clocks_of_libc_are_the_only_ones() {
     let mut subject = Subject::new();
     for round in 0..3 {
         subject.client.call("CL.THROTTLE k 4 1 60");
-        let wall = subject.clock.wall;
+        let wall = subject.clock.wall();
         assert_eq!(subject.client.tat("k"), Some(wall + 60 * SECOND), "round {round}");
         subject.clock.pass(HOUR + 1);
     }
@@ -217,7 +143,7 @@ pub fn a_key_lives_until_it_is_as_good_as_new() {
     subject.clock.pass(999_999); // the last nanosecond of a millisecond
     for kind in KINDS {
         let call = kind.replace("60000", "60000000").replace(" MS", " US");
-        let (answer, now) = (subject.take(&call), subject.clock.wall);
+        let (answer, now) = (subject.take(&call), subject.clock.wall());
         let key = kind.split(' ').find(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).unwrap();
         // The reply is rounded up to a microsecond, the expiry to a millisecond.
         let new_from = now + (answer[4] - 1) * 1000;

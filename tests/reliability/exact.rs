@@ -3,8 +3,8 @@
 //!
 //! `REDIS_CELL_FUZZ_SEED` selects the calls; a failure prints it.
 
-use crate::clock::{Clock, SECOND, Subject, start};
-use crate::common::{BINARY, Client, Options, Server, wait_until};
+use crate::clock::Subject;
+use crate::common::{BINARY, Client, Clock, Options, SECOND, Server, wait_until};
 use crate::figures::{figure, long};
 use crate::oracle::{Error, Limit, Model, Part, Rate, Row, Window};
 use fastrand::Rng;
@@ -454,7 +454,7 @@ impl Pair {
         let patient = || Options::new().set("repl-timeout", "2000000000");
         let appending = patient().set("appendonly", "yes").set("appendfsync", "no");
         let subject = Subject::with(Clock::stopped_at(now), appending);
-        let replica = start(patient(), &subject.clock);
+        let replica = subject.clock.start(patient());
         replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", subject.server.port()));
         let mut pair = Self { subject, replica };
         // The timers of both servers need clocks that move.

@@ -1,13 +1,12 @@
 //! The limits of the machine: memory, connections, time, disk; and modules that are loaded, unloaded and
 //! collide.
 
-use crate::clock::{self, Clock, SECOND, Subject};
+use crate::clock::Subject;
 use crate::common::{
-    BINARY, Client, Options, Server, Waiter, ints, module_path, requires, wait_for_blocked, wait_until,
-    wall_ns,
+    BINARY, Client, Clock, Options, SECOND, Server, Waiter, compile_library, ints, module_path, requires,
+    wait_for_blocked, wait_until, wall_ns,
 };
 use crate::figures::{figure, long};
-use crate::native;
 use redis::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -146,7 +145,7 @@ fn ten_thousand_connections_share_one_budget_exactly() {
 fn keys_by_the_hundred_thousand_expire_at_once() {
     let keys = if long() { 1_000_000 } else { 100_000 };
     let mut clock = Clock::ahead_by(0);
-    let server = clock::start(Options::new(), &clock);
+    let server = clock.start(Options::new());
     let mut client = server.connect();
     client.call("CL.THROTTLE warm-up 0 1 1");
     client.call("FLUSHALL");
@@ -390,7 +389,8 @@ fn load(client: &mut Client, words: &[&str]) -> Result<Value, String> {
 /// alone.
 #[test]
 fn beside_another_module_with_its_command_it_does_not_load() {
-    let (ours, other_module) = (module_path().display().to_string(), native::compile("other_module"));
+    let (ours, other_module) =
+        (module_path().display().to_string(), compile_library("reliability/other_module"));
     let other_module = other_module.to_str().unwrap();
     for (name, reason) in [
         ("redis-cell", "not loaded: a module called redis-cell is loaded already; unload it first"),

@@ -27,7 +27,6 @@ mod figures;
 mod hostile;
 mod limits;
 mod load;
-mod native;
 mod nested;
 mod oracle;
 mod promises;

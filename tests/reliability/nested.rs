@@ -1,11 +1,10 @@
 //! Beside a module that calls limiters from its keyspace events, from a timer and from a thread.
 
-use crate::common::{Server, Waiter, wait_for_blocked, wait_until};
-use crate::native;
+use crate::common::{Server, Waiter, compile_library, wait_for_blocked, wait_until};
 use std::time::{Duration, Instant};
 
 fn load_nested(server: &Server) {
-    server.connect().call(&["MODULE", "LOAD", native::compile("nested").to_str().unwrap()]);
+    server.connect().call(&["MODULE", "LOAD", compile_library("reliability/nested").to_str().unwrap()]);
 }
 
 /// Whether a wait has ended in an admission. It may also end in a timeout, or in an error when the key holds

@@ -1,8 +1,8 @@
 //! What a client restricted to the module's commands can do to other keys, memory, processor time and the
 //! log. SECURITY.md states it in words.
 
-use crate::clock::{SECOND, Subject};
-use crate::common::{Client, Options, Server, faulty_module_path};
+use crate::clock::Subject;
+use crate::common::{Client, Options, SECOND, Server, faulty_module_path};
 use crate::figures::figure;
 use redis::Value;
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
+pub mod tables;
+
 use redis_cell_core::{Instant, Span, Unit};
 
 /// The instant that the tests call now: some moment of November 2023.

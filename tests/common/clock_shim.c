@@ -1,6 +1,7 @@
 /* Replaces libc's clocks in a server under test (LD_PRELOAD). The file named by REDIS_CELL_CLOCK contains the time of
  * the wall clock and of the monotonic clock in nanoseconds. If `running`, these are offsets to the true clocks. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -53,4 +54,10 @@ time_t time(time_t *result) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (result) *result = now.tv_sec;
     return now.tv_sec;
+}
+
+/* Valkey 8.1 loads modules with a flag by which they would find libc's clocks before these. */
+void *dlopen(const char *file, int flags) {
+    void *(*next)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    return next(file, flags & ~RTLD_DEEPBIND);
 }

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Compiles `<name>.c` of this directory to a shared library.
-pub fn compile(name: &str) -> PathBuf {
+/// Compiles `<name>.c` of `tests` to a shared library.
+pub fn compile_library(name: &str) -> PathBuf {
     // One at a time, because tests that need the same library may run concurrently.
     static COMPILER: Mutex<()> = Mutex::new(());
     let _compiler = COMPILER.lock();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/reliability/{name}.c"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    let name = source.file_stem().unwrap().display();
     let (library, part) =
         (folder.join(format!("{name}.so")), folder.join(format!("{name}-{}.so", std::process::id())));
     let compiled = Command::new("cc")

@@ -1,0 +1,80 @@
+//! Clocks of a server that a test controls: `clock_shim.c` replaces those of libc.
+
+use super::{Options, Server, compile_library, wall_ns};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use tempfile::NamedTempFile;
+
+/// In nanoseconds.
+pub const SECOND: i64 = 1_000_000_000;
+
+/// The wall and the monotonic clock of a server.
+pub struct Clock {
+    file: NamedTempFile,
+    wall: i64,
+    monotonic: i64,
+}
+
+impl Clock {
+    /// Stopped clocks. The wall clock is a second into a minute, so that windows are the same in every run.
+    pub fn stopped() -> Self {
+        let minute = 60 * SECOND;
+        Self::stopped_at((wall_ns() / minute + 1) * minute + SECOND)
+    }
+
+    /// Stopped clocks, with the wall clock at an instant in nanoseconds since the epoch.
+    pub fn stopped_at(wall: i64) -> Self {
+        Self::new(wall, 1000 * SECOND, false)
+    }
+
+    /// Running clocks, with the wall clock ahead of the true one.
+    pub fn ahead_by(wall: i64) -> Self {
+        Self::new(wall, 0, true)
+    }
+
+    fn new(wall: i64, monotonic: i64, running: bool) -> Self {
+        // Below the build directory, so that `make clean` removes everything that is left behind.
+        let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        file.as_file().write_all_at(&i64::from(running).to_ne_bytes(), 16).unwrap();
+        let clock = Self { file, wall, monotonic };
+        clock.show();
+        clock
+    }
+
+    fn show(&self) {
+        let bytes = [self.wall.to_ne_bytes(), self.monotonic.to_ne_bytes()].concat();
+        self.file.as_file().write_all_at(&bytes, 0).unwrap();
+    }
+
+    /// Sets the wall clock forward or back.
+    pub fn step(&mut self, by: i64) {
+        self.wall += by;
+        self.show();
+    }
+
+    /// Lets time pass, on both clocks.
+    pub fn pass(&mut self, time: i64) {
+        self.pass_unevenly(time, time);
+    }
+
+    pub fn pass_unevenly(&mut self, wall: i64, monotonic: i64) {
+        self.wall += wall;
+        self.monotonic += monotonic;
+        self.show();
+    }
+
+    /// What the wall clock shows.
+    pub fn wall(&self) -> i64 {
+        self.wall
+    }
+
+    /// Starts a server on these clocks.
+    pub fn start(&self, options: Options) -> Server {
+        static SHIM: LazyLock<PathBuf> = LazyLock::new(|| compile_library("common/clock_shim"));
+        options
+            .environment("LD_PRELOAD", &SHIM.display().to_string())
+            .environment("REDIS_CELL_CLOCK", &self.file.path().display().to_string())
+            .start()
+    }
+}

@@ -1,0 +1,26 @@
+//! The function library, held to the module: both on one server, whose clock stands still, so that replies,
+//! states and expiries must be equal. The environment variables are those of the live suite.
+
+// A test should fail at the first unexpected value. The lints against panics are for code inside a server.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used
+)]
+
+#[path = "../common/mod.rs"]
+#[allow(dead_code, unused_imports, unused_macros)] // the other suites use the rest
+mod common;
+#[path = "../../core/tests/common/mod.rs"]
+mod core_common;
+
+mod both;
+mod calls;
+mod conformance;
+mod differential;
+mod edges;
+mod faults;
+mod transcripts;

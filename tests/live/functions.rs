@@ -1,0 +1,214 @@
+//! The function library on the server under test, with the module and without it. tests/functions compares
+//! the two on a clock that stands still.
+
+use crate::common::{
+    Client, Effect, FUNCTIONS, Footprint, Options, ReplicaStream, Server, Throttle, ceil_div, has_functions,
+    load_functions, read_aof, requires, to_function, wait_until, wall_ns,
+};
+
+const NONE: &str = "the server has no functions";
+
+fn without_module() -> Server {
+    Options::new().without_module().start()
+}
+
+fn loaded(server: &Server) -> Client {
+    let mut client = server.connect();
+    load_functions(&mut client, FUNCTIONS);
+    client
+}
+
+/// The words of the function's call for a command.
+fn function(command: &str) -> Vec<Vec<u8>> {
+    to_function(&command.split(' ').collect::<Vec<_>>())
+}
+
+/// The reply is right for an instant of the call, whatever the clock shows.
+fn check(client: &mut Client, by_function: bool, key: &str, arguments: &str) -> Vec<i64> {
+    let throttle = Throttle::parse(arguments);
+    let tat = client.tat(key);
+    let command = format!("CL.THROTTLE {key} {arguments}");
+    // The functions' clock has microseconds, so that it is up to one behind.
+    let earliest = wall_ns() - 1_000;
+    let reply = if by_function { client.ints(&function(&command)) } else { client.ints(&command) };
+    let latest = wall_ns() + 5_000_000;
+    throttle.check(&reply, tat, earliest, latest, &command);
+    if throttle.writes(&reply) {
+        let (tat, expiry) = (client.tat(key).unwrap(), client.expiry_ms(key));
+        assert_eq!(expiry, ceil_div(tat.into(), 1_000_000), "{command} left {tat}");
+    }
+    reply
+}
+
+#[test]
+fn a_key_moves_between_the_module_and_the_functions_within_a_burst() {
+    requires!(has_functions(), NONE);
+    let server = Server::start();
+    let mut client = loaded(&server);
+    for arguments in ["15 30 3600", "15 30 3600 3 MS", "299 7 3600000000 19 SATURATE US"] {
+        let key = format!("k{}", arguments.len());
+        let replies: Vec<Vec<i64>> =
+            (0..20).map(|i| check(&mut client, i % 3 != 0, &key, arguments)).collect();
+        assert!(replies.iter().any(|reply| reply[0] == 1), "{arguments}: {replies:?}");
+    }
+    for i in 0..7 {
+        let command = "CL.FIXED f 5 DAY 1 UTC 60 MS";
+        let reply = if i % 2 == 0 { client.ints(&function(command)) } else { client.ints(command) };
+        assert_eq!(reply[..3], [i64::from(i >= 5), 5, (4 - i).max(0)], "call {i}");
+        let left = client.expiry_ms("f") * 1_000_000 - wall_ns();
+        assert!(left < 86_400_000_000_000 && (reply[4] * 1_000_000 - left).abs() < 60_000_000_000);
+        assert_eq!(client.expiry_ms("f") % 3_600_000, 0, "call {i}: no full hour");
+    }
+}
+
+#[test]
+fn without_the_module() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = server.connect();
+    assert_eq!(client.error(&function("CL.THROTTLE k 15 30 60")), "ERR Function not found");
+    let mut client = loaded(&server);
+    assert!(client.error("CL.THROTTLE k 15 30 60").starts_with("ERR unknown command"));
+    for _ in 0..20 {
+        check(&mut client, true, "k", "15 30 3600");
+    }
+    assert_eq!(client.integers(&function("CL.REFUND k 15 30 3600 16")).split(' ').nth(2), Some("16"));
+    assert_eq!(client.ints(&function("CL.CHARGE k 15 30 3600 17"))[..3], [1, 16, 0]);
+    assert_eq!(client.ints(&function("CL.PEEK k 15 30 3600"))[..3], [1, 16, 0]);
+    for (command, error) in [
+        ("CL.THROTTLE k 15 30", "ERR wrong number of arguments for 'cl.throttle' command"),
+        ("CL.FIXED k 15", "ERR wrong number of arguments for 'cl.fixed' command"),
+        ("CL.PEEK k 15 30 60 1 SATURATE", "ERR syntax error"),
+        ("CL.CHARGE k 15 0 60", "ERR count must be an integer from 1 to 9223372036854775807"),
+        (
+            "CL.FIXED k 5 60",
+            "ERR the key does not hold this limiter's state: expected a count that expires with its window",
+        ),
+    ] {
+        let before = client.snapshot("k");
+        assert_eq!(client.error(&function(command)), error, "{command}");
+        assert_eq!(client.snapshot("k"), before, "{command}");
+    }
+    client.call("LPUSH list x");
+    let wrong = client.error("GET list");
+    assert_eq!(client.error(&function("CL.THROTTLE list 15 30 60")), wrong);
+    assert_eq!(client.error("FCALL cl_peek 0 15 30 60"), "ERR cl_peek takes one key");
+    assert_eq!(client.error("FCALL cl_peek 2 a b 15 30 60"), "ERR cl_peek takes one key");
+    // Anything is a key.
+    let bytes: [&[u8]; 7] = [b"FCALL", b"cl_throttle", b"1", b"\xff\0 ", b"15", b"30", b"60"];
+    assert_eq!(client.ints(&bytes), [0, 16, 15, -1, 2]);
+}
+
+#[test]
+fn the_effects_are_those_of_the_module() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = loaded(&server);
+    let mut stream = ReplicaStream::attach(&server);
+    for command in ["CL.THROTTLE k 9 10 3600 3", "CL.CHARGE k 9 10 3600 30", "CL.REFUND k 9 10 3600 2"] {
+        client.call(&function(command));
+        assert_eq!(stream.effects(&server), Effect::of_call(&mut client, 0, "k"), "{command}");
+    }
+    for command in [
+        "CL.THROTTLE k 9 10 3600 3", // refused
+        "CL.THROTTLE k 9 10 3600 0",
+        "CL.THROTTLE k x 10 3600",
+        "CL.PEEK k 9 10 3600",
+        "CL.REFUND k 9 10 3600 0",
+        "CL.CHARGE k 9 10 3600 0",
+        "CL.FIXED f 3 60 4", // refused
+        "CL.FIXED f 3 60 0",
+    ] {
+        let _ = client.ask(&function(command));
+        assert_eq!(stream.effects(&server), [], "{command}");
+    }
+    client.call(&function("CL.REFUND k 9 10 3600 100"));
+    assert_eq!(stream.effects(&server), [Effect { db: 0, command: "DEL k".to_owned() }]);
+    client.call(&function("CL.FIXED f 3 60 2"));
+    let command = format!("SET f 2 PXAT {}", client.expiry_ms("f"));
+    assert_eq!(stream.effects(&server), [Effect { db: 0, command }]);
+}
+
+#[test]
+fn a_refusal_leaves_no_trace_and_the_library_survives_a_restart() {
+    requires!(has_functions(), NONE);
+    let mut server = Options::new().without_module().append_only().start();
+    let mut client = loaded(&server);
+    client.call(&function("CL.THROTTLE k 9 10 3600 8"));
+    let state = (client.tat("k"), client.expiry_ms("k"));
+    let before = Footprint::of(&server, &mut client, "k");
+    for command in ["CL.THROTTLE k 9 10 3600 8", "CL.PEEK k 9 10 3600", "CL.THROTTLE k 9 x 3600"] {
+        let _ = client.ask(&function(command));
+        assert_eq!(Footprint::of(&server, &mut client, "k"), before, "{command}");
+    }
+    assert_eq!(read_aof(&server).last().unwrap().command, Effect::of_call(&mut client, 0, "k")[0].command);
+    server.restart();
+    let mut client = server.connect();
+    assert_eq!((client.tat("k"), client.expiry_ms("k")), state);
+    assert_eq!(client.ints(&function("CL.PEEK k 9 10 3600"))[..3], [0, 10, 2]);
+}
+
+#[test]
+fn a_replica_peeks_and_takes_nothing() {
+    requires!(has_functions(), NONE);
+    let (primary, replica) = (without_module(), without_module());
+    let mut client = loaded(&primary);
+    let mut reader = replica.connect();
+    reader.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    client.call(&function("CL.THROTTLE k 9 10 3600 8"));
+    wait_until("the replica to have the state", || match reader.tat("k") {
+        tat if tat.is_some() && tat == client.tat("k") => Ok(()),
+        seen => Err(format!("{seen:?}")),
+    });
+    assert_eq!(reader.ints("FCALL_RO cl_peek 1 k 9 10 3600")[..3], [0, 10, 2]);
+    assert_eq!(reader.ints("FCALL cl_peek 1 k 9 10 3600 3")[..3], [1, 10, 2]);
+    for command in ["CL.THROTTLE", "CL.CHARGE", "CL.REFUND"] {
+        let error = reader.error(&function(&format!("{command} k 9 10 3600")));
+        assert!(error.starts_with("READONLY "), "{command}: {error}");
+    }
+    let error = client.error("FCALL_RO cl_throttle 1 k 9 10 3600");
+    assert!(error.contains("write"), "{error}");
+}
+
+#[test]
+fn out_of_memory_only_what_gives_back_and_looks_goes_on() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = loaded(&server);
+    client.call(&function("CL.THROTTLE k 9 10 3600 8"));
+    client.call("CONFIG SET maxmemory 1");
+    for command in ["CL.THROTTLE k 9 10 3600", "CL.CHARGE k 9 10 3600", "CL.FIXED f 9 60"] {
+        let error = client.error(&function(command));
+        assert!(error.starts_with("OOM "), "{command}: {error}");
+    }
+    assert_eq!(client.ints(&function("CL.PEEK k 9 10 3600"))[..3], [0, 10, 2]);
+    assert_eq!(client.ints(&function("CL.REFUND k 9 10 3600 3"))[..3], [0, 10, 5]);
+}
+
+#[test]
+fn in_a_cluster() {
+    requires!(has_functions(), NONE);
+    let server = Options::new().without_module().set("cluster-enabled", "yes").start();
+    let mut client = loaded(&server);
+    client.call("CLUSTER ADDSLOTSRANGE 0 16383");
+    wait_until("the cluster to be up", || match client.ask(&function("CL.THROTTLE k 9 10 3600 8")) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    });
+    assert_eq!(client.ints(&function("CL.PEEK k 9 10 3600"))[..3], [0, 10, 2]);
+}
+
+#[test]
+fn on_both_protocols_in_transactions_and_with_other_calls_of_the_library() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    loaded(&server);
+    for (key, mut client) in [("a", server.connect()), ("b", server.connect_resp3())] {
+        assert_eq!(client.ints(&function(&format!("CL.THROTTLE {key} 9 10 60 3")))[..3], [0, 10, 7]);
+        client.call("MULTI");
+        client.call(&function(&format!("CL.THROTTLE {key} 9 10 60 8")));
+        client.call(&function(&format!("CL.REFUND {key} 9 10 60 3")));
+        let replies: Vec<Vec<i64>> = client.get("EXEC");
+        assert_eq!(replies, [[1, 10, 7, replies[0][3], replies[0][4]], [0, 10, 10, -1, 0]]);
+    }
+}
