@@ -248,8 +248,10 @@ fn count_cases(
         "--toggle-collect=call".to_owned(),
         format!("--callgrind-out-file={}", profile.display()),
     ];
-    // Work that depends on the duration of a call.
-    let steady = ["--slowlog-log-slower-than", "-1", "--latency-tracking", "no", "--hz", "1"];
+    // Without work that depends on the duration of a call, or on the disk: while that is busy, an append-only
+    // file that is synced every second collects what was written, and the collection is moved as it grows.
+    let steady =
+        ["--slowlog-log-slower-than", "-1", "--latency-tracking", "no", "--hz", "1", "--appendfsync", "no"];
     let server = Server::start_under(&valgrind, kind, binaries, &steady)?;
     let callgrind = |request: &str| {
         let mut vgdb = Command::new("vgdb");
