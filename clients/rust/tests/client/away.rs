@@ -1,12 +1,11 @@
 //! A server that is away: nobody listens, the process is frozen, it comes back, a replica takes over. And no
 //! call is sent twice.
 
-use crate::cluster::cluster;
+use crate::cluster::{client, cluster};
 use crate::common::{Client, Options, Server, wait_until};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use redis::cluster::ClusterClientBuilder;
 use redis_cell_client::{
-    AsyncCellCommands, Decision, Limiter, LocalLimiter, Rate, Ruling, Units, UpTo, WhenAway,
+    AsyncCellCommands, CellCommands, Decision, Limiter, LocalLimiter, Rate, Ruling, Units, UpTo, WhenAway,
 };
 use std::net::TcpListener;
 use std::num::NonZeroU32;
@@ -176,31 +175,47 @@ async fn a_limit_that_cannot_be_sent_is_an_error_whether_the_server_is_there_or_
     assert!(error.to_string().contains("count must be an integer from 1 to"), "{error}");
 }
 
-#[tokio::test]
-async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
-    let nodes = cluster();
-    let urls = nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port()));
-    let client = ClusterClientBuilder::new(urls).retries(0);
-    // With retries, the connection would send the call again after each of these timeouts.
-    let client = client.response_timeout(Duration::from_millis(100)).overall_response_timeout(None);
-    let mut connection = client.build().unwrap().get_async_connection().await.unwrap();
-    connection.cl_throttle(KEY, limit(), Units(0)).await.unwrap();
-    for node in &nodes {
-        node.signal("STOP");
-    }
-    let limiter = Limiter::new(connection, WhenAway::FailClosed);
-    assert!(matches!(ask(&limiter).await, Ruling::FailedClosed(_)));
-    for node in &nodes {
-        node.signal("CONT");
-    }
-    let mut clients: Vec<Client> = nodes.iter().map(Server::connect).collect();
-    let mut counted = || clients.iter_mut().map(served).sum::<u64>();
-    wait_until("the call to be served", || match counted() {
-        2 => Ok(()),
+/// The number of clients that wait on the nodes.
+fn waiting(nodes: &[Server]) -> u64 {
+    nodes.iter().map(|node| node.connect().info("blocked_clients").parse::<u64>().unwrap()).sum()
+}
+
+/// Breaks the connections of all clients, once a call waits in the server.
+fn break_connections(nodes: &[Server]) {
+    wait_until("the call to wait", || match waiting(nodes) {
+        1 => Ok(()),
         seen => Err(seen.to_string()),
     });
-    let asked = asked_until_it_answers(&limiter).await;
-    assert!((3..=2 + asked).contains(&counted()), "asked {asked} times");
+    for node in nodes {
+        node.connect().call("CLIENT KILL TYPE normal SKIPME yes");
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// With retries, the connections of these tests would send the call again, and it would wait again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_whose_retries_are_off_sends_a_call_once() {
+    let nodes = cluster();
+    let mut connection = client(&nodes).get_async_connection().await.unwrap();
+    connection.cl_throttle(KEY, limit(), Units(4)).await.unwrap();
+    let call = tokio::spawn(async move { connection.cl_bthrottle(KEY, limit(), Units(1), None).await });
+    break_connections(&nodes);
+    let reply = tokio::time::timeout(PATIENCE, call).await.expect("the call was sent again");
+    assert!(reply.unwrap().is_err());
+    assert_eq!(waiting(&nodes), 0);
+}
+
+#[test]
+fn a_blocking_connection_to_a_cluster_whose_retries_are_off_sends_a_call_once() {
+    let nodes = cluster();
+    let mut connection = client(&nodes).get_connection().unwrap();
+    connection.cl_throttle(KEY, limit(), Units(4)).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(connection.cl_bthrottle(KEY, limit(), Units(1), None)));
+    break_connections(&nodes);
+    assert!(receiver.recv_timeout(PATIENCE).expect("the call was sent again").is_err());
+    assert_eq!(waiting(&nodes), 0);
 }
 
 #[test]
