@@ -13,6 +13,9 @@ use std::time::Duration;
 
 const KEY: &str = "k";
 
+/// For a server that answers, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Four at once, which never leak while a test runs.
 fn limit() -> redis_cell_client::Gcra {
     Rate::per_day(4).burst(3)
@@ -76,7 +79,7 @@ async fn nobody_listens() {
 async fn a_frozen_server() {
     let server = Server::start();
     let connection = manager(server.port());
-    let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed);
+    let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed).timeout(PATIENCE);
     assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
     server.signal("STOP");
     assert_each_choice(connection).await;
@@ -93,7 +96,7 @@ async fn a_frozen_server() {
 #[tokio::test]
 async fn a_server_that_comes_back() {
     let mut server = Server::start();
-    let limiter = Limiter::new(manager(server.port()), WhenAway::Local(two_processes()));
+    let limiter = Limiter::new(manager(server.port()), WhenAway::Local(two_processes())).timeout(PATIENCE);
     assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
     server.kill();
     let ruling = ask(&limiter).await;
@@ -138,14 +141,14 @@ async fn a_replica_that_is_promoted() {
     let replica = Options::new().start();
     let mut copy = replica.connect();
     copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    let before = Limiter::new(manager(primary.port()), WhenAway::FailClosed);
+    let before = Limiter::new(manager(primary.port()), WhenAway::FailClosed).timeout(PATIENCE);
     assert!(matches!(ask(&before).await, Ruling::Server(_)));
     wait_until("the replica to have the key", || match copy.int("EXISTS k") {
         1 => Ok(()),
         seen => Err(seen.to_string()),
     });
     // A replica rejects the call, which is a reason for the choice.
-    let after = Limiter::new(manager(replica.port()), WhenAway::FailOpen);
+    let after = Limiter::new(manager(replica.port()), WhenAway::FailOpen).timeout(PATIENCE);
     let ruling = ask(&after).await;
     assert!(ruling.error().is_some_and(|error| error.code() == Some("READONLY")), "{ruling:?}");
     primary.kill();
@@ -160,7 +163,7 @@ async fn a_replica_that_is_promoted() {
 #[tokio::test]
 async fn an_error_reply_is_a_reason_too() {
     let server = Options::new().without_module().start();
-    let ruling = ask(&Limiter::new(manager(server.port()), WhenAway::FailOpen)).await;
+    let ruling = ask(&Limiter::new(manager(server.port()), WhenAway::FailOpen).timeout(PATIENCE)).await;
     let error = ruling.error().unwrap_or_else(|| panic!("{ruling:?}"));
     assert!(error.to_string().contains("unknown command"), "{error}");
 }
@@ -190,8 +193,6 @@ fn break_connections(nodes: &[Server]) {
         node.connect().call("CLIENT KILL TYPE normal SKIPME yes");
     }
 }
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// With retries, the connections of these tests would send the call again, and it would wait again.
 #[tokio::test(flavor = "multi_thread")]

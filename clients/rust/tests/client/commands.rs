@@ -206,7 +206,8 @@ fn on_a_blocking_connection_over_resp3() {
 async fn on_a_multiplexed_connection() {
     let server = Server::start();
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
-    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
     let mut connection = each_command!(connection, .await);
     refusals_are_listed(&connection.cl_top(10).await.unwrap());
     connection.cl_top_reset().await.unwrap();
@@ -217,7 +218,8 @@ async fn on_a_multiplexed_connection() {
 async fn on_a_connection_manager() {
     let server = Server::start();
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
-    each_command!(client.get_connection_manager().await.unwrap(), .await);
+    let patient = redis::aio::ConnectionManagerConfig::new().set_response_timeout(None);
+    each_command!(client.get_connection_manager_with_config(patient).await.unwrap(), .await);
 }
 
 fn refusals_are_listed(rows: &[redis_cell_client::Refused]) {

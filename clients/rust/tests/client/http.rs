@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 pub struct Response {
     pub status: u16,
@@ -131,16 +132,20 @@ fn the_example_of_the_readme() {
 async fn serve(redis: u16, when_away: WhenAway) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (handled, reported) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
-    let connection = ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new()).unwrap();
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
+    // A server that is there answers, however busy the machine is.
+    let timeout = Duration::from_millis(if redis == DOWN { 500 } else { 60_000 });
     let policy = Policy::new("two", Rate::per_hour(2).burst(1)).unwrap();
     let key_of = |request: &Request| {
         let key = request.headers()["x-api-key"].to_str().unwrap().to_owned();
         (key != "free").then_some(key)
     };
-    let layer = RateLimitLayer::new(Limiter::new(connection, when_away), policy, key_of).on_error({
-        let reported = Arc::clone(&reported);
-        move |_| _ = reported.fetch_add(1, Relaxed)
-    });
+    let layer = RateLimitLayer::new(Limiter::new(connection, when_away).timeout(timeout), policy, key_of)
+        .on_error({
+            let reported = Arc::clone(&reported);
+            move |_| _ = reported.fetch_add(1, Relaxed)
+        });
     let handler = {
         let handled = Arc::clone(&handled);
         async move || _ = handled.fetch_add(1, Relaxed)

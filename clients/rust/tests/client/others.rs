@@ -73,7 +73,8 @@ async fn tower_redis_cell_limits_a_service_of_axum() {
             _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }
     });
-    let connection = client.get_connection_manager().await.unwrap();
+    let patient = redis::aio::ConnectionManagerConfig::new().set_response_timeout(None);
+    let connection = client.get_connection_manager_with_config(patient).await.unwrap();
     let app =
         Router::new().route("/", get(async || "Hello\n")).layer(RateLimitLayer::new(config, connection));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
