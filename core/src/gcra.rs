@@ -392,6 +392,12 @@ pub fn pause(state: Option<Tat>, limit: &Limit, now: Instant, wait: Span) -> Res
     Ok(Decision::store(standing(limit, end), tat_at(now, end)?))
 }
 
+/// The lengths of a pause that begins now, in `unit`s: those for which [`pause`] is not an error.
+pub fn waits(limit: &Limit, now: Instant, unit: Unit) -> Range {
+    let longest = now.left().saturating_sub(limit.room_for_one());
+    WAIT.up_to((longest.as_nanos() / unit.nanos()).cast_signed())
+}
+
 /// How a reservation is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Booking {

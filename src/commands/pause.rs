@@ -35,7 +35,9 @@ impl Command for Pause {
         let unit = Tail::parse_unit(call.rest(6))?;
         let limit = gcra::Limit::parse([max_burst, count, period].map(|arg| call.bytes(arg)), unit)?;
         let wait = gcra::WAIT.parse_span(call.bytes(wait), unit)?;
-        let answer = waiting::update_for_all(call, key, |tat, now| gcra::pause(tat, &limit, now, wait))?;
+        let answer = waiting::update_for_all(call, key, |tat, now| {
+            gcra::pause(tat, &limit, now, wait).map_err(|_| gcra::waits(&limit, now, unit).error())
+        })?;
         Ok(Outcome::State(answer, unit))
     }
 }

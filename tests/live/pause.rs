@@ -78,11 +78,17 @@ fn what_is_wrong_with_the_arguments_is_said() {
         ("k 9 10 0 1", "period"),
         ("k 9 10 60 1 2", "syntax error"),
         ("k 9 10 60 1 MS MS", "syntax error"),
-        ("k 9 10 60 9223372036", "past the year 2262"),
     ] {
         let error = client.error(&format!("CL.PAUSE {arguments}"));
         assert!(error.starts_with("ERR ") && error.contains(named), "{arguments}: {error}");
     }
+    // In 9,000,000,000 seconds the year is past 2262.
+    let error = client.error("CL.PAUSE new 9 10 60 9000000000");
+    let longest = error.strip_prefix("ERR wait must be an integer from 0 to ").map(str::parse::<i64>);
+    let Some(Ok(longest)) = longest else { panic!("{error}") };
+    assert!((6_000_000_000..9_000_000_000).contains(&longest), "{error}");
+    assert_eq!(client.int("EXISTS new"), 0);
+    client.call(&format!("CL.PAUSE new 9 10 60 {}", longest - 60));
     let error = client.error("cl.pause k 9 10 60");
     assert_eq!(error, "ERR wrong number of arguments for 'cl.pause' command");
     client.call("RPUSH list a");
