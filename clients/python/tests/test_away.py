@@ -41,13 +41,13 @@ RATE = Rate(8, per=1000)
 NEVER = 1000.0
 
 
-def guard_of(flavor: tuple[str, str], port: int, away: Away, timeout: float = 5) -> tuple[Any, Any]:
+def guard_of(flavor: tuple[str, str], port: int, away: Away, timeout: float = 5, **options: str) -> tuple[Any, Any]:
     """A guard whose methods are awaited, and its client."""
     library, way = flavor
     # By default redis-py 8 tries for seconds to connect.
     module = importlib.import_module(library + (".asyncio" if way == "asyncio" else "") + ".retry")
     backoff = importlib.import_module(library + ".backoff").NoBackoff()
-    client = client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0))
+    client = client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0), **options)
     if way == "asyncio":
         return AsyncGuard(AsyncCell(client), away=away), client
     return Awaitable(Guard(Cell(client), away=away)), client
@@ -161,22 +161,19 @@ async def test_an_error_of_the_caller_is_not_an_absence(server: servers.Server, 
     with pytest.raises(Exception, match="WRONGTYPE"):
         await guard.throttle("list", RATE)
     await close(client, flavor[1])
-    library, way = flavor
-    client = client_class(library, way)(port=server.port, username="nobody", password="wrong")
-    guard = (
-        AsyncGuard(AsyncCell(client), away=FailOpen())
-        if way == "asyncio"
-        else Awaitable(Guard(Cell(client), away=FailOpen()))
-    )
+    guard, client = guard_of(flavor, server.port, FailOpen(), username="nobody", password="wrong")
     with pytest.raises(Exception, match=r"(?i)auth|password"):
         await guard.throttle("k", RATE)
-    await close(client, way)
+    await close(client, flavor[1])
 
 
 def test_a_share_of_a_small_limit_is_one() -> None:
     import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 
-    guard = Guard(Cell(redis.Redis(port=servers.free_port())), away=Local(share=8, ask_again=NEVER))
+    client = redis.Redis(port=servers.free_port(), retry=Retry(NoBackoff(), 0))
+    guard = Guard(Cell(client), away=Local(share=8, ask_again=NEVER))
     answers = [guard.throttle("k", Rate(3, per=1000)) for _ in range(3)]
     assert [answer.admitted for answer in answers] == [True, False, False]
     assert 2600 < answers[1].retry_after <= 2667 if isinstance(answers[1], Refused) else False
