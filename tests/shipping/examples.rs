@@ -84,6 +84,17 @@ fn http_middleware_passes_its_tests() {
         .unwrap();
 }
 
+#[test]
+fn proxies_pass_their_tests() {
+    let port = start_server();
+    CONTAINER
+        .shell(&format!(
+            "REDIS_URL=redis://127.0.0.1:{port} \
+             timeout 300 python3 -m unittest discover --start-directory examples/proxies"
+        ))
+        .unwrap();
+}
+
 static CONTAINER: LazyLock<Container> = LazyLock::new(|| {
     let container = Container::idle("redis-cell-test:examples");
     container.copy(&path("examples"), "/redis-cell/examples");

@@ -1,0 +1,44 @@
+-- Rate limiting of HTTP requests with CL.THROTTLE, for nginx's Lua module.
+
+local redis = require "nginx.redis" -- OpenResty and others have it as "resty.redis"
+
+local M = {}
+
+-- Calls the command. Returns the five numbers, or nil or false and what went wrong.
+local function throttle(limit)
+    local server = redis:new()
+    server:set_timeout(500) -- milliseconds: the most that a failing limiter costs
+    local connected, problem = server:connect(limit.host, limit.port)
+    if not connected then
+        return nil, problem
+    end
+    local reply, problem = server["CL.THROTTLE"](server, limit.key, limit.max_burst, limit.count, limit.period)
+    if reply == nil then -- the connection is of no use any more
+        server:close()
+        return nil, problem
+    end
+    server:set_keepalive(10000, 50) -- each worker keeps up to 50 connections, each for ten idle seconds
+    return reply, problem -- false and its text for an error, such as that of a server without the module
+end
+
+-- Lets the request pass, or answers it.
+function M.check(limit)
+    local reply, problem = throttle(limit)
+    if not reply then
+        ngx.log(ngx.ERR, "no rate limit: ", problem)
+        if limit.fail_open then
+            return
+        end
+        return ngx.exit(503)
+    end
+    local limited, most, remaining, retry_after, reset_after = unpack(reply)
+    ngx.header["X-RateLimit-Limit"] = most
+    ngx.header["X-RateLimit-Remaining"] = remaining
+    ngx.header["X-RateLimit-Reset"] = reset_after
+    if limited == 1 then
+        ngx.header["Retry-After"] = retry_after
+        return ngx.exit(429)
+    end
+end
+
+return M

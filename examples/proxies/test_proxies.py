@@ -1,0 +1,168 @@
+"""Tests of the configurations with real proxies and an application. REDIS_URL is a Redis server with the module."""
+
+import http.server
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import redis
+
+URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+HERE = Path(__file__).parent
+KEY = "http:127.0.0.1"
+
+
+class Application(http.server.BaseHTTPRequestHandler):
+    requests = 0
+
+    def do_GET(self) -> None:
+        Application.requests += 1
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello\n")
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+class Suite:
+    """For each proxy."""
+
+    command: list[str]
+    files: list[str]  # the first one is the configuration
+    ports: list[str]  # of the proxy, of the application, and of the Redis server, in the configuration
+    open: str
+    closed: str
+
+    def setUp(self) -> None:
+        self.redis = redis.Redis.from_url(URL)
+        self.addCleanup(self.redis.close)
+        self.redis.delete(KEY)
+        Application.requests = 0
+
+    def start(self, redis_port: int = urlsplit(URL).port or 6379, fail_open: bool = True) -> None:
+        """Starts the configuration as it is, but for its ports."""
+        application = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Application)
+        thread = threading.Thread(target=application.serve_forever)
+        thread.start()
+        self.addCleanup(application.server_close)
+        self.addCleanup(thread.join)
+        self.addCleanup(application.shutdown)
+
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        os.chmod(folder, 0o755)  # the workers of nginx are another user
+        for file in self.files:
+            shutil.copy(HERE / file, folder)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        configuration = Path(folder, self.files[0])
+        text = configuration.read_text()
+        ports = (port, application.server_port, redis_port)
+        changes = {old: old.replace(old[-4:], str(new)) for old, new in zip(self.ports, ports, strict=True)}
+        if not fail_open:
+            changes[self.open] = self.closed
+        for old, new in changes.items():
+            self.assertEqual(text.count(old), 1, old)
+            text = text.replace(old, new)
+        configuration.write_text(text)
+        proxy = subprocess.Popen(self.command, cwd=folder)
+        self.addCleanup(proxy.wait)
+        self.addCleanup(proxy.terminate)
+        self.url = f"http://127.0.0.1:{port}/"
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return socket.create_connection(("127.0.0.1", port)).close()
+            except ConnectionRefusedError:
+                self.assertIsNone(proxy.poll(), "the proxy has ended")
+                self.assertLess(time.monotonic(), deadline, "the proxy does not listen")
+                time.sleep(0.05)
+
+    def get(self):
+        try:
+            response = urllib.request.urlopen(self.url, timeout=60)
+        except urllib.error.HTTPError as error:
+            response = error
+        with response:
+            return response.status, response.headers
+
+    def test_a_refused_request_does_not_reach_the_application(self) -> None:
+        self.start()
+        self.redis.execute_command("CL.THROTTLE", KEY, 9, 60, 60, 8)
+        status, headers = self.get()
+        self.assertEqual(status, 200)
+        self.assertEqual(headers["X-RateLimit-Limit"], "10")
+        self.assertNotIn("Retry-After", headers)
+        self.redis.execute_command("CL.PAUSE", KEY, 9, 60, 60, 30)
+        before = Application.requests
+        status, headers = self.get()
+        self.assertEqual((status, Application.requests), (429, before))
+        self.assertEqual(headers["X-RateLimit-Remaining"], "0")
+        self.assertIn(int(headers["Retry-After"]), range(1, 31))
+
+    def test_the_limit_is_that_of_the_configuration(self) -> None:
+        self.start()
+        begin = time.monotonic()
+        statuses = [self.get()[0] for _ in range(30)]
+        self.assertGreaterEqual(statuses.count(200), 10)
+        self.assertLessEqual(statuses.count(200), 10 + time.monotonic() - begin)
+        self.assertEqual(statuses.count(200), Application.requests)
+        self.assertEqual(statuses[:10], [200] * 10)
+
+    def test_fail_open_lets_through(self) -> None:
+        self.start(redis_port=1)
+        status, headers = self.get()
+        self.assertEqual((status, Application.requests), (200, 1))
+        self.assertNotIn("X-RateLimit-Limit", headers)
+
+    def test_fail_closed_is_not_the_clients_fault(self) -> None:
+        self.start(redis_port=1, fail_open=False)
+        self.assertEqual((self.get()[0], Application.requests), (503, 0))
+
+    def test_a_server_that_does_not_reply_costs_its_timeout(self) -> None:
+        frozen = self.enterContext(socket.create_server(("127.0.0.1", 0)))
+        self.start(redis_port=frozen.getsockname()[1])
+        self.assertEqual((self.get()[0], Application.requests), (200, 1))
+
+    def test_an_error_of_the_server_is_no_decision(self) -> None:
+        self.start(fail_open=False)
+        self.redis.set(KEY, "foreign")
+        self.assertEqual(self.get()[0], 503)
+        self.redis.delete(KEY)
+        self.assertEqual(self.get()[0], 200)
+
+
+class Nginx(Suite, unittest.TestCase):
+    command = ["nginx", "-p", ".", "-c", "nginx.conf"]
+    files = ["nginx.conf", "ratelimit-nginx.lua"]
+    ports = ["127.0.0.1:8000", "127.0.0.1:9000", "port = 6379"]
+    open, closed = "fail_open = true", "fail_open = false"
+
+    def test_connections_are_kept(self) -> None:
+        self.start()
+        self.get()
+        before = self.redis.info("stats")["total_connections_received"]
+        for _ in range(50):
+            self.get()
+        opened = self.redis.info("stats")["total_connections_received"] - before
+        self.assertLess(opened, 50)  # one for each worker
+
+
+class HAProxy(Suite, unittest.TestCase):
+    command = ["haproxy", "-f", "haproxy.cfg"]
+    files = ["haproxy.cfg", "ratelimit-haproxy.lua"]
+    ports = ["127.0.0.1:8000", "127.0.0.1:9000", "127.0.0.1 6379"]
+    open, closed = "# http-request return status 503", "http-request return status 503"
+
+
+if __name__ == "__main__":
+    unittest.main()
