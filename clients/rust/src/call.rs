@@ -20,7 +20,7 @@
 use crate::limit::rounded_up;
 use crate::several::{Peek, Settle, Several, Take as Taking};
 use crate::{Bucket, Gcra, Places, Quota, Rate, Take, Units};
-use redis::{Cmd, RedisResult, ToSingleRedisArg};
+use redis::{Arg, Cmd, ErrorKind, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
 const UNIT: &str = "US";
@@ -295,4 +295,38 @@ pub fn top_reset() -> RedisResult<Cmd> {
     let mut cmd = redis::cmd("CL.TOP");
     cmd.arg("RESET");
     Ok(cmd)
+}
+
+/// The call of the function library `redis_cell` in place of a command of this module.
+///
+/// # Errors
+/// If the library does not have the command.
+pub fn as_function(cmd: &Cmd) -> RedisResult<Cmd> {
+    let mut arguments = cmd.args_iter().filter_map(|argument| match argument {
+        Arg::Simple(bytes) => Some(bytes),
+        _ => None,
+    });
+    let name = arguments.next().unwrap_or_default();
+    let (call, function) = match name {
+        b"CL.THROTTLE" => ("FCALL", "cl_throttle"),
+        b"CL.PEEK" => ("FCALL_RO", "cl_peek"),
+        b"CL.REFUND" => ("FCALL", "cl_refund"),
+        b"CL.CHARGE" => ("FCALL", "cl_charge"),
+        b"CL.FIXED" => ("FCALL", "cl_fixed"),
+        _ => {
+            let detail = format!("{} needs the module", String::from_utf8_lossy(name));
+            return Err((ErrorKind::Client, "not in the function library", detail).into());
+        }
+    };
+    let mut translated = redis::cmd(call);
+    translated.arg(function).arg(1);
+    for argument in arguments {
+        translated.arg(argument);
+    }
+    Ok(translated)
+}
+
+/// Whether this is a command of redis-cell.
+pub(crate) fn is_of_redis_cell(cmd: &Cmd) -> bool {
+    matches!(cmd.args_iter().next(), Some(Arg::Simple(name)) if name.starts_with(b"CL."))
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod backend;
 pub mod call;
 mod commands;
 #[cfg(feature = "tower")]
@@ -15,6 +16,7 @@ mod local;
 mod reply;
 pub mod several;
 
+pub use backend::{Backend, CellConnection};
 pub use call::Reserve;
 #[cfg(feature = "aio")]
 pub use commands::AsyncCellCommands;

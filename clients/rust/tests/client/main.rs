@@ -18,6 +18,7 @@ mod common;
 mod away;
 mod cluster;
 mod commands;
+mod functions;
 mod http;
 mod leased;
 mod others;

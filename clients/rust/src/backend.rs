@@ -1,0 +1,168 @@
+//! The same calls to the module, or to the function library on a server that allows no modules.
+
+use crate::call;
+use redis::{Cmd, RedisResult, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Where the commands run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// The module.
+    Module,
+    /// The function library `redis_cell`, which has `CL.THROTTLE`, `CL.PEEK`, `CL.REFUND`, `CL.CHARGE` and
+    /// `CL.FIXED`.
+    Functions,
+    /// The module if the server has it, otherwise the library. The first call finds out.
+    Auto,
+}
+
+/// A connection whose calls go to a [`Backend`]. It is a connection itself, blocking or asynchronous as the
+/// one that it is made of, and so has the methods of [`CellCommands`](crate::CellCommands) or
+/// `AsyncCellCommands`.
+///
+/// With [`Backend::Auto`], the first call is sent to the module. If the server does not know the command,
+/// which means that it has done nothing, the call is sent to the library, and so are all later ones, also
+/// those of the connection's clones. A later change of the server is not noticed: make a new `CellConnection`
+/// then.
+///
+/// Other commands than those of redis-cell pass through unchanged, and so do pipelines: translate their
+/// commands with [`call::as_function`].
+///
+/// # Errors
+/// With the library, a command that it does not have is an error, and is not sent. On a server with neither,
+/// the server's error says that there is no such function or command.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Backend, CellCommands, CellConnection, Rate, Units};
+/// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+/// let connection = redis::Client::open(url)?.get_connection()?;
+/// let mut connection = CellConnection::new(connection, Backend::Auto);
+/// assert!(connection.cl_throttle("doc:backend", Rate::per_second(1), Units(1))?.admitted());
+/// # redis::RedisResult::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CellConnection<C> {
+    connection: C,
+    backend: Backend,
+    /// What [`Backend::Auto`] has found.
+    found: Arc<AtomicU8>,
+}
+
+const UNKNOWN: u8 = 0;
+const MODULE: u8 = 1;
+const FUNCTIONS: u8 = 2;
+
+impl<C> CellConnection<C> {
+    /// A connection whose calls go to `backend`.
+    pub fn new(connection: C, backend: Backend) -> Self {
+        let found = match backend {
+            Backend::Module => MODULE,
+            Backend::Functions => FUNCTIONS,
+            Backend::Auto => UNKNOWN,
+        };
+        Self { connection, backend, found: Arc::new(AtomicU8::new(found)) }
+    }
+
+    /// The backend of the calls: [`Backend::Auto`] until the first call has found it.
+    pub fn backend(&self) -> Backend {
+        match self.found.load(Relaxed) {
+            MODULE => Backend::Module,
+            FUNCTIONS => Backend::Functions,
+            _ => self.backend,
+        }
+    }
+
+    /// The command to send in place of this one. `None` to send it as it is.
+    fn translated(&self, cmd: &Cmd) -> RedisResult<Option<Cmd>> {
+        let translate = self.found.load(Relaxed) == FUNCTIONS && call::is_of_redis_cell(cmd);
+        if translate { call::as_function(cmd).map(Some) } else { Ok(None) }
+    }
+
+    /// Learns from a reply to a command that was sent as it is. Returns whether the library must be asked.
+    fn learn(&self, cmd: &Cmd, reply: &RedisResult<Value>) -> bool {
+        if self.found.load(Relaxed) != UNKNOWN || !call::is_of_redis_cell(cmd) {
+            return false;
+        }
+        let details = match reply {
+            Ok(Value::ServerError(error)) => error.details(),
+            Ok(_) => {
+                self.found.store(MODULE, Relaxed);
+                return false;
+            }
+            Err(error) => error.detail(),
+        };
+        let unknown = details.is_some_and(|text| text.starts_with("unknown command"));
+        if unknown {
+            self.found.store(FUNCTIONS, Relaxed);
+        }
+        unknown
+    }
+}
+
+impl<C: redis::ConnectionLike> redis::ConnectionLike for CellConnection<C> {
+    fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
+        self.connection.req_packed_command(cmd)
+    }
+
+    fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        self.connection.req_packed_commands(cmd, offset, count)
+    }
+
+    fn req_command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        if let Some(function) = self.translated(cmd)? {
+            return self.connection.req_command(&function);
+        }
+        let reply = self.connection.req_command(cmd);
+        if self.learn(cmd, &reply) {
+            return self.connection.req_command(&call::as_function(cmd)?);
+        }
+        reply
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
+
+    fn supports_pipelining(&self) -> bool {
+        self.connection.supports_pipelining()
+    }
+
+    fn check_connection(&mut self) -> bool {
+        self.connection.check_connection()
+    }
+
+    fn is_open(&self) -> bool {
+        self.connection.is_open()
+    }
+}
+
+#[cfg(feature = "aio")]
+impl<C: redis::aio::ConnectionLike + Send + Sync> redis::aio::ConnectionLike for CellConnection<C> {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> redis::RedisFuture<'a, Value> {
+        Box::pin(async move {
+            if let Some(function) = self.translated(cmd)? {
+                return self.connection.req_packed_command(&function).await;
+            }
+            let reply = self.connection.req_packed_command(cmd).await;
+            if self.learn(cmd, &reply) {
+                return self.connection.req_packed_command(&call::as_function(cmd)?).await;
+            }
+            reply
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a redis::Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> redis::RedisFuture<'a, Vec<Value>> {
+        self.connection.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
+}

@@ -1,0 +1,123 @@
+//! The function library in place of the module.
+
+use crate::common::{BINARY, Client, Options, Server, requires};
+use redis_cell_client::{
+    AsyncCellCommands, Backend, CellCommands, CellConnection, Limiter, Quota, Rate, Reserve, Ruling, Units,
+    UpTo, WhenAway, Window,
+};
+use std::time::Duration;
+
+const LIBRARY: &str = include_str!("../../../../functions/redis_cell.lua");
+
+/// A server without the module, with the library.
+fn library() -> Server {
+    let server = Options::new().without_module().start();
+    assert_eq!(server.connect().text(&["FUNCTION", "LOAD", LIBRARY]), "redis_cell");
+    server
+}
+
+fn client(server: &Server) -> redis::Client {
+    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
+}
+
+fn connect(server: &Server, backend: Backend) -> CellConnection<redis::Connection> {
+    CellConnection::new(client(server).get_connection().unwrap(), backend)
+}
+
+/// How often the server was called by this command.
+fn calls(client: &mut Client, command: &str) -> u64 {
+    let text = client.text("INFO commandstats");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+const LIMIT: Rate = Rate::per_day(4);
+
+/// The commands that the library has.
+fn assert_answers(connection: &mut CellConnection<redis::Connection>) {
+    let limit = LIMIT.burst(15);
+    assert_eq!(connection.cl_throttle("gcra", limit, Units(4)).unwrap().remaining, 12);
+    assert_eq!(connection.cl_throttle("gcra", limit, UpTo(20)).unwrap().taken, Some(12));
+    assert!(!connection.cl_peek("gcra", limit, Units(1)).unwrap().admitted());
+    assert!(connection.cl_charge("gcra", limit, Units(1)).unwrap().over_limit);
+    assert_eq!(connection.cl_refund("gcra", limit, Units(3)).unwrap().remaining, 2);
+    let month = Quota::new(10, Window::month_from(15).utc_offset_minutes(60));
+    assert_eq!(connection.cl_fixed("fixed", month, Units(4)).unwrap().remaining, 6);
+}
+
+#[test]
+fn the_library_has_five_commands() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = library();
+    let mut connection = connect(&server, Backend::Functions);
+    assert_answers(&mut connection);
+    let error = connection.cl_reserve("k", LIMIT, Reserve::default()).unwrap_err();
+    assert_eq!(error.to_string(), "not in the function library - Client: CL.RESERVE needs the module");
+    assert_eq!(calls(&mut server.connect(), "fcall"), 5);
+    assert_eq!(calls(&mut server.connect(), "fcall_ro"), 1);
+}
+
+#[test]
+fn auto_asks_once() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = library();
+    let mut connection = connect(&server, Backend::Auto);
+    let mut inspector = server.connect();
+    let errors = |inspector: &mut Client| inspector.info("total_error_replies").parse::<u64>().unwrap();
+    let before = errors(&mut inspector);
+    assert_eq!(connection.backend(), Backend::Auto);
+    assert_answers(&mut connection);
+    assert_eq!(connection.backend(), Backend::Functions);
+    assert_eq!((calls(&mut inspector, "fcall"), calls(&mut inspector, "fcall_ro")), (5, 1));
+    assert_eq!(errors(&mut inspector), before + 1); // "unknown command"
+
+    let server = Server::start();
+    let mut connection = connect(&server, Backend::Auto);
+    assert_answers(&mut connection);
+    assert_eq!(connection.backend(), Backend::Module);
+    // An error of the module is no reason to ask for the library.
+    let mut connection = connect(&server, Backend::Auto);
+    server.connect().call("LPUSH list x");
+    assert!(connection.cl_throttle("list", LIMIT, Units(1)).is_err());
+    assert_eq!(calls(&mut server.connect(), "fcall"), 0);
+}
+
+#[test]
+fn a_server_with_neither_says_so() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = Options::new().without_module().start();
+    let error = connect(&server, Backend::Auto).cl_throttle("k", LIMIT, Units(1)).unwrap_err();
+    assert!(error.to_string().contains("Function not found"), "{error}");
+    let error = connect(&server, Backend::Module).cl_throttle("k", LIMIT, Units(1)).unwrap_err();
+    assert!(error.to_string().contains("unknown command"), "{error}");
+}
+
+#[test]
+fn a_key_moves_between_the_module_and_the_library() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = Server::start();
+    server.connect().call(&["FUNCTION", "LOAD", LIBRARY]);
+    let mut sides = [Backend::Module, Backend::Functions].map(|backend| connect(&server, backend));
+    for taken in 0..16_u64 {
+        let side = &mut sides[usize::from(taken % 3 == 0)];
+        assert_eq!(side.cl_throttle("k", LIMIT.burst(15), Units(1)).unwrap().remaining, 15 - taken);
+    }
+    assert!(
+        sides.iter_mut().all(|side| !side.cl_throttle("k", LIMIT.burst(15), Units(1)).unwrap().admitted())
+    );
+}
+
+#[tokio::test]
+async fn asynchronous_connections_and_limiters_take_it_too() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = library();
+    let connection = client(&server).get_connection_manager().await.unwrap();
+    let mut connection = CellConnection::new(connection, Backend::Auto);
+    let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed).timeout(Duration::from_secs(60));
+    let ruling = limiter.throttle("k", LIMIT.burst(1), Units(1)).await.unwrap();
+    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 1), "{ruling:?}");
+    assert_eq!(connection.backend(), Backend::Functions); // what a clone has found
+    assert_eq!(connection.cl_throttle("k", LIMIT.burst(1), Units(1)).await.unwrap().remaining, 0);
+}
