@@ -135,6 +135,11 @@ impl Limit {
         if begun < self.rate.of_one() { 0 } else { self.rate.units(begun) }
     }
 
+    /// The instant of the last of these `leaks`, which have ended by now.
+    fn last_leak(&self, level: &Level, leaks: i64, now: Instant) -> Instant {
+        self.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now)
+    }
+
     /// The answer of a call, `level` being the state that it leaves and `remaining` the units that are free
     /// in it.
     fn answer(&self, verdict: Verdict, remaining: i64, level: &Level, now: Instant) -> Result<Answer, Error> {
@@ -209,8 +214,7 @@ pub fn take(
     if quantity == 0 {
         return Ok(Decision::keep(limit.answer(Verdict::Admitted, free, &level, now)?));
     }
-    // As many leaks as have ended by now: the sum is not past it.
-    let since = limit.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now);
+    let since = limit.last_leak(&level, leaks, now);
     let level = Level { free: free.saturating_sub(quantity), since };
     let free = level.free.saturating_add(limit.leaked(since, now));
     Ok(Decision::store(limit.answer(Verdict::Admitted, free, &level, now)?, level))
@@ -291,7 +295,7 @@ pub fn settle(
     if after == limit.capacity {
         return Ok(Decision::delete(limit.standing(after, &full, now)?));
     }
-    let since = limit.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now);
+    let since = limit.last_leak(&level, leaks, now);
     let level = Level { free: after, since };
     let after = after.saturating_add(limit.leaked(since, now));
     if after == limit.capacity {

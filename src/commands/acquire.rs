@@ -3,9 +3,9 @@
 use redis_cell_core::Tail;
 use redis_cell_core::lease::{self, Lease, Limit};
 
-use super::arguments::{ID, KEY, LEASE, LIMITER, UNIT};
+use super::arguments::{ID, KEY, LEASE, LIMITER, PLACES, UNIT};
 use crate::error::Error;
-use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::ffi::{Call, Flag, Spec};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
@@ -18,13 +18,7 @@ impl Command for Acquire {
         name: c"cl.acquire",
         summary: "Gets one of a limited number of places for a time, or renews the one held.",
         complexity: c"O(log N) where N is the number of holders, plus O(log N) for each ended lease removed.",
-        arguments: &[
-            KEY,
-            Argument::new(c"limit", Type::Integer, c"Holders allowed at once, at least 1."),
-            LEASE,
-            ID,
-            UNIT,
-        ],
+        arguments: &[KEY, PLACES, LEASE, ID, UNIT],
         flags: &[Flag::Write, Flag::DenyOom],
         ..LIMITER
     };

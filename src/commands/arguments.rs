@@ -46,6 +46,12 @@ pub const PERIOD: Argument =
 /// The limit of a window.
 pub const LIMIT: Argument = Argument::new(c"limit", Type::Integer, c"Units per period, at least 1.");
 
+/// The limit of a log, whose entries cost memory.
+pub const LOG_LIMIT: Argument = Argument::new(c"limit", Type::Integer, c"Units per period, 1 to 1,000,000.");
+
+/// The limit of a set of leases.
+pub const PLACES: Argument = Argument::new(c"limit", Type::Integer, c"Holders allowed at once, at least 1.");
+
 /// The units that a call takes, gives back or asks for.
 pub const QUANTITY: Argument =
     Argument::new(c"quantity", Type::Integer, c"Units of this call, at least 0; 1 by default.").optional();

@@ -2,15 +2,14 @@
 
 use redis_cell_core::{Keyword, Tail, log};
 
-use super::arguments::{KEY, LIMITER, PERIOD, SATURATE, UNIT, WITH_TAKEN};
+use super::arguments::{KEY, LIMITER, LOG_LIMIT, PERIOD, SATURATE, UNIT, WITH_TAKEN};
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
 
-/// The limit and the quantity of a log, whose entries cost memory.
-const LIMIT: Argument = Argument::new(c"limit", Type::Integer, c"Units per period, 1 to 1,000,000.");
+/// The quantity of a log, whose entries cost memory.
 const QUANTITY: Argument =
     Argument::new(c"quantity", Type::Integer, c"Units of this call, 0 to 10,000; 1 by default.").optional();
 
@@ -24,7 +23,7 @@ impl Command for Log {
         reply: WITH_TAKEN,
         complexity:
             c"O(log N) where N is the number of entries, plus O(log N) for each entry added or removed.",
-        arguments: &[KEY, LIMIT, PERIOD, QUANTITY, SATURATE, UNIT],
+        arguments: &[KEY, LOG_LIMIT, PERIOD, QUANTITY, SATURATE, UNIT],
         flags: &[Flag::Write, Flag::DenyOom],
         ..LIMITER
     };

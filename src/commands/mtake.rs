@@ -2,7 +2,9 @@
 
 use core::ffi::CStr;
 
-use super::arguments::{CAPACITY, COUNT, ID, KEY, LEASE, LIMIT, LIMITER, MAX_BURST, PERIOD, UNIT};
+use super::arguments::{
+    CAPACITY, COUNT, ID, KEY, LEASE, LIMIT, LIMITER, LOG_LIMIT, MAX_BURST, PERIOD, PLACES, UNIT,
+};
 use super::fixed::{FROM, UTC, WINDOW};
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Keys, Spec, Type};
@@ -48,8 +50,8 @@ const ANY_LIMITER: Argument = Argument::new(
         kind(c"BUCKET", c"bucket", c"As CL.BUCKET.", &[CAPACITY, COUNT, PERIOD, ITS_QUANTITY]),
         kind(c"FIXED", c"fixed", c"As CL.FIXED.", &[LIMIT, WINDOW, UTC, FROM, ITS_QUANTITY]),
         kind(c"WINDOW", c"window", c"As CL.WINDOW.", &[LIMIT, PERIOD, ITS_QUANTITY]),
-        kind(c"LOG", c"log", c"As CL.LOG.", &[LIMIT, PERIOD, ITS_QUANTITY]),
-        kind(c"LEASE", c"lease", c"As CL.ACQUIRE.", &[LIMIT, LEASE, ID]),
+        kind(c"LOG", c"log", c"As CL.LOG.", &[LOG_LIMIT, PERIOD, ITS_QUANTITY]),
+        kind(c"LEASE", c"lease", c"As CL.ACQUIRE.", &[PLACES, LEASE, ID]),
     ]),
     c"Kind, limit and quantity of the limiter.",
 );
