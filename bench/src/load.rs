@@ -20,7 +20,9 @@ pub const KEYS: usize = 100_000;
 /// The number of encoded calls: about as many as a round sends, so that the keys are random.
 const CALLS: usize = 256_000;
 
-const SCRIPT: &str = include_str!("gcra.lua");
+/// The scripts, by the placeholders for their names.
+const SCRIPTS: [(&str, &str); 2] =
+    [("{gcra}", include_str!("gcra.lua")), ("{mtake}", include_str!("mtake.lua"))];
 const FUNCTIONS: &str = include_str!("../../functions/redis_cell.lua");
 
 /// How calls are sent.
@@ -49,6 +51,8 @@ pub struct Load<'a> {
     side: &'static Side,
     server: &'a Server,
     database: usize,
+    /// The number of keys that were created.
+    keys: usize,
     streams: Vec<TcpStream>,
     pipelines: Vec<Vec<u8>>,
     /// Units in a pipeline, and line ends in its replies.
@@ -66,14 +70,18 @@ impl<'a> Load<'a> {
         shape: Shape,
     ) -> Result<Self, Box<dyn Error>> {
         let mut connection = server.database(database)?;
-        let gcra: String = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(&mut connection)?;
+        let (mut prepare, mut call) = (side.prepare.to_owned(), side.call.to_owned());
+        for (place, script) in SCRIPTS {
+            let name: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut connection)?;
+            (prepare, call) = (prepare.replace(place, &name), call.replace(place, &name));
+        }
         if side.call.starts_with("FCALL") {
             redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(FUNCTIONS).exec(&mut connection)?;
         }
         redis::cmd("FLUSHDB").exec(&mut connection)?;
-        fill(&mut connection, &side.prepare.replace("{gcra}", &gcra), KEYS)?;
+        fill(&mut connection, &prepare, KEYS)?;
+        let keys = redis::cmd("DBSIZE").query(&mut connection)?;
 
-        let call = side.call.replace("{gcra}", &gcra);
         let answers = ask(&mut connection, side, &encode(&call, 0))?;
         let units = (shape.pipeline / answers.len()).max(1);
         let pipelines = (0..CALLS / shape.pipeline)
@@ -87,7 +95,7 @@ impl<'a> Load<'a> {
             streams.push(stream);
         }
         let line_ends = units * answers.iter().map(line_ends).sum::<usize>();
-        Ok(Self { side, server, database, streams, pipelines, units, line_ends, next: 0 })
+        Ok(Self { side, server, database, keys, streams, pipelines, units, line_ends, next: 0 })
     }
 
     /// Sends pipelines for this duration, and waits for the last reply.
@@ -164,7 +172,7 @@ impl<'a> Load<'a> {
         let keys: usize = redis::cmd("DBSIZE").query(&mut connection)?;
         let expired = self.server.info("expired_keys")?;
         // A key that expires between two calls would make the second one cheaper or more expensive.
-        if keys != KEYS || expired != "0" {
+        if keys != self.keys || expired != "0" {
             return Err(format!("{}: {keys} keys at the end, {expired} expired", self.side.name).into());
         }
         redis::cmd("FLUSHDB").exec(&mut connection)?;
@@ -172,12 +180,13 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Creates keys, all with the same call.
+/// Creates keys, all with the same calls.
 pub fn fill(connection: &mut redis::Connection, call: &str, keys: usize) -> Result<(), Box<dyn Error>> {
     let numbers: Vec<usize> = (0..keys).collect();
     for numbers in numbers.chunks(1_000) {
         let bytes: Vec<u8> = numbers.iter().flat_map(|&number| encode(call, number)).collect();
-        connection.req_packed_commands(&bytes, 0, numbers.len())?.iter().try_for_each(no_error)?;
+        let calls = numbers.len() * call.split(" ; ").count();
+        connection.req_packed_commands(&bytes, 0, calls)?.iter().try_for_each(no_error)?;
     }
     Ok(())
 }
@@ -239,14 +248,13 @@ pub fn encode(calls: &str, key: usize) -> Vec<u8> {
 }
 
 fn fill_in(word: &str, key: usize) -> String {
-    let name = |of: usize| format!("key:{:012}", of % KEYS);
-    match word {
-        "{a}" => format!("key:{key:012}"),
-        "{hot}" => name(0),
-        "{b}" => name(key + KEYS / 3),
-        "{c}" => name(key + KEYS / 2),
-        _ => word.to_owned(),
-    }
+    let places =
+        [("{a}", key), ("{hot}", 0), ("{b}", (key + KEYS / 3) % KEYS), ("{c}", (key + KEYS / 2) % KEYS)];
+    let filled = places.iter().find_map(|(place, key)| {
+        let suffix = word.strip_prefix(place)?;
+        Some(format!("key:{key:012}{suffix}"))
+    });
+    filled.unwrap_or_else(|| word.to_owned())
 }
 
 /// Reads until this number of lines has ended.
