@@ -6,13 +6,13 @@
 //!
 //! A kind of limiter is a file below this one and a line in the list of [`kinds`].
 
-use std::collections::BTreeSet;
-
 use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
-use redis_cell_core::several::{Grammar, Options, Row, split};
+use redis_cell_core::several::{Grammar, Options, Parts, Row};
 use redis_cell_core::window::Sliding;
 use redis_cell_core::{Answer, Decision, Instant, Span, Unit};
+
+use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::faults;
@@ -48,10 +48,11 @@ macro_rules! kinds {
 
             /// Reads the arguments of a limiter of the kind with this index.
             fn parse(kind: usize, arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-                let parsers: &[Parser<'c>] = &[$(|arguments, verb, unit| {
-                    <$type>::parse(arguments, verb, unit).map(Self::$kind)
-                },)*];
-                parsers.get(kind).ok_or(Error::SYNTAX)?(arguments, verb, unit)
+                let mut kinds = 0_usize..;
+                $(if kinds.next() == Some(kind) {
+                    return <$type>::parse(arguments, verb, unit).map(Self::$kind);
+                })*
+                Err(Error::SYNTAX)
             }
 
             fn take(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
@@ -72,12 +73,10 @@ macro_rules! kinds {
                 }
             }
 
-            fn decided(&self, pending: Pending<'c>, at: &Place<'_, 'c>, verb: Verb) -> Pending<'c> {
+            fn complete(&self, pending: &mut Pending<'c>, at: &Place<'_, 'c>, verb: Verb) {
                 match (self, pending) {
-                    $((Self::$kind(limiter), Pending::$kind(decision)) => {
-                        Pending::$kind(limiter.decided(decision, at, verb))
-                    })*
-                    (_, pending) => pending, // a decision is always of its limiter's kind
+                    $((Self::$kind(limiter), Pending::$kind(decision)) => limiter.complete(decision, at, verb),)*
+                    _ => {} // a decision is always of its limiter's kind
                 }
             }
         }
@@ -104,9 +103,6 @@ macro_rules! kinds {
     };
 }
 
-/// Reads the arguments of a limiter of one kind.
-type Parser<'c> = fn(&Arguments<'_, 'c>, Verb, Unit) -> Result<Limiter<'c>, Error>;
-
 kinds! {
     Throttle: Quantity<Tat>,
     Funnel: Quantity<Funnel>,
@@ -117,17 +113,20 @@ kinds! {
     Lease: Held<'c>,
 }
 
-/// The positions of the keys among the arguments of a call, the name of the command being at 0; none when
-/// they cannot be told.
+/// The positions of the keys among the arguments of a call, the name of the command being at 0: those of all
+/// complete limiters.
 pub fn keys(call: &Call) -> Vec<usize> {
-    let words: Vec<&[u8]> = call.rest(1).collect();
-    let parts = split(&words, Limiter::GRAMMARS).map(|(parts, _)| parts).unwrap_or_default();
-    parts.into_iter().map(|part| part.key.saturating_add(1)).collect()
+    let words: Words = call.rest(1).collect();
+    Parts::of(&words, Limiter::GRAMMARS).map(|part| part.key.saturating_add(1)).collect()
 }
+
+/// So many limiters of a call, and arguments, take no memory of the server's.
+const FEW: usize = 4;
+type Words<'c> = SmallVec<[&'c [u8]; 8 * FEW]>;
 
 /// The arguments of a call for several limiters.
 pub struct Request<'c> {
-    limiters: Vec<Named<'c>>,
+    limiters: SmallVec<[Named<'c>; FEW]>,
     /// The unit of every time in the call and in its reply.
     pub unit: Unit,
     /// How long ago was taken what a settlement gives back.
@@ -137,36 +136,52 @@ pub struct Request<'c> {
 /// A limiter and its key.
 struct Named<'c> {
     key: Arg<'c>,
+    name: &'c [u8],
     shadow: bool,
     limiter: Limiter<'c>,
 }
+
+/// A limiter that is decided: its open key, and the decision.
+struct Decided<'c> {
+    key: Key<'c>,
+    pending: Pending<'c>,
+}
+
+/// The decisions of a call, which are lent out and not moved: they are large.
+type AllDecided<'c> = SmallVec<[Decided<'c>; FEW]>;
 
 impl<'c> Request<'c> {
     /// Reads `key limiter [key limiter ...] [options]`.
     ///
     /// # Errors
     /// [`Error::SYNTAX`], those of each limiter's own command, and [`Error::SameKey`].
+    #[inline]
     pub fn parse(call: &Call<'c>, verb: Verb) -> Result<Self, Error> {
-        let words: Vec<&[u8]> = call.rest(1).collect();
-        let (parts, options) = split(&words, Limiter::GRAMMARS)?;
-        let options = Options::parse(words.get(options..).unwrap_or_default(), verb == Verb::Settle)?;
-        let mut names = BTreeSet::new();
-        let mut limiters = Vec::with_capacity(parts.len());
-        for part in &parts {
+        let mut words = Words::new();
+        words.extend(call.rest(1));
+        let mut parts = Parts::of(&words, Limiter::GRAMMARS);
+        let unit = parts.unit();
+        let mut limiters = SmallVec::new();
+        for part in parts.by_ref() {
             if part.shadow && verb != Verb::Take {
                 return Err(Error::SYNTAX);
             }
             // The name of the command is not among the positions of the parts.
             let args = call.args(part.arguments.start.saturating_add(1), part.arguments.len());
-            let arguments = Arguments { args, words: words.get(part.arguments.clone()).unwrap_or_default() };
-            let limiter = Limiter::parse(part.kind, &arguments, verb, options.unit)?;
+            let arguments = Arguments { args, words: words.get(part.arguments).unwrap_or_default() };
+            let limiter = Limiter::parse(part.kind, &arguments, verb, unit)?;
             let [key] = *call.args(part.key.saturating_add(1), 1) else { return Err(Error::SYNTAX) };
-            if !names.insert(call.bytes(key)) {
-                return Err(Error::SameKey);
-            }
-            limiters.push(Named { key, shadow: faults::shadow(part.shadow), limiter });
+            let name = words.get(part.key).copied().unwrap_or_default();
+            limiters.push(Named { key, name, shadow: faults::shadow(part.shadow), limiter });
         }
-        Ok(Self { limiters, unit: options.unit, age: faults::age(options.age) })
+        let Options { unit, age } = Options::parse(parts.rest(), verb == Verb::Settle)?;
+        if limiters.is_empty() {
+            return Err(Error::SYNTAX);
+        }
+        if names_a_key_twice(&limiters) {
+            return Err(Error::SameKey);
+        }
+        Ok(Self { limiters, unit, age: faults::age(age) })
     }
 
     /// Takes from all limiters or from none.
@@ -174,15 +189,16 @@ impl<'c> Request<'c> {
     /// # Errors
     /// Those of any limiter, including those in shadow. Nothing was written then.
     pub fn take(&self, call: &Call<'c>) -> Result<Vec<Row>, Error> {
-        let now = ffi::now();
-        let decided = self.decide(call, now, Limiter::take)?;
-        let refuses =
-            |(named, (_, pending)): (&Named, &(Key, Pending))| !named.shadow && pending.answer().limited();
+        let (now, mut decided) = (ffi::now(), AllDecided::new());
+        self.decide(call, now, &mut decided, Limiter::take)?;
+        let refuses = |(named, Decided { pending, .. }): (&Named, &Decided)| {
+            !named.shadow && pending.answer().limited()
+        };
         if !self.limiters.iter().zip(&decided).any(refuses) || faults::charges_refused() {
-            return self.carry_out(call, now, Verb::Take, decided);
+            return self.carry_out(call, now, &mut decided, Verb::Take);
         }
         // A refusal speaks of the state as it is. An admission that is not carried out has to be asked to.
-        let rows = self.limiters.iter().zip(&decided).map(|(named, (key, pending))| {
+        let rows = self.limiters.iter().zip(&decided).map(|(named, Decided { key, pending })| {
             let answer = pending.answer();
             let answer =
                 if answer.limited() { answer } else { named.limiter.peek(&named.place(call, key, now))? };
@@ -209,9 +225,9 @@ impl<'c> Request<'c> {
     /// # Errors
     /// Those of any limiter. Nothing was written then.
     pub fn settle(&self, call: &Call<'c>) -> Result<Vec<Row>, Error> {
-        let now = ffi::now();
-        let decided = self.decide(call, now, |limiter, at| limiter.settle(at, self.age))?;
-        self.carry_out(call, now, Verb::Settle, decided)
+        let (now, mut decided) = (ffi::now(), AllDecided::new());
+        self.decide(call, now, &mut decided, |limiter, at| limiter.settle(at, self.age))?;
+        self.carry_out(call, now, &mut decided, Verb::Settle)
     }
 
     /// Decides all limiters, and makes sure that each decision can be carried out.
@@ -219,9 +235,10 @@ impl<'c> Request<'c> {
         &self,
         call: &Call<'c>,
         now: Instant,
+        decided: &mut AllDecided<'c>,
         decide: impl Fn(&Limiter<'c>, &Place<'_, 'c>) -> Result<Pending<'c>, Error>,
-    ) -> Result<Vec<(Key<'c>, Pending<'c>)>, Error> {
-        let decided = self.limiters.iter().map(|named| {
+    ) -> Result<(), Error> {
+        for named in &self.limiters {
             let key = Key::open(*call, named.key, Access::Write);
             let pending = decide(&named.limiter, &named.place(call, &key, now))?;
             pending.check()?;
@@ -229,9 +246,9 @@ impl<'c> Request<'c> {
                 let written = decide(&named.limiter, &named.place(call, &key, now))?;
                 written.carry_out(Key::open(*call, named.key, Access::Write))?;
             }
-            Ok((key, pending))
-        });
-        decided.collect()
+            decided.push(Decided { key, pending });
+        }
+        Ok(())
     }
 
     /// Carries out all decisions of an admitted call.
@@ -239,16 +256,16 @@ impl<'c> Request<'c> {
         &self,
         call: &Call<'c>,
         now: Instant,
+        decided: &mut AllDecided<'c>,
         verb: Verb,
-        decided: Vec<(Key<'c>, Pending<'c>)>,
     ) -> Result<Vec<Row>, Error> {
-        let rows = self.limiters.iter().zip(decided).map(|(named, (key, pending))| {
-            let pending = named.limiter.decided(pending, &named.place(call, &key, now), verb);
-            let answer = pending.answer();
+        let mut rows = Vec::with_capacity(decided.len());
+        for (named, Decided { key, mut pending }) in self.limiters.iter().zip(decided.drain(..)) {
+            named.limiter.complete(&mut pending, &named.place(call, &key, now), verb);
+            rows.push(Row { answer: pending.answer(), shadow: named.shadow });
             pending.carry_out(key)?;
-            Ok(Row { answer, shadow: named.shadow })
-        });
-        rows.collect()
+        }
+        Ok(rows)
     }
 }
 
@@ -256,4 +273,21 @@ impl<'c> Named<'c> {
     fn place<'k>(&self, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Place<'k, 'c> {
         Place { call: *call, name: self.key, key, now }
     }
+}
+
+/// Whether two of the limiters have the same key.
+fn names_a_key_twice(limiters: &[Named]) -> bool {
+    if limiters.len() <= 4 * FEW {
+        // Each is compared with each, which takes no memory.
+        let mut rest = limiters.iter();
+        while let Some(one) = rest.next() {
+            if rest.clone().any(|other| one.name == other.name) {
+                return true;
+            }
+        }
+        return false;
+    }
+    let mut names: Vec<_> = limiters.iter().map(|named| named.name).collect();
+    names.sort_unstable();
+    names.windows(2).any(|pair| matches!(pair, [one, next] if one == next))
 }

@@ -14,7 +14,6 @@ use core::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redis_cell_core::gcra::{Limit, Tat};
-use redis_cell_core::queue::Queue;
 use redis_cell_core::{Answer, Change, Decision, Instant, Span, Unit};
 
 use crate::error::Error;
@@ -43,90 +42,57 @@ static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 type Decided = Result<Decision<Tat>, redis_cell_core::Error>;
 
-/// Decides a call on a GCRA limiter that does not wait, and writes what was decided: to it, the costs of the
-/// clients in the queue count as taken.
-///
-/// # Errors
-/// As [`store::update`].
-pub fn update_behind(
-    call: &Call,
-    key: Arg,
-    decide: impl FnOnce(Option<Tat>, Instant) -> Decided,
-) -> Result<Answer, Error> {
-    store::update(call, key, |tat, now| decide_behind(call, key, tat, now, |tat| decide(tat, now)))
+/// What a call that does not wait is to the clients in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To it, the costs of those clients count as taken.
+    Behind,
+    /// It takes regardless of them, and they wait longer.
+    Before,
+    /// It lets nobody in before a time, and all of them wait for it.
+    ForAll,
 }
 
-/// Decides a call on a GCRA limiter that takes regardless of the queue, and writes what was decided.
+/// Decides a call on a GCRA limiter that does not wait, and writes what was decided.
 ///
 /// # Errors
 /// As [`store::update`].
-pub fn update_before(
+pub fn update(
     call: &Call,
     key: Arg,
-    decide: impl FnOnce(Option<Tat>, Instant) -> Decided,
-) -> Result<Answer, Error> {
-    store::update(call, key, |tat, now| decide_before(call, key, tat, now, |tat| decide(tat, now)))
-}
-
-/// Decides a call on a GCRA limiter that lets nobody in before a time, and writes what was decided: all
-/// clients in the queue wait for it.
-///
-/// # Errors
-/// As [`store::update`].
-pub fn update_for_all(
-    call: &Call,
-    key: Arg,
+    order: Order,
     decide: impl Fn(Option<Tat>, Instant) -> Decided,
 ) -> Result<Answer, Error> {
-    store::update(call, key, |tat, now| {
-        let decide = |tat| decide(tat, now);
-        decide_among(call, key, tat, now, decide, |queue, decide| queue.decide_for_all(tat, now, decide))
-    })
+    store::update(call, key, |tat, now| self::decide(call, key, order, tat, now, |tat| decide(tat, now)))
 }
 
-/// Decides a call that does not wait: to it, the costs of the clients in the queue count as taken.
+/// Decides a call that does not wait: with the queue of the key, if it has one.
 ///
 /// # Errors
 /// Those of `decide`.
-pub fn decide_behind(
+pub fn decide(
     call: &Call,
     key: Arg,
+    order: Order,
     state: Option<Tat>,
     now: Instant,
-    decide: impl FnOnce(Option<Tat>) -> Decided,
+    decide: impl Fn(Option<Tat>) -> Decided,
 ) -> Decided {
-    decide_among(call, key, state, now, decide, |queue, decide| queue.decide_behind(state, now, decide))
-}
-
-/// Decides a call that takes regardless of the queue.
-///
-/// # Errors
-/// Those of `decide`.
-pub fn decide_before(
-    call: &Call,
-    key: Arg,
-    state: Option<Tat>,
-    now: Instant,
-    decide: impl FnOnce(Option<Tat>) -> Decided,
-) -> Decided {
-    decide_among(call, key, state, now, decide, |queue, decide| queue.decide_before(state, now, decide))
-}
-
-/// Decides a call: by `among` if the key has a queue.
-fn decide_among<D: FnOnce(Option<Tat>) -> Decided>(
-    call: &Call,
-    key: Arg,
-    state: Option<Tat>,
-    now: Instant,
-    decide: D,
-    among: impl FnOnce(&mut Queue, D) -> Decided,
-) -> Decided {
-    if !queues::exist() {
+    if !is_anybody() {
         return decide(state);
     }
-    let decision = queues::decide(place(call, key), state, now, decide, among);
+    let decision = queues::decide(place(call, key), state, now, decide, |queue, decide| match order {
+        Order::Behind => queue.decide_behind(state, now, decide),
+        Order::Before => queue.decide_before(state, now, decide),
+        Order::ForAll => queue.decide_for_all(state, now, decide),
+    });
     arm(call);
     decision
+}
+
+/// Whether any client waits, for whatever key.
+pub fn is_anybody() -> bool {
+    queues::exist()
 }
 
 /// The state of a key as a call sees it that only looks: to it, the costs of the clients in the queue count
@@ -140,7 +106,7 @@ pub fn seen(
     state: Option<Tat>,
     now: Instant,
 ) -> Result<Option<Tat>, redis_cell_core::Error> {
-    if queues::exist() { queues::seen(place(call, key), state, now) } else { Ok(state) }
+    if is_anybody() { queues::seen(place(call, key), state, now) } else { Ok(state) }
 }
 
 /// A call that may wait.

@@ -3,9 +3,9 @@
 //!
 //! The arguments are `key limiter [key limiter ...] [options]`. A limiter is the word for its kind and the
 //! arguments that this kind has, which end with a quantity (or the name of a holder); the word `SHADOW` may
-//! precede it. An argument behind a complete limiter is a key when a kind or `SHADOW` follows it, and begins
-//! the options otherwise. So the arguments are unambiguous whatever the keys are called, and the keys are
-//! found without reading a number.
+//! precede it. An argument behind a complete limiter is a key when a limiter follows it, and begins the
+//! options otherwise. So the arguments are unambiguous whatever the keys are called, and the keys are found
+//! without reading a number.
 
 use core::ops;
 
@@ -38,47 +38,78 @@ pub struct Part {
     pub arguments: ops::Range<usize>,
 }
 
-/// The keys and limiters of a call with the arguments `words`, and the position at which the options begin.
+/// The keys and limiters of a call, one after the other.
 ///
-/// Keywords are matched in upper and lower case.
-///
-/// Cost: O(n) for n arguments.
-///
-/// # Errors
-/// [`Error::Syntax`] when there is no complete limiter behind a key.
-pub fn split(words: &[&[u8]], kinds: &[Grammar]) -> Result<(Vec<Part>, usize), Error> {
-    let mut parts = Vec::with_capacity(words.len() / 5);
-    let mut at = 0;
-    loop {
-        let part = part(words, at, kinds).ok_or(Error::Syntax)?;
-        at = part.arguments.end;
-        parts.push(part);
-        // Another key has a kind behind it, or the word that may precede one.
-        let next = words.get(at.saturating_add(1));
-        if !next.is_some_and(|word| is_shadow(word) || kind_of(word, kinds).is_some()) {
-            return Ok((parts, at));
+/// They end where no key with a complete limiter follows. What is left there are the options of the call, or
+/// words that are neither.
+#[derive(Clone, Debug)]
+pub struct Parts<'w> {
+    words: &'w [&'w [u8]],
+    kinds: &'w [Grammar],
+    at: usize,
+}
+
+impl<'w> Parts<'w> {
+    /// The keys and limiters at the beginning of the arguments `words`.
+    ///
+    /// Keywords are matched in upper and lower case.
+    ///
+    /// Cost: O(n) for n arguments, no allocation.
+    pub const fn of(words: &'w [&'w [u8]], kinds: &'w [Grammar]) -> Self {
+        Self { words, kinds, at: 0 }
+    }
+
+    /// The unit of the call, which is among the options behind all limiters.
+    ///
+    /// The default where the options are wrong, for [`Options::parse`] to say so.
+    pub fn unit(&self) -> Unit {
+        // Options end with a unit, or with `AGO` and a number: without a look at the limiters it is known of
+        // most calls that they have none.
+        let may_have_options = match self.words {
+            [.., last] if Unit::parse(last).is_some() => true,
+            [.., ago, _] => is(ago, AGO.name.as_bytes()),
+            _ => false,
+        };
+        if !may_have_options {
+            return Unit::default();
         }
+        let mut all = self.clone();
+        all.by_ref().for_each(drop);
+        Options::parse(all.rest(), true).unwrap_or_default().unit
+    }
+
+    /// The arguments behind the last limiter that was read.
+    pub fn rest(&self) -> &'w [&'w [u8]] {
+        self.words.get(self.at..).unwrap_or_default()
+    }
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        let part = part(self.words, self.at, self.kinds)?;
+        self.at = part.arguments.end;
+        Some(part)
     }
 }
 
 /// The key at this position and its limiter, if it is complete.
 fn part(words: &[&[u8]], key: usize, kinds: &[Grammar]) -> Option<Part> {
     let behind = key.checked_add(1)?;
-    let shadow = is_shadow(words.get(behind)?);
+    let shadow = is(words.get(behind)?, SHADOW);
     let word = if shadow { behind.checked_add(1)? } else { behind };
-    let kind = kind_of(words.get(word)?, kinds)?;
+    let name = words.get(word)?;
+    let kind = kinds.iter().position(|kind| is(name, kind.word))?;
     let start = word.checked_add(1)?;
     let rest = words.get(start..)?;
     let count = (kinds.get(kind)?.arguments)(rest).filter(|&count| count <= rest.len())?;
     Some(Part { key, shadow, kind, arguments: start..start.checked_add(count)? })
 }
 
-fn is_shadow(word: &[u8]) -> bool {
-    word.eq_ignore_ascii_case(SHADOW)
-}
-
-fn kind_of(word: &[u8], kinds: &[Grammar]) -> Option<usize> {
-    kinds.iter().position(|kind| word.eq_ignore_ascii_case(kind.word))
+/// Whether a word is this keyword, which most clients write in upper case.
+fn is(word: &[u8], keyword: &[u8]) -> bool {
+    word == keyword || word.eq_ignore_ascii_case(keyword)
 }
 
 /// What follows the last limiter.

@@ -13,7 +13,7 @@ use core::ops::Range;
 use common::{S, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::Verdict::{Admitted, Booked, Later, Never};
-use redis_cell_core::several::{Grammar, Options, Part, Row, combine, combine_rows, split};
+use redis_cell_core::several::{Grammar, Options, Part, Parts, Row, combine, combine_rows};
 use redis_cell_core::{Answer, Error, Unit, Verdict};
 
 fn row(verdict: Verdict, limit: i64, remaining: i64, reset: i64) -> Answer {
@@ -91,9 +91,15 @@ const KINDS: [Grammar; 2] = [
     Grammar { word: b"ONE", arguments: |rest| Some(if rest.first()?.is_empty() { 2 } else { 1 }) },
 ];
 
-fn parts(call: &str) -> Result<(Vec<Part>, usize), Error> {
-    let words: Vec<&[u8]> = call.split(' ').map(str::as_bytes).collect();
-    split(&words, &KINDS)
+/// The parts of a call, and where its options begin.
+fn parts(words: &[&[u8]]) -> (Vec<Part>, usize) {
+    let mut parts = Parts::of(words, &KINDS);
+    let all = parts.by_ref().collect();
+    (all, words.len() - parts.rest().len())
+}
+
+fn words(call: &str) -> Vec<&[u8]> {
+    call.split(' ').map(str::as_bytes).collect()
 }
 
 fn part(key: usize, shadow: bool, kind: usize, arguments: Range<usize>) -> Part {
@@ -110,28 +116,51 @@ fn keys_are_found_whatever_they_are_called() {
         ("PAIR PAIR PAIR PAIR PAIR ONE ONE", vec![part(0, false, 0, 2..4), part(4, false, 1, 6..7)], 7),
         ("k Shadow PAIR 1 2 SHADOW SHADOW ONE 1", vec![part(0, true, 0, 3..5), part(5, true, 1, 8..9)], 9),
     ] {
-        assert_eq!(parts(call), Ok((expected, options)), "{call}");
+        assert_eq!(parts(&words(call)), (expected, options), "{call}");
     }
 }
 
 #[test]
-fn an_incomplete_limiter_is_a_syntax_error() {
-    for call in [
-        "k",
-        "k PAIR",
-        "k PAIR 1",
-        "k NOTHING 1 2",
-        "k SHADOW",
-        "k SHADOW SHADOW PAIR 1 2",
-        "k SHADOW 1 2",
-        "k PAIR 1 2 l ONE",
-        "k PAIR 1 2 l SHADOW",
-        "k PAIR 1 2 l SHADOW x 1",
+fn an_incomplete_limiter_is_not_among_the_parts_nor_an_option() {
+    for (call, complete) in [
+        ("k", 0),
+        ("k PAIR", 0),
+        ("k PAIR 1", 0),
+        ("k NOTHING 1 2", 0),
+        ("k SHADOW", 0),
+        ("k SHADOW SHADOW PAIR 1 2", 0),
+        ("k SHADOW 1 2", 0),
+        ("k PAIR 1 2 l ONE", 1),
+        ("k PAIR 1 2 l SHADOW", 1),
+        ("k PAIR 1 2 l SHADOW x 1", 1),
     ] {
-        assert_eq!(parts(call), Err(Error::Syntax), "{call}");
+        let call = words(call);
+        let mut parts = Parts::of(&call, &KINDS);
+        assert_eq!(parts.by_ref().count(), complete, "{call:?}");
+        assert_eq!(parts.rest().len(), call.len() - 4 * complete, "{call:?}");
+        assert_eq!(Options::parse(parts.rest(), true), Err(Error::Syntax), "{call:?}");
     }
-    assert_eq!(split(&[], &KINDS), Err(Error::Syntax));
-    assert_eq!(split(&[b"k", b"ONE", b""], &KINDS), Err(Error::Syntax), "the kind itself asks for more");
+    assert_eq!(parts(&[]), (vec![], 0));
+    assert_eq!(parts(&[b"k", b"ONE", b""]), (vec![], 0), "the kind itself asks for more");
+}
+
+#[test]
+fn the_unit_is_known_before_the_limiters() {
+    for (call, unit) in [
+        ("k PAIR 1 2", Unit::Seconds),
+        ("k PAIR 1 MS", Unit::Seconds),
+        ("k PAIR AGO MS", Unit::Seconds),
+        ("k PAIR 1 2 ms", Unit::Milliseconds),
+        ("k PAIR 1 2 AGO 5", Unit::Seconds),
+        ("k PAIR 1 2 US ago 5", Unit::Microseconds),
+        ("k PAIR 1 2 AGO 5 US", Unit::Microseconds),
+        ("k PAIR 1 2 MS US", Unit::Seconds),
+        ("k NOTHING US", Unit::Seconds),
+        ("US", Unit::Microseconds),
+    ] {
+        assert_eq!(Parts::of(&words(call), &KINDS).unit(), unit, "{call}");
+    }
+    assert_eq!(Parts::of(&[], &KINDS).unit(), Unit::Seconds);
 }
 
 #[test]

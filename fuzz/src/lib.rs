@@ -127,14 +127,16 @@ pub fn arguments(input: &[u8]) {
         Grammar { word: b"M", arguments: fixed::arguments },
         Grammar { word: b"0", arguments: |_| Some(3) },
     ];
-    if let Some((parts, options)) = clear(several::split(&all, &kinds)) {
-        // The parts follow each other without a gap, and the options follow them.
-        let end = parts.iter().fold(0, |end, part| {
-            assert!(part.key == end && part.arguments.start > part.key, "{parts:?}");
-            part.arguments.end
-        });
-        assert_eq!(end, options);
-        clear(several::Options::parse(&all[options..], true));
+    let mut parts = several::Parts::of(&all, &kinds);
+    let unit = parts.unit();
+    // The parts follow each other without a gap, and the options follow them.
+    let end = parts.by_ref().fold(0, |end, part| {
+        assert!(part.key == end && part.arguments.start > part.key, "{part:?}");
+        part.arguments.end
+    });
+    assert_eq!(all[end..], *parts.rest());
+    if let Some(options) = clear(several::Options::parse(parts.rest(), true)) {
+        assert_eq!(unit, options.unit);
     }
     let Ok(three) = <[&[u8]; 3]>::try_from(numbers) else { return };
     let two = [three[0], three[1]];

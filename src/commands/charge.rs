@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
-use crate::waiting;
+use crate::waiting::{self, Order};
 
 /// Takes a quantity from a GCRA limiter, even if it exceeds the limit.
 pub struct Charge;
@@ -25,8 +25,9 @@ impl Command for Charge {
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
-        let answer =
-            waiting::update_before(call, key, |tat, now| gcra::charge(tat, &limit, now, tail.quantity))?;
+        let answer = waiting::update(call, key, Order::Before, |tat, now| {
+            gcra::charge(tat, &limit, now, tail.quantity)
+        })?;
         Ok(Outcome::State(answer, tail.unit))
     }
 }

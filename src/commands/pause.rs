@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
-use crate::waiting;
+use crate::waiting::{self, Order};
 
 /// Admits nobody to a GCRA limiter before a wait is over, and then one unit at a time.
 pub struct Pause;
@@ -35,7 +35,7 @@ impl Command for Pause {
         let unit = Tail::parse_unit(call.rest(6))?;
         let limit = gcra::Limit::parse([max_burst, count, period].map(|arg| call.bytes(arg)), unit)?;
         let wait = gcra::WAIT.parse_span(call.bytes(wait), unit)?;
-        let answer = waiting::update_for_all(call, key, |tat, now| {
+        let answer = waiting::update(call, key, Order::ForAll, |tat, now| {
             gcra::pause(tat, &limit, now, wait).map_err(|_| gcra::waits(&limit, now, unit).error())
         })?;
         Ok(Outcome::State(answer, unit))

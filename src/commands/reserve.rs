@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
-use crate::waiting;
+use crate::waiting::{self, Order};
 
 /// Books a quantity of a GCRA limiter, and returns how long to wait before using it.
 pub struct Reserve;
@@ -42,7 +42,7 @@ impl Command for Reserve {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[Keyword::MaxWait, Keyword::Prepay])?;
         let booking = gcra::Booking { max_wait: tail.max_wait()?, prepay: tail.prepay };
-        let answer = waiting::update_behind(call, key, |tat, now| {
+        let answer = waiting::update(call, key, Order::Behind, |tat, now| {
             gcra::reserve(tat, &limit, now, tail.quantity, booking)
         })?;
         Ok(Outcome::Verdict(answer, tail.unit))

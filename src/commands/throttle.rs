@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
-use crate::waiting;
+use crate::waiting::{self, Order};
 
 /// Takes a quantity from a GCRA limiter. Compatible with `brandur/redis-cell`.
 pub struct Throttle;
@@ -29,7 +29,8 @@ impl Command for Throttle {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[Keyword::Saturate])?;
         let decide = if tail.saturate { gcra::saturate } else { gcra::throttle };
-        let answer = waiting::update_behind(call, key, |tat, now| decide(tat, &limit, now, tail.quantity))?;
+        let answer =
+            waiting::update(call, key, Order::Behind, |tat, now| decide(tat, &limit, now, tail.quantity))?;
         Ok(Outcome::Verdict(answer, tail.unit))
     }
 }

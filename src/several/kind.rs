@@ -27,15 +27,8 @@ pub trait Kind<'c>: Sized {
     /// Settles the quantity as a difference; what is given back was taken `age` ago.
     fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<Self::Stored>, Error>;
 
-    /// The decision of this limiter as it is carried out, now that all limiters are decided.
-    fn decided(
-        &self,
-        decision: Decision<Self::Stored>,
-        _: &Place<'_, 'c>,
-        _: Verb,
-    ) -> Decision<Self::Stored> {
-        decision
-    }
+    /// Completes the decision, which is carried out next: all limiters are decided by now. This cannot fail.
+    fn complete(&self, _: &mut Decision<Self::Stored>, _: &Place<'_, 'c>, _: Verb) {}
 }
 
 /// The arguments of one limiter, behind the word for its kind.

@@ -1,8 +1,8 @@
 //! Places held by name among several limiters, as `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE` have them.
 
-use redis_cell_core::lease::{self, Edit, LEASE, Lease, Limit, Places};
+use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
 use redis_cell_core::several::Grammar;
-use redis_cell_core::{Answer, Decision, Range, Span, Unit};
+use redis_cell_core::{Answer, Decision, Span, Unit};
 
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
@@ -47,9 +47,10 @@ impl<'c> Kind<'c> for Held<'c> {
         let ([limit, lease, _], [_, _, id]) = (arguments.words, arguments.args) else {
             return Err(Error::SYNTAX);
         };
-        let gives_back =
-            verb == Verb::Settle && Range { min: 0, ..LEASE }.up_to(unit.max()).parse(lease)? == 0;
-        let lease = if gives_back { None } else { Some(Lease::parse(lease, unit)?) };
+        let lease = match verb {
+            Verb::Settle => Lease::parse_settlement(lease, unit)?,
+            Verb::Take | Verb::Peek => Some(Lease::parse(lease, unit)?),
+        };
         Ok(Self { limit: Limit::parse(limit)?, lease, id: *id })
     }
 

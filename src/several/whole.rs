@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::faults;
 use crate::store::bucket::{Bucket, Funnel};
 use crate::store::{Save, State};
-use crate::waiting;
+use crate::waiting::{self, Order};
 
 /// A state that is loaded and stored as a whole.
 pub trait Whole: State {
@@ -45,15 +45,8 @@ pub trait Whole: State {
         Ok(state)
     }
 
-    /// The decision of a call that takes, as it is carried out.
-    fn taken(decision: Decision<Self::Stored>, _: &Place) -> Decision<Self::Stored> {
-        decision
-    }
-
-    /// The decision of a call that charges a difference, as it is carried out.
-    fn charged(decision: Decision<Self::Stored>, _: &Place) -> Decision<Self::Stored> {
-        decision
-    }
+    /// Completes the decision of a call that takes or charges.
+    fn complete(_: &mut Decision<Self::Stored>, _: &Place, _: Verb) {}
 }
 
 /// The state that the algorithm decides by.
@@ -104,11 +97,9 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
         Ok(decision.map(|state| S::stored(state, &self.limit)))
     }
 
-    fn decided(&self, decision: Decision<S::Stored>, at: &Place<'_, 'c>, verb: Verb) -> Decision<S::Stored> {
-        match verb {
-            Verb::Take => S::taken(decision, at),
-            Verb::Settle if self.quantity > 0 => S::charged(decision, at),
-            Verb::Settle | Verb::Peek => decision,
+    fn complete(&self, decision: &mut Decision<S::Stored>, at: &Place<'_, 'c>, verb: Verb) {
+        if self.quantity > 0 {
+            S::complete(decision, at, verb);
         }
     }
 }
@@ -146,59 +137,45 @@ impl Whole for Tat {
         waiting::seen(&at.call, at.name, tat, at.now)
     }
 
-    /// What the call takes is behind those clients. The state that they leave was computed before, so this
-    /// cannot fail.
-    fn taken(decision: Decision<Self>, at: &Place) -> Decision<Self> {
-        let tat = Self::load(at.key, at.now).ok().flatten();
-        waiting::decide_behind(&at.call, at.name, tat, at.now, |_| Ok(decision)).unwrap_or(decision)
-    }
-
-    /// What the call charges is before them, as `CL.CHARGE` has it.
-    fn charged(decision: Decision<Self>, at: &Place) -> Decision<Self> {
-        let tat = Self::load(at.key, at.now).ok().flatten();
-        waiting::decide_before(&at.call, at.name, tat, at.now, |_| Ok(decision)).unwrap_or(decision)
-    }
-}
-
-/// `FUNNEL capacity count period quantity`
-impl Whole for Funnel {
-    const GRAMMAR: Grammar = Grammar { word: b"FUNNEL", arguments: |_| Some(4) };
-
-    type Limit = bucket::Limit;
-    type Stored = (Self, bucket::Limit);
-
-    fn limit(words: &mut Words, unit: Unit) -> Result<bucket::Limit, CoreError> {
-        bucket::Limit::parse(next(words)?, unit)
-    }
-
-    fn state(self) -> bucket::Level {
-        self.0
-    }
-
-    fn stored(level: bucket::Level, limit: &bucket::Limit) -> (Self, bucket::Limit) {
-        (Self(level), *limit)
+    /// What a call takes is behind those clients; what it charges is before them, as `CL.CHARGE` has it. The
+    /// state that they leave was computed before, so neither can fail.
+    fn complete(decision: &mut Decision<Self>, at: &Place, verb: Verb) {
+        let order = if verb == Verb::Settle { Order::Before } else { Order::Behind };
+        if waiting::is_anybody()
+            && let Ok(tat) = Self::load(at.key, at.now)
+        {
+            let decided = waiting::decide(&at.call, at.name, order, tat, at.now, |_| Ok(*decision));
+            *decision = decided.unwrap_or(*decision);
+        }
     }
 }
 
-/// `BUCKET capacity count period quantity`
-impl Whole for Bucket {
-    const GRAMMAR: Grammar = Grammar { word: b"BUCKET", arguments: |_| Some(4) };
+/// The two names of one algorithm: `FUNNEL` and `BUCKET capacity count period quantity`.
+macro_rules! bucket {
+    ($state:ident, $word:literal) => {
+        impl Whole for $state {
+            const GRAMMAR: Grammar = Grammar { word: $word, arguments: |_| Some(4) };
 
-    type Limit = bucket::Limit;
-    type Stored = (Self, bucket::Limit);
+            type Limit = bucket::Limit;
+            type Stored = (Self, bucket::Limit);
 
-    fn limit(words: &mut Words, unit: Unit) -> Result<bucket::Limit, CoreError> {
-        bucket::Limit::parse(next(words)?, unit)
-    }
+            fn limit(words: &mut Words, unit: Unit) -> Result<bucket::Limit, CoreError> {
+                bucket::Limit::parse(next(words)?, unit)
+            }
 
-    fn state(self) -> bucket::Level {
-        self.0
-    }
+            fn state(self) -> bucket::Level {
+                self.0
+            }
 
-    fn stored(level: bucket::Level, limit: &bucket::Limit) -> (Self, bucket::Limit) {
-        (Self(level), *limit)
-    }
+            fn stored(level: bucket::Level, limit: &bucket::Limit) -> (Self, bucket::Limit) {
+                (Self(level), *limit)
+            }
+        }
+    };
 }
+
+bucket!(Funnel, b"FUNNEL");
+bucket!(Bucket, b"BUCKET");
 
 /// `FIXED limit window [UTC minutes] [FROM day] quantity`
 impl Whole for fixed::Counter {

@@ -602,6 +602,20 @@ fn many_keys() {
     assert_eq!(client.int("DBSIZE"), 5000);
 }
 
+#[test]
+fn a_key_that_is_named_twice_is_found_among_few_and_among_many() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for keys in [1, 2, 15, 16, 17, 500] {
+        let different: String = (0..keys).map(|at| on(at, KINDS[at % KINDS.len()].0, 1)).collect();
+        for again in [0, keys / 2, keys - 1] {
+            let error = client.error(&format!("CL.MTAKE{different}{}", on(again, KINDS[0].0, 1)));
+            assert!(error.contains("same key"), "{again} of {keys}: {error}");
+        }
+        assert_eq!(client.int("DBSIZE"), 0, "{keys}");
+    }
+}
+
 /// Makes a cluster of one node.
 pub fn own_all_slots(client: &mut Client) {
     for from in (0..16384).step_by(4096) {
