@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build release image image-alpine test test-core test-live test-clients test-functions test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build release image image-alpine test test-core test-live test-clients test-functions test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-core: # the core's decisions alone, in nanoseconds; make bench has them as
 
 bench-curves: # what a call costs with 10 to 1,000,000 entries, queued clients, or keys
 	@scripts/bench.sh curves
+
+bench-scale: # decisions of one process with leases of units, beside direct calls
+	@scripts/bench-scale.sh
 
 bench-publish: # puts what was measured last into docs/benchmarks.md
 	@scripts/bench.sh publish

@@ -1,0 +1,112 @@
+//! One process and one key: direct calls beside leases of units. `make bench-scale` runs it.
+//!
+//! ```text
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --release --example leased --features aio
+//! ```
+
+// It ends at the first error.
+#![allow(clippy::arithmetic_side_effects, clippy::as_conversions, clippy::cast_precision_loss)]
+
+use redis::aio::MultiplexedConnection;
+use redis_cell_client::{AsyncCellCommands, Decision, Gcra, Leased, Rate, Units};
+use std::env::var;
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const TASKS: u64 = 50;
+const TIME: Duration = Duration::from_secs(5);
+const MOST: u64 = 1_000;
+const HOLD: Duration = Duration::from_millis(300);
+
+/// Requests and admissions.
+#[derive(Default)]
+struct Counts {
+    asked: AtomicU64,
+    admitted: AtomicU64,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let client = redis::Client::open(var("REDIS_URL")?)?;
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let limits = [
+        ("nearly all refused", Rate::per_second(10_000).burst(999)),
+        ("all admitted", Rate::per_second(100_000_000).burst(9_999_999)),
+    ];
+    println!("| requests | way | decisions/s | calls/s | decisions per call | admitted | the bound |");
+    println!("|---|---|--:|--:|--:|--:|--:|");
+    for (name, limit) in limits {
+        for leased in [false, true] {
+            let key = format!("bench:{leased}:{name}");
+            let before = calls(&mut connection).await?;
+            let counts = Arc::new(Counts::default());
+            let started = Instant::now();
+            run(&connection, &key, limit, leased, &counts).await?;
+            let elapsed = started.elapsed().as_secs_f64();
+            let calls = (calls(&mut connection).await? - before) as f64;
+            let asked = counts.asked.load(Relaxed) as f64;
+            // Leases of one process: at most what it holds is added.
+            let rate = if name == "all admitted" { 1e8 } else { 1e4 };
+            let bound = limit.at_once() as f64 + elapsed * rate + if leased { MOST as f64 } else { 0.0 };
+            let way = if leased { "leases" } else { "direct calls" };
+            println!(
+                "| {name} | {way} | {:.0} | {:.0} | {:.0} | {} | {bound:.0} |",
+                asked / elapsed,
+                calls / elapsed,
+                asked / calls,
+                counts.admitted.load(Relaxed),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Lets all tasks ask for units of one key until the time is over.
+async fn run(
+    connection: &MultiplexedConnection,
+    key: &str,
+    limit: Gcra,
+    leased: bool,
+    counts: &Arc<Counts>,
+) -> Result<(), Box<dyn Error>> {
+    let leases = Leased::new(connection.clone(), limit, 100..=MOST, HOLD)?;
+    let end = Instant::now() + TIME;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (leases, mut connection) = (leases.clone(), connection.clone());
+            let (key, counts) = (key.to_owned(), Arc::clone(counts));
+            tokio::spawn(async move {
+                let mut round = 0_u64;
+                // The clock is looked at now and then, and the other tasks get their turn.
+                while !round.is_multiple_of(64) || Instant::now() < end {
+                    let admitted = if leased {
+                        if round % 64 == 63 {
+                            tokio::task::yield_now().await;
+                        }
+                        leases.take(&key, Units(1)).await? == Decision::Admitted
+                    } else {
+                        connection.cl_throttle(&key, limit, Units(1)).await?.admitted()
+                    };
+                    round += 1;
+                    counts.asked.fetch_add(1, Relaxed);
+                    counts.admitted.fetch_add(u64::from(admitted), Relaxed);
+                }
+                redis::RedisResult::Ok(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    leases.give_back().await?;
+    Ok(())
+}
+
+/// How many calls of CL.THROTTLE the server has run.
+async fn calls(connection: &mut MultiplexedConnection) -> redis::RedisResult<u64> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await?;
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_cl.throttle:calls="));
+    Ok(line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default())
+}
