@@ -111,13 +111,14 @@ impl Rate {
 
     /// A GCRA limiter of this rate: `max_burst` units can be taken at once in addition to the first one.
     ///
-    /// Range: 0 up. A rate without a burst, which stands for `burst(0)`, admits one unit at a time.
+    /// Range: 0 up. A rate without a burst stands for `burst(count - 1)`: a whole count can be taken at once.
     ///
     /// # Example
     /// ```
     /// use redis_cell_client::Rate;
     /// let limit = Rate::per_minute(30).burst(15); // 16 at once, then one every two seconds
     /// assert_eq!(limit.at_once(), 16);
+    /// assert_eq!(redis_cell_client::Gcra::from(Rate::per_minute(30)).at_once(), 30);
     /// ```
     pub const fn burst(self, max_burst: u64) -> Gcra {
         Gcra { rate: self, max_burst }
@@ -163,7 +164,7 @@ impl Gcra {
 
 impl From<Rate> for Gcra {
     fn from(rate: Rate) -> Self {
-        rate.burst(0)
+        rate.burst(rate.count.saturating_sub(1))
     }
 }
 

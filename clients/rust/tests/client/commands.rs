@@ -53,7 +53,7 @@ macro_rules! each_command {
         let booking = connection.cl_reserve("{t}book", per_day, large.prepay())$($wait)*.unwrap();
         assert!(matches!(booking.slot, Slot::Booked(wait) if nearly(wait, 18 * HOUR)), "{booking:?}");
 
-        let one = Rate::per_day(4); // without a burst
+        let one = Rate::per_day(4).burst(0); // one at a time
         let at_once = Some(Duration::ZERO);
         let answer = connection.cl_bthrottle("{t}wait", one, Units(1), None)$($wait)*.unwrap();
         assert!(answer.is_some_and(|answer| answer.admitted() && answer.limit == 1));
