@@ -101,6 +101,7 @@ class Holding:
         asked, self.asked = self.asked, None
         if asked is None:
             return
+        taken = max(0, min(taken, asked.taken))
         if taken > asked.taken // 2:
             hold, pause = self.terms.hold, self.pause
             self.pause = hold * pause // (hold + pause)

@@ -1,0 +1,56 @@
+"""The Holding of this package does what that of core/src/holding.rs does: it replays the calls recorded from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from redis_cell import Rate
+from redis_cell.leased import Holding, Terms
+
+MILLISECOND = 1_000_000
+
+
+def rounds() -> list[list[list[str]]]:
+    """The recorded calls of each holding: instant, function, arguments, result."""
+    found: list[list[list[str]]] = []
+    for line in (Path(__file__).parent / "holding.tsv").read_text().splitlines():
+        row = line.split("\t")
+        if row[1] == "new":
+            found.append([])
+        found[-1].append(row)
+    return found
+
+
+def call(holding: Holding, now: int, name: str, numbers: list[int]) -> str:
+    match name:
+        case "spend":
+            wait = holding.spend(now, *numbers)
+            return "short" if wait is None else str(wait) if wait else "spent"
+        case "ask":
+            return str(holding.ask(now, *numbers))
+        case "answered":
+            holding.answered(now, *numbers)
+        case "lost":
+            holding.lost(now)
+        case "end":
+            holding.end(now)
+        case "give_back":
+            return " ".join(map(str, holding.give_back(now) or ()))
+        case "returned":
+            holding.returned()
+            return str(int(holding.idle(now)))
+        case _:
+            raise AssertionError(name)
+    return str(holding.held())
+
+
+@pytest.mark.parametrize("calls", rounds(), ids=lambda calls: calls[0][2].replace(" ", "-"))
+def test_a_holding_replays_what_the_core_recorded(calls: list[list[str]]) -> None:
+    kind, *numbers = calls[0][2].split()
+    count, period, least, most, hold, reply = map(int, numbers)
+    rate = Rate(count, per=period / 1_000_000) if kind == "rate" else None
+    holding = Holding(Terms(rate, least, most, hold * MILLISECOND, reply * MILLISECOND))
+    for now, name, arguments, result in calls[1:]:
+        assert call(holding, int(now), name, list(map(int, arguments.split()))) == result, (now, name, arguments)
