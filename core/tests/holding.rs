@@ -412,7 +412,7 @@ fn a_defect_is_found_quickly() {
     }
 }
 
-/// Calls of a holding with their results, for the clients in other languages that have one of their own: a line
+/// Calls of a holding with their results, for clients in other languages that have one of their own: a line
 /// each, with the instant, the function, its arguments and the result.
 fn transcript() -> String {
     let mut random = Random(7);
