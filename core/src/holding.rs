@@ -154,10 +154,14 @@ impl Holding {
     ///
     /// `Some` means that the call is made at `now`: [`answered`](Self::answered) or [`lost`](Self::lost) must
     /// follow. There is one call at a time.
+    #[inline]
     pub fn ask(&mut self, terms: &Terms, now: Instant, wanted: i64) -> Option<i64> {
+        // Nearly every call ends here.
+        if wanted == 0 && !self.is_half_used() {
+            return None;
+        }
         self.expire(terms, now);
-        let half_used =
-            self.current.is_some_and(|batch| batch.left <= batch.taken / 2) && self.next.is_none();
+        let half_used = self.is_half_used();
         let short = self.held() < wanted;
         if self.asked.is_some() || now < self.not_before || !(half_used || short) {
             return None;
@@ -266,6 +270,11 @@ impl Holding {
         let left = older.left.saturating_add(younger.left);
         self.current = Some(Batch { left, sent: older.sent, taken: younger.taken });
         self.next = None;
+    }
+
+    /// Whether half of the only batch is used up.
+    fn is_half_used(&self) -> bool {
+        self.next.is_none() && self.current.is_some_and(|batch| batch.left <= batch.taken / 2)
     }
 
     /// The size of the next batch.

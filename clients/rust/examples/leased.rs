@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 const TASKS: u64 = 50;
 const TIME: Duration = Duration::from_secs(5);
-const MOST: u64 = 1_000;
 const HOLD: Duration = Duration::from_millis(300);
 
 /// Requests and admissions.
@@ -31,25 +30,24 @@ struct Counts {
 async fn main() -> Result<(), Box<dyn Error>> {
     let client = redis::Client::open(var("REDIS_URL")?)?;
     let mut connection = client.get_multiplexed_async_connection().await?;
-    let limits = [
-        ("nearly all refused", Rate::per_second(10_000).burst(999)),
-        ("all admitted", Rate::per_second(100_000_000).burst(9_999_999)),
-    ];
+    let limits =
+        [("nearly all refused", 10_000, 1_000, 1_000), ("all admitted", 100_000_000, 10_000_000, 10_000)];
     println!("| requests | way | decisions/s | calls/s | decisions per call | admitted | the bound |");
     println!("|---|---|--:|--:|--:|--:|--:|");
-    for (name, limit) in limits {
+    for (name, rate, at_once, most) in limits {
+        let limit = Rate::per_second(rate).burst(at_once - 1);
         for leased in [false, true] {
             let key = format!("bench:{leased}:{name}");
             let before = calls(&mut connection).await?;
             let counts = Arc::new(Counts::default());
             let started = Instant::now();
-            run(&connection, &key, limit, leased, &counts).await?;
+            run(&connection, &key, limit, leased.then_some(most), &counts).await?;
             let elapsed = started.elapsed().as_secs_f64();
             let calls = (calls(&mut connection).await? - before) as f64;
             let asked = counts.asked.load(Relaxed) as f64;
             // Leases of one process: at most what it holds is added.
-            let rate = if name == "all admitted" { 1e8 } else { 1e4 };
-            let bound = limit.at_once() as f64 + elapsed * rate + if leased { MOST as f64 } else { 0.0 };
+            let more = if leased { most } else { 0 };
+            let bound = at_once as f64 + elapsed * rate as f64 + more as f64;
             let way = if leased { "leases" } else { "direct calls" };
             println!(
                 "| {name} | {way} | {:.0} | {:.0} | {:.0} | {} | {bound:.0} |",
@@ -68,10 +66,10 @@ async fn run(
     connection: &MultiplexedConnection,
     key: &str,
     limit: Gcra,
-    leased: bool,
+    most: Option<u64>,
     counts: &Arc<Counts>,
 ) -> Result<(), Box<dyn Error>> {
-    let leases = Leased::new(connection.clone(), limit, 100..=MOST, HOLD)?;
+    let leases = Leased::new(connection.clone(), limit, 100..=most.unwrap_or(100), HOLD)?;
     let end = Instant::now() + TIME;
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
@@ -81,7 +79,7 @@ async fn run(
                 let mut round = 0_u64;
                 // The clock is looked at now and then, and the other tasks get their turn.
                 while !round.is_multiple_of(64) || Instant::now() < end {
-                    let admitted = if leased {
+                    let admitted = if most.is_some() {
                         if round % 64 == 63 {
                             tokio::task::yield_now().await;
                         }

@@ -83,8 +83,11 @@ class Holding:
 
         After another number the call is made: `answered` or `lost` follows.
         """
+        # Nearly every call ends here.
+        if not wanted and not self._half_used():
+            return 0
         self._expire(now)
-        half_used = self.next is None and self.current is not None and self.current.left <= self.current.taken // 2
+        half_used = self._half_used()
         short = self.held() < wanted
         if self.asked is not None or now < self.not_before or not (half_used or short):
             return 0
@@ -158,6 +161,9 @@ class Holding:
         """Whether there is nothing to spend, to wait for or to remember."""
         busy = self.held() or self.asked is not None or self.over is not None or self.returning
         return not busy and now >= self.not_before
+
+    def _half_used(self) -> bool:
+        return self.next is None and self.current is not None and self.current.left <= self.current.taken // 2
 
     def _size(self) -> int:
         return min(max(self.size, self.terms.least), self.terms.most)
