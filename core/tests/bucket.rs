@@ -10,11 +10,11 @@
 
 mod common;
 
-use common::{Exact, MS, NOW, S, US, at, instant, nanos, offset};
+use common::{Exact, MS, NOW, S, US, at, in_nanos, instant, nanos, offset};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::bucket::{Level, Limit, decode, take};
-use redis_cell_core::{Change, Decision, Error, Unit};
+use redis_cell_core::{Change, Error, Unit};
 
 fn level(free: i64, since: i64) -> Level {
     Level { free, since: at(since) }
@@ -233,12 +233,6 @@ impl Model {
     }
 }
 
-fn in_nanos(decision: &Decision<Level>) -> [i64; 5] {
-    let answer = decision.answer;
-    let retry = answer.verdict.wait().map_or(-1, nanos);
-    [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
-}
-
 fn unit() -> impl Strategy<Value = Unit> {
     prop_oneof![Just(Seconds), Just(Milliseconds), Just(Microseconds)]
 }
@@ -314,7 +308,7 @@ proptest! {
                 model.tick();
             }
             let decision = take(state, &limit, at(now), quantity).unwrap();
-            prop_assert_eq!(in_nanos(&decision), model.call(quantity), "at {} from {:?}", now, state);
+            prop_assert_eq!(in_nanos(&decision.answer), model.call(quantity), "at {} from {:?}", now, state);
             let takes = !decision.answer.limited() && quantity > 0;
             match decision.change {
                 Change::Keep => prop_assert!(!takes),

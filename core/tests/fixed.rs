@@ -10,18 +10,12 @@
 
 mod common;
 
-use common::{DAY, MS, NOW, S, US, at, instant, nanos, offset};
+use common::{DAY, MS, NOW, S, US, at, in_nanos, instant, offset};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed::{Counter, Limit, Window, arguments, saturate, settle, take};
-use redis_cell_core::{Answer, Change, Error, Unit, Verdict};
-
-/// The five numbers, in nanoseconds.
-fn in_nanos(answer: &Answer) -> [i64; 5] {
-    let retry = answer.verdict.wait().map_or(-1, nanos);
-    [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
-}
+use redis_cell_core::{Change, Error, Unit, Verdict};
 
 #[test]
 fn a_limit_names_what_is_out_of_range() {

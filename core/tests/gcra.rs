@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Exact, NOW, at, instant, nanos, offset, span};
+use common::{Exact, NOW, after, at, instant, nanos, offset, span};
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis_cell_core::Change::{Delete, Keep, Store};
@@ -297,12 +297,7 @@ fn agree(
         Some(told) => assert!(waited_in.is_the_wait(told, waits_for, numbers), "retry_after {told}"),
         None => assert!(!refused || waits_for > numbers.capacity(), "never admitted without a reason"),
     }
-    let state = match decision.change {
-        Keep => state,
-        Store(tat) => Some(tat),
-        Delete => None,
-    };
-    (decision.answer, state)
+    (decision.answer, after(&decision, state))
 }
 
 proptest! {

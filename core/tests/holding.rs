@@ -17,7 +17,7 @@ mod common;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use common::{MS, at, instant, nanos, span};
+use common::{MS, after, at, instant, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::holding::{Holding, Spend, Terms};
@@ -237,7 +237,7 @@ impl World {
             match message {
                 Message::Take(units) => {
                     let decision = gcra::saturate(self.tat, &self.limit, now, units).unwrap();
-                    self.store(decision.change);
+                    self.tat = after(&decision, self.tat);
                     let answer = decision.answer;
                     let wait = match answer.verdict {
                         redis_cell_core::Verdict::Later(wait) => Some(wait),
@@ -247,7 +247,7 @@ impl World {
                 }
                 Message::GiveBack(units) => {
                     let decision = gcra::refund(self.tat, &self.limit, now, units).unwrap();
-                    self.store(decision.change);
+                    self.tat = after(&decision, self.tat);
                     self.send(tick, index, Message::GivenBack);
                 }
                 Message::Taken(units, wait) => {
@@ -274,14 +274,6 @@ impl World {
         if client.sent_back.is_some_and(|sent| tick - sent > self.numbers.reply) {
             client.sent_back = None;
             client.holding.returned();
-        }
-    }
-
-    fn store(&mut self, change: redis_cell_core::Change<Tat>) {
-        match change {
-            redis_cell_core::Change::Keep => {}
-            redis_cell_core::Change::Store(tat) => self.tat = Some(tat),
-            redis_cell_core::Change::Delete => self.tat = None,
         }
     }
 

@@ -8,12 +8,12 @@
 
 mod common;
 
-use common::{S, at, nanos, span};
+use common::{S, after, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::gcra::{Limit, Tat, charge, pause, peek, refund, settle, throttle};
 use redis_cell_core::limiter::Limiter;
-use redis_cell_core::{Change, Decision, Error, Span, Unit, Verdict};
+use redis_cell_core::{Decision, Error, Span, Unit, Verdict};
 
 /// Ten units an hour, ten at once.
 fn limit() -> Limit {
@@ -27,15 +27,6 @@ fn owing(units: i64) -> Option<Tat> {
 
 fn reply(decision: &Decision<Tat>) -> [i64; 5] {
     decision.answer.reply(Unit::Seconds).five
-}
-
-/// What a change leaves, `before` being what was there.
-fn after(decision: &Decision<Tat>, before: Option<Tat>) -> Option<Tat> {
-    match decision.change {
-        Change::Keep => before,
-        Change::Store(tat) => Some(tat),
-        Change::Delete => None,
-    }
 }
 
 #[test]
@@ -181,12 +172,7 @@ fn a_difference_is_taken_from_a_bucket_or_put_back() {
         let settled = bucket::settle(state, &bucket_of_ten(), at(0), difference, age).unwrap();
         let context = format!("{free} free, {difference} after {age:?}");
         assert_eq!(settled.answer.reply(Unit::Seconds).five, answer, "{context}");
-        let after = match settled.change {
-            Change::Keep => state,
-            Change::Store(level) => Some(level),
-            Change::Delete => None,
-        };
-        assert_eq!(after, level(left), "{context}");
+        assert_eq!(after(&settled, state), level(left), "{context}");
     }
     let error = bucket::settle(level(5), &bucket_of_ten(), at(0), i64::MIN, None).unwrap_err();
     assert!(matches!(error, Error::OutOfRange { name: "quantity", .. }), "{error}");
@@ -207,11 +193,7 @@ fn the_answer_of_a_settlement_is_that_of_a_look_at_what_it_stores() {
     {
         let state = Some(Level { free, since });
         let settled = bucket::settle(state, &limit, now, difference, None).unwrap();
-        let after = match settled.change {
-            Change::Keep => state,
-            Change::Store(level) => Some(level),
-            Change::Delete => None,
-        };
+        let after = after(&settled, state);
         // In debt the settlement says when one more unit is admitted, as a call for it does.
         let look = bucket::take(after, &limit, now, i64::from(settled.answer.limited())).unwrap().answer;
         assert_eq!(settled.answer.remaining, left, "{free} free, {difference}");

@@ -10,17 +10,11 @@
 
 mod common;
 
-use common::{MS, NOW, S, at, instant, nanos};
+use common::{MS, NOW, S, at, in_nanos, instant, nanos};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::window::{Limit, Sliding, saturate, settle, take};
 use redis_cell_core::{Answer, Change, Error, Unit, Verdict};
-
-/// The five numbers, in nanoseconds.
-fn in_nanos(answer: &Answer) -> [i64; 5] {
-    let retry = answer.verdict.wait().map_or(-1, nanos);
-    [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
-}
 
 #[test]
 fn a_limit_names_what_is_out_of_range() {

@@ -4,7 +4,7 @@
 
 pub mod tables;
 
-use redis_cell_core::{Instant, Span, Unit};
+use redis_cell_core::{Answer, Change, Decision, Instant, Span, Unit};
 
 /// The instant that the tests call now: some moment of November 2023.
 pub const NOW: i64 = 1_700_000_000_123_456_789;
@@ -41,6 +41,24 @@ pub fn offset(instant: Instant) -> i64 {
 /// The length of a span in nanoseconds.
 pub fn nanos(span: Span) -> i64 {
     i64::try_from(span.as_nanos()).unwrap()
+}
+
+/// The five numbers of an answer, its times in nanoseconds.
+pub fn in_nanos(answer: &Answer) -> [i64; 5] {
+    let retry = answer.verdict.wait().map_or(-1, nanos);
+    [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
+}
+
+/// The state that a decision leaves, `before` being what was there.
+pub fn after<S>(decision: &Decision<S>, before: Option<S>) -> Option<S>
+where
+    S: Copy,
+{
+    match decision.change {
+        Change::Keep => before,
+        Change::Store(state) => Some(state),
+        Change::Delete => None,
+    }
 }
 
 /// A rate as the contract words it, in integers too wide to overflow.
