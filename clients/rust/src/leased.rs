@@ -1,5 +1,7 @@
 //! Leases of units: batches from the server, spent in this process.
 
+use crate::limit::invalid;
+use crate::limiter::ask;
 use crate::{Answer, Decision, Gcra, MSettle, Quota, Settlement, Units, UpTo, call};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
@@ -100,7 +102,6 @@ struct Shared<C> {
     connection: C,
     limit: LeasedLimit,
     terms: Terms,
-    timeout: Duration,
     most_keys: usize,
     started: std::time::Instant,
     shares: Mutex<HashMap<Box<[u8]>, Share>>,
@@ -174,7 +175,6 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
             connection,
             limit,
             terms,
-            timeout: Self::TIMEOUT,
             most_keys: Self::KEYS,
             started: std::time::Instant::now(),
             shares: Mutex::default(),
@@ -186,7 +186,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         let terms = Terms { reply: span(timeout).unwrap_or(Span::MAX), ..self.shared.terms };
-        Self { shared: Arc::new(Shared { terms, timeout, ..self.shared.empty() }) }
+        Self { shared: Arc::new(Shared { terms, ..self.shared.empty() }) }
     }
 
     /// The same client with another number of keys of which it holds units at the same time. Calls for
@@ -299,7 +299,6 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
             connection: self.connection.clone(),
             limit: self.limit,
             terms: self.terms,
-            timeout: self.timeout,
             most_keys: self.most_keys,
             started: self.started,
             shares: Mutex::default(),
@@ -417,20 +416,12 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
     }
 
     async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
-        let mut connection = self.connection.clone();
-        match tokio::time::timeout(self.timeout, cmd.query_async(&mut connection)).await {
-            Ok(answer) => answer,
-            Err(_) => Err((ErrorKind::Io, "the server has not answered in time").into()),
-        }
+        ask(&self.connection, Duration::from_nanos(self.terms.reply.as_nanos()), cmd).await
     }
 }
 
 fn span(duration: Duration) -> Option<Span> {
     u64::try_from(duration.as_nanos()).ok().and_then(Span::from_nanos)
-}
-
-fn invalid(text: &'static str) -> RedisError {
-    crate::limit::invalid(text)
 }
 
 fn core_rate(rate: crate::Rate) -> RedisResult<redis_cell_core::Rate> {

@@ -2,7 +2,7 @@
 
 use crate::{Answer, Decision, Gcra, LocalLimiter, Take, call};
 use redis::aio::ConnectionLike;
-use redis::{ErrorKind, RedisError, RedisResult, ToSingleRedisArg};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
 /// What to do with a call that the server has not answered. There is no default, because only you know which
@@ -132,12 +132,9 @@ impl<C: ConnectionLike + Clone + Send> Limiter<C> {
         let (limit, take) = (limit.into(), take.into());
         let bytes = key.as_ref().to_vec();
         let cmd = call::throttle(key, limit, take)?;
-        let mut connection = self.connection.clone();
-        let answer = tokio::time::timeout(self.timeout, cmd.query_async(&mut connection)).await;
-        let error = match answer {
-            Ok(Ok(answer)) => return Ok(Ruling::Server(answer)),
-            Ok(Err(error)) => error,
-            Err(_) => (ErrorKind::Io, "the server has not answered in time").into(),
+        let error = match ask(&self.connection, self.timeout, &cmd).await {
+            Ok(answer) => return Ok(Ruling::Server(answer)),
+            Err(error) => error,
         };
         Ok(match &self.when_away {
             WhenAway::FailOpen => Ruling::FailedOpen(error),
@@ -147,5 +144,18 @@ impl<C: ConnectionLike + Clone + Send> Limiter<C> {
                 Ruling::Local { answer, share, error }
             }
         })
+    }
+}
+
+/// Sends a command once, and waits for its answer for `timeout` at most.
+pub async fn ask<C: ConnectionLike + Clone + Send, T: FromRedisValue>(
+    connection: &C,
+    timeout: Duration,
+    cmd: &Cmd,
+) -> RedisResult<T> {
+    let mut connection = connection.clone();
+    match tokio::time::timeout(timeout, cmd.query_async(&mut connection)).await {
+        Ok(answer) => answer,
+        Err(_) => Err((ErrorKind::Io, "the server has not answered in time").into()),
     }
 }

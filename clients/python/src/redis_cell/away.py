@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
@@ -92,13 +93,19 @@ class Policy:
             self.again = now + self.pause
             return True
 
-    def answered(self) -> None:
-        self.failing = False
-
-    def failed(self) -> None:
-        with self.lock:
-            self.failing = True
-            self.again = time.monotonic() + self.pause
+    @contextmanager
+    def watching(self, errors: Any) -> Generator[None, None, None]:
+        """Notes whether the call within was answered. An error that means that the server is away ends here."""
+        try:
+            yield
+        except Exception as error:
+            if not is_away(errors, error):
+                raise
+            with self.lock:
+                self.failing = True
+                self.again = time.monotonic() + self.pause
+        else:
+            self.failing = False
 
     def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
         if isinstance(self.away, Local):
@@ -172,15 +179,8 @@ class Guard(Decisions):
     def run(self, call: Call[T]) -> T:
         """Asks the server if it is not known to be away, and decides without it if it is."""
         if self._policy.asks():
-            try:
-                answer = self.cell.run(call)
-            except Exception as error:
-                if not is_away(self.cell.errors, error):
-                    raise
-                self._policy.failed()
-            else:
-                self._policy.answered()
-                return answer
+            with self._policy.watching(self.cell.errors):
+                return self.cell.run(call)
         return _decided(self._policy, call)
 
 
@@ -194,13 +194,6 @@ class AsyncGuard(Decisions):
     async def run(self, call: Call[T]) -> T:
         """Asks the server if it is not known to be away, and decides without it if it is."""
         if self._policy.asks():
-            try:
-                answer = await self.cell.run(call)
-            except Exception as error:
-                if not is_away(self.cell.errors, error):
-                    raise
-                self._policy.failed()
-            else:
-                self._policy.answered()
-                return answer
+            with self._policy.watching(self.cell.errors):
+                return await self.cell.run(call)
         return _decided(self._policy, call)
