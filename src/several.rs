@@ -8,7 +8,7 @@
 
 use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
-use redis_cell_core::several::{Grammar, Options, Parts, Row};
+use redis_cell_core::several::{Grammar, Options, Parts, Row, Words};
 use redis_cell_core::window::Sliding;
 use redis_cell_core::{Answer, Decision, Instant, Span, Unit};
 
@@ -40,14 +40,14 @@ macro_rules! kinds {
 
         /// A decision that is not carried out yet.
         enum Pending<'c> {
-            $($kind(Decision<<$type as Kind<'c>>::Stored>),)*
+            $($kind(Decision<<$type as Kind<'c>>::Change>),)*
         }
 
         impl<'c> Limiter<'c> {
             const GRAMMARS: &'static [Grammar] = &[$(<$type as Kind<'c>>::GRAMMAR,)*];
 
             /// Reads the arguments of a limiter of the kind with this index.
-            fn parse(kind: usize, arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+            fn parse(kind: usize, arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
                 let mut kinds = 0_usize..;
                 $(if kinds.next() == Some(kind) {
                     return <$type>::parse(arguments, verb, unit).map(Self::$kind);
@@ -79,6 +79,15 @@ macro_rules! kinds {
                     _ => {} // a decision is always of its limiter's kind
                 }
             }
+
+            fn carry_out(&self, pending: Pending<'c>, key: Key<'c>, call: &Call<'c>) -> Result<(), Error> {
+                match (self, pending) {
+                    $((Self::$kind(limiter), Pending::$kind(decision)) => {
+                        store::carry_out(decision.change.map(|change| limiter.stored(change, call)), key)
+                    })*
+                    _ => Ok(()), // as above
+                }
+            }
         }
 
         impl<'c> Pending<'c> {
@@ -88,15 +97,10 @@ macro_rules! kinds {
                 }
             }
 
+            /// Makes sure that the decision can be carried out.
             fn check(&self) -> Result<(), Error> {
                 match self {
-                    $(Self::$kind(decision) => store::check(&decision.change),)*
-                }
-            }
-
-            fn carry_out(self, key: Key) -> Result<(), Error> {
-                match self {
-                    $(Self::$kind(decision) => store::carry_out(decision.change, key),)*
+                    $(Self::$kind(decision) => store::check::<<$type as Kind<'c>>::Stored>(&decision.change),)*
                 }
             }
         }
@@ -116,13 +120,32 @@ kinds! {
 /// The positions of the keys among the arguments of a call, the name of the command being at 0: those of all
 /// complete limiters.
 pub fn keys(call: &Call) -> Vec<usize> {
-    let words: Words = call.rest(1).collect();
-    Parts::of(&words, Limiter::GRAMMARS).map(|part| part.key.saturating_add(1)).collect()
+    Parts::of(Behind(*call), Limiter::GRAMMARS).map(|part| Behind::position(part.key)).collect()
 }
 
-/// So many limiters of a call, and arguments, take no memory of the server's.
+/// The arguments of a call, of which the first is behind the name of the command.
+#[derive(Clone)]
+struct Behind<'c>(Call<'c>);
+
+impl Behind<'_> {
+    /// The position of an argument in the call.
+    fn position(at: usize) -> usize {
+        at.saturating_add(1)
+    }
+}
+
+impl<'c> Words<'c> for Behind<'c> {
+    fn count(&self) -> usize {
+        self.0.len().saturating_sub(1)
+    }
+
+    fn word(&self, at: usize) -> Option<&'c [u8]> {
+        self.0.args(Self::position(at), 1).first().map(|arg| self.0.bytes(*arg))
+    }
+}
+
+/// So many limiters of a call take no memory of the server's.
 const FEW: usize = 4;
-type Words<'c> = SmallVec<[&'c [u8]; 8 * FEW]>;
 
 /// The arguments of a call for several limiters.
 pub struct Request<'c> {
@@ -157,22 +180,17 @@ impl<'c> Request<'c> {
     /// [`Error::SYNTAX`], those of each limiter's own command, and [`Error::SameKey`].
     #[inline]
     pub fn parse(call: &Call<'c>, verb: Verb) -> Result<Self, Error> {
-        let mut words = Words::new();
-        words.extend(call.rest(1));
-        let mut parts = Parts::of(&words, Limiter::GRAMMARS);
+        let mut parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
         let unit = parts.unit();
         let mut limiters = SmallVec::new();
         for part in parts.by_ref() {
             if part.shadow && verb != Verb::Take {
                 return Err(Error::SYNTAX);
             }
-            // The name of the command is not among the positions of the parts.
-            let args = call.args(part.arguments.start.saturating_add(1), part.arguments.len());
-            let arguments = Arguments { args, words: words.get(part.arguments).unwrap_or_default() };
-            let limiter = Limiter::parse(part.kind, &arguments, verb, unit)?;
-            let [key] = *call.args(part.key.saturating_add(1), 1) else { return Err(Error::SYNTAX) };
-            let name = words.get(part.key).copied().unwrap_or_default();
-            limiters.push(Named { key, name, shadow: faults::shadow(part.shadow), limiter });
+            let args = call.args(Behind::position(part.arguments.start), part.arguments.len());
+            let limiter = Limiter::parse(part.kind, &Arguments { call: *call, args }, verb, unit)?;
+            let [key] = *call.args(Behind::position(part.key), 1) else { return Err(Error::SYNTAX) };
+            limiters.push(Named { key, name: call.bytes(key), shadow: faults::shadow(part.shadow), limiter });
         }
         let Options { unit, age } = Options::parse(parts.rest(), verb == Verb::Settle)?;
         if limiters.is_empty() {
@@ -244,7 +262,7 @@ impl<'c> Request<'c> {
             pending.check()?;
             if faults::writes_at_once() {
                 let written = decide(&named.limiter, &named.place(call, &key, now))?;
-                written.carry_out(Key::open(*call, named.key, Access::Write))?;
+                named.limiter.carry_out(written, Key::open(*call, named.key, Access::Write), call)?;
             }
             decided.push(Decided { key, pending });
         }
@@ -263,7 +281,7 @@ impl<'c> Request<'c> {
         for (named, Decided { key, mut pending }) in self.limiters.iter().zip(decided.drain(..)) {
             named.limiter.complete(&mut pending, &named.place(call, &key, now), verb);
             rows.push(Row { answer: pending.answer(), shadow: named.shadow });
-            pending.carry_out(key)?;
+            named.limiter.carry_out(pending, key, call)?;
         }
         Ok(rows)
     }

@@ -79,7 +79,7 @@ fn change<W: Save, T>(
 /// [`Error::Server`] when the server lacks one of its own commands that this takes. Nothing has been written
 /// then.
 pub fn carry_out<S: Save>(change: Change<S>, key: Key) -> Result<(), Error> {
-    check(&change)?;
+    check::<S>(&change)?;
     match change {
         Change::Keep if faults::writes_refusals() => {
             let (call, name) = key.close();
@@ -98,7 +98,7 @@ pub fn carry_out<S: Save>(change: Change<S>, key: Key) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Server`] naming the first command that is missing.
 #[inline]
-pub fn check<S: Save>(change: &Change<S>) -> Result<(), Error> {
+pub fn check<S: Save>(change: &Change<impl Sized>) -> Result<(), Error> {
     match change {
         Change::Keep => Ok(()),
         Change::Store(_) => S::WRITE.check(),

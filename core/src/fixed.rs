@@ -27,7 +27,6 @@
 //! call that would write it is an error. The minute leaves room for a TAT whose expiry another server has
 //! computed by another clock.
 
-use core::iter::Peekable;
 use core::num::NonZeroU64;
 
 use crate::args::{Keyword, parse_integer};
@@ -98,10 +97,11 @@ impl<'a> Window<'a> {
     /// Reads `[UTC minutes] [FROM day]`, in any order, and no argument behind them.
     fn parse_options(
         &self,
-        words: &mut Peekable<impl Iterator<Item = &'a [u8]>>,
+        words: &mut (impl Iterator<Item = &'a [u8]> + Clone),
     ) -> Result<[Option<i64>; 2], Error> {
         let (mut utc, mut from) = (None, None);
-        while let Some(word) = words.next_if(is_option) {
+        while let Some(word) = words.clone().next().filter(is_option) {
+            words.next();
             let (place, range) = match Keyword::parse(word, self.keywords()) {
                 Some(Keyword::Utc) => (&mut utc, crate::calendar::UTC),
                 Some(Keyword::From(days)) => (&mut from, days),
@@ -121,19 +121,17 @@ fn is_option(word: &&[u8]) -> bool {
 
 /// The number of arguments that a fixed window has among several limiters, `limit window [UTC minutes] [FROM
 /// day] quantity`, when its arguments begin with `words`; `None` when some are missing.
-pub fn arguments(words: &[&[u8]]) -> Option<usize> {
-    let (mut count, mut rest) = match words {
-        [_, until, _, rest @ ..] if until.eq_ignore_ascii_case(b"UNTIL") => (3_usize, rest),
-        [_, _, rest @ ..] => (2, rest),
-        _ => return None,
-    };
-    while let [word, _, behind @ ..] = rest
-        && is_option(word)
-    {
-        (count, rest) = (count.checked_add(2)?, behind);
+pub fn arguments(words: &mut dyn Iterator<Item = &[u8]>) -> Option<usize> {
+    words.next()?;
+    let mut count: usize = 3; // the limit, the window and the quantity
+    if words.next()?.eq_ignore_ascii_case(b"UNTIL") {
+        words.next()?;
+        count = 4;
     }
-    rest.first()?;
-    count.checked_add(1)
+    while is_option(&words.next()?) && words.next().is_some() {
+        count = count.checked_add(2)?;
+    }
+    Some(count)
 }
 
 /// When a window ends that opens now.
@@ -210,7 +208,7 @@ impl Limit {
     /// # Errors
     /// As [`Limit::parse`], and [`Error::Syntax`] when an argument is missing.
     pub fn parse_words<'a>(
-        words: &mut Peekable<impl Iterator<Item = &'a [u8]>>,
+        words: &mut (impl Iterator<Item = &'a [u8]> + Clone),
         unit: Unit,
     ) -> Result<Self, Error> {
         let limit = words.next().ok_or(Error::Syntax)?;

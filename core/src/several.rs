@@ -22,7 +22,31 @@ pub struct Grammar {
     pub word: &'static [u8],
     /// The number of arguments behind that word, for a limiter that begins with these; `None` when some are
     /// missing.
-    pub arguments: fn(&[&[u8]]) -> Option<usize>,
+    pub arguments: fn(&mut dyn Iterator<Item = &[u8]>) -> Option<usize>,
+}
+
+/// The arguments of a call. Each is read when it is needed, because reading one costs the server a call.
+pub trait Words<'w>: Clone {
+    /// The number of arguments.
+    fn count(&self) -> usize;
+
+    /// The argument at this position.
+    fn word(&self, at: usize) -> Option<&'w [u8]>;
+
+    /// The arguments from this position on.
+    fn from(&self, at: usize) -> impl Iterator<Item = &'w [u8]> {
+        (at..self.count()).map_while(|at| self.word(at))
+    }
+}
+
+impl<'w> Words<'w> for &'w [&'w [u8]] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn word(&self, at: usize) -> Option<&'w [u8]> {
+        self.get(at).copied()
+    }
 }
 
 /// A key and its limiter: positions among the arguments of the call.
@@ -43,19 +67,19 @@ pub struct Part {
 /// They end where no key with a complete limiter follows. What is left there are the options of the call, or
 /// words that are neither.
 #[derive(Clone, Debug)]
-pub struct Parts<'w> {
-    words: &'w [&'w [u8]],
-    kinds: &'w [Grammar],
+pub struct Parts<'k, W> {
+    words: W,
+    kinds: &'k [Grammar],
     at: usize,
 }
 
-impl<'w> Parts<'w> {
+impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
     /// The keys and limiters at the beginning of the arguments `words`.
     ///
     /// Keywords are matched in upper and lower case.
     ///
     /// Cost: O(n) for n arguments, no allocation.
-    pub const fn of(words: &'w [&'w [u8]], kinds: &'w [Grammar]) -> Self {
+    pub const fn of(words: W, kinds: &'k [Grammar]) -> Self {
         Self { words, kinds, at: 0 }
     }
 
@@ -65,11 +89,9 @@ impl<'w> Parts<'w> {
     pub fn unit(&self) -> Unit {
         // Options end with a unit, or with `AGO` and a number: without a look at the limiters it is known of
         // most calls that they have none.
-        let may_have_options = match self.words {
-            [.., last] if Unit::parse(last).is_some() => true,
-            [.., ago, _] => is(ago, AGO.name.as_bytes()),
-            _ => false,
-        };
+        let from_the_end = |back| self.words.word(self.words.count().checked_sub(back)?);
+        let may_have_options = from_the_end(1).and_then(Unit::parse).is_some()
+            || from_the_end(2).is_some_and(|ago| is(ago, AGO.name.as_bytes()));
         if !may_have_options {
             return Unit::default();
         }
@@ -79,32 +101,34 @@ impl<'w> Parts<'w> {
     }
 
     /// The arguments behind the last limiter that was read.
-    pub fn rest(&self) -> &'w [&'w [u8]] {
-        self.words.get(self.at..).unwrap_or_default()
+    pub fn rest(&self) -> impl Iterator<Item = &'w [u8]> {
+        self.words.from(self.at)
     }
 }
 
-impl Iterator for Parts<'_> {
+impl<'w, W: Words<'w>> Iterator for Parts<'_, W> {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
-        let part = part(self.words, self.at, self.kinds)?;
+        let part = part(&self.words, self.at, self.kinds)?;
         self.at = part.arguments.end;
         Some(part)
     }
 }
 
 /// The key at this position and its limiter, if it is complete.
-fn part(words: &[&[u8]], key: usize, kinds: &[Grammar]) -> Option<Part> {
-    let behind = key.checked_add(1)?;
-    let shadow = is(words.get(behind)?, SHADOW);
-    let word = if shadow { behind.checked_add(1)? } else { behind };
-    let name = words.get(word)?;
+fn part<'w>(words: &impl Words<'w>, key: usize, kinds: &[Grammar]) -> Option<Part> {
+    let mut at = key.checked_add(1)?;
+    let mut name = words.word(at)?;
+    let shadow = is(name, SHADOW);
+    if shadow {
+        at = at.checked_add(1)?;
+        name = words.word(at)?;
+    }
     let kind = kinds.iter().position(|kind| is(name, kind.word))?;
-    let start = word.checked_add(1)?;
-    let rest = words.get(start..)?;
-    let count = (kinds.get(kind)?.arguments)(rest).filter(|&count| count <= rest.len())?;
-    Some(Part { key, shadow, kind, arguments: start..start.checked_add(count)? })
+    let start = at.checked_add(1)?;
+    let end = start.checked_add((kinds.get(kind)?.arguments)(&mut words.from(start))?)?;
+    (end <= words.count()).then_some(Part { key, shadow, kind, arguments: start..end })
 }
 
 /// Whether a word is this keyword, which most clients write in upper case.
@@ -130,12 +154,12 @@ impl Options {
     /// # Errors
     /// [`Error::Syntax`] for an option that is unknown, repeated or lacks its value; [`Error::OutOfRange`]
     /// for an age that is not an integer, is negative or is above 292 years.
-    pub fn parse(words: &[&[u8]], settles: bool) -> Result<Self, Error> {
+    pub fn parse<'w>(words: impl IntoIterator<Item = &'w [u8]>, settles: bool) -> Result<Self, Error> {
         let (mut unit, mut age) = (None, None);
-        let mut words = words.iter();
+        let mut words = words.into_iter();
         while let Some(word) = words.next() {
             if settles && word.eq_ignore_ascii_case(b"AGO") {
-                once(&mut age, *words.next().ok_or(Error::Syntax)?)?;
+                once(&mut age, words.next().ok_or(Error::Syntax)?)?;
             } else {
                 once(&mut unit, Unit::parse(word).ok_or(Error::Syntax)?)?;
             }

@@ -88,14 +88,14 @@ proptest! {
 /// Kinds with two, and with one or two arguments.
 const KINDS: [Grammar; 2] = [
     Grammar { word: b"PAIR", arguments: |_| Some(2) },
-    Grammar { word: b"ONE", arguments: |rest| Some(if rest.first()?.is_empty() { 2 } else { 1 }) },
+    Grammar { word: b"ONE", arguments: |rest| Some(if rest.next()?.is_empty() { 2 } else { 1 }) },
 ];
 
 /// The parts of a call, and where its options begin.
 fn parts(words: &[&[u8]]) -> (Vec<Part>, usize) {
     let mut parts = Parts::of(words, &KINDS);
     let all = parts.by_ref().collect();
-    (all, words.len() - parts.rest().len())
+    (all, words.len() - parts.rest().count())
 }
 
 fn words(call: &str) -> Vec<&[u8]> {
@@ -135,9 +135,9 @@ fn an_incomplete_limiter_is_not_among_the_parts_nor_an_option() {
         ("k PAIR 1 2 l SHADOW x 1", 1),
     ] {
         let call = words(call);
-        let mut parts = Parts::of(&call, &KINDS);
+        let mut parts = Parts::of(&call[..], &KINDS);
         assert_eq!(parts.by_ref().count(), complete, "{call:?}");
-        assert_eq!(parts.rest().len(), call.len() - 4 * complete, "{call:?}");
+        assert_eq!(parts.rest().count(), call.len() - 4 * complete, "{call:?}");
         assert_eq!(Options::parse(parts.rest(), true), Err(Error::Syntax), "{call:?}");
     }
     assert_eq!(parts(&[]), (vec![], 0));
@@ -158,9 +158,9 @@ fn the_unit_is_known_before_the_limiters() {
         ("k NOTHING US", Unit::Seconds),
         ("US", Unit::Microseconds),
     ] {
-        assert_eq!(Parts::of(&words(call), &KINDS).unit(), unit, "{call}");
+        assert_eq!(Parts::of(&words(call)[..], &KINDS).unit(), unit, "{call}");
     }
-    assert_eq!(Parts::of(&[], &KINDS).unit(), Unit::Seconds);
+    assert_eq!(Parts::of(&[][..], &KINDS).unit(), Unit::Seconds);
 }
 
 #[test]
@@ -177,9 +177,7 @@ fn rows_in_shadow_are_left_out_unless_there_are_no_others() {
 
 #[test]
 fn options_come_in_any_order_and_once() {
-    let parse = |call: &str, settles| {
-        Options::parse(&call.split_whitespace().map(str::as_bytes).collect::<Vec<_>>(), settles)
-    };
+    let parse = |call: &str, settles| Options::parse(call.split_whitespace().map(str::as_bytes), settles);
     for (call, unit, age) in [
         ("", Unit::Seconds, None),
         ("MS", Unit::Milliseconds, None),

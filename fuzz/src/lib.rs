@@ -127,14 +127,14 @@ pub fn arguments(input: &[u8]) {
         Grammar { word: b"M", arguments: fixed::arguments },
         Grammar { word: b"0", arguments: |_| Some(3) },
     ];
-    let mut parts = several::Parts::of(&all, &kinds);
+    let mut parts = several::Parts::of(&all[..], &kinds);
     let unit = parts.unit();
     // The parts follow each other without a gap, and the options follow them.
     let end = parts.by_ref().fold(0, |end, part| {
         assert!(part.key == end && part.arguments.start > part.key, "{part:?}");
         part.arguments.end
     });
-    assert_eq!(all[end..], *parts.rest());
+    assert!(parts.rest().eq(all[end..].iter().copied()));
     if let Some(options) = clear(several::Options::parse(parts.rest(), true)) {
         assert_eq!(unit, options.unit);
     }
@@ -150,8 +150,11 @@ pub fn arguments(input: &[u8]) {
             }
         }
         let all: Vec<&[u8]> = three.iter().chain(&rest).copied().collect();
-        let parsed = clear(fixed::Limit::parse_words(&mut all.iter().copied().peekable(), unit));
-        assert!(parsed.is_none() || fixed::arguments(&all).is_none_or(|count| count <= all.len()));
+        let parsed = clear(fixed::Limit::parse_words(&mut all.iter().copied(), unit));
+        assert!(
+            parsed.is_none()
+                || fixed::arguments(&mut all.iter().copied()).is_none_or(|count| count <= all.len())
+        );
         clear(window::Limit::parse(two, unit));
         clear(log::Limit::parse(two, unit));
         clear(Lease::parse(three[0], unit));

@@ -1,7 +1,9 @@
 //! What a kind of limiter is to a call for several: its arguments, and its verbs on an open key.
 
 use redis_cell_core::several::Grammar;
-use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Span, Unit};
+use redis_cell_core::{
+    Answer, DIFFERENCE, Decision, Error as CoreError, Instant, QUANTITY, Range, Span, Unit,
+};
 
 use crate::error::Error;
 use crate::ffi::{Arg, Call, Key};
@@ -12,29 +14,52 @@ pub trait Kind<'c>: Sized {
     /// The word for the kind, and its arguments.
     const GRAMMAR: Grammar;
 
-    /// What a decision stores.
+    /// What a decision changes.
+    type Change;
+    /// What is stored for it.
     type Stored: Save;
 
     /// Reads the arguments of the limiter: as many as [`GRAMMAR`](Self::GRAMMAR) counts.
-    fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error>;
+    fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error>;
 
     /// Takes the quantity, if it is admitted.
-    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Stored>, Error>;
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
     /// The answer that [`take`](Self::take) would give, with the numbers of the state as it is.
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error>;
 
     /// Settles the quantity as a difference; what is given back was taken `age` ago.
-    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<Self::Stored>, Error>;
+    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<Self::Change>, Error>;
+
+    /// What is stored for a change.
+    fn stored(&self, change: Self::Change, call: &Call<'c>) -> Self::Stored;
 
     /// Completes the decision, which is carried out next: all limiters are decided by now. This cannot fail.
-    fn complete(&self, _: &mut Decision<Self::Stored>, _: &Place<'_, 'c>, _: Verb) {}
+    fn complete(&self, _: &mut Decision<Self::Change>, _: &Place<'_, 'c>, _: Verb) {}
 }
 
 /// The arguments of one limiter, behind the word for its kind.
-pub struct Arguments<'w, 'c> {
+pub struct Arguments<'c> {
+    pub call: Call<'c>,
     pub args: &'c [Arg<'c>],
-    pub words: &'w [&'c [u8]],
+}
+
+impl<'c> Arguments<'c> {
+    /// Their bytes.
+    pub fn words(&self) -> impl Iterator<Item = &'c [u8]> + Clone {
+        self.args.iter().map(|arg| self.call.bytes(*arg))
+    }
+}
+
+/// The next arguments of a limiter, as many as the caller wants.
+pub fn next<'w, const N: usize>(
+    words: &mut impl Iterator<Item = &'w [u8]>,
+) -> Result<[&'w [u8]; N], CoreError> {
+    let mut numbers = [&[][..]; N];
+    for number in &mut numbers {
+        *number = words.next().ok_or(CoreError::Syntax)?;
+    }
+    Ok(numbers)
 }
 
 /// A key of the call, open.

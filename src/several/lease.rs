@@ -4,9 +4,9 @@ use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
 use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Span, Unit};
 
-use super::kind::{Arguments, Kind, Place, Verb};
+use super::kind::{Arguments, Kind, Place, Verb, next};
 use crate::error::Error;
-use crate::ffi::Arg;
+use crate::ffi::{Arg, Call};
 use crate::store::lease::Holder;
 use crate::store::timeline::{Owner, Scores};
 
@@ -32,21 +32,17 @@ impl<'c> Held<'c> {
         let ends = Scores::load(at.key, Owner::Leases, at.now)?;
         decide(&Places { ends: &ends, own: ends.of(self.id)? })
     }
-
-    fn holder(&self, decision: Decision<Edit>, at: &Place<'_, 'c>) -> Decision<Holder<'c, Edit>> {
-        decision.map(|change| Holder { call: at.call, id: self.id, change })
-    }
 }
 
 impl<'c> Kind<'c> for Held<'c> {
     const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: |_| Some(3) };
 
+    type Change = Edit;
     type Stored = Holder<'c, Edit>;
 
-    fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-        let ([limit, lease, _], [_, _, id]) = (arguments.words, arguments.args) else {
-            return Err(Error::SYNTAX);
-        };
+    fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let [limit, lease] = next(&mut arguments.words())?;
+        let [_, _, id] = arguments.args else { return Err(Error::SYNTAX) };
         let lease = match verb {
             Verb::Settle => Lease::parse_settlement(lease, unit)?,
             Verb::Take | Verb::Peek => Some(Lease::parse(lease, unit)?),
@@ -54,10 +50,10 @@ impl<'c> Kind<'c> for Held<'c> {
         Ok(Self { limit: Limit::parse(limit)?, lease, id: *id })
     }
 
-    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Holder<'c, Edit>>, Error> {
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease()?;
         let decision = self.with_places(at, |places| lease::acquire(places, &self.limit, at.now, lease))?;
-        Ok(self.holder(decision.map(Edit::Hold), at))
+        Ok(decision.map(Edit::Hold))
     }
 
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
@@ -66,9 +62,12 @@ impl<'c> Kind<'c> for Held<'c> {
     }
 
     /// Renews the lease, or gives the place back. How long ago it was taken does not matter.
-    fn settle(&self, at: &Place<'_, 'c>, _: Option<Span>) -> Result<Decision<Holder<'c, Edit>>, Error> {
+    fn settle(&self, at: &Place<'_, 'c>, _: Option<Span>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease.as_ref();
-        let decision = self.with_places(at, |places| lease::settle(places, &self.limit, at.now, lease))?;
-        Ok(self.holder(decision, at))
+        self.with_places(at, |places| lease::settle(places, &self.limit, at.now, lease))
+    }
+
+    fn stored(&self, change: Edit, call: &Call<'c>) -> Holder<'c, Edit> {
+        Holder { call: *call, id: self.id, change }
     }
 }

@@ -4,8 +4,9 @@ use redis_cell_core::log::{self, Edit, Limit};
 use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Span, Unit};
 
-use super::kind::{Arguments, Kind, Place, Verb};
+use super::kind::{Arguments, Kind, Place, Verb, next};
 use crate::error::Error;
+use crate::ffi::Call;
 use crate::store::timeline::{Owner, Scores};
 
 /// `LOG limit period quantity`
@@ -17,10 +18,11 @@ pub struct Log {
 impl<'c> Kind<'c> for Log {
     const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: |_| Some(3) };
 
+    type Change = Edit;
     type Stored = Edit;
 
-    fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-        let [limit, period, quantity] = *arguments.words else { return Err(Error::SYNTAX) };
+    fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let [limit, period, quantity] = next(&mut arguments.words())?;
         let range = if verb == Verb::Settle { verb.quantity() } else { log::QUANTITY };
         Ok(Self { limit: Limit::parse([limit, period], unit)?, quantity: range.parse(quantity)? })
     }
@@ -37,5 +39,9 @@ impl<'c> Kind<'c> for Log {
 
     fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<Edit>, Error> {
         log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity, age)
+    }
+
+    fn stored(&self, edit: Edit, _: &Call<'c>) -> Edit {
+        edit
     }
 }

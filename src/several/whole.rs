@@ -1,17 +1,15 @@
 //! The limiters whose state is loaded and stored as a whole: GCRA, the funnel, the token bucket and both
 //! windows.
 
-use core::iter::{Copied, Peekable};
-use core::slice;
-
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Error as CoreError, Span, Unit, bucket, fixed, window};
 
-use super::kind::{Arguments, Kind, Place, Verb};
+use super::kind::{Arguments, Kind, Place, Verb, next};
 use crate::error::Error;
 use crate::faults;
+use crate::ffi::Call;
 use crate::store::bucket::{Bucket, Funnel};
 use crate::store::{Save, State};
 use crate::waiting::{self, Order};
@@ -29,7 +27,10 @@ pub trait Whole: State {
     ///
     /// # Errors
     /// Those of the limiter's own command.
-    fn limit(words: &mut Words, unit: Unit) -> Result<Self::Limit, CoreError>;
+    fn limit<'w>(
+        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
+        unit: Unit,
+    ) -> Result<Self::Limit, CoreError>;
 
     /// The state for a decision.
     fn state(self) -> StateOf<Self>;
@@ -46,14 +47,11 @@ pub trait Whole: State {
     }
 
     /// Completes the decision of a call that takes or charges.
-    fn complete(_: &mut Decision<Self::Stored>, _: &Place, _: Verb) {}
+    fn complete(_: &mut Decision<StateOf<Self>>, _: &Place, _: Verb) {}
 }
 
 /// The state that the algorithm decides by.
 type StateOf<S> = <<S as Whole>::Limit as Limiter>::State;
-
-/// The arguments of a limiter.
-type Words<'w> = Peekable<Copied<slice::Iter<'w, &'w [u8]>>>;
 
 /// A limiter with such a state, and the quantity of a call.
 pub struct Quantity<S: Whole> {
@@ -74,43 +72,37 @@ impl<S: Whole> Quantity<S> {
 impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     const GRAMMAR: Grammar = S::GRAMMAR;
 
+    type Change = StateOf<S>;
     type Stored = S::Stored;
 
-    fn parse(arguments: &Arguments<'_, 'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-        let mut words = arguments.words.iter().copied().peekable();
+    fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let mut words = arguments.words();
         let limit = S::limit(&mut words, unit)?;
         let quantity = faults::difference(verb.quantity().parse(words.next().ok_or(Error::SYNTAX)?)?);
         Ok(Self { limit, quantity })
     }
 
-    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<S::Stored>, Error> {
-        let decision = self.limit.take(Self::seen(at)?, at.now, self.quantity)?;
-        Ok(decision.map(|state| S::stored(state, &self.limit)))
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
+        Ok(self.limit.take(Self::seen(at)?, at.now, self.quantity)?)
     }
 
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
         Ok(self.limit.peek(Self::seen(at)?, at.now, self.quantity)?)
     }
 
-    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<S::Stored>, Error> {
-        let decision = self.limit.settle(Self::load(at)?, at.now, self.quantity, age)?;
-        Ok(decision.map(|state| S::stored(state, &self.limit)))
+    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<StateOf<S>>, Error> {
+        Ok(self.limit.settle(Self::load(at)?, at.now, self.quantity, age)?)
     }
 
-    fn complete(&self, decision: &mut Decision<S::Stored>, at: &Place<'_, 'c>, verb: Verb) {
+    fn stored(&self, state: StateOf<S>, _: &Call<'c>) -> S::Stored {
+        S::stored(state, &self.limit)
+    }
+
+    fn complete(&self, decision: &mut Decision<StateOf<S>>, at: &Place<'_, 'c>, verb: Verb) {
         if self.quantity > 0 {
             S::complete(decision, at, verb);
         }
     }
-}
-
-/// The next arguments of a limiter, as many as it has numbers.
-fn next<'w, const N: usize>(words: &mut Words<'w>) -> Result<[&'w [u8]; N], CoreError> {
-    let mut numbers = [&[][..]; N];
-    for number in &mut numbers {
-        *number = words.next().ok_or(CoreError::Syntax)?;
-    }
-    Ok(numbers)
 }
 
 /// `THROTTLE max_burst count period quantity`
@@ -120,7 +112,10 @@ impl Whole for Tat {
     type Limit = gcra::Limit;
     type Stored = Self;
 
-    fn limit(words: &mut Words, unit: Unit) -> Result<gcra::Limit, CoreError> {
+    fn limit<'w>(
+        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
+        unit: Unit,
+    ) -> Result<gcra::Limit, CoreError> {
         gcra::Limit::parse(next(words)?, unit)
     }
 
@@ -159,7 +154,10 @@ macro_rules! bucket {
             type Limit = bucket::Limit;
             type Stored = (Self, bucket::Limit);
 
-            fn limit(words: &mut Words, unit: Unit) -> Result<bucket::Limit, CoreError> {
+            fn limit<'w>(
+                words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
+                unit: Unit,
+            ) -> Result<bucket::Limit, CoreError> {
                 bucket::Limit::parse(next(words)?, unit)
             }
 
@@ -184,7 +182,10 @@ impl Whole for fixed::Counter {
     type Limit = fixed::Limit;
     type Stored = Self;
 
-    fn limit(words: &mut Words, unit: Unit) -> Result<fixed::Limit, CoreError> {
+    fn limit<'w>(
+        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
+        unit: Unit,
+    ) -> Result<fixed::Limit, CoreError> {
         fixed::Limit::parse_words(words, unit)
     }
 
@@ -204,7 +205,10 @@ impl Whole for window::Sliding {
     type Limit = window::Limit;
     type Stored = (Self, window::Limit);
 
-    fn limit(words: &mut Words, unit: Unit) -> Result<window::Limit, CoreError> {
+    fn limit<'w>(
+        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
+        unit: Unit,
+    ) -> Result<window::Limit, CoreError> {
         window::Limit::parse(next(words)?, unit)
     }
 
