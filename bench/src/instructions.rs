@@ -100,6 +100,16 @@ const CASES_FLOOR: &[Case] = &[
     case("floor: admitted", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.ADMITTED k 1000000 1 1"),
     case("floor: admitted, decided", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.DECIDED k 1000000 1 1"),
     case("floor: refused", "FLOOR.ADMITTED k 0 1 3600", "FLOOR.REFUSED k 0 1 3600"),
+    case(
+        "floor: 3 keys",
+        "FLOOR.SEVERAL k THROTTLE 1000000 1 1 3600 l THROTTLE 1000000 1 1 3600 m THROTTLE 1000000 1 1 3600",
+        "FLOOR.SEVERAL k THROTTLE 1000000 1 1 1 l THROTTLE 1000000 1 1 1 m THROTTLE 1000000 1 1 1",
+    ),
+    case(
+        "floor: 3 keys, decided",
+        "FLOOR.SEVERAL k THROTTLE 1000000 1 1 3600 l THROTTLE 1000000 1 1 3600 m THROTTLE 1000000 1 1 3600",
+        "FLOOR.SEVERAL-DECIDED k THROTTLE 1000000 1 1 1 l THROTTLE 1000000 1 1 1 m THROTTLE 1000000 1 1 1",
+    ),
     case("floor: fixed", "FLOOR.FIXED k 1000000 3600", "FLOOR.FIXED k 1000000 3600"),
     case(
         "floor: funnel",

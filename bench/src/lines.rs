@@ -54,7 +54,7 @@ pub struct Side {
 
 /// The rate of most lines is a unit per second. Keys start with an hour's worth taken, so that they outlive
 /// the run, and every further call is admitted.
-const fn admitted(server: Kind) -> Side {
+pub const fn admitted(server: Kind) -> Side {
     Side {
         name: "CL.THROTTLE admitted",
         server,
@@ -131,9 +131,17 @@ const SCRIPT: Side = Side {
     answer: "*5\r\n:0\r\n",
 };
 
+const THREE_CALLS: Side = Side {
+    name: "3 CL.THROTTLE",
+    server: Kind::Module,
+    prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
+    call: "CL.THROTTLE {a} 1000000 1 1 ; CL.THROTTLE {b} 1000000 1 1 ; CL.THROTTLE {c} 1000000 1 1",
+    answer: "*5\r\n:0\r\n",
+};
+
 /// What an LLM gateway asks for each request: two rates, a quota by the month, and a place, whose holder
 /// renews it. So the places stay as few as they are.
-const FOUR_KINDS: Side = Side {
+pub const FOUR_KINDS: Side = Side {
     name: "CL.MTAKE of 4 kinds",
     server: Kind::Module,
     prepare: FOUR_CALLS,
@@ -360,13 +368,28 @@ pub const LINES: &[Line] = &[
             call: "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
             answer: "*4\r\n*5\r\n:0\r\n",
         },
-        against: Side {
-            name: "3 CL.THROTTLE",
-            server: Kind::Module,
-            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-            call: "CL.THROTTLE {a} 1000000 1 1 ; CL.THROTTLE {b} 1000000 1 1 ; CL.THROTTLE {c} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
+        against: THREE_CALLS,
+        floor: Some(Side {
+            name: "floor: 3 keys",
+            server: Kind::Floor,
+            prepare: "FLOOR.ADMITTED {a} 1000000 1 1 3600",
+            call: "FLOOR.SEVERAL {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
+            answer: "*4\r\n*5\r\n:0\r\n",
+        }),
+    },
+    Line {
+        name: "several, the least",
+        measure: Measure::Speed,
+        target: None,
+        ours: Side {
+            name: "floor: 3 keys, decided",
+            server: Kind::Floor,
+            prepare: "FLOOR.ADMITTED {a} 1000000 1 1 3600",
+            call: "FLOOR.SEVERAL-DECIDED {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 \
+                   {c} THROTTLE 1000000 1 1 1",
+            answer: "*4\r\n*5\r\n:0\r\n",
         },
+        against: THREE_CALLS,
         floor: None,
     },
     Line {

@@ -69,6 +69,17 @@ impl<'a> Load<'a> {
         database: usize,
         shape: Shape,
     ) -> Result<Self, Box<dyn Error>> {
+        Self::prepare_keys(side, server, database, shape, &(0..KEYS).collect::<Vec<_>>())
+    }
+
+    /// The same with the keys of these numbers only.
+    pub fn prepare_keys(
+        side: &'static Side,
+        server: &'a Server,
+        database: usize,
+        shape: Shape,
+        numbers: &[usize],
+    ) -> Result<Self, Box<dyn Error>> {
         let mut connection = server.database(database)?;
         let (mut prepare, mut call) = (side.prepare.to_owned(), side.call.to_owned());
         for (place, script) in SCRIPTS {
@@ -79,13 +90,15 @@ impl<'a> Load<'a> {
             redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(FUNCTIONS).exec(&mut connection)?;
         }
         redis::cmd("FLUSHDB").exec(&mut connection)?;
-        fill(&mut connection, &prepare, KEYS)?;
+        fill_keys(&mut connection, &prepare, numbers)?;
         let keys = redis::cmd("DBSIZE").query(&mut connection)?;
 
-        let answers = ask(&mut connection, side, &encode(&call, 0))?;
+        let answers = ask(&mut connection, side, &encode(&call, numbers[0]))?;
         let units = (shape.pipeline / answers.len()).max(1);
         let pipelines = (0..CALLS / shape.pipeline)
-            .map(|_| (0..units).flat_map(|_| encode(&call, fastrand::usize(..KEYS))).collect())
+            .map(|_| {
+                (0..units).flat_map(|_| encode(&call, numbers[fastrand::usize(..numbers.len())])).collect()
+            })
             .collect();
         let mut streams = Vec::new();
         for _ in 0..shape.connections {
@@ -182,7 +195,14 @@ impl<'a> Load<'a> {
 
 /// Creates keys, all with the same calls.
 pub fn fill(connection: &mut redis::Connection, call: &str, keys: usize) -> Result<(), Box<dyn Error>> {
-    let numbers: Vec<usize> = (0..keys).collect();
+    fill_keys(connection, call, &(0..keys).collect::<Vec<_>>())
+}
+
+fn fill_keys(
+    connection: &mut redis::Connection,
+    call: &str,
+    numbers: &[usize],
+) -> Result<(), Box<dyn Error>> {
     for numbers in numbers.chunks(1_000) {
         let bytes: Vec<u8> = numbers.iter().flat_map(|&number| encode(call, number)).collect();
         let calls = numbers.len() * call.split(" ; ").count();
@@ -258,7 +278,7 @@ fn fill_in(word: &str, key: usize) -> String {
 }
 
 /// Reads until this number of lines has ended.
-fn read_line_ends(stream: &mut TcpStream, mut missing: usize) -> Result<(), Box<dyn Error>> {
+pub fn read_line_ends(stream: &mut TcpStream, mut missing: usize) -> Result<(), Box<dyn Error>> {
     let mut buffer = [0; 16_384];
     while missing > 0 {
         let bytes = stream.read(&mut buffer)?;

@@ -17,6 +17,7 @@ mod instructions;
 mod lines;
 mod load;
 mod report;
+mod scale;
 mod server;
 
 use std::collections::hash_map::Entry;
@@ -42,6 +43,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     if filters == ["publish"] {
         return publish();
     }
+    if filters == ["scale", "publish"] {
+        return scale::publish();
+    }
     let module =
         |path: OsString| fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()));
     let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
@@ -56,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match filters.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["instructions", "record"] => return instructions::record(&binaries),
         ["instructions", "check"] => return instructions::check(&binaries),
+        ["scale", part, rest @ ..] => return scale::run(&binaries, part, rest),
         ["curves"] => return curves::run(&binaries, number("ROUNDS", 15)? as usize),
         _ => {}
     }

@@ -53,6 +53,7 @@ impl Kind {
 }
 
 /// The files that a run measures.
+#[derive(Clone)]
 pub struct Binaries {
     pub server: String,
     pub module: PathBuf,
@@ -198,6 +199,16 @@ impl Server {
         let path = format!("/proc/{0}/task/{0}/schedstat", self.process.id());
         let text = fs::read_to_string(path)?;
         Ok(text.split(' ').next().unwrap_or_default().parse()?)
+    }
+
+    /// Processor time of all threads, in nanoseconds.
+    pub fn cpu_of_all_threads(&self) -> Result<f64, Box<dyn Error>> {
+        let mut sum = 0.0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            sum += text.split(' ').next().unwrap_or_default().parse::<f64>()?;
+        }
+        Ok(sum)
     }
 
     pub fn info(&self, field: &str) -> Result<String, Box<dyn Error>> {

@@ -1,0 +1,67 @@
+//! `make bench-scale`: how far a server goes, and what a cluster and more threads add. The measured tables of
+//! `docs/scaling.md`.
+
+mod cluster;
+mod io_threads;
+mod kinds;
+mod memory;
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::report::{between, now};
+use crate::server::{Binaries, output};
+
+/// Where each part leaves its table.
+const RESULTS: &str = "target/bench/scale";
+/// The page that has the tables.
+const PAGE: &str = "docs/scaling.md";
+
+/// Runs a part, prints its table, and writes it to `target/bench/scale`.
+pub fn run(binaries: &Binaries, part: &str, arguments: &[&str]) -> Result<(), Box<dyn Error>> {
+    let table = match part {
+        "kinds" => kinds::run(binaries)?,
+        "cluster" => cluster::run(binaries)?,
+        "memory" => return memory::run(binaries, arguments),
+        "io-threads" => io_threads::run(binaries, arguments)?,
+        _ => return Err(format!("not a part of this benchmark: {part}").into()),
+    };
+    keep(part, &table)
+}
+
+/// Prints a table and writes it to `target/bench/scale`.
+fn keep(name: &str, table: &str) -> Result<(), Box<dyn Error>> {
+    print!("{table}");
+    fs::create_dir_all(RESULTS)?;
+    Ok(fs::write(Path::new(RESULTS).join(name).with_extension("md"), table)?)
+}
+
+/// Puts the tables of `target/bench/scale` into the page, each between the marks of its name.
+pub fn publish() -> Result<(), Box<dyn Error>> {
+    let mut page = fs::read_to_string(PAGE)?;
+    for file in fs::read_dir(RESULTS)? {
+        let file = file?.path();
+        // What a measurement that was ended has left has another extension.
+        if file.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let name = file.file_stem().and_then(|name| name.to_str()).ok_or("a file without a name")?;
+        page = between(&page, &format!("measured: {name}"), &fs::read_to_string(&file)?)?;
+    }
+    Ok(fs::write(PAGE, page)?)
+}
+
+/// When the table was measured, and with which server.
+fn heading(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
+    Ok(format!("{}, {}", now()?, version(&binaries.server)?))
+}
+
+/// The name of a server with its version: `Redis 7.0.15`.
+fn version(server: &str) -> Result<String, Box<dyn Error>> {
+    let line = output(Command::new(server).arg("--version"))?;
+    let family = line.split(' ').next().unwrap_or_default();
+    let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
+    Ok(format!("{family} {}", version.ok_or("a server without a version")?))
+}

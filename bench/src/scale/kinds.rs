@@ -1,0 +1,116 @@
+//! What each kind of limiter costs: processor time of a call, and memory of a key.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::lines::{FOUR_KINDS, Side};
+use crate::load::{KEYS, Load, PIPELINED, fill};
+use crate::report::{quantile, thousands};
+use crate::scale::heading;
+use crate::server::{Binaries, Cores, Kind, Server};
+
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(200);
+
+/// The beginning of the reply of a call that is admitted, and of one that is refused.
+const ADMITTED: &str = "*5\r\n:0\r\n";
+const REFUSED: &str = "*5\r\n:1\r\n";
+
+const fn side(name: &'static str, prepare: &'static str, call: &'static str, answer: &'static str) -> Side {
+    Side { name, server: Kind::Module, prepare, call, answer }
+}
+
+const THROTTLE: &str = "CL.THROTTLE {a} 1000000 1 1 3600";
+
+/// The calls, in the order of the table. Keys outlive the run, and the calls of a line are all admitted or
+/// all refused.
+static SIDES: [Side; 13] = [
+    side("`CL.THROTTLE`, admitted", THROTTLE, "CL.THROTTLE {a} 1000000 1 1", ADMITTED),
+    side("`CL.THROTTLE`, refused", "CL.THROTTLE {a} 0 1 3600", "CL.THROTTLE {a} 0 1 3600", REFUSED),
+    side("`CL.PEEK`", THROTTLE, "CL.PEEK {a} 1000000 1 1", ADMITTED),
+    side("`CL.RESERVE`", THROTTLE, "CL.RESERVE {a} 1000000 1 1", ADMITTED),
+    side("`CL.FIXED`", "CL.FIXED {a} 1000000 3600", "CL.FIXED {a} 1000000 3600", ADMITTED),
+    side("`CL.WINDOW`", "CL.WINDOW {a} 1000000 3600", "CL.WINDOW {a} 1000000 3600", ADMITTED),
+    side("`CL.BUCKET`", "CL.BUCKET {a} 1000000 1 1 3600", "CL.BUCKET {a} 1000000 1 1", ADMITTED),
+    side("`CL.FUNNEL`", "CL.FUNNEL {a} 1000000 1 1 3600", "CL.FUNNEL {a} 1000000 1 1", ADMITTED),
+    side(
+        "`CL.LOG` of 10 to 50 units, admitted (memory: 10)",
+        "CL.LOG {a} 1000 36000 10",
+        "CL.LOG {a} 1000 36000",
+        ADMITTED,
+    ),
+    side("`CL.LOG` of 100 units, refused", "CL.LOG {a} 100 36000 100", "CL.LOG {a} 100 36000", REFUSED),
+    side(
+        "`CL.ACQUIRE` and `CL.RELEASE`, a pair, one other holder",
+        "CL.ACQUIRE {a} 10 36000 first",
+        "CL.ACQUIRE {a} 10 36000 holder ; CL.RELEASE {a} holder",
+        ADMITTED,
+    ),
+    side(
+        "`CL.MTAKE` of 3 `THROTTLE`",
+        THROTTLE,
+        "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
+        "*4\r\n*5\r\n:0\r\n",
+    ),
+    Side { name: "`CL.MTAKE` of 2 `THROTTLE`, `FIXED`, `LEASE`", ..FOUR_KINDS },
+];
+
+pub fn run(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
+    let cores = Cores::choose();
+    if let Some(cores) = cores {
+        cores.pin_load()?;
+    }
+    let server = Server::start(Kind::Module, binaries, cores)?;
+    let mut loads = Vec::new();
+    let mut bytes = Vec::new();
+    for (database, side) in SIDES.iter().enumerate() {
+        eprintln!("{} ...", side.name);
+        bytes.push(memory(side, binaries, cores)?);
+        loads.push(Load::prepare(side, &server, database, PIPELINED)?);
+    }
+    let mut took = vec![Vec::new(); loads.len()];
+    for round in 0..=ROUNDS {
+        let mut order: Vec<usize> = (0..loads.len()).collect();
+        fastrand::shuffle(&mut order);
+        for place in order {
+            let cpu = loads[place].round(ROUND)?.cpu;
+            // The first round warms the caches.
+            if round > 0 {
+                took[place].push(cpu);
+            }
+        }
+    }
+    loads.into_iter().try_for_each(Load::finish)?;
+    let mut text = format!(
+        "{}: {ROUNDS} rounds of {} ms, {} keys of 16 bytes.\n\n| call | measured: processor time | \
+         computed from it: calls/s of one core | measured: memory of a key |\n|---|--:|--:|--:|\n",
+        heading(binaries)?,
+        ROUND.as_millis(),
+        thousands(KEYS),
+    );
+    let each = |bytes: f64| format!("{} bytes", thousands(bytes.round() as usize));
+    for ((side, took), bytes) in SIDES.iter().zip(took).zip(bytes) {
+        let nanos = quantile(took.into_iter(), 0.5).round();
+        // Three digits are more than a virtual machine repeats.
+        let calls = (1e9 / nanos / 1e4).round() * 1e4;
+        writeln!(
+            text,
+            "| {} | {:.2} µs | {} | {} |",
+            side.name,
+            nanos / 1e3,
+            thousands(calls as usize),
+            if side.call.starts_with("CL.MTAKE") { "that of its limiters".to_owned() } else { each(bytes) },
+        )?;
+    }
+    Ok(text)
+}
+
+/// Bytes for each unit of calls that prepares a key.
+fn memory(side: &Side, binaries: &Binaries, cores: Option<Cores>) -> Result<f64, Box<dyn Error>> {
+    let server = Server::start(Kind::Module, binaries, cores)?;
+    let used = || -> Result<f64, Box<dyn Error>> { Ok(server.info("used_memory")?.parse()?) };
+    let before = used()?;
+    fill(&mut server.connect()?, side.prepare, KEYS)?;
+    Ok((used()? - before) / KEYS as f64)
+}
