@@ -1,31 +1,137 @@
-//! The picture of `docs/scaling.md`.
+//! The pictures of `docs/scaling.md`: a line for each way, over requests a second.
 
 use std::error::Error;
 use std::path::Path;
 
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 use crate::measure::Outcome;
+use crate::tables::count;
 
 const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 
-/// Calls a second at the busiest server over requests a second, both in powers of ten: a line for each way.
-pub fn demand<const N: usize>(
-    file: &Path,
+/// A color for each way. All are seen well on white.
+const COLORS: [RGBColor; 6] = [
+    RGBColor(0xd6, 0x27, 0x28),
+    RGBColor(0x2c, 0xa0, 0x2c),
+    RGBColor(0x1f, 0x77, 0xb4),
+    RGBColor(0x33, 0x33, 0x33),
+    RGBColor(0xff, 0x7f, 0x0e),
+    RGBColor(0x94, 0x67, 0xbd),
+];
+
+/// A measure, drawn in a picture of its own.
+struct Picture {
+    /// `scaling-NAME.svg`.
+    name: &'static str,
+    caption: &'static str,
+    value: fn(&Outcome) -> f64,
+    scale: Scale,
+}
+
+/// How values are placed from the bottom of a picture to its top.
+enum Scale {
+    /// In powers of ten between two numbers. Zero has no place.
+    Powers(f64, f64),
+    /// Evenly from zero to a number.
+    Even(f64),
+}
+
+const PICTURES: [Picture; 5] = [
+    Picture {
+        name: "calls",
+        caption: "Calls a second at the busiest server",
+        value: |outcome| outcome.busiest,
+        scale: Scale::Powers(10.0, 2e7),
+    },
+    Picture {
+        name: "above",
+        caption: "The most units above the limit, in any stretch of time",
+        value: |outcome| outcome.above,
+        scale: Scale::Even(250.0),
+    },
+    Picture {
+        name: "unused",
+        caption: "The part of the limit that went unused, in percent",
+        value: |outcome| outcome.unused * 100.0,
+        scale: Scale::Even(30.0),
+    },
+    Picture {
+        name: "fairness",
+        caption: "Fairness among the gateways: 1 is equal",
+        value: |outcome| outcome.fairness,
+        scale: Scale::Even(1.05),
+    },
+    Picture {
+        name: "wait",
+        caption: "Added wait of a request, mean, in milliseconds",
+        value: |outcome| outcome.waits[0] / 1e3,
+        scale: Scale::Even(0.8),
+    },
+];
+
+/// Draws all pictures into a folder.
+pub fn all<const N: usize>(
+    folder: &Path,
     demands: &[f64; N],
     series: &[(&str, [(String, Outcome); N])],
 ) -> Result<(), Box<dyn Error>> {
-    let area = SVGBackend::new(file, (760, 420)).into_drawing_area();
+    for picture in PICTURES {
+        let file = folder.join(format!("scaling-{}.svg", picture.name));
+        let lines: Vec<(&str, Vec<(f64, f64)>)> = series
+            .iter()
+            .map(|(name, rows)| {
+                let values = rows.iter().map(|(_, outcome)| (picture.value)(outcome));
+                (*name, demands.iter().copied().zip(values).collect())
+            })
+            .collect();
+        let most = lines.iter().flat_map(|(_, points)| points).map(|point| point.1).fold(0.0, f64::max);
+        let (least, most) = match picture.scale {
+            Scale::Powers(least, most) => (least, most),
+            // Other numbers than those of the page may need more room.
+            Scale::Even(usual) => (0.0, usual.max(most * 1.05)),
+        };
+        draw(&file, &picture, (demands[0], demands[N - 1]), (least, most), &lines)?;
+    }
+    Ok(())
+}
+
+fn draw(
+    file: &Path,
+    picture: &Picture,
+    demands: (f64, f64),
+    (least, most): (f64, f64),
+    lines: &[(&str, Vec<(f64, f64)>)],
+) -> Result<(), Box<dyn Error>> {
+    let area = SVGBackend::new(file, (760, 320)).into_drawing_area();
     area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(
-            "Calls a second at the busiest server: one key, 10,000 a second allowed",
-            ("sans-serif", 15, &INK),
-        )
-        .margin(10)
-        .x_label_area_size(40)
-        .y_label_area_size(70)
-        .build_cartesian_2d((demands[0]..demands[N - 1]).log_scale(), (10.0..2e7_f64).log_scale())?;
+    // The names of the lines have the right side for themselves.
+    let (left, right) = area.split_horizontally(570);
+    let mut builder = ChartBuilder::on(&left);
+    builder.caption(picture.caption, ("sans-serif", 15, &INK)).margin(10);
+    builder.x_label_area_size(40).y_label_area_size(70);
+    let x = (demands.0..demands.1).log_scale();
+    match picture.scale {
+        Scale::Powers(..) => fill(builder.build_cartesian_2d(x, (least..most).log_scale())?, lines, least)?,
+        Scale::Even(_) => fill(builder.build_cartesian_2d(x, least..most)?, lines, least)?,
+    }
+    for (place, (name, _)) in lines.iter().enumerate() {
+        let y = 60 + 22 * i32::try_from(place)?;
+        right.draw(&PathElement::new([(4, y), (24, y)], color(place).stroke_width(2)))?;
+        right.draw(&Circle::new((14, y), 3, color(place)))?;
+        right.draw_text(name, &("sans-serif", 12, &INK).into_text_style(&right), (30, y - 7))?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// Draws the grid and the lines.
+fn fill<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
+    mut chart: ChartContext<'_, SVGBackend<'_>, Cartesian2d<LogCoord<f64>, Y>>,
+    lines: &[(&str, Vec<(f64, f64)>)],
+    least: f64,
+) -> Result<(), Box<dyn Error>> {
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -33,31 +139,21 @@ pub fn demand<const N: usize>(
         .axis_style(INK.mix(0.6))
         .label_style(("sans-serif", 11, &INK))
         .x_desc("requests a second")
+        .x_label_formatter(&|number| label(*number))
+        .y_label_formatter(&|number| label(*number))
         .draw()?;
-    for (place, (name, rows)) in series.iter().enumerate() {
-        let color = Palette99::pick(place).to_rgba();
-        // Local shares make no calls, and zero has no place on this scale.
-        let points: Vec<_> = demands
-            .iter()
-            .zip(rows)
-            .map(|(&demand, (_, outcome))| (demand, outcome.busiest))
-            .filter(|&(_, calls)| calls > 0.0)
-            .collect();
-        if points.is_empty() {
-            continue;
-        }
-        chart
-            .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+    for (place, (_, points)) in lines.iter().enumerate() {
+        let points: Vec<_> = points.iter().copied().filter(|point| point.1 >= least).collect();
+        chart.draw_series(LineSeries::new(points, color(place).stroke_width(2)).point_size(3))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .label_font(("sans-serif", 11, &INK))
-        .background_style(WHITE)
-        .border_style(INK.mix(0.3))
-        .draw()?;
-    area.present()?;
     Ok(())
+}
+
+/// A number of an axis: as short as it can be.
+fn label(number: f64) -> String {
+    if number.abs() < 10.0 && number.fract() != 0.0 { format!("{number:.1}") } else { count(number) }
+}
+
+fn color(place: usize) -> RGBColor {
+    COLORS[place % COLORS.len()]
 }

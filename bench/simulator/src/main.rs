@@ -6,9 +6,10 @@
 //!
 //! ```text
 //! redis-cell-simulator FOLDER             writes FOLDER/scaling.md's tables, and FOLDER/plots/scaling-*.svg
-//! redis-cell-simulator WAY KEY=VALUE...   runs one scenario: direct, leased, split or shares; the keys are
-//!                                         gateways, keys, zipf, skew, demand, burst, rate, seconds, seed,
-//!                                         most and hold_ms (of leased), parts (of split)
+//! redis-cell-simulator WAY KEY=VALUE...   runs one scenario: direct, leased, split, regional or shares; the
+//!                                         keys are gateways, keys, zipf, skew, demand, burst, rate, near_ms,
+//!                                         regions, far_ms, cut, seconds, seed, most and hold_ms (of leased),
+//!                                         parts (of split)
 //! ```
 
 // A tool should fail at the first unexpected value. The lints against panics are for code inside a server.
@@ -36,7 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         None => Err("usage: redis-cell-simulator FOLDER, or WAY KEY=VALUE...".into()),
-        Some((way, settings)) if ["direct", "leased", "split", "shares"].contains(&way.as_str()) => {
+        Some((way, settings))
+            if ["direct", "leased", "split", "regional", "shares"].contains(&way.as_str()) =>
+        {
             let scenario = scenario(way, settings)?;
             print!("{}", tables::table("way", [(way.clone(), &scenario.run())]));
             Ok(())
@@ -60,6 +63,10 @@ fn scenario(way: &str, settings: &[String]) -> Result<Scenario, Box<dyn Error>> 
             "demand" => scenario.demand = number(setting, value)?,
             "burst" => scenario.burst = number(setting, value)?,
             "rate" => scenario.rate = number(setting, value)?,
+            "near_ms" => scenario.near_ms = number(setting, value)?,
+            "regions" => scenario.regions = number(setting, value)?,
+            "far_ms" => scenario.far_ms = number(setting, value)?,
+            "cut" => scenario.cut = number(setting, value)?,
             "seconds" => scenario.seconds = number(setting, value)?,
             "seed" => scenario.seed = number(setting, value)?,
             "most" => most = number(setting, value)?,
@@ -72,6 +79,7 @@ fn scenario(way: &str, settings: &[String]) -> Result<Scenario, Box<dyn Error>> 
         "direct" => Way::Direct,
         "leased" => Way::Leased { most, hold_ms },
         "split" => Way::Split(parts),
+        "regional" => Way::Regional,
         _ => Way::Shares,
     };
     scenario.check()?;

@@ -19,6 +19,14 @@ const WAYS: [(&str, Way); 6] = [
     ("local shares", Way::Shares),
 ];
 
+/// The ways that the tables of regions compare.
+const REGIONAL_WAYS: [(&str, Way); 4] = [
+    ("home region, direct calls", Way::Direct),
+    ("home region, leases of at most 100", Way::Leased { most: 100, hold_ms: 1_000 }),
+    ("a share for each region", Way::Regional),
+    ("a share for each gateway", Way::Shares),
+];
+
 /// Requests a second for one hot key.
 const DEMANDS: [f64; 4] = [1e4, 1e5, 1e6, 1e7];
 
@@ -46,7 +54,7 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
         let rows = series.iter().map(|(name, rows)| (String::from(*name), &rows[place].1));
         replace(&mut text, &format!("demand {demand}"), &table("", rows))?;
     }
-    draw::demand(&folder.join("plots/scaling-demand.svg"), &DEMANDS, &series)?;
+    draw::all(&folder.join("plots"), &DEMANDS, &series)?;
 
     let way = Way::Leased { most: 100, hold_ms: 300 };
     let rows = GATEWAYS.map(|gateways| {
@@ -63,6 +71,17 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
         });
         let marker = format!("keys, {name}");
         replace(&mut text, &marker, &table("keys", rows.iter().map(|(name, row)| (name.clone(), row))))?;
+    }
+
+    for (name, cut) in [("together", 0.0), ("cut", 3.0)] {
+        let rows = REGIONAL_WAYS.map(|(row, way)| {
+            eprintln!("regions, {name}, {row}");
+            let regions =
+                Scenario { regions: 3, gateways: 300, demand: 3e4, seconds: 10.0, ..Scenario::default() };
+            (String::from(row), Scenario { cut, way, ..regions }.run())
+        });
+        let table = table("", rows.iter().map(|(name, row)| (name.clone(), row)));
+        replace(&mut text, &format!("regions, {name}"), &table)?;
     }
     fs::write(page, text)?;
     Ok(())
@@ -93,7 +112,7 @@ pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Outcome
 }
 
 /// A count with three digits or all that it has before the point, in groups of three.
-fn count(number: f64) -> String {
+pub fn count(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {

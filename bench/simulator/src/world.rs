@@ -16,6 +16,9 @@ use crate::measure::{Meter, Outcome, Waits, fairness};
 /// The instant at which a simulation begins, some moment of November 2023.
 const BEGIN: u64 = 1_700_000_000_000_000_000;
 
+/// How long a gateway waits for an answer: as long as the clients do.
+const TIMEOUT: u64 = 500_000_000;
+
 /// How the gateways share the limit.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
@@ -25,6 +28,8 @@ pub enum Way {
     Leased { most: i64, hold_ms: u64 },
     /// The key is split into so many, on servers of their own, each with its part of the limit.
     Split(u32),
+    /// Each region has a server of its own, with its part of the limit.
+    Regional,
     /// Each gateway has its part of the limit and asks nobody.
     Shares,
 }
@@ -46,6 +51,14 @@ pub struct Scenario {
     pub burst: i64,
     /// The limit of each key: units a second.
     pub rate: i64,
+    /// The median time of a message between a gateway and a server of its region, in milliseconds.
+    pub near_ms: f64,
+    /// Regions, over which the gateways are spread. The server is in the first one.
+    pub regions: u32,
+    /// The median time of a message from one region to another, in milliseconds.
+    pub far_ms: f64,
+    /// How long the last region is cut off from the others, in the middle of the simulated time, in seconds.
+    pub cut: f64,
     /// The simulated time.
     pub seconds: f64,
     /// The beginning of the random numbers.
@@ -64,6 +77,10 @@ impl Default for Scenario {
             demand: 1e6,
             burst: 1_000,
             rate: 10_000,
+            near_ms: 0.25,
+            regions: 1,
+            far_ms: 40.0,
+            cut: 0.0,
             seconds: 5.0,
             seed: 1,
             way: Way::Direct,
@@ -76,15 +93,17 @@ impl Scenario {
     pub fn check(&self) -> Result<(), String> {
         let whole = self.gateways > 0 && self.keys > 0 && self.burst > 0 && self.rate > 0;
         let real = self.demand > 0.0 && self.seconds > 0.0 && self.zipf > 0.0 && self.skew >= 0.0;
+        let network = self.near_ms > 0.0 && self.far_ms > 0.0 && self.regions > 0 && self.cut >= 0.0;
         let way = match self.way {
             Way::Leased { most, hold_ms } => most > 0 && hold_ms > 0,
             Way::Split(parts) => i64::from(parts) <= self.burst.min(self.rate) && parts > 0,
+            Way::Regional => i64::from(self.regions) <= self.burst.min(self.rate),
             Way::Direct | Way::Shares => true,
         };
-        if whole && real && way {
+        if whole && real && network && way {
             Ok(())
         } else {
-            Err(format!("numbers must be positive, and parts at most burst and rate: {self:?}"))
+            Err(format!("numbers must be positive, and parts and regions at most burst and rate: {self:?}"))
         }
     }
 
@@ -102,15 +121,19 @@ enum Event {
     /// A request is let through.
     Admitted { gateway: u32, key: u32, since: u64 },
     /// A call for a batch reaches the server.
-    Ask { gateway: u32, key: u32, units: i64 },
+    Ask { gateway: u32, key: u32, units: i64, asked: u64 },
     /// The answer of a call for a batch reaches the gateway.
-    Answer { gateway: u32, key: u32, taken: i64, wait: Option<Span> },
+    Answer { gateway: u32, key: u32, taken: i64, wait: Option<Span>, asked: u64 },
     /// The hold of a batch is over.
     Over { gateway: u32, key: u32 },
     /// What is given back reaches the server.
     GiveBack { gateway: u32, key: u32, units: i64 },
-    /// The answer to that reaches the gateway.
+    /// The answer to that reaches the gateway, or is late.
     GivenBack { gateway: u32, key: u32 },
+    /// A request is refused because its call has no answer.
+    Unanswered { since: u64 },
+    /// A call for a batch that was sent then has no answer.
+    Lost { gateway: u32, key: u32, asked: u64 },
 }
 
 /// Events are taken in the order of their instants, and of their making where these are equal.
@@ -140,6 +163,8 @@ impl Ord for Scheduled {
 #[derive(Default)]
 struct Share {
     holding: Holding,
+    /// When the call was sent that has no answer yet, if the network may lose messages.
+    asked: Option<u64>,
     waiting: VecDeque<u64>,
 }
 
@@ -149,7 +174,8 @@ struct World {
     limit: Limit,
     terms: Terms,
     random: StdRng,
-    network: LogNormal<f64>,
+    near: LogNormal<f64>,
+    far: LogNormal<f64>,
     events: BinaryHeap<Reverse<Scheduled>>,
     made: u64,
     /// The server's states by key and part, or a gateway's own by gateway and key.
@@ -168,6 +194,7 @@ impl World {
         let parts = match scenario.way {
             Way::Split(parts) => i64::from(parts),
             Way::Shares => i64::from(scenario.gateways),
+            Way::Regional => i64::from(scenario.regions),
             Way::Direct | Way::Leased { .. } => 1,
         };
         // A gateway's part of a small limit is at least a unit. Rates are exact: `rate` per `parts` seconds.
@@ -181,15 +208,17 @@ impl World {
             least: (most / 10).max(1),
             most,
             hold: Span::from_units(hold_ms, Unit::Milliseconds).expect("a short hold"),
-            reply: Span::from_units(100, Unit::Milliseconds).expect("a short time"),
+            reply: Span::from_nanos(TIMEOUT).expect("a short time"),
         };
         Self {
             scenario,
             limit: limit.expect("a rate below a unit a nanosecond"),
             terms,
             random: StdRng::seed_from_u64(scenario.seed),
-            // One way: half of the calls take less than 0.25 ms, one of a hundred more than 1.6 ms.
-            network: LogNormal::new(0.25_f64.ln(), 0.8).expect("a finite distribution"),
+            // One message of a hundred takes more than six times as long as the median one.
+            near: LogNormal::new(scenario.near_ms.ln(), 0.8).expect("a finite distribution"),
+            // A longer way varies less.
+            far: LogNormal::new(scenario.far_ms.ln(), 0.1).expect("a finite distribution"),
             events: BinaryHeap::new(),
             made: 0,
             states: HashMap::new(),
@@ -237,11 +266,12 @@ impl World {
 
     fn request(&mut self, now: u64, gateway: u32, key: u32) {
         match self.scenario.way {
-            Way::Direct => self.send(now, Event::Call { gateway, key, part: 0, since: now }),
+            Way::Direct => self.call(now, gateway, key, 0),
             Way::Split(parts) => {
                 let part = self.random.random_range(0..parts);
-                self.send(now, Event::Call { gateway, key, part, since: now });
+                self.call(now, gateway, key, part);
             }
+            Way::Regional => self.call(now, gateway, key, self.region(gateway)),
             Way::Shares => {
                 if self.take(now, (gateway, key), 1) == (1, None) {
                     self.admit(now, gateway, key);
@@ -260,25 +290,29 @@ impl World {
             Event::Call { gateway, key, part, since } => {
                 *self.calls.entry(part).or_default() += 1;
                 let admitted = self.take(now, (key, part), 1).0 == 1;
-                let back = self.network.sample(&mut self.random);
-                let answered = now + (back * 1e6) as u64;
-                if admitted {
-                    self.schedule(answered, Event::Admitted { gateway, key, since });
-                } else {
-                    self.waits.add(answered - since);
+                match self.arrival(now, gateway).filter(|&answered| answered - since < TIMEOUT) {
+                    Some(answered) if admitted => {
+                        self.schedule(answered, Event::Admitted { gateway, key, since });
+                    }
+                    Some(answered) => self.waits.add(answered - since),
+                    None => self.schedule(since + TIMEOUT, Event::Unanswered { since }),
                 }
             }
             Event::Admitted { gateway, key, since } => {
                 self.admit(now, gateway, key);
                 self.waits.add(now - since);
             }
-            Event::Ask { gateway, key, units } => {
+            Event::Ask { gateway, key, units, asked } => {
                 *self.calls.entry(0).or_default() += 1;
                 let (taken, wait) = self.take(now, (key, 0), units);
-                self.send(now, Event::Answer { gateway, key, taken, wait });
+                if let Some(arrival) = self.arrival(now, gateway).filter(|&arrival| arrival - asked < TIMEOUT)
+                {
+                    self.schedule(arrival, Event::Answer { gateway, key, taken, wait, asked });
+                }
             }
-            Event::Answer { gateway, key, taken, wait } => {
+            Event::Answer { gateway, key, taken, wait, asked } => {
                 let share = self.shares.entry((gateway, key)).or_default();
+                share.asked = share.asked.filter(|&other| other != asked);
                 share.holding.answered(&self.terms, at(now), taken, wait);
                 if taken > 0 {
                     let hold = self.terms.hold.as_nanos();
@@ -289,7 +323,10 @@ impl World {
             Event::Over { gateway, key } => {
                 let share = self.shares.entry((gateway, key)).or_default();
                 if let Some((units, _)) = share.holding.give_back(&self.terms, at(now)) {
-                    self.send(now, Event::GiveBack { gateway, key, units });
+                    match self.arrival(now, gateway) {
+                        Some(arrival) => self.schedule(arrival, Event::GiveBack { gateway, key, units }),
+                        None => self.schedule(now + TIMEOUT, Event::GivenBack { gateway, key }),
+                    }
                 }
                 if self.shares.get(&(gateway, key)).is_some_and(|share| share.holding.is_idle(at(now))) {
                     self.shares.remove(&(gateway, key));
@@ -300,10 +337,20 @@ impl World {
                 let state = self.states.get(&(key, 0)).copied();
                 let decision = gcra::refund(state, &self.limit, at(now), units).expect("in range");
                 self.store((key, 0), decision.change);
-                self.send(now, Event::GivenBack { gateway, key });
+                let arrival = self.arrival(now, gateway).unwrap_or(now + TIMEOUT);
+                self.schedule(arrival, Event::GivenBack { gateway, key });
             }
             Event::GivenBack { gateway, key } => {
                 self.shares.entry((gateway, key)).or_default().holding.returned();
+            }
+            Event::Unanswered { since } => self.waits.add(now - since),
+            Event::Lost { gateway, key, asked } => {
+                let share = self.shares.entry((gateway, key)).or_default();
+                if share.asked == Some(asked) {
+                    share.asked = None;
+                    share.holding.lost(&self.terms, at(now));
+                    self.serve(now, gateway, key);
+                }
             }
         }
     }
@@ -322,7 +369,14 @@ impl World {
         }
         let wanted = i64::from(!share.waiting.is_empty());
         if let Some(units) = share.holding.ask(&self.terms, at(now), wanted) {
-            self.send(now, Event::Ask { gateway, key, units });
+            if let Some(arrival) = self.arrival(now, gateway) {
+                self.schedule(arrival, Event::Ask { gateway, key, units, asked: now });
+            }
+            // Without other regions every call is answered in time, and a hundred million events are saved.
+            if self.scenario.regions > 1 {
+                share.asked = Some(now);
+                self.schedule(now + TIMEOUT, Event::Lost { gateway, key, asked: now });
+            }
         }
         self.shares.insert((gateway, key), share);
     }
@@ -357,10 +411,32 @@ impl World {
         self.meters.entry(key).or_default().spend(now, self.scenario.rate as f64);
     }
 
-    /// Lets an event happen after a way through the network.
-    fn send(&mut self, now: u64, event: Event) {
-        let way = self.network.sample(&mut self.random);
-        self.schedule(now + (way * 1e6) as u64, event);
+    /// The region of a gateway. Its busy gateways and its quiet ones are spread alike.
+    fn region(&self, gateway: u32) -> u32 {
+        gateway % self.scenario.regions
+    }
+
+    /// Calls a server for one unit. A call that the network loses is refused.
+    fn call(&mut self, now: u64, gateway: u32, key: u32, part: u32) {
+        match self.arrival(now, gateway) {
+            Some(arrival) => self.schedule(arrival, Event::Call { gateway, key, part, since: now }),
+            None => self.schedule(now + TIMEOUT, Event::Unanswered { since: now }),
+        }
+    }
+
+    /// When a message between a gateway and its server arrives. `None` if it goes to another region and is
+    /// lost.
+    fn arrival(&mut self, now: u64, gateway: u32) -> Option<u64> {
+        let scenario = self.scenario;
+        let region = self.region(gateway);
+        // Each region has a server of its own, or all of them have the one in the first region.
+        let is_near = region == 0 || matches!(scenario.way, Way::Regional);
+        let middle = (now as f64 / 1e9 - scenario.seconds / 2.0).abs();
+        if !is_near && region == scenario.regions - 1 && middle < scenario.cut / 2.0 {
+            return None;
+        }
+        let millis = (if is_near { self.near } else { self.far }).sample(&mut self.random);
+        Some(now + (millis * 1e6) as u64)
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
@@ -422,6 +498,26 @@ mod tests {
         assert!(outcome.above <= scenario.rate as f64 * 0.02, "{} above the limit", outcome.above);
         assert!(outcome.unused < 0.01, "{} unused", outcome.unused);
         assert!((outcome.calls - outcome.wanted).abs() < 0.01 * outcome.wanted, "a call for each request");
+    }
+
+    /// A region that is cut off, and batches that are lost on the way to it.
+    #[test]
+    fn a_cut_keeps_the_bound() {
+        let regions = Scenario { regions: 3, cut: 2.0, demand: 3e4, seconds: 6.0, ..Scenario::default() };
+        let together = Scenario { cut: 0.0, ..regions };
+        for (way, bound) in [
+            (Way::Direct, regions.rate as f64 * 0.2),
+            (Way::Leased { most: 100, hold_ms: 1_000 }, regions.rate as f64),
+            (Way::Regional, regions.rate as f64 * 0.02),
+        ] {
+            let (whole, cut) = (Scenario { way, ..together }.run(), Scenario { way, ..regions }.run());
+            for outcome in [&whole, &cut] {
+                assert!(outcome.above <= bound, "{} above the limit, {way:?}", outcome.above);
+            }
+            // Only the region that is cut off has no server, and only if it has none of its own.
+            let fewer = cut.calls < whole.calls * 0.95;
+            assert_eq!(fewer, matches!(way, Way::Direct | Way::Leased { .. }), "{way:?}: {}", cut.calls);
+        }
     }
 
     #[test]
