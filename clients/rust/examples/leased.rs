@@ -1,15 +1,32 @@
-//! One process and one key: direct calls beside leases of units. `make bench-scale` runs it.
+//! Direct calls beside leases of units, on one key. `make bench-scale` runs it.
 //!
 //! ```text
-//! REDIS_URL=redis://127.0.0.1:6379 cargo run --release --example leased --features aio
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --release --example leased --features aio -- tasks
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --release --example leased --features aio -- processes 200 10
 //! ```
+//!
+//! `tasks` are 50 of one process, on one core. `processes` are so many, each with one connection, for so many
+//! seconds: they record when each unit was admitted, and every stretch of time is held against the bound. It
+//! ends with an error if one has more units than the bound allows.
 
 // It ends at the first error.
-#![allow(clippy::arithmetic_side_effects, clippy::as_conversions, clippy::cast_precision_loss)]
+#![allow(clippy::arithmetic_side_effects)]
+// Counts become floating-point numbers for divisions. They are far below 2^53.
+#![allow(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+
+#[path = "leased/processes.rs"]
+mod processes;
+#[path = "leased/stretches.rs"]
+mod stretches;
 
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{AsyncCellCommands, Decision, Gcra, Leased, Rate, Units};
-use std::env::var;
+use std::env::{args, var};
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,7 +46,18 @@ struct Counts {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let client = redis::Client::open(var("REDIS_URL")?)?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    let connection = client.get_multiplexed_async_connection().await?;
+    let arguments: Vec<String> = args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] | ["tasks"] => tasks(connection).await,
+        ["processes", count, seconds] => processes::run(connection, count.parse()?, seconds.parse()?).await,
+        ["process", way, seconds] => processes::hammer(connection, way.parse()?, seconds.parse()?).await,
+        _ => Err("usage: leased tasks, or leased processes COUNT SECONDS".into()),
+    }
+}
+
+/// Compares direct calls with leases, of tasks of this process.
+async fn tasks(mut connection: MultiplexedConnection) -> Result<(), Box<dyn Error>> {
     let limits =
         [("nearly all refused", 10_000, 1_000, 1_000), ("all admitted", 100_000_000, 10_000_000, 10_000)];
     println!("| requests | way | decisions/s | calls/s | decisions per call | admitted | the bound |");
@@ -44,17 +72,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
             run(&connection, &key, limit, leased.then_some(most), &counts).await?;
             let elapsed = started.elapsed().as_secs_f64();
             let calls = (calls(&mut connection).await? - before) as f64;
-            let asked = counts.asked.load(Relaxed) as f64;
+            let asked = counts.asked.load(Relaxed);
             // Leases of one process: at most what it holds is added.
             let more = if leased { most } else { 0 };
             let bound = at_once as f64 + elapsed * rate as f64 + more as f64;
-            let way = if leased { "leases" } else { "direct calls" };
+            let way =
+                if leased { format!("leases of at most {}", count(most)) } else { "direct calls".to_owned() };
             println!(
-                "| {name} | {way} | {:.0} | {:.0} | {:.0} | {} | {bound:.0} |",
-                asked / elapsed,
-                calls / elapsed,
-                asked / calls,
-                counts.admitted.load(Relaxed),
+                "| {name} | {way} | {} | {} | {} | {} | {} |",
+                count((asked as f64 / elapsed) as u64),
+                count((calls / elapsed) as u64),
+                count((asked as f64 / calls) as u64),
+                count(counts.admitted.load(Relaxed)),
+                count(bound as u64),
             );
         }
     }
@@ -102,9 +132,19 @@ async fn run(
     Ok(())
 }
 
-/// How many calls of CL.THROTTLE the server has run.
+/// How many calls of CL.THROTTLE and CL.REFUND the server has run.
 async fn calls(connection: &mut MultiplexedConnection) -> redis::RedisResult<u64> {
     let info: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await?;
-    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_cl.throttle:calls="));
-    Ok(line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default())
+    let count = |line: &str| line.split_once(":calls=")?.1.split(',').next()?.parse::<u64>().ok();
+    let ours = info
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_cl.throttle:") || line.starts_with("cmdstat_cl.refund:"));
+    Ok(ours.filter_map(count).sum())
+}
+
+/// The number with commas between groups of three digits.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }

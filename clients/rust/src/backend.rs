@@ -74,6 +74,10 @@ impl<C> CellConnection<C> {
         }
     }
 
+    pub(crate) const fn connection_mut(&mut self) -> &mut C {
+        &mut self.connection
+    }
+
     /// The command to send in place of this one. `None` to send it as it is.
     fn translated(&self, cmd: &Cmd) -> RedisResult<Option<Cmd>> {
         let translate = self.found.load(Relaxed) == FUNCTIONS && call::is_of_redis_cell(cmd);

@@ -19,7 +19,7 @@
 
 use crate::limit::rounded_up;
 use crate::several::{Peek, Settle, Several, Take as Taking};
-use crate::{Bucket, Gcra, Places, Quota, Rate, Take, Units};
+use crate::{Bucket, Gcra, Limit, Places, Quota, Rate, Take, Units};
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
@@ -47,6 +47,30 @@ fn taking(mut cmd: Cmd, take: Take) -> Cmd {
     take.write(&mut cmd);
     cmd.arg(UNIT);
     cmd
+}
+
+/// The command of a limit of any kind, read as an [`Answer`](crate::Answer).
+///
+/// # Errors
+/// Those of the function of its kind: [`throttle`] to [`log`].
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Quota, Rate, Units, Window, call};
+/// let month = Quota::new(10_000, Window::month());
+/// let (any, fixed) = (call::take("k", month, Units(1))?, call::fixed("k", month, Units(1))?);
+/// assert_eq!(any.get_packed_command(), fixed.get_packed_command());
+/// # redis::RedisResult::Ok(())
+/// ```
+pub fn take(key: impl ToSingleRedisArg, limit: impl Into<Limit>, take: impl Into<Take>) -> RedisResult<Cmd> {
+    match limit.into() {
+        Limit::Throttle(limit) => throttle(key, limit, take),
+        Limit::Funnel(limit) => funnel(key, limit, take),
+        Limit::Bucket(limit) => bucket(key, limit, take),
+        Limit::Fixed(limit) => fixed(key, limit, take),
+        Limit::Window(limit) => window(key, limit, take),
+        Limit::Log(limit) => log(key, limit, take),
+    }
 }
 
 /// `CL.THROTTLE`, read as an [`Answer`](crate::Answer).

@@ -1,6 +1,6 @@
 //! Rate limits in HTTP responses, as docs/http.md of redis-cell describes them.
 
-use crate::{Answer, Decision, Gcra, Limiter, Ruling, Units};
+use crate::{Answer, Limit, Limiter, Ruling, Units};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use redis::RedisError;
 use redis::aio::ConnectionLike;
@@ -11,26 +11,38 @@ use std::time::Duration;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// A named limit of requests. The name is that of the policy in the response.
+/// A named limit of requests, of any kind. The name is that of the policy in the response, and a part of the
+/// key.
+///
+/// A policy whose kind of limit changes needs another name: the kinds store different types.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Limit, Policy, Quota, Rate, Window};
+/// let steady = Policy::new("steady", Rate::per_minute(30).burst(2))?;
+/// let monthly = Policy::new("monthly", Quota::new(10_000, Window::month()))?;
+/// let exact = Policy::new("exact", Limit::Log(Rate::per_minute(30)))?;
+/// # redis::RedisResult::Ok(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Policy {
     name: Arc<str>,
-    limit: Gcra,
+    limit: Limit,
 }
 
 impl Policy {
     /// A limit of one unit per request.
     ///
     /// # Errors
-    /// If the name has other characters than letters, digits, `-`, `_`, `.` and `:`, or the rate cannot be
+    /// If the name has other characters than letters, digits, `-`, `_`, `.` and `:`, or the limit cannot be
     /// sent.
-    pub fn new(name: &str, limit: impl Into<Gcra>) -> redis::RedisResult<Self> {
+    pub fn new(name: &str, limit: impl Into<Limit>) -> redis::RedisResult<Self> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
         if name.is_empty() || !name.bytes().all(plain) {
             return Err(crate::limit::invalid("a policy's name has letters, digits, -, _, . and : only"));
         }
         let limit = limit.into();
-        crate::call::throttle("", limit, Units(1))?;
+        crate::call::take("", limit, Units(1))?;
         Ok(Self { name: name.into(), limit })
     }
 }
@@ -44,6 +56,11 @@ impl Policy {
 /// process's share.
 ///
 /// The key in the server is `http:`, the policy's name, `:`, and the key of the request.
+///
+/// A service can have several of these layers, each with a policy of its own. The outermost one is asked
+/// first. Each takes its unit by itself: a request that an inner one refuses has taken a unit of the outer
+/// ones. The lists `RateLimit-Policy` and `RateLimit` have a member for each, and `X-RateLimit-*` describe
+/// the limit of which least remains.
 ///
 /// # Example
 /// The crate's [example](crate) is a service of axum with this layer.
@@ -122,7 +139,7 @@ where
         Box::pin(async move {
             let Some(key) = key else { return inner.call(request).await };
             let limit = layer.policy.limit;
-            let ruling = match layer.limiter.throttle(key, limit, Units(1)).await {
+            let ruling = match layer.limiter.take(key, limit, Units(1)).await {
                 Ok(ruling) => ruling,
                 Err(error) => Ruling::FailedClosed(error), // the share of a limit that cannot be divided
             };
@@ -160,35 +177,40 @@ fn refusal<R: From<String>>(ruling: &Ruling) -> Response<R> {
     response
 }
 
-/// Adds the fields that describe a decision.
-fn describe(headers: &mut HeaderMap, name: &str, limit: Gcra, answer: &Answer) {
-    let Answer { decision, limit: most, remaining, reset_after, .. } = *answer;
-    let next = match decision {
-        Decision::RefusedFor(wait) => wait,
-        // All but one of the missing units need this time.
-        _ => reset_after.saturating_sub(time_of(limit, most.saturating_sub(remaining).saturating_sub(1))),
+/// Adds the fields that describe a decision, to those of another layer if there are some.
+fn describe(headers: &mut HeaderMap, name: &str, limit: Limit, answer: &Answer) {
+    let Answer { limit: most, remaining, reset_after, .. } = *answer;
+    let parameter = |name: &str, time: Option<Duration>| {
+        time.map(|time| format!(";{name}={}", seconds(time))).unwrap_or_default()
     };
-    let window = seconds(time_of(limit, most));
-    let mut add = |name: &'static str, value: String| {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    };
-    add("ratelimit-policy", format!("\"{name}\";q={most};w={window}"));
-    add("ratelimit", format!("\"{name}\";r={remaining};t={}", seconds(next)));
-    add("x-ratelimit-limit", most.to_string());
-    add("x-ratelimit-remaining", remaining.to_string());
-    add("x-ratelimit-reset", seconds(reset_after).to_string());
+    let (window, next) = (parameter("w", limit.window(most)), parameter("t", limit.next(answer)));
+    for (list, member) in [
+        ("ratelimit-policy", format!("\"{name}\";q={most}{window}")),
+        ("ratelimit", format!("\"{name}\";r={remaining}{next}")),
+    ] {
+        // The last policy of a list is that of the outermost layer.
+        let there = headers.get(list).and_then(|there| there.to_str().ok());
+        let value = there.map_or_else(|| member.clone(), |there| format!("{there}, {member}"));
+        set(headers, list, value);
+    }
+    // Of several limits, these fields have the one of which least remains.
+    let least = headers.get(REMAINING).and_then(|there| there.to_str().ok()?.parse().ok());
+    if least.is_none_or(|least: u64| remaining < least) {
+        set(headers, "x-ratelimit-limit", most.to_string());
+        set(headers, REMAINING, remaining.to_string());
+        set(headers, "x-ratelimit-reset", seconds(reset_after).to_string());
+    }
     if let Some(wait) = answer.retry_after() {
-        add("retry-after", seconds(wait).to_string());
+        set(headers, "retry-after", seconds(wait).to_string());
     }
 }
 
-/// The time in which `units` units become available, rounded down to a nanosecond.
-fn time_of(limit: Gcra, units: u64) -> Duration {
-    let nanos = limit.rate.period.as_nanos().saturating_mul(units.into());
-    let nanos = nanos.checked_div(limit.rate.count.into()).unwrap_or_default();
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+const REMAINING: &str = "x-ratelimit-remaining";
+
+fn set(headers: &mut HeaderMap, name: &'static str, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
 }
 
 /// Rounds up: a client that waits for this time must not be refused because of rounding.

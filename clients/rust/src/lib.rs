@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod away;
 mod backend;
+mod blocking;
 pub mod call;
 mod commands;
 #[cfg(feature = "tower")]
 mod http;
+mod kind;
 #[cfg(feature = "aio")]
 mod leased;
 mod limit;
@@ -16,18 +19,21 @@ mod local;
 mod reply;
 pub mod several;
 
+pub use away::{Ruling, WhenAway};
 pub use backend::{Backend, CellConnection};
+pub use blocking::{BlockingLimiter, TimedConnection};
 pub use call::Reserve;
 #[cfg(feature = "aio")]
 pub use commands::AsyncCellCommands;
 pub use commands::CellCommands;
 #[cfg(feature = "tower")]
 pub use http::{Policy, RateLimit, RateLimitLayer};
+pub use kind::Limit;
 #[cfg(feature = "aio")]
 pub use leased::{Leased, LeasedLimit};
 pub use limit::{Bucket, Gcra, Places, Quota, Rate, Settlement, Take, Units, UpTo, Weekday, Window};
 #[cfg(feature = "aio")]
-pub use limiter::{Limiter, Ruling, WhenAway};
+pub use limiter::Limiter;
 pub use local::LocalLimiter;
 pub use reply::{Answer, Balance, Booking, Decision, Refused, Slot, Together};
 pub use several::{MPeek, MSettle, MTake};

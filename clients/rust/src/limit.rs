@@ -137,6 +137,14 @@ impl Rate {
         Bucket { rate: self, capacity }
     }
 
+    /// The time in which `units` units become available, rounded down to a nanosecond.
+    #[cfg(feature = "tower")]
+    pub(crate) fn time_of(self, units: u64) -> Duration {
+        let nanos = self.period.as_nanos().saturating_mul(units.into());
+        let nanos = nanos.checked_div(self.count.into()).unwrap_or_default();
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
         cmd.arg(self.count).arg(exact(self.period, "the period of a rate")?);
         Ok(())
@@ -171,8 +179,8 @@ impl From<Rate> for Gcra {
 /// A limit of `CL.FUNNEL` and `CL.BUCKET`: a capacity, and the [`Rate`] at which it becomes available again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
-    rate: Rate,
-    capacity: u64,
+    pub(crate) rate: Rate,
+    pub(crate) capacity: u64,
 }
 
 impl Bucket {
@@ -214,9 +222,11 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Period(Duration),
-    Calendar(&'static str),
+    Hour,
+    Day,
     Week(Weekday),
     Month(u8),
+    Year,
     Until(SystemTime),
 }
 
@@ -234,12 +244,12 @@ impl Window {
 
     /// The hours of the calendar.
     pub const fn hour() -> Self {
-        Self::of(Kind::Calendar("HOUR"))
+        Self::of(Kind::Hour)
     }
 
     /// The days of the calendar.
     pub const fn day() -> Self {
-        Self::of(Kind::Calendar("DAY"))
+        Self::of(Kind::Day)
     }
 
     /// The weeks of the calendar, which begin on Monday.
@@ -264,7 +274,7 @@ impl Window {
 
     /// The years of the calendar.
     pub const fn year() -> Self {
-        Self::of(Kind::Calendar("YEAR"))
+        Self::of(Kind::Year)
     }
 
     /// A window that ends at `instant`, which is rounded up to a whole microsecond, and by the server to a
@@ -283,13 +293,33 @@ impl Window {
         Self { utc_offset_minutes: Some(minutes), ..self }
     }
 
+    /// How long the window is, if all windows are equally long.
+    #[cfg(feature = "tower")]
+    pub(crate) const fn length(self) -> Option<Duration> {
+        const HOUR: u64 = 3_600;
+        match self.kind {
+            Kind::Period(period) => Some(period),
+            Kind::Hour => Some(Duration::from_secs(HOUR)),
+            Kind::Day => Some(Duration::from_secs(24 * HOUR)),
+            Kind::Week(_) => Some(Duration::from_secs(7 * 24 * HOUR)),
+            Kind::Month(_) | Kind::Year | Kind::Until(_) => None,
+        }
+    }
+
+    /// Whether the window ends by the clock on the wall.
+    pub(crate) const fn is_of_the_calendar(self) -> bool {
+        !matches!(self.kind, Kind::Period(_))
+    }
+
     /// The window itself, which stands before the quantity of `CL.FIXED`.
     fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
         match self.kind {
             Kind::Period(period) => cmd.arg(exact(period, "the period of a window")?),
-            Kind::Calendar(name) => cmd.arg(name),
+            Kind::Hour => cmd.arg("HOUR"),
+            Kind::Day => cmd.arg("DAY"),
             Kind::Week(_) => cmd.arg("WEEK"),
             Kind::Month(_) => cmd.arg("MONTH"),
+            Kind::Year => cmd.arg("YEAR"),
             Kind::Until(instant) => {
                 let since = instant.duration_since(UNIX_EPOCH);
                 let since = since.map_err(|_| invalid("the end of a window must not lie before 1970"))?;
@@ -334,8 +364,8 @@ impl Window {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    limit: u64,
-    window: Window,
+    pub(crate) limit: u64,
+    pub(crate) window: Window,
 }
 
 impl Quota {

@@ -1,75 +1,13 @@
 //! A limiter with an answer for every call, also when the server is away.
 
-use crate::{Answer, Decision, Gcra, LocalLimiter, Take, call};
+use crate::{Limit, Ruling, Take, WhenAway, call};
 use redis::aio::ConnectionLike;
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ToSingleRedisArg};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
-/// What to do with a call that the server has not answered. There is no default, because only you know which
-/// is worse: too many calls, or none.
-#[derive(Clone, Debug)]
-pub enum WhenAway {
-    /// Admit the call.
-    FailOpen,
-    /// Refuse the call.
-    FailClosed,
-    /// Decide by a limiter in this process.
-    Local(LocalLimiter),
-}
-
-/// The outcome of a call of [`Limiter`].
-#[derive(Clone, Debug)]
-pub enum Ruling {
-    /// The server has answered.
-    Server(Answer),
-    /// The server has not answered, and this process has decided by its share of the limit.
-    Local {
-        /// The answer, with the numbers of the share.
-        answer: Answer,
-        /// The share.
-        share: Gcra,
-        /// Why there is no answer of the server.
-        error: RedisError,
-    },
-    /// The server has not answered, and the call is admitted.
-    FailedOpen(RedisError),
-    /// The server has not answered, and the call is refused.
-    FailedClosed(RedisError),
-}
-
-impl Ruling {
-    /// Whether the call may go ahead.
-    pub const fn admitted(&self) -> bool {
-        match self {
-            Self::Server(answer) | Self::Local { answer, .. } => answer.admitted(),
-            Self::FailedOpen(_) => true,
-            Self::FailedClosed(_) => false,
-        }
-    }
-
-    /// The answer, whoever gave it. `None` if nobody did.
-    pub const fn answer(&self) -> Option<&Answer> {
-        match self {
-            Self::Server(answer) | Self::Local { answer, .. } => Some(answer),
-            Self::FailedOpen(_) | Self::FailedClosed(_) => None,
-        }
-    }
-
-    /// Why the server has not answered. `None` if it has.
-    pub const fn error(&self) -> Option<&RedisError> {
-        match self {
-            Self::Server(_) => None,
-            Self::Local { error, .. } | Self::FailedOpen(error) | Self::FailedClosed(error) => Some(error),
-        }
-    }
-
-    /// Whether a refused call can never be admitted, because its quantity exceeds the limit.
-    pub const fn refused_forever(&self) -> bool {
-        matches!(self.answer(), Some(Answer { decision: Decision::RefusedForever, .. }))
-    }
-}
-
-/// Limits calls by `CL.THROTTLE`, and by [`WhenAway`] when the server does not answer.
+/// Limits calls by a [`Limit`] of any kind, and by [`WhenAway`] when the server does not answer.
+///
+/// [`BlockingLimiter`](crate::BlockingLimiter) is the same for code that does not run in tokio.
 ///
 /// `connection` is a connection that can be cloned: a `ConnectionManager`, which connects again when the
 /// server comes back, a cluster's connection, or a `MultiplexedConnection`, which stays broken once it is.
@@ -90,7 +28,7 @@ impl Ruling {
 /// let connection = ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
 /// let four_processes = std::num::NonZeroU32::new(4).unwrap();
 /// let limiter = Limiter::new(connection, WhenAway::Local(LocalLimiter::new(four_processes)));
-/// let ruling = limiter.throttle("doc:limiter", Rate::per_second(100).burst(99), Units(1)).await?;
+/// let ruling = limiter.take("doc:limiter", Rate::per_second(100).burst(99), Units(1)).await?;
 /// assert!(ruling.admitted());
 /// # Ok(()) }
 /// ```
@@ -119,31 +57,21 @@ impl<C: ConnectionLike + Clone + Send> Limiter<C> {
     /// Takes units, or says why not.
     ///
     /// # Errors
-    /// Only if the arguments cannot be sent: see [`call::throttle`]. A server that is away is no error.
+    /// Only if the arguments cannot be sent: see [`call::take`]. A server that is away is no error.
     ///
     /// # Panics
     /// Outside of a tokio runtime with a timer.
-    pub async fn throttle(
+    pub async fn take(
         &self,
         key: impl ToSingleRedisArg + AsRef<[u8]>,
-        limit: impl Into<Gcra>,
+        limit: impl Into<Limit>,
         take: impl Into<Take>,
     ) -> RedisResult<Ruling> {
         let (limit, take) = (limit.into(), take.into());
         let bytes = key.as_ref().to_vec();
-        let cmd = call::throttle(key, limit, take)?;
-        let error = match ask(&self.connection, self.timeout, &cmd).await {
-            Ok(answer) => return Ok(Ruling::Server(answer)),
-            Err(error) => error,
-        };
-        Ok(match &self.when_away {
-            WhenAway::FailOpen => Ruling::FailedOpen(error),
-            WhenAway::FailClosed => Ruling::FailedClosed(error),
-            WhenAway::Local(local) => {
-                let (answer, share) = (local.throttle(bytes, limit, take)?, local.share(limit));
-                Ruling::Local { answer, share, error }
-            }
-        })
+        let cmd = call::take(key, limit, take)?;
+        let answer = ask(&self.connection, self.timeout, &cmd).await;
+        self.when_away.rule(answer, &bytes, limit, take)
     }
 }
 

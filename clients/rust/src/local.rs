@@ -1,16 +1,23 @@
 //! A limiter in this process, for when the server is away.
 
-use crate::{Answer, Decision, Gcra, Take, Units, UpTo};
-use redis_cell_core::{Instant, Unit, Verdict, gcra, gcra::Tat};
+use crate::{Answer, Decision, Limit, Take, Units, UpTo};
+use redis::{Arg, Cmd, RedisResult};
+use redis_cell_core::bucket::{self, Level};
+use redis_cell_core::fixed::{self, Counter};
+use redis_cell_core::gcra::{self, Tat};
+use redis_cell_core::limiter::Limiter;
+use redis_cell_core::window::{self, Sliding};
+use redis_cell_core::{Error, Instant, Unit, Verdict};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A limiter in the memory of this process, with this process's share of the limit.
 ///
-/// It decides as `CL.THROTTLE` does, by the same code. All clones share their memory. It knows nothing of
-/// what the server has admitted, and the server learns nothing of what this limiter has admitted.
+/// It decides as the commands do, by the same code; only a log is estimated as `CL.WINDOW` does, because a
+/// log would need memory for each unit. All clones share their memory. It knows nothing of what the server
+/// has admitted, and the server learns nothing of what this limiter has admitted.
 ///
 /// # Example
 /// ```
@@ -19,14 +26,15 @@ use std::time::Duration;
 /// let four_processes = NonZeroU32::new(4).unwrap();
 /// let local = LocalLimiter::new(four_processes);
 /// let limit = Rate::per_second(100).burst(99); // here: 25 at once, and 25 per second
-/// assert_eq!(local.throttle("user:42", limit, Units(1))?.remaining, 24);
+/// assert_eq!(local.take("user:42", limit, Units(1))?.remaining, 24);
 /// # redis::RedisResult::Ok(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct LocalLimiter {
     processes: NonZeroU32,
     states: Arc<Mutex<States>>,
-    started: std::time::Instant,
+    /// The same instant by the clock on the wall, and by one that is never set.
+    started: (Instant, std::time::Instant),
 }
 
 impl LocalLimiter {
@@ -47,46 +55,74 @@ impl LocalLimiter {
     pub fn with_keys(processes: NonZeroU32, keys: usize) -> Self {
         let room = keys.div_ceil(2).max(1);
         let states = Arc::new(Mutex::new(States { room, ..States::default() }));
-        Self { processes, states, started: std::time::Instant::now() }
+        Self { processes, states, started: (wall_clock(), std::time::Instant::now()) }
     }
 
-    /// The share of one process: the rate and the burst, divided by the number of processes. At least one
-    /// unit can be taken at once.
-    pub fn share(&self, limit: impl Into<Gcra>) -> Gcra {
-        let Gcra { rate, max_burst } = limit.into();
-        let at_once = max_burst.saturating_add(1).div_euclid(self.processes.get().into());
-        let period = rate.period.saturating_mul(self.processes.get());
-        crate::Rate { period, ..rate }.burst(at_once.saturating_sub(1))
+    /// The share of one process: the rate and the burst of `CL.THROTTLE`, the rate and the capacity of a
+    /// bucket, or the units per window, divided by the number of processes. At least one unit can be taken at
+    /// once.
+    pub fn share(&self, limit: impl Into<Limit>) -> Limit {
+        limit.into().share(self.processes.get())
     }
 
     /// Takes units from this process's share of `limit`.
     ///
     /// # Errors
-    /// If the limit or the quantity is out of the range that `CL.THROTTLE` accepts.
-    pub fn throttle(
+    /// If the limit or the quantity is out of the range that the command accepts.
+    pub fn take(
         &self,
         key: impl AsRef<[u8]>,
-        limit: impl Into<Gcra>,
+        limit: impl Into<Limit>,
         take: impl Into<Take>,
-    ) -> redis::RedisResult<Answer> {
-        self.decide(key.as_ref(), self.share(limit), take.into())
+    ) -> RedisResult<Answer> {
+        let (key, share, take) = (key.as_ref(), self.share(limit), take.into());
+        let mut words = Cmd::new();
+        share.write(&mut words)?;
+        let words: Vec<&[u8]> = words
+            .args_iter()
+            .filter_map(|word| if let Arg::Simple(bytes) = word { Some(bytes) } else { None })
+            .collect();
+        self.decide(key, share, &words, take)
             .map_err(|error| (redis::ErrorKind::Client, "invalid limit", error.to_string()).into())
     }
 
-    fn decide(&self, key: &[u8], share: Gcra, take: Take) -> Result<Answer, redis_cell_core::Error> {
-        let (burst, count) = (saturate(share.max_burst), saturate(share.rate.count));
-        let micros = i64::try_from(share.rate.period.as_micros()).unwrap_or(i64::MAX);
-        let limit = gcra::Limit::new(burst, count, micros, Unit::Microseconds)?;
-        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let now = Instant::saturating_from_nanos(elapsed);
+    /// Decides by the limit that `words` spell, as the server reads them.
+    fn decide(&self, key: &[u8], share: Limit, words: &[&[u8]], take: Take) -> Result<Answer, Error> {
+        match (share, words) {
+            (Limit::Throttle(_), &[burst, count, period]) => {
+                self.by(&gcra::Limit::parse([burst, count, period], UNIT)?, key, self.now(), take)
+            }
+            (Limit::Funnel(_) | Limit::Bucket(_), &[capacity, count, period]) => {
+                self.by(&bucket::Limit::parse([capacity, count, period], UNIT)?, key, self.now(), take)
+            }
+            (Limit::Fixed(quota), words) => {
+                let mut words = words.iter().copied();
+                let limit = fixed::Limit::parse_words(&mut words, UNIT)?;
+                if words.next().is_some() {
+                    return Err(Error::Syntax); // an offset from UTC that no window of the calendar has
+                }
+                let now = if quota.window.is_of_the_calendar() { wall_clock() } else { self.now() };
+                self.by(&limit, key, now, take)
+            }
+            (Limit::Window(_) | Limit::Log(_), &[count, period]) => {
+                self.by(&window::Limit::parse([count, period], UNIT)?, key, self.now(), take)
+            }
+            _ => Err(Error::Syntax),
+        }
+    }
+
+    fn by<L: Limiter>(&self, limit: &L, key: &[u8], now: Instant, take: Take) -> Result<Answer, Error>
+    where
+        L::State: Kept,
+    {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = states.get(key);
+        let state = states.get(key).and_then(L::State::from_state);
         let decision = match take {
-            Take::Units(Units(units)) => gcra::throttle(state, &limit, now, saturate(units))?,
-            Take::UpTo(UpTo(most)) => gcra::saturate(state, &limit, now, saturate(most))?,
+            Take::Units(Units(units)) => limit.take(state, now, saturate(units))?,
+            Take::UpTo(UpTo(most)) => limit.saturate(state, now, saturate(most))?,
         };
-        if let redis_cell_core::Change::Store(tat) = decision.change {
-            states.set(key, tat);
+        if let redis_cell_core::Change::Store(state) = decision.change {
+            states.set(key, state.into_state());
         }
         drop(states);
         let answer = decision.answer;
@@ -102,35 +138,81 @@ impl LocalLimiter {
             taken: answer.taken.map(i64::unsigned_abs),
         })
     }
+
+    /// The time since the start of this limiter, behind its instant by the clock on the wall, so that a clock
+    /// that is set does not matter.
+    fn now(&self) -> Instant {
+        let (wall, start) = self.started;
+        let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Instant::saturating_from_nanos(wall.as_nanos().saturating_add(elapsed))
+    }
+}
+
+/// The unit of all calls of this crate.
+const UNIT: Unit = Unit::Microseconds;
+
+fn wall_clock() -> Instant {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Instant::saturating_from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn saturate(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// What is kept of a key.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Tat(Tat),
+    Level(Level),
+    Counter(Counter),
+    Sliding(Sliding),
+}
+
+/// A state of one kind. A key with a state of another kind has none.
+trait Kept: Sized {
+    fn from_state(state: State) -> Option<Self>;
+    fn into_state(self) -> State;
+}
+
+macro_rules! kept {
+    ($($state:ident)*) => {$(
+        impl Kept for $state {
+            fn from_state(state: State) -> Option<Self> {
+                if let State::$state(state) = state { Some(state) } else { None }
+            }
+
+            fn into_state(self) -> State {
+                State::$state(self)
+            }
+        }
+    )*};
+}
+kept!(Tat Level Counter Sliding);
+
 /// The states in two halves. A key that is used moves to the younger half. When that is full, it becomes the
 /// older one, and the keys of the older one, which were not used since, are forgotten.
 #[derive(Debug, Default)]
 struct States {
     room: usize,
-    young: HashMap<Box<[u8]>, Tat>,
-    old: HashMap<Box<[u8]>, Tat>,
+    young: HashMap<Box<[u8]>, State>,
+    old: HashMap<Box<[u8]>, State>,
 }
 
 impl States {
-    fn get(&self, key: &[u8]) -> Option<Tat> {
+    fn get(&self, key: &[u8]) -> Option<State> {
         self.young.get(key).or_else(|| self.old.get(key)).copied()
     }
 
-    fn set(&mut self, key: &[u8], tat: Tat) {
-        if let Some(state) = self.young.get_mut(key) {
-            *state = tat;
+    fn set(&mut self, key: &[u8], state: State) {
+        if let Some(young) = self.young.get_mut(key) {
+            *young = state;
             return;
         }
         if self.young.len() >= self.room {
             self.old = std::mem::take(&mut self.young);
         }
         self.old.remove(key);
-        self.young.insert(key.into(), tat);
+        self.young.insert(key.into(), state);
     }
 }

@@ -5,28 +5,29 @@ use crate::cluster::{client, cluster};
 use crate::common::{Client, Options, Server, wait_until};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    AsyncCellCommands, CellCommands, Decision, Limiter, LocalLimiter, Rate, Ruling, Units, UpTo, WhenAway,
+    Answer, AsyncCellCommands, CellCommands, Decision, Limit, Limiter, LocalLimiter, Quota, Rate, Ruling,
+    Take, Units, UpTo, WhenAway, Window, call,
 };
 use std::net::TcpListener;
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-const KEY: &str = "k";
+pub const KEY: &str = "k";
 
 /// For a server that answers, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Four at once, which never leak while a test runs.
-fn limit() -> redis_cell_client::Gcra {
+pub fn limit() -> redis_cell_client::Gcra {
     Rate::per_day(4).burst(3)
 }
 
-fn two_processes() -> LocalLimiter {
+pub fn two_processes() -> LocalLimiter {
     LocalLimiter::new(NonZeroU32::new(2).unwrap())
 }
 
 /// A port on which nobody listens.
-fn nobody() -> u16 {
+pub fn nobody() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -38,7 +39,7 @@ fn manager(port: u16) -> ConnectionManager {
 }
 
 async fn ask<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> Ruling {
-    limiter.throttle(KEY, limit(), Units(1)).await.unwrap()
+    limiter.take(KEY, limit(), Units(1)).await.unwrap()
 }
 
 /// The three choices on a connection whose server is away.
@@ -61,7 +62,7 @@ async fn assert_each_choice<C: ConnectionLike + Clone + Send>(connection: C) {
 }
 
 /// How many calls of CL.THROTTLE the server has answered.
-fn served(client: &mut Client) -> u64 {
+pub fn served(client: &mut Client) -> u64 {
     let text = client.text("INFO redis-cell");
     let count = |field: &str| -> u64 {
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -171,10 +172,10 @@ async fn an_error_reply_is_a_reason_too() {
 #[tokio::test]
 async fn a_limit_that_cannot_be_sent_is_an_error_whether_the_server_is_there_or_not() {
     let limiter = Limiter::new(manager(nobody()), WhenAway::FailOpen);
-    let error = limiter.throttle("k", Rate::new(1, Duration::from_nanos(1)), Units(1)).await.unwrap_err();
+    let error = limiter.take("k", Rate::new(1, Duration::from_nanos(1)), Units(1)).await.unwrap_err();
     assert!(error.to_string().contains("whole number of microseconds"), "{error}");
     let limiter = Limiter::new(manager(nobody()), WhenAway::Local(two_processes()));
-    let error = limiter.throttle("k", Rate::per_second(0), Units(1)).await.unwrap_err();
+    let error = limiter.take("k", Rate::per_second(0), Units(1)).await.unwrap_err();
     assert!(error.to_string().contains("count must be an integer from 1 to"), "{error}");
 }
 
@@ -222,28 +223,117 @@ fn a_blocking_connection_to_a_cluster_whose_retries_are_off_sends_a_call_once() 
 #[test]
 fn a_local_limiter_decides_by_its_share_as_the_server_would() {
     let local = two_processes();
-    assert_eq!(local.share(limit()), Rate::new(4, Duration::from_secs(2 * 86_400)).burst(1));
-    assert_eq!(local.share(Rate::per_second(1)).at_once(), 1); // never nothing
-    let answer = local.throttle(KEY, limit(), UpTo(9)).unwrap();
+    assert_eq!(local.share(limit()), Rate::new(4, Duration::from_secs(2 * 86_400)).burst(1).into());
+    assert_eq!(local.share(Rate::per_second(1)), Rate::new(1, Duration::from_secs(2)).burst(0).into()); // never nothing
+    let answer = local.take(KEY, limit(), UpTo(9)).unwrap();
     assert_eq!((answer.decision, answer.taken, answer.remaining), (Decision::Admitted, Some(2), 0));
-    let answer = local.throttle(KEY, limit(), Units(1)).unwrap();
+    let answer = local.take(KEY, limit(), Units(1)).unwrap();
     // A unit of this process takes twelve hours.
     assert!(
         matches!(answer.decision, Decision::RefusedFor(wait) if wait > Duration::from_secs(11 * 3_600)
             && wait <= Duration::from_secs(12 * 3_600)),
         "{answer:?}"
     );
-    assert_eq!(local.throttle(KEY, limit(), Units(3)).unwrap().decision, Decision::RefusedForever);
-    assert!(local.throttle("other", limit(), Units(1)).unwrap().admitted());
+    assert_eq!(local.take(KEY, limit(), Units(3)).unwrap().decision, Decision::RefusedForever);
+    assert!(local.take("other", limit(), Units(1)).unwrap().admitted());
     // Clones share their memory.
-    assert!(!local.clone().throttle(KEY, limit(), Units(1)).unwrap().admitted());
+    assert!(!local.clone().take(KEY, limit(), Units(1)).unwrap().admitted());
+}
+
+/// The limits of each kind, of `units` units in a time that does not pass while a test runs.
+fn kinds(units: u64) -> [Limit; 7] {
+    let daily = Rate::per_day(units);
+    [
+        daily.burst(units - 1).into(),
+        Limit::Funnel(daily.capacity(units)),
+        Limit::Bucket(daily.capacity(units)),
+        Quota::new(units, Window::period(Duration::from_secs(86_400))).into(),
+        Quota::new(units, Window::year().utc_offset_minutes(90)).into(),
+        Limit::Window(daily),
+        Limit::Log(daily),
+    ]
+}
+
+#[test]
+fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
+    let server = Server::start();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let takes: [Take; 7] = [
+        Units(3).into(),
+        Units(0).into(),
+        Units(5).into(),
+        UpTo(4).into(),
+        Units(1).into(),
+        UpTo(2).into(),
+        Units(11).into(),
+    ];
+    for (index, limit) in kinds(10).into_iter().enumerate() {
+        let local = LocalLimiter::new(NonZeroU32::MIN);
+        let key = format!("kind:{index}");
+        for take in takes {
+            let there: Answer = call::take(&key, limit, take).unwrap().query(&mut connection).unwrap();
+            let here = local.take(&key, limit, take).unwrap();
+            let numbers = |answer: Answer| (answer.limit, answer.remaining, answer.taken, answer.admitted());
+            assert_eq!(numbers(here), numbers(there), "{limit:?}, {take:?}");
+            let forever = |answer: Answer| answer.decision == Decision::RefusedForever;
+            assert_eq!(forever(here), forever(there), "{limit:?}, {take:?}");
+            // The two were asked at different instants, and only here a log is estimated.
+            if !matches!(limit, Limit::Log(_)) {
+                let apart = here.reset_after.abs_diff(there.reset_after);
+                assert!(apart < Duration::from_secs(60), "{limit:?}, {take:?}: {here:?}, {there:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_shares_of_all_processes_are_the_limit_together() {
+    let four = LocalLimiter::new(NonZeroU32::new(4).unwrap());
+    for limit in kinds(20) {
+        assert_eq!(four.take(KEY, limit, Units(5)).unwrap().limit, 5, "{limit:?}");
+        // The state of a key is that of its kind: for another kind there is none.
+        assert!(!four.take(KEY, limit, Units(5)).unwrap().admitted(), "{limit:?}");
+        // Never nothing.
+        assert_eq!(four.share(limit), LocalLimiter::new(NonZeroU32::new(4).unwrap()).share(limit));
+    }
+    for limit in kinds(1) {
+        assert_eq!(four.take("one", limit, Units(1)).unwrap().limit, 1, "{limit:?}");
+    }
+}
+
+#[test]
+fn a_local_limiter_rejects_what_the_server_rejects() {
+    let local = two_processes();
+    let nothing = Rate::per_second(0);
+    let huge = Rate::per_second(u64::MAX);
+    for limit in [
+        nothing.burst(0).into(),
+        Limit::Funnel(nothing.capacity(1)),
+        Limit::Bucket(Rate::per_second(1).capacity(0)),
+        Quota::new(0, Window::month()).into(),
+        Quota::new(1, Window::period(Duration::ZERO)).into(),
+        Quota::new(1, Window::month_from(32)).into(),
+        Quota::new(1, Window::day().utc_offset_minutes(i16::MAX)).into(),
+        Quota::new(1, Window::period(Duration::from_secs(1)).utc_offset_minutes(1)).into(),
+        Quota::new(1, Window::until(SystemTime::UNIX_EPOCH)).into(),
+        Limit::Window(nothing),
+        Limit::Log(nothing),
+        huge.into(),
+        Limit::Funnel(huge.capacity(u64::MAX)),
+        Rate::new(1, Duration::MAX).burst(u64::MAX).into(),
+    ] {
+        assert!(local.take(KEY, limit, Units(1)).is_err(), "{limit:?}");
+        assert!(local.take(KEY, limit, UpTo(u64::MAX)).is_err(), "{limit:?}");
+    }
+    assert!(local.take(KEY, Rate::per_second(1), Units(u64::MAX)).is_err());
 }
 
 #[test]
 fn a_local_limiter_forgets_the_keys_that_were_not_used_for_longest() {
     let local = LocalLimiter::with_keys(NonZeroU32::MIN, 100);
     let limit = Rate::per_day(1000).burst(999);
-    let spent = |key: &str| 999 - local.throttle(key, limit, Units(1)).unwrap().remaining;
+    let spent = |key: &str| 999 - local.take(key, limit, Units(1)).unwrap().remaining;
     for other in 0..1_000 {
         assert_eq!(spent("busy"), other);
         assert_eq!(spent(&format!("once:{other}")), 0);

@@ -92,7 +92,7 @@ fn keys_of_different_slots_are_the_servers_error() {
 }
 
 /// Gives the slot of a key to another node.
-fn move_slot(nodes: &[Server], key: &str) {
+pub fn move_slot(nodes: &[Server], key: &str) {
     let slot = nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}"));
     let owner = usize::try_from(slot).unwrap() * 3 / 16384;
     let to = nodes[(owner + 1) % 3].connect().text("CLUSTER MYID");

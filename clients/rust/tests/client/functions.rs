@@ -10,7 +10,7 @@ use std::time::Duration;
 const LIBRARY: &str = include_str!("../../../../functions/redis_cell.lua");
 
 /// A server without the module, with the library.
-fn library() -> Server {
+pub fn library() -> Server {
     let server = Options::new().without_module().start();
     assert_eq!(server.connect().text(&["FUNCTION", "LOAD", LIBRARY]), "redis_cell");
     server
@@ -116,7 +116,7 @@ async fn asynchronous_connections_and_limiters_take_it_too() {
     let connection = client(&server).get_connection_manager().await.unwrap();
     let mut connection = CellConnection::new(connection, Backend::Auto);
     let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed).timeout(Duration::from_secs(60));
-    let ruling = limiter.throttle("k", LIMIT.burst(1), Units(1)).await.unwrap();
+    let ruling = limiter.take("k", LIMIT.burst(1), Units(1)).await.unwrap();
     assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 1), "{ruling:?}");
     assert_eq!(connection.backend(), Backend::Functions); // what a clone has found
     assert_eq!(connection.cl_throttle("k", LIMIT.burst(1), Units(1)).await.unwrap().remaining, 0);

@@ -3,7 +3,9 @@
 use crate::common::{Server, wait_until};
 use axum::{Router, extract::Request, routing::get};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis_cell_client::{Limiter, LocalLimiter, Policy, Rate, RateLimitLayer, WhenAway};
+use redis_cell_client::{
+    Limit, Limiter, LocalLimiter, Policy, Quota, Rate, RateLimitLayer, WhenAway, Window,
+};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU32;
@@ -11,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+#[derive(Debug)]
 pub struct Response {
     pub status: u16,
     head: String,
@@ -39,7 +42,7 @@ impl Response {
     }
 }
 
-fn try_request(to: SocketAddr, key: &str) -> std::io::Result<Response> {
+pub fn try_request(to: SocketAddr, key: &str) -> std::io::Result<Response> {
     let mut stream = TcpStream::connect(to)?;
     write!(stream, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {key}\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
@@ -54,7 +57,7 @@ pub fn request(to: SocketAddr, key: &str) -> Response {
 }
 
 /// A program that ends with the test.
-struct Program(Child);
+pub struct Program(pub Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
@@ -63,7 +66,7 @@ impl Drop for Program {
     }
 }
 
-const MANIFEST: &str = env!("CARGO_MANIFEST_DIR");
+pub const MANIFEST: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The example, as `cargo test` has built it.
 fn example() -> PathBuf {
@@ -128,15 +131,23 @@ fn the_example_of_the_readme() {
     });
 }
 
-/// A service with the layer on a free port, and how often its handler and its report of errors were called.
+/// A service that admits two requests an hour.
 async fn serve(redis: u16, when_away: WhenAway) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    serve_by(redis, when_away, Policy::new("two", Rate::per_hour(2).burst(1)).unwrap()).await
+}
+
+/// A service with the layer on a free port, and how often its handler and its report of errors were called.
+async fn serve_by(
+    redis: u16,
+    when_away: WhenAway,
+    policy: Policy,
+) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (handled, reported) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
     let config = ConnectionManagerConfig::new().set_response_timeout(None);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
     // A server that is there answers, however busy the machine is.
     let timeout = Duration::from_millis(if redis == DOWN { 500 } else { 60_000 });
-    let policy = Policy::new("two", Rate::per_hour(2).burst(1)).unwrap();
     let key_of = |request: &Request| {
         let key = request.headers()["x-api-key"].to_str().unwrap().to_owned();
         (key != "free").then_some(key)
@@ -200,6 +211,146 @@ async fn local_limits_by_the_share_of_the_process() {
     let response = request(address, "a");
     assert_eq!((response.status, response.field("retry-after")), (429, Some("3600")));
     assert_eq!(handled.load(Relaxed), 1);
+}
+
+/// Two an hour by a limiter of each kind, with the parameters `w` of `RateLimit-Policy` and `t` of
+/// `RateLimit`, of the first response and of the refusal, in seconds. `-1` for one that is not there, `None`
+/// for one that depends on the clock.
+type Kind = (&'static str, Limit, i64, Option<i64>, Option<i64>);
+
+fn kinds() -> [Kind; 9] {
+    let hourly = Rate::per_hour(2);
+    let fixed = |window| Quota::new(2, window).into();
+    [
+        ("throttle", hourly.burst(1).into(), 3_600, Some(1_800), Some(1_800)),
+        ("funnel", Limit::Funnel(hourly.capacity(2)), 3_600, Some(1_800), Some(1_800)),
+        ("bucket", Limit::Bucket(hourly.capacity(2)), 3_600, Some(1_800), Some(1_800)),
+        ("fixed", fixed(Window::period(Duration::from_secs(3_600))), 3_600, Some(3_600), Some(3_600)),
+        ("day", fixed(Window::day().utc_offset_minutes(-300)), 86_400, None, None),
+        ("month", fixed(Window::month_from(15)), -1, None, None),
+        (
+            "until",
+            fixed(Window::until(SystemTime::now() + Duration::from_secs(7_200))),
+            -1,
+            Some(7_200),
+            Some(7_200),
+        ),
+        ("window", Limit::Window(hourly), 3_600, Some(-1), None),
+        ("log", Limit::Log(hourly), 3_600, Some(-1), Some(3_600)),
+    ]
+}
+
+/// A parameter of a field in seconds, -1 if it has none of that name.
+fn parameter(response: &Response, field: &str, name: &str) -> i64 {
+    let value = response.field(field).unwrap_or_else(|| panic!("no {field}: {}", response.head));
+    let found = value.split(';').find_map(|parameter| parameter.strip_prefix(name)?.strip_prefix('='));
+    found.map_or(-1, |number| number.parse().unwrap())
+}
+
+/// Requests to a service with a limit of this kind have the right statuses and fields.
+async fn assert_limits(redis: u16, when_away: WhenAway, (name, limit, w, t, refused_t): Kind) {
+    let (address, handled, _) = serve_by(redis, when_away, Policy::new(name, limit).unwrap()).await;
+    let responses: Vec<Response> = (0..4).map(|_| request(address, "a")).collect();
+    let statuses: Vec<u16> = responses.iter().map(|response| response.status).collect();
+    assert_eq!((statuses.as_slice(), handled.load(Relaxed)), (&[200, 200, 429, 429][..], 2), "{name}");
+    // Some seconds may pass on a busy machine.
+    let is = |seen: i64, expected: i64| {
+        seen == expected || (expected > 0 && (expected - 60..expected).contains(&seen))
+    };
+    for (response, remaining, t) in
+        [(&responses[0], 1, t), (&responses[1], 0, None), (&responses[2], 0, refused_t)]
+    {
+        let head = &response.head;
+        assert_eq!(parameter(response, "ratelimit-policy", "q"), 2, "{head}");
+        assert_eq!(parameter(response, "ratelimit-policy", "w"), w, "{head}");
+        assert_eq!(parameter(response, "ratelimit", "r"), remaining, "{head}");
+        let seen = parameter(response, "ratelimit", "t");
+        assert!(t.is_none_or(|t| is(seen, t)), "{head}");
+        let reset: i64 = response.field("x-ratelimit-reset").unwrap().parse().unwrap();
+        assert!(seen <= reset, "{head}");
+        // Waiting for Retry-After is long enough, and not longer than `t` says.
+        let wait = response.field("retry-after").map_or(-1, |wait| wait.parse().unwrap());
+        assert_eq!(wait, if response.status == 429 { seen } else { -1 }, "{head}");
+    }
+    assert!(parameter(&responses[2], "ratelimit", "t") > 0, "{}", responses[2].head);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_every_kind() {
+    let server = Server::start();
+    for kind in kinds() {
+        assert_limits(server.port(), WhenAway::FailClosed, kind).await;
+        assert_eq!(server.connect().int(&format!("EXISTS http:{}:a", kind.0)), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_every_kind_in_this_process() {
+    for kind in kinds() {
+        let local = WhenAway::Local(LocalLimiter::new(NonZeroU32::MIN));
+        // A log is estimated there.
+        let kind = if kind.0 == "log" { (kind.0, kind.1, kind.2, kind.3, None) } else { kind };
+        assert_limits(DOWN, local, kind).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_layers_have_a_policy_each() {
+    let server = Server::start();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
+    let limiter = Limiter::new(connection, WhenAway::FailClosed).timeout(Duration::from_secs(60));
+    let layer = |name: &str, limit: Limit| {
+        let policy = Policy::new(name, limit).unwrap();
+        RateLimitLayer::new(limiter.clone(), policy, |_: &Request| Some("a"))
+    };
+    let inner = layer("inner", Quota::new(2, Window::period(Duration::from_secs(3_600))).into());
+    let outer = layer("outer", Rate::per_hour(9).burst(8).into());
+    let app = Router::new().route("/", get(async || ())).layer(inner).layer(outer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, app).await });
+    let responses: Vec<Response> = (0..3).map(|_| request(address, "")).collect();
+    for (response, status, inner, outer) in
+        [(&responses[0], 200, 1, 8), (&responses[1], 200, 0, 7), (&responses[2], 429, 0, 6)]
+    {
+        assert_eq!(response.status, status);
+        let policies = Some(r#""inner";q=2;w=3600, "outer";q=9;w=3600"#);
+        assert_eq!(response.field("ratelimit-policy"), policies);
+        let (first, second) = response.field("ratelimit").unwrap().split_once(", ").unwrap();
+        assert!(first.starts_with(&format!(r#""inner";r={inner};t="#)), "{first}");
+        assert!(second.starts_with(&format!(r#""outer";r={outer};t="#)), "{second}");
+        assert_eq!(response.field("x-ratelimit-limit"), Some("2"));
+        assert_eq!(response.field("x-ratelimit-remaining"), Some(inner.to_string().as_str()));
+        assert_eq!(response.field("retry-after").is_some(), status == 429);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_at_once_are_admitted_as_often_as_the_limit_says() {
+    let server = Server::start();
+    for (name, limit) in [
+        ("t", Rate::per_day(50).burst(49).into()),
+        ("f", Quota::new(50, Window::year()).into()),
+        ("l", Limit::Log(Rate::per_day(50))),
+    ] {
+        let (address, handled, _) =
+            serve_by(server.port(), WhenAway::FailClosed, Policy::new(name, limit).unwrap()).await;
+        let clients: Vec<_> = (0..10)
+            .map(|_| {
+                std::thread::spawn(move || (0..20).filter(|_| request(address, "a").status == 200).count())
+            })
+            .collect();
+        let admitted: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
+        assert_eq!((admitted, handled.load(Relaxed)), (50, 50));
+    }
+}
+
+#[test]
+fn a_policy_has_a_limit_that_can_be_sent() {
+    let error = Policy::new("p", Limit::Log(Rate::new(1, Duration::from_nanos(1)))).err().unwrap();
+    assert!(error.to_string().contains("whole number of microseconds"), "{error}");
 }
 
 #[test]

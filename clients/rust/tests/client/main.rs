@@ -16,10 +16,15 @@
 mod common;
 
 mod away;
+mod blocking;
 mod cluster;
 mod commands;
 mod functions;
+mod hostile;
 mod http;
 mod leased;
 mod others;
+mod processes;
+mod readme;
 mod replies;
+mod waiting;

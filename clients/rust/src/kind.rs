@@ -1,0 +1,130 @@
+//! A limit of any kind.
+
+#[cfg(feature = "tower")]
+use crate::{Answer, Decision};
+use crate::{Bucket, Gcra, Quota, Rate};
+use redis::{Cmd, RedisResult};
+#[cfg(feature = "tower")]
+use std::time::Duration;
+
+/// A limit with the command that decides by it.
+///
+/// A [`Rate`], a [`Gcra`] and a [`Quota`] stand for a limit of the command that has no other argument.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Limit, Quota, Rate, Window};
+/// let limit: Limit = Rate::per_minute(30).burst(15).into(); // CL.THROTTLE
+/// let limit: Limit = Quota::new(10_000, Window::month()).into(); // CL.FIXED
+/// let limit = Limit::Log(Rate::per_minute(30));
+/// let limit = Limit::Bucket(Rate::per_second(20).capacity(30));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// `CL.THROTTLE`: a rate and a burst.
+    Throttle(Gcra),
+    /// `CL.FUNNEL`: a funnel that leaks.
+    Funnel(Bucket),
+    /// `CL.BUCKET`: a bucket of tokens that is refilled.
+    Bucket(Bucket),
+    /// `CL.FIXED`: a quota per window of time or of the calendar.
+    Fixed(Quota),
+    /// `CL.WINDOW`: a sliding window, estimated from two counters.
+    Window(Rate),
+    /// `CL.LOG`: a sliding window, exact.
+    Log(Rate),
+}
+
+impl From<Rate> for Limit {
+    fn from(rate: Rate) -> Self {
+        Self::Throttle(rate.into())
+    }
+}
+
+impl From<Gcra> for Limit {
+    fn from(limit: Gcra) -> Self {
+        Self::Throttle(limit)
+    }
+}
+
+impl From<Quota> for Limit {
+    fn from(limit: Quota) -> Self {
+        Self::Fixed(limit)
+    }
+}
+
+impl Limit {
+    /// The share of one of `processes` that have the limit together. At least one unit.
+    pub(crate) fn share(self, processes: u32) -> Self {
+        let units = |units: u64| units.div_euclid(processes.into()).max(1);
+        let slower = |rate: Rate| Rate { period: rate.period.saturating_mul(processes), ..rate };
+        let fewer = |rate: Rate| Rate { count: part(rate.count, units), ..rate };
+        let bucket = |limit: Bucket| slower(limit.rate).capacity(part(limit.capacity, units));
+        match self {
+            Self::Throttle(limit) => {
+                let at_once = units(limit.max_burst.saturating_add(1));
+                Self::Throttle(slower(limit.rate).burst(at_once.saturating_sub(1)))
+            }
+            Self::Funnel(limit) => Self::Funnel(bucket(limit)),
+            Self::Bucket(limit) => Self::Bucket(bucket(limit)),
+            Self::Fixed(limit) => Self::Fixed(Quota { limit: part(limit.limit, units), ..limit }),
+            Self::Window(limit) => Self::Window(fewer(limit)),
+            Self::Log(limit) => Self::Log(fewer(limit)),
+        }
+    }
+
+    /// The words of the limit, without a quantity.
+    pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
+        match self {
+            Self::Throttle(limit) => limit.write(cmd),
+            Self::Funnel(limit) | Self::Bucket(limit) => limit.write(cmd),
+            Self::Fixed(limit) => limit.write_before_quantity(cmd),
+            Self::Window(limit) | Self::Log(limit) => limit.write(cmd),
+        }
+    }
+
+    /// The rate at which single units become available, if they do.
+    #[cfg(feature = "tower")]
+    const fn refill(self) -> Option<Rate> {
+        match self {
+            Self::Throttle(limit) => Some(limit.rate),
+            Self::Funnel(limit) | Self::Bucket(limit) => Some(limit.rate),
+            Self::Fixed(_) | Self::Window(_) | Self::Log(_) => None,
+        }
+    }
+
+    /// The time in which a full quota of `most` units becomes available. `None` if it differs from one window
+    /// to the next.
+    #[cfg(feature = "tower")]
+    pub(crate) fn window(self, most: u64) -> Option<Duration> {
+        match self {
+            Self::Fixed(limit) => limit.window.length(),
+            Self::Window(rate) | Self::Log(rate) => Some(rate.period),
+            Self::Throttle(_) | Self::Funnel(_) | Self::Bucket(_) => {
+                self.refill().map(|rate| rate.time_of(most))
+            }
+        }
+    }
+
+    /// The time until more units become available than remain. `None` if it is not known.
+    #[cfg(feature = "tower")]
+    pub(crate) fn next(self, answer: &Answer) -> Option<Duration> {
+        if let Decision::RefusedFor(wait) = answer.decision {
+            return Some(wait);
+        }
+        match (self, self.refill()) {
+            (_, Some(rate)) => {
+                // All but one of the missing units need this time.
+                let missing = answer.limit.saturating_sub(answer.remaining);
+                Some(answer.reset_after.saturating_sub(rate.time_of(missing.saturating_sub(1))))
+            }
+            (Self::Fixed(_), _) => Some(answer.reset_after),
+            _ => None,
+        }
+    }
+}
+
+/// A part of a number of units. Zero, which no command accepts, stays zero.
+fn part(units: u64, part: impl FnOnce(u64) -> u64) -> u64 {
+    if units == 0 { 0 } else { part(units) }
+}

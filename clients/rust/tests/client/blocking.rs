@@ -1,0 +1,229 @@
+//! The blocking limiter, with the server there and away. As in away.rs, no call is sent twice.
+
+use crate::away::{KEY, PATIENCE, limit, nobody, served, two_processes};
+use crate::cluster::{client as cluster_client, cluster, move_slot};
+use crate::common::{BINARY, Server, requires, wait_until};
+use crate::functions::library;
+use redis_cell_client::{
+    Backend, BlockingLimiter, CellConnection, Limit, Quota, Rate, Ruling, TimedConnection, Units, UpTo,
+    WhenAway, Window,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+fn client(port: u16) -> redis::Client {
+    redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
+}
+
+/// A limiter that waits for a busy machine.
+fn limiter(port: u16, when_away: WhenAway) -> BlockingLimiter {
+    BlockingLimiter::new(client(port), when_away).timeout(PATIENCE)
+}
+
+fn ask<C: TimedConnection>(limiter: &BlockingLimiter<C>) -> Ruling {
+    limiter.take(KEY, limit(), Units(1)).unwrap()
+}
+
+/// The outcome of a call that must end, although the server does not reply.
+fn ask_in_vain(limiter: &BlockingLimiter) -> Ruling {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let limiter = limiter.clone();
+    std::thread::spawn(move || _ = sender.send(ask(&limiter)));
+    receiver.recv_timeout(PATIENCE).expect("the call did not end at its timeout")
+}
+
+/// The three choices with a server that is away.
+fn assert_each_choice(port: u16) {
+    let soon = Duration::from_millis(50);
+    let by = |choice| BlockingLimiter::new(client(port), choice).timeout(soon);
+    let (open, closed) = (by(WhenAway::FailOpen), by(WhenAway::FailClosed));
+    let local = by(WhenAway::Local(two_processes()));
+    for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
+        let ruling = ask_in_vain(&open);
+        assert!(matches!(ruling, Ruling::FailedOpen(_)) && ruling.admitted(), "{ruling:?}");
+        let ruling = ask_in_vain(&closed);
+        assert!(matches!(ruling, Ruling::FailedClosed(_)) && !ruling.admitted(), "{ruling:?}");
+        let ruling = ask_in_vain(&local);
+        let Ruling::Local { answer, .. } = ruling else { panic!("{ruling:?}") };
+        // Two of the four units are this process's.
+        assert_eq!((answer.admitted(), answer.limit, answer.remaining), (processed, 2, remaining));
+    }
+}
+
+#[test]
+fn nobody_listens() {
+    assert_each_choice(nobody());
+}
+
+#[test]
+fn a_server_that_is_there_decides_limits_of_every_kind() {
+    let server = Server::start();
+    let limiter = limiter(server.port(), WhenAway::FailClosed);
+    let rate = Rate::per_day(2);
+    for (key, limit) in [
+        ("throttle", rate.into()),
+        ("funnel", Limit::Funnel(rate.capacity(2))),
+        ("bucket", Limit::Bucket(rate.capacity(2))),
+        ("month", Quota::new(2, Window::year()).into()),
+        ("window", Limit::Window(rate)),
+        ("log", Limit::Log(rate)),
+    ] {
+        let admitted = || {
+            let ruling = limiter.take(key, limit, Units(1)).unwrap();
+            assert!(matches!(ruling, Ruling::Server(_)), "{ruling:?}");
+            ruling.admitted()
+        };
+        assert_eq!([admitted(), admitted(), admitted()], [true, true, false], "{key}");
+    }
+    assert_eq!(limiter.take("some", rate, UpTo(9)).unwrap().answer().unwrap().taken, Some(2));
+    // One after the other, they need one connection, besides the one of this look.
+    assert_eq!(server.connect().info("connected_clients"), "2");
+}
+
+#[test]
+fn a_frozen_server() {
+    let server = Server::start();
+    let limiter = BlockingLimiter::new(client(server.port()), WhenAway::FailClosed).timeout(PATIENCE);
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    server.signal("STOP");
+    let impatient = limiter.clone().timeout(Duration::from_millis(100));
+    assert!(matches!(ask_in_vain(&impatient), Ruling::FailedClosed(_))); // sent
+    // The connection is closed, and no other one can be made: these are not sent.
+    assert!(matches!(ask_in_vain(&impatient), Ruling::FailedClosed(_)));
+    assert_each_choice(server.port());
+    server.signal("CONT");
+    // The reply that came too late is not that of another call.
+    let ruling = limiter.take("another", Rate::per_day(7), Units(1)).unwrap();
+    assert_eq!(ruling.answer().unwrap().limit, 7);
+    assert_eq!(served(&mut server.connect()), 3);
+}
+
+#[test]
+fn a_server_that_comes_back() {
+    let mut server = Server::start();
+    let limiter = limiter(server.port(), WhenAway::Local(two_processes()));
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    server.kill();
+    assert!(matches!(ask(&limiter), Ruling::Local { .. }));
+    server.restart_here();
+    // At once: no connection of before is left.
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert_eq!(served(&mut server.connect()), 1);
+}
+
+#[test]
+fn a_call_whose_connection_breaks_is_not_sent_again() {
+    let server = Server::start();
+    let limiter = limiter(server.port(), WhenAway::FailOpen);
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    let mut inspector = server.connect();
+    inspector.call("CLIENT KILL TYPE normal SKIPME yes");
+    // Whether the server has counted it is not known, so that it is not sent again. The next one is.
+    assert!(matches!(ask(&limiter), Ruling::FailedOpen(_)));
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert_eq!(served(&mut inspector), 2);
+}
+
+#[test]
+fn a_call_on_its_way_when_the_server_dies_is_not_sent_again() {
+    let mut server = Server::start();
+    let limiter = limiter(server.port(), WhenAway::FailClosed);
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    server.signal("STOP");
+    let call = std::thread::spawn({
+        let limiter = limiter.clone();
+        move || ask(&limiter)
+    });
+    std::thread::sleep(Duration::from_millis(100)); // it may also die before the call is sent
+    server.kill();
+    assert!(matches!(call.join().unwrap(), Ruling::FailedClosed(_)));
+    server.restart_here();
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert_eq!(served(&mut server.connect()), 1);
+}
+
+#[test]
+fn an_error_reply_is_a_reason_and_closes_the_connection() {
+    let server = Server::start();
+    let limiter = limiter(server.port(), WhenAway::FailOpen);
+    let mut inspector = server.connect();
+    inspector.call("LPUSH k x");
+    let ruling = ask(&limiter);
+    assert!(ruling.error().is_some_and(|error| error.code() == Some("WRONGTYPE")), "{ruling:?}");
+    wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
+        "1" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+}
+
+#[test]
+fn many_threads_take_exactly_the_limit() {
+    let server = Server::start();
+    let limiter = limiter(server.port(), WhenAway::FailClosed);
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let limiter = limiter.clone();
+            let admitted = move || limiter.take(KEY, Rate::per_day(100), Units(1)).unwrap().admitted();
+            std::thread::spawn(move || (0..50).filter(|_| admitted()).count())
+        })
+        .collect();
+    let admitted: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!((admitted, served(&mut server.connect())), (100, 400));
+    let connections: u64 = server.connect().info("total_connections_received").parse().unwrap();
+    assert!(connections <= 8 + 3, "{connections} connections"); // and those of this test
+}
+
+#[test]
+fn a_timeout_is_that_of_connecting_and_calling_together() {
+    // It accepts connections, and never replies.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let limiter = limiter(silent.local_addr().unwrap().port(), WhenAway::FailClosed);
+    for timeout in [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(100)] {
+        let start = Instant::now();
+        assert!(matches!(ask_in_vain(&limiter.clone().timeout(timeout)), Ruling::FailedClosed(_)));
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let server = Server::start();
+    let patient = BlockingLimiter::new(client(server.port()), WhenAway::FailClosed).timeout(Duration::MAX);
+    assert!(matches!(ask(&patient), Ruling::Server(_)));
+}
+
+#[test]
+fn clusters() {
+    let nodes = cluster();
+    let made = Arc::new(AtomicUsize::new(0));
+    let connect = {
+        let (client, made) = (cluster_client(&nodes), Arc::clone(&made));
+        move |_| {
+            made.fetch_add(1, Relaxed);
+            client.get_connection()
+        }
+    };
+    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailOpen).timeout(PATIENCE);
+    for key in 0..20 {
+        assert!(matches!(limiter.take(format!("key:{key}"), limit(), Units(1)).unwrap(), Ruling::Server(_)));
+    }
+    assert_eq!(made.load(Relaxed), 1);
+    move_slot(&nodes, KEY); // whose key does not exist yet
+    let ruling = ask(&limiter);
+    assert!(ruling.error().is_some_and(|error| error.code() == Some("MOVED")), "{ruling:?}");
+    // The next connection has read the slots.
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert_eq!(made.load(Relaxed), 2);
+}
+
+#[test]
+fn the_function_library() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = library();
+    let client = client(server.port());
+    let connect = move |timeout| {
+        Ok(CellConnection::new(client.get_connection_with_timeout(timeout)?, Backend::Functions))
+    };
+    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailClosed).timeout(PATIENCE);
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    // A limiter that the library does not have.
+    let ruling = limiter.take("log", Limit::Log(Rate::per_day(1)), Units(1)).unwrap();
+    assert!(ruling.error().is_some_and(|error| error.to_string().contains("needs the module")), "{ruling:?}");
+}

@@ -1,0 +1,93 @@
+//! Servers that reply with something else than the module does.
+
+use crate::away::PATIENCE;
+use redis_cell_client::{BlockingLimiter, Leased, Limiter, Rate, Ruling, Units, WhenAway};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+/// A server that replies with `reply` to each call of a rate limiter, and with `+OK` to anything else. Then
+/// it closes the connection.
+fn server(reply: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                    let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+                    for _ in text.matches("CLIENT") {
+                        stream.write_all(b"+OK\r\n").unwrap();
+                    }
+                    if text.contains("CL.") {
+                        let _ = stream.write_all(reply);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+const REPLIES: [&[u8]; 16] = [
+    b"",
+    b"\r\n",
+    b"garbage\r\n",
+    b"+OK\r\n",
+    b":0\r\n",
+    b"$-1\r\n",
+    b"*-1\r\n",
+    b"*0\r\n",
+    b"*-7\r\n",
+    b"*5\r\n:0\r\n:1\r\n",
+    b"*5\r\n:0\r\n:-1\r\n:0\r\n:-1\r\n:0\r\n",
+    b"*5\r\n:9223372036854775807\r\n:1\r\n:0\r\n:-1\r\n:0\r\n",
+    b"*5\r\n:99999999999999999999\r\n:1\r\n:0\r\n:-1\r\n:0\r\n",
+    b"*1000000000\r\n",
+    b"$999999999999\r\n",
+    b"-\xff\xfe\r\n",
+];
+
+#[test]
+fn are_a_reason_for_the_choice_of_a_blocking_limiter() {
+    for reply in REPLIES {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(reply))).unwrap();
+        let limiter = BlockingLimiter::new(client, WhenAway::FailClosed).timeout(PATIENCE);
+        for _ in 0..2 {
+            let ruling = limiter.take("k", Rate::per_second(1), Units(1)).unwrap();
+            assert!(matches!(ruling, Ruling::FailedClosed(_)), "{}: {ruling:?}", reply.escape_ascii());
+        }
+    }
+}
+
+#[tokio::test]
+async fn are_a_reason_for_the_choice_of_a_limiter() {
+    for reply in REPLIES {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(reply))).unwrap();
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed).timeout(PATIENCE);
+        let ruling = limiter.take("k", Rate::per_second(1), Units(1)).await.unwrap();
+        assert!(matches!(ruling, Ruling::FailedClosed(_)), "{}: {ruling:?}", reply.escape_ascii());
+        let leased = Leased::new(connection, Rate::per_second(1), 1..=2, Duration::from_secs(1))
+            .unwrap()
+            .timeout(PATIENCE);
+        assert!(leased.take("k", Units(1)).await.is_err(), "{}", reply.escape_ascii());
+    }
+}
+
+/// The largest numbers that a reply can hold are durations, and fields of a response.
+#[test]
+fn the_largest_numbers() {
+    const MOST: &[u8] =
+        b"*5\r\n:1\r\n:9223372036854775807\r\n:9223372036854775807\r\n:9223372036854775807\r\n\
+        :9223372036854775807\r\n";
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(MOST))).unwrap();
+    let limiter = BlockingLimiter::new(client, WhenAway::FailClosed).timeout(PATIENCE);
+    let ruling = limiter.take("k", Rate::per_second(1), Units(1)).unwrap();
+    let wait = ruling.answer().and_then(redis_cell_client::Answer::retry_after);
+    assert_eq!(wait, Some(Duration::from_micros(9_223_372_036_854_775_807)), "{ruling:?}");
+}

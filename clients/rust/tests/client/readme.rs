@@ -1,0 +1,157 @@
+//! README.md, followed by somebody who has nothing else: a project with its dependencies and its program,
+//! under load, while the server goes away and comes back, with each choice for that.
+
+use crate::common::{Server, wait_until};
+use crate::http::{MANIFEST, Program, Response, request, try_request};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Instant;
+
+/// The choice that the program makes, and what the tests put in its place.
+const LOCAL: &str = "WhenAway::Local(LocalLimiter::new(NonZeroU32::MIN))";
+const CHOICES: [(&str, &str); 3] =
+    [("local", LOCAL), ("open", "WhenAway::FailOpen"), ("closed", "WhenAway::FailClosed")];
+
+/// The text between a line and the next end of a block.
+fn block<'t>(readme: &'t str, begins: &str) -> &'t str {
+    let (_, behind) = readme.split_once(begins).unwrap_or_else(|| panic!("no {begins:?} in README.md"));
+    behind.split_once("\n```\n").unwrap().0
+}
+
+/// The folder of the programs, one for each choice, in a project of their own.
+static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
+    let readme = std::fs::read_to_string(Path::new(MANIFEST).join("README.md")).unwrap();
+    let dependencies = block(&readme, "```toml\n[dependencies]\n");
+    let program = block(&readme, "```rust,no_run\nuse axum::");
+    let own = dependencies.replace(
+        r#"redis-cell-client = { version = "1","#,
+        &format!(r#"redis-cell-client = {{ path = "{MANIFEST}","#),
+    );
+    assert_ne!(own, dependencies);
+    let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
+    let project = target.join("readme");
+    let sources = project.join("src/bin");
+    std::fs::create_dir_all(&sources).unwrap();
+    let manifest =
+        format!("[package]\nname = \"readme\"\nedition = \"2024\"\n\n[dependencies]\n{own}\n\n[workspace]\n");
+    std::fs::write(project.join("Cargo.toml"), manifest).unwrap();
+    // The versions that all tests have.
+    std::fs::copy(Path::new(MANIFEST).join("../../Cargo.lock"), project.join("Cargo.lock")).unwrap();
+    assert_eq!(program.matches(LOCAL).count(), 1);
+    for (name, choice) in CHOICES {
+        let code = format!("use axum::{}\n", program.replace(LOCAL, choice));
+        std::fs::write(sources.join(format!("{name}.rs")), code).unwrap();
+    }
+    let built = Command::new("cargo")
+        .args(["build", "--bins"])
+        .current_dir(&project)
+        .env("CARGO_TARGET_DIR", &target)
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    target.join("debug")
+});
+
+struct Service {
+    address: SocketAddr,
+    _program: Program,
+}
+
+impl Service {
+    fn start(name: &str, redis: u16) -> Self {
+        let address: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let program = Command::new(PROGRAMS.join(name))
+            .env("REDIS_URL", format!("redis://127.0.0.1:{redis}"))
+            .env("LISTEN", address.to_string())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let program = Program(program);
+        wait_until("the service to listen", || {
+            try_request(address, "nobody").map(|_| ()).map_err(|error| error.to_string())
+        });
+        Self { address, _program: program }
+    }
+
+    /// The responses to requests of eight clients at once, which all have the same key.
+    fn hammer(&self, key: &'static str) -> Vec<Response> {
+        let address = self.address;
+        let clients: Vec<_> = (0..8)
+            .map(|_| std::thread::spawn(move || (0..5).map(|_| request(address, key)).collect::<Vec<_>>()))
+            .collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    }
+
+    /// Three at once, and one every two seconds, are admitted, and all others are told when to come again.
+    fn assert_limits(&self, key: &'static str) {
+        let start = Instant::now();
+        let responses = self.hammer(key);
+        let later = usize::try_from(start.elapsed().as_secs() / 2).unwrap() + 1;
+        let admitted = responses.iter().filter(|response| response.status == 200).count();
+        assert!((3..=3 + later).contains(&admitted), "{admitted} of {}", responses.len());
+        for response in &responses {
+            let has = |field| response.field(field).is_some();
+            assert!(has("ratelimit") && has("ratelimit-policy") && has("x-ratelimit-reset"), "{response:?}");
+            let refused = response.status == 429;
+            assert!((response.status == 200 || refused) && has("retry-after") == refused, "{response:?}");
+        }
+    }
+
+    /// All responses have the same status, and no fields of a limit.
+    fn assert_all(&self, status: u16) {
+        for response in self.hammer("away") {
+            let fields = [response.field("ratelimit"), response.field("retry-after")];
+            assert_eq!((response.status, fields), (status, [None; 2]), "{response:?}");
+        }
+    }
+}
+
+/// The limit, while the server is there, away, and there again.
+fn follow(name: &str, while_away: impl Fn(&Service)) {
+    let mut server = Server::start();
+    let service = Service::start(name, server.port());
+    service.assert_limits("before");
+    server.kill();
+    while_away(&service);
+    server.restart_here();
+    wait_until("the server to decide", || {
+        let response = request(service.address, "again");
+        match server.connect().int("EXISTS http:default:again") {
+            1 => Ok(()),
+            _ => Err(format!("{response:?}")),
+        }
+    });
+    service.assert_limits("after");
+    assert_eq!(server.connect().int("EXISTS http:default:after"), 1);
+}
+
+#[test]
+fn local() {
+    follow("local", |service| service.assert_limits("away"));
+}
+
+#[test]
+fn fail_open() {
+    follow("open", |service| service.assert_all(200));
+}
+
+#[test]
+fn fail_closed() {
+    follow("closed", |service| service.assert_all(503));
+}
+
+/// A service that starts while the server is away limits as soon as it is there.
+#[test]
+fn a_service_that_starts_first() {
+    let mut server = Server::start();
+    server.kill();
+    let service = Service::start("closed", server.port());
+    service.assert_all(503);
+    server.restart_here();
+    wait_until("the server to decide", || match request(service.address, "first").status {
+        200 => Ok(()),
+        seen => Err(seen.to_string()),
+    });
+}
