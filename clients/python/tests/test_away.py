@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,13 +40,14 @@ from redis_cell import (
     RefusedForever,
     Take,
     Window,
+    sending,
 )
 
 RATE = Rate(8, per=1000)
 NEVER = 1000.0
 
 
-def guard_of(flavor: tuple[str, str], port: int, away: Away, timeout: float = 5, **options: str) -> tuple[Any, Any]:
+def guard_of(flavor: tuple[str, str], port: int, away: Away, timeout: float = 5, **options: Any) -> tuple[Any, Any]:
     """A guard whose methods are awaited, and its client."""
     library, way = flavor
     # By default redis-py 8 tries for seconds to connect.
@@ -103,6 +109,55 @@ async def test_several_limiters_are_decided_here_from_all_or_from_none(flavor: t
     for holder, admitted in (("x", True), ("y", True), ("z", False), ("x", True)):
         assert bool(await guard.acquire("jobs", Lease(4, lease=60, holder=holder))) is admitted
     await close(client, flavor[1])
+
+
+async def test_a_key_is_one_limiter_here_whatever_its_limit(flavor: tuple[str, str]) -> None:
+    guard, client = guard_of(flavor, servers.free_port(), Local(share=1, ask_again=NEVER))
+    pairs = [
+        ("throttle", RATE, Rate(9, per=1000)),
+        ("bucket", Bucket(8, count=8, per=1000), Bucket(9, count=9, per=1000)),
+        ("fixed", Fixed.per(8, per=1000), Fixed.per(9, per=1000)),
+        ("window", Window(8, per=1000), Window(9, per=1000)),
+        ("log", Log(8, per=1000), Log(9, per=1000)),
+    ]
+    for name, small, large in pairs:
+        assert await getattr(guard, name)(name, small, 8)
+        assert not await getattr(guard, name)(name, large, 2), name
+    hour = timedelta(hours=1)
+    answers = [await guard.fixed("until", Fixed.until(2, datetime.now(timezone.utc) + hour)) for _ in range(4)]
+    assert [answer.admitted for answer in answers] == [True, True, False, False]
+    await close(client, flavor[1])
+
+
+async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tuple[str, str]) -> None:
+    guard, client = guard_of(flavor, server.port, FailOpen(), max_connections=1)
+    pool = client.connection_pool
+    held = sending.connection_of(pool)
+    held = await held if flavor[1] == "asyncio" else held
+    with pytest.raises(Exception, match="Too many connections"):
+        await guard.throttle(f"full-{flavor}", RATE)
+    released = pool.release(held)
+    if flavor[1] == "asyncio":
+        await released
+    assert (await guard.throttle(f"full-{flavor}", RATE)).decided_by == "server"
+    await close(client, flavor[1])
+
+
+async def test_the_log_names_what_happened(caplog: pytest.LogCaptureFixture, flavor: tuple[str, str]) -> None:
+    with servers.running() as server:
+        guard, client = guard_of(flavor, server.port, FailOpen(ask_again=0))
+        await guard.throttle("k", RATE)
+        server.stop()
+        for _ in range(3):
+            assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
+        assert server.start()
+        while (await guard.throttle("k", RATE)).decided_by != "server":
+            await asyncio.sleep(0.02)
+        await close(client, flavor[1])
+    said = [record.getMessage() for record in caplog.records if record.name == "redis_cell"]
+    assert len(said) == 2 and said[1] == "the server decides again"
+    assert said[0].startswith("the server is away, and FailOpen decides: ")
+    assert all(record.levelno == logging.WARNING for record in caplog.records if record.name == "redis_cell")
 
 
 async def test_a_frozen_server_is_asked_by_one_call_and_that_once(flavor: tuple[str, str]) -> None:
@@ -213,7 +268,8 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
         for query, limiter in limiters.items():
             assert await admitted(limiter, query) == 8
             stats = await settled(limiter.get_window_stats(item, query))
-            assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 3601
+            # A sliding window waits a twentieth of the next one, until half a unit of ten is gone.
+            assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 3600 * 21 / 20 + 1
             assert not await settled(limiter.test(item, query))
             # A refusal changes nothing: the key is that of the first eight calls.
             await settled(limiter.clear(item, query))
@@ -237,6 +293,80 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
             await settled(getattr(each.storage.client, "aclose", each.storage.client.close)())
 
 
+@pytest.mark.parametrize("way", ["sync", "asyncio"])
+async def test_more_calls_at_once_than_a_storage_has_connections(server: servers.Server, way: str) -> None:
+    import limits.aio.strategies
+    import limits.strategies
+
+    item, query = RateLimitItemPerHour(8), "away=fail_open&socket_timeout=30&max_connections=3&timeout=30"
+    with server.admin as admin:
+        admin.flushall()
+    if way == "sync":
+        limiter = limits.strategies.STRATEGIES["gcra"](storage_of("", f"127.0.0.1:{server.port}", query))
+        with ThreadPoolExecutor(40) as pool:
+            assert sum(pool.map(lambda _: limiter.hit(item, "busy"), range(200))) == 8
+        limiter.storage.client.close()
+    else:
+        storage = storage_of("async+", f"127.0.0.1:{server.port}", query)
+        asynchronous = limits.aio.strategies.STRATEGIES["gcra"](storage)
+        assert sum(await asyncio.gather(*(asynchronous.hit(item, "busy") for _ in range(200)))) == 8
+        await close(storage.client, "asyncio")
+
+
+async def acquired(start: str, uri: str, **options: str) -> list[bool]:
+    """What three calls of a limit of two, by a storage with this address, return."""
+    storage: Any = storage_from_string(start + uri, away="fail_open", ask_again=NEVER, **options)
+    results: list[bool] = []
+    for _ in range(3):
+        result = storage.acquire_entry("LIMITER/k/2/1/hour", 2, 3600)
+        results.append(await result if start else result)
+    await close(storage.client, "asyncio" if start else "sync")
+    return results
+
+
+@pytest.mark.parametrize("start", ["", "async+"])
+async def test_the_ways_to_connect(start: str, tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    words = ["-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run(["openssl", "req", "-x509", *words, *names], check=True, capture_output=True)
+    path, port = tmp_path / "socket", servers.free_port()
+    tls = ["--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no"]
+    with servers.running("--unixsocket", str(path), *tls, "--tls-ca-cert-file", certificate) as server:
+        with server.admin as admin:
+            admin.execute_command("ACL", "SETUSER", "app", "on", ">p@ss/:?#%", "~*", "&*", "+@all")
+        user = "app:p%40ss%2F%3A%3F%23%25"
+        for database, uri in enumerate(
+            (
+                f"redis-cell://127.0.0.1:{server.port}/1?protocol=3",
+                f"redis-cell://{user}@127.0.0.1:{server.port}/2?decode_responses=True",
+                f"redis-cell+unix://{path}?db=3",
+                f"redis-cell+unix://{user}@{path}?db=4",
+                f"rediss-cell://{user}@localhost:{port}/5?ssl_ca_certs={certificate}",
+            ),
+            1,
+        ):
+            assert await acquired(start, uri) == [True, True, False], uri
+            with server.admin as admin:
+                assert admin.info("keyspace")[f"db{database}"]["keys"] == 1, uri
+        # A certificate that nobody vouches for: the server is away.
+        assert await acquired(start, f"rediss-cell://localhost:{port}") == [True] * 3
+        assert server.calls("cl.log") == 15
+
+
+@pytest.mark.parametrize("start", ["", "async+"])
+async def test_a_cluster_is_found_by_any_of_its_nodes(start: str, cluster: list[servers.Server]) -> None:
+    for node in cluster:
+        with node.admin as admin:
+            admin.flushall()
+    nobody = servers.free_port()
+    uri = f"redis-cell+cluster://127.0.0.1:{nobody},127.0.0.1:{cluster[0].port},[::1]:{nobody}"
+    assert await acquired(start, uri) == [True, True, False]
+    for place in ("127.0.0.1:many", ":7000", "[::1"):
+        with pytest.raises((ConfigurationError, ValueError), match=r"host and a port|Invalid IPv6"):
+            storage_from_string(f"{start}redis-cell+cluster://127.0.0.1,{place}?away=fail_open")
+
+
 def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server) -> None:
     from limits.strategies import FixedWindowRateLimiter
 
@@ -251,7 +381,7 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
     assert after.hit(item, "k", cost=2)
 
 
-@pytest.mark.parametrize("scheme", ["redis-cell", "redis-cell+cluster"])
+@pytest.mark.parametrize("scheme", ["redis-cell", "redis-cell+cluster", "rediss-cell+cluster"])
 def test_a_storage_starts_without_a_server(scheme: str) -> None:
     storage = storage_from_string(f"{scheme}://127.0.0.1:{servers.free_port()}?away=fail_open")
     assert isinstance(storage, redis_cell.limits.RedisCellStorage)
@@ -267,6 +397,7 @@ def test_a_storage_starts_without_a_server(scheme: str) -> None:
         ("away=local&share=many", "share"),
         ("away=fail_open&ask_again=soon", "ask_again"),
         ("away=fail_open&backend=both", "backend must be"),
+        ("away=fail_open&timeout=long", "timeout must be a number"),
     ],
 )
 @pytest.mark.parametrize("start", ["", "async+"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,25 @@ async def test_a_key_goes_from_one_to_the_other(server: servers.Server, flavor: 
     left = [(await cells[n % 2].throttle(f"both-{flavor}", RATE)).remaining for n in range(9)]
     assert left == [7, 6, 5, 4, 3, 2, 1, 0, 0]
     await close(client, flavor[1])
+
+
+async def test_auto_asks_again_when_the_module_is_gone(flavor: tuple[str, str]) -> None:
+    with servers.running() as server:
+        client = client_class(*flavor)(port=server.port)
+        auto = cell_of(client, flavor[1], backend="auto")
+        assert await auto.throttle("k", RATE)
+        server.stop()
+        server.module = False
+        assert server.start()
+        await asyncio.sleep(0.05)  # the event loop reads that the connection is closed
+        with pytest.raises(Exception, match="unknown command"):
+            await auto.throttle("k", RATE)
+        with pytest.raises(Exception, match="Function not found"):
+            await auto.throttle("k", RATE)
+        with server.admin as admin:
+            admin.execute_command("FUNCTION", "LOAD", LIBRARY.read_text())
+        assert (await auto.throttle("k", RATE)).remaining == 7
+        await close(client, flavor[1])
 
 
 def test_a_storage_of_limits(library: servers.Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -28,12 +29,12 @@ STRATEGIES = ["fixed-window", "moving-window", "sliding-window-counter", "gcra"]
 
 
 @contextmanager
-def flask(uri: str, strategy: str) -> Iterator[str]:
+def flask(uri: str, strategy: str, limit: str = "10/hour") -> Iterator[str]:
     app = Flask("test")
     limiter = FlaskLimiter(lambda: "everybody", app=app, storage_uri=uri, strategy=strategy, headers_enabled=True)
 
     @app.get("/")
-    @limiter.limit("10/hour")
+    @limiter.limit(limit)
     def answer() -> str:  # pyright: ignore[reportUnusedFunction]
         return "answer"
 
@@ -49,14 +50,14 @@ def flask(uri: str, strategy: str) -> Iterator[str]:
 
 
 @contextmanager
-def fastapi(uri: str, strategy: str) -> Iterator[str]:
+def fastapi(uri: str, strategy: str, limit: str = "10/hour") -> Iterator[str]:
     app = FastAPI()
     limiter = SlowLimiter(lambda: "everybody", storage_uri=uri, strategy=strategy, headers_enabled=True)
     app.state.limiter = limiter
     app.add_exception_handler(RateLimitExceeded, exceeded)
 
     @app.get("/")
-    @limiter.limit("10/hour")
+    @limiter.limit(limit)
     async def answer(request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
         from fastapi.responses import PlainTextResponse
 
@@ -82,7 +83,8 @@ def statuses(url: str, count: int) -> list[int]:
         except urllib.error.HTTPError as error:
             if error.code == 429:
                 # slowapi and flask-limiter send when to try again.
-                assert 0 <= int(error.headers["Retry-After"]) <= 3601
+                # A sliding window says a twentieth of an hour more: that is when half a unit of ten is gone.
+                assert 0 <= int(error.headers["Retry-After"]) <= 3600 * 21 / 20 + 2
             return error.code
 
     with ThreadPoolExecutor(8) as pool:
@@ -96,6 +98,23 @@ def test_budgets_are_exact(server: servers.Server, serve: Callable[..., Any], st
         admin.flushall()
     with serve(f"redis-cell://127.0.0.1:{server.port}?away=fail_closed&socket_timeout=10", strategy) as url:
         assert statuses(url, 40) == [200] * 10 + [429] * 30
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("serve", [flask, fastapi], ids=["flask-limiter", "slowapi"])
+def test_who_waits_as_long_as_retry_after_says_is_admitted(
+    server: servers.Server, serve: Callable[..., Any], strategy: str
+) -> None:
+    with server.admin as admin:
+        admin.flushall()
+    uri = f"redis-cell://127.0.0.1:{server.port}?away=fail_closed&socket_timeout=10"
+    with serve(uri, strategy, "3 per 2 seconds") as url:
+        for _ in range(4):
+            with pytest.raises(urllib.error.HTTPError) as refusal:
+                while True:
+                    urllib.request.urlopen(url).close()
+            time.sleep(int(refusal.value.headers["Retry-After"]))
+            urllib.request.urlopen(url).close()
 
 
 @pytest.mark.parametrize(("query", "admitted"), [("fail_open", 20), ("fail_closed", 0), ("local&share=5", 2)])

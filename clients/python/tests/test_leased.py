@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import math
+import os
 import time
-from collections.abc import AsyncIterator, Callable
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 import servers
-from redis_cell import AsyncCell, AsyncLeased, Fixed, Rate
+from redis_cell import AsyncCell, AsyncLeased, Cell, Fixed, Leased, Rate
 
 LONG = 3600.0
 RATE = Rate.per_day(100)
@@ -160,3 +166,185 @@ async def test_many_clients_of_a_hot_key_stay_within_the_bound(client: Any) -> N
     elapsed = time.monotonic() - started
     assert 100 <= admitted <= 100 + elapsed * 2000 + min(hold * 2000, count * most)
     assert await calls(client, "cl.throttle") * 20 <= requests
+
+
+class Threads:
+    """The same with threads: each call of `run` starts one, and `results` waits for all."""
+
+    def __init__(self) -> None:
+        self.pool = concurrent.futures.ThreadPoolExecutor(64)
+        self.futures: list[concurrent.futures.Future[Any]] = []
+
+    def run(self, work: Callable[[], Any]) -> None:
+        self.futures.append(self.pool.submit(work))
+
+    def results(self) -> list[Any]:
+        return [future.result(30) for future in self.futures]
+
+
+@pytest.fixture
+def blocking() -> Iterator[redis.Redis]:
+    with servers.running() as server:
+        yield redis.Redis(port=server.port, decode_responses=True)
+
+
+def left(client: Any, key: str = "hot") -> int:
+    return Cell(client).peek(key, RATE).remaining
+
+
+def called(client: Any, command: str) -> int:
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def test_threads_share_a_batch_and_a_refusal_is_remembered(blocking: Any) -> None:
+    leased, threads = Leased(Cell(blocking), RATE, least=10, most=40, hold=LONG), Threads()
+    for _ in range(20):
+        threads.run(lambda: [leased.take("hot") for _ in range(500)])
+    verdicts = [verdict for part in threads.results() for verdict in part]
+    assert sum(map(bool, verdicts)) == 100
+    assert left(blocking) == 0
+    assert 800 < max(verdict.retry_after or 0 for verdict in verdicts) <= 864
+    assert 3 <= called(blocking, "cl.throttle") <= 12
+
+
+def test_what_threads_leave_goes_back_when_the_hold_is_over(blocking: Any) -> None:
+    rate = Leased(Cell(blocking), RATE, least=20, most=20, hold=0.05)
+    year = Leased(Cell(blocking), Fixed.per_year(100), least=20, most=20, hold=0.05)
+    assert rate.take("hot", 3)
+    assert year.take("year", 3)
+    # One unit may have leaked by the time that the server hears of it.
+    servers.wait_until(lambda: left(blocking) in (96, 97) and blocking.get("year") == "3")
+    servers.wait_until(lambda: not rate.keys_in_use and not year.keys_in_use)
+    # No thread waits for the end of a hold any more, and the next key starts one again.
+    servers.wait_until(lambda: not rate._tended and not year._tended)
+    assert rate.take("hot", 3)
+    servers.wait_until(lambda: not rate.keys_in_use)
+
+
+def test_a_thread_gives_units_back_before_the_process_ends(blocking: Any) -> None:
+    leased = Leased(Cell(blocking), RATE, least=20, most=20, hold=LONG)
+    assert leased.take("hot", 3)
+    assert left(blocking) == 80
+    leased.give_back()
+    assert left(blocking) in (96, 97)
+
+
+def test_threads_take_directly_what_cannot_be_held(blocking: Any) -> None:
+    leased = Leased(Cell(blocking), RATE, least=1, most=10, hold=LONG, keys=1)
+    assert leased.take("hot", 11)
+    assert leased.keys_in_use == 0
+    never = leased.take("hot", 101)
+    assert (never.admitted, never.retry_after) == (False, None)
+    assert leased.take("hot")
+    for _ in range(5):
+        assert leased.take("other")
+    assert leased.keys_in_use == 1
+    assert left(blocking, "other") == 95
+
+
+def test_threads_are_served_in_order(blocking: Any) -> None:
+    """The server is frozen until all of them wait."""
+    with servers.running() as server:
+        client = redis.Redis(port=server.port)
+        client.ping()
+        leased = Leased(Cell(client), Rate.per_day(100, burst=9), least=10, most=10, hold=LONG)
+        threads = Threads()
+        waiting = leased._shares
+        server.freeze()
+        for place in range(10):
+            threads.run(lambda: leased.take("hot"))
+            servers.wait_until(lambda place=place: "hot" in waiting and len(waiting["hot"].waiting) == place + 1)
+        tickets = [ticket for _, ticket in waiting["hot"].waiting]
+        order: list[int] = []
+        for place, ticket in enumerate(tickets):
+            ticket.add_done_callback(lambda _, place=place: order.append(place))
+        server.thaw()
+        threads.results()
+        assert order == list(range(10))
+
+
+def test_threads_are_told_of_a_server_that_does_not_answer() -> None:
+    """The client has no timeout of its own: no thread waits much longer than half a second."""
+    with servers.running() as server:
+        client = redis.Redis(port=server.port)
+        assert Cell(client).throttle("other", RATE)
+        leased, threads = Leased(Cell(client), Rate.per_second(1000), least=10, most=10, hold=LONG), Threads()
+        server.freeze()
+        for _ in range(20):
+            threads.run(lambda: leased.take("hot"))
+        for future in threads.futures:
+            with pytest.raises(TimeoutError):
+                future.result(30)
+        server.thaw()
+
+        def admitted() -> bool:
+            try:
+                return bool(leased.take("hot"))
+            except TimeoutError:
+                return False
+
+        servers.wait_until(admitted)
+
+
+def test_the_error_of_a_pause_does_not_grow() -> None:
+    with servers.running() as server:
+        client = redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0))
+        leased = Leased(Cell(client), RATE, least=1, most=10, hold=LONG)
+        server.stop()
+        lengths = set[int]()
+        for _ in range(300):
+            with pytest.raises(redis.ConnectionError) as caught:
+                leased.take("hot")
+            lengths.add(len(traceback.extract_tb(caught.value.__traceback__)))
+        assert max(lengths) < 50
+
+
+def test_a_child_of_a_fork_begins_with_nothing(blocking: Any) -> None:
+    leased = Leased(Cell(blocking), RATE, least=20, most=20, hold=LONG)
+    assert leased.take("hot")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            # Nothing is held, the lock is free, and its threads run.
+            status = 0 if leased.keys_in_use == 0 and leased.take("hot") else 2
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert left(blocking) == 60
+    assert leased.keys_in_use == 1
+
+
+def test_bad_numbers_are_errors_for_threads_too() -> None:
+    with pytest.raises(ValueError):
+        Leased(Cell(redis.Redis()), RATE, least=0, most=10, hold=1)
+    with pytest.raises(ValueError):
+        Leased(Cell(redis.Redis()), RATE, least=1, most=10, hold=1).take("hot", -1)
+
+
+def test_many_threads_of_a_hot_key_stay_within_the_bound(blocking: Any) -> None:
+    rate, hold, most, count, requests = Rate.per_second(2000, burst=99), 0.3, 50, 20, 100_000
+    leased = [Leased(Cell(blocking), rate, least=5, most=most, hold=hold) for _ in range(count)]
+    threads = Threads()
+    started = time.monotonic()
+    for one in leased:
+        threads.run(lambda one=one: sum(bool(one.take("hot")) for _ in range(requests // count)))
+    admitted = sum(threads.results())
+    elapsed = time.monotonic() - started
+    assert 100 <= admitted <= 100 + elapsed * 2000 + min(hold * 2000, count * most)
+    assert called(blocking, "cl.throttle") * 20 <= requests
+
+
+def test_a_call_does_not_pass_those_that_wait() -> None:
+    with servers.running() as server:
+        client = redis.Redis(port=server.port)
+        leased, threads = Leased(Cell(client), RATE, least=10, most=20, hold=LONG), Threads()
+        assert leased.take("hot")
+        waiting = leased._shares["hot"].waiting
+        server.freeze()
+        # Nine units are there, enough for the second call and not for the first.
+        threads.run(lambda: leased.take("hot", 15))
+        servers.wait_until(lambda: len(waiting) == 1)
+        threads.run(lambda: leased.take("hot"))
+        servers.wait_until(lambda: len(waiting) == 2)
+        server.thaw()
+        assert all(threads.results())

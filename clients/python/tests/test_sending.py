@@ -56,6 +56,26 @@ async def test_a_call_whose_connection_breaks_is_not_sent_again(flavor: tuple[st
         await close(client, way)
 
 
+@pytest.mark.parametrize("clustered", [False, True], ids=["server", "cluster"])
+async def test_idle_connections_that_the_server_has_closed_fail_no_call(
+    request: pytest.FixtureRequest, flavor: tuple[str, str], clustered: bool
+) -> None:
+    library, way = flavor
+    nodes = request.getfixturevalue("cluster") if clustered else [request.getfixturevalue("server")]
+    place = {"host": "127.0.0.1", "port": nodes[0].port}
+    client = client_class(library, way, clustered)(**place, socket_timeout=30)
+    cell = cell_of(client, way)
+    keys = [f"closed-{library}-{way}-{n}" for n in range(20)]
+    await asyncio.gather(*(cell.throttle(key, RATE) for key in keys))
+    for node in nodes:
+        with node.admin as admin:
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await asyncio.sleep(0.05)  # the event loop reads what the sockets have
+    answers = await asyncio.gather(*(cell.throttle(key, RATE) for key in keys))
+    assert [answer.remaining for answer in answers] == [3] * 20
+    await close(client, way)
+
+
 async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
     server: servers.Server, flavor: tuple[str, str]
 ) -> None:

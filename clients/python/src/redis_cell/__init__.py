@@ -16,7 +16,7 @@ from .answers import (
 )
 from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
-from .leased import AsyncLeased, Verdict
+from .leased import AsyncLeased, Leased, Verdict
 from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window
 from .times import Seconds
 from .wire import Call, Change, Release, Renew, Settle, Take
@@ -48,6 +48,7 @@ __all__ = [
     "Guard",
     "Key",
     "Lease",
+    "Leased",
     "Limiter",
     "Local",
     "Log",

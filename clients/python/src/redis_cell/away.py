@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
@@ -19,6 +20,8 @@ from .wire import Call, Take
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_log = logging.getLogger("redis_cell")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +58,22 @@ Away: TypeAlias = FailOpen | FailClosed | Local
 _PREFIXES = ("READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "NOREPLICAS", "BUSY ")
 _CLASSES = ("ReadOnlyError", "ClusterDownError", "TryAgainError", "OutOfMemoryError")
 _CLUSTER = ("RedisClusterException", "ValkeyClusterException", "ClusterError")
+_FULL = ("Too many connections", "No connection available.")
+
+
+def _is_full(errors: Any, error: Exception) -> bool:
+    """Whether all connections of the client's pool are in use, which says nothing of the server."""
+    return isinstance(error, errors.MaxConnectionsError) or str(error) in _FULL
 
 
 def is_away(errors: Any, error: Exception) -> bool:
     """Whether an error means that the server does not decide now. `errors` is the client library's module of them.
 
     True if no server answers, and if the server answers that it cannot write. An error that a change of the program or
-    of its configuration would mend, such as a wrong password or a key of another type, is not one of them.
+    of its configuration would mend, such as a wrong password, a key of another type or a full pool, is not one of them.
     """
     refused = (errors.AuthenticationError, getattr(errors, "AuthorizationError", errors.AuthenticationError))
-    if isinstance(error, refused):
+    if isinstance(error, refused) or _is_full(errors, error):
         return False
     names = (*_CLASSES, *_CLUSTER)
     classes = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
@@ -99,13 +108,19 @@ class Policy:
         try:
             yield
         except Exception as error:
-            if not is_away(errors, error):
+            # While the server is away, calls that wait for it can keep all connections in use.
+            if not is_away(errors, error) and not (self.failing and _is_full(errors, error)):
                 raise
             with self.lock:
-                self.failing = True
                 self.again = time.monotonic() + self.pause
+                first, self.failing = not self.failing, True
+            if first:
+                _log.warning("the server is away, and %s decides: %s", type(self.away).__name__, error)
         else:
-            self.failing = False
+            with self.lock:
+                back, self.failing = self.failing, False
+            if back:
+                _log.warning("the server decides again")
 
     def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
         if isinstance(self.away, Local):

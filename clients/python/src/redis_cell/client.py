@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Backend: TypeAlias = Literal["module", "functions", "auto"]
-"""Where calls go: to the module's commands, or to the functions of functions/redis_cell.lua. auto asks once."""
+"""Where calls go: to the module's commands, or to the functions of functions/redis_cell.lua. auto asks."""
 
 FUNCTIONS = {"CL.THROTTLE", "CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.FIXED"}
 """The commands that the function library has."""
@@ -95,6 +95,14 @@ def _backend(reply: list[object]) -> Backend:
     return "module" if any(reply) else "functions"
 
 
+_GONE = ("unknown command", "Function not found")
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether a server does not know a command or a function: not the server that was asked, or not any more."""
+    return any(text in str(error) for text in _GONE)
+
+
 def _words(call: Call[Any], backend: Backend) -> tuple[Word, ...]:
     key: tuple[Word, ...] = () if call.key is None else (call.key,)
     if backend == "module":
@@ -114,6 +122,7 @@ class Cell(Commands):
     def __init__(self, client: SyncClient, *, backend: Backend = "module") -> None:
         self._link = Link(client)
         self._backend: Backend = backend
+        self._found: Backend | None = None
 
     @property
     def errors(self) -> Any:
@@ -124,9 +133,15 @@ class Cell(Commands):
         """Carries out a call that a function of `redis_cell.wire` has built."""
         if call.key is None:
             return call.read(self._link.send_to_all(_words(call, "module")))
-        if self._backend == "auto":
-            self._backend = _backend(self._link.send(_ASK, call.key, 0))
-        return call.read(self._link.send(_words(call, self._backend), call.key, call.held))
+        backend = self._backend
+        if backend == "auto":
+            backend = self._found = self._found or _backend(self._link.send(_ASK, call.key, 0))
+        try:
+            return call.read(self._link.send(_words(call, backend), call.key, call.held))
+        except self.errors.ResponseError as error:
+            if _is_gone(error):
+                self._found = None  # the next call asks again
+            raise
 
 
 class AsyncCell(Commands):
@@ -138,6 +153,7 @@ class AsyncCell(Commands):
     def __init__(self, client: AsyncClient, *, backend: Backend = "module") -> None:
         self._link = AsyncLink(client)
         self._backend: Backend = backend
+        self._found: Backend | None = None
 
     @property
     def errors(self) -> Any:
@@ -148,9 +164,15 @@ class AsyncCell(Commands):
         """Carries out a call that a function of `redis_cell.wire` has built."""
         if call.key is None:
             return call.read(await self._link.send_to_all(_words(call, "module")))
-        if self._backend == "auto":
-            self._backend = _backend(await self._link.send(_ASK, call.key, 0))
-        return call.read(await self._link.send(_words(call, self._backend), call.key, call.held))
+        backend = self._backend
+        if backend == "auto":
+            backend = self._found = self._found or _backend(await self._link.send(_ASK, call.key, 0))
+        try:
+            return call.read(await self._link.send(_words(call, backend), call.key, call.held))
+        except self.errors.ResponseError as error:
+            if _is_gone(error):
+                self._found = None  # the next call asks again
+            raise
 
 
 __all__ = ["AsyncCell", "AsyncClient", "Backend", "Cell", "Key", "SyncClient"]

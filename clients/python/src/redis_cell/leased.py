@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
+import heapq
+import itertools
+import os
+import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from . import wire
 from .answers import Admitted, Answer, Key, Refused
-from .client import AsyncCell
+from .client import AsyncCell, Cell
 from .limiters import Fixed, Rate
 from .times import Seconds, micros
-from .wire import Settle
+from .wire import Call, Settle
 
 Nanos: TypeAlias = int
 """A time in nanoseconds: a length, or an instant of a clock that never goes back."""
 
 _SHORTEST_PAUSE: Nanos = 500_000
 _TIMEOUT = 0.5
+_WORKERS = 8
+"""The most calls that a Leased has under way at the same time."""
+_IDLE = 5.0
+"""How long a thread waits for the next call before it ends, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +209,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What AsyncLeased says to a call. It is true if the call was admitted."""
+    """What Leased and AsyncLeased say to a call. It is true if the call was admitted."""
 
     admitted: bool
     retry_after: float | None
@@ -214,16 +226,127 @@ def _verdict(wait: Nanos) -> Verdict:
     return Verdict(admitted=False, retry_after=wait / 1_000_000_000) if wait else _ADMITTED
 
 
+class _Ticket(Protocol):
+    """A call that waits: a Future of asyncio or of concurrent.futures. None as its result sends it to the server."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Verdict | None, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+T = TypeVar("T", bound=_Ticket)
+
+
 @dataclass(slots=True)
-class _Share:
+class _Share(Generic[T]):
     """What is held of a key, and the calls that wait for more."""
 
     holding: Holding
-    waiting: deque[tuple[int, asyncio.Future[Verdict | None]]] = field(default_factory=deque)
+    waiting: deque[tuple[int, T]] = field(default_factory=deque)
     error: Exception | None = None
 
 
-class AsyncLeased:
+class _Leases(Generic[T]):
+    """What Leased and AsyncLeased have in common. It makes no calls, and one thread uses it at a time."""
+
+    def __init__(self, limit: Rate | Fixed, *, least: int, most: int, hold: Seconds, keys: int = 10_000) -> None:
+        if not 1 <= least <= most:
+            raise ValueError(f"least and most must be at least 1, and least at most most, not {least} and {most}")
+        rate = limit if isinstance(limit, Rate) else None
+        nanos = micros(hold, "hold", least=1) * 1000
+        self._terms = Terms(rate, least, most, nanos, int(_TIMEOUT * 1_000_000_000))
+        self._limit = limit
+        self._keys = keys
+        self._shares: dict[Key, _Share[T]] = {}
+
+    @property
+    def keys_in_use(self) -> int:
+        """The number of keys of which units are held, awaited, or remembered to be refused."""
+        return len(self._shares)
+
+    def _share(self, key: Key, quantity: int) -> _Share[T] | None:
+        """What is held of a key. None if the units must be taken from the server directly."""
+        if quantity < 0:
+            raise ValueError(f"quantity must be at least 0, not {quantity}")
+        if quantity > self._terms.most:
+            return None
+        share = self._shares.get(key)
+        if share is None and len(self._shares) < self._keys:
+            share = self._shares[key] = _Share(Holding(self._terms))
+            self._begin(key, share)
+        return share
+
+    def _begin(self, key: Key, share: _Share[T]) -> None:
+        """A key is in use from now on."""
+        raise NotImplementedError
+
+    def _at_once(self, share: _Share[T], now: Nanos, quantity: int) -> Verdict | None:
+        """Decides by what is held, if that is possible and no other call waits."""
+        if share.waiting or (wait := share.holding.spend(now, quantity)) is None:
+            return None
+        if wait and share.error is not None:
+            # The same exception for many calls: each would add its own lines to the traceback.
+            raise share.error.with_traceback(None)
+        return _verdict(wait)
+
+    def _serve(self, share: _Share[T], now: Nanos) -> int:
+        """Serves the calls that wait, in order. The units to fetch for the rest of them, or in advance."""
+        while share.waiting:
+            quantity, ticket = share.waiting[0]
+            # A caller that is gone needs no units.
+            if not ticket.done():
+                wait = share.holding.spend(now, quantity)
+                if wait is None:
+                    if units := share.holding.ask(now, quantity):
+                        return units
+                    if share.holding.asked is not None:
+                        return 0
+                    ticket.set_result(None)
+                elif wait and share.error is not None:
+                    ticket.set_exception(share.error)
+                else:
+                    ticket.set_result(_verdict(wait))
+            share.waiting.popleft()
+        return share.holding.ask(now, 0)
+
+    def _answered(self, share: _Share[T], answer: Answer | Exception) -> int:
+        """A batch has come, or an error. The units to fetch next."""
+        now = time.monotonic_ns()
+        if isinstance(answer, Exception):
+            share.holding.lost(now)
+            share.error = answer
+        else:
+            wait = round(answer.retry_after * 1_000_000_000) if isinstance(answer, Refused) else 0
+            share.holding.answered(now, answer.taken if isinstance(answer, Admitted) else 0, wait)
+            share.error = None
+        return self._serve(share, now)
+
+    def _is_over(self, key: Key, share: _Share[T], now: Nanos) -> bool:
+        """Forgets a key of which nothing is left."""
+        if share.waiting or not share.holding.idle(now):
+            return False
+        del self._shares[key]
+        return True
+
+    def _take_call(self, key: Key, quantity: int, *, saturate: bool) -> Call[Answer]:
+        if isinstance(self._limit, Rate):
+            return wire.throttle(key, self._limit, quantity, saturate=saturate)
+        return wire.fixed(key, self._limit, quantity, saturate=saturate)
+
+    def _back_call(self, key: Key, units: int, age: Nanos) -> Call[Any]:
+        if isinstance(self._limit, Rate):
+            return wire.refund(key, self._limit, units)
+        return wire.msettle(Settle(key, self._limit, -units), ago=age / 1_000_000_000)
+
+
+def _direct(answer: Answer) -> Verdict:
+    return Verdict(admitted=answer.admitted, retry_after=None if isinstance(answer, Admitted) else answer.retry_after)
+
+
+_Future: TypeAlias = "asyncio.Future[Verdict | None]"
+
+
+class AsyncLeased(_Leases[_Future]):
     """Limits calls with units that are taken from the server in batches: for keys that are hotter than a server.
 
     `least` is the size of the smallest batch, and `most` the largest number of units that this object holds of a key.
@@ -237,21 +360,9 @@ class AsyncLeased:
     def __init__(
         self, cell: AsyncCell, limit: Rate | Fixed, *, least: int, most: int, hold: Seconds, keys: int = 10_000
     ) -> None:
-        if not 1 <= least <= most:
-            raise ValueError(f"least and most must be at least 1, and least at most most, not {least} and {most}")
-        rate = limit if isinstance(limit, Rate) else None
-        nanos = micros(hold, "hold", least=1) * 1000
-        self._terms = Terms(rate, least, most, nanos, int(_TIMEOUT * 1_000_000_000))
+        super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
         self._cell = cell
-        self._limit = limit
-        self._keys = keys
-        self._shares: dict[Key, _Share] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def keys_in_use(self) -> int:
-        """The number of keys of which units are held, awaited, or remembered to be refused."""
-        return len(self._shares)
 
     async def take(self, key: Key, quantity: int = 1) -> Verdict:
         """Takes units of those that are held, and waits for a batch if there are too few.
@@ -259,30 +370,22 @@ class AsyncLeased:
         An error of the client's library, or asyncio.TimeoutError, means that the server has not answered. The calls
         that come in the pause after it get the same error at once. What to do then is the caller's choice.
         """
-        if quantity < 0:
-            raise ValueError(f"quantity must be at least 0, not {quantity}")
-        share = self._shares.get(key)
+        share = self._share(key, quantity)
         if share is None:
-            if quantity > self._terms.most or len(self._shares) >= self._keys:
-                return await self._direct(key, quantity)
-            share = self._shares[key] = _Share(Holding(self._terms))
-            self._start(self._tend(key, share))
-        elif quantity > self._terms.most:
-            return await self._direct(key, quantity)
+            return _direct(await self._cell.run(self._take_call(key, quantity, saturate=False)))
         now = time.monotonic_ns()
-        # A call does not pass those that wait.
-        if not share.waiting and (wait := share.holding.spend(now, quantity)) is not None:
-            if wait and share.error is not None:
-                raise share.error
+        if (verdict := self._at_once(share, now, quantity)) is not None:
             if units := share.holding.ask(now, 0):
                 self._start(self._fetch(key, share, units))
-            return _verdict(wait)
-        future: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
+            return verdict
+        future: _Future = asyncio.get_running_loop().create_future()
         share.waiting.append((quantity, future))
         if units := self._serve(share, now):
             self._start(self._fetch(key, share, units))
         served = await future
-        return await self._direct(key, quantity) if served is None else served
+        if served is None:
+            return _direct(await self._cell.run(self._take_call(key, quantity, saturate=False)))
+        return served
 
     async def give_back(self) -> None:
         """Gives back what is held, as far as it can be given back. Call it before the process ends."""
@@ -291,79 +394,221 @@ class AsyncLeased:
             share.holding.end(now)
             await self._return(key, share)
 
+    def _begin(self, key: Key, share: _Share[_Future]) -> None:
+        self._start(self._tend(key, share))
+
     def _start(self, work: Coroutine[None, None, None]) -> None:
         # The event loop keeps no reference to a task.
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _serve(self, share: _Share, now: Nanos) -> int:
-        """Serves the calls that wait, in order. The units to fetch for the rest of them, or in advance."""
-        while share.waiting:
-            quantity, future = share.waiting[0]
-            # A caller that is gone needs no units.
-            if not future.done():
-                wait = share.holding.spend(now, quantity)
-                if wait is None:
-                    if units := share.holding.ask(now, quantity):
-                        return units
-                    if share.holding.asked is not None:
-                        return 0
-                    future.set_result(None)
-                elif wait and share.error is not None:
-                    future.set_exception(share.error)
-                else:
-                    future.set_result(_verdict(wait))
-            share.waiting.popleft()
-        return share.holding.ask(now, 0)
-
-    async def _fetch(self, key: Key, share: _Share, units: int) -> None:
+    async def _fetch(self, key: Key, share: _Share[_Future], units: int) -> None:
         """Fetches a batch, and then others as long as a call waits for more."""
         while units:
+            answer: Answer | Exception
             try:
-                answer = await asyncio.wait_for(self._ask(key, units, saturate=True), _TIMEOUT)
+                answer = await asyncio.wait_for(self._cell.run(self._take_call(key, units, saturate=True)), _TIMEOUT)
             except Exception as error:
-                share.holding.lost(time.monotonic_ns())
-                share.error = error
-            else:
-                wait = round(answer.retry_after * 1_000_000_000) if isinstance(answer, Refused) else 0
-                taken = answer.taken if isinstance(answer, Admitted) else 0
-                share.holding.answered(time.monotonic_ns(), taken, wait)
-                share.error = None
-            units = self._serve(share, time.monotonic_ns())
+                answer = error
+            units = self._answered(share, answer)
 
-    async def _tend(self, key: Key, share: _Share) -> None:
+    async def _tend(self, key: Key, share: _Share[_Future]) -> None:
         """Gives back what is left at the end of each hold, and forgets the key when nothing is left of it."""
         while True:
             await asyncio.sleep(share.holding.ends_in(time.monotonic_ns()) / 1_000_000_000)
-            if not await self._return(key, share) and not share.waiting and share.holding.idle(time.monotonic_ns()):
-                del self._shares[key]
+            if not await self._return(key, share) and self._is_over(key, share, time.monotonic_ns()):
                 return
 
-    async def _return(self, key: Key, share: _Share) -> bool:
+    async def _return(self, key: Key, share: _Share[_Future]) -> bool:
         """Gives back what is over, if anything is. Without an answer it is lost."""
         back = share.holding.give_back(time.monotonic_ns())
         if back is None:
             return False
-        units, age = back
-        try:
-            if isinstance(self._limit, Rate):
-                work = self._cell.refund(key, self._limit, units)
-                await asyncio.wait_for(work, _TIMEOUT)
-            else:
-                settle = self._cell.msettle(Settle(key, self._limit, -units), ago=age / 1_000_000_000)
-                await asyncio.wait_for(settle, _TIMEOUT)
-        except Exception:  # whatever it is, the units are not held any more
-            pass
+        with contextlib.suppress(Exception):  # whatever it is, the units are not held any more
+            await asyncio.wait_for(self._cell.run(self._back_call(key, *back)), _TIMEOUT)
         share.holding.returned()
         return True
 
-    async def _direct(self, key: Key, quantity: int) -> Verdict:
-        answer = await self._ask(key, quantity, saturate=False)
-        retry_after = None if isinstance(answer, Admitted) else answer.retry_after
-        return Verdict(admitted=answer.admitted, retry_after=retry_after)
 
-    async def _ask(self, key: Key, quantity: int, *, saturate: bool) -> Answer:
-        if isinstance(self._limit, Rate):
-            return await self._cell.throttle(key, self._limit, quantity, saturate=saturate)
-        return await self._cell.fixed(key, self._limit, quantity, saturate=saturate)
+_Promise: TypeAlias = "concurrent.futures.Future[Verdict | None]"
+
+
+class _Workers:
+    """Threads for calls: few, and they end when they have nothing to do. The process can end without them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._work: deque[Callable[[], None]] = deque()
+        self._threads = 0
+        self._idle = 0
+
+    def start(self, work: Callable[[], None]) -> None:
+        with self._changed:
+            self._work.append(work)
+            if self._idle >= len(self._work):
+                self._changed.notify()
+            elif self._threads < _WORKERS:
+                threading.Thread(target=self._run, name="redis-cell-leased", daemon=True).start()
+                self._threads += 1
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                self._changed.wait_for(lambda: self._work, _IDLE)
+                self._idle -= 1
+                if not self._work:
+                    self._threads -= 1
+                    return
+                work = self._work.popleft()
+            work()
+
+
+class Leased(_Leases[_Promise]):
+    """AsyncLeased for threads: a call that needs a batch blocks its thread until the batch has come, and for half a
+    second if the server does not answer. Threads are served in the order of their calls.
+
+    The calls for batches, and those that give back, are made by threads of this object. It has none while nothing is
+    held. After a fork, the child begins with no units.
+    """
+
+    def __init__(
+        self, cell: Cell, limit: Rate | Fixed, *, least: int, most: int, hold: Seconds, keys: int = 10_000
+    ) -> None:
+        super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
+        self._cell = cell
+        self._reset()
+        _all_leased.add(self)
+
+    def _reset(self) -> None:
+        """Begins with nothing: no units, no threads, and a lock that nobody holds."""
+        self._lock = threading.Lock()
+        self._shares.clear()
+        self._workers = _Workers()
+        self._ends: list[tuple[Nanos, int, Key]] = []
+        self._order = itertools.count()
+        self._tended = False
+
+    def take(self, key: Key, quantity: int = 1) -> Verdict:
+        """Takes units of those that are held, and waits for a batch if there are too few.
+
+        An error of the client's library, or TimeoutError, means that the server has not answered. The calls that come
+        in the pause after it get the same error at once. What to do then is the caller's choice.
+        """
+        promise: _Promise | None = None
+        with self._lock:
+            share = self._share(key, quantity)
+            if share is not None:
+                now = time.monotonic_ns()
+                if (verdict := self._at_once(share, now, quantity)) is not None:
+                    if units := share.holding.ask(now, 0):
+                        self._fetch(key, share, units)
+                    return verdict
+                promise = concurrent.futures.Future()
+                share.waiting.append((quantity, promise))
+                if units := self._serve(share, now):
+                    self._fetch(key, share, units)
+        if share is None or promise is None or (served := self._await(key, share, promise)) is None:
+            return _direct(self._cell.run(self._take_call(key, quantity, saturate=False)))
+        return served
+
+    def give_back(self) -> None:
+        """Gives back what is held, as far as it can be given back. Call it before the process ends."""
+        with self._lock:
+            shares = list(self._shares.items())
+        for key, share in shares:
+            with self._lock:
+                now = time.monotonic_ns()
+                share.holding.end(now)
+                back = share.holding.give_back(now)
+            self._return(key, share, back)
+
+    def _await(self, key: Key, share: _Share[_Promise], promise: _Promise) -> Verdict | None:
+        """Waits for the result of a call. A batch that does not come in time is lost, for all that wait for it."""
+        while True:
+            try:
+                promise.exception(_TIMEOUT)
+            except concurrent.futures.TimeoutError:
+                with self._lock:
+                    asked, now = share.holding.asked, time.monotonic_ns()
+                    if asked is not None and now - asked.sent >= self._terms.reply:
+                        self._arrived(key, share, asked, TimeoutError(f"no answer within {_TIMEOUT} seconds"))
+            except BaseException:
+                with self._lock:
+                    promise.cancel()
+                raise
+            else:
+                return promise.result()
+
+    def _fetch(self, key: Key, share: _Share[_Promise], units: int) -> None:
+        """Starts the call for a batch. The caller has the lock."""
+        asked = share.holding.asked
+
+        def work() -> None:
+            answer: Answer | Exception
+            try:
+                answer = self._cell.run(self._take_call(key, units, saturate=True))
+            except Exception as error:
+                answer = error
+            with self._lock:
+                self._arrived(key, share, asked, answer)
+
+        self._workers.start(work)
+
+    def _arrived(self, key: Key, share: _Share[_Promise], asked: Batch | None, answer: Answer | Exception) -> None:
+        """The answer of a call, unless that was given up, and the next call if one is due. The caller has the lock."""
+        if asked is None or share.holding.asked is not asked:
+            return
+        if time.monotonic_ns() - asked.sent > self._terms.reply and not isinstance(answer, Exception):
+            answer = TimeoutError(f"the answer took more than {_TIMEOUT} seconds")
+        if units := self._answered(share, answer):
+            self._fetch(key, share, units)
+
+    def _begin(self, key: Key, share: _Share[_Promise]) -> None:
+        # No hold ends before those that have begun already: the thread that waits for the first end can sleep on.
+        heapq.heappush(self._ends, (time.monotonic_ns() + self._terms.hold, next(self._order), key))
+        if not self._tended:
+            threading.Thread(target=self._tend, name="redis-cell-leased-ends", daemon=True).start()
+            self._tended = True
+
+    def _tend(self) -> None:
+        """Gives back what is left at the end of each hold, and forgets the keys of which nothing is left."""
+        while True:
+            with self._lock:
+                if not self._ends:
+                    self._tended = False
+                    return
+                now = time.monotonic_ns()
+                end, _, key = self._ends[0]
+                share = self._shares[key]
+                back = None
+                if end <= now:
+                    heapq.heappop(self._ends)
+                    back = share.holding.give_back(now)
+                    if back is not None or not self._is_over(key, share, now):
+                        heapq.heappush(self._ends, (now + share.holding.ends_in(now), next(self._order), key))
+            if end > now:
+                time.sleep((end - now) / 1_000_000_000)
+            else:
+                self._return(key, share, back)
+
+    def _return(self, key: Key, share: _Share[_Promise], back: tuple[int, Nanos] | None) -> None:
+        """Gives back what is over, if anything is. Without an answer it is lost."""
+        if back is not None:
+            with contextlib.suppress(Exception):  # whatever it is, the units are not held any more
+                self._cell.run(self._back_call(key, *back))
+            with self._lock:
+                share.holding.returned()
+
+
+_all_leased: weakref.WeakSet[Leased] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # The threads of the parent are not there, and its units are its own.
+    for leased in list(_all_leased):
+        leased._reset()  # pyright: ignore[reportPrivateUsage]
+
+
+os.register_at_fork(after_in_child=_after_fork)

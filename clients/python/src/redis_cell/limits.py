@@ -5,18 +5,19 @@ the moving window CL.LOG, the sliding window counter CL.WINDOW, and the strategy
 
     redis-cell://localhost:6379/0?away=fail_open
 
-with the schemes `redis-cell`, `rediss-cell` for TLS, `redis-cell+unix` and `redis-cell+cluster`, and each of them
-behind `async+`.
+with the schemes `redis-cell`, `redis-cell+unix`, `redis-cell+cluster`, and with TLS `rediss-cell` and
+`rediss-cell+cluster`, and each of them behind `async+`.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import limits.aio.storage
 import limits.aio.strategies
@@ -50,6 +51,13 @@ UNKNOWN = 2**53 - 1
 """Stands for a limit that is not known: for keys that limits did not make."""
 TIMEOUT = 1.0
 """How long to wait for a connection and for a reply, in seconds, if the URI does not say."""
+CONNECTIONS = 100
+"""How many connections there may be. A call that finds all of them in use waits for one."""
+PATIENCE = 5.0
+"""How long a call waits for one of the connections, in seconds."""
+DELAY = 0.05
+"""How long after a decision its response is written, in seconds, so that its second may be the next one."""
+PORT = 6379
 BLOCK = 500
 
 
@@ -62,6 +70,23 @@ def _limit(key: str, expiry: int) -> int:
         case _:
             pass
     return UNKNOWN
+
+
+def _instant(wait: float) -> float:
+    """The instant after a wait, or a fraction of a second later if flask-limiter needs it.
+
+    flask-limiter cuts the fractions of the instant and of the time from now until then off. Its Retry-After is at least
+    the wait if the instant is in a second that is that many whole seconds, rounded up, after this one.
+    """
+    now = time.time()
+    return max(now + wait, math.floor(now + DELAY) + math.ceil(wait))
+
+
+class _Wait(float):
+    """A wait, of which limits takes the remainder of a division by the period. A sliding window's can be longer."""
+
+    def __mod__(self, period: float, /) -> float:
+        return float(self)
 
 
 class Plans:
@@ -87,7 +112,7 @@ class Plans:
 
     def get_expiry(self, key: str) -> Plan[float]:
         answer: Answer = yield wire.fixed(self.key(key), self.limit_of(key), 0)
-        return time.time() + answer.reset_after
+        return _instant(answer.reset_after)
 
     @staticmethod
     def limit_of(key: str) -> Fixed:
@@ -108,7 +133,7 @@ class Plans:
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> Plan[tuple[float, int]]:
         """The instant of the oldest entry, and the number of entries."""
-        name, now = self.key(key, ":log"), time.time()
+        name = self.key(key, ":log")
         several: Several[Answer] = yield wire.mpeek(Take(name, Log(max(1, limit), per=expiry)))
         answer = several[name]
         # Not the limit of the answer, which is a share of this one if the server is away.
@@ -118,8 +143,8 @@ class Plans:
             several = yield wire.mpeek(Take(name, Log(count, per=expiry)))
             answer = several[name]
         if count > 0 and isinstance(answer, Refused):
-            return now + answer.retry_after - expiry, count
-        return now, max(0, count)
+            return _instant(answer.retry_after) - expiry, count
+        return time.time(), max(0, count)
 
     def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
         if limit < 1:
@@ -142,8 +167,7 @@ class Plans:
             several = yield wire.mpeek(Take(name, window, answer.remaining + 1))
             answer = several[name]
         wait = answer.retry_after if isinstance(answer, Refused) else 0.0
-        # limits takes the remainder of a division by the period.
-        return 0, 0.0, estimate, min(wait, expiry - 0.001)
+        return 0, 0.0, estimate, _Wait(_instant(wait) - time.time())
 
     def acquire_gcra(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
         if limit < 1:
@@ -161,7 +185,7 @@ class Plans:
         """When the next unit is available, or all of them are if one is available now, and how many are."""
         answer: Answer = yield wire.peek(self.key(key, ":gcra"), Rate(max(1, limit), per=expiry))
         wait = answer.retry_after if isinstance(answer, Refused) else answer.reset_after
-        return WindowStats(time.time() + wait, answer.remaining)
+        return WindowStats(_instant(wait), answer.remaining)
 
 
 class _Settings:
@@ -174,7 +198,8 @@ class _Settings:
         named = {**query, **options}
         self.away = _away(named)
         self.backend: Backend = _backend(named.get("backend", "module"))
-        own = ("away", "share", "ask_again", "backend")
+        self.patience = _patience(named.get("timeout", PATIENCE))
+        own = ("away", "share", "ask_again", "backend", "timeout")
         rest = {name: value for name, value in query.items() if name not in own}
         self.options = {name: value for name, value in options.items() if name not in own}
         for name in ("socket_timeout", "socket_connect_timeout"):
@@ -182,24 +207,27 @@ class _Settings:
                 self.options[name] = TIMEOUT
         tls = self.scheme.startswith("rediss")
         scheme = "unix" if self.scheme.endswith("+unix") else "rediss" if tls else "redis"
-        host = parts.netloc
-        if self.cluster:
-            # The first node is in the URI, the others are startup nodes as well.
-            start, _, places = host.rpartition("@")
-            first, *others = places.split(",")
-            host = f"{start}@{first}" if start else first
-            self.others = [(place.rpartition(":")[0], int(place.rpartition(":")[2])) for place in others]
-        self.url = urlunsplit((scheme, host, parts.path, urlencode(rest), ""))
+        start, at, places = parts.netloc.rpartition("@")
+        # The first node of a cluster is in the URL, the others are startup nodes as well.
+        first, *others = places.split(",") if self.cluster else [places]
+        self.others = [_place(place) for place in others]
+        # Not urlunsplit, which leaves out the `//` in front of the path of a Unix socket.
+        self.url = f"{scheme}://{start}{at}{first}{parts.path}?{urlencode(rest)}"
 
     @property
     def cluster(self) -> bool:
         return self.scheme.endswith("+cluster")
 
     def client(self, library: Any, retry: object) -> Any:
-        if not self.cluster:
-            return library.Redis.from_url(self.url, retry=retry, **self.options)
-        nodes = [library.cluster.ClusterNode(host, port) for host, port in self.others]
-        return library.RedisCluster.from_url(self.url, startup_nodes=nodes, **self.options)
+        if self.cluster:
+            # Its calls cannot wait for a connection, and redis-py 8 has a limit of 100 for each node.
+            options = {"max_connections": 2**31, **self.options}
+            nodes = [library.cluster.ClusterNode(host, port) for host, port in self.others]
+            return library.RedisCluster.from_url(self.url, startup_nodes=nodes, **options)
+        options = {"max_connections": CONNECTIONS, "timeout": self.patience, "retry": retry, **self.options}
+        client = library.Redis(connection_pool=library.BlockingConnectionPool.from_url(self.url, **options))
+        client.auto_close_connection_pool = True
+        return client
 
 
 class _LateCell(Cell):
@@ -226,6 +254,24 @@ class _LateCell(Cell):
     def run(self, call: Call[T]) -> T:
         _ = self.client
         return super().run(call)
+
+
+def _place(text: str) -> tuple[str, int]:
+    """The host and the port of a node, as in `10.0.0.1:7000` or `[::1]`."""
+    try:
+        parts = urlsplit(f"//{text}")
+        if parts.hostname:
+            return parts.hostname, parts.port or PORT
+    except ValueError:
+        pass
+    raise ConfigurationError(f"{text!r} is not a host and a port, as in 10.0.0.1:7000")
+
+
+def _patience(text: float | str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(f"timeout must be a number of seconds, not {text}") from None
 
 
 def _backend(name: object) -> Backend:
@@ -286,7 +332,7 @@ def _pattern(prefix: str) -> str:
     return "".join("\\" + letter if letter in "*?[]\\^-" else letter for letter in prefix) + ":*"
 
 
-SCHEMES = ["redis-cell", "rediss-cell", "redis-cell+unix", "redis-cell+cluster"]
+SCHEMES = ["redis-cell", "rediss-cell", "redis-cell+unix", "redis-cell+cluster", "rediss-cell+cluster"]
 ASYNC_SCHEMES = ["async+" + scheme for scheme in SCHEMES]
 
 

@@ -7,16 +7,16 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from . import answers
 from .answers import Admitted, Answer, Key, Refused, RefusedForever, Several
-from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Limiter, Rate
+from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Window
 from .times import micros, seconds
 from .wire import Take
 
 KEYS = 100_000
-"""How many keys are remembered before those that are fully replenished are removed."""
+"""How many keys are remembered at least before those that are fully replenished are removed."""
 _DAYS = {"HOUR": 1 / 24, "DAY": 1, "WEEK": 7, "MONTH": 30, "YEAR": 365}
 
 
@@ -31,7 +31,7 @@ class Look:
 
 
 class State(Protocol):
-    """A limiter of one key."""
+    """What is taken of one key. Every call brings its own limit, as with the server: `of` sets it."""
 
     def look(self, now: int, quantity: int) -> Look: ...
     def take(self, now: int, quantity: int) -> None: ...
@@ -40,9 +40,12 @@ class State(Protocol):
 class _Gcra:
     """As CL.THROTTLE, CL.BUCKET and CL.FUNNEL decide, at a share of the rate and of the capacity."""
 
-    def __init__(self, limit: int, count: int, per: int, share: int) -> None:
-        self.limit, self.count, self.per = max(1, limit // share), count, per * share
+    def __init__(self) -> None:
         self.tat = 0
+
+    def of(self, rate: Rate | Bucket | Funnel, share: int) -> _Gcra:
+        self.limit, self.count, self.per = max(1, rate.limit // share), rate.count, micros(rate.per, "per") * share
+        return self
 
     def cost(self, quantity: int) -> int:
         return -(-quantity * self.per // self.count)
@@ -60,10 +63,12 @@ class _Gcra:
 class _Window:
     """As CL.FIXED decides. A window of the calendar begins here with the first call, and is as long as its unit."""
 
-    def __init__(self, fixed: Fixed, share: int) -> None:
-        self.limit = max(1, fixed.limit // share)
-        self.window = fixed.window
+    def __init__(self) -> None:
         self.count = self.end = 0
+
+    def of(self, fixed: Fixed, share: int) -> _Window:
+        self.limit, self.window = max(1, fixed.limit // share), fixed.window
+        return self
 
     def end_of(self, now: int) -> int:
         if isinstance(self.window, datetime):
@@ -74,7 +79,7 @@ class _Window:
 
     def look(self, now: int, quantity: int) -> Look:
         count, reset = (self.count, self.end - now) if now < self.end else (0, 0)
-        return Look(self.limit, self.limit - count, reset if count + quantity > self.limit else 0, reset)
+        return Look(self.limit, max(0, self.limit - count), reset if count + quantity > self.limit else 0, reset)
 
     def take(self, now: int, quantity: int) -> None:
         if now >= self.end:
@@ -85,60 +90,51 @@ class _Window:
 class _Log:
     """As CL.LOG decides. CL.WINDOW estimates the same."""
 
-    def __init__(self, limit: int, per: int, share: int) -> None:
-        self.limit, self.per = max(1, limit // share), per
+    def __init__(self) -> None:
         self.entries: deque[tuple[int, int]] = deque()
         self.count = 0
 
+    def of(self, log: Log | Window, share: int) -> _Log:
+        self.limit, self.per = max(1, log.limit // share), micros(log.per, "per")
+        return self
+
     def look(self, now: int, quantity: int) -> Look:
-        while self.entries and self.entries[0][0] <= now:
+        while self.entries and self.entries[0][0] + self.per <= now:
             self.count -= self.entries.popleft()[1]
         over, wait = self.count + quantity - self.limit, 0
-        for end, entry in self.entries:
+        for instant, entry in self.entries:
             if over <= 0:
                 break
-            over, wait = over - entry, end - now
-        reset = self.entries[-1][0] - now if self.entries else 0
-        return Look(self.limit, self.limit - self.count, wait, reset)
+            over, wait = over - entry, instant + self.per - now
+        reset = self.entries[-1][0] + self.per - now if self.entries else 0
+        return Look(self.limit, max(0, self.limit - self.count), wait, reset)
 
     def take(self, now: int, quantity: int) -> None:
-        self.entries.append((now + self.per, quantity))
+        self.entries.append((now, quantity))
         self.count += quantity
 
 
 class _Places:
     """As CL.ACQUIRE decides."""
 
-    def __init__(self, share: int) -> None:
-        self.share = share
+    def __init__(self) -> None:
         self.ends: dict[str | bytes, int] = {}
-        self.lease = Lease(1, lease=1, holder="")
 
-    def of(self, lease: Lease) -> _Places:
-        self.lease = lease
+    def of(self, lease: Lease, share: int) -> _Places:
+        self.limit, self.lease = max(1, lease.limit // share), lease
         return self
 
     def look(self, now: int, quantity: int) -> Look:
         self.ends = {holder: end for holder, end in self.ends.items() if end > now}
-        limit = max(1, self.lease.limit // self.share)
-        free = max(0, limit - len(self.ends))
+        free = max(0, self.limit - len(self.ends))
         wait = 0 if free or self.lease.holder in self.ends else min(self.ends.values()) - now
-        return Look(limit, free, wait, max(self.ends.values(), default=now) - now)
+        return Look(self.limit, free, wait, max(self.ends.values(), default=now) - now)
 
     def take(self, now: int, quantity: int) -> None:
         self.ends[self.lease.holder] = now + micros(self.lease.lease, "lease")
 
 
-def _state(limiter: Limiter, share: int) -> State:
-    match limiter:
-        case Rate() | Bucket() | Funnel():
-            return _Gcra(limiter.limit, limiter.count, micros(limiter.per, "per"), share)
-        case Fixed():
-            return _Window(limiter, share)
-        case Lease():
-            return _Places(share)
-        case _:
-            return _Log(limiter.limit, micros(limiter.per, "per"), share)
+Kind = TypeVar("Kind", _Gcra, _Window, _Log, _Places)
 
 
 class LocalLimiters:
@@ -146,7 +142,8 @@ class LocalLimiters:
 
     def __init__(self, share: int) -> None:
         self.share = share
-        self.states: dict[tuple[Key, Limiter | None], State] = {}
+        self.states: dict[tuple[Key, type[State]], State] = {}
+        self.most = KEYS
         self.lock = threading.Lock()
 
     def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
@@ -184,14 +181,24 @@ class LocalLimiters:
             return Several(both, rows)
 
     def _of(self, take: Take, now: int) -> State:
-        # A place belongs to a key whatever the lease says: its holders differ.
-        name = (take.key, None if isinstance(take.limiter, Lease) else take.limiter)
-        if name not in self.states:
-            if len(self.states) >= KEYS:
+        match take.limiter:
+            case Fixed() as fixed:
+                return self._known(take.key, _Window, now).of(fixed, self.share)
+            case Log() | Window() as log:
+                return self._known(take.key, _Log, now).of(log, self.share)
+            case Lease() as lease:
+                return self._known(take.key, _Places, now).of(lease, self.share)
+            case rate:
+                return self._known(take.key, _Gcra, now).of(rate, self.share)
+
+    def _known(self, key: Key, kind: type[Kind], now: int) -> Kind:
+        state = self.states.get((key, kind))
+        if not isinstance(state, kind):
+            if len(self.states) >= self.most:
                 self.states = {name: state for name, state in self.states.items() if state.look(now, 0).reset > 0}
-            self.states[name] = _state(take.limiter, self.share)
-        state = self.states[name]
-        return state.of(take.limiter) if isinstance(state, _Places) and isinstance(take.limiter, Lease) else state
+                self.most = max(KEYS, 2 * len(self.states))
+            state = self.states[key, kind] = kind()
+        return state
 
 
 def _answer(look: Look, quantity: int) -> Answer:

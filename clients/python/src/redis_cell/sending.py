@@ -32,12 +32,22 @@ def library(client: object) -> Any:
     raise TypeError(f"a client of redis-py or valkey-py is needed, not {type(client).__name__}")
 
 
-def _connection(pool: Any) -> Any:
+def connection_of(pool: Any) -> Any:
     """A connection of a pool, or a coroutine that returns one. Older versions require the name of a command."""
     try:
         return pool.get_connection()
     except TypeError:
         return pool.get_connection("CL")
+
+
+def _is_broken(connection: Any) -> bool:
+    """Whether the server has closed an idle connection for asyncio: after a restart, or by its setting `timeout`.
+
+    The pools for blocking code find out by themselves. Those for asyncio do not in all versions, nor do the nodes of a
+    cluster, so each idle connection would fail a call.
+    """
+    reader = connection._reader
+    return reader is not None and (reader.at_eof() or reader.exception() is not None)
 
 
 def is_cluster(client: Any) -> bool:
@@ -105,7 +115,7 @@ class Link:
 
     def _once(self, client: Any, words: tuple[Word, ...], held: float | None, asking: bool = False) -> Any:
         pool = client.connection_pool
-        connection = _connection(pool)
+        connection = connection_of(pool)
         try:
             if asking:
                 connection.send_command("ASKING")
@@ -180,23 +190,27 @@ class AsyncLink:
 
     async def _by_pool(self, words: tuple[Word, ...], held: float | None) -> Any:
         pool = self.client.connection_pool
-        connection = await _connection(pool)
+        connection = await connection_of(pool)
         try:
             return await self._exchange(connection, words, held)
         finally:
             await pool.release(connection)
 
     async def _by_node(self, node: Any, words: tuple[Word, ...], held: float | None, asking: bool) -> Any:
+        # As the node's own execute_command does. Older versions have no method to give a connection back.
+        release = getattr(node, "release", None) or node._free.append
         connection = node.acquire_connection()
         try:
             if asking:
                 await self._exchange(connection, ("ASKING",), 0)
             return await self._exchange(connection, words, held)
         finally:
-            node._free.append(connection)  # as the node's own execute_command; older versions have no method for it
+            release(connection)
 
     async def _exchange(self, connection: Any, words: tuple[Word, ...], held: float | None) -> Any:
         try:
+            if _is_broken(connection):
+                await connection.disconnect(nowait=True)  # sending connects again
             await connection.send_command(*words)
             if held == 0:
                 return await connection.read_response()

@@ -1,0 +1,73 @@
+"""The Python on the pages runs: each page from its top to its end, as a reader types it, against a real server."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import limits.storage
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+import redis_cell
+import servers
+from redis_cell.limits import ASYNC_SCHEMES, SCHEMES
+
+ROOT = Path(__file__).parent.parent.parent.parent
+PAGES = ["clients/python/README.md", "docs/client-python.md", "docs/adapters.md", "docs/migrating.md"]
+WITH_PROGRAMS = PAGES[:2]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CLASSES = [name for name in redis_cell.__all__ if isinstance(getattr(redis_cell, name), type)]
+EXPRESSION = re.compile(rf"`((?:redis\.Redis|{'|'.join(CLASSES)})(?:\.\w+)?\([^`]*\))`")
+STORAGE = re.compile(r"(?:async\+)?\brediss?-cell(?:\+\w+)?://[^\s\"'`]*")
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("page", PAGES)
+async def test_the_programs_of_a_page_run(server: servers.Server, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server.admin as admin:
+        admin.flushall()
+        admin.config_resetstat()
+    monkeypatch.syspath_prepend(str(ROOT / "examples/http"))
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in BLOCK.finditer(text(page)):
+        # A page has the port that everybody knows. The empty lines make the line numbers of a failure the page's.
+        code = block[1].replace("Redis(", f"Redis(port={server.port}, ").replace(":6379", f":{server.port}")
+        lines = "\n" * text(page)[: block.start(1)].count("\n")
+        program = compile(lines + code, ROOT / page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(program, namespace)
+        if inspect.iscoroutine(result):
+            await result
+    if page in WITH_PROGRAMS:
+        assert server.calls("cl.throttle")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_expressions_of_a_page_can_be_evaluated(page: str) -> None:
+    namespace = {**vars(redis_cell), "redis": redis, "Retry": Retry, "NoBackoff": NoBackoff}
+    namespace["end"] = datetime.now(timezone.utc) + timedelta(hours=1)
+    expressions = EXPRESSION.findall(text(page))
+    for expression in expressions:
+        eval(expression, namespace)
+    assert len(expressions) >= 10 or page != "docs/client-python.md"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_storages_of_a_page_can_be_made(page: str) -> None:
+    storages = STORAGE.findall(text(page))
+    for uri in storages:
+        if uri.endswith("://"):  # a scheme by itself
+            assert uri.removesuffix("://") in SCHEMES + ASYNC_SCHEMES
+        else:
+            limits.storage.storage_from_string(uri)
+    assert storages
