@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # scripts/platform-server.sh PLATFORM [redis|valkey [SUITE]]: prints the path of a program that runs a server of another
-# platform here: aarch64                     Debian's redis-server 7.0 or valkey-server 8.1 for arm64 x86_64-musl,
-# aarch64-musl   Redis 7.0 from Debian's source package, built once with the compiler that links releases, and
-#                               started by the loader of Debian's musl. Allocations are libc's, as in Alpine's package.
+# platform here. The platforms:
+#   aarch64                     Debian's redis-server 7.0 or valkey-server 8.1 for arm64
+#   x86_64-musl, aarch64-musl   Redis 7.0 from Debian's source package, built once with the compiler that links
+#                               releases, and started by the loader of Debian's musl. Allocations are libc's, as in
+#                               Alpine's package. Beside it lies its redis-cli.musl.
 # What this processor cannot run is run by qemu-user. Everything is unpacked below target/; nothing is installed.
 source "$(dirname "$0")/lib.sh"
 
@@ -40,7 +42,7 @@ if [[ $platform != *-musl ]]; then
 fi
 
 folder=$PWD/target/servers/$platform
-if [[ ! -x $folder/redis-server.musl ]]; then
+if [[ ! -x $folder/redis-cli.musl ]]; then
     need_compiler
     command -v make >/dev/null || apt_install make
     zig=$(wheel ziglang zig)
@@ -48,13 +50,15 @@ if [[ ! -x $folder/redis-server.musl ]]; then
     scripts/debian.sh bookworm "$debian" "$folder.loader" musl/
     scripts/debian.sh bookworm "$debian" "$folder.source" redis.dsc
     say "building redis-server for $platform"
-    make --directory "$(compgen -G "$folder.source/redis-*/src")" --jobs "$(nproc)" --silent redis-server MALLOC=libc \
+    make --directory "$(compgen -G "$folder.source/redis-*/src")" --jobs "$(nproc)" --silent redis-server redis-cli MALLOC=libc \
         CC="$zig cc -target $architecture-linux-musl -dynamic" AR="$zig ar" RANLIB="$zig ranlib" \
         CFLAGS=-DUSE_MALLOC_USABLE_SIZE uname_M="$architecture" >"$folder.log" 2>&1 ||
         die "it does not build: $(tail -n 20 "$folder.log")"
     mkdir -p "$folder"
     cp "$folder.loader"/lib/ld-musl-*.so.1 "$folder/ld-musl.so.1"
-    cp "$folder.source"/redis-*/src/redis-server "$folder/redis-server.musl"
+    for program in server cli; do
+        cp "$folder.source"/redis-*/src/redis-"$program" "$folder/redis-$program.musl"
+    done
     rm -r "$folder.source" "$folder.loader"
 fi
 emulator=

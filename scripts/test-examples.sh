@@ -3,9 +3,13 @@
 # need no container. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 
-# unittest PYTHON FOLDER: runs the tests in the folder, and counts them in the words of `cargo test`.
+# unittest PYTHON FOLDER: runs the tests in the folder, and counts them in the words of `cargo test`. Some examples need
+# the package redis_cell, which is not in a registry: it is read from this checkout.
 unittest() {
-    (cd "$2" && REDIS_URL=redis://127.0.0.1:$port "$1" -m unittest --verbose) 2>&1 | awk '
+    (
+        cd "$2"
+        PYTHONPATH=$OLDPWD/clients/python/src REDIS_URL=redis://127.0.0.1:$port "$1" -m unittest --verbose
+    ) 2>&1 | awk '
         { print; fflush() }
         /^Ran [0-9]+ tests?/ { ran = $2 }
         /^FAILED/ { while (match($0, /(failures|errors)=[0-9]+/)) {

@@ -15,6 +15,7 @@ if [[ ${1:-} == --without-docker ]]; then
 fi
 
 scripts/image.sh
+scripts/image.sh stand-in
 scripts/package.sh
 for server in redis-7.0 redis-8.0 valkey-8.1; do
     docker/server.sh "$server" >/dev/null

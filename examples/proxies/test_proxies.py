@@ -9,12 +9,11 @@ import tempfile
 import threading
 import time
 import unittest
-import urllib.error
-import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
+from served import Served, free_port
 
 URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
 HERE = Path(__file__).parent
@@ -34,7 +33,7 @@ class Application(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Suite:
+class Suite(Served):
     """For each proxy."""
 
     command: list[str]
@@ -62,8 +61,7 @@ class Suite:
         os.chmod(folder, 0o755)  # the workers of nginx are another user
         for file in self.files:
             shutil.copy(HERE / file, folder)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         configuration = Path(folder, self.files[0])
         text = configuration.read_text()
         ports = (port, application.server_port, redis_port)
@@ -75,25 +73,7 @@ class Suite:
             text = text.replace(old, new)
         configuration.write_text(text)
         proxy = subprocess.Popen(self.command, cwd=folder)
-        self.addCleanup(proxy.wait)
-        self.addCleanup(proxy.terminate)
-        self.url = f"http://127.0.0.1:{port}/"
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                return socket.create_connection(("127.0.0.1", port)).close()
-            except ConnectionRefusedError:
-                self.assertIsNone(proxy.poll(), "the proxy has ended")
-                self.assertLess(time.monotonic(), deadline, "the proxy does not listen")
-                time.sleep(0.05)
-
-    def get(self):
-        try:
-            response = urllib.request.urlopen(self.url, timeout=60)
-        except urllib.error.HTTPError as error:
-            response = error
-        with response:
-            return response.status, response.headers
+        self.serves(proxy, port)
 
     def test_a_refused_request_does_not_reach_the_application(self) -> None:
         self.start()

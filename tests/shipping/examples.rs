@@ -1,5 +1,6 @@
 //! The programs of examples/, run with a server that is down: either nothing listens on its port, or it is
-//! frozen, which means that it accepts connections and never replies. Each prints examples/expected.txt.
+//! frozen, which means that it accepts connections and never replies. Each prints examples/expected.txt. Also
+//! the tests that HTTP middleware, Laravel, proxies and rack-attack have of their own.
 //!
 //! The Rust example runs on this machine. All others run in a container that has their runtimes.
 
@@ -74,23 +75,33 @@ language!(shell, &format!("timeout 60 examples/shell/throttle.sh {}", super::URL
 
 #[test]
 fn http_middleware_passes_its_tests() {
-    let (port, frozen) = (start_server(), start_server());
+    let frozen = start_server();
     freeze(frozen);
-    CONTAINER
-        .shell(&format!(
-            "REDIS_URL=redis://127.0.0.1:{port} REDIS_URL_DOWN=redis://127.0.0.1:{frozen} \
-             timeout 300 python3 -m unittest discover --start-directory examples/http"
-        ))
-        .unwrap();
+    passes_its_tests("http", &format!("REDIS_URL_DOWN=redis://127.0.0.1:{frozen}"));
+}
+
+#[test]
+fn laravel_passes_its_tests() {
+    passes_its_tests("laravel", "");
 }
 
 #[test]
 fn proxies_pass_their_tests() {
+    passes_its_tests("proxies", "");
+}
+
+#[test]
+fn rack_attack_passes_its_tests() {
+    passes_its_tests("rack", "");
+}
+
+/// Runs the tests in Python of a folder of examples/, with a server and these variables of the environment.
+fn passes_its_tests(folder: &str, environment: &str) {
     let port = start_server();
     CONTAINER
         .shell(&format!(
-            "REDIS_URL=redis://127.0.0.1:{port} \
-             timeout 300 python3 -m unittest discover --start-directory examples/proxies"
+            "REDIS_URL=redis://127.0.0.1:{port} PYTHONPATH=examples {environment} \
+             timeout 300 python3 -m unittest discover --start-directory examples/{folder}"
         ))
         .unwrap();
 }

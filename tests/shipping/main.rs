@@ -18,7 +18,9 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
+mod clients;
 mod compose;
+mod crates;
 mod examples;
 mod image;
 mod monitoring;

@@ -1,0 +1,54 @@
+# A store for rack-attack that counts by CL.FIXED: one call counts a request and opens its window.
+
+require 'redis'
+
+class CellStore
+  # rack-attack compares the count with the limit of the rule, which a store does not learn. So this limit is never
+  # reached: refused requests are counted too, as in other stores.
+  NEVER = 1_000_000_000_000
+  # The count of a request without a decision, if it is to be refused. It is above every limit.
+  UNKNOWN = Float::INFINITY
+  # The errors of a server that answers that it cannot write now.
+  CANNOT_WRITE = /\A(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|TRYAGAIN|OOM|MISCONF|NOREPLICAS|BUSY )/
+
+  # redis: a ConnectionPool. away: what a request is if the server does not answer, :fail_open or :fail_closed.
+  # ask_again: for how long after that the server is not asked, in seconds.
+  def initialize(redis, away:, ask_again: 1)
+    raise ArgumentError, "away must be :fail_open or :fail_closed" unless %i[fail_open fail_closed].include?(away)
+
+    @redis = redis
+    @away = away == :fail_open ? 0 : UNKNOWN
+    @ask_again = ask_again
+    @again = 0
+  end
+
+  def increment(key, amount, expires_in:)
+    ask(@away) do |redis|
+      _, limit, remaining, = redis.call('CL.FIXED', key, NEVER, expires_in, amount)
+      limit - remaining
+    end
+  end
+
+  # Reads, writes and deletes bans. Without the server nobody is known to be banned.
+  def read(key) = ask(nil) { |redis| redis.get(key) }
+  def write(key, value, expires_in: nil) = ask(nil) { |redis| redis.set(key, value, ex: expires_in&.to_i) }
+  def delete(key) = ask(nil) { |redis| redis.del(key) }
+  def delete_matched(pattern) = ask(nil) { |redis| redis.scan_each(match: pattern) { |key| redis.del(key) } }
+
+  private
+
+  # Calls the server, or returns what is given for the time in which it is away.
+  def ask(otherwise, &call)
+    return otherwise if now < @again
+
+    @redis.with(&call)
+  rescue Redis::BaseError => e
+    raise unless e.is_a?(Redis::BaseConnectionError) || CANNOT_WRITE.match?(e.message)
+
+    warn "no decision: #{e.message}"
+    @again = now + @ask_again
+    otherwise
+  end
+
+  def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+end
