@@ -55,7 +55,7 @@ test-docker: # the portable module in the servers of docker/matrix.tsv, each in 
 test-shipping: # what users get: the image, the compose file, the packages, Prometheus, the programs of examples/
 	@scripts/test.sh shipping
 
-test-examples: # the LLM gateway of examples/, with 200 clients; part of test-shipping
+test-examples: # the LLM gateway, Celery and Django of examples/; part of test-shipping
 	@scripts/test.sh examples
 
 test-valgrind: # the live suite with every access to memory checked, a quarter of an hour
@@ -64,7 +64,7 @@ test-valgrind: # the live suite with every access to memory checked, a quarter o
 plots: # the pictures of docs/choosing.md: the same traffic through every limiter, recorded and drawn
 	@scripts/plots.sh
 
-simulate: # many gateways before one limit: the tables and the picture of docs/scaling.md
+simulate: # many gateways before one limit: the tables and the pictures of docs/scaling.md
 	@scripts/simulate.sh
 
 bench: # the speed of each command against the server's own; PEER=other.so compares with that module, too
@@ -76,7 +76,7 @@ bench-core: # the core's decisions alone, in nanoseconds; make bench has them as
 bench-curves: # what a call costs with 10 to 1,000,000 entries, queued clients, or keys
 	@scripts/bench.sh curves
 
-bench-scale: # decisions of one process with leases of units, beside direct calls
+bench-scale: # how far a server goes, clusters, io-threads, leases: the measured tables of docs/scaling.md
 	@scripts/bench-scale.sh
 
 bench-publish: # puts what was measured last into docs/benchmarks.md

@@ -188,9 +188,9 @@ engine_missing() {
     fi
 }
 
-# server_name VERSION_LINE: "Redis 7.0.15" from what `redis-server --version` says.
+# server_name VERSION_LINE: "Redis 7.0.15" from what `redis-server --version` says. Valkey 7.2 leaves its name out.
 server_name() {
-    sed -nE 's/^([A-Za-z]+) server v=([0-9.]+).*/\1 \2/p' <<<"$1"
+    sed -nE 's/^Server v=/Valkey server v=/; s/^([A-Za-z]+) server v=([0-9.]+).*/\1 \2/p' <<<"$1"
 }
 
 # record NAME PASSED FAILED SECONDS: one line of the summary that scripts/test.sh prints.

@@ -102,8 +102,16 @@ stage_clients() {
     suite "Python client, newest libraries" python_tests "$python"
     suite "Python client, the tests of limits" limits_tests "$python"
     python=$(python_venv clients/python/requirements/oldest.txt clients/python)
-    suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py --ignore tests/test_http.py
+    suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py --ignore tests/test_http.py \
+        --ignore tests/test_pages.py
+    python=$(python_venv clients/others/requirements.txt)
+    suite "Other clients in Python" other_clients_tests "$python"
     suite "Rust client" rust_client_tests
+}
+
+# other_clients_tests VENV: what docs/clients.md says of other client libraries.
+other_clients_tests() {
+    (cd clients/others && "$1/bin/python" -m pytest --quiet)
 }
 
 # rust_client_tests: the tests of clients/rust, with a server for the examples in its documentation.
@@ -184,5 +192,5 @@ awk -F '\t' '
     { printf "%-48s %7d %7d %8d\n", $1, $2, $3, $4 }
 ' "$RESULTS"
 echo
-if [[ ! $named ]] && why=$(engine_missing); then echo "Docker tests and the tests of images, packages and examples (but those in Rust and of the LLM gateway) skipped: $why"; fi
+if [[ ! $named ]] && why=$(engine_missing); then echo "Docker tests and the tests of images, packages and examples (but those in Rust, the LLM gateway, Celery and Django) skipped: $why"; fi
 awk -F '\t' '{ p += $2; f += $3 } END { print p " passed, " f " failed"; exit f > 0 }' "$RESULTS"

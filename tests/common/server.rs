@@ -25,9 +25,12 @@ pub static BINARY: LazyLock<Binary> = LazyLock::new(|| {
         .arg("--version")
         .output()
         .unwrap_or_else(|e| panic!("cannot run `{path}` (set REDIS_CELL_SERVER to a server binary): {e}"));
-    // "Redis server v=7.0.15 sha=..." or "Valkey server v=8.1.1 sha=..."
+    // "Redis server v=7.0.15 ...", "Valkey server v=8.1.1 ...", and of Valkey 7.2 "Server v=7.2.7 ..."
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
-    let name = line.split_whitespace().next().unwrap_or_default().to_lowercase();
+    let name = match line.split_whitespace().next().unwrap_or_default() {
+        "Server" => "valkey".to_owned(),
+        name => name.to_lowercase(),
+    };
     let version_text = line
         .split_whitespace()
         .find_map(|word| word.strip_prefix("v="))
