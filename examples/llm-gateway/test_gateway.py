@@ -251,17 +251,15 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
             Load({"tokens": 40, "break_after": 9}),
             Load({"status": 500}),
         ]
-        answers = await asyncio.gather(*(self.storm_of(load) for load in loads))
+        answers = []
+        for _ in range(2):
+            # The loads alternate, so that each gets some of the places.
+            answers += await asyncio.gather(*(self.ask(load) for _ in range(40) for load in loads))
         await self.all_released()
-        statuses = {answer.status for each in answers for answer in each}
-        self.assertEqual(statuses, {200, 429, 500})
+        self.assertEqual({answer.status for answer in answers}, {200, 429, 500})
         # A client that has left may have missed the last words.
-        received = sum(answer.used for each in answers for answer in each)
-        self.assertLessEqual(received, await self.month())
+        self.assertLessEqual(sum(answer.used for answer in answers), await self.month())
         self.assertLessEqual(await self.month(), len(self.model.tokens))
-
-    async def storm_of(self, load: Load) -> list[Answer]:
-        return [answer for _ in range(2) for answer in await asyncio.gather(*(self.ask(load) for _ in range(40)))]
 
     async def test_nothing_stays_when_clients_vanish_during_the_decision(self) -> None:
         await self.start(tokens_a_minute=1)
