@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The portable modules: target/dist/linux-PLATFORM/libredis_cell.so for each PLATFORM named as an argument, or for this
-# machine, and beside each its debug symbols, for reading backtraces and profiles. The platforms: x86_64, aarch64
-# every Linux with glibc 2.17 (2012) or newer x86_64-musl, aarch64-musl    Alpine and others with musl, whose libc is
-# all they need The one of this machine is also copied to target/dist. With --tests also target/suite: the live suite,
-# for this machine's processor, and in linux-PLATFORM the module with seeded faults for it to catch.
+# machine, and beside each its debug symbols, for reading backtraces and profiles. The platforms:
+#   x86_64, aarch64             every Linux with glibc 2.17 (2012) or newer
+#   x86_64-musl, aarch64-musl   Alpine and others with musl, whose libc is all they need
+# The one of this machine is also copied to target/dist. With --tests also target/suite: the live suite, for this
+# machine's processor, and in linux-PLATFORM the module with seeded faults for it to catch.
 source "$(dirname "$0")/lib.sh"
 
 tests=
