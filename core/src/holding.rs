@@ -107,7 +107,7 @@ pub struct Holding {
     size: i64,
     /// No call before this instant.
     not_before: Instant,
-    /// How long the client stays away after a call that brought little.
+    /// The time between two calls, while there are fewer units than clients want.
     pause: Span,
 }
 
@@ -183,16 +183,16 @@ impl Holding {
     pub fn answered(&mut self, terms: &Terms, now: Instant, taken: i64, retry_after: Option<Span>) {
         let Some(asked) = self.asked.take() else { return };
         let taken = taken.clamp(0, asked.taken);
-        // A call that brings less than half shows that others want the units as much. Without a pause, each
-        // of many clients would call for every single unit. Calls a second rise by addition and fall by
+        // A call that brings less than half shows that others want the units as much. Without pauses, each of
+        // many clients would call for every single unit. Calls a second rise by addition and fall by
         // division, so that the clients come to the same number of them, as flows of TCP do.
         self.pause = if taken > asked.taken / 2 {
-            with_one_more_per(terms.hold, self.pause)
+            let shorter = with_one_more_per(terms.hold, self.pause);
+            if shorter < SHORTEST_PAUSE { Span::ZERO } else { shorter }
         } else {
-            terms.hold.min(doubled(self.pause.max(SHORTEST_PAUSE)))
+            doubled(self.pause).max(SHORTEST_PAUSE).min(terms.hold.max(LONGEST_PAUSE))
         };
-        let wait = retry_after.unwrap_or_default();
-        let wait = if taken < asked.taken { wait.max(self.pause) } else { wait };
+        let wait = retry_after.unwrap_or_default().max(spread(self.pause, now));
         self.not_before = now.checked_add(wait).unwrap_or(now);
         if taken > 0 {
             let batch = Some(Batch { taken, left: taken, sent: asked.sent });
@@ -254,13 +254,15 @@ impl Holding {
         [self.current, self.next].iter().flatten().fold(0, |sum, batch| sum.saturating_add(batch.left))
     }
 
-    /// Whether there is nothing to spend, to wait for or to remember.
+    /// Whether there is nothing to spend, to wait for or to remember. A pause is remembered as long again as
+    /// it was: a client that forgot it would find out anew, call by call, how many others want the units.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.held() == 0
             && self.asked.is_none()
             && self.over.is_none()
             && self.returning == 0
             && now >= self.not_before
+            && now.since(self.not_before) >= self.pause
     }
 
     /// Makes room for one more batch, by spending two as one.
@@ -314,14 +316,25 @@ impl Holding {
     }
 }
 
-/// The pause after the first call that brings little.
-const SHORTEST_PAUSE: Span = Span::from_nanos(500_000).unwrap();
+/// The pause after the first call that brings little: several round trips.
+const SHORTEST_PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
+
+/// The longest pause: a second, or a hold if that is longer.
+const LONGEST_PAUSE: Span = Span::from_nanos(1_000_000_000).unwrap();
 
 /// The time between events of which there is one more in each `hold` than there was.
 fn with_one_more_per(hold: Span, between: Span) -> Span {
     let (hold, between) = (u128::from(hold.as_nanos()), u128::from(between.as_nanos()));
     let nanos = hold.saturating_mul(between).checked_div(hold.saturating_add(between)).unwrap_or_default();
     u64::try_from(nanos).ok().and_then(Span::from_nanos).unwrap_or_default()
+}
+
+/// Between half of the time and one and a half times as much, by the digits of the clock. Clients whose pauses
+/// are equal would call in the same order again and again, and the first one would get all there is.
+fn spread(time: Span, now: Instant) -> Span {
+    let share = now.as_nanos() % 1024 + 512;
+    let nanos = u128::from(time.as_nanos()).saturating_mul(share.into()) / 1024;
+    u64::try_from(nanos).ok().and_then(Span::from_nanos).unwrap_or(Span::MAX)
 }
 
 fn doubled(span: Span) -> Span {

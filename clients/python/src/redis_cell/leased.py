@@ -26,7 +26,8 @@ from .wire import Call, Settle
 Nanos: TypeAlias = int
 """A time in nanoseconds: a length, or an instant of a clock that never goes back."""
 
-_SHORTEST_PAUSE: Nanos = 500_000
+_SHORTEST_PAUSE: Nanos = 10_000_000
+_LONGEST_PAUSE: Nanos = 1_000_000_000
 _TIMEOUT = 0.5
 _WORKERS = 8
 """The most calls that a Leased has under way at the same time."""
@@ -119,10 +120,11 @@ class Holding:
         taken = max(0, min(taken, asked.taken))
         if taken > asked.taken // 2:
             hold, pause = self.terms.hold, self.pause
-            self.pause = hold * pause // (hold + pause)
+            shorter = hold * pause // (hold + pause)
+            self.pause = 0 if shorter < _SHORTEST_PAUSE else shorter
         else:
-            self.pause = min(self.terms.hold, 2 * max(self.pause, _SHORTEST_PAUSE))
-        self.not_before = now + (max(retry_after, self.pause) if taken < asked.taken else retry_after)
+            self.pause = min(max(2 * self.pause, _SHORTEST_PAUSE), max(self.terms.hold, _LONGEST_PAUSE))
+        self.not_before = now + max(retry_after, self.pause * (now % 1024 + 512) // 1024)
         if taken > 0:
             batch = Batch(taken, taken, asked.sent)
             if self.current is None:
@@ -172,7 +174,7 @@ class Holding:
     def idle(self, now: Nanos) -> bool:
         """Whether there is nothing to spend, to wait for or to remember."""
         busy = self.held() or self.asked is not None or self.over is not None or self.returning
-        return not busy and now >= self.not_before
+        return not busy and now - self.not_before >= self.pause
 
     def _half_used(self) -> bool:
         return self.next is None and self.current is not None and self.current.left <= self.current.taken // 2
