@@ -61,7 +61,8 @@ fn heading(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
 /// The name of a server with its version: `Redis 7.0.15`.
 fn version(server: &str) -> Result<String, Box<dyn Error>> {
     let line = output(Command::new(server).arg("--version"))?;
-    let family = line.split(' ').next().unwrap_or_default();
+    // Valkey 7.2 leaves its name out.
+    let family = line.split(' ').next().filter(|family| *family != "Server").unwrap_or("Valkey");
     let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
     Ok(format!("{family} {}", version.ok_or("a server without a version")?))
 }

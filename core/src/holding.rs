@@ -332,8 +332,8 @@ fn with_one_more_per(hold: Span, between: Span) -> Span {
 /// Between half of the time and one and a half times as much, by the digits of the clock. Clients whose pauses
 /// are equal would call in the same order again and again, and the first one would get all there is.
 fn spread(time: Span, now: Instant) -> Span {
-    let share = now.as_nanos() % 1024 + 512;
-    let nanos = u128::from(time.as_nanos()).saturating_mul(share.into()) / 1024;
+    let share = u128::from(now.as_nanos() % 1024).saturating_add(512);
+    let nanos = u128::from(time.as_nanos()).saturating_mul(share) / 1024;
     u64::try_from(nanos).ok().and_then(Span::from_nanos).unwrap_or(Span::MAX)
 }
 
