@@ -49,13 +49,13 @@ const PICTURES: [Picture; 5] = [
         name: "above",
         caption: "The most units above the limit, in any stretch of time",
         value: |outcome| outcome.above,
-        scale: Scale::Even(250.0),
+        scale: Scale::Even(10.0),
     },
     Picture {
         name: "unused",
         caption: "The part of the limit that went unused, in percent",
         value: |outcome| outcome.unused * 100.0,
-        scale: Scale::Even(30.0),
+        scale: Scale::Even(70.0),
     },
     Picture {
         name: "fairness",

@@ -40,7 +40,13 @@ async fn a_batch_is_spent_without_calls_and_a_refusal_is_remembered() {
     for _ in 0..10_000 {
         match leased.take(KEY, Units(1)).await.unwrap() {
             Decision::Admitted => admitted += 1,
-            Decision::RefusedFor(retry_after) => wait = wait.max(retry_after),
+            Decision::RefusedFor(retry_after) => {
+                wait = wait.max(retry_after);
+                // The pause after a batch that was not filled. The server refuses the call that follows.
+                if retry_after < Duration::from_secs(1) {
+                    tokio::time::sleep(retry_after).await;
+                }
+            }
             Decision::RefusedForever => panic!("a unit is never above the limit"),
         }
     }
