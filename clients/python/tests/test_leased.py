@@ -19,17 +19,18 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import servers
-from redis_cell import AsyncCell, AsyncLeased, Cell, Fixed, Leased, Rate
-from redis_cell.leased import Verdict
+from redis_cell import AsyncCell, AsyncLeased, Cell, Fixed, Leased, Rate, Verdict
 
 LONG = 3600.0
+PATIENCE = 10.0
+"""How long the tests wait for an answer, which is late on a busy machine, in seconds."""
 RATE = Rate.per_day(100)
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[redis.asyncio.Redis]:
     with servers.running() as server:
-        client = redis.asyncio.Redis(port=server.port, decode_responses=True)
+        client = redis.asyncio.Redis(port=server.port, decode_responses=True, socket_timeout=PATIENCE)
         yield client
         await getattr(client, "aclose", client.close)()
 
@@ -195,7 +196,7 @@ class Threads:
 @pytest.fixture
 def blocking() -> Iterator[redis.Redis]:
     with servers.running() as server:
-        yield redis.Redis(port=server.port, decode_responses=True)
+        yield redis.Redis(port=server.port, decode_responses=True, socket_timeout=PATIENCE)
 
 
 def left(client: Any, key: str = "hot") -> int:
