@@ -27,10 +27,14 @@ apt_install() {
     command -v apt-get >/dev/null || die "missing here: $* (the names of Debian's packages); install them and try again"
     as_root true 2>/dev/null || die "missing here; as root: apt-get install --no-install-recommends $*"
     say "installing $*"
-    # The package lists of this machine may be empty or old; refreshing them is the slow part, so only then.
-    as_root "${apt[@]}" install --no-install-recommends "$@" >/dev/null 2>&1 && return
-    as_root "${apt[@]}" update >&2 || true # a broken third-party source is not our business
-    as_root "${apt[@]}" install --no-install-recommends "$@" >&2
+    mkdir -p target
+    (
+        flock 9 # apt itself does not wait for another one that refreshes its lists
+        # The package lists of this machine may be empty or old; refreshing them is the slow part, so only then.
+        as_root "${apt[@]}" install --no-install-recommends "$@" >/dev/null 2>&1 && exit
+        as_root "${apt[@]}" update >&2 || true # a broken third-party source is not our business
+        as_root "${apt[@]}" install --no-install-recommends "$@" >&2
+    ) 9>target/apt.lock
 }
 
 # need_compiler: what `cargo build` needs. bindgen reads the server's C header through libclang.
@@ -186,6 +190,16 @@ engine_missing() {
     else
         return 1
     fi
+}
+
+# test_images: builds the images in which tests/shipping runs the programs of others.
+test_images() {
+    local image
+    docker/base.sh trixie
+    for image in examples lintian monitoring; do
+        say "building redis-cell-test:$image"
+        docker build --quiet --tag "redis-cell-test:$image" - <"docker/Dockerfile.$image"
+    done
 }
 
 # server_name VERSION_LINE: "Redis 7.0.15" from what `redis-server --version` says. Valkey 7.2 leaves its name out.

@@ -20,10 +20,7 @@ scripts/package.sh
 for server in redis-7.0 redis-8.0 valkey-8.1; do
     docker/server.sh "$server" >/dev/null
 done
-for image in examples lintian monitoring; do
-    say "building redis-cell-test:$image"
-    docker build --quiet --tag "redis-cell-test:$image" - <"docker/Dockerfile.$image"
-done
+test_images
 if [[ ${CI:-} == true ]] && ! docker compose version >/dev/null 2>&1 && ! command -v docker-compose >/dev/null; then
     apt_install docker-compose
 fi

@@ -92,12 +92,14 @@ stage_platforms() {
 }
 
 # The clients of clients/, against this machine's own server: the Python package with the newest libraries and type
-# checkers, and with the oldest redis-py that it supports.
+# checkers, and with the oldest redis-py that it supports. Most of the time they wait, and their servers write nothing
+# to the disk, so in a run of all stages the next ones are prepared meanwhile.
 stage_clients() {
     local python
     REDIS_CELL_SERVER=$(find_server)
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
     scripts/build.sh
+    if [[ ! $named ]]; then setpriv --pdeathsig TERM scripts/ahead.sh >target/ahead.log 2>&1 & fi
     python=$(python_venv clients/python/requirements/newest.txt clients/python)
     suite "Python client, newest libraries" python_tests "$python"
     suite "Python client, the tests of limits" limits_tests "$python"
@@ -107,6 +109,7 @@ stage_clients() {
     python=$(python_venv clients/others/requirements.txt)
     suite "Other clients in Python" other_clients_tests "$python"
     suite "Rust client" rust_client_tests
+    wait || true # what has failed is done again, and reported, where it is needed
 }
 
 # other_clients_tests VENV: what docs/clients.md says of other client libraries.

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds and fetches what the later stages of scripts/test.sh need, at the lowest priority: the portable modules, the
+# servers of other platforms, and the images of servers and of the examples. What fails here is done again, and
+# reported, by the stage that needs it.
+source "$(dirname "$0")/lib.sh"
+renice -n 19 $$ >/dev/null
+
+own=$(uname -m)
+scripts/release.sh --tests "$own" x86_64-musl aarch64-musl aarch64
+for platform in x86_64-musl aarch64-musl; do scripts/platform-server.sh "$platform"; done
+if [[ $own != aarch64 ]]; then
+    for kind in redis valkey; do scripts/platform-server.sh aarch64 "$kind"; done
+fi
+if engine_missing; then exit; fi
+while read -r name _ <&3; do
+    docker/server.sh "$name"
+done 3< <(grep -v '^#' docker/matrix.tsv)
+test_images
