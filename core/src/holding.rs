@@ -254,8 +254,9 @@ impl Holding {
         [self.current, self.next].iter().flatten().fold(0, |sum, batch| sum.saturating_add(batch.left))
     }
 
-    /// Whether there is nothing to spend, to wait for or to remember. A pause is remembered as long again as
-    /// it was: a client that forgot it would find out anew, call by call, how many others want the units.
+    /// Whether there is nothing to spend, to wait for or to remember.
+    ///
+    /// A pause is remembered for as long again. Otherwise the client would begin with the shortest one again.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.held() == 0
             && self.asked.is_none()
@@ -329,8 +330,8 @@ fn with_one_more_per(hold: Span, between: Span) -> Span {
     u64::try_from(nanos).ok().and_then(Span::from_nanos).unwrap_or_default()
 }
 
-/// Between half of the time and one and a half times as much, by the digits of the clock. Clients whose pauses
-/// are equal would call in the same order again and again, and the first one would get all there is.
+/// Between half of the time and one and a half times as much, by the digits of the clock. Clients whose
+/// pauses are equal would call in the same order each time, and the first one would get all there is.
 fn spread(time: Span, now: Instant) -> Span {
     let share = u128::from(now.as_nanos() % 1024).saturating_add(512);
     let nanos = u128::from(time.as_nanos()).saturating_mul(share) / 1024;
