@@ -226,13 +226,19 @@ pub fn machine(binaries: &Binaries, cores: Option<Cores>) -> Result<Vec<(String,
     Ok(rows.into_iter().map(|(what, value)| (what.to_owned(), value)).collect())
 }
 
+/// The name of a server with its version: `Redis 7.0.15`.
+pub fn version(server: &str) -> Result<String, Box<dyn Error>> {
+    let line = output(Command::new(server).arg("--version"))?;
+    // Valkey 7.2 leaves its name out.
+    let family = line.split(' ').next().filter(|family| *family != "Server").unwrap_or("Valkey");
+    let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
+    Ok(format!("{family} {}", version.ok_or("a server without a version")?))
+}
+
 /// The name of the server's version, for files and pages: `redis-7.0`.
 pub fn server(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
-    let line = output(Command::new(&binaries.server).arg("--version"))?;
-    let family = line.split(' ').next().unwrap_or_default().to_lowercase();
-    let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
-    let version = version.and_then(|version| version.rsplit_once('.')).map_or("", |(version, _)| version);
-    Ok(format!("{family}-{version}"))
+    let name = version(&binaries.server)?.to_lowercase().replace(' ', "-");
+    Ok(name.rsplit_once('.').map_or(name.as_str(), |(name, _)| name).to_owned())
 }
 
 /// The date of a run.

@@ -9,10 +9,9 @@ mod memory;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use crate::report::{between, now};
-use crate::server::{Binaries, output};
+use crate::report::{between, now, version};
+use crate::server::Binaries;
 
 /// Where each part leaves its table.
 const RESULTS: &str = "target/bench/scale";
@@ -56,13 +55,4 @@ pub fn publish() -> Result<(), Box<dyn Error>> {
 /// When the table was measured, and with which server.
 fn heading(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     Ok(format!("{}, {}", now()?, version(&binaries.server)?))
-}
-
-/// The name of a server with its version: `Redis 7.0.15`.
-fn version(server: &str) -> Result<String, Box<dyn Error>> {
-    let line = output(Command::new(server).arg("--version"))?;
-    // Valkey 7.2 leaves its name out.
-    let family = line.split(' ').next().filter(|family| *family != "Server").unwrap_or("Valkey");
-    let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
-    Ok(format!("{family} {}", version.ok_or("a server without a version")?))
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use crate::lines::{Side, admitted};
 use crate::load::{Load, PIPELINED, UNPIPELINED};
-use crate::report::{now, quantile, thousands};
-use crate::scale::version;
+use crate::report::{now, quantile, thousands, version};
 use crate::server::{Binaries, Kind, Server};
 
 const ROUNDS: usize = 9;
