@@ -238,12 +238,7 @@ pub fn saturate(
 ) -> Result<Decision<Level>, Error> {
     let room =
         limit.leaks(state, now).map_or(limit.capacity, |(level, leaks)| level.free.saturating_add(leaks));
-    let mut decision = take(state, limit, now, quantity.min(room.max(1)))?;
-    if quantity == 0 {
-        decision.answer.verdict = Verdict::Admitted;
-    }
-    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { quantity.min(room.max(0)) });
-    Ok(decision)
+    Decision::saturate(quantity, room, |fits| take(state, limit, now, fits))
 }
 
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.

@@ -125,6 +125,25 @@ impl<S> Decision<S> {
         Decision { answer: self.answer, change: self.change.map(state) }
     }
 
+    /// The decision of a call that takes what fits of `quantity`; `take` decides a call that takes all or
+    /// none.
+    ///
+    /// With no room at all a single unit is asked for: it is refused, and its wait is the one to tell. A
+    /// quantity of 0 is admitted whatever the state.
+    pub(crate) fn saturate<E>(
+        quantity: i64,
+        room: i64,
+        take: impl FnOnce(i64) -> Result<Self, E>,
+    ) -> Result<Self, E> {
+        let mut decision = take(quantity.min(room.max(1)))?;
+        let answer = &mut decision.answer;
+        if quantity == 0 {
+            answer.verdict = Verdict::Admitted;
+        }
+        answer.taken = Some(if answer.limited() { 0 } else { quantity.min(room.max(0)) });
+        Ok(decision)
+    }
+
     /// A decision that leaves the state alone: a look, or a refusal.
     pub const fn keep(answer: Answer) -> Self {
         Self { answer, change: Change::Keep }

@@ -434,15 +434,7 @@ pub fn saturate(
     quantity: i64,
 ) -> Result<Decision<Counter>, Error> {
     let (used, _) = usage(open_at(state, now), now);
-    let room = limit.most.saturating_sub(used).max(0);
-    // With no room at all a single unit is refused, and its wait is the one to report.
-    let mut decision = take(state, limit, now, quantity.min(room.max(1)))?;
-    let answer = &mut decision.answer;
-    if quantity == 0 {
-        answer.verdict = Verdict::Admitted;
-    }
-    answer.taken = Some(if answer.limited() { 0 } else { quantity.min(room) });
-    Ok(decision)
+    Decision::saturate(quantity, limit.most.saturating_sub(used), |fits| take(state, limit, now, fits))
 }
 
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.

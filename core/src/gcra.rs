@@ -238,13 +238,7 @@ pub fn saturate(
     quantity: i64,
 ) -> Result<Decision<Tat>, Error> {
     let room = limit.room(debt_at(now, state));
-    let mut decision = match quantity {
-        0 => Decision::keep(limit.admitted(debt_at(now, state))),
-        // With no room at all a single unit is refused, and its wait is the one to tell.
-        _ => throttle(state, limit, now, quantity.min(room.max(1)))?,
-    };
-    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { quantity.min(room) });
-    Ok(decision)
+    Decision::saturate(quantity, room, |fits| throttle(state, limit, now, fits))
 }
 
 /// `CL.PEEK`: what [`throttle`] would answer, with `remaining` and `reset_after` of the state as it is.

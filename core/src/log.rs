@@ -332,17 +332,13 @@ pub fn saturate<T: Timeline + ?Sized>(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Entries>, T::Error> {
-    let wanted = u64::try_from(quantity).map_err(|_| crate::QUANTITY.error())?;
+    if quantity < 0 {
+        return Err(crate::QUANTITY.error().into());
+    }
     let view = View::new(state, limit, now)?;
-    // A single unit is refused when there is no room, and its wait is the one to reply.
-    let fits = wanted.min(view.room().max(1)).min(QUANTITY.max.unsigned_abs());
-    let mut decision = match wanted {
-        0 => Decision::keep(view.answer(Verdict::Admitted)),
-        _ => view.take(fits)?,
-    };
     // At most 10,000, so the sign bit is free.
-    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { fits.cast_signed() });
-    Ok(decision)
+    let room = view.room().min(QUANTITY.max.unsigned_abs()).cast_signed();
+    Decision::saturate(quantity, room, |fits| view.take(fits.unsigned_abs()))
 }
 
 /// `CL.MPEEK`: what [`take`] would answer, with `remaining` and `reset_after` of the log as it is.

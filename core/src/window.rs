@@ -366,15 +366,8 @@ pub fn saturate(
     fits(limit.period, limit.unit, now, 2)?;
     let window = Sliding::at(state, limit, now);
     let used = window.estimate(limit, now);
-    let room = limit.most.saturating_sub(used).max(0);
-    // With no room at all a single unit is refused, and its wait is the one to report.
-    let mut decision = window.take(limit, now, used, quantity.min(room.max(1)))?;
-    let answer = &mut decision.answer;
-    if quantity == 0 {
-        answer.verdict = Verdict::Admitted;
-    }
-    answer.taken = Some(if answer.limited() { 0 } else { quantity.min(room) });
-    Ok(decision)
+    let room = limit.most.saturating_sub(used);
+    Decision::saturate(quantity, room, |fits| window.take(limit, now, used, fits))
 }
 
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
