@@ -6,6 +6,8 @@ use redis_cell_core::several;
 use redis_cell_core::top::Refused;
 use redis_cell_core::{Answer, Reply, Unit};
 
+use smallvec::SmallVec;
+
 use crate::error::Error;
 use crate::ffi::{self, Arg, Call, Serve, Served, Spec};
 use crate::tally::Tally;
@@ -47,6 +49,12 @@ pub const fn row<C: Command>() -> Row {
     Row { command: ffi::served::<C>(), tally: C::TALLY }
 }
 
+/// So many limiters of a call take no memory of the server's.
+pub const FEW: usize = 4;
+
+/// The answers of several limiters, in the order of their keys.
+pub type Rows = SmallVec<[several::Row; FEW]>;
+
 /// The outcome of a call that did not fail.
 #[derive(Clone, Debug)]
 pub enum Outcome {
@@ -54,10 +62,10 @@ pub enum Outcome {
     Verdict(Answer, Unit),
     /// The state of a limiter. Nothing was refused, whatever the answer says about further calls.
     State(Answer, Unit),
-    /// Admitted or refused by several limiters, in the order of their keys.
-    Several(Vec<several::Row>, Unit),
-    /// The states of several limiters, in the order of their keys. Nothing was refused.
-    SeveralStates(Vec<several::Row>, Unit),
+    /// Admitted or refused by several limiters.
+    Several(Rows, Unit),
+    /// The states of several limiters. Nothing was refused.
+    SeveralStates(Rows, Unit),
     /// Whether a place is held, or was.
     Held(bool),
     /// Not admitted in time.

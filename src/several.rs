@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Arg, Call, Key};
+use crate::outcome::{FEW, Rows};
 use crate::store;
 use crate::store::bucket::{Bucket, Funnel};
 
@@ -140,12 +141,9 @@ impl<'c> Words<'c> for Behind<'c> {
     }
 
     fn word(&self, at: usize) -> Option<&'c [u8]> {
-        self.0.args(Self::position(at), 1).first().map(|arg| self.0.bytes(*arg))
+        self.0.arg(Self::position(at)).map(|arg| self.0.bytes(arg))
     }
 }
-
-/// So many limiters of a call take no memory of the server's.
-const FEW: usize = 4;
 
 /// The arguments of a call for several limiters.
 pub struct Request<'c> {
@@ -189,7 +187,7 @@ impl<'c> Request<'c> {
             }
             let args = call.args(Behind::position(part.arguments.start), part.arguments.len());
             let limiter = Limiter::parse(part.kind, &Arguments { call: *call, args }, verb, unit)?;
-            let [key] = *call.args(Behind::position(part.key), 1) else { return Err(Error::SYNTAX) };
+            let key = call.arg(Behind::position(part.key)).ok_or(Error::SYNTAX)?;
             limiters.push(Named { key, name: call.bytes(key), shadow: faults::shadow(part.shadow), limiter });
         }
         let Options { unit, age } = Options::parse(parts.rest(), verb == Verb::Settle)?;
@@ -206,7 +204,7 @@ impl<'c> Request<'c> {
     ///
     /// # Errors
     /// Those of any limiter, including those in shadow. Nothing was written then.
-    pub fn take(&self, call: &Call<'c>) -> Result<Vec<Row>, Error> {
+    pub fn take(&self, call: &Call<'c>) -> Result<Rows, Error> {
         let (now, mut decided) = (ffi::now(), AllDecided::new());
         self.decide(call, now, &mut decided, Limiter::take)?;
         let refuses = |(named, Decided { pending, .. }): (&Named, &Decided)| {
@@ -229,7 +227,7 @@ impl<'c> Request<'c> {
     ///
     /// # Errors
     /// Those of any limiter.
-    pub fn peek(&self, call: &Call<'c>) -> Result<Vec<Row>, Error> {
+    pub fn peek(&self, call: &Call<'c>) -> Result<Rows, Error> {
         let now = ffi::now();
         let rows = self.limiters.iter().map(|named| {
             let key = Key::open(*call, named.key, Access::Read);
@@ -242,7 +240,7 @@ impl<'c> Request<'c> {
     ///
     /// # Errors
     /// Those of any limiter. Nothing was written then.
-    pub fn settle(&self, call: &Call<'c>) -> Result<Vec<Row>, Error> {
+    pub fn settle(&self, call: &Call<'c>) -> Result<Rows, Error> {
         let (now, mut decided) = (ffi::now(), AllDecided::new());
         self.decide(call, now, &mut decided, |limiter, at| limiter.settle(at, self.age))?;
         self.carry_out(call, now, &mut decided, Verb::Settle)
@@ -276,8 +274,8 @@ impl<'c> Request<'c> {
         now: Instant,
         decided: &mut AllDecided<'c>,
         verb: Verb,
-    ) -> Result<Vec<Row>, Error> {
-        let mut rows = Vec::with_capacity(decided.len());
+    ) -> Result<Rows, Error> {
+        let mut rows = Rows::new();
         for (named, Decided { key, mut pending }) in self.limiters.iter().zip(decided.drain(..)) {
             named.limiter.complete(&mut pending, &named.place(call, &key, now), verb);
             rows.push(Row { answer: pending.answer(), shadow: named.shadow });

@@ -139,6 +139,15 @@ const THREE_CALLS: Side = Side {
     answer: "*5\r\n:0\r\n",
 };
 
+/// The same in one call, in which each limiter has a quantity.
+const THREE_LIMITERS: Side = Side {
+    name: "CL.MTAKE of 3 THROTTLE",
+    server: Kind::Module,
+    prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
+    call: "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
+    answer: "*4\r\n*5\r\n:0\r\n",
+};
+
 /// What an LLM gateway asks for each request: two rates, a quota by the month, and a place, whose holder
 /// renews it. So the places stay as few as they are.
 pub const FOUR_KINDS: Side = Side {
@@ -361,13 +370,7 @@ pub const LINES: &[Line] = &[
         name: "several",
         measure: Measure::Speed,
         target: Some(1.25),
-        ours: Side {
-            name: "CL.MTAKE of 3 THROTTLE",
-            server: Kind::Module,
-            prepare: "CL.THROTTLE {a} 1000000 1 1 3600",
-            call: "CL.MTAKE {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
-            answer: "*4\r\n*5\r\n:0\r\n",
-        },
+        ours: THREE_LIMITERS,
         against: THREE_CALLS,
         floor: Some(Side {
             name: "floor: 3 keys",
@@ -376,6 +379,18 @@ pub const LINES: &[Line] = &[
             call: "FLOOR.SEVERAL {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
             answer: "*4\r\n*5\r\n:0\r\n",
         }),
+    },
+    Line {
+        name: "several, with quantities",
+        measure: Measure::Speed,
+        target: None,
+        ours: THREE_LIMITERS,
+        against: Side {
+            name: "3 CL.THROTTLE with a quantity",
+            call: "CL.THROTTLE {a} 1000000 1 1 1 ; CL.THROTTLE {b} 1000000 1 1 1 ; CL.THROTTLE {c} 1000000 1 1 1",
+            ..THREE_CALLS
+        },
+        floor: None,
     },
     Line {
         name: "several, the least",

@@ -20,9 +20,17 @@ pub const SHADOW: &[u8] = b"SHADOW";
 pub struct Grammar {
     /// The word that begins it, in upper case.
     pub word: &'static [u8],
-    /// The number of arguments behind that word, for a limiter that begins with these; `None` when some are
-    /// missing.
-    pub arguments: fn(&mut dyn Iterator<Item = &[u8]>) -> Option<usize>,
+    /// The number of arguments behind that word.
+    pub arguments: Arity,
+}
+
+/// A number of arguments.
+#[derive(Clone, Copy, Debug)]
+pub enum Arity {
+    /// It is always this.
+    Always(usize),
+    /// It depends on the first ones of the arguments; `None` when some are missing.
+    Counted(fn(&mut dyn Iterator<Item = &[u8]>) -> Option<usize>),
 }
 
 /// The arguments of a call. Each is read when it is needed, because reading one costs the server a call.
@@ -127,7 +135,11 @@ fn part<'w>(words: &impl Words<'w>, key: usize, kinds: &[Grammar]) -> Option<Par
     }
     let kind = kinds.iter().position(|kind| is(name, kind.word))?;
     let start = at.checked_add(1)?;
-    let end = start.checked_add((kinds.get(kind)?.arguments)(&mut words.from(start))?)?;
+    let arguments = match kinds.get(kind)?.arguments {
+        Arity::Always(number) => number,
+        Arity::Counted(count) => count(&mut words.from(start))?,
+    };
+    let end = start.checked_add(arguments)?;
     (end <= words.count()).then_some(Part { key, shadow, kind, arguments: start..end })
 }
 

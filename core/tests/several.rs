@@ -13,7 +13,7 @@ use core::ops::Range;
 use common::{S, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::Verdict::{Admitted, Booked, Later, Never};
-use redis_cell_core::several::{Grammar, Options, Part, Parts, Row, combine, combine_rows};
+use redis_cell_core::several::{Arity, Grammar, Options, Part, Parts, Row, combine, combine_rows};
 use redis_cell_core::{Answer, Error, Unit, Verdict};
 
 fn row(verdict: Verdict, limit: i64, remaining: i64, reset: i64) -> Answer {
@@ -87,8 +87,11 @@ proptest! {
 
 /// Kinds with two, and with one or two arguments.
 const KINDS: [Grammar; 2] = [
-    Grammar { word: b"PAIR", arguments: |_| Some(2) },
-    Grammar { word: b"ONE", arguments: |rest| Some(if rest.next()?.is_empty() { 2 } else { 1 }) },
+    Grammar { word: b"PAIR", arguments: Arity::Always(2) },
+    Grammar {
+        word: b"ONE",
+        arguments: Arity::Counted(|rest| Some(if rest.next()?.is_empty() { 2 } else { 1 })),
+    },
 ];
 
 /// The parts of a call, and where its options begin.

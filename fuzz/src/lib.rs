@@ -8,7 +8,7 @@ use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed::{self, Counter, Window};
 use redis_cell_core::lease::{self, Lease, Places};
 use redis_cell_core::queue::{Joined, Queue, Ticket, Turn};
-use redis_cell_core::several::{self, Grammar};
+use redis_cell_core::several::{self, Arity, Grammar};
 use redis_cell_core::timeline::{self, Timeline};
 use redis_cell_core::window::{self, Sliding};
 use redis_cell_core::{
@@ -123,9 +123,9 @@ pub fn arguments(input: &[u8]) {
     clear(Tail::parse_unit(rest.iter().copied()));
     let all: Vec<&[u8]> = input.split(|byte| *byte == b' ').collect();
     let kinds = [
-        Grammar { word: b"S", arguments: |_| Some(4) },
-        Grammar { word: b"M", arguments: fixed::arguments },
-        Grammar { word: b"0", arguments: |_| Some(3) },
+        Grammar { word: b"S", arguments: Arity::Always(4) },
+        Grammar { word: b"M", arguments: Arity::Counted(fixed::arguments) },
+        Grammar { word: b"0", arguments: Arity::Always(3) },
     ];
     let mut parts = several::Parts::of(&all[..], &kinds);
     let unit = parts.unit();

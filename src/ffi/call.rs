@@ -78,6 +78,11 @@ impl<'c> Call<'c> {
         self.args.get(1..).and_then(<[_]>::first_chunk).copied().ok_or(Error::SYNTAX)
     }
 
+    /// The argument at this index, the command's name being at 0.
+    pub fn arg(&self, at: usize) -> Option<Arg<'c>> {
+        self.args.get(at).copied()
+    }
+
     /// `count` arguments from index `from` on, the command's name being at 0; empty when there are fewer.
     pub fn args(&self, from: usize, count: usize) -> &'c [Arg<'c>] {
         self.args.get(from..).and_then(|args| args.get(..count)).unwrap_or_default()

@@ -126,7 +126,7 @@ impl Keys {
             Self::None => Cow::Borrowed(&[]),
             Self::First => Cow::Borrowed(call.args(1, 1)),
             Self::Found(find) => {
-                Cow::Owned(find(call).iter().flat_map(|position| call.args(*position, 1)).copied().collect())
+                Cow::Owned(find(call).iter().filter_map(|position| call.arg(*position)).collect())
             }
         }
     }

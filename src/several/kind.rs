@@ -1,9 +1,7 @@
 //! What a kind of limiter is to a call for several: its arguments, and its verbs on an open key.
 
 use redis_cell_core::several::Grammar;
-use redis_cell_core::{
-    Answer, DIFFERENCE, Decision, Error as CoreError, Instant, QUANTITY, Range, Span, Unit,
-};
+use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Span, Unit};
 
 use crate::error::Error;
 use crate::ffi::{Arg, Call, Key};
@@ -45,21 +43,28 @@ pub struct Arguments<'c> {
 }
 
 impl<'c> Arguments<'c> {
-    /// Their bytes.
-    pub fn words(&self) -> impl Iterator<Item = &'c [u8]> + Clone {
+    /// The arguments before the last one, and the last one.
+    ///
+    /// # Errors
+    /// [`Error::SYNTAX`] when there are none.
+    pub fn split_last(&self) -> Result<(Self, Arg<'c>), Error> {
+        let (last, args) = self.args.split_last().ok_or(Error::SYNTAX)?;
+        Ok((Self { call: self.call, args }, *last))
+    }
+
+    /// Their bytes, if there are so many arguments.
+    ///
+    /// # Errors
+    /// [`Error::SYNTAX`] when there are more or fewer.
+    pub fn words<const N: usize>(&self) -> Result<[&'c [u8]; N], Error> {
+        let args: &[Arg<'c>; N] = self.args.try_into().map_err(|_| Error::SYNTAX)?;
+        Ok(args.map(|arg| self.call.bytes(arg)))
+    }
+
+    /// Their bytes, one after the other.
+    pub fn iter(&self) -> impl Iterator<Item = &'c [u8]> + Clone {
         self.args.iter().map(|arg| self.call.bytes(*arg))
     }
-}
-
-/// The next arguments of a limiter, as many as the caller wants.
-pub fn next<'w, const N: usize>(
-    words: &mut impl Iterator<Item = &'w [u8]>,
-) -> Result<[&'w [u8]; N], CoreError> {
-    let mut numbers = [&[][..]; N];
-    for number in &mut numbers {
-        *number = words.next().ok_or(CoreError::Syntax)?;
-    }
-    Ok(numbers)
 }
 
 /// A key of the call, open.

@@ -1,10 +1,10 @@
 //! Places held by name among several limiters, as `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE` have them.
 
 use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
-use redis_cell_core::several::Grammar;
+use redis_cell_core::several::{Arity, Grammar};
 use redis_cell_core::{Answer, Decision, Span, Unit};
 
-use super::kind::{Arguments, Kind, Place, Verb, next};
+use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
 use crate::ffi::{Arg, Call};
 use crate::store::lease::Holder;
@@ -35,19 +35,19 @@ impl<'c> Held<'c> {
 }
 
 impl<'c> Kind<'c> for Held<'c> {
-    const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: |_| Some(3) };
+    const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: Arity::Always(3) };
 
     type Change = Edit;
     type Stored = Holder<'c, Edit>;
 
     fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-        let [limit, lease] = next(&mut arguments.words())?;
-        let [_, _, id] = arguments.args else { return Err(Error::SYNTAX) };
+        let (limit, id) = arguments.split_last()?;
+        let [limit, lease] = limit.words()?;
         let lease = match verb {
             Verb::Settle => Lease::parse_settlement(lease, unit)?,
             Verb::Take | Verb::Peek => Some(Lease::parse(lease, unit)?),
         };
-        Ok(Self { limit: Limit::parse(limit)?, lease, id: *id })
+        Ok(Self { limit: Limit::parse(limit)?, lease, id })
     }
 
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {

@@ -1,10 +1,10 @@
 //! The sliding-window log among several limiters, as `CL.LOG` has it.
 
 use redis_cell_core::log::{self, Edit, Limit};
-use redis_cell_core::several::Grammar;
+use redis_cell_core::several::{Arity, Grammar};
 use redis_cell_core::{Answer, Decision, Span, Unit};
 
-use super::kind::{Arguments, Kind, Place, Verb, next};
+use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
 use crate::ffi::Call;
 use crate::store::timeline::{Owner, Scores};
@@ -16,13 +16,13 @@ pub struct Log {
 }
 
 impl<'c> Kind<'c> for Log {
-    const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: |_| Some(3) };
+    const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: Arity::Always(3) };
 
     type Change = Edit;
     type Stored = Edit;
 
     fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-        let [limit, period, quantity] = next(&mut arguments.words())?;
+        let [limit, period, quantity] = arguments.words()?;
         let range = if verb == Verb::Settle { verb.quantity() } else { log::QUANTITY };
         Ok(Self { limit: Limit::parse([limit, period], unit)?, quantity: range.parse(quantity)? })
     }

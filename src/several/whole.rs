@@ -3,10 +3,10 @@
 
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
-use redis_cell_core::several::Grammar;
+use redis_cell_core::several::{Arity, Grammar};
 use redis_cell_core::{Answer, Decision, Error as CoreError, Span, Unit, bucket, fixed, window};
 
-use super::kind::{Arguments, Kind, Place, Verb, next};
+use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::Call;
@@ -27,10 +27,7 @@ pub trait Whole: State {
     ///
     /// # Errors
     /// Those of the limiter's own command.
-    fn limit<'w>(
-        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
-        unit: Unit,
-    ) -> Result<Self::Limit, CoreError>;
+    fn limit(arguments: &Arguments, unit: Unit) -> Result<Self::Limit, Error>;
 
     /// The state for a decision.
     fn state(self) -> StateOf<Self>;
@@ -76,9 +73,9 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     type Stored = S::Stored;
 
     fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-        let mut words = arguments.words();
-        let limit = S::limit(&mut words, unit)?;
-        let quantity = faults::difference(verb.quantity().parse(words.next().ok_or(Error::SYNTAX)?)?);
+        let (limit, quantity) = arguments.split_last()?;
+        let limit = S::limit(&limit, unit)?;
+        let quantity = faults::difference(verb.quantity().parse(arguments.call.bytes(quantity))?);
         Ok(Self { limit, quantity })
     }
 
@@ -107,16 +104,13 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
 
 /// `THROTTLE max_burst count period quantity`
 impl Whole for Tat {
-    const GRAMMAR: Grammar = Grammar { word: b"THROTTLE", arguments: |_| Some(4) };
+    const GRAMMAR: Grammar = Grammar { word: b"THROTTLE", arguments: Arity::Always(4) };
 
     type Limit = gcra::Limit;
     type Stored = Self;
 
-    fn limit<'w>(
-        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
-        unit: Unit,
-    ) -> Result<gcra::Limit, CoreError> {
-        gcra::Limit::parse(next(words)?, unit)
+    fn limit(arguments: &Arguments, unit: Unit) -> Result<gcra::Limit, Error> {
+        Ok(gcra::Limit::parse(arguments.words()?, unit)?)
     }
 
     fn state(self) -> Self {
@@ -149,16 +143,13 @@ impl Whole for Tat {
 macro_rules! bucket {
     ($state:ident, $word:literal) => {
         impl Whole for $state {
-            const GRAMMAR: Grammar = Grammar { word: $word, arguments: |_| Some(4) };
+            const GRAMMAR: Grammar = Grammar { word: $word, arguments: Arity::Always(4) };
 
             type Limit = bucket::Limit;
             type Stored = (Self, bucket::Limit);
 
-            fn limit<'w>(
-                words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
-                unit: Unit,
-            ) -> Result<bucket::Limit, CoreError> {
-                bucket::Limit::parse(next(words)?, unit)
+            fn limit(arguments: &Arguments, unit: Unit) -> Result<bucket::Limit, Error> {
+                Ok(bucket::Limit::parse(arguments.words()?, unit)?)
             }
 
             fn state(self) -> bucket::Level {
@@ -177,16 +168,13 @@ bucket!(Bucket, b"BUCKET");
 
 /// `FIXED limit window [UTC minutes] [FROM day] quantity`
 impl Whole for fixed::Counter {
-    const GRAMMAR: Grammar = Grammar { word: b"FIXED", arguments: fixed::arguments };
+    const GRAMMAR: Grammar = Grammar { word: b"FIXED", arguments: Arity::Counted(fixed::arguments) };
 
     type Limit = fixed::Limit;
     type Stored = Self;
 
-    fn limit<'w>(
-        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
-        unit: Unit,
-    ) -> Result<fixed::Limit, CoreError> {
-        fixed::Limit::parse_words(words, unit)
+    fn limit(arguments: &Arguments, unit: Unit) -> Result<fixed::Limit, Error> {
+        Ok(fixed::Limit::parse_words(&mut arguments.iter(), unit)?)
     }
 
     fn state(self) -> Self {
@@ -200,16 +188,13 @@ impl Whole for fixed::Counter {
 
 /// `WINDOW limit period quantity`
 impl Whole for window::Sliding {
-    const GRAMMAR: Grammar = Grammar { word: b"WINDOW", arguments: |_| Some(3) };
+    const GRAMMAR: Grammar = Grammar { word: b"WINDOW", arguments: Arity::Always(3) };
 
     type Limit = window::Limit;
     type Stored = (Self, window::Limit);
 
-    fn limit<'w>(
-        words: &mut (impl Iterator<Item = &'w [u8]> + Clone),
-        unit: Unit,
-    ) -> Result<window::Limit, CoreError> {
-        window::Limit::parse(next(words)?, unit)
+    fn limit(arguments: &Arguments, unit: Unit) -> Result<window::Limit, Error> {
+        Ok(window::Limit::parse(arguments.words()?, unit)?)
     }
 
     fn state(self) -> Self {
