@@ -14,6 +14,10 @@ pub enum Error {
     WrongType,
     /// The key has moved to another node of the cluster while the caller waited.
     Moved,
+    /// The cluster is down when the turn of a caller comes that waited.
+    ClusterDown,
+    /// The server has become a replica while the caller waited.
+    Demoted,
     /// The caller has lost its permissions while it waited.
     NoPermission,
     /// Refusals are not recorded.
@@ -45,6 +49,10 @@ impl fmt::Display for Error {
                 f.write_str("WRONGTYPE Operation against a key holding the wrong kind of value")
             }
             Self::Moved => f.write_str("TRYAGAIN The key has moved to another node while waiting"),
+            Self::ClusterDown => f.write_str("CLUSTERDOWN The cluster is down"),
+            Self::Demoted => f.write_str(
+                "UNBLOCKED force unblock from blocking operation, instance state changed (primary -> replica?)",
+            ),
             Self::NoPermission => {
                 f.write_str("NOPERM this user has no permissions any more to run this command on this key")
             }

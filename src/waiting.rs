@@ -217,6 +217,10 @@ impl Watches for Watcher {
 
     fn ticked(call: &Call) {
         if queues::exist() {
+            if call.is_read_only() {
+                // All queues are due: the timer ends their waits, in steps.
+                queues::database_changed(None, ffi::now());
+            }
             // The wall clock may have been set back, and the timer with it.
             arm(call);
         } else {
@@ -235,7 +239,7 @@ impl Rings for Alarm {
         let may_write = call.may_write();
         queues::pause(if may_write { None } else { ffi::now().checked_add(PAUSE) });
         if call.is_read_only() {
-            queues::drop_deserted();
+            end_all(call, &mut steps);
         }
         if may_write {
             while steps > 0
@@ -270,6 +274,17 @@ fn arm(call: &Call) {
     }
 }
 
+/// Ends all waits, because the server has become a replica: the keys are another server's to write. Most
+/// servers do that themselves; Valkey 9.1 in a cluster does not.
+fn end_all(call: &Call, steps: &mut u32) {
+    while *steps > 0
+        && let Some(id) = queues::any()
+    {
+        *steps = steps.saturating_sub(1);
+        dismiss(call, id, ffi::now(), End::Outcome(Err(Error::Demoted)));
+    }
+}
+
 /// Ends the waits of a queue that are over.
 fn serve(call: &Call, id: Id, key: Arg, steps: &mut u32) {
     while *steps > 0 {
@@ -295,6 +310,7 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
     if let Err(rejection) = ask(call, command, key, client) {
         let end = match rejection {
             Rejection::Moved => End::Outcome(Err(Error::Moved)),
+            Rejection::ClusterDown => End::Outcome(Err(Error::ClusterDown)),
             Rejection::NoPermission => End::Outcome(Err(Error::NoPermission)),
             Rejection::Refused(text) => End::Rejected(text),
         };

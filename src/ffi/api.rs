@@ -22,11 +22,13 @@ macro_rules! api {
     (
         required { $($field:ident = $symbol:ident: $type:ty,)* }
         optional { $($maybe:ident = $maybe_symbol:ident: $maybe_type:ty,)* }
+        named { $($named:ident = $name:literal: $named_type:ty,)* }
     ) => {
         /// Pointers to the server's functions, checked to be there.
         pub struct Api {
             $(pub $field: $type,)*
             $(pub $maybe: Option<$maybe_type>,)*
+            $(pub $named: Option<$named_type>,)*
         }
 
         impl Api {
@@ -36,12 +38,17 @@ macro_rules! api {
             fn resolve() -> Result<Self, &'static str> {
                 // SAFETY: these statics are written by RedisModule_Init alone, which has returned, on this
                 // very thread; they are copied, no reference to them is made.
-                unsafe {
-                    Ok(Self {
+                let mut api = unsafe {
+                    Self {
                         $($field: raw::$symbol.ok_or(stringify!($symbol))?,)*
                         $($maybe: raw::$maybe_symbol,)*
-                    })
-                }
+                        $($named: None,)*
+                    }
+                };
+                // SAFETY: the function takes a name and a place for a pointer to the function of this name,
+                // which stays null when there is none.
+                $(unsafe { (api.get_api)($name.as_ptr(), (&raw mut api.$named).cast()) };)*
+                Ok(api)
             }
         }
     };
@@ -202,6 +209,15 @@ api! {
         // Redis 6.2.8 and 7.0.5. Without them, expiries are read as time to live and set by PEXPIREAT.
         get_abs_expire = RedisModule_GetAbsExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
         set_abs_expire = RedisModule_SetAbsExpire: unsafe extern "C" fn(KeyPtr, mstime_t) -> c_int,
+    }
+    // Functions of Valkey alone, which the bindings do not know.
+    named {
+        // Valkey 9.1, whose users may be restricted to databases. The last argument, which may be null, is a
+        // place for the reason.
+        check_permissions_in = c"ValkeyModule_ACLCheckPermissions":
+            unsafe extern "C" fn(*mut RedisModuleUser, *mut Str, c_int, c_int, *mut c_int) -> c_int,
+        // Valkey 9.0: the options that the server knows.
+        known_options = c"ValkeyModule_GetModuleOptionsAll": unsafe extern "C" fn() -> c_int,
     }
 }
 

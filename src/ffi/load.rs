@@ -118,10 +118,7 @@ fn options(api: &Api) -> c_int {
     // Valkey 9 migrates slots atomically unless a module objects. Limiters live under plain keys, so this one
     // does not. The option's number is Valkey's alone, so only a server that knows the question by Valkey's
     // name is given it.
-    let mut known: Option<unsafe extern "C" fn() -> c_int> = None;
-    // SAFETY: the function takes a name and a place for a pointer.
-    unsafe { (api.get_api)(c"ValkeyModule_GetModuleOptionsAll".as_ptr(), (&raw mut known).cast()) };
     // SAFETY: the function takes nothing.
-    let known = known.map_or(0, |known| unsafe { known() });
+    let known = api.known_options.map_or(0, |known| unsafe { known() });
     options | (known & HANDLE_ATOMIC_SLOT_MIGRATION)
 }

@@ -7,7 +7,7 @@
 //! check only the slot, and the memory limit can be looked up.
 
 use core::ffi::{CStr, c_int};
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use std::io;
 use std::sync::OnceLock;
 
@@ -18,8 +18,10 @@ use super::string::{self, Strings};
 
 /// Why the server would not run a command.
 pub enum Rejection {
-    /// Another node serves the key, or the cluster is down.
+    /// Another node serves the key.
     Moved,
+    /// The cluster is down.
+    ClusterDown,
     /// The user's permissions do not allow it.
     NoPermission,
     /// The server's own error.
@@ -71,9 +73,10 @@ impl Call<'_> {
             return Err(Rejection::NoPermission);
         }
         // Asked for even where the server checks it: outside of a command it goes by the memory used at the
-        // last one. Where the server may evict keys, it makes room for the next command.
-        let full = raw::REDISMODULE_CTX_FLAGS_OOM | raw::REDISMODULE_CTX_FLAGS_EVICT;
-        if flags & full == raw::REDISMODULE_CTX_FLAGS_OOM {
+        // last one, which may have been more, or less. Where the server may evict keys, it makes room for the
+        // next command.
+        let full = flags & raw::REDISMODULE_CTX_FLAGS_OOM != 0;
+        if full && flags & raw::REDISMODULE_CTX_FLAGS_EVICT == 0 {
             let text = "OOM command not allowed when used memory > 'maxmemory'.";
             return Err(Rejection::Refused(text.to_owned()));
         }
@@ -83,10 +86,12 @@ impl Call<'_> {
         // M: memory. S: replicas and disk. E: errors as replies. D: a dry run, which has no reply unless it
         // is an error.
         let dry = has_checks && self.has_dry_run(command);
-        let format = match (dry, has_checks) {
-            (true, _) => c"DMSsv",
-            (false, true) => c"EMSsv",
-            (false, false) => c"sv",
+        let format = match (dry, has_checks, full) {
+            (true, _, true) => c"DMSsv",
+            (true, _, false) => c"DSsv",
+            (false, true, true) => c"EMSsv",
+            (false, true, false) => c"ESsv",
+            (false, false, _) => c"sv",
         };
         let strings = Strings::new(self.api, arguments);
         // SAFETY: `ctx` is this call's; the format names a string that is valid during the call, and a vector
@@ -108,7 +113,8 @@ impl Call<'_> {
         let rejection = match (self.error_text(reply), errno) {
             (None, _) => Ok(()),
             // What the server says of a call for another node's key, where it would redirect a client.
-            (Some(_), Some(libc::EPERM | libc::EROFS | libc::ENETDOWN)) => Err(Rejection::Moved),
+            (Some(_), Some(libc::EPERM | libc::EROFS)) => Err(Rejection::Moved),
+            (Some(_), Some(libc::ENETDOWN)) => Err(Rejection::ClusterDown),
             (Some(text), _) => Err(Rejection::Refused(text)),
         };
         // SAFETY: the reply is the module's, and not used any more.
@@ -139,13 +145,17 @@ impl Call<'_> {
         let words: Vec<&[u8]> =
             [command.to_bytes(), self.bytes(key)].into_iter().chain(arguments.iter().copied()).collect();
         let mut words = Strings::new(api, &words);
-        let count = c_int::try_from(words.0.len()).unwrap_or_default();
-        // SAFETY: `user` is not null, so it is a user, freed after its last use; `count` strings are at the
-        // pointer.
+        let (start, count) = (words.0.as_mut_ptr(), c_int::try_from(words.0.len()).unwrap_or_default());
+        // SAFETY: `user` is not null, so it is a user, freed after its last use; `count` strings are at
+        // `start`.
         unsafe {
-            let allowed = check(user, words.0.as_mut_ptr(), count) == 0;
+            let checked = match api.check_permissions_in {
+                // Without a database, a user who is restricted to some is allowed none.
+                Some(check_in) => check_in(user, start, count, self.db(), ptr::null_mut()),
+                None => check(user, start, count),
+            };
             free_user(user);
-            allowed
+            checked == 0
         }
     }
 

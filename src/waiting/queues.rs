@@ -34,6 +34,7 @@ pub struct Place<'a> {
 }
 
 /// How a wait ends.
+#[expect(clippy::large_enum_variant, reason = "nearly every end is an outcome, and none lasts")]
 pub enum End {
     /// As a call ends that has not waited.
     Outcome(Result<Outcome, error::Error>),
@@ -107,8 +108,6 @@ struct Queues {
     turns: BTreeSet<(Instant, Id)>,
     /// When clients stop waiting.
     deadlines: BTreeSet<(Instant, Id, Ticket)>,
-    /// The queues that all clients have left, and whose key is yet to be written.
-    deserted: BTreeSet<Id>,
     /// No turn comes before this: the server may not write.
     paused_until: Option<Instant>,
     /// The timer that is set.
@@ -231,7 +230,6 @@ pub fn sit(seat: Seat, client: Client) -> Option<Client> {
         let Some(entry) = queues.by_id.get_mut(&seat.id) else { return Some(client) };
         queues.deadlines.extend(client.deadline.map(|deadline| (deadline, seat.id, seat.ticket)));
         queues.by_client.insert(client.blocked.identity(), seat);
-        queues.deserted.remove(&seat.id);
         entry.clients.insert(seat.ticket, client)
     })
 }
@@ -334,13 +332,9 @@ pub fn timed_out(now: Instant) -> Option<Client> {
     })
 }
 
-/// Drops the queues that all clients have left: their keys are another server's to write.
-pub fn drop_deserted() {
-    locked(|queues| {
-        for id in core::mem::take(&mut queues.deserted) {
-            queues.drop(id);
-        }
-    });
+/// A queue, if there is any.
+pub fn any() -> Option<Id> {
+    locked(|queues| queues.turns.first().map(|&(_, id)| id))
 }
 
 /// No turn comes before `until`.
@@ -443,8 +437,6 @@ impl Queues {
         }
         if entry.queue.is_empty() {
             self.drop(seat.id);
-        } else if entry.clients.is_empty() {
-            self.deserted.insert(seat.id);
         }
         client
     }
@@ -452,7 +444,6 @@ impl Queues {
     fn drop(&mut self, id: Id) {
         if let Some(entry) = self.by_id.remove(&id) {
             self.turns.remove(&(entry.turn, id));
-            self.deserted.remove(&id);
             if let Some(ids) = self.by_key.get_mut(&entry.db) {
                 ids.remove(&entry.name);
                 if ids.is_empty() {

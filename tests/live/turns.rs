@@ -207,6 +207,19 @@ pub fn out_of_memory_is_the_servers_own_error_at_the_turn() {
     assert!(waiter.answer().starts_with("0 1 0 -1 "));
 }
 
+/// Regression: clients that waited received `OOM` when memory had run out at the last command, and was free
+/// at their turn.
+#[test]
+pub fn memory_that_is_free_again_admits_at_the_turn() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut waiter = wait_for_turn(&server, &mut client);
+    client.call("CONFIG SET maxmemory 1");
+    // When this command begins, memory is out, and no other command runs before the turn.
+    client.call("CONFIG SET maxmemory 1gb");
+    assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}
+
 /// Regression: clients that waited were admitted on a primary without the replicas that it needs to accept
 /// writes.
 #[test]
@@ -268,6 +281,33 @@ pub fn a_permission_that_is_withdrawn_is_an_error_at_the_turn() {
     assert_eq!(waiter.answer(), "OK");
     waiter.send("CL.BTHROTTLE k 0 1 400 1 0 MS");
     assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}
+
+/// Regression: nobody whose user is restricted to some databases was ever admitted after waiting.
+#[test]
+fn a_user_of_some_databases_is_admitted_in_them() {
+    requires!(BINARY.name == "valkey" && BINARY.at_least(9, 1, 0), "users have all databases");
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("ACL SETUSER u on nopass ~* +@all resetdbs db=0,1");
+    for (db, withdrawn) in [(0, false), (1, false), (1, true)] {
+        client.call(&format!("SELECT {db}"));
+        client.call("DEL k");
+        client.call("CL.THROTTLE k 0 1 400 1 MS");
+        let mut waiter = Waiter::connect(&server);
+        for call in ["AUTH u any", &format!("SELECT {db}")] {
+            waiter.send(call);
+            assert_eq!(waiter.answer(), "OK");
+        }
+        waiter.send("CL.BTHROTTLE k 0 1 400 1 0 MS");
+        wait_for_blocked(&mut client, 1);
+        if withdrawn {
+            client.call("ACL SETUSER u resetdbs db=0");
+            assert_rejected(&mut client, waiter, "NOPERM ");
+        } else {
+            assert!(waiter.answer().starts_with("0 1 0 -1 "));
+        }
+    }
 }
 
 #[test]

@@ -563,6 +563,44 @@ fn ten_thousand_at_once() {
     server.assert_alive("ten thousand waiters");
 }
 
+/// Regression: Valkey 9.1 leaves clients blocked whose node loses its slots to its replica, and they waited
+/// for as long as it was a replica.
+#[test]
+fn a_primary_of_a_cluster_that_becomes_a_replica_unblocks_all() {
+    let [server, successor] = [(); 2].map(|()| Options::new().set("cluster-enabled", "yes").start());
+    let (mut client, mut next) = (server.connect(), successor.connect());
+    client.call("CLUSTER SET-CONFIG-EPOCH 1");
+    next.call("CLUSTER SET-CONFIG-EPOCH 2");
+    crate::several::own_all_slots(&mut client);
+    next.call(&format!("CLUSTER MEET 127.0.0.1 {}", server.port()));
+    let primary = client.text("CLUSTER MYID");
+    wait_until("the replica to know its primary", || next.ask(&format!("CLUSTER REPLICATE {primary}")));
+    let wait_for = |client: &mut Client, call: &str, words: &str| {
+        wait_until(words, || match client.text(call) {
+            text if text.contains(words) => Ok(()),
+            text => Err(text),
+        });
+    };
+    wait_for(&mut next, "INFO replication", "link_status:up");
+    wait_for(&mut client, "INFO replication", "state=online");
+    client.throttle_checked("k", HOURLY);
+    let mut waiters = queue(&server, &mut client, 3);
+    // The request is lost as long as the nodes are not connected in both directions.
+    wait_until("the replica to take over", || {
+        let _ = next.ask("CLUSTER FAILOVER");
+        std::thread::sleep(Duration::from_secs(1));
+        match next.text("INFO replication") {
+            info if info.contains("role:master") => Ok(()),
+            info => Err(info),
+        }
+    });
+    for waiter in &mut waiters {
+        let answer = waiter.answer();
+        assert!(answer.starts_with("UNBLOCKED "), "{answer}");
+    }
+    wait_for_blocked(&mut client, 0);
+}
+
 #[test]
 fn a_cluster_serves_its_waiters() {
     let server = Options::new().set("cluster-enabled", "yes").start();
