@@ -1,9 +1,10 @@
 //! Rate limits in HTTP responses, as docs/http.md of redis-cell describes them.
 
-use crate::{Answer, Limit, Limiter, Ruling, Units};
+use crate::{Answer, Limit, Limiter, LocalLimiter, Ruling, Units};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use redis::RedisError;
 use redis::aio::ConnectionLike;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -34,15 +35,18 @@ impl Policy {
     /// A limit of one unit per request.
     ///
     /// # Errors
-    /// If the name has other characters than letters, digits, `-`, `_`, `.` and `:`, or the limit cannot be
-    /// sent.
+    /// If the name has other characters than letters, digits, `-`, `_` and `.`, or the limit is one that the
+    /// server rejects. Each of its calls would be an error, and with
+    /// [`FailOpen`](crate::WhenAway::FailOpen) no request would be limited.
     pub fn new(name: &str, limit: impl Into<Limit>) -> redis::RedisResult<Self> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        // No `:`, which ends the name in the key: the client `login:eve` of a policy `api` would have the key
+        // of the client `eve` of a policy `api:login`.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || !name.bytes().all(plain) {
-            return Err(crate::limit::invalid("a policy's name has letters, digits, -, _, . and : only"));
+            return Err(crate::limit::invalid("a policy's name has letters, digits, -, _ and . only"));
         }
         let limit = limit.into();
-        crate::call::take("", limit, Units(1))?;
+        LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, Units(1))?;
         Ok(Self { name: name.into(), limit })
     }
 }

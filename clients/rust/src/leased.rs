@@ -12,6 +12,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// The limit of [`Leased`]: a rate with a burst, or a quota per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +36,14 @@ impl From<Quota> for LeasedLimit {
 }
 
 impl LeasedLimit {
+    /// The largest quantity that can be admitted at once.
+    const fn at_once(self) -> u64 {
+        match self {
+            Self::Gcra(limit) => limit.at_once(),
+            Self::Quota(quota) => quota.limit,
+        }
+    }
+
     fn batch(self, key: &[u8], units: i64) -> RedisResult<Cmd> {
         let up_to = UpTo(units.unsigned_abs());
         match self {
@@ -114,6 +123,8 @@ struct Share {
     waiting: VecDeque<Waiter>,
     /// Why the last call brought no answer.
     away: Option<RedisError>,
+    /// The task of [`Shared::tend`].
+    tended: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -145,8 +156,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
     /// given back.
     ///
     /// # Errors
-    /// If the range is empty or begins at 0, if `hold` is zero or longer than 292 years, or if the limit is
-    /// out of the range that the command accepts.
+    /// If the range is empty, begins at 0 or ends above 2^63 - 1, if `hold` is zero or longer than 292 years,
+    /// or if the limit is out of the range that the command accepts.
     pub fn new(
         connection: C,
         limit: impl Into<LeasedLimit>,
@@ -158,14 +169,17 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
             LeasedLimit::Gcra(Gcra { rate, .. }) => Some(core_rate(rate)?),
             LeasedLimit::Quota(_) => None,
         };
-        let number = |number: u64| i64::try_from(number).ok().filter(|&number| number > 0);
+        let number = |number: u64| {
+            let number = i64::try_from(number).ok().filter(|&number| number > 0);
+            number.ok_or_else(|| invalid("a batch has from 1 to 9223372036854775807 units"))
+        };
         let terms = Terms {
             rate,
-            least: number(*batch.start()).ok_or_else(|| invalid("a batch has at least one unit"))?,
-            most: number(*batch.end()).ok_or_else(|| invalid("a batch has at least one unit"))?,
+            least: number(*batch.start())?,
+            most: number(*batch.end())?,
             hold: span(hold)
                 .filter(|&hold| hold > Span::ZERO)
-                .ok_or_else(|| invalid("a hold must not be empty"))?,
+                .ok_or_else(|| invalid("a hold lasts from 1 ns to 292 years"))?,
             reply: span(Self::TIMEOUT).unwrap_or_default(),
         };
         if terms.least > terms.most {
@@ -201,8 +215,14 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         self.shared.shares().len()
     }
 
-    /// Takes units, from those that are held if there are enough of them. More units than can be held are
-    /// taken from the server directly, and so are those of a key beyond [`keys`](Self::keys).
+    /// Takes units, from those that are held if there are enough of them. More units than can be held, or
+    /// than the limit has, are taken from the server directly, and so are those of a key beyond
+    /// [`keys`](Self::keys).
+    ///
+    /// Several units must be held together. Once the limit is used up, they arrive at its rate, and go back
+    /// when their hold is over: a call for more than `hold * rate` units may then never be admitted. Choose a
+    /// longer hold, or take such quantities from the server, with `cl_throttle` or `cl_fixed` on the same
+    /// key.
     ///
     /// # Errors
     /// If the server has not answered the call for the batch, or has answered it with an error. The calls
@@ -213,37 +233,50 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
     /// Outside of a tokio runtime with a timer.
     pub async fn take(&self, key: impl AsRef<[u8]>, units: Units) -> RedisResult<Decision> {
         let key = key.as_ref();
-        let waiting = match i64::try_from(units.0) {
-            Ok(quantity) if quantity <= self.shared.terms.most => match self.shared.take(key, quantity) {
+        let shared = &self.shared;
+        let held = |&quantity: &i64| quantity <= shared.terms.most && units.0 <= shared.limit.at_once();
+        let waiting = match i64::try_from(units.0).ok().filter(held) {
+            Some(quantity) => match shared.take(key, quantity) {
                 Taken::Decided(decision) => return decision,
                 Taken::Waiting(waiting) => waiting,
-                Taken::Direct => return self.shared.direct(key, units).await,
+                Taken::Direct => return shared.direct(key, units).await,
             },
-            _ => return self.shared.direct(key, units).await,
+            None => return shared.direct(key, units).await,
         };
         match waiting.await {
             Ok(Served::Decided(decision)) => decision,
             // The runtime that fetched the batch is gone.
-            Ok(Served::Direct) | Err(_) => self.shared.direct(key, units).await,
+            Ok(Served::Direct) | Err(_) => shared.direct(key, units).await,
         }
     }
 
     /// Gives back what is held, as far as it can be given back. To be called before the process ends;
     /// otherwise the units are lost.
     ///
+    /// Cost: one call for each key, one after the other, up to the first one that the server does not answer.
+    ///
     /// # Errors
     /// That of the first call that fails. What is held is gone in any case.
     pub async fn give_back(&self) -> RedisResult<()> {
-        let now = self.shared.now();
-        let terms = &self.shared.terms;
-        let mut calls = Vec::new();
-        for (key, share) in self.shared.shares().iter_mut() {
+        let (shared, terms) = (&self.shared, &self.shared.terms);
+        let now = shared.now();
+        let mut keys = Vec::new();
+        for (key, share) in shared.shares().iter_mut() {
             share.holding.end(terms, now);
-            calls.extend(share.holding.give_back(terms, now).map(|(units, age)| (key.clone(), units, age)));
+            keys.push(key.clone());
         }
         let mut outcome = Ok(());
-        for (key, units, age) in calls {
-            outcome = outcome.and(self.shared.give_back(&key, units, age).await);
+        for key in keys {
+            // The age of the units is that at their own call.
+            let give_back = |share: &mut Share| share.holding.give_back(terms, shared.now());
+            let Some((units, age)) = shared.shares().get_mut(&key).and_then(give_back) else { continue };
+            let back = shared.give_back(&key, units, age).await;
+            // Each further call could take as long, and a process that ends has to end.
+            let unanswered = back.as_ref().is_err_and(|error| error.code().is_none());
+            outcome = outcome.and(back);
+            if unanswered {
+                break;
+            }
         }
         outcome
     }
@@ -292,6 +325,17 @@ impl Share {
     }
 }
 
+impl<C> Shared<C> {
+    fn now(&self) -> Instant {
+        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Instant::saturating_from_nanos(elapsed)
+    }
+
+    fn shares(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Share>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
     /// The same settings with nothing held.
     fn empty(&self) -> Self {
@@ -305,15 +349,6 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         }
     }
 
-    fn now(&self) -> Instant {
-        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Instant::saturating_from_nanos(elapsed)
-    }
-
-    fn shares(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Share>> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take(self: &Arc<Self>, key: &[u8], units: i64) -> Taken {
         let now = self.now();
         let mut shares = self.shares();
@@ -322,9 +357,13 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
                 return Taken::Direct;
             }
             shares.insert(key.into(), Share::default());
-            tokio::spawn(Arc::clone(self).tend(key.into()));
         }
         let Some(share) = shares.get_mut(key) else { return Taken::Direct };
+        // The key is new, or the runtime of its task is gone, with what was on its way back.
+        if share.tended.as_ref().is_none_or(JoinHandle::is_finished) {
+            share.holding.returned();
+            share.tended = Some(tokio::spawn(Arc::clone(self).tend(key.into())));
+        }
         // A call does not pass those that wait.
         if share.waiting.is_empty()
             && let Some(decision) = share.decide(&self.terms, now, units)
@@ -344,34 +383,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
 
     /// Fetches a batch, if one is due, while the caller goes on.
     fn fetch(self: &Arc<Self>, key: &[u8], batch: Option<i64>) {
-        if let Some(units) = batch {
-            tokio::spawn(Arc::clone(self).fetch_batches(key.into(), units));
-        }
-    }
-
-    /// Fetches a batch, and then others as long as somebody waits for more.
-    async fn fetch_batches(self: Arc<Self>, key: Box<[u8]>, units: i64) {
-        let mut batch = Some(units);
-        while let Some(units) = batch {
-            let answer: RedisResult<Answer> = match self.limit.batch(&key, units) {
-                Ok(cmd) => self.query(&cmd).await,
-                Err(error) => Err(error),
-            };
-            let now = self.now();
-            let mut shares = self.shares();
-            let Some(share) = shares.get_mut(&key) else { return };
-            match answer {
-                Ok(answer) => {
-                    let taken = i64::try_from(answer.taken.unwrap_or_default()).unwrap_or_default();
-                    share.holding.answered(&self.terms, now, taken, answer.retry_after().and_then(span));
-                    share.away = None;
-                }
-                Err(error) => {
-                    share.holding.lost(&self.terms, now);
-                    share.away = Some(error);
-                }
-            }
-            batch = share.serve(&self.terms, now);
+        if batch.is_some() {
+            tokio::spawn(Fetch { shared: Arc::clone(self), key: key.into(), asked: batch }.batches());
         }
     }
 
@@ -417,6 +430,57 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
 
     async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
         ask(&self.connection, Duration::from_nanos(self.terms.reply.as_nanos()), cmd).await
+    }
+}
+
+/// The task that fetches the batches of a key.
+struct Fetch<C> {
+    shared: Arc<Shared<C>>,
+    key: Box<[u8]>,
+    /// The size of the batch that was asked for and has not arrived.
+    asked: Option<i64>,
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
+    /// Fetches a batch, and then others as long as somebody waits for more.
+    async fn batches(mut self) {
+        while let Some(units) = self.asked {
+            let answer: RedisResult<Answer> = match self.shared.limit.batch(&self.key, units) {
+                Ok(cmd) => self.shared.query(&cmd).await,
+                Err(error) => Err(error),
+            };
+            let (now, terms) = (self.shared.now(), &self.shared.terms);
+            let mut shares = self.shared.shares();
+            let Some(share) = shares.get_mut(&self.key) else { return };
+            match answer {
+                Ok(answer) => {
+                    let taken = i64::try_from(answer.taken.unwrap_or_default()).unwrap_or_default();
+                    share.holding.answered(terms, now, taken, answer.retry_after().and_then(span));
+                    share.away = None;
+                }
+                Err(error) => {
+                    share.holding.lost(terms, now);
+                    share.away = Some(error);
+                }
+            }
+            self.asked = share.serve(terms, now);
+        }
+    }
+}
+
+impl<C> Drop for Fetch<C> {
+    /// Ends a call whose runtime has ended: otherwise the key would never be asked for again.
+    fn drop(&mut self) {
+        if self.asked.is_none() {
+            return;
+        }
+        let now = self.shared.now();
+        if let Some(share) = self.shared.shares().get_mut(&self.key) {
+            share.holding.lost(&self.shared.terms, now);
+            share.away = Some((ErrorKind::Io, "the runtime that has asked the server is gone").into());
+            // Those that wait, perhaps in another runtime, hear of it by their channels.
+            share.waiting.clear();
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use redis_cell_core::fixed::{self, Counter};
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::window::{self, Sliding};
-use redis_cell_core::{Error, Instant, Unit, Verdict};
+use redis_cell_core::{Error, Instant, Unit, Verdict, log};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -105,6 +105,9 @@ impl LocalLimiter {
                 self.by(&limit, key, now, take)
             }
             (Limit::Window(_) | Limit::Log(_), &[count, period]) => {
+                if matches!(share, Limit::Log(_)) {
+                    log::Limit::parse([count, period], UNIT)?; // which has fewer units at most
+                }
                 self.by(&window::Limit::parse([count, period], UNIT)?, key, self.now(), take)
             }
             _ => Err(Error::Syntax),

@@ -162,6 +162,30 @@ async fn a_replica_that_is_promoted() {
 }
 
 #[tokio::test]
+async fn a_server_that_becomes_a_replica_keeps_the_connection_of_a_manager() {
+    let server = Server::start();
+    let limiter = Limiter::new(manager(server.port()), WhenAway::FailOpen).timeout(PATIENCE);
+    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    let mut inspector = server.connect();
+    inspector.call(&format!("REPLICAOF 127.0.0.1 {}", nobody()));
+    let connections = inspector.info("total_connections_received");
+    for _ in 0..3 {
+        let ruling = ask(&limiter).await;
+        assert!(ruling.error().is_some_and(|error| error.code() == Some("READONLY")), "{ruling:?}");
+    }
+    assert_eq!(inspector.info("total_connections_received"), connections);
+    // What README.md advises: the manager connects again, through a proxy perhaps to another server.
+    inspector.call("CLIENT KILL TYPE normal SKIPME yes");
+    wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
+        "1" => Ok(()),
+        seen => Err(seen.to_owned()),
+    });
+    assert!(matches!(ask(&limiter).await, Ruling::FailedOpen(_)));
+    assert!(matches!(ask(&limiter).await, Ruling::FailedOpen(_)));
+    assert_ne!(inspector.info("total_connections_received"), connections);
+}
+
+#[tokio::test]
 async fn an_error_reply_is_a_reason_too() {
     let server = Options::new().without_module().start();
     let ruling = ask(&Limiter::new(manager(server.port()), WhenAway::FailOpen).timeout(PATIENCE)).await;
@@ -319,6 +343,7 @@ fn a_local_limiter_rejects_what_the_server_rejects() {
         Quota::new(1, Window::until(SystemTime::UNIX_EPOCH)).into(),
         Limit::Window(nothing),
         Limit::Log(nothing),
+        Limit::Log(Rate::per_day(2_000_002)), // its half has a unit more than a log
         huge.into(),
         Limit::Funnel(huge.capacity(u64::MAX)),
         Rate::new(1, Duration::MAX).burst(u64::MAX).into(),

@@ -4,7 +4,7 @@ use crate::common::{Server, wait_until};
 use axum::{Router, extract::Request, routing::get};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    Limit, Limiter, LocalLimiter, Policy, Quota, Rate, RateLimitLayer, WhenAway, Window,
+    Answer, Limit, Limiter, LocalLimiter, Policy, Quota, Rate, RateLimitLayer, Units, WhenAway, Window, call,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -354,9 +354,38 @@ fn a_policy_has_a_limit_that_can_be_sent() {
 }
 
 #[test]
+fn a_policy_has_a_limit_that_the_server_accepts() {
+    let server = Server::start();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let (rate, nothing) = (Rate::per_minute(5), Rate::per_minute(0));
+    let minute = Window::period(Duration::from_secs(60));
+    for limit in [
+        nothing.into(),
+        Rate::new(5, Duration::ZERO).into(),
+        Rate::new(1, Duration::from_secs(9_000_000_000)).into(), // a unit until after 2262
+        rate.burst(u64::MAX).into(),
+        Limit::Funnel(rate.capacity(0)),
+        Limit::Bucket(rate.capacity(0)),
+        Quota::new(0, Window::day()).into(),
+        Quota::new(5, Window::month_from(32)).into(),
+        Quota::new(5, minute.utc_offset_minutes(60)).into(),
+        Quota::new(5, Window::until(SystemTime::UNIX_EPOCH)).into(),
+        Limit::Window(nothing),
+        Limit::Log(Rate::per_minute(1_000_001)),
+    ] {
+        let reply = call::take("k", limit, Units(1)).unwrap().query::<Answer>(&mut connection);
+        assert!(reply.is_err(), "the server: {limit:?}");
+        assert!(Policy::new("p", limit).is_err(), "the policy: {limit:?}");
+    }
+    assert!(Policy::new("p", Limit::Log(Rate::per_minute(1_000_000))).is_ok());
+}
+
+#[test]
 fn a_policy_has_a_name_that_a_field_can_hold() {
-    assert!(Policy::new("a-b_c.d:9", Rate::per_second(1)).is_ok());
-    for name in ["", "two words", "quote\"", "naïve", "line\n"] {
+    assert!(Policy::new("a-b_c.d9", Rate::per_second(1)).is_ok());
+    // With a `:`, the client `login:eve` of `api` would have the key of the client `eve` of `api:login`.
+    for name in ["", "two words", "quote\"", "naïve", "line\n", "api:login"] {
         let error = Policy::new(name, Rate::per_second(1)).err().unwrap_or_else(|| panic!("{name:?}"));
         assert!(error.to_string().contains("a policy's name has letters"), "{error}");
     }

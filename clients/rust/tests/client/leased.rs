@@ -18,6 +18,22 @@ async fn connect(server: &Server) -> MultiplexedConnection {
     client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
+/// How long a test waits for what comes in a moment on an idle machine.
+const SOON: Duration = Duration::from_secs(20);
+
+/// In the pause after an error the error is remembered, and after it the server is asked again.
+async fn asks_again(leased: &Leased<MultiplexedConnection>) {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let taken = tokio::time::timeout(SOON, leased.take(KEY, Units(1))).await;
+        if taken.expect("the key waits forever").is_ok() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the server is not asked again");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// How often the server has run a command.
 fn calls(client: &mut Client, command: &str) -> u64 {
     let text = client.text("INFO commandstats");
@@ -113,6 +129,77 @@ async fn what_cannot_be_held_is_taken_directly() {
 }
 
 #[tokio::test]
+async fn more_units_than_the_limit_has_are_refused_forever_and_take_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (gcra, quota) = (Rate::per_day(5).burst(4), Quota::new(5, Window::year()));
+    let rate = Leased::new(connect(&server).await, gcra, 1..=100, LONG).unwrap();
+    let year = Leased::new(connect(&server).await, quota, 1..=100, LONG).unwrap();
+    assert_eq!(rate.take(KEY, Units(6)).await.unwrap(), Decision::RefusedForever);
+    assert_eq!(year.take("year", Units(6)).await.unwrap(), Decision::RefusedForever);
+    assert_eq!((client.int("EXISTS hot year"), rate.keys_in_use()), (0, 0));
+    assert_eq!(rate.take(KEY, Units(5)).await.unwrap(), Decision::Admitted);
+    assert_eq!(year.take("year", Units(5)).await.unwrap(), Decision::Admitted);
+}
+
+#[tokio::test]
+async fn giving_back_stops_at_a_server_that_does_not_answer() {
+    let server = Server::start();
+    let limit = Rate::per_day(100).burst(99);
+    let leased = Leased::new(connect(&server).await, limit, 20..=20, LONG).unwrap();
+    let leased = leased.timeout(Duration::from_secs(2));
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(leased.take(key, Units(1)).await.unwrap(), Decision::Admitted);
+    }
+    server.signal("STOP");
+    assert!(leased.give_back().await.is_err());
+    server.signal("CONT");
+    // The one call was sent, and has waited in the server's socket.
+    let mut client = server.connect();
+    wait_until("the call to be served", || match calls(&mut client, "cl.refund") {
+        1 => Ok(()),
+        seen => Err(seen.to_string()),
+    });
+    // The others are made now.
+    leased.give_back().await.unwrap();
+    assert_eq!(calls(&mut client, "cl.refund"), 4);
+}
+
+#[test]
+fn a_key_whose_batch_was_on_its_way_when_the_runtime_ended_is_asked_for_again() {
+    let server = Server::start();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let connection = second.block_on(connect(&server));
+    let hold = Duration::from_millis(50);
+    let leased = Leased::new(connection, Rate::per_day(100).burst(99), 10..=10, hold).unwrap();
+    let leased = leased.timeout(Duration::from_secs(60)); // longer than the test waits for the outcome
+    server.signal("STOP");
+    first.spawn({
+        let leased = leased.clone();
+        async move { leased.take(KEY, Units(1)).await }
+    });
+    wait_until("the first call", || match leased.keys_in_use() {
+        1 => Ok(()),
+        keys => Err(format!("{keys} keys in use")),
+    });
+    let _second = second.enter();
+    let mut waiting = Box::pin(leased.take(KEY, Units(1)));
+    assert!(futures_poll(waiting.as_mut()).is_none());
+    drop(first);
+    server.signal("CONT");
+    let waited = second.block_on(async { tokio::time::timeout(SOON, waiting).await });
+    assert_eq!(waited.expect("the key waits forever").unwrap(), Decision::Admitted);
+    second.block_on(asks_again(&leased));
+    // The second runtime gives back what is left, and forgets the key.
+    wait_until("the key to be forgotten", || match leased.keys_in_use() {
+        0 => Ok(()),
+        keys => Err(format!("{keys} keys in use")),
+    });
+}
+
+#[tokio::test]
 async fn calls_that_wait_are_served_in_order() {
     let server = Server::start();
     let limit = Rate::per_day(100).burst(9);
@@ -166,13 +253,8 @@ async fn a_server_that_does_not_answer_is_an_error() {
     server.signal("STOP");
     assert!(leased.take(KEY, Units(1)).await.is_err());
     server.signal("CONT");
-    // In the pause the error is remembered, and after it the server is asked again.
     let mut client = server.connect();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while leased.take(KEY, Units(1)).await.is_err() {
-        assert!(Instant::now() < deadline, "the server is not asked again");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    asks_again(&leased).await;
     // The batch whose answer came too late is lost, and was asked for once.
     assert_eq!(calls(&mut client, "cl.throttle"), 2);
 }
@@ -190,16 +272,23 @@ async fn a_key_of_another_type_is_an_error() {
 async fn bad_numbers_are_errors() {
     let server = Server::start();
     let connection = connect(&server).await;
-    let leased = |limit, batch, hold| Leased::new(connection.clone(), limit, batch, hold).map(drop).is_err();
+    let error = |limit, batch, hold| {
+        Leased::new(connection.clone(), limit, batch, hold).err().map(|error| error.to_string())
+    };
+    let rejected = |limit, batch, hold, text: &str| {
+        let error = error(limit, batch, hold);
+        assert!(error.as_ref().is_some_and(|error| error.contains(text)), "{text}: {error:?}");
+    };
     let limit = Rate::per_second(1).burst(0);
-    assert!(leased(limit, 0..=10, LONG));
+    rejected(limit, 0..=10, LONG, "from 1 to 9223372036854775807 units");
+    rejected(limit, 1..=u64::MAX, LONG, "from 1 to 9223372036854775807 units");
     #[allow(clippy::reversed_empty_ranges)] // which is what is tested
     let empty = 10..=9;
-    assert!(leased(limit, empty, LONG));
-    assert!(leased(limit, 1..=10, Duration::ZERO));
-    assert!(leased(limit, 1..=10, Duration::MAX));
-    assert!(leased(Rate::per_second(0).burst(0), 1..=10, LONG));
-    assert!(!leased(limit, 1..=10, LONG));
+    rejected(limit, empty, LONG, "the range of the batch is empty");
+    rejected(limit, 1..=10, Duration::ZERO, "from 1 ns to 292 years");
+    rejected(limit, 1..=10, Duration::MAX, "from 1 ns to 292 years");
+    rejected(Rate::per_second(0).burst(0), 1..=10, LONG, "count");
+    assert_eq!(error(limit, 1..=10, LONG), None);
 }
 
 /// Forty clients hammer one key. The limit holds with the bound of docs/scaling.md, and the server is called
