@@ -42,6 +42,7 @@ from redis_cell import (
     Window,
     sending,
 )
+from redis_cell.limits import ASYNC_SCHEMES, SCHEMES
 
 RATE = Rate(8, per=1000)
 NEVER = 1000.0
@@ -127,6 +128,47 @@ async def test_a_key_is_one_limiter_here_whatever_its_limit(flavor: tuple[str, s
     answers = [await guard.fixed("until", Fixed.until(2, datetime.now(timezone.utc) + hour)) for _ in range(4)]
     assert [answer.admitted for answer in answers] == [True, True, False, False]
     await close(client, flavor[1])
+
+
+async def test_local_limits_round_as_the_server_does(server: servers.Server, flavor: tuple[str, str]) -> None:
+    with server.admin as admin:
+        admin.flushall()
+    asked, one = guard_of(flavor, server.port, FailOpen())
+    local, two = guard_of(flavor, servers.free_port(), Local(share=1, ask_again=NEVER))
+    for name, limiter in (
+        ("throttle", Rate(7, per=10_000)),
+        ("bucket", Bucket(7, count=7, per=10_000)),
+        ("funnel", Funnel(7, count=7, per=10_000)),
+    ):
+        for quantity in (1, 0, 2, 5, 3, 8, 1, 1):
+            await same(asked, local, name, limiter, quantity)
+        assert (await getattr(local, name)(name + "s", limiter, 100, saturate=True)).taken == 7
+    await close(one, flavor[1])
+    await close(two, flavor[1])
+
+
+async def test_a_bucket_keeps_its_tokens_when_its_capacity_changes(
+    server: servers.Server, flavor: tuple[str, str]
+) -> None:
+    with server.admin as admin:
+        admin.flushall()
+    asked, one = guard_of(flavor, server.port, FailOpen())
+    local, two = guard_of(flavor, servers.free_port(), Local(share=1, ask_again=NEVER))
+    for name, kind in (("bucket", Bucket), ("funnel", Funnel)):
+        small, large = kind(5, count=10, per=10_000), kind(10, count=10, per=10_000)
+        for limiter, quantity in ((large, 2), (small, 0), (large, 0), (small, 4), (large, 1), (large, 1), (small, 1)):
+            await same(asked, local, name, limiter, quantity)
+    await close(one, flavor[1])
+    await close(two, flavor[1])
+
+
+async def same(asked: Any, local: Any, name: str, limiter: Any, quantity: int) -> None:
+    """Makes a call on the server and here, and compares the answers: their times with what the calls have taken."""
+    there, here = [await getattr(guard, name)(name, limiter, quantity) for guard in (asked, local)]
+    assert (there.decided_by, here.decided_by) == ("server", "local")
+    assert (type(here), here.limit, here.remaining) == (type(there), there.limit, there.remaining)
+    assert here.reset_after == pytest.approx(there.reset_after, abs=30)
+    assert here.retry_after == (None if there.retry_after is None else pytest.approx(there.retry_after, abs=30))
 
 
 async def test_a_full_pool_is_not_an_absence(server: servers.Server, flavor: tuple[str, str]) -> None:
@@ -220,6 +262,23 @@ async def test_an_error_of_the_caller_is_not_an_absence(server: servers.Server, 
     with pytest.raises(Exception, match=r"(?i)auth|password"):
         await guard.throttle("k", RATE)
     await close(client, flavor[1])
+
+
+async def test_a_server_that_answers_with_an_error_is_back(flavor: tuple[str, str]) -> None:
+    with servers.running() as server:
+        guard, client = guard_of(flavor, server.port, FailOpen(ask_again=NEVER))
+        policy = (guard if flavor[1] == "asyncio" else guard.cell)._policy
+        server.stop()
+        assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
+        assert server.start()
+        with server.admin as admin:
+            admin.lpush("list", "x")
+        assert (await guard.throttle("k", RATE)).decided_by == "fail_open"
+        policy.again = 0
+        with pytest.raises(Exception, match="WRONGTYPE"):
+            await guard.throttle("list", RATE)
+        assert (await guard.throttle("k", RATE)).decided_by == "server"
+        await close(client, flavor[1])
 
 
 def test_a_share_of_a_small_limit_is_one() -> None:
@@ -381,6 +440,25 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
     assert after.hit(item, "k", cost=2)
 
 
+def test_first_calls_that_wait_for_a_frozen_cluster_fail_with_the_first() -> None:
+    with servers.running("--cluster-enabled", "yes") as server:
+        query = f"away=fail_open&ask_again={NEVER}&socket_timeout=1"
+        storage = storage_from_string(f"redis-cell+cluster://127.0.0.1:{server.port}?{query}")
+        assert isinstance(storage, redis_cell.limits.RedisCellStorage)
+        cell, made = storage._cell, list[None]()  # pyright: ignore[reportPrivateUsage]
+        make = cell._make  # pyright: ignore[reportPrivateUsage]
+        cell._make = lambda: (made.append(None), make())  # pyright: ignore[reportPrivateUsage]
+        server.freeze()
+        with ThreadPoolExecutor(10) as pool:
+            assert all(pool.map(lambda _: storage.acquire_entry("LIMITER/k/1/1/hour", 1, 3600), range(10)))
+        assert len(made) == 1
+        # A later call tries again.
+        with pytest.raises(Exception, match=r"(?i)cluster"):
+            _ = storage.client
+        assert len(made) == 2
+        server.thaw()
+
+
 @pytest.mark.parametrize("scheme", ["redis-cell", "redis-cell+cluster", "rediss-cell+cluster"])
 def test_a_storage_starts_without_a_server(scheme: str) -> None:
     storage = storage_from_string(f"{scheme}://127.0.0.1:{servers.free_port()}?away=fail_open")
@@ -396,14 +474,25 @@ def test_a_storage_starts_without_a_server(scheme: str) -> None:
         ("away=local", "away=local needs share"),
         ("away=local&share=many", "share"),
         ("away=fail_open&ask_again=soon", "ask_again"),
+        ("away=fail_open&ask_again=nan", "ask_again"),
+        ("away=local&share=2&ask_again=-1", "ask_again"),
         ("away=fail_open&backend=both", "backend must be"),
         ("away=fail_open&timeout=long", "timeout must be a number"),
+        ("away=fail_open&timeout=-1", "timeout must be a number"),
+        ("away=fail_open&socket_timeout=abc", "socket_timeout"),
     ],
 )
 @pytest.mark.parametrize("start", ["", "async+"])
 def test_a_uri_makes_the_choice(start: str, query: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         storage_from_string(f"{start}redis-cell://localhost:1?{query}")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES + ASYNC_SCHEMES)
+def test_an_address_is_checked_when_the_storage_is_made(scheme: str) -> None:
+    place = "/socket?socket_timeout=abc" if scheme.endswith("+unix") else "localhost:x?a=b"
+    with pytest.raises(ConfigurationError, match=r"socket_timeout|Port"):
+        storage_from_string(f"{scheme}://{place}", away="fail_open")
 
 
 def test_options_make_the_choice_as_well() -> None:

@@ -110,6 +110,43 @@ async def test_what_cannot_be_held_is_taken_directly(client: Any) -> None:
     assert await remaining(client, "other") == 95
 
 
+async def test_more_than_the_limit_is_refused_forever(client: Any) -> None:
+    for limit in (Rate.per_day(5), Fixed.per_day(5)):
+        leased = AsyncLeased(AsyncCell(client), limit, least=1, most=100, hold=LONG)
+        for _ in range(3):
+            never = await leased.take(limit.kind, 6)
+            assert (never.admitted, never.retry_after) == (False, None)
+        assert leased.keys_in_use == 0
+        assert await leased.take(limit.kind, 5)
+
+
+async def test_a_server_that_does_not_answer_ends_the_giving_back_and_the_direct_calls() -> None:
+    """Each of these calls waits for half a second at most, and giving back for one of them."""
+    with servers.running() as server:
+        client = redis.asyncio.Redis(port=server.port)
+        leased = AsyncLeased(AsyncCell(client), RATE, least=5, most=10, hold=LONG, keys=20)
+        for key in range(20):
+            assert await leased.take(str(key))
+        server.freeze()
+        started = time.monotonic()
+        await leased.give_back()
+        for key, quantity in (("other", 1), ("0", 11)):
+            with pytest.raises(asyncio.TimeoutError):
+                await leased.take(key, quantity)
+        assert time.monotonic() - started < 5
+        server.thaw()
+        await getattr(client, "aclose", client.close)()
+
+
+async def test_what_is_given_back_to_a_key_of_another_type_ends_nothing(client: Any) -> None:
+    leased = AsyncLeased(AsyncCell(client), RATE, least=20, most=20, hold=LONG)
+    assert await leased.take("cold") and await leased.take("hot")
+    await client.delete("cold")
+    await client.hset("cold", "field", "value")
+    await leased.give_back()
+    assert await remaining(client) in (98, 99)
+
+
 async def test_calls_that_wait_are_served_in_order(client: Any) -> None:
     leased = AsyncLeased(AsyncCell(client), Rate.per_day(100, burst=9), least=10, most=10, hold=LONG)
     served: list[int] = []
@@ -303,6 +340,72 @@ def test_threads_are_told_of_a_server_that_does_not_answer() -> None:
                 return False
 
         servers.wait_until(admitted)
+
+
+def test_threads_ask_for_many_keys_at_once() -> None:
+    with servers.running() as server:
+        client = redis.Redis(port=server.port, socket_timeout=PATIENCE)
+        leased, threads = Leased(Cell(client), RATE, least=1, most=10, hold=LONG), Threads()
+        server.freeze()
+        for key in range(40):
+            threads.run(lambda key=key: leased.take(str(key)))
+        servers.wait_until(lambda: leased._workers._threads == 40)
+        server.thaw()
+
+
+def test_a_call_that_was_given_up_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis_cell.leased._WORKERS", 1)
+    with servers.running() as server:
+        client, admin = (redis.Redis(port=server.port, socket_timeout=PATIENCE) for _ in range(2))
+        leased, threads = Leased(Cell(client), RATE, least=10, most=20, hold=LONG, keys=5), Threads()
+        server.freeze()
+        # Five keys whose batch is asked for, one that is beyond `keys`, and a quantity that is above `most`.
+        for key in range(6):
+            threads.run(lambda key=key: leased.take(str(key)))
+        servers.wait_until(lambda: len(leased._shares) == 5)
+        threads.run(lambda: leased.take("0", 21))
+        for future in threads.futures:
+            with pytest.raises(TimeoutError):
+                future.result(30)
+        server.thaw()
+        servers.wait_until(lambda: not leased._workers._work and leased._workers._idle == 1)
+        # Only the call that was under way has reached the server.
+        assert called(admin, "cl.throttle") == 1
+
+
+def test_threads_are_refused_forever_more_than_the_limit(blocking: Any) -> None:
+    for limit in (Rate.per_day(5), Fixed.per_day(5)):
+        leased = Leased(Cell(blocking), limit, least=1, most=100, hold=LONG)
+        for _ in range(3):
+            never = leased.take(limit.kind, 6)
+            assert (never.admitted, never.retry_after) == (False, None)
+        assert leased.keys_in_use == 0
+        assert leased.take(limit.kind, 5)
+
+
+def test_threads_wait_for_one_answer_when_they_give_back() -> None:
+    with servers.running() as server:
+        client = redis.Redis(port=server.port, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
+        leased = Leased(Cell(client), RATE, least=5, most=10, hold=LONG)
+        for key in range(20):
+            assert leased.take(str(key))
+        server.freeze()
+        started = time.monotonic()
+        leased.give_back()
+        assert time.monotonic() - started < 5
+        server.thaw()
+
+
+def test_threads_wait_for_direct_calls_as_for_batches() -> None:
+    with servers.running() as server:
+        client = redis.Redis(port=server.port, socket_timeout=PATIENCE)
+        leased = Leased(Cell(client), RATE, least=5, most=10, hold=LONG, keys=1)
+        assert leased.take("hot")
+        server.freeze()
+        for key, quantity in (("other", 1), ("hot", 11)):
+            with pytest.raises(TimeoutError, match="no answer within"):
+                leased.take(key, quantity)
+        server.thaw()
 
 
 def test_the_error_of_a_pause_does_not_grow() -> None:

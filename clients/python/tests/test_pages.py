@@ -21,7 +21,18 @@ from redis_cell.limits import ASYNC_SCHEMES, SCHEMES
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = ["clients/python/README.md", "docs/client-python.md", "docs/adapters.md", "docs/migrating.md"]
-WITH_PROGRAMS = PAGES[:2]
+"""The pages of this client, whose expressions and storages are tested too."""
+PROGRAMS = {
+    **dict.fromkeys(PAGES[:2], "cl.throttle"),
+    **dict.fromkeys(PAGES[2:], None),
+    "README.md": "cl.throttle",
+    "README.zh-CN.md": "cl.throttle",
+    "docs/clients.md": "cl.bthrottle",
+    "docs/http.md": None,
+    "docs/recipes.md": "cl.fixed",
+    "docs/scaling.md": "cl.throttle",
+}
+"""The pages with programs, and a command that these call."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CLASSES = [name for name in redis_cell.__all__ if isinstance(getattr(redis_cell, name), type)]
 EXPRESSION = re.compile(rf"`((?:redis\.Redis|{'|'.join(CLASSES)})(?:\.\w+)?\([^`]*\))`")
@@ -32,24 +43,33 @@ def text(page: str) -> str:
     return (ROOT / page).read_text()
 
 
+def on_ports(code: str, server: int, cluster: int) -> str:
+    """The code with these ports. A page has the port that everybody knows."""
+    code = code.replace("7000", str(cluster)).replace("6379", str(server))
+    return re.sub(r"\bRedis\((?!port=)", f"Redis(port={server}, ", code)
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("page", PAGES)
-async def test_the_programs_of_a_page_run(server: servers.Server, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", PROGRAMS)
+async def test_the_programs_of_a_page_run(
+    server: servers.Server, cluster: list[servers.Server], page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with server.admin as admin:
         admin.flushall()
         admin.config_resetstat()
     monkeypatch.syspath_prepend(str(ROOT / "examples/http"))
-    namespace: dict[str, Any] = {"__name__": "page"}
+    # The application is the reader's own.
+    namespace: dict[str, Any] = {"__name__": "page", "app": lambda environ, start_response: []}
     for block in BLOCK.finditer(text(page)):
-        # A page has the port that everybody knows. The empty lines make the line numbers of a failure the page's.
-        code = block[1].replace("Redis(", f"Redis(port={server.port}, ").replace(":6379", f":{server.port}")
+        code = on_ports(block[1], server.port, cluster[0].port)
+        # The empty lines make the line numbers of a failure the page's.
         lines = "\n" * text(page)[: block.start(1)].count("\n")
         program = compile(lines + code, ROOT / page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(program, namespace)
         if inspect.iscoroutine(result):
             await result
-    if page in WITH_PROGRAMS:
-        assert server.calls("cl.throttle")
+    command = PROGRAMS[page]
+    assert command is None or server.calls(command)
 
 
 @pytest.mark.parametrize("page", PAGES)

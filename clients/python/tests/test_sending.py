@@ -152,6 +152,24 @@ async def test_top_asks_every_primary(cluster_cell: Any, cluster: list[servers.S
     assert {row.key for row in await cluster_cell.top(100)} == {f"top:{number}" for number in range(20)}
 
 
+async def test_a_demoted_server_loses_its_connections(flavor: tuple[str, str]) -> None:
+    """Behind a proxy or a name, a new connection leads to the server that was promoted."""
+    library, way = flavor
+    with servers.running() as server, server.admin as admin:
+        client = client_class(library, way)(port=server.port, client_name="cell")
+        cell = cell_of(client, way)
+        await cell.throttle("k", RATE)
+        assert "cell" in [row["name"] for row in admin.client_list()]
+        admin.replicaof("127.0.0.1", str(servers.free_port()))
+        with pytest.raises(Exception, match="read only replica"):
+            await cell.throttle("k", RATE)
+        await asyncio.sleep(0)  # the event loop closes the connection
+        servers.wait_until(lambda: "cell" not in [row["name"] for row in admin.client_list()])
+        admin.replicaof("NO", "ONE")
+        assert (await cell.throttle("k", RATE)).remaining == 3
+        await close(client, way)
+
+
 async def test_a_slot_that_has_moved_and_one_that_moves(flavor: tuple[str, str]) -> None:
     library, way = flavor
     with servers.cluster(2) as (source, target):
@@ -198,6 +216,28 @@ async def test_a_cluster_whose_replica_is_promoted(flavor: tuple[str, str]) -> N
                 assert time.monotonic() < end
                 await asyncio.sleep(0.1)
         assert answer.remaining == 1 and replica.calls("cl.throttle") == 1
+        await close(client, way)
+
+
+async def test_top_finds_the_replica_that_is_promoted(flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    with servers.cluster(1, replicas=1) as (primary, replica):
+        client = client_class(library, way, clustered=True)(host="127.0.0.1", port=primary.port, socket_timeout=1)
+        cell = cell_of(client, way)
+        await cell.top()
+        primary.stop()
+        with replica.admin as admin:
+            admin.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+            servers.wait_until(lambda: admin.info("replication")["role"] == "master")
+        end = time.monotonic() + 20
+        while True:
+            try:
+                await cell.reset_top()
+                break
+            except Exception:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.1)
+        assert await cell.top() == [] and replica.calls("cl.top")
         await close(client, way)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import redis
@@ -14,10 +15,12 @@ from redis_cell import (
     Admitted,
     Answer,
     AsyncCell,
+    AsyncGuard,
     Balance,
     Booked,
     Booking,
     Cell,
+    FailOpen,
     Fixed,
     Rate,
     Refused,
@@ -62,6 +65,9 @@ async def awaiting() -> None:
     AsyncCell(valkey.asyncio.Valkey())
     AsyncCell(valkey.asyncio.ValkeyCluster(host="localhost"))
     assert_type(await cell.throttle("user123", Rate.per_minute(30)), Answer)
+    assert_type(asyncio.create_task(cell.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
+    guard = AsyncGuard(cell, away=FailOpen())
+    assert_type(asyncio.create_task(guard.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
 
 
 def mistakes() -> None:

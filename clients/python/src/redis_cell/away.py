@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
@@ -110,6 +110,8 @@ class Policy:
         except Exception as error:
             # While the server is away, calls that wait for it can keep all connections in use.
             if not is_away(errors, error) and not (self.failing and _is_full(errors, error)):
+                if isinstance(error, errors.ResponseError):
+                    self._answered()
                 raise
             with self.lock:
                 self.again = time.monotonic() + self.pause
@@ -117,10 +119,14 @@ class Policy:
             if first:
                 _log.warning("the server is away, and %s decides: %s", type(self.away).__name__, error)
         else:
-            with self.lock:
-                back, self.failing = self.failing, False
-            if back:
-                _log.warning("the server decides again")
+            self._answered()
+
+    def _answered(self) -> None:
+        """Notes that the server has answered, if only with an error of that call."""
+        with self.lock:
+            back, self.failing = self.failing, False
+        if back:
+            _log.warning("the server decides again")
 
     def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
         if isinstance(self.away, Local):
@@ -149,10 +155,10 @@ class Guarded(Generic[P, T]):
     @overload
     def __get__(self, guard: Guard, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, guard: AsyncGuard, owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, guard: AsyncGuard, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(
         self, guard: Guard | AsyncGuard | None, owner: type
-    ) -> Guarded[P, T] | Callable[P, T] | Callable[P, Awaitable[T]]:
+    ) -> Guarded[P, T] | Callable[P, T] | Callable[P, Coroutine[Any, Any, T]]:
         if guard is None:
             return self
 

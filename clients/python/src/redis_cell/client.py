@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from . import wire
@@ -48,10 +48,10 @@ class Command(Generic[P, T]):
     @overload
     def __get__(self, cell: Cell, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, cell: AsyncCell, owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, cell: AsyncCell, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(
         self, cell: Cell | AsyncCell | None, owner: type
-    ) -> Command[P, T] | Callable[P, T] | Callable[P, Awaitable[T]]:
+    ) -> Command[P, T] | Callable[P, T] | Callable[P, Coroutine[Any, Any, T]]:
         if cell is None:
             return self
 

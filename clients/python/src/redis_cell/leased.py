@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import heapq
 import itertools
 import os
@@ -29,7 +28,7 @@ Nanos: TypeAlias = int
 _SHORTEST_PAUSE: Nanos = 10_000_000
 _LONGEST_PAUSE: Nanos = 1_000_000_000
 _TIMEOUT = 0.5
-_WORKERS = 8
+_WORKERS = 64
 """The most calls that a Leased has under way at the same time."""
 _IDLE = 5.0
 """How long a thread waits for the next call before it ends, in seconds."""
@@ -237,6 +236,7 @@ class _Ticket(Protocol):
 
 
 T = TypeVar("T", bound=_Ticket)
+C = TypeVar("C")
 
 
 @dataclass(slots=True)
@@ -270,7 +270,8 @@ class _Leases(Generic[T]):
         """What is held of a key. None if the units must be taken from the server directly."""
         if quantity < 0:
             raise ValueError(f"quantity must be at least 0, not {quantity}")
-        if quantity > self._terms.most:
+        # The server says that more than the limit is never admitted. Batches would be fetched for it again and again.
+        if quantity > min(self._terms.most, self._limit.limit):
             return None
         share = self._shares.get(key)
         if share is None and len(self._shares) < self._keys:
@@ -374,7 +375,7 @@ class AsyncLeased(_Leases[_Future]):
         """
         share = self._share(key, quantity)
         if share is None:
-            return _direct(await self._cell.run(self._take_call(key, quantity, saturate=False)))
+            return await self._take_directly(key, quantity)
         now = time.monotonic_ns()
         if (verdict := self._at_once(share, now, quantity)) is not None:
             if units := share.holding.ask(now, 0):
@@ -385,16 +386,26 @@ class AsyncLeased(_Leases[_Future]):
         if units := self._serve(share, now):
             self._start(self._fetch(key, share, units))
         served = await future
-        if served is None:
-            return _direct(await self._cell.run(self._take_call(key, quantity, saturate=False)))
-        return served
+        return await self._take_directly(key, quantity) if served is None else served
 
     async def give_back(self) -> None:
-        """Gives back what is held, as far as it can be given back. Call it before the process ends."""
-        now = time.monotonic_ns()
+        """Gives back what is held, as far as it can be given back. Call it before the process ends.
+
+        It stops at the first call that gets no answer, because the calls after that would wait as long as this one.
+        """
         for key, share in list(self._shares.items()):
+            now = time.monotonic_ns()
             share.holding.end(now)
-            await self._return(key, share)
+            back = share.holding.give_back(now)
+            if back is not None and not await self._return(key, share, *back):
+                return
+
+    async def _run(self, call: Call[C]) -> C:
+        """Makes a call, and waits for the answer for half a second at most."""
+        return await asyncio.wait_for(self._cell.run(call), _TIMEOUT)
+
+    async def _take_directly(self, key: Key, quantity: int) -> Verdict:
+        return _direct(await self._run(self._take_call(key, quantity, saturate=False)))
 
     def _begin(self, key: Key, share: _Share[_Future]) -> None:
         self._start(self._tend(key, share))
@@ -410,7 +421,7 @@ class AsyncLeased(_Leases[_Future]):
         while units:
             answer: Answer | Exception
             try:
-                answer = await asyncio.wait_for(self._cell.run(self._take_call(key, units, saturate=True)), _TIMEOUT)
+                answer = await self._run(self._take_call(key, units, saturate=True))
             except Exception as error:
                 answer = error
             units = self._answered(share, answer)
@@ -419,17 +430,21 @@ class AsyncLeased(_Leases[_Future]):
         """Gives back what is left at the end of each hold, and forgets the key when nothing is left of it."""
         while True:
             await asyncio.sleep(share.holding.ends_in(time.monotonic_ns()) / 1_000_000_000)
-            if not await self._return(key, share) and self._is_over(key, share, time.monotonic_ns()):
+            now = time.monotonic_ns()
+            back = share.holding.give_back(now)
+            if back is not None:
+                await self._return(key, share, *back)
+            elif self._is_over(key, share, now):
                 return
 
-    async def _return(self, key: Key, share: _Share[_Future]) -> bool:
-        """Gives back what is over, if anything is. Without an answer it is lost."""
-        back = share.holding.give_back(time.monotonic_ns())
-        if back is None:
-            return False
-        with contextlib.suppress(Exception):  # whatever it is, the units are not held any more
-            await asyncio.wait_for(self._cell.run(self._back_call(key, *back)), _TIMEOUT)
-        share.holding.returned()
+    async def _return(self, key: Key, share: _Share[_Future], units: int, age: Nanos) -> bool:
+        """Gives units back. Returns whether the server answered: if not, they are lost."""
+        try:
+            await self._run(self._back_call(key, units, age))
+        except Exception as error:  # whatever it is, the units are not held any more
+            return isinstance(error, self._cell.errors.ResponseError)
+        finally:
+            share.holding.returned()
         return True
 
 
@@ -471,8 +486,8 @@ class Leased(_Leases[_Promise]):
     """AsyncLeased for threads: a call that needs a batch blocks its thread until the batch has come, and for half a
     second if the server does not answer. Threads are served in the order of their calls.
 
-    The calls for batches, and those that give back, are made by threads of this object. It has none while nothing is
-    held. After a fork, the child begins with no units.
+    Calls are made by threads of this object, but for those of `give_back`. It has none while nothing is held. After a
+    fork, the child begins with no units.
     """
 
     def __init__(
@@ -512,11 +527,15 @@ class Leased(_Leases[_Promise]):
                 if units := self._serve(share, now):
                     self._fetch(key, share, units)
         if share is None or promise is None or (served := self._await(key, share, promise)) is None:
-            return _direct(self._cell.run(self._take_call(key, quantity, saturate=False)))
+            return self._take_directly(key, quantity)
         return served
 
     def give_back(self) -> None:
-        """Gives back what is held, as far as it can be given back. Call it before the process ends."""
+        """Gives back what is held, as far as it can be given back. Call it before the process ends.
+
+        It stops at the first call that gets no answer, because the calls after that would wait as long as this one:
+        for the timeout of the client.
+        """
         with self._lock:
             shares = list(self._shares.items())
         for key, share in shares:
@@ -524,7 +543,27 @@ class Leased(_Leases[_Promise]):
                 now = time.monotonic_ns()
                 share.holding.end(now)
                 back = share.holding.give_back(now)
-            self._return(key, share, back)
+            if back is not None and not self._return(key, share, *back):
+                return
+
+    def _take_directly(self, key: Key, quantity: int) -> Verdict:
+        """Asks by a thread of this object, because a client has no timeout for a single call."""
+        answer: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+
+        def work() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(self._cell.run(self._take_call(key, quantity, saturate=False)))
+                except BaseException as error:
+                    answer.set_exception(error)
+
+        self._workers.start(work)
+        try:
+            return _direct(answer.result(_TIMEOUT))
+        except concurrent.futures.TimeoutError:
+            raise TimeoutError(f"no answer within {_TIMEOUT} seconds") from None
+        finally:
+            answer.cancel()  # a call that still waits for a thread is not made
 
     def _await(self, key: Key, share: _Share[_Promise], promise: _Promise) -> Verdict | None:
         """Waits for the result of a call. A batch that does not come in time is lost, for all that wait for it."""
@@ -549,6 +588,8 @@ class Leased(_Leases[_Promise]):
 
         def work() -> None:
             answer: Answer | Exception
+            if share.holding.asked is not asked:
+                return  # given up while it waited for a thread: nobody would get its units
             try:
                 answer = self._cell.run(self._take_call(key, units, saturate=True))
             except Exception as error:
@@ -592,16 +633,19 @@ class Leased(_Leases[_Promise]):
                         heapq.heappush(self._ends, (now + share.holding.ends_in(now), next(self._order), key))
             if end > now:
                 time.sleep((end - now) / 1_000_000_000)
-            else:
-                self._return(key, share, back)
+            elif back is not None:
+                self._return(key, share, *back)
 
-    def _return(self, key: Key, share: _Share[_Promise], back: tuple[int, Nanos] | None) -> None:
-        """Gives back what is over, if anything is. Without an answer it is lost."""
-        if back is not None:
-            with contextlib.suppress(Exception):  # whatever it is, the units are not held any more
-                self._cell.run(self._back_call(key, *back))
+    def _return(self, key: Key, share: _Share[_Promise], units: int, age: Nanos) -> bool:
+        """Gives units back. Returns whether the server answered: if not, they are lost."""
+        try:
+            self._cell.run(self._back_call(key, units, age))
+        except Exception as error:  # whatever it is, the units are not held any more
+            return isinstance(error, self._cell.errors.ResponseError)
+        finally:
             with self._lock:
                 share.holding.returned()
+        return True
 
 
 _all_leased: weakref.WeakSet[Leased] = weakref.WeakSet()

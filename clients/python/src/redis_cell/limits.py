@@ -38,6 +38,7 @@ from .answers import Admitted, Answer, Refused, Several
 from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
 from .client import AsyncCell, Backend, Cell
 from .limiters import Fixed, Log, Rate, Window
+from .times import micros
 from .wire import Call, Take
 
 _BLOCKING: Any = redis
@@ -213,6 +214,11 @@ class _Settings:
         self.others = [_place(place) for place in others]
         # Not urlunsplit, which leaves out the `//` in front of the path of a Unix socket.
         self.url = f"{scheme}://{start}{at}{first}{parts.path}?{urlencode(rest)}"
+        try:
+            _BLOCKING.connection.parse_url(self.url)
+        except ValueError as error:
+            # The client for blocking code would say so only when the first call makes it.
+            raise ConfigurationError(f"the address or an option of {self.scheme}: {error}") from None
 
     @property
     def cluster(self) -> bool:
@@ -238,12 +244,21 @@ class _LateCell(Cell):
         self._backend = backend
         self._lock = threading.Lock()
         self._client: Any = None
+        self._failure: Exception | None = None
 
     @property
     def client(self) -> Any:
+        before = self._failure
         with self._lock:
             if self._client is None:
-                self._client = self._make()
+                if (failure := self._failure) is not None and failure is not before:
+                    # This call has waited for one that failed, and does not try the same again.
+                    raise failure.with_traceback(None)
+                try:
+                    self._client = self._make()
+                except Exception as error:
+                    self._failure = error
+                    raise
                 super().__init__(self._client, backend=self._backend)
             return self._client
 
@@ -269,7 +284,7 @@ def _place(text: str) -> tuple[str, int]:
 
 def _patience(text: float | str) -> float:
     try:
-        return float(text)
+        return micros(float(text), "timeout") / 1_000_000
     except ValueError:
         raise ConfigurationError(f"timeout must be a number of seconds, not {text}") from None
 
@@ -290,6 +305,7 @@ def _away(named: dict[str, Any]) -> Away:
     """The choice for the time in which the server is away. There is no default."""
     try:
         again = float(named.get("ask_again", 1.0))
+        micros(again, "ask_again")
         match named.get("away"):
             case "fail_open":
                 return FailOpen(again)

@@ -17,7 +17,12 @@ from .wire import Take
 
 KEYS = 100_000
 """How many keys are remembered at least before those that are fully replenished are removed."""
+_MICRO = 1000
+"""The nanoseconds of a microsecond."""
 _DAYS = {"HOUR": 1 / 24, "DAY": 1, "WEEK": 7, "MONTH": 30, "YEAR": 365}
+
+
+Pace = TypeVar("Pace", bound="_Paced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +42,64 @@ class State(Protocol):
     def take(self, now: int, quantity: int) -> None: ...
 
 
-class _Gcra:
-    """As CL.THROTTLE, CL.BUCKET and CL.FUNNEL decide, at a share of the rate and of the capacity."""
+class _Paced:
+    """A share of a rate and of a capacity. Times are nanoseconds and are rounded as in core/src/rate.rs."""
+
+    def of(self: Pace, rate: Rate | Bucket | Funnel, share: int) -> Pace:
+        self.limit, self.count = max(1, rate.limit // share), rate.count
+        self.per = micros(rate.per, "per") * _MICRO * share
+        return self
+
+    def cost(self, quantity: int) -> int:
+        """The time that a quantity takes."""
+        return quantity * self.per // self.count
+
+    def units(self, time: int) -> int:
+        """The largest quantity that takes no longer than a time."""
+        return ((time + 1) * self.count - 1) // self.per
+
+    def says(self, remaining: int, wait: int, reset: int) -> Look:
+        return Look(self.limit, max(0, remaining), -(-max(0, wait) // _MICRO), -(-max(0, reset) // _MICRO))
+
+
+class _Gcra(_Paced):
+    """As CL.THROTTLE decides: core/src/gcra.rs says why."""
 
     def __init__(self) -> None:
         self.tat = 0
 
-    def of(self, rate: Rate | Bucket | Funnel, share: int) -> _Gcra:
-        self.limit, self.count, self.per = max(1, rate.limit // share), rate.count, micros(rate.per, "per") * share
-        return self
-
-    def cost(self, quantity: int) -> int:
-        return -(-quantity * self.per // self.count)
-
     def look(self, now: int, quantity: int) -> Look:
-        tat = max(self.tat, now)
-        room = now + self.cost(self.limit) - tat
-        wait = max(0, self.cost(quantity) - room)
-        return Look(self.limit, max(0, room * self.count // self.per), wait, tat - now)
+        debt = max(0, self.tat - now * _MICRO)
+        room = self.cost(self.limit) - debt
+        return self.says(self.units(room), self.cost(quantity) - room, debt)
 
     def take(self, now: int, quantity: int) -> None:
-        self.tat = max(self.tat, now) + self.cost(quantity)
+        self.tat = max(self.tat, now * _MICRO) + self.cost(quantity)
+
+
+class _Bucket(_Paced):
+    """As CL.BUCKET and CL.FUNNEL decide: core/src/bucket.rs says why."""
+
+    def __init__(self) -> None:
+        self.free = self.since = self.full_at = 0
+
+    def level(self, now: int) -> tuple[int, int, int]:
+        """The units that were free at an instant, that instant, and the units that have come since then."""
+        come = self.units(now - self.since)
+        if now >= self.full_at or self.free + come >= self.limit:
+            return self.limit, now, 0
+        return self.free, self.since, come
+
+    def look(self, now: int, quantity: int) -> Look:
+        now *= _MICRO
+        free, since, come = self.level(now)
+        wait, reset = (since + self.cost(wanted - free) - now for wanted in (quantity, self.limit))
+        return self.says(free + come, wait, reset)
+
+    def take(self, now: int, quantity: int) -> None:
+        free, since, come = self.level(now * _MICRO)
+        self.free, self.since = free + come - quantity, since + self.cost(come)
+        self.full_at = self.since + self.cost(self.limit - self.free)
 
 
 class _Window:
@@ -134,7 +176,7 @@ class _Places:
         self.ends[self.lease.holder] = now + micros(self.lease.lease, "lease")
 
 
-Kind = TypeVar("Kind", _Gcra, _Window, _Log, _Places)
+Kind = TypeVar("Kind", _Gcra, _Bucket, _Window, _Log, _Places)
 
 
 class LocalLimiters:
@@ -188,8 +230,10 @@ class LocalLimiters:
                 return self._known(take.key, _Log, now).of(log, self.share)
             case Lease() as lease:
                 return self._known(take.key, _Places, now).of(lease, self.share)
-            case rate:
+            case Rate() as rate:
                 return self._known(take.key, _Gcra, now).of(rate, self.share)
+            case bucket:
+                return self._known(take.key, _Bucket, now).of(bucket, self.share)
 
     def _known(self, key: Key, kind: type[Kind], now: int) -> Kind:
         state = self.states.get((key, kind))

@@ -72,9 +72,7 @@ class Link:
         """Sends a call to the node of a key, and returns the reply."""
         if not is_cluster(self.client):
             return self._once(self.client, words, held)
-        if self.stale:
-            self.client.nodes_manager.initialize()
-            self.stale = False
+        self._refresh()
         node, asking = self.client.get_node_from_key(key), False
         for attempt in range(REDIRECTIONS):
             try:
@@ -97,7 +95,17 @@ class Link:
         """Sends a call to every primary, and returns the replies."""
         if not is_cluster(self.client):
             return [self._once(self.client, words, 0)]
-        return [self._once(self._of(node), words, 0) for node in self.client.get_primaries()]
+        self._refresh()
+        try:
+            return [self._once(self._of(node), words, 0) for node in self.client.get_primaries()]
+        except (self.errors.ConnectionError, self.errors.TimeoutError):
+            self.stale = True
+            raise
+
+    def _refresh(self) -> None:
+        if self.stale:
+            self.client.nodes_manager.initialize()
+            self.stale = False
 
     def _of(self, node: Any) -> Any:
         """The client of one node."""
@@ -124,7 +132,10 @@ class Link:
             if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
                 raise self.errors.TimeoutError(f"no reply {MARGIN:g} seconds after the end of the wait")
             return connection.read_response()
-        except self.errors.ResponseError:
+        except self.errors.ResponseError as error:
+            if isinstance(error, self.errors.ReadOnlyError):
+                # The server was demoted, and its address may lead to its successor: the next call connects again.
+                connection.disconnect()
             raise
         except BaseException:
             connection.disconnect()
@@ -171,7 +182,11 @@ class AsyncLink:
         if not is_cluster(self.client):
             return [await self._by_pool(words, 0)]
         await self._refresh()
-        return [await self._by_node(node, words, 0, False) for node in self.client.get_primaries()]
+        try:
+            return [await self._by_node(node, words, 0, False) for node in self.client.get_primaries()]
+        except (self.errors.ConnectionError, self.errors.TimeoutError):
+            self.stale = True
+            raise
 
     async def _refresh(self) -> None:
         await self.client.initialize()
@@ -217,7 +232,10 @@ class AsyncLink:
             # The connection's own limit would end the wait. It returns None when it passes, as an unanswered call does.
             reply = connection.read_response(timeout=10**9)
             return await asyncio.wait_for(reply, None if held is None else held + MARGIN)
-        except self.errors.ResponseError:
+        except self.errors.ResponseError as error:
+            if isinstance(error, self.errors.ReadOnlyError):
+                # The server was demoted, and its address may lead to its successor: the next call connects again.
+                await connection.disconnect(nowait=True)
             raise
         except asyncio.TimeoutError:
             await connection.disconnect(nowait=True)
