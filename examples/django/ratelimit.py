@@ -30,6 +30,8 @@ class RateLimit:
         options = getattr(settings, "RATE_LIMIT", {})
         if options.keys() != REQUIRED:
             raise ImproperlyConfigured(f"RATE_LIMIT must have {sorted(REQUIRED)}, and has {sorted(options)}")
+        if ":" in options["name"]:  # it ends the name in a key, where the client follows
+            raise ImproperlyConfigured(f"the name of a limit has no colon: {options['name']!r}")
         self.get_response = get_response
         self.name: str = options["name"]
         self.rate: Rate = options["rate"]

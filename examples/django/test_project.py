@@ -140,6 +140,11 @@ class ProjectTest(unittest.TestCase):
         self.assertNotEqual(self.server.wait(timeout=60), 0)
         self.assertIn("RATE_LIMIT must have ['away', 'key', 'name', 'rate', 'url']", self.errors.read_text())
 
+    def test_a_name_with_a_colon_is_an_error(self) -> None:
+        self.start('RATE_LIMIT["name"] = "api:v1"')
+        self.assertNotEqual(self.server.wait(timeout=60), 0)
+        self.assertIn("no colon", self.errors.read_text())
+
 
 class SecondsTest(unittest.TestCase):
     def test_waits_are_rounded_up_but_not_by_the_noise_of_a_float(self) -> None:

@@ -9,6 +9,7 @@ import redis
 import redis.asyncio
 
 Headers = list[tuple[str, str]]
+UNKNOWN = "unknown"  # the client of all requests without an address, as through a Unix socket
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class Policy:
     max_burst: int
     count: int
     period: int
+
+    def __post_init__(self):
+        if ":" in self.name:  # it ends the name in a key, where the client follows
+            raise ValueError(f"the name of a policy has no colon: {self.name!r}")
 
     def call(self, client: str) -> tuple:
         # In milliseconds, because a whole second is too coarse for the time until the next unit.
@@ -70,7 +75,7 @@ class RateLimitWSGI:
         client: redis.Redis,
         policy: Policy,
         fail_open: bool,
-        client_of: Callable[[dict], str] = lambda environ: environ["REMOTE_ADDR"],
+        client_of: Callable[[dict], str] = lambda environ: environ.get("REMOTE_ADDR") or UNKNOWN,
     ):
         self.app, self.client, self.policy, self.fail_open, self.client_of = app, client, policy, fail_open, client_of
 
@@ -103,7 +108,7 @@ class RateLimitASGI:
         client: redis.asyncio.Redis,
         policy: Policy,
         fail_open: bool,
-        client_of: Callable[[dict], str] = lambda scope: scope["client"][0],
+        client_of: Callable[[dict], str] = lambda scope: (scope.get("client") or [""])[0] or UNKNOWN,
     ):
         self.app, self.client, self.policy, self.fail_open, self.client_of = app, client, policy, fail_open, client_of
 

@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import re
+import tempfile
 import threading
 import time
 import unittest
@@ -165,9 +166,46 @@ class Suite:
 class WSGI(Suite, unittest.TestCase):
     start = WSGIServer
 
+    def test_requests_without_an_address_are_one_client(self):
+        policy = Policy(uuid.uuid4().hex, max_burst=1, count=1, period=3600)
+        app = RateLimitWSGI(hello, redis.Redis.from_url(URL, **TIMEOUTS), policy, fail_open=False)
+        statuses = []
+        for environ in ({}, {"REMOTE_ADDR": ""}, {}):
+            app(environ, lambda status, headers, exc_info=None: statuses.append(status[:3]))
+        self.assertEqual(statuses, ["200", "200", "429"])
+
 
 class ASGI(Suite, unittest.TestCase):
     start = ASGIServer
+
+    def test_requests_through_a_unix_socket_are_one_client(self):
+        policy = Policy(uuid.uuid4().hex, max_burst=1, count=1, period=3600)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "socket")
+            asyncio.run(self.through_a_unix_socket(path, policy))
+
+    async def through_a_unix_socket(self, path, policy):
+        async with redis.asyncio.Redis.from_url(URL, **TIMEOUTS) as client:
+            app = RateLimitASGI(hello_async, client, policy, fail_open=False)
+            server = uvicorn.Server(uvicorn.Config(app, uds=path, log_level="warning"))
+            running = asyncio.create_task(server.serve())
+            while not server.started:
+                await asyncio.sleep(0.01)
+            statuses = []
+            for _ in range(3):
+                reader, writer = await asyncio.open_unix_connection(path)
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                statuses.append((await reader.read())[9:12])
+                writer.close()
+            server.should_exit = True
+            await running
+        self.assertEqual(statuses, [b"200", b"200", b"429"])
+
+
+class Names(unittest.TestCase):
+    def test_the_name_of_a_policy_ends_at_the_colon_of_a_key(self):
+        with self.assertRaisesRegex(ValueError, "colon"):
+            Policy("api:v1", max_burst=1, count=1, period=1)
 
 
 if __name__ == "__main__":
