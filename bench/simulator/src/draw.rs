@@ -6,8 +6,7 @@ use std::path::Path;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
-use crate::measure::Outcome;
-use crate::tables::count;
+use crate::measure::{Outcome, count};
 
 const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 

@@ -105,3 +105,16 @@ pub struct Outcome {
     /// The wait that the limiter adds to a request in microseconds: mean, and 99th percentile.
     pub waits: [f64; 2],
 }
+
+/// A count with three digits or all that it has before the point, in groups of three.
+pub fn count(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::draw;
-use crate::measure::Outcome;
+use crate::measure::{Outcome, count};
 use crate::world::{Scenario, Way};
 
 /// The ways that the tables compare.
@@ -107,19 +107,6 @@ pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Outcome
             outcome.fairness,
         )
         .expect("a String takes everything");
-    }
-    text
-}
-
-/// A count with three digits or all that it has before the point, in groups of three.
-pub fn count(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
     }
     text
 }
