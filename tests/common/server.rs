@@ -341,12 +341,18 @@ impl Server {
                 self.process = Some(process);
                 true
             }
-            Err(_) if self.log().contains("Address already in use") => {
+            Err(_) if self.port_was_taken() => {
                 fs::remove_file(self.log_path()).unwrap();
                 false
             }
             Err(status) => panic!("the server ended at once ({status}):\n{}", self.log()),
         }
+    }
+
+    /// Whether the server says so, in the words of glibc or of musl.
+    fn port_was_taken(&self) -> bool {
+        let log = self.log();
+        log.contains("Address already in use") || log.contains("Address in use")
     }
 
     fn command(&self) -> ServerCommand {
