@@ -200,6 +200,16 @@ impl Client {
         field_of(&text, field).unwrap_or_else(|| panic!("INFO has no field {field}")).to_owned()
     }
 
+    /// The bytes of memory that the server uses, once it has freed what was deleted: Valkey 8 replies to
+    /// FLUSHALL while another thread still frees the keys.
+    pub fn used_memory(&mut self) -> i64 {
+        wait_until("deleted keys to be freed", || match self.info("lazyfree_pending_objects").as_str() {
+            "0" => Ok(()),
+            pending => Err(format!("{pending} objects")),
+        });
+        self.info("used_memory").parse().unwrap()
+    }
+
     /// The process of the server, or why it cannot be told: a server that still loads its data refuses PING,
     /// and one of another test, which has ended on this port, breaks the connection.
     pub fn process_id(&mut self) -> Result<u32, String> {

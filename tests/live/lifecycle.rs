@@ -185,7 +185,7 @@ fn the_memory_of_deleted_limiters_comes_back() {
         client.pipeline(&calls.iter().collect::<Vec<_>>());
         assert_eq!(client.int("DBSIZE"), 1_000);
         client.call("FLUSHALL");
-        client.info("used_memory").parse::<i64>().unwrap()
+        client.used_memory()
     };
     // The first round pays for what is kept: the record of refusals, and the buffers of the connection.
     round();

@@ -738,7 +738,7 @@ fn calls_leave_no_memory_behind() {
                     }
                 }
             }
-            client.info("used_memory").parse().unwrap()
+            client.used_memory()
         };
         let before = used(2);
         let after = used(20);

@@ -78,7 +78,7 @@ fn a_server_that_evicts_goes_on_within_its_memory() {
         client.call("FLUSHALL");
         client.call("CONFIG RESETSTAT");
         client.call(&format!("CONFIG SET maxmemory-policy {policy}"));
-        let used: i64 = client.info("used_memory").parse().unwrap();
+        let used = client.used_memory();
         let most = used + 2_000_000;
         client.call(&format!("CONFIG SET maxmemory {most}"));
         for batch in 0..40 {
@@ -149,7 +149,7 @@ fn keys_by_the_hundred_thousand_expire_at_once() {
     let mut client = server.connect();
     client.call("CL.THROTTLE warm-up 0 1 1");
     client.call("FLUSHALL");
-    let at_rest: i64 = client.info("used_memory").parse().unwrap();
+    let at_rest = client.used_memory();
     for batch in 0..keys / 1000 {
         let calls: Vec<String> = (0..1000).map(|i| format!("CL.THROTTLE k{batch}:{i} 0 1 36000")).collect();
         client.pipeline(&calls.iter().collect::<Vec<_>>());
@@ -170,7 +170,7 @@ fn keys_by_the_hundred_thousand_expire_at_once() {
         }
     });
     assert_eq!(admitted, 10, "of the budget that was left when the others expired");
-    let left = client.info("used_memory").parse::<i64>().unwrap() - at_rest;
+    let left = client.used_memory() - at_rest;
     // The server's table of keys shrinks at its next use. Its largest size is some tens of bytes per key.
     assert!(left < keys * 40, "{left} bytes are left of {keys} keys");
     figure(&format!("slowest call while {keys} keys expire"), format!("{} us", slowest / 1000));
@@ -357,7 +357,7 @@ fn an_unloaded_module_leaves_no_memory_behind() {
             "1" => Ok(()),
             seen => Err(seen.to_owned()),
         });
-        client.info("used_memory").parse::<i64>().unwrap()
+        client.used_memory()
     };
     let before = lines_and_reload();
     let after = (0..5).map(|_| lines_and_reload()).last().unwrap();
