@@ -242,7 +242,8 @@ start_server() {
     trap stop_server EXIT
     port=6380
     until answering_on "$port"; do
-        grep -q 'Address already in use' "$dir/log" || die "the server did not start: $(cat "$dir/log")"
+        # In the words of glibc or of musl.
+        grep -qE 'Address (already )?in use' "$dir/log" || die "the server did not start: $(cat "$dir/log")"
         port=$((10000 + RANDOM % 20000))
     done
 }

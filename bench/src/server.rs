@@ -154,8 +154,13 @@ impl Server {
             let mut server = Self { port, process, _folder: folder, replica: None };
             match server.await_answer() {
                 Ok(()) => return Ok(server),
-                Err(_) if fs::read_to_string(&log)?.contains("Address already in use") => {}
-                Err(error) => return Err(format!("{error}\n{}", fs::read_to_string(&log)?).into()),
+                Err(error) => {
+                    let log = fs::read_to_string(&log)?;
+                    // In the words of glibc or of musl.
+                    if !log.contains("Address already in use") && !log.contains("Address in use") {
+                        return Err(format!("{error}\n{log}").into());
+                    }
+                }
             }
         }
     }
