@@ -118,7 +118,7 @@ impl Limit {
     }
 
     /// What `count` units weigh of whose window the part `ahead` is in the last period, to the nearest unit.
-    fn weight(&self, count: i64, ahead: Span) -> i64 {
+    fn weight(&self, count: i64, ahead: Span) -> u64 {
         // `ahead` is at most the period, so the weight is at most `count`.
         let (count, ahead, period) = (count.unsigned_abs(), ahead.as_nanos(), self.period.get());
         let twice = |number: u64| number.checked_mul(2);
@@ -126,7 +126,7 @@ impl Limit {
             Some(sum) => sum.checked_div(period.saturating_mul(2)),
             None => wide_weight(count, ahead, period),
         };
-        weight.unwrap_or(count).cast_signed()
+        weight.unwrap_or(count)
     }
 
     /// How long after the start of the present window `count` units of the previous one weigh at most `left`.
@@ -141,12 +141,17 @@ impl Limit {
         Span::from_nanos(period.saturating_sub(ahead.unwrap_or(period))).unwrap_or_default()
     }
 
+    /// What is left of the limit beside `used` units; negative when they are more.
+    fn room(&self, used: u64) -> i64 {
+        self.most.saturating_sub_unsigned(used)
+    }
+
     /// The answer of a call that is served, `used` being the estimate after it.
-    fn admitted(&self, used: i64, reset_after: Span) -> Answer {
+    fn admitted(&self, used: u64, reset_after: Span) -> Answer {
         Answer {
             verdict: Verdict::Admitted,
             limit: self.most,
-            remaining: self.most.saturating_sub(used).max(0),
+            remaining: self.room(used).max(0),
             reset_after,
             taken: None,
         }
@@ -243,10 +248,10 @@ impl Sliding {
         limit.window_of(self.start).checked_add(limit.period()).ok_or(Error::BeyondTime)
     }
 
-    /// The units that count at `now`.
-    fn estimate(&self, limit: &Limit, now: Instant) -> i64 {
+    /// The units that count at `now`: those of two windows, which may be more than any limit.
+    fn estimate(&self, limit: &Limit, now: Instant) -> u64 {
         let ahead = limit.period().saturating_sub(now.since(self.start));
-        self.current.saturating_add(limit.weight(self.previous, ahead))
+        self.current.unsigned_abs().saturating_add(limit.weight(self.previous, ahead))
     }
 
     /// The first instant at which `quantity`, at most the limit, is admitted if nothing else is, `end` being
@@ -265,16 +270,17 @@ impl Sliding {
 
     /// The time until nothing counts any more, `used` being the units that count at `now`, and `end` the end
     /// of the present window.
-    fn reset_after(&self, limit: &Limit, now: Instant, used: i64, end: Instant) -> Result<Span, Error> {
+    fn reset_after(&self, limit: &Limit, now: Instant, used: u64, end: Instant) -> Result<Span, Error> {
         // The whole limit is admitted then; where nothing counts, it is admitted already.
         if used == 0 { Ok(Span::ZERO) } else { Ok(self.admits_at(limit, limit.most, end)?.since(now)) }
     }
 
     /// Takes `quantity` from this window, of which `used` units count at `now`.
     #[inline]
-    fn take(self, limit: &Limit, now: Instant, used: i64, quantity: i64) -> Result<Decision<Self>, Error> {
+    fn take(self, limit: &Limit, now: Instant, used: u64, quantity: i64) -> Result<Decision<Self>, Error> {
         let end = self.end(limit)?;
-        let Some(used_after) = used.checked_add(quantity).filter(|&used| used <= limit.most) else {
+        let fits = |used: &u64| *used <= limit.most.unsigned_abs();
+        let Some(used_after) = used.checked_add(quantity.unsigned_abs()).filter(fits) else {
             let reset_after = self.reset_after(limit, now, used, end)?;
             let verdict = match quantity.cmp(&limit.most) {
                 Ordering::Greater => Verdict::Never,
@@ -294,10 +300,10 @@ impl Sliding {
     }
 
     /// The answer that describes this window, of which `used` units count at `now`.
-    fn standing(&self, limit: &Limit, now: Instant, used: i64) -> Result<Answer, Error> {
+    fn standing(&self, limit: &Limit, now: Instant, used: u64) -> Result<Answer, Error> {
         let end = self.end(limit)?;
         let answer = limit.admitted(used, self.reset_after(limit, now, used, end)?);
-        if used <= limit.most {
+        if limit.room(used) >= 0 {
             return Ok(answer);
         }
         let wait = self.admits_at(limit, 1, end)?.since(now);
@@ -366,7 +372,7 @@ pub fn saturate(
     fits(limit.period, limit.unit, now, 2)?;
     let window = Sliding::at(state, limit, now);
     let used = window.estimate(limit, now);
-    let room = limit.most.saturating_sub(used);
+    let room = limit.room(used);
     Decision::saturate(quantity, room, |fits| window.take(limit, now, used, fits))
 }
 

@@ -40,6 +40,22 @@ fn a_limit_names_what_is_out_of_range() {
     assert_eq!(take(None, &limit, at(0), -1).unwrap_err().to_string(), text);
 }
 
+/// Two windows hold up to twice the largest limit.
+#[test]
+fn more_than_the_largest_limit_is_above_it() {
+    let (limit, most) = (Limit::new(i64::MAX, 60, Seconds).unwrap(), i64::MAX);
+    let (state, half) = (Some(window(0, most, most)), instant((START + 30 * S).into()));
+    let look = take(state, &limit, half, 0).unwrap();
+    assert_eq!(look.answer.reply(Seconds).five, [1, most, 0, 30, 90]);
+    let settled = settle(state, &limit, half, 0, None).unwrap();
+    assert_eq!(settled.answer.reply(Seconds).five, [1, most, 0, 31, 90]);
+    let none_fits = saturate(state, &limit, half, 5).unwrap();
+    assert_eq!(
+        (none_fits.answer.reply(Seconds).five, none_fits.answer.taken),
+        ([1, most, 0, 31, 90], Some(0))
+    );
+}
+
 #[test]
 fn a_period_must_end_within_time_itself() {
     // Half of 2^63 ns less the instant of the call, in seconds. Whatever the quantity.
