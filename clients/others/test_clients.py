@@ -15,7 +15,9 @@ import redis
 import redis.asyncio
 import servers
 import valkey
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from clients import connect, connect_to_cluster
@@ -81,6 +83,23 @@ def test_the_defaults_of_redis_py() -> None:
         client = module.Redis()
         assert client.get_connection_kwargs()["socket_timeout"] == 5
         assert client.get_retry()._retries > 0
+
+
+@pytest.mark.parametrize("notifications", [True, False])
+async def test_connections_that_the_server_has_closed(server: servers.Server, notifications: bool) -> None:
+    options = {} if notifications else {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    client = redis.asyncio.Redis(port=server.port, retry=AsyncRetry(NoBackoff(), 0), **options)
+    blocking = redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0))
+    await client.ping()
+    blocking.ping()
+    with server.admin as admin:
+        admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
+    blocking.ping()
+    blocking.close()
+    await asyncio.sleep(0.2)
+    with pytest.raises(redis.ConnectionError) if notifications else contextlib.nullcontext():
+        await client.ping()
+    await client.aclose()
 
 
 def test_the_defaults_of_valkey_py() -> None:
