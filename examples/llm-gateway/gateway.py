@@ -24,10 +24,14 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 
 PATH = "/v1/chat/completions"
 LARGEST_BODY = 1_000_000  # bytes
 DEFAULT_MAX_TOKENS = 1000  # of a request that does not say how long its answer may be
+MOST_TOKENS = 1_000_000_000  # of an answer
+LONGEST_PAUSE = 86_400  # seconds for which a model may refuse all requests
+WRITE_TIMEOUT = 30  # seconds in which a client must read a piece of its answer
 LIMITS = ("requests a minute", "tokens a minute", "tokens a month", "requests at once")  # in the order of CL.MTAKE
 
 log = logging.getLogger("gateway")
@@ -62,8 +66,9 @@ class Organisation:
 class Admission:
     """What a request takes before its answer and settles after it."""
 
-    def __init__(self, redis: Redis, organisation: Organisation, estimate: int):
-        self.redis, self.organisation, self.estimate = redis, organisation, estimate
+    def __init__(self, redis: Redis, organisation: Organisation, prompt: int, longest: int):
+        self.redis, self.organisation = redis, organisation
+        self.prompt, self.estimate = prompt, prompt + longest
         self.holder = secrets.token_hex(8)
         self.reply: list[list[int]] = []
         self.admitted = False
@@ -78,25 +83,35 @@ class Admission:
         self.admitted = self.reply[0][0] == 0
 
     async def hold(self) -> None:
-        """Renews the lease for as long as the answer takes. Returns if the place is lost."""
+        """Renews the lease for as long as the answer takes. Returns when the place is lost: the server says so, or the
+        gateway could not renew in time."""
         lease, key = self.organisation.lease, self.organisation.key("busy")
-        while True:
-            await asyncio.sleep(lease / 3)
+        renewed = self.since  # the lease begins later, when the call arrives
+        while (left := renewed + lease - time.monotonic()) > 0:
+            await asyncio.sleep(min(lease / 3, left))
+            asked = time.monotonic()
+            renewal = asyncio.ensure_future(self.redis.execute_command("CL.RENEW", key, lease, self.holder))
+            # A cancelled call could hide the cancellation: asyncio.wait_for in Python 3.11 does so.
             try:
-                if not await self.redis.execute_command("CL.RENEW", key, lease, self.holder):
-                    return
-            except RedisError as error:  # the lease lasts long enough for another attempt
-                log.warning("lease not renewed: %s", error)
+                async with asyncio.timeout(max(renewed + lease - asked, 0)):
+                    if not await asyncio.shield(renewal):
+                        return
+                renewed = asked
+            except (RedisError, TimeoutError) as error:  # there may be time for another attempt
+                log.warning("lease not renewed: %r", error)
 
-    def count(self, line: bytes) -> None:
-        """Reads a line of the answer: an event reports the usage so far, or else has one token."""
+    def read(self, text: bytes, streamed: bool) -> None:
+        """Reads an answer, or a line of one that is streamed. It reports the usage so far. An event without a report
+        counts as one token, and before the first report the prompt is charged as estimated."""
         try:
-            event = json.loads(line.removeprefix(b"data:"))
-            if event.get("usage"):
-                self.used = int(event["usage"]["total_tokens"])
-            elif event.get("choices"):
-                self.used += 1
-        except (ValueError, TypeError, KeyError, AttributeError):
+            answer = json.loads(text.removeprefix(b"data:"))
+            if answer.get("usage"):
+                total = answer["usage"]["total_tokens"]
+                if type(total) is int and 0 <= total <= MOST_TOKENS:
+                    self.used = total
+            elif streamed and answer.get("choices"):
+                self.used = (self.used or self.prompt) + 1
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             pass  # an empty line, a comment, the end mark
 
     async def settle(self) -> None:
@@ -115,7 +130,7 @@ class Admission:
         """Stops all requests of the organisation for a time, since the model would refuse them."""
         key, _, *limit, _ = self.organisation.requests()
         try:
-            await self.redis.execute_command("CL.PAUSE", key, *limit, wait)
+            await to_the_end(self.redis.execute_command("CL.PAUSE", key, *limit, wait))
         except RedisError as error:
             log.error("not paused: %s", error)
 
@@ -127,7 +142,7 @@ class Client:
         self.method, self.path = scope["method"], scope["path"]
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.receive, self.send = receive, send
-        self.streaming = False
+        self.started = self.streaming = False
 
     async def body(self) -> bytes:
         """Returns the body of the request. It may be too large, and is then incomplete."""
@@ -144,33 +159,46 @@ class Client:
 
     async def start(self, status: int, content_type: str, headers: dict[str, str] | None = None) -> None:
         headers = {"content-type": content_type, **(headers or {})}
-        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        encoded = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        self.started = True
         await self.send({"type": "http.response.start", "status": status, "headers": encoded})
 
     async def write(self, body: bytes, more: bool = True) -> None:
-        await self.send({"type": "http.response.body", "body": body, "more_body": more})
+        """Sends a piece of the response. Fails with a TimeoutError if the client does not read."""
+        async with asyncio.timeout(WRITE_TIMEOUT):
+            await self.send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def fail(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         """Reports an error: as a response, or in a stream, whose status has been sent, as its last event."""
         error = json.dumps({"error": {"code": status, "message": message}}).encode()
-        if self.streaming:
-            return await self.write(b"data: " + error + b"\n\n", more=False)
-        await self.start(status, "application/json", headers)
-        await self.write(error, more=False)
+        if self.streaming:  # the model may have stopped within an event
+            await self.write(b"\n\ndata: " + error + b"\n\n", more=False)
+        elif not self.started:
+            await self.start(status, "application/json", headers)
+            await self.write(error, more=False)
 
 
 class Gateway:
     def __init__(self, redis_url: str, upstream: str, organisations: dict[str, Organisation]):
         self.organisations = organisations  # by API key
         self.requests: set[asyncio.Task] = set()
-        # No retries: a call whose reply was lost may have been admitted. The URL may set other timeouts.
-        timeouts = {"timeout": 2, "socket_connect_timeout": 2, "socket_timeout": 2}
-        pool = BlockingConnectionPool.from_url(redis_url, max_connections=50, retry=Retry(NoBackoff(), 0), **timeouts)
+        # No retries: a call whose reply was lost may have been admitted. The URL may set other timeouts, of which the
+        # first is for a free connection.
+        timeouts = {"timeout": 10, "socket_connect_timeout": 2, "socket_timeout": 2}
+        # With maintenance notifications, redis-py sends calls on connections that the server has closed.
+        notifications = MaintNotificationsConfig(enabled=False)
+        pool = BlockingConnectionPool.from_url(
+            redis_url,
+            max_connections=50,
+            retry=Retry(NoBackoff(), 0),
+            maint_notifications_config=notifications,
+            **timeouts,
+        )
         self.redis = Redis(connection_pool=pool)
         self.model = httpx.AsyncClient(
             base_url=upstream,
             headers={"accept-encoding": "identity", "content-type": "application/json"},
-            timeout=httpx.Timeout(60, connect=5),
+            timeout=httpx.Timeout(600, connect=5),  # of silence; a long answer in one piece takes minutes
             limits=httpx.Limits(max_connections=None, keepalive_expiry=2),  # before the model closes a connection
         )
 
@@ -179,8 +207,14 @@ class Gateway:
             return await self.lifespan(receive, send)
         request = asyncio.current_task()
         self.requests.add(request)
+        client = Client(scope, receive, send)
         try:
-            await self.handle(Client(scope, receive, send))
+            try:
+                await self.handle(client)
+            except asyncio.CancelledError:
+                await client.fail(503, "the gateway is stopping")
+        except TimeoutError:
+            log.warning("a client has not read its answer for %s seconds", WRITE_TIMEOUT)
         finally:
             self.requests.discard(request)
 
@@ -195,30 +229,33 @@ class Gateway:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def handle(self, client: Client) -> None:
-        organisation = self.organisations.get(client.headers.get("authorization", "").removeprefix("Bearer "))
+        scheme, _, key = client.headers.get("authorization", "").partition(" ")
+        organisation = self.organisations.get(key) if scheme.lower() == "bearer" else None
         if organisation is None:
-            return await client.fail(401, "unknown API key")
-        if (client.method, client.path) != ("POST", PATH):
-            return await client.fail(404, f"this gateway has only POST {PATH}")
+            return await client.fail(401, "unknown API key", {"www-authenticate": "Bearer"})
+        if client.path != PATH:
+            return await client.fail(404, f"this gateway has only {PATH}")
+        if client.method != "POST":
+            return await client.fail(405, f"{PATH} is for POST", {"allow": "POST"})
         body = await client.body()
         if len(body) > LARGEST_BODY:
             return await client.fail(413, f"the request is larger than {LARGEST_BODY} bytes")
         try:
             request = json.loads(body)
-            longest = request.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
-            if type(longest) is not int or not 1 <= longest <= 1_000_000_000:
-                raise ValueError("max_tokens must be an integer from 1 to 1000000000")
+            longest = longest_answer(request)
             if request.get("stream"):  # ask for the usage in each event, as vLLM gives it, or else in the last one
                 request["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
             forwarded = json.dumps(request, allow_nan=False)
         except (ValueError, AttributeError, RecursionError) as error:
             return await client.fail(400, f"not a request: {error}")
 
-        # An upper bound: a token of the prompt has at least one byte.
-        admission = Admission(self.redis, organisation, estimate=len(body) + longest)
+        # An upper bound for text: a token of the prompt has at least one byte.
+        admission = Admission(self.redis, organisation, prompt=len(body), longest=longest)
         try:
             await to_the_end(admission.take())
             if admission.admitted:
+                # How far a model is with an answer in one piece, nobody knows before its end.
+                admission.used = 0 if request.get("stream") else admission.estimate
                 await self.answer(client, admission, forwarded)
             else:
                 await refuse(client, admission)
@@ -249,36 +286,67 @@ class Gateway:
     async def stream(self, client: Client, admission: Admission, request: str) -> None:
         try:
             async with self.model.stream("POST", PATH, content=request) as answer:
+                if not 200 <= answer.status_code < 600:
+                    raise httpx.RemoteProtocolError(f"status {answer.status_code}")
+                if not answer.is_success:
+                    admission.used = 0
                 content_type = answer.headers.get("content-type", "application/octet-stream")
+                headers = {}
+                if "retry-after" in answer.headers:
+                    headers["retry-after"] = str(seconds(answer.headers["retry-after"]))
                 if answer.status_code == 429:
-                    wait = seconds(answer.headers.get("retry-after", "1"))
-                    await admission.pause(wait)
-                    await client.fail(429, "the model has too many requests", {"retry-after": str(wait)})
-                elif content_type.startswith("text/event-stream"):
-                    await client.start(answer.status_code, content_type)
+                    headers.setdefault("retry-after", "1")
+                    await admission.pause(int(headers["retry-after"]))
+                    await client.fail(429, "the model has too many requests", headers)
+                elif content_type.lower().startswith("text/event-stream"):
+                    admission.used = 0
+                    await client.start(answer.status_code, content_type, headers)
                     client.streaming = True
                     rest = b""
                     async for chunk in answer.aiter_raw():
-                        *lines, rest = (rest + chunk).split(b"\n")
+                        *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")
                         for line in lines:
-                            admission.count(line)
+                            admission.read(line, streamed=True)
                         await client.write(chunk)
+                    admission.read(rest, streamed=True)
                     await client.write(b"", more=False)
                 else:
                     body = await answer.aread()
-                    admission.count(body)
-                    await client.start(answer.status_code, content_type)
+                    admission.read(body, streamed=False)
+                    await client.start(answer.status_code, content_type, headers)
                     await client.write(body, more=False)
         except httpx.HTTPError as error:
+            if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+                admission.used = 0
             log.warning("the model has failed: %r", error)
             await client.fail(502, "the model has failed")
+
+
+def longest_answer(request: dict) -> int:
+    """Returns the most tokens that the model may answer: so many choices, of so many tokens each. Sets a length if the
+    request has none."""
+
+    def number(name: str) -> int | None:
+        given = request.get(name)
+        if given is not None and (type(given) is not int or not 1 <= given <= MOST_TOKENS):
+            raise ValueError(f"{name} must be an integer from 1 to {MOST_TOKENS}")
+        return given
+
+    # Models disagree on which of the two they obey.
+    lengths = [length for name in ("max_tokens", "max_completion_tokens") if (length := number(name))]
+    if not lengths:
+        request["max_tokens"] = DEFAULT_MAX_TOKENS
+        lengths = [DEFAULT_MAX_TOKENS]
+    return (number("n") or 1) * max(lengths)
 
 
 async def refuse(client: Client, admission: Admission) -> None:
     (_, _, _, retry_after, _), *rows = admission.reply
     if retry_after >= 0:
         names = " and ".join(name for name, row in zip(LIMITS, rows, strict=True) if row[0])
-        return await client.fail(429, f"no more {names}", {"retry-after": str(retry_after)})
+        # A place is told to be free when its lease ends, but most requests end long before.
+        wait = max((row[3] for row in rows[:-1] if row[0]), default=1)
+        return await client.fail(429, f"no more {names}", {"retry-after": str(wait)})
     never = " and ".join(f"{row[1]} {name}" for name, row in zip(LIMITS, rows, strict=True) if row[0] and row[3] < 0)
     await client.fail(413, f"a request for up to {admission.estimate} tokens is never admitted: the limit is {never}")
 
@@ -287,9 +355,11 @@ def seconds(retry_after: str) -> int:
     """Returns the seconds of a Retry-After field, which is a number or a date, or 1 if it is neither."""
     try:
         if retry_after.isdecimal():
-            return int(retry_after)
-        return max(0, math.ceil(parsedate_to_datetime(retry_after).timestamp() - time.time()))
-    except ValueError:
+            wait = int(retry_after)
+        else:
+            wait = math.ceil(parsedate_to_datetime(retry_after).timestamp() - time.time())
+        return min(max(wait, 0), LONGEST_PAUSE)
+    except (ValueError, OverflowError):
         return 1
 
 

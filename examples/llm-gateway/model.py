@@ -3,11 +3,13 @@
 A request may say in a field `fake` how the model shall behave:
 
 tokens       number of words in the answer; up to `max_tokens` at random if it is missing
+word         each word of the answer
 pause        seconds before each word
 stall_after  number of words after which the model is silent until its client goes away
-break_after  number of words after which the model closes the connection
+break_after  number of words after which the model closes the connection, in the middle of an event
 status       status of an answer without words, with `retry_after` in its header
 usage        "last": report the usage only in the last event, as most models do, and not in each one
+odd          true: name the type of a stream in capitals, end lines with CR, and do not end the last event
 """
 
 import asyncio
@@ -53,33 +55,34 @@ class Model:
         prompt = sum(len(message["content"].split()) for message in request["messages"])
         words = fake.get("tokens", random.randint(1, request["max_tokens"]))
         self.tokens += [time.monotonic()] * prompt
+        odd, word = fake.get("odd", False), fake.get("word", "word ")
         if request.get("stream"):
-            await send(
-                {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
-            )
+            kind = b"Text/Event-Stream" if odd else b"text/event-stream"
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
 
         async def event(delta: dict, done: int, last: bool = False) -> None:
             if request.get("stream"):
                 each = fake.get("usage") != "last"
                 content = {"choices": [] if last else [{"delta": delta}], "usage": usage(prompt, done)}
-                data = f"data: {json.dumps(content if last or each else content | {'usage': None})}\n\n"
-                await send({"type": "http.response.body", "body": data.encode(), "more_body": True})
+                data = f"data: {json.dumps(content if last or each else content | {'usage': None})}"
+                end = ("" if last else "\r\r") if odd else "\n\n"
+                await send({"type": "http.response.body", "body": (data + end).encode(), "more_body": True})
 
         await event({"role": "assistant"}, 0)
         for done in range(words):
             if done == fake.get("break_after"):
-                return
+                return await send({"type": "http.response.body", "body": b'data: {"cho', "more_body": True})
             pause = None if done == fake.get("stall_after") else fake.get("pause", 0)
             await asyncio.wait([gone], timeout=pause)
             if gone.done():
                 return
             self.tokens.append(time.monotonic())
-            await event({"content": "word "}, done + 1)
+            await event({"content": word}, done + 1)
         await event({}, words, last=True)
         if request.get("stream"):
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            await send({"type": "http.response.body", "body": b"" if odd else b"data: [DONE]\n\n"})
         else:
-            choices = [{"message": {"role": "assistant", "content": "word " * words}}]
+            choices = [{"message": {"role": "assistant", "content": word * words}}]
             await respond(send, 200, {"choices": choices, "usage": usage(prompt, words)})
 
 

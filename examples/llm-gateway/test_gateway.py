@@ -5,6 +5,7 @@ up all writes of the server for moments.
 """
 
 import asyncio
+import http.client
 import json
 import logging
 import math
@@ -17,12 +18,13 @@ import unittest
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from unittest import mock
 
 import httpx
 import uvicorn
 from redis.asyncio import Redis
 
-from gateway import PATH, Gateway, Organisation
+from gateway import DEFAULT_MAX_TOKENS, LONGEST_PAUSE, PATH, Admission, Gateway, Organisation
 from model import Model
 
 URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
@@ -203,6 +205,8 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
                 refused = [answer for answer in answers if answer.status == 429]
                 self.assertEqual({json.loads(a.text)["error"]["message"] for a in refused}, {f"no more {name}"})
                 self.assertTrue(all(int(answer.retry_after) > 0 for answer in refused))
+                if name == "requests at once":  # not the rest of a lease
+                    self.assertEqual({answer.retry_after for answer in refused}, {"1"})
                 self.assertTrue(all(answer.complete for answer in answers if answer.status == 200))
                 self.assertEqual(await self.month(), len(self.model.tokens))
                 self.assertEqual(await self.month(), sum(answer.used for answer in answers))
@@ -269,8 +273,10 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_nothing_stays_when_the_gateway_is_stopped_during_the_decision(self) -> None:
         await self.start(tokens_a_minute=1)
-        async with self.decisions_delayed(by=1.5):  # the gateway cancels its requests after a second
+        async with self.decisions_delayed(by=1.5) as asking:  # the gateway cancels its requests after a second
             self.stop_gateways()
+        stopping = error(503, "the gateway is stopping")
+        self.assertEqual({(each.result().status, each.result().text) for each in asking}, {(503, stopping)})
 
     @asynccontextmanager
     async def decisions_delayed(self, by: float):
@@ -309,7 +315,7 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         await self.start(tokens_a_minute=1)
         answer = await self.ask(Load({"tokens": 40, "break_after": 6}))
         self.assertEqual((answer.status, answer.complete), (200, False))
-        self.assertIn('{"error": {"code": 502, "message": "the model has failed"}}', answer.text)
+        self.assertEqual(answer.text.split("\n\n")[-2], f"data: {error(502, 'the model has failed')}")
         answer = await self.ask(Load({"status": 500}))
         self.assertEqual((answer.status, answer.text), (500, '{"error": {"message": "as asked for"}}'))
         await self.all_released()
@@ -328,7 +334,8 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await self.held(), 20)
         self.stop_gateways()
         await asyncio.wait(asking)
-        self.assertTrue(all(isinstance(each.exception(), httpx.RemoteProtocolError) for each in asking))
+        last = {each.result().text.split("\n\n")[-2] for each in asking}
+        self.assertEqual(last, {f"data: {error(503, 'the gateway is stopping')}"})
         await self.all_released()
         self.assertEqual(await self.month(), len(self.model.tokens))
         self.assertLessEqual(await self.minute(), len(self.model.tokens))
@@ -344,6 +351,41 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         await self.all_released()
         self.assertEqual(await self.month(), len(self.model.tokens))
         self.assertLessEqual(await self.minute(), len(self.model.tokens))
+
+    async def test_nothing_stays_when_answers_end_while_leases_are_renewed(self) -> None:
+        """Regression: some of these streams were renewed for ever, because asyncio.wait_for hid the cancellation."""
+        await self.start(lease=6, tokens_a_minute=1)
+        load = Load({"tokens": 10, "pause": 0.2})  # the lease is renewed after two seconds
+        answers = await asyncio.gather(*(self.ask(load) for _ in range(120)))
+        self.assertTrue(all(answer.complete for answer in answers))
+        await self.all_released()
+        self.assertEqual(await self.month(), len(self.model.tokens))
+
+    async def test_nothing_stays_when_the_server_has_closed_its_connections(self) -> None:
+        await self.start(tokens_a_minute=1)
+        asking = await self.stalled_streams()
+        await self.redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        for each in asking:
+            each.cancel()
+        await self.all_released()
+        self.assertEqual(await self.month(), len(self.model.tokens))
+        await self.redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        answers = await asyncio.gather(*(self.ask() for _ in range(20)))
+        self.assertEqual({answer.status for answer in answers}, {200})
+
+    async def test_nothing_stays_when_a_client_does_not_read(self) -> None:
+        await self.start(tokens_a_minute=1)
+        request = {"stream": True, "max_tokens": 3000, "messages": [], "fake": {"tokens": 3000, "word": "x" * 10_000}}
+        address = self.gateways[0].url.removeprefix("http://")
+        with mock.patch("gateway.WRITE_TIMEOUT", 1):
+            client = http.client.HTTPConnection(address)
+            self.addCleanup(client.close)
+            client.request("POST", PATH, json.dumps(request), KEY)
+            await self.until("the stream has not begun", self.a_place_is_held)
+            await self.all_released()
+        self.assertLess(len(self.model.tokens), 3000)
+        self.assertLessEqual(await self.month(), len(self.model.tokens))
+        self.assertEqual((await self.ask()).status, 200)
 
     async def stalled_streams(self) -> list[asyncio.Task]:
         """Returns 20 requests to which the model has given 7 words, and gives no more."""
@@ -370,14 +412,48 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         await self.all_released()
         self.assertEqual(await self.month(), 4 + 5)
 
+    async def test_an_answer_in_one_piece_that_nobody_waits_for_is_charged_as_estimated(self) -> None:
+        await self.start()
+        asking = asyncio.create_task(self.ask(Load({"tokens": 5, "stall_after": 3}), stream=False))
+        await self.until("the model is not asked", self.a_place_is_held)
+        await self.until("the model is not asked", self.the_model_runs)
+        estimate = await self.month()
+        asking.cancel()
+        await self.all_released()
+        self.assertEqual(await self.month(), estimate)
+        self.assertGreater(estimate, 20)
+
     async def test_a_model_that_reports_its_usage_last_is_charged_by_the_word_until_then(self) -> None:
         await self.start()
         self.assertTrue((await self.ask(Load({"tokens": 5, "usage": "last"}))).complete)
         await self.all_released()
         self.assertEqual(await self.month(), 4 + 5)
-        await self.ask(Load({"tokens": 5, "usage": "last", "stall_after": 3}, leave_after=4))
+        load = Load({"tokens": 5, "usage": "last", "stall_after": 3})
+        asking = asyncio.create_task(self.ask(load))
+        await self.until("the model is not asked", self.the_model_runs)
+        prompt = await self.month() - (4 + 5) - load.max_tokens  # of the estimate
+        asking.cancel()
         await self.all_released()
-        self.assertEqual(await self.month(), 4 + 5 + 1 + 3)  # the event before the first word counts as one
+        before = await self.month()
+        load.leave_after = 4
+        await self.ask(load)
+        await self.all_released()
+        self.assertEqual(await self.month() - before, prompt + 1 + 3)  # the event before the first word counts as one
+
+    async def test_a_stream_is_read_however_it_is_written(self) -> None:
+        await self.start()
+        for usage in "each", "last":
+            before = await self.month()
+            self.assertEqual((await self.ask(Load({"tokens": 5, "odd": True, "usage": usage}))).status, 200)
+            await self.all_released()
+            self.assertEqual(await self.month() - before, 4 + 5)
+
+    async def test_a_report_that_cannot_be_is_ignored(self) -> None:
+        admission = Admission(self.redis, Organisation("test", **AMPLE), prompt=100, longest=20)
+        admission.read(b'data: {"usage": {"total_tokens": 7}}', streamed=True)
+        for total in b"1e999", b"1" * 30, b"-1", b"true", b"null", b'"8"', b"[" * 99999:
+            admission.read(b'data: {"usage": {"total_tokens": ' + total + b"}}", streamed=True)
+            self.assertEqual(admission.used, 7)
 
     async def test_an_answer_longer_than_its_estimate_is_charged(self) -> None:
         await self.start()
@@ -408,8 +484,20 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
 
         await self.until("the stream is not settled", settled)
 
+    async def test_a_stream_whose_place_could_not_be_renewed_ends(self) -> None:
+        await self.start(lease=3)
+        asking = asyncio.create_task(self.ask(Load({"tokens": 5, "stall_after": 3})))
+        await self.until("the stream has not begun", self.a_place_is_held)
+        async with self.writes_delayed(by=0):  # by now the lease has ended
+            answer = await asyncio.wait_for(asking, 120)
+        self.assertIn('"message": "the place among the requests at once was lost"', answer.text)
+        await self.all_released()
+
     async def a_place_is_held(self) -> bool:
         return await self.held() == 1
+
+    async def the_model_runs(self) -> bool:
+        return self.model.running == 1
 
     # Refusals
 
@@ -430,6 +518,23 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         self.assertRegex(answer.text, "is never admitted: the limit is 1000 tokens a minute and 500 tokens a month")
         self.assertEqual((await self.held(), await self.month(), len(self.model.requests)), (0, 0, 0))
 
+    async def test_an_estimate_counts_all_choices_and_both_lengths(self) -> None:
+        await self.start()
+
+        async def longest(fields: dict) -> int:
+            body = json.dumps({"messages": [], "stream": True, "fake": {"stall_after": 0}} | fields)
+            before = await self.month()
+            async with self.http.stream("POST", self.gateways[0].url + PATH, content=body, headers=KEY):
+                charged = await self.month() - before
+            await self.all_released()
+            return charged - len(body)
+
+        self.assertEqual(await longest({}), DEFAULT_MAX_TOKENS)
+        self.assertEqual(await longest({"max_tokens": None}), DEFAULT_MAX_TOKENS)
+        self.assertEqual(await longest({"max_tokens": 50}), 50)
+        self.assertEqual(await longest({"max_tokens": 50, "n": 20}), 1000)
+        self.assertEqual(await longest({"max_tokens": 50, "max_completion_tokens": 500}), 500)
+
     async def test_when_the_model_refuses_all_requests_wait(self) -> None:
         await self.start()
         answer = await self.ask(Load({"status": 429, "retry_after": 30}))
@@ -440,6 +545,19 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         await self.all_released()
         self.assertEqual(await self.month(), 0)
 
+    async def test_a_model_may_refuse_for_a_day_at_most(self) -> None:
+        await self.start()
+        answer = await self.ask(Load({"status": 429, "retry_after": 10**12}))
+        self.assertEqual((answer.status, answer.retry_after), (429, str(LONGEST_PAUSE)))
+        answer = await self.ask()
+        self.assertEqual((answer.status, len(self.model.requests)), (429, 1))
+
+    async def test_a_model_that_is_away_says_until_when(self) -> None:
+        await self.start()
+        answer = await self.ask(Load({"status": 503, "retry_after": 7}))
+        self.assertEqual((answer.status, answer.retry_after), (503, "7"))
+        self.assertEqual((await self.ask()).status, 200)  # only a 429 pauses
+
     async def test_without_a_decision_nothing_is_asked_of_the_model(self) -> None:
         await self.start(redis_url=f"redis://{NOBODY}")
         answer = await self.ask()
@@ -449,13 +567,17 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
     async def test_a_bad_request_is_told_what_is_wrong(self) -> None:
         await self.start()
         url = self.gateways[0].url + PATH
-        bodies = b"", b"[]", b"{", b"\xff", b'{"max_tokens": 0}', b'{"max_tokens": true}', b'{"x": NaN}', b"[" * 99999
+        bodies = [b"", b"[]", b"{", b"\xff", b'{"x": NaN}', b"[" * 99999]
+        bodies += [b'{"max_tokens": 0}', b'{"max_tokens": true}', b'{"n": 0}']
         for body in bodies:
             response = await self.http.post(url, content=body, headers=KEY)
             self.assertEqual(response.status_code, 400, body[:20])
         self.assertEqual((await self.http.post(url, content=b" " * 1_000_001, headers=KEY)).status_code, 413)
-        self.assertEqual((await self.http.post(url, json={})).status_code, 401)
-        self.assertEqual((await self.http.get(url, headers=KEY)).status_code, 404)
+        response = await self.http.post(url, json={})
+        self.assertEqual((response.status_code, response.headers["www-authenticate"]), (401, "Bearer"))
+        response = await self.http.get(url, headers={"authorization": "bearer sk-test"})
+        self.assertEqual((response.status_code, response.headers["allow"]), (405, "POST"))
+        self.assertEqual((await self.http.get(url + "/", headers=KEY)).status_code, 404)
         self.assertEqual((await self.held(), await self.month(), len(self.model.requests)), (0, 0, 0))
 
 
