@@ -7,6 +7,7 @@ Environment: REDIS_URL, UPSTREAM (URL of the model), ORGANISATIONS (path of a fi
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -154,19 +155,27 @@ class Client:
 
     async def gone(self) -> None:
         """Returns when the client has closed its connection."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+        while True:
+            # uvicorn reads no further when bytes of another request arrive, until it is asked again.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    if (await self.receive())["type"] == "http.disconnect":
+                        return
 
     async def start(self, status: int, content_type: str, headers: dict[str, str] | None = None) -> None:
         headers = {"content-type": content_type, **(headers or {})}
         encoded = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
         self.started = True
-        await self.send({"type": "http.response.start", "status": status, "headers": encoded})
+        await self.transmit({"type": "http.response.start", "status": status, "headers": encoded})
 
     async def write(self, body: bytes, more: bool = True) -> None:
-        """Sends a piece of the response. Fails with a TimeoutError if the client does not read."""
+        self.streaming = self.streaming and more
+        await self.transmit({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def transmit(self, message: dict) -> None:
+        """Sends a part of the response. Fails with a TimeoutError if the client does not read."""
         async with asyncio.timeout(WRITE_TIMEOUT):
-            await self.send({"type": "http.response.body", "body": body, "more_body": more})
+            await self.send(message)
 
     async def fail(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         """Reports an error: as a response, or in a stream, whose status has been sent, as its last event."""
@@ -209,10 +218,11 @@ class Gateway:
         self.requests.add(request)
         client = Client(scope, receive, send)
         try:
-            try:
-                await self.handle(client)
-            except asyncio.CancelledError:
-                await client.fail(503, "the gateway is stopping")
+            await self.handle(client)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await client.fail(503, "the gateway is stopping")
         except TimeoutError:
             log.warning("a client has not read its answer for %s seconds", WRITE_TIMEOUT)
         finally:
@@ -243,8 +253,12 @@ class Gateway:
         try:
             request = json.loads(body)
             longest = longest_answer(request)
-            if request.get("stream"):  # ask for the usage in each event, as vLLM gives it, or else in the last one
-                request["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+            streamed = request.get("stream") or False
+            if type(streamed) is not bool:
+                raise ValueError("stream must be true or false")
+            if streamed:  # ask for the usage in each event, in which vLLM counts one choice only, or else in the last one
+                each = request.get("n") in (None, 1)
+                request["stream_options"] = {"include_usage": True, "continuous_usage_stats": each}
             forwarded = json.dumps(request, allow_nan=False)
         except (ValueError, AttributeError, RecursionError) as error:
             return await client.fail(400, f"not a request: {error}")
@@ -254,9 +268,7 @@ class Gateway:
         try:
             await to_the_end(admission.take())
             if admission.admitted:
-                # How far a model is with an answer in one piece, nobody knows before its end.
-                admission.used = 0 if request.get("stream") else admission.estimate
-                await self.answer(client, admission, forwarded)
+                await self.answer(client, admission, forwarded, streamed)
             else:
                 await refuse(client, admission)
         except RedisError as error:
@@ -265,10 +277,15 @@ class Gateway:
         finally:
             await to_the_end(admission.settle())
 
-    async def answer(self, client: Client, admission: Admission, request: str) -> None:
+    async def answer(self, client: Client, admission: Admission, request: str, streamed: bool) -> None:
         """Answers until the answer is complete, the client is gone, or the place is lost."""
-        answer = asyncio.create_task(self.stream(client, admission, request))
         gone = asyncio.create_task(client.gone())
+        await asyncio.sleep(0)
+        if gone.done():  # during the decision
+            return
+        # Nobody knows how far a model is with an answer in one piece before its end.
+        admission.used = 0 if streamed else admission.estimate
+        answer = asyncio.create_task(self.stream(client, admission, request))
         lost = asyncio.create_task(admission.hold())
         tasks = answer, gone, lost
         try:
@@ -288,17 +305,16 @@ class Gateway:
             async with self.model.stream("POST", PATH, content=request) as answer:
                 if not 200 <= answer.status_code < 600:
                     raise httpx.RemoteProtocolError(f"status {answer.status_code}")
-                if not answer.is_success:
-                    admission.used = 0
                 content_type = answer.headers.get("content-type", "application/octet-stream")
                 headers = {}
                 if "retry-after" in answer.headers:
                     headers["retry-after"] = str(seconds(answer.headers["retry-after"]))
                 if answer.status_code == 429:
+                    admission.used = 0
                     headers.setdefault("retry-after", "1")
                     await admission.pause(int(headers["retry-after"]))
                     await client.fail(429, "the model has too many requests", headers)
-                elif content_type.lower().startswith("text/event-stream"):
+                elif answer.is_success and content_type.lower().startswith("text/event-stream"):
                     admission.used = 0
                     await client.start(answer.status_code, content_type, headers)
                     client.streaming = True
@@ -311,8 +327,10 @@ class Gateway:
                     admission.read(rest, streamed=True)
                     await client.write(b"", more=False)
                 else:
+                    admission.used = admission.estimate if answer.is_success else 0
                     body = await answer.aread()
-                    admission.read(body, streamed=False)
+                    if answer.is_success:
+                        admission.read(body, streamed=False)
                     await client.start(answer.status_code, content_type, headers)
                     await client.write(body, more=False)
         except httpx.HTTPError as error:
@@ -337,7 +355,10 @@ def longest_answer(request: dict) -> int:
     if not lengths:
         request["max_tokens"] = DEFAULT_MAX_TOKENS
         lengths = [DEFAULT_MAX_TOKENS]
-    return (number("n") or 1) * max(lengths)
+    longest = (number("n") or 1) * max(lengths)
+    if longest > MOST_TOKENS:
+        raise ValueError(f"a request may ask for {MOST_TOKENS} tokens at most")
+    return longest
 
 
 async def refuse(client: Client, admission: Admission) -> None:
@@ -372,6 +393,8 @@ async def to_the_end(work: Awaitable[Any]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled:
+        if not task.cancelled() and (error := task.exception()):
+            log.error("failed while cancelled: %r", error)
         raise cancelled
     task.result()
 

@@ -9,6 +9,7 @@ stall_after  number of words after which the model is silent until its client go
 break_after  number of words after which the model closes the connection, in the middle of an event
 status       status of an answer without words, with `retry_after` in its header
 usage        "last": report the usage only in the last event, as most models do, and not in each one
+piece        true: answer in one piece, whatever the request says
 odd          true: name the type of a stream in capitals, end lines with CR, and do not end the last event
 """
 
@@ -56,13 +57,14 @@ class Model:
         words = fake.get("tokens", random.randint(1, request["max_tokens"]))
         self.tokens += [time.monotonic()] * prompt
         odd, word = fake.get("odd", False), fake.get("word", "word ")
-        if request.get("stream"):
+        streamed = request.get("stream") and not fake.get("piece")
+        if streamed:
             kind = b"Text/Event-Stream" if odd else b"text/event-stream"
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
 
         async def event(delta: dict, done: int, last: bool = False) -> None:
-            if request.get("stream"):
-                each = fake.get("usage") != "last"
+            if streamed:
+                each = fake.get("usage") != "last" and request["stream_options"]["continuous_usage_stats"]
                 content = {"choices": [] if last else [{"delta": delta}], "usage": usage(prompt, done)}
                 data = f"data: {json.dumps(content if last or each else content | {'usage': None})}"
                 end = ("" if last else "\r\r") if odd else "\n\n"
@@ -79,7 +81,7 @@ class Model:
             self.tokens.append(time.monotonic())
             await event({"content": word}, done + 1)
         await event({}, words, last=True)
-        if request.get("stream"):
+        if streamed:
             await send({"type": "http.response.body", "body": b"" if odd else b"data: [DONE]\n\n"})
         else:
             choices = [{"message": {"role": "assistant", "content": word * words}}]
