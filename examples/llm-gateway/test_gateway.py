@@ -274,7 +274,7 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_nothing_stays_when_the_gateway_is_stopped_during_the_decision(self) -> None:
         await self.start(tokens_a_minute=1)
-        async with self.decisions_delayed(by=1.5) as asking:  # the gateway cancels its requests after a second
+        async with self.decisions_delayed(by=5) as asking:  # the gateway cancels its requests after a second
             self.stop_gateways()
         stopping = error(503, "the gateway is stopping")
         self.assertEqual({(each.result().status, each.result().text) for each in asking}, {(503, stopping)})
