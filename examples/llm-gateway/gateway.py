@@ -87,17 +87,17 @@ class Admission:
         """Renews the lease for as long as the answer takes. Returns when the place is lost: the server says so, or the
         gateway could not renew in time."""
         lease, key = self.organisation.lease, self.organisation.key("busy")
-        renewed = self.since  # the lease begins later, when the call arrives
-        while (left := renewed + lease - time.monotonic()) > 0:
+        end = self.since + lease  # the lease begins later, when the call arrives
+        while (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(lease / 3, left))
             asked = time.monotonic()
             renewal = asyncio.ensure_future(self.redis.execute_command("CL.RENEW", key, lease, self.holder))
             # A cancelled call could hide the cancellation: asyncio.wait_for in Python 3.11 does so.
             try:
-                async with asyncio.timeout(max(renewed + lease - asked, 0)):
+                async with asyncio.timeout(end - asked):
                     if not await asyncio.shield(renewal):
                         return
-                renewed = asked
+                end = asked + lease
             except (RedisError, TimeoutError) as error:  # there may be time for another attempt
                 log.warning("lease not renewed: %r", error)
 
@@ -306,16 +306,14 @@ class Gateway:
                 if not 200 <= answer.status_code < 600:
                     raise httpx.RemoteProtocolError(f"status {answer.status_code}")
                 content_type = answer.headers.get("content-type", "application/octet-stream")
-                headers = {}
-                if "retry-after" in answer.headers:
-                    headers["retry-after"] = str(seconds(answer.headers["retry-after"]))
-                if answer.status_code == 429:
-                    admission.used = 0
-                    headers.setdefault("retry-after", "1")
-                    await admission.pause(int(headers["retry-after"]))
+                events = answer.is_success and content_type.lower().startswith("text/event-stream")
+                admission.used = admission.estimate if answer.is_success and not events else 0
+                wait, refused = seconds(answer.headers.get("retry-after", "1")), answer.status_code == 429
+                headers = {"retry-after": str(wait)} if refused or "retry-after" in answer.headers else {}
+                if refused:
+                    await admission.pause(wait)
                     await client.fail(429, "the model has too many requests", headers)
-                elif answer.is_success and content_type.lower().startswith("text/event-stream"):
-                    admission.used = 0
+                elif events:
                     await client.start(answer.status_code, content_type, headers)
                     client.streaming = True
                     rest = b""
@@ -327,7 +325,6 @@ class Gateway:
                     admission.read(rest, streamed=True)
                     await client.write(b"", more=False)
                 else:
-                    admission.used = admission.estimate if answer.is_success else 0
                     body = await answer.aread()
                     if answer.is_success:
                         admission.read(body, streamed=False)
