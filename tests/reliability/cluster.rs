@@ -1,6 +1,7 @@
 //! A cluster on loopback: failover, slots that move under load, and the cluster's error replies.
 
 use crate::common::{BINARY, Client, Options, Server, Waiter, report_skip, wait_for_blocked, wait_until};
+use crate::failover::catch_up;
 use crate::figures::{figure, long};
 use crate::load::{Guide, KINDS, Load, Plan, alone, contents};
 use redis::Value;
@@ -88,14 +89,7 @@ impl Members {
         }
         let primary = format!("{}:{}", copy.info("master_host"), copy.info("master_port"));
         let mut client = Client::connect_to(&primary, "", PATIENCE).unwrap();
-        // A wait for more replicas than there are asks all for their offsets, and is sent to them as writes
-        // are: a replica whose link is up may receive none for a second. A cluster replicates no PUBLISH.
-        client.call("WAIT 100 1");
-        let target: u64 = client.info("master_repl_offset").parse().unwrap();
-        wait_until("the replica to be in step", || match copy.info("slave_repl_offset").parse::<u64>() {
-            Ok(offset) if offset >= target => Ok(()),
-            seen => Err(format!("{seen:?} of {target}")),
-        });
+        catch_up(&mut client, &mut copy);
     }
 
     /// Asserts that every key of each primary is the same on its replica.

@@ -23,8 +23,6 @@ fn replica_of(primary: &Server) -> Server {
     let (mut client, mut copy) = (primary.connect(), replica.connect());
     copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
     wait_for_info(&mut copy, "master_link_status", "up");
-    // The primary sends no writes until the replica has reported that the snapshot is loaded.
-    client.call(&["PUBLISH", "are you there", ""]); // replicated, and no write
     catch_up(&mut client, &mut copy);
     replica
 }
@@ -36,7 +34,12 @@ fn wait_for_info(client: &mut Client, field: &str, value: &str) {
     });
 }
 
-fn catch_up(primary: &mut Client, replica: &mut Client) {
+/// Waits until the replica has received the primary's writes.
+pub fn catch_up(primary: &mut Client, replica: &mut Client) {
+    // The primary sends no writes until the replica has reported that the snapshot is loaded, up to a second
+    // after the link is up. A wait for more replicas than there are asks all for their offsets, and is sent
+    // as writes are, which PUBLISH is not in a cluster.
+    primary.call("WAIT 100 1");
     let target: u64 = primary.info("master_repl_offset").parse().unwrap();
     wait_until("the replica to catch up", || {
         let offset: u64 = replica.info("slave_repl_offset").parse().unwrap();
