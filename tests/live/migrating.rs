@@ -233,6 +233,28 @@ fn from_incr_and_expire() {
     assert_eq!(client.ints("CL.FIXED k 5 3600")[..3], [1, 5, 0]);
 }
 
+/// Where the server has the command: both count in the same key and the same window.
+#[test]
+fn from_increx() {
+    let server = Server::start();
+    let mut client = server.connect();
+    requires!(client.has_command("INCREX"), "no INCREX");
+    let increx = |quantity: i64| format!("INCREX k BYINT {quantity} UBOUND 5 EX 3600 ENX");
+    assert_eq!(client.ints(&increx(3)), [3, 3]);
+    let expiry = client.expiry_ms("k");
+    assert_eq!(client.ints("CL.FIXED k 5 3600")[..4], [0, 5, 1, -1], "it continues from the count of INCREX");
+    assert_eq!(client.expiry_ms("k"), expiry, "in the same window");
+    assert_eq!(client.ints(&increx(1)), [5, 1], "and back");
+    assert_eq!(client.ints(&increx(1)), [5, 0]);
+    assert_eq!(client.ints("CL.FIXED k 5 3600")[..3], [1, 5, 0], "both refuse");
+    assert_eq!(client.expiry_ms("k"), expiry);
+
+    assert_eq!(client.ints("CL.FIXED fresh 5 3600 4")[..3], [0, 5, 1]);
+    let expiry = client.expiry_ms("fresh");
+    assert_eq!(client.ints("INCREX fresh BYINT 1 UBOUND 5 EX 60 ENX"), [5, 1]);
+    assert_eq!(client.expiry_ms("fresh"), expiry, "INCREX leaves the window that CL.FIXED opened");
+}
+
 /// Dragonfly stores the state of brandur/redis-cell, in a string that can be read.
 #[test]
 fn from_dragonfly_by_copying_key_and_expiry() {
