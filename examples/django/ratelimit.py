@@ -22,7 +22,7 @@ REQUIRED = {"url", "name", "rate", "key", "away"}
 class RateLimit:
     """The middleware. It takes one unit for each request, and answers 429 if there is none.
 
-    If the server is away, the Guard decides by the setting `away`: FailOpen passes the request on without the fields of
+    If the server is unavailable, the Guard decides by the setting `away`: FailOpen passes the request on without the fields of
     the limit, because nothing is known of it, FailClosed answers 503, and Local decides in this process.
     """
 

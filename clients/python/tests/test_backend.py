@@ -14,8 +14,8 @@ from limits.strategies import FixedWindowRateLimiter
 
 import redis_cell.limits
 import servers
-from conftest import cell_of, client_class, close
-from redis_cell import Admitted, Fixed, Rate, Refused, RefusedForever
+from conftest import Awaitable, cell_of, client_class, close
+from redis_cell import Admitted, AsyncGuard, FailOpen, Fixed, Guard, Rate, Refused, RefusedForever
 
 LIBRARY = Path(__file__).parents[3] / "functions" / "redis_cell.lua"
 RATE = Rate(8, per=1000)
@@ -88,6 +88,20 @@ async def test_auto_asks_again_when_the_module_is_gone(flavor: tuple[str, str]) 
         with server.admin as admin:
             admin.execute_command("FUNCTION", "LOAD", LIBRARY.read_text())
         assert (await auto.throttle("k", RATE)).remaining == 7
+        await close(client, flavor[1])
+
+
+@pytest.mark.parametrize("backend", ["module", "functions", "auto"])
+async def test_a_server_that_has_neither_is_an_error_of_the_set_up(flavor: tuple[str, str], backend: Any) -> None:
+    with servers.running(module=False) as server:
+        client = client_class(*flavor)(port=server.port)
+        cell = cell_of(client, flavor[1], backend=backend)
+        guard: Any = AsyncGuard(cell, away=FailOpen())
+        if flavor[1] == "sync":
+            guard = Awaitable(Guard(cell.cell, away=FailOpen()))
+        for _ in range(2):
+            with pytest.raises(Exception, match=r"unknown command|Function not found"):
+                await guard.throttle("k", RATE)
         await close(client, flavor[1])
 
 

@@ -85,7 +85,8 @@ async def test_fixed_windows(cell: Any) -> None:
     for index, (limit, days) in enumerate(longest.items()):
         answer = await cell.fixed(f"calendar{index}", limit, 2)
         assert answer.remaining == 3 and 0 < answer.reset_after <= days * 86400
-        assert (await cell.mpeek(Take(f"calendar{index}", limit))).combined.remaining == 3
+        # The window may end before the next call.
+        assert (await cell.mpeek(Take(f"calendar{index}", limit))).combined.remaining == 3 or answer.reset_after < 5
 
 
 async def test_the_end_of_a_calendar_window(cell: Any) -> None:

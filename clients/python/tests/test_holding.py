@@ -54,3 +54,14 @@ def test_a_holding_replays_what_the_core_recorded(calls: list[list[str]]) -> Non
     holding = Holding(Terms(rate, least, most, hold * MILLISECOND, reply * MILLISECOND))
     for now, name, arguments, result in calls[1:]:
         assert call(holding, int(now), name, list(map(int, arguments.split()))) == result, (now, name, arguments)
+
+
+def test_units_of_a_window_go_back_unless_another_window_may_have_opened() -> None:
+    terms = Terms(None, 10, 10, 100 * MILLISECOND, 500 * MILLISECOND)
+    for reset_after, age in ((530, 700), (531, 170), (100_000, 170)):
+        holding = Holding(terms)
+        assert holding.ask(0, 1) == 10
+        holding.answered(30 * MILLISECOND, 10, 0, reset_after * MILLISECOND)
+        assert holding.spend(40 * MILLISECOND, 3) == 0
+        # From the answer, or from the call with the time in which the server may hear of it.
+        assert holding.give_back(200 * MILLISECOND) == (7, age * MILLISECOND)

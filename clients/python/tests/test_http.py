@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 import werkzeug.serving
 from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse
 from flask import Flask
 from flask_limiter import Limiter as FlaskLimiter
 from slowapi import Limiter as SlowLimiter
@@ -32,6 +33,13 @@ STRATEGIES = ["fixed-window", "moving-window", "sliding-window-counter", "gcra"]
 def flask(uri: str, strategy: str, limit: str = "10/hour") -> Iterator[str]:
     app = Flask("test")
     limiter = FlaskLimiter(lambda: "everybody", app=app, storage_uri=uri, strategy=strategy, headers_enabled=True)
+
+    if "fail_closed" in uri:
+
+        @app.errorhandler(429)
+        def refused(error: Any) -> Any:  # pyright: ignore[reportUnusedFunction]
+            storage: Any = limiter.storage
+            return ("no decision", 503) if storage.guard.unavailable else error
 
     @app.get("/")
     @limiter.limit(limit)
@@ -54,13 +62,18 @@ def fastapi(uri: str, strategy: str, limit: str = "10/hour") -> Iterator[str]:
     app = FastAPI()
     limiter = SlowLimiter(lambda: "everybody", storage_uri=uri, strategy=strategy, headers_enabled=True)
     app.state.limiter = limiter
-    app.add_exception_handler(RateLimitExceeded, exceeded)
+
+    def refused(request: Request, error: Any) -> Any:
+        storage: Any = limiter._storage  # pyright: ignore[reportPrivateUsage]
+        if "fail_closed" in uri and storage.guard.unavailable:
+            return PlainTextResponse("no decision", 503)
+        return exceeded(request, error)
+
+    app.add_exception_handler(RateLimitExceeded, refused)
 
     @app.get("/")
     @limiter.limit(limit)
     async def answer(request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
-        from fastapi.responses import PlainTextResponse
-
         return PlainTextResponse("answer")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -125,7 +138,9 @@ def test_the_server_goes_and_comes_back(serve: Callable[..., Any], query: str, a
         with serve(uri, "gcra") as url:
             assert statuses(url, 20) == [200] * 10 + [429] * 10
             server.stop()
-            assert statuses(url, 20) == [200] * admitted + [429] * (20 - admitted)
+            # Without a decision it is not the client's fault.
+            refused = 503 if query == "fail_closed" else 429
+            assert statuses(url, 20) == [200] * admitted + [refused] * (20 - admitted)
             assert server.start()
             servers.wait_until(lambda: statuses(url, 1) and server.calls("cl.throttle"))
             with server.admin as admin:

@@ -72,17 +72,18 @@ async def test_a_batch_is_spent_without_calls_and_a_refusal_is_remembered(client
 
 async def test_what_is_left_goes_back_when_the_hold_is_over(client: Any) -> None:
     rate = AsyncLeased(AsyncCell(client), RATE, least=20, most=20, hold=0.05)
-    year = AsyncLeased(AsyncCell(client), Fixed.per_year(100), least=20, most=20, hold=0.05)
+    hour = AsyncLeased(AsyncCell(client), Fixed.per(100, per=3600), least=20, most=20, hold=0.05)
     assert await rate.take("hot", 3)
-    assert await year.take("year", 3)
-    assert await client.get("year") == "20"
+    # The call opens the window, which is younger than the hold and the time in which an answer may come.
+    assert await hour.take("hour", 3)
+    assert await client.get("hour") == "20"
 
     async def back() -> bool:
         # One unit may have leaked by the time that the server hears of it.
-        return await remaining(client) in (96, 97) and await client.get("year") == "3"
+        return await remaining(client) in (96, 97) and await client.get("hour") == "3"
 
     async def forgotten() -> bool:
-        return not rate.keys_in_use and not year.keys_in_use
+        return not rate.keys_in_use and not hour.keys_in_use
 
     await until(back)
     await until(forgotten)
@@ -265,14 +266,15 @@ def test_threads_share_a_batch_and_a_refusal_is_remembered(blocking: Any) -> Non
 
 def test_what_threads_leave_goes_back_when_the_hold_is_over(blocking: Any) -> None:
     rate = Leased(Cell(blocking), RATE, least=20, most=20, hold=0.05)
-    year = Leased(Cell(blocking), Fixed.per_year(100), least=20, most=20, hold=0.05)
+    hour = Leased(Cell(blocking), Fixed.per(100, per=3600), least=20, most=20, hold=0.05)
     assert rate.take("hot", 3)
-    assert year.take("year", 3)
+    # The call opens the window, which is younger than the hold and the time in which an answer may come.
+    assert hour.take("hour", 3)
     # One unit may have leaked by the time that the server hears of it.
-    servers.wait_until(lambda: left(blocking) in (96, 97) and blocking.get("year") == "3")
-    servers.wait_until(lambda: not rate.keys_in_use and not year.keys_in_use)
+    servers.wait_until(lambda: left(blocking) in (96, 97) and blocking.get("hour") == "3")
+    servers.wait_until(lambda: not rate.keys_in_use and not hour.keys_in_use)
     # No thread waits for the end of a hold any more, and the next key starts one again.
-    servers.wait_until(lambda: not rate._tended and not year._tended)
+    servers.wait_until(lambda: not rate._tended and not hour._tended)
     assert rate.take("hot", 3)
     servers.wait_until(lambda: not rate.keys_in_use)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeAlias, TypeVar
 
@@ -102,6 +102,8 @@ class Several(Mapping[Key, Row], Generic[Row]):
 
     combined: Row
     rows: Mapping[Key, Row] = field(default_factory=dict[Key, Row])
+    times: tuple[float, float] | None = field(default=None, compare=False, repr=False)
+    """When the call was sent and when it was answered, by time.monotonic(). None if the server did not decide."""
 
     def __getitem__(self, key: Key) -> Row:
         return self.rows[key]
@@ -127,16 +129,19 @@ class TopKey:
     """The Unix time of the last refusal, in seconds."""
 
 
-def combined(rows: Iterable[Answer]) -> Answer:
-    """The combined answer of several limiters: refused if one refuses, with the numbers of the tightest."""
-    rows = list(rows)
-    tightest = min(rows, key=lambda row: row.remaining)
+def combined(rows: Mapping[Key, Answer], counted: Collection[Key]) -> Answer:
+    """The combined answer of several limiters: refused if a counted one refuses, with the numbers of the tightest.
+
+    `counted` are the keys that are not in shadow. If all are, the answer is Admitted.
+    """
+    relevant = [rows[key] for key in counted] or list(rows.values())
+    tightest = min(relevant, key=lambda row: row.remaining)
     limit, remaining, decided_by = tightest.limit, tightest.remaining, tightest.decided_by
-    reset = max(row.reset_after for row in rows)
-    if any(isinstance(row, RefusedForever) for row in rows):
+    reset = max(row.reset_after for row in relevant)
+    if counted and any(isinstance(row, RefusedForever) for row in relevant):
         return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=decided_by)
-    waits = [row.retry_after for row in rows if isinstance(row, Refused)]
-    if waits:
+    waits = [row.retry_after for row in relevant if isinstance(row, Refused)]
+    if counted and waits:
         return Refused(
             limit=limit, remaining=remaining, reset_after=reset, retry_after=max(waits), decided_by=decided_by
         )

@@ -1,21 +1,25 @@
-"""What happens to a call if the server is away: the choice that Guard and AsyncGuard require."""
+"""What happens to a call if the server is unavailable: the choice that Guard and AsyncGuard require."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from . import answers, wire
-from .answers import Admitted, Answer, Refused, Several
+from .answers import Admitted, Answer, DecidedBy, Key, Refused, RefusedForever, Several
 from .client import AsyncCell, Cell
 from .local import LocalLimiters
+from .sending import Ready
 from .times import Seconds, micros
+from .traffic import Full, Overdue, Place, async_traffic_of, traffic_of
 from .wire import Call, Take
 
 P = ParamSpec("P")
@@ -59,6 +63,9 @@ _PREFIXES = ("READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "OO
 _CLASSES = ("ReadOnlyError", "ClusterDownError", "TryAgainError", "OutOfMemoryError")
 _CLUSTER = ("RedisClusterException", "ValkeyClusterException", "ClusterError")
 _FULL = ("Too many connections", "No connection available.")
+_NO_CLUSTER = "Cluster mode is not enabled"
+_DATES = (9, 10)
+"""The codes of certificates that are not valid yet and not valid any more."""
 
 
 def _is_full(errors: Any, error: Exception) -> bool:
@@ -66,20 +73,37 @@ def _is_full(errors: Any, error: Exception) -> bool:
     return isinstance(error, errors.MaxConnectionsError) or str(error) in _FULL
 
 
+def _is_set_up_wrong(refused: tuple[type[Exception], ...], error: Exception) -> bool:
+    """Whether the set-up must change before a server can answer. The libraries may call that a lost connection."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, refused) or _NO_CLUSTER in str(cause):
+            return True
+        if isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code not in _DATES:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 def is_away(errors: Any, error: Exception) -> bool:
-    """Whether an error means that the server does not decide now. `errors` is the client library's module of them.
+    """Whether an error means that the server is unavailable. `errors` is the client library's module of them.
 
     True if no server answers, and if the server answers that it cannot write. An error that a change of the program or
-    of its configuration would mend, such as a wrong password, a key of another type or a full pool, is not one of them.
+    of its configuration would mend is not one of them: a wrong password, a key of another type, a full pool, a single
+    server in place of a cluster, or a certificate that is not the server's or that nobody vouches for.
     """
     refused = (errors.AuthenticationError, getattr(errors, "AuthorizationError", errors.AuthenticationError))
-    if isinstance(error, refused) or _is_full(errors, error):
+    if _is_full(errors, error) or _is_set_up_wrong(refused, error):
         return False
     names = (*_CLASSES, *_CLUSTER)
     classes = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
-    if isinstance(error, (errors.ConnectionError, errors.TimeoutError, OSError, *classes)):
+    if isinstance(error, (errors.ConnectionError, errors.TimeoutError, OSError, asyncio.TimeoutError, *classes)):
         return True
     return isinstance(error, errors.ResponseError) and str(error).startswith(_PREFIXES)
+
+
+class Unavailable(Exception):
+    """The server is unavailable, so the call is decided without it."""
 
 
 class Policy:
@@ -91,10 +115,11 @@ class Policy:
         self.pause = micros(away.ask_again, "ask_again") / 1_000_000
         self.again = 0.0
         self.failing = False
+        self.failures = 0
         self.lock = threading.Lock()
 
     def asks(self) -> bool:
-        """Whether this call asks the server. While the server is away, one call in `ask_again` does."""
+        """Whether this call asks the server. While the server is unavailable, one call in `ask_again` does."""
         with self.lock:
             now = time.monotonic()
             if self.failing and now < self.again:
@@ -102,27 +127,42 @@ class Policy:
             self.again = now + self.pause
             return True
 
+    def ready(self) -> Ready:
+        """A function that raises Unavailable if a call has failed since now, and the server has not answered again."""
+        failures = self.failures
+
+        def check() -> None:
+            if self.failing and self.failures != failures:
+                raise Unavailable
+
+        return check
+
     @contextmanager
-    def watching(self, errors: Any) -> Generator[None, None, None]:
-        """Notes whether the call within was answered. An error that means that the server is away ends here."""
+    def watching(self, errors: Any, place: Place) -> Generator[None, None, None]:
+        """Notes whether the call within was answered. Raises Unavailable in place of an error that means that."""
         try:
             yield
+        except Unavailable:
+            raise
         except Exception as error:
-            # While the server is away, calls that wait for it can keep all connections in use.
+            # While the server is unavailable, calls that wait for it can keep all connections in use.
             if not is_away(errors, error) and not (self.failing and _is_full(errors, error)):
                 if isinstance(error, errors.ResponseError):
-                    self._answered()
+                    self._answered(place)
                 raise
             with self.lock:
                 self.again = time.monotonic() + self.pause
                 first, self.failing = not self.failing, True
+                self.failures += 1
             if first:
-                _log.warning("the server is away, and %s decides: %s", type(self.away).__name__, error)
+                _log.warning("the server is unavailable, and %s decides: %s", type(self.away).__name__, error)
+            raise Unavailable from error
         else:
-            self._answered()
+            self._answered(place)
 
-    def _answered(self) -> None:
+    def _answered(self, place: Place) -> None:
         """Notes that the server has answered, if only with an error of that call."""
+        place.answered = True
         with self.lock:
             back, self.failing = self.failing, False
         if back:
@@ -131,16 +171,23 @@ class Policy:
     def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
         if isinstance(self.away, Local):
             return self.local.decide(takes, saturate=saturate, taking=taking)
-        rows = {take.key: self._row(take, taking) for take in takes}
-        return Several(answers.combined(rows.values()), rows)
+        rows = {take.key: self._row(take, saturate, taking) for take in takes}
+        return Several(answers.combined(rows, [take.key for take in takes if not take.shadow]), rows)
 
-    def _row(self, take: Take, taking: bool) -> Answer:
+    def release(self, key: Key, holder: str | bytes) -> bool:
+        return self.local.release(key, holder)
+
+    def _row(self, take: Take, saturate: bool, taking: bool) -> Answer:
         limit = take.limiter.limit
+        decided_by: DecidedBy = "fail_open" if isinstance(self.away, FailOpen) else "fail_closed"
+        if take.quantity > limit and not saturate:
+            # The server would say the same whatever the state of the limiter.
+            return RefusedForever(limit=limit, remaining=0, reset_after=0, decided_by=decided_by)
         if isinstance(self.away, FailOpen):
-            taken = take.quantity if taking else 0
-            return Admitted(limit=limit, remaining=limit, reset_after=0, taken=taken, decided_by="fail_open")
+            taken = min(take.quantity, limit) if taking else 0
+            return Admitted(limit=limit, remaining=limit, reset_after=0, taken=taken, decided_by=decided_by)
         wait = max(0, self.again - time.monotonic())
-        return Refused(limit=limit, remaining=0, reset_after=wait, retry_after=wait, decided_by="fail_closed")
+        return Refused(limit=limit, remaining=0, reset_after=wait, retry_after=wait, decided_by=decided_by)
 
 
 class Guarded(Generic[P, T]):
@@ -170,7 +217,7 @@ class Guarded(Generic[P, T]):
 
 
 class Decisions:
-    """The commands that admit or refuse, each with the arguments of its function in `wire`."""
+    """The commands that admit or refuse, and those for places, each with the arguments of its function in `wire`."""
 
     throttle = Guarded(wire.throttle)
     bucket = Guarded(wire.bucket)
@@ -180,6 +227,8 @@ class Decisions:
     log = Guarded(wire.log)
     peek = Guarded(wire.peek)
     acquire = Guarded(wire.acquire)
+    renew = Guarded(wire.renew)
+    release = Guarded(wire.release)
     mtake = Guarded(wire.mtake)
     mpeek = Guarded(wire.mpeek)
 
@@ -187,34 +236,83 @@ class Decisions:
 def _decided(policy: Policy, call: Call[T]) -> T:
     if call.decide is None:
         raise NotImplementedError(f"{call.name} cannot be decided without the server")
-    return call.decide(policy.decide)
+    return call.decide(policy)
+
+
+def _full(errors: Any) -> Exception:
+    """The error of a pool whose connections were all in use for too long, in the words of both libraries."""
+    return cast(Exception, errors.ConnectionError(_FULL[1]))
 
 
 class Guard(Decisions):
-    """The commands of a Cell that admit or refuse, with a choice for the time in which the server is away."""
+    """The commands of a Cell that admit or refuse, with a choice for the time in which the server is unavailable."""
 
     def __init__(self, cell: Cell, *, away: Away) -> None:
         self.cell = cell
         self._policy = Policy(away)
 
+    @property
+    def unavailable(self) -> bool:
+        """Whether calls are decided without the server now."""
+        return self._policy.failing
+
     def run(self, call: Call[T]) -> T:
-        """Asks the server if it is not known to be away, and decides without it if it is."""
+        """Asks the server if it is not known to be unavailable, and decides without it if it is."""
         if self._policy.asks():
-            with self._policy.watching(self.cell.errors):
-                return self.cell.run(call)
+            with suppress(Unavailable, Overdue):
+                return self._ask(call, self.cell.errors, self._policy.ready())
         return _decided(self._policy, call)
+
+    def _ask(self, call: Call[T], errors: Any, ready: Ready) -> T:
+        traffic, after = traffic_of(self.cell.pool), None
+        while True:
+            try:
+                with traffic.place(ready, after) as place, self._policy.watching(errors, place):
+                    return self.cell.run(call, ready)
+            except Full:
+                raise _full(errors) from None
+            except Exception as error:
+                # Others use the pool as well, or it is one of a cluster's nodes.
+                if not _is_full(errors, error) or not traffic.under_way:
+                    raise
+                after = traffic.ended
 
 
 class AsyncGuard(Decisions):
-    """The commands of an AsyncCell that admit or refuse, with a choice for the time in which the server is away."""
+    """The commands of an AsyncCell that admit or refuse, with a choice for the time in which the server is unavailable.
 
-    def __init__(self, cell: AsyncCell, *, away: Away) -> None:
+    A call that has no answer within `timeout` is decided without the server. By asyncio.wait_for the guard would not
+    hear that the server is late.
+    """
+
+    def __init__(self, cell: AsyncCell, *, away: Away, timeout: Seconds | None = None) -> None:
         self.cell = cell
         self._policy = Policy(away)
+        self._timeout = None if timeout is None else micros(timeout, "timeout", least=1) / 1_000_000
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether calls are decided without the server now."""
+        return self._policy.failing
 
     async def run(self, call: Call[T]) -> T:
-        """Asks the server if it is not known to be away, and decides without it if it is."""
+        """Asks the server if it is not known to be unavailable, and decides without it if it is."""
         if self._policy.asks():
-            with self._policy.watching(self.cell.errors):
-                return await self.cell.run(call)
+            with suppress(Unavailable, Overdue):
+                return await self._ask(call, self.cell.errors, self._policy.ready())
         return _decided(self._policy, call)
+
+    async def _ask(self, call: Call[T], errors: Any, ready: Ready) -> T:
+        traffic, after = async_traffic_of(self.cell.pool), None
+        while True:
+            try:
+                async with traffic.place(ready, after) as place:
+                    with self._policy.watching(errors, place):
+                        return await asyncio.wait_for(self.cell.run(call, ready), self._timeout)
+            except Full:
+                raise _full(errors) from None
+            except Exception as error:
+                # Others use the pool as well, or it is one of a cluster's nodes.
+                if not _is_full(errors, error) or not traffic.under_way:
+                    raise
+                after = traffic.ended

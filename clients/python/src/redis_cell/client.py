@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from . import wire
-from .answers import Key
-from .limiters import Word
-from .sending import AsyncLink, Link
+from .answers import Key, Several
+from .limiters import Word, Words
+from .sending import AsyncLink, Link, Ready
 from .wire import Call
 
 P = ParamSpec("P")
@@ -103,20 +104,29 @@ def _is_gone(error: Exception) -> bool:
     return any(text in str(error) for text in _GONE)
 
 
-def _words(call: Call[Any], backend: Backend) -> tuple[Word, ...]:
+def _words(call: Call[Any], backend: Backend) -> Words:
     key: tuple[Word, ...] = () if call.key is None else (call.key,)
-    if backend == "module":
-        return (call.name, *key, *call.words)
-    if call.name not in FUNCTIONS:
-        raise NotImplementedError(f"{call.name} needs the module: the function library does not have it")
-    fcall = "FCALL_RO" if call.name == "CL.PEEK" else "FCALL"
-    return (fcall, call.name.lower().replace(".", "_"), 1, *key, *call.words)
+    name: tuple[Word, ...] = (call.name,)
+    if backend != "module":
+        if call.name not in FUNCTIONS:
+            raise NotImplementedError(f"{call.name} needs the module: the function library does not have it")
+        name = ("FCALL_RO" if call.name == "CL.PEEK" else "FCALL", call.name.lower().replace(".", "_"), 1)
+    words = call.words
+    return (lambda: (*name, *key, *words())) if callable(words) else (*name, *key, *words)
+
+
+def _timed(answer: T, sent: float) -> T:
+    """The answer, which notes when its call was made if it has several rows: `msettle` needs that."""
+    made: object = answer
+    if isinstance(made, Several):
+        object.__setattr__(cast(object, made), "times", (sent, time.monotonic()))
+    return answer
 
 
 class Cell(Commands):
     """The commands of the module, by a client that blocks. A call is sent once, whatever the client's retries.
 
-    Errors are those of the client's library. If the server is away, the call raises: `Guard` decides instead.
+    Errors are those of the client's library. If the server is unavailable, the call raises: `Guard` decides instead.
     """
 
     def __init__(self, client: SyncClient, *, backend: Backend = "module") -> None:
@@ -129,15 +139,23 @@ class Cell(Commands):
         """The exceptions of the client's library: the module redis.exceptions or valkey.exceptions."""
         return self._link.errors
 
-    def run(self, call: Call[T]) -> T:
-        """Carries out a call that a function of `redis_cell.wire` has built."""
+    @property
+    def pool(self) -> Any:
+        """What has the connections: the client's pool, or the client itself if each node of a cluster has a pool."""
+        return self._link.pool
+
+    def run(self, call: Call[T], ready: Ready | None = None) -> T:
+        """Carries out a call that a function of `redis_cell.wire` has built.
+
+        `ready` is asked when the call has a connection: if it raises an exception, nothing is sent.
+        """
         if call.key is None:
             return call.read(self._link.send_to_all(_words(call, "module")))
-        backend = self._backend
+        backend, sent = self._backend, time.monotonic()
         if backend == "auto":
-            backend = self._found = self._found or _backend(self._link.send(_ASK, call.key, 0))
+            backend = self._found = self._found or _backend(self._link.send(_ASK, call.key, 0, ready))
         try:
-            return call.read(self._link.send(_words(call, backend), call.key, call.held))
+            return _timed(call.read(self._link.send(_words(call, backend), call.key, call.held, ready)), sent)
         except self.errors.ResponseError as error:
             if _is_gone(error):
                 self._found = None  # the next call asks again
@@ -147,7 +165,8 @@ class Cell(Commands):
 class AsyncCell(Commands):
     """The commands of the module, by a client for asyncio. A call is sent once, whatever the client's retries.
 
-    Errors are those of the client's library. If the server is away, the call raises: `AsyncGuard` decides instead.
+    Errors are those of the client's library. If the server is unavailable, the call raises, and `AsyncGuard` decides
+    instead.
     """
 
     def __init__(self, client: AsyncClient, *, backend: Backend = "module") -> None:
@@ -160,15 +179,23 @@ class AsyncCell(Commands):
         """The exceptions of the client's library: the module redis.exceptions or valkey.exceptions."""
         return self._link.errors
 
-    async def run(self, call: Call[T]) -> T:
-        """Carries out a call that a function of `redis_cell.wire` has built."""
+    @property
+    def pool(self) -> Any:
+        """What has the connections: the client's pool, or the client itself if each node of a cluster has a pool."""
+        return self._link.pool
+
+    async def run(self, call: Call[T], ready: Ready | None = None) -> T:
+        """Carries out a call that a function of `redis_cell.wire` has built.
+
+        `ready` is asked when the call has a connection: if it raises an exception, nothing is sent.
+        """
         if call.key is None:
             return call.read(await self._link.send_to_all(_words(call, "module")))
-        backend = self._backend
+        backend, sent = self._backend, time.monotonic()
         if backend == "auto":
-            backend = self._found = self._found or _backend(await self._link.send(_ASK, call.key, 0))
+            backend = self._found = self._found or _backend(await self._link.send(_ASK, call.key, 0, ready))
         try:
-            return call.read(await self._link.send(_words(call, backend), call.key, call.held))
+            return _timed(call.read(await self._link.send(_words(call, backend), call.key, call.held, ready)), sent)
         except self.errors.ResponseError as error:
             if _is_gone(error):
                 self._found = None  # the next call asks again

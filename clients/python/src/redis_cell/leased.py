@@ -52,6 +52,8 @@ class Batch:
     taken: int
     left: int
     sent: Nanos
+    answered: Nanos | None = None
+    """When the answer came, if the units are those of a window that certainly lasts longer than a call takes."""
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Holding:
         self.asked = Batch(size, size, now)
         return size
 
-    def answered(self, now: Nanos, taken: int, retry_after: Nanos) -> None:
+    def answered(self, now: Nanos, taken: int, retry_after: Nanos, reset_after: Nanos = 0) -> None:
         """The answer of the call. More than `reply` after the call, it is lost instead."""
         asked, self.asked = self.asked, None
         if asked is None:
@@ -126,6 +128,8 @@ class Holding:
         self.not_before = now + max(retry_after, self.pause * (now % 1024 + 512) // 1024)
         if taken > 0:
             batch = Batch(taken, taken, asked.sent)
+            if self.terms.rate is None and reset_after > now - asked.sent + self.terms.reply:
+                batch.answered = now
             if self.current is None:
                 self.current = batch
             else:
@@ -143,7 +147,11 @@ class Holding:
             self.over = None
             return None
         batch, self.over = self.over, None
-        age = now - batch.sent + self.terms.reply
+        # The call for this batch may have opened the window, which is then younger than an age that is too long. An age
+        # that is too short, by the time from the call to its answer, fits a window that has opened since only if the
+        # one of this batch has ended within that time and `reply`.
+        since = batch.sent - self.terms.reply if batch.answered is None else batch.answered
+        age = now - since
         most = batch.left
         if (rate := self.terms.rate) is not None:
             # What the units would still owe, had they been taken alone.
@@ -183,7 +191,8 @@ class Holding:
 
     def _merge(self) -> None:
         if self.current is not None and self.next is not None:
-            self.current = Batch(self.next.taken, self.current.left + self.next.left, self.current.sent)
+            left = self.current.left + self.next.left
+            self.current = Batch(self.next.taken, left, self.current.sent, self.current.answered)
             self.next = None
 
     def _expire(self, now: Nanos) -> None:
@@ -320,7 +329,8 @@ class _Leases(Generic[T]):
             share.error = answer
         else:
             wait = round(answer.retry_after * 1_000_000_000) if isinstance(answer, Refused) else 0
-            share.holding.answered(now, answer.taken if isinstance(answer, Admitted) else 0, wait)
+            taken = answer.taken if isinstance(answer, Admitted) else 0
+            share.holding.answered(now, taken, wait, round(answer.reset_after * 1_000_000_000))
             share.error = None
         return self._serve(share, now)
 

@@ -5,6 +5,7 @@ The server keeps the state and decides. Nothing here is sent before a call, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar, Literal, TypeAlias
@@ -13,6 +14,8 @@ from .times import Seconds, micros
 
 Word: TypeAlias = str | bytes | int
 """An argument of a command."""
+Words: TypeAlias = tuple[Word, ...] | Callable[[], tuple[Word, ...]]
+"""The arguments of a command, or a function that returns them at the moment in which they are sent."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1, 60, 3600, 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

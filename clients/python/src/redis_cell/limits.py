@@ -12,10 +12,12 @@ with the schemes `redis-cell`, `redis-cell+unix`, `redis-cell+cluster`, and with
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -31,6 +33,7 @@ from limits.limits import GRANULARITIES
 from limits.storage.base import SlidingWindowCounterSupport, TimestampedSlidingWindow
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.cluster import REDIS_ALLOWED_KEYS
 from redis.retry import Retry
 
 from . import wire
@@ -38,6 +41,7 @@ from .answers import Admitted, Answer, Refused, Several
 from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
 from .client import AsyncCell, Backend, Cell
 from .limiters import Fixed, Log, Rate, Window
+from .sending import Ready, is_cluster
 from .times import micros
 from .wire import Call, Take
 
@@ -59,7 +63,8 @@ PATIENCE = 5.0
 DELAY = 0.05
 """How long after a decision its response is written, in seconds, so that its second may be the next one."""
 PORT = 6379
-BLOCK = 500
+BLOCK = 5000
+"""How many keys are found, and deleted, at a time."""
 
 
 def _limit(key: str, expiry: int) -> int:
@@ -137,7 +142,7 @@ class Plans:
         name = self.key(key, ":log")
         several: Several[Answer] = yield wire.mpeek(Take(name, Log(max(1, limit), per=expiry)))
         answer = several[name]
-        # Not the limit of the answer, which is a share of this one if the server is away.
+        # Not the limit of the answer, which is a share of this one if the server is unavailable.
         count = limit - answer.remaining
         if count > 0 and not isinstance(answer, Refused):
             # With a limit of as many entries as there are, the next unit is available when the oldest entry leaves.
@@ -214,11 +219,22 @@ class _Settings:
         self.others = [_place(place) for place in others]
         # Not urlunsplit, which leaves out the `//` in front of the path of a Unix socket.
         self.url = f"{scheme}://{start}{at}{first}{parts.path}?{urlencode(rest)}"
+        self._check()
+
+    def _check(self) -> None:
+        """Names a wrong address or option. The clients do so at the first call, and those of clusters not at all."""
         try:
-            _BLOCKING.connection.parse_url(self.url)
+            named = {**self.options, **_BLOCKING.connection.parse_url(self.url)}
         except ValueError as error:
-            # The client for blocking code would say so only when the first call makes it.
             raise ConfigurationError(f"the address or an option of {self.scheme}: {error}") from None
+        if "connection_pool" in named:
+            raise ConfigurationError(
+                "connection_pool: the storage makes its own connections, by the address and options"
+            )
+        if self.cluster:
+            known = {*inspect.signature(_BLOCKING.RedisCluster.__init__).parameters, *REDIS_ALLOWED_KEYS}
+            if unknown := named.keys() - known - {"connection_class"}:
+                raise ConfigurationError(f"{self.scheme} has no option {', '.join(sorted(unknown))}")
 
     @property
     def cluster(self) -> bool:
@@ -231,13 +247,18 @@ class _Settings:
             nodes = [library.cluster.ClusterNode(host, port) for host, port in self.others]
             return library.RedisCluster.from_url(self.url, startup_nodes=nodes, **options)
         options = {"max_connections": CONNECTIONS, "timeout": self.patience, "retry": retry, **self.options}
-        client = library.Redis(connection_pool=library.BlockingConnectionPool.from_url(self.url, **options))
+        pool = library.BlockingConnectionPool.from_url(self.url, **options)
+        try:
+            pool.connection_class(**pool.connection_kwargs)  # it does not connect
+        except TypeError as error:
+            raise ConfigurationError(f"an option of {self.scheme}: {error}") from None
+        client = library.Redis(connection_pool=pool)
         client.auto_close_connection_pool = True
         return client
 
 
 class _LateCell(Cell):
-    """A Cell whose client is made by the first call, because a cluster's client connects when it is made."""
+    """A Cell for a cluster, whose client is made by the first call, because it connects when it is made."""
 
     def __init__(self, make: Callable[[], Any], backend: Backend) -> None:
         self._make = make
@@ -266,9 +287,13 @@ class _LateCell(Cell):
     def errors(self) -> Any:
         return _BLOCKING.exceptions
 
-    def run(self, call: Call[T]) -> T:
+    @property
+    def pool(self) -> Any:
+        return self
+
+    def run(self, call: Call[T], ready: Ready | None = None) -> T:
         _ = self.client
-        return super().run(call)
+        return super().run(call, ready)
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -302,7 +327,7 @@ def _backend(name: object) -> Backend:
 
 
 def _away(named: dict[str, Any]) -> Away:
-    """The choice for the time in which the server is away. There is no default."""
+    """The choice for the time in which the server is unavailable. There is no default."""
     try:
         again = float(named.get("ask_again", 1.0))
         micros(again, "ask_again")
@@ -318,8 +343,8 @@ def _away(named: dict[str, Any]) -> Away:
             case choice:
                 said = "is missing" if choice is None else f"is {choice}"
                 raise ConfigurationError(
-                    f"away {said}: say what happens if the server is away by away=fail_open, away=fail_closed or "
-                    "away=local&share=4"
+                    f"away {said}: say what happens if the server is unavailable by away=fail_open, "
+                    "away=fail_closed or away=local&share=4"
                 )
     except ValueError as error:
         raise ConfigurationError(f"away, share or ask_again: {error}") from None
@@ -348,6 +373,14 @@ def _pattern(prefix: str) -> str:
     return "".join("\\" + letter if letter in "*?[]\\^-" else letter for letter in prefix) + ":*"
 
 
+def _deletions(cluster: Any, keys: list[Any]) -> Any:
+    """A pipeline that deletes keys, which may be in any slots."""
+    pipeline = cluster.pipeline()
+    for key in keys:
+        pipeline.delete(key)
+    return pipeline
+
+
 SCHEMES = ["redis-cell", "rediss-cell", "redis-cell+unix", "redis-cell+cluster", "rediss-cell+cluster"]
 ASYNC_SCHEMES = ["async+" + scheme for scheme in SCHEMES]
 
@@ -363,12 +396,18 @@ class RedisCellStorage(
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         settings = _Settings(uri, options)
         self.plans = Plans(key_prefix)
-        self._cell = _LateCell(lambda: settings.client(_BLOCKING, Retry(NoBackoff(), 0)), settings.backend)
-        self.guard = Guard(self._cell, away=settings.away)
+        cell: Cell
+        if settings.cluster:
+            cell = late = _LateCell(lambda: settings.client(_BLOCKING, Retry(NoBackoff(), 0)), settings.backend)
+            self._client: Callable[[], Any] = lambda: late.client
+        else:
+            client = settings.client(_BLOCKING, Retry(NoBackoff(), 0))
+            cell, self._client = Cell(client, backend=settings.backend), lambda: client
+        self.guard = Guard(cell, away=settings.away)
 
     @property
     def client(self) -> Any:
-        return self._cell.client
+        return self._client()
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
@@ -390,8 +429,16 @@ class RedisCellStorage(
             return False
 
     def reset(self) -> int | None:
-        keys = self.client.scan_iter(_pattern(self.plans.prefix), BLOCK)
-        return sum(int(self.client.delete(key)) for key in keys)
+        pattern, deleted, cursor = _pattern(self.plans.prefix), 0, None
+        if is_cluster(self.client):
+            keys = cast(Iterator[Any], self.client.scan_iter(pattern, BLOCK))
+            while block := list(islice(keys, BLOCK)):
+                deleted += sum(_deletions(self.client, block).execute())
+            return deleted
+        while cursor != 0:
+            cursor, block = self.client.scan(cursor or 0, pattern, BLOCK)
+            deleted += int(self.client.delete(*block)) if block else 0
+        return deleted
 
     def clear(self, key: str) -> None:
         for kind in ("", ":log"):
@@ -453,8 +500,16 @@ class AsyncRedisCellStorage(
             return False
 
     async def reset(self) -> int | None:
-        keys = self.client.scan_iter(_pattern(self.plans.prefix), BLOCK)
-        return sum([int(await self.client.delete(key)) async for key in keys])
+        pattern, deleted, cursor = _pattern(self.plans.prefix), 0, None
+        if is_cluster(self.client):
+            keys = [key async for key in self.client.scan_iter(pattern, BLOCK)]
+            for start in range(0, len(keys), BLOCK):
+                deleted += sum(await _deletions(self.client, keys[start : start + BLOCK]).execute())
+            return deleted
+        while cursor != 0:
+            cursor, block = await self.client.scan(cursor or 0, pattern, BLOCK)
+            deleted += int(await self.client.delete(*block)) if block else 0
+        return deleted
 
     async def clear(self, key: str) -> None:
         for kind in ("", ":log"):

@@ -1,10 +1,10 @@
-"""Limiters in this process, for the time in which the server is away. Each has a share of its limit."""
+"""Limiters in this process, for the time in which the server is unavailable. Each has a share of its limit."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Protocol, TypeVar
@@ -16,7 +16,9 @@ from .times import micros, seconds
 from .wire import Take
 
 KEYS = 100_000
-"""How many keys are remembered at least before those that are fully replenished are removed."""
+"""How many keys are remembered. With one more, the key that was not used for the longest time is forgotten."""
+ENTRIES = 1000
+"""How many entries a log has at most. Calls within this part of its period are one entry, with the time of the last."""
 _MICRO = 1000
 """The nanoseconds of a microsecond."""
 _DAYS = {"HOUR": 1 / 24, "DAY": 1, "WEEK": 7, "MONTH": 30, "YEAR": 365}
@@ -134,6 +136,7 @@ class _Log:
 
     def __init__(self) -> None:
         self.entries: deque[tuple[int, int]] = deque()
+        self.begun = 0  # when the last entry had its first call
         self.count = 0
 
     def of(self, log: Log | Window, share: int) -> _Log:
@@ -152,8 +155,12 @@ class _Log:
         return Look(self.limit, max(0, self.limit - self.count), wait, reset)
 
     def take(self, now: int, quantity: int) -> None:
-        self.entries.append((now, quantity))
         self.count += quantity
+        if self.entries and now - self.begun < self.per // ENTRIES:
+            quantity += self.entries.pop()[1]
+        else:
+            self.begun = now
+        self.entries.append((now, quantity))
 
 
 class _Places:
@@ -168,12 +175,18 @@ class _Places:
 
     def look(self, now: int, quantity: int) -> Look:
         self.ends = {holder: end for holder, end in self.ends.items() if end > now}
-        free = max(0, self.limit - len(self.ends))
-        wait = 0 if free or self.lease.holder in self.ends else min(self.ends.values()) - now
+        free, wait = max(0, self.limit - len(self.ends)), 0
+        if not free and self.lease.holder not in self.ends:
+            # After the limit was lowered, more than one lease must end.
+            wait = sorted(self.ends.values())[len(self.ends) - self.limit] - now
         return Look(self.limit, free, wait, max(self.ends.values(), default=now) - now)
 
     def take(self, now: int, quantity: int) -> None:
         self.ends[self.lease.holder] = now + micros(self.lease.lease, "lease")
+
+    def release(self, holder: str | bytes, now: int) -> bool:
+        """Whether the holder had a place until now."""
+        return self.ends.pop(holder, now) > now
 
 
 Kind = TypeVar("Kind", _Gcra, _Bucket, _Window, _Log, _Places)
@@ -184,26 +197,21 @@ class LocalLimiters:
 
     def __init__(self, share: int) -> None:
         self.share = share
-        self.states: dict[tuple[Key, type[State]], State] = {}
-        self.most = KEYS
+        self.states: OrderedDict[tuple[Key, type[State]], State] = OrderedDict()
         self.lock = threading.Lock()
 
     def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
         """Takes from all limiters or from none, as CL.MTAKE does."""
         with self.lock:
             now = time.monotonic_ns() // 1000
-            states = [self._of(take, now) for take in takes]
+            states = [self._of(take) for take in takes]
             rows: dict[Key, Answer] = {}
             for take, state in zip(takes, states, strict=True):
                 quantity = take.quantity
                 if saturate:
                     quantity = min(quantity, max(1, state.look(now, 0).remaining))
                 rows[take.key] = _answer(state.look(now, quantity), quantity)
-            counted = [rows[take.key] for take in takes if not take.shadow] or [
-                Admitted(limit=row.limit, remaining=row.remaining, reset_after=row.reset_after, taken=0)
-                for row in rows.values()
-            ]
-            both = answers.combined(counted)
+            both = answers.combined(rows, [take.key for take in takes if not take.shadow])
             for take, state in zip(takes, states, strict=True):
                 row = rows[take.key]
                 if isinstance(row, Admitted):
@@ -218,30 +226,34 @@ class LocalLimiters:
                         taken=taken,
                         decided_by="local",
                     )
-            if both.admitted:
-                both = answers.combined([row for row in rows.values() if isinstance(row, Admitted)])
-            return Several(both, rows)
+            return Several(answers.combined(rows, [take.key for take in takes if not take.shadow]), rows)
 
-    def _of(self, take: Take, now: int) -> State:
+    def release(self, key: Key, holder: str | bytes) -> bool:
+        """Gives a place back, as CL.RELEASE does."""
+        with self.lock:
+            state = self.states.get((key, _Places))
+            return isinstance(state, _Places) and state.release(holder, time.monotonic_ns() // 1000)
+
+    def _of(self, take: Take) -> State:
         match take.limiter:
             case Fixed() as fixed:
-                return self._known(take.key, _Window, now).of(fixed, self.share)
+                return self._known(take.key, _Window).of(fixed, self.share)
             case Log() | Window() as log:
-                return self._known(take.key, _Log, now).of(log, self.share)
+                return self._known(take.key, _Log).of(log, self.share)
             case Lease() as lease:
-                return self._known(take.key, _Places, now).of(lease, self.share)
+                return self._known(take.key, _Places).of(lease, self.share)
             case Rate() as rate:
-                return self._known(take.key, _Gcra, now).of(rate, self.share)
+                return self._known(take.key, _Gcra).of(rate, self.share)
             case bucket:
-                return self._known(take.key, _Bucket, now).of(bucket, self.share)
+                return self._known(take.key, _Bucket).of(bucket, self.share)
 
-    def _known(self, key: Key, kind: type[Kind], now: int) -> Kind:
+    def _known(self, key: Key, kind: type[Kind]) -> Kind:
         state = self.states.get((key, kind))
         if not isinstance(state, kind):
-            if len(self.states) >= self.most:
-                self.states = {name: state for name, state in self.states.items() if state.look(now, 0).reset > 0}
-                self.most = max(KEYS, 2 * len(self.states))
+            if len(self.states) >= KEYS:
+                self.states.popitem(last=False)
             state = self.states[key, kind] = kind()
+        self.states.move_to_end((key, kind))
         return state
 
 

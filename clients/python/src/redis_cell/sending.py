@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from .answers import Key
-from .limiters import Word
+from .limiters import Word, Words
+
+Ready: TypeAlias = Callable[[], None]
+"""Raises an exception if a call that has just got its connection must not be sent."""
 
 MARGIN = 5.0
 """How long after the end of a waiting call its reply may come, in seconds."""
@@ -50,6 +54,12 @@ def _is_broken(connection: Any) -> bool:
     return reader is not None and (reader.at_eof() or reader.exception() is not None)
 
 
+def _refuse_pipeline(client: Any) -> None:
+    # A pipeline has the class and the pool of a client: calls would be sent at once, and not in the pipeline.
+    if any(base.__name__.endswith("Pipeline") for base in type(client).__mro__):
+        raise TypeError("calls are not sent in a pipeline: use the client that the pipeline was made from")
+
+
 def is_cluster(client: Any) -> bool:
     return hasattr(client, "nodes_manager")
 
@@ -58,25 +68,35 @@ def _is_async(client: Any) -> bool:
     return hasattr(client, "__aenter__")
 
 
+def _now(words: Words) -> tuple[Word, ...]:
+    return words() if callable(words) else words
+
+
 class Link:
     """Sends calls by a client, each of them once."""
 
     def __init__(self, client: Any) -> None:
         self.errors = library(client)
+        _refuse_pipeline(client)
         if _is_async(client):
             raise TypeError("this client is for asyncio: use AsyncCell")
         self.client = client
         self.stale = False
 
-    def send(self, words: tuple[Word, ...], key: Key, held: float | None) -> Any:
+    @property
+    def pool(self) -> Any:
+        """What has the connections: the client's pool, or the client itself if each node of a cluster has a pool."""
+        return self.client if is_cluster(self.client) else self.client.connection_pool
+
+    def send(self, words: Words, key: Key, held: float | None, ready: Ready | None = None) -> Any:
         """Sends a call to the node of a key, and returns the reply."""
         if not is_cluster(self.client):
-            return self._once(self.client, words, held)
+            return self._once(self.client, words, held, ready)
         self._refresh()
         node, asking = self.client.get_node_from_key(key), False
         for attempt in range(REDIRECTIONS):
             try:
-                return self._once(self._of(node), words, held, asking)
+                return self._once(self._of(node), words, held, ready, asking)
             except self.errors.AskError as error:
                 node, asking = self._node(error), True
             except self.errors.MovedError:
@@ -91,7 +111,7 @@ class Link:
                 raise
         raise self.errors.ClusterError("the call was redirected too often")
 
-    def send_to_all(self, words: tuple[Word, ...]) -> list[Any]:
+    def send_to_all(self, words: Words) -> list[Any]:
         """Sends a call to every primary, and returns the replies."""
         if not is_cluster(self.client):
             return [self._once(self.client, words, 0)]
@@ -121,14 +141,22 @@ class Link:
             raise error
         return node
 
-    def _once(self, client: Any, words: tuple[Word, ...], held: float | None, asking: bool = False) -> Any:
+    def _once(
+        self, client: Any, words: Words, held: float | None, ready: Ready | None = None, asking: bool = False
+    ) -> Any:
         pool = client.connection_pool
         connection = connection_of(pool)
+        if ready is not None:
+            try:
+                ready()
+            except BaseException:
+                pool.release(connection)
+                raise
         try:
             if asking:
                 connection.send_command("ASKING")
                 connection.read_response()
-            connection.send_command(*words)
+            connection.send_command(*_now(words))
             if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
                 raise self.errors.TimeoutError(f"no reply {MARGIN:g} seconds after the end of the wait")
             return connection.read_response()
@@ -149,20 +177,26 @@ class AsyncLink:
 
     def __init__(self, client: Any) -> None:
         self.errors = library(client)
+        _refuse_pipeline(client)
         if not _is_async(client):
             raise TypeError("this client is not for asyncio: use Cell")
         self.client = client
         self.stale = False
 
-    async def send(self, words: tuple[Word, ...], key: Key, held: float | None) -> Any:
+    @property
+    def pool(self) -> Any:
+        """What has the connections: the client's pool, or the client itself if each node of a cluster has a pool."""
+        return self.client if is_cluster(self.client) else self.client.connection_pool
+
+    async def send(self, words: Words, key: Key, held: float | None, ready: Ready | None = None) -> Any:
         """Sends a call to the node of a key, and returns the reply."""
         if not is_cluster(self.client):
-            return await self._by_pool(words, held)
+            return await self._by_pool(words, held, ready)
         await self._refresh()
         node, asking = self.client.get_node_from_key(key), False
         for attempt in range(REDIRECTIONS):
             try:
-                return await self._by_node(node, words, held, asking)
+                return await self._by_node(node, words, held, ready, asking)
             except self.errors.AskError as error:
                 node, asking = await self._node(error), True
             except self.errors.MovedError:
@@ -177,13 +211,13 @@ class AsyncLink:
                 raise
         raise self.errors.ClusterError("the call was redirected too often")
 
-    async def send_to_all(self, words: tuple[Word, ...]) -> list[Any]:
+    async def send_to_all(self, words: Words) -> list[Any]:
         """Sends a call to every primary, and returns the replies."""
         if not is_cluster(self.client):
             return [await self._by_pool(words, 0)]
         await self._refresh()
         try:
-            return [await self._by_node(node, words, 0, False) for node in self.client.get_primaries()]
+            return [await self._by_node(node, words, 0) for node in self.client.get_primaries()]
         except (self.errors.ConnectionError, self.errors.TimeoutError):
             self.stale = True
             raise
@@ -203,30 +237,36 @@ class AsyncLink:
             raise error
         return node
 
-    async def _by_pool(self, words: tuple[Word, ...], held: float | None) -> Any:
+    async def _by_pool(self, words: Words, held: float | None, ready: Ready | None = None) -> Any:
         pool = self.client.connection_pool
         connection = await connection_of(pool)
         try:
+            if ready is not None:
+                ready()
             return await self._exchange(connection, words, held)
         finally:
             await pool.release(connection)
 
-    async def _by_node(self, node: Any, words: tuple[Word, ...], held: float | None, asking: bool) -> Any:
+    async def _by_node(
+        self, node: Any, words: Words, held: float | None, ready: Ready | None = None, asking: bool = False
+    ) -> Any:
         # As the node's own execute_command does. Older versions have no method to give a connection back.
         release = getattr(node, "release", None) or node._free.append
         connection = node.acquire_connection()
         try:
+            if ready is not None:
+                ready()
             if asking:
                 await self._exchange(connection, ("ASKING",), 0)
             return await self._exchange(connection, words, held)
         finally:
             release(connection)
 
-    async def _exchange(self, connection: Any, words: tuple[Word, ...], held: float | None) -> Any:
+    async def _exchange(self, connection: Any, words: Words, held: float | None) -> Any:
         try:
             if _is_broken(connection):
                 await connection.disconnect(nowait=True)  # sending connects again
-            await connection.send_command(*words)
+            await connection.send_command(*_now(words))
             if held == 0:
                 return await connection.read_response()
             # The connection's own limit would end the wait. It returns None when it passes, as an unanswered call does.

@@ -25,6 +25,13 @@ def micros(time: Seconds, name: str, *, least: int = 0) -> int:
     return whole
 
 
+def micros_up(time: Seconds, name: str) -> int:
+    """The microseconds of a time, rounded up. Raises ValueError with the name of the argument."""
+    whole = micros(time, name)
+    exact = time.total_seconds() if isinstance(time, timedelta) else time
+    return whole + (whole / 1_000_000 < exact)
+
+
 def seconds(micros: int) -> float:
     """The seconds of a time in a reply."""
     return micros / 1_000_000

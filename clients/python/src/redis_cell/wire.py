@@ -6,14 +6,15 @@ arguments and the documentation of a command are here and nowhere else.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from . import answers
-from .answers import Answer, Balance, Booking, Key, Several, TopKey
-from .limiters import Bucket, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window, Word
-from .times import Seconds, micros
+from .answers import Admitted, Answer, Balance, Booking, Key, Several, TopKey
+from .limiters import Bucket, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window, Word, Words
+from .times import Seconds, micros, micros_up
 
 T = TypeVar("T")
 
@@ -28,15 +29,22 @@ class Take:
     shadow: bool = False
 
     def __post_init__(self) -> None:
+        _check_key(self.key)
         _positive(self.quantity)
         if isinstance(self.limiter, Lease) and self.quantity != 1:
             raise ValueError("the quantity of a lease is 1")
 
 
 class Decide(Protocol):
-    """Decides a call without the server. It only looks if not `taking`."""
+    """Decides calls without the server."""
 
-    def __call__(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]: ...
+    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
+        """Decides a call of several limiters. It only looks if not `taking`."""
+        ...
+
+    def release(self, key: Key, holder: str | bytes) -> bool:
+        """Gives back a place that was given without the server."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +53,53 @@ class Call(Generic[T]):
 
     name: str
     key: Key | None
-    """The key by which a cluster routes the call. Without one, the call goes to every primary."""
-    words: tuple[Word, ...]
+    """The key by which a cluster routes the call."""
+    words: Words
     """What follows the name and, if there is one, the key."""
     read: Callable[[Any], T]
-    """From the reply to the answer. Without a key: from the list of the replies."""
+    """From the reply to the answer. If the call goes to every primary: from the list of the replies."""
     held: float | None = 0
     """How long the server may hold the reply back on purpose, in seconds. None: without a limit."""
     decide: Callable[[Decide], T] | None = None
     """How the call is decided without the server, if it can be."""
+    everywhere: bool = False
+    """Whether the call has no key and goes to every primary."""
+
+    def __post_init__(self) -> None:
+        if not self.everywhere:
+            _check_key(self.key)
+
+
+MOST = 2**63 - 1
+"""The largest number that the server reads."""
+MOST_LOGGED = 10_000
+"""The largest quantity of one call of a log."""
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, (str, bytes)):
+        raise TypeError(f"a key is a str or bytes, not {type(key).__name__}")
 
 
 def _positive(quantity: int) -> int:
-    if quantity < 0:
-        raise ValueError(f"quantity must be at least 0, not {quantity}")
+    if not 0 <= quantity <= MOST:
+        raise ValueError(f"quantity must be at least 0 and at most {MOST}, not {quantity}")
     return quantity
+
+
+def _logged(takes: tuple[Take, ...]) -> tuple[Take, ...]:
+    """Raises the error that the server would return, so that it is an error whether the server answers or not."""
+    for take in takes:
+        if isinstance(take.limiter, Log) and take.quantity > MOST_LOGGED:
+            raise ValueError(f"quantity must be at most {MOST_LOGGED} for a Log, not {take.quantity}")
+    return takes
 
 
 def _take(key: Key, limiter: Counted, quantity: int, saturate: bool = False, looks: str | None = None) -> Call[Answer]:
     """A call of the limiter's own command, or of one that only looks."""
     take = Take(key, limiter, quantity)
+    if not saturate:
+        _logged((take,))
     words = (*limiter.words(), quantity, *(("SATURATE",) if saturate else ()), *limiter.options(), "US")
     taken = 0 if looks else quantity
     return Call(
@@ -72,7 +107,7 @@ def _take(key: Key, limiter: Counted, quantity: int, saturate: bool = False, loo
         key,
         words,
         lambda reply: answers.answer(reply, taken),
-        decide=lambda decide: decide((take,), saturate=saturate, taking=not looks)[key],
+        decide=lambda by: by.decide((take,), saturate=saturate, taking=not looks)[key],
     )
 
 
@@ -161,27 +196,47 @@ def acquire(key: Key, lease: Lease) -> Call[Answer]:
         key,
         (lease.limit, micros(lease.lease, "lease"), lease.holder, "US"),
         lambda reply: answers.answer(reply, 1),
-        decide=lambda decide: decide((take,), saturate=False, taking=True)[key],
+        decide=lambda by: by.decide((take,), saturate=False, taking=True)[key],
     )
 
 
 def renew(key: Key, lease: Lease) -> Call[bool]:
     """Sets a new end for a lease: CL.RENEW. False if its holder has no place."""
-    return Call("CL.RENEW", key, (micros(lease.lease, "lease"), lease.holder, "US"), bool)
+    take = Take(key, lease)
+    words = (micros(lease.lease, "lease"), lease.holder, "US")
+    return Call(
+        "CL.RENEW", key, words, bool, decide=lambda by: bool(by.decide((take,), saturate=False, taking=True)[key])
+    )
 
 
-def release(key: Key, holder: str | bytes) -> Call[bool]:
-    """Gives a place back before its lease ends: CL.RELEASE. False if the holder has no place."""
-    return Call("CL.RELEASE", key, (holder,), bool)
+def release(key: Key, lease: Lease | str | bytes) -> Call[bool]:
+    """Gives a place back before its lease ends: CL.RELEASE. False if the holder has no place.
+
+    `lease` is the lease, or the name of its holder.
+    """
+    holder = lease.holder if isinstance(lease, Lease) else lease
+    return Call("CL.RELEASE", key, (holder,), bool, decide=lambda by: by.release(key, holder))
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """One limiter of `msettle`: takes `difference` units if it is above 0, gives units back if it is below 0."""
+    """One limiter of `msettle`: takes `difference` units if it is above 0, gives units back if it is below 0.
+
+    `reset_after` is that of the answer that took the units, for a Rate, a Bucket or a Funnel, and needs the `ago` of
+    `msettle`. With its argument `taken`, `msettle` finds both by itself.
+    """
 
     key: Key
     limiter: Counted
     difference: int
+    reset_after: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        if not -MOST <= self.difference <= MOST:
+            raise ValueError(f"difference must be at least {-MOST} and at most {MOST}, not {self.difference}")
+        if self.reset_after is not None and not isinstance(self.limiter, (Rate, Bucket, Funnel)):
+            raise ValueError("reset_after is for a Rate, a Bucket or a Funnel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +246,9 @@ class Renew:
     key: Key
     lease: Lease
 
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -198,6 +256,9 @@ class Release:
 
     key: Key
     lease: Lease
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
 
 
 Change: TypeAlias = Settle | Renew | Release
@@ -240,20 +301,20 @@ def mtake(first: Take, *others: Take) -> Call[Several[Answer]]:
 
     In a cluster all keys must be in one slot. `combined.taken` is 0: each row has the quantity that was taken from it.
     """
-    takes = (first, *others)
+    takes = _logged((first, *others))
     limiters = tuple((t.key, *(("SHADOW",) if t.shadow else ()), *_limiter(t.limiter, t.quantity)) for t in takes)
     return _several(
         "CL.MTAKE",
         limiters,
         first.key,
         _rows(takes, taking=True),
-        lambda decide: decide(takes, saturate=False, taking=True),
+        lambda by: by.decide(takes, saturate=False, taking=True),
     )
 
 
 def mpeek(first: Take, *others: Take) -> Call[Several[Answer]]:
     """Returns what `mtake` would return now, and takes nothing: CL.MPEEK."""
-    takes = (first, *others)
+    takes = _logged((first, *others))
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
     limiters = tuple((take.key, *_limiter(take.limiter, take.quantity)) for take in takes)
@@ -262,35 +323,83 @@ def mpeek(first: Take, *others: Take) -> Call[Several[Answer]]:
         limiters,
         first.key,
         _rows(takes, taking=False),
-        lambda decide: decide(takes, saturate=False, taking=False),
+        lambda by: by.decide(takes, saturate=False, taking=False),
     )
 
 
 def _change(change: Change) -> tuple[Word, ...]:
     match change:
         case Settle():
-            return (change.key, *_limiter(change.limiter, change.difference))
+            reset = () if change.reset_after is None else ("RESET", micros(change.reset_after, "reset_after"))
+            return (change.key, *reset, *_limiter(change.limiter, change.difference))
         case Renew():
             return (change.key, *_limiter(change.lease, 1))
         case Release():
             return (change.key, *_limiter(change.lease, 1, lease=0))
 
 
-def msettle(first: Change, *others: Change, ago: Seconds | None = None) -> Call[Several[Balance]]:
+def _of_its_row(change: Change, taken: Several[Answer], rtt: float) -> Change:
+    """The change, with the numbers of the row that took the units: no more than that is given back."""
+    if not isinstance(change, Settle) or change.difference >= 0:
+        return change
+    if change.key not in taken:
+        raise ValueError(f"taken has no row of the key {change.key!r}")
+    row = taken[change.key]
+    # What a guard has decided without the server is not the server's to give back.
+    units = row.taken if isinstance(row, Admitted) and taken.times is not None else 0
+    timed = change.reset_after is None and units > 0 and isinstance(change.limiter, (Rate, Bucket, Funnel))
+    reset = max(0.0, row.reset_after - rtt) if timed else change.reset_after
+    return Settle(change.key, change.limiter, max(change.difference, -units), reset)
+
+
+def _begins_with_answer(changes: tuple[Change, ...], taken: Several[Answer], rtt: float) -> bool:
+    """Whether an age that is counted from the answer gives back nothing that was taken later.
+
+    Counted from the call, which was sent before the units were taken, an age is too long by the time on the way: a
+    fixed window that the call has opened would be younger than that. Of rates and buckets that time is deducted by
+    RESET instead, and a fixed window that lasts longer is the same one. The others need the age from the call.
+    """
+    given = [change for change in changes if isinstance(change, Settle) and change.difference < 0]
+    return all(
+        change.reset_after is not None
+        or (isinstance(change.limiter, Fixed) and taken[change.key].reset_after > 2 * rtt)
+        for change in given
+    )
+
+
+def msettle(
+    first: Change, *others: Change, ago: Seconds | None = None, taken: Several[Answer] | None = None
+) -> Call[Several[Balance]]:
     """Takes or gives back units of several limiters, whether they are available or not: CL.MSETTLE.
 
+    `taken` is the answer of the `mtake` that took the units. The call then says itself how long ago that was, and gives
+    back no more than was taken and, of a Rate, a Bucket or a Funnel, no more than is not replenished yet. Without it,
     `ago` is how long ago the units that are given back were taken. In a cluster all keys must be in one slot.
     """
-    changes = (first, *others)
-    limiters = tuple(_change(change) for change in changes)
+    changes, since = (first, *others), None
+    if taken is not None:
+        if ago is not None:
+            raise ValueError("taken says how long ago the units were taken: leave ago out")
+        if not taken:
+            raise ValueError("taken is a refusal: nothing was taken")
+        sent, answered = taken.times or (0.0, 0.0)
+        changes = tuple(_of_its_row(change, taken, answered - sent) for change in changes)
+        if taken.times is not None:
+            since = answered if _begins_with_answer(changes, taken, answered - sent) else sent
+    elif ago is None and any(isinstance(change, Settle) and change.reset_after is not None for change in changes):
+        raise ValueError("reset_after needs ago")
 
     def read(reply: list[list[int]]) -> Several[Balance]:
         rows = {change.key: answers.balance(row) for change, row in zip(changes, reply[1:], strict=True)}
         return Several(answers.balance(reply[0]), rows)
 
-    if ago is not None:
-        limiters = (*limiters, ("AGO", micros(ago, "ago")))
-    return _several("CL.MSETTLE", limiters, first.key, read)
+    limiters = tuple(word for change in changes for word in _change(change))[1:]
+
+    def words() -> tuple[Word, ...]:
+        age = ago if since is None else time.monotonic() - since  # when the call is sent
+        return (*limiters, *(() if age is None else ("AGO", micros_up(age, "ago"))), "US")
+
+    return Call("CL.MSETTLE", first.key, words if taken is not None else words(), read)
 
 
 def top(count: int = 10) -> Call[list[TopKey]]:
@@ -302,9 +411,9 @@ def top(count: int = 10) -> Call[list[TopKey]]:
         keys = [answers.top_key(row) for reply in replies for row in reply]
         return sorted(keys, key=lambda key: -key.refusals)[:count]
 
-    return Call("CL.TOP", None, (count,), read)
+    return Call("CL.TOP", None, (count,), read, everywhere=True)
 
 
 def reset_top() -> Call[None]:
     """Forgets all refusals that CL.TOP knows: CL.TOP RESET. In a cluster, those of all primaries."""
-    return Call("CL.TOP", None, ("RESET",), lambda replies: None)
+    return Call("CL.TOP", None, ("RESET",), lambda replies: None, everywhere=True)

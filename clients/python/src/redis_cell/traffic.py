@@ -1,0 +1,186 @@
+"""The calls of guards that are under way on the connections of a pool, and those that wait for one of them.
+
+A pool lets its callers wait without regard to what a guard learns meanwhile, or raises an error if all connections are
+in use, which is what happens first when a server freezes. So calls wait here, and hear at once that the server is
+unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .sending import Ready
+
+OVERDUE = 0.5
+"""Calls are overdue when none of those under way has been answered for this time, in seconds."""
+PATIENCE = 5.0
+"""How long a call waits for a connection while others are answered, in seconds, if its pool does not say."""
+
+
+class Overdue(Exception):
+    """All connections are in use, by calls that are overdue."""
+
+
+class Full(Exception):
+    """All connections are in use, for so long that the pool is too small."""
+
+
+@dataclass(slots=True)
+class Place:
+    """A call that is under way."""
+
+    answered: bool = False
+    """Whether the server has answered it, if only with an error."""
+
+
+class _Counts:
+    """What Traffic and AsyncTraffic have in common."""
+
+    def __init__(self, pool: Any) -> None:
+        # A cluster has a pool for each node: which one a call needs is not known here.
+        self.most: float = getattr(pool, "max_connections", math.inf)
+        timeout = getattr(pool, "timeout", PATIENCE)
+        self.patience: float = math.inf if timeout is None else timeout
+        self.under_way = 0
+        self.ended = 0
+        self.answered_at = 0.0
+
+    def enters(self, now: float, end: float, after: int | None) -> bool:
+        """Whether a call can begin now, after the end of another one if it has found the pool full before."""
+        if self.under_way < self.most and (after != self.ended or not self.under_way):
+            if not self.under_way:
+                self.answered_at = now
+            self.under_way += 1
+            return True
+        if now >= self.overdue_at:
+            raise Overdue
+        if now >= end:
+            raise Full
+        return False
+
+    @property
+    def overdue_at(self) -> float:
+        return self.answered_at + OVERDUE
+
+    def leaves(self, place: Place) -> None:
+        self.under_way -= 1
+        self.ended += 1
+        if place.answered:
+            self.answered_at = time.monotonic()
+
+
+class Traffic(_Counts):
+    """For threads."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def place(self, ready: Ready, after: int | None) -> Generator[Place, None, None]:
+        """Waits for a place among the calls under way, unless `ready` or this object raises an exception."""
+        end = time.monotonic() + self.patience
+        with self.changed:
+            try:
+                while True:
+                    ready()
+                    if self.enters(now := time.monotonic(), end, after):
+                        break
+                    self.changed.wait(min(self.overdue_at, end) - now)
+            except BaseException:
+                self.changed.notify()  # this call may have been woken, and does not use the place
+                raise
+        place = Place()
+        try:
+            yield place
+        finally:
+            with self.changed:
+                self.leaves(place)
+                if place.answered:
+                    self.changed.notify()
+                else:
+                    self.changed.notify_all()
+
+    def begin_again(self) -> None:
+        """In a child process there are no calls, and no thread that has the lock."""
+        self.changed = threading.Condition()
+        self.under_way = 0
+
+
+class AsyncTraffic(_Counts):
+    """For asyncio."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    def wake(self, count: float = 1) -> None:
+        while count > 0 and self.waiting:
+            future = self.waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                count -= 1
+
+    @asynccontextmanager
+    async def place(self, ready: Ready, after: int | None) -> AsyncGenerator[Place, None]:
+        """Waits for a place among the calls under way, unless `ready` or this object raises an exception."""
+        end = time.monotonic() + self.patience
+        try:
+            while True:
+                ready()
+                if self.enters(now := time.monotonic(), end, after):
+                    break
+                future = asyncio.get_running_loop().create_future()
+                self.waiting.append(future)
+                await asyncio.wait([future], timeout=min(self.overdue_at, end) - now)
+                future.cancel()
+        except BaseException:
+            self.wake()  # this call may have been woken, and does not use the place
+            raise
+        place = Place()
+        try:
+            yield place
+        finally:
+            self.leaves(place)
+            self.wake(1 if place.answered else math.inf)
+
+
+_of: weakref.WeakKeyDictionary[Any, Traffic] = weakref.WeakKeyDictionary()
+_async_of: weakref.WeakKeyDictionary[Any, AsyncTraffic] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def traffic_of(pool: Any) -> Traffic:
+    """The calls of all guards on a pool."""
+    with _making:
+        if (found := _of.get(pool)) is None:
+            found = _of[pool] = Traffic(pool)
+        return found
+
+
+def async_traffic_of(pool: Any) -> AsyncTraffic:
+    """The calls of all guards on a pool for asyncio."""
+    with _making:
+        if (found := _async_of.get(pool)) is None:
+            found = _async_of[pool] = AsyncTraffic(pool)
+        return found
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+    for traffic in list(_of.values()):
+        traffic.begin_again()
+
+
+os.register_at_fork(after_in_child=_after_fork)
