@@ -24,11 +24,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The service starts, and serves, whether the server is there or not.
     let client = redis::Client::open(redis)?;
     let connection = ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
-    // While it is away, this process, the only one, limits by itself.
+    // While it is unavailable, this process, the only one, limits by itself.
     let limiter = Limiter::new(connection, WhenAway::Local(LocalLimiter::new(NonZeroU32::MIN)));
     let policy = Policy::new("default", Rate::per_minute(30).burst(2))?;
     let limit = RateLimitLayer::new(limiter, policy, client_of)
-        .on_error(|error| eprintln!("the rate limiter's server does not answer: {error}"));
+        .on_error(|error| eprintln!("the rate limiter has not decided: {error}"));
 
     let app =
         Router::new().route("/", get(async || "Hello\n")).route("/health", get(async || "ok\n")).layer(limit);

@@ -1,10 +1,61 @@
-//! What becomes of a call when the server is away.
+//! What happens to a call when the server is unavailable.
 
 use crate::{Answer, Decision, Limit, LocalLimiter, Take};
-use redis::{RedisError, RedisResult};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
 
-/// What to do with a call that the server has not answered. There is no default, because only you know which
+/// Whether an error means that no server decides now, so that the same call can succeed later: a connection
+/// that cannot be made or breaks, no answer in time, and the answer of a server that cannot decide at the
+/// moment, such as a replica, a server that loads its data, or one without memory.
+///
+/// All other errors are those of the call or of the set-up, and only a change of the program or of its
+/// configuration mends them: an argument that the server rejects, a key with a value of another type, a
+/// server without the module, a wrong password, missing permissions, a certificate that is not trusted.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Units, is_unavailable};
+/// use redis::{ErrorKind, RedisError};
+/// assert!(is_unavailable(&RedisError::from((ErrorKind::Io, "connection refused"))));
+/// assert!(!is_unavailable(&RedisError::from((ErrorKind::AuthenticationFailed, "wrong password"))));
+/// ```
+pub fn is_unavailable(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+    // Replied on the way in, in place of the reply to the first command.
+    let full = |text: &str| text.contains("max number of clients");
+    match error.kind() {
+        ErrorKind::Io => !is_of_tls(error),
+        ErrorKind::ClusterConnectionNotFound
+        | ErrorKind::MasterNameNotFoundBySentinel // also if it is known to be down
+        | ErrorKind::NoValidReplicasFoundBySentinel
+        | ErrorKind::Server(BusyLoading | TryAgain | Ask | ClusterDown | MasterDown | ReadOnly) => true,
+        ErrorKind::Extension => {
+            matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS" | "BUSY"))
+        }
+        ErrorKind::Server(ServerErrorKind::ResponseError) => error.detail().is_some_and(full),
+        _ => false,
+    }
+}
+
+/// Whether it is an error of TLS, such as a certificate that is not trusted. Those of rustls are
+/// `InvalidData`, those of native-tls are no errors of I/O.
+fn is_of_tls(error: &RedisError) -> bool {
+    let Some(source) = error.source() else {
+        return error.to_string().starts_with("SSL Handshake error");
+    };
+    // What redis-rs keeps of the error of another library.
+    source.downcast_ref::<Arc<dyn Error + Send + Sync>>().is_some_and(|source| {
+        let io = source.downcast_ref::<io::Error>();
+        io.is_none_or(|error| error.kind() == io::ErrorKind::InvalidData)
+    })
+}
+
+/// What to do with a call while the server is unavailable. There is no default, because only you know which
 /// is worse: too many calls, or none.
+///
+/// [`is_unavailable`] says which errors these are. All others are errors of the call, whatever the choice.
 #[derive(Clone, Debug)]
 pub enum WhenAway {
     /// Admit the call.
@@ -20,18 +71,18 @@ pub enum WhenAway {
 pub enum Ruling {
     /// The server has answered.
     Server(Answer),
-    /// The server has not answered, and this process has decided by its share of the limit.
+    /// The server is unavailable, and this process has decided by its share of the limit.
     Local {
         /// The answer, with the numbers of the share.
         answer: Answer,
         /// The share.
         share: Limit,
-        /// Why there is no answer of the server.
+        /// Why the server is unavailable.
         error: RedisError,
     },
-    /// The server has not answered, and the call is admitted.
+    /// The server is unavailable, and the call is admitted.
     FailedOpen(RedisError),
-    /// The server has not answered, and the call is refused.
+    /// The server is unavailable, and the call is refused.
     FailedClosed(RedisError),
 }
 
@@ -53,7 +104,7 @@ impl Ruling {
         }
     }
 
-    /// Why the server has not answered. `None` if it has.
+    /// Why the server is unavailable. `None` if it has answered.
     pub const fn error(&self) -> Option<&RedisError> {
         match self {
             Self::Server(_) => None,
@@ -71,7 +122,8 @@ impl WhenAway {
     /// The outcome of a call that has ended in `answer`.
     ///
     /// # Errors
-    /// If the share of the limit is out of the range that the command accepts.
+    /// Those of the call, which do not mean that the server is unavailable; and if the share of the limit is
+    /// out of the range that the command accepts.
     pub(crate) fn rule(
         &self,
         answer: RedisResult<Answer>,
@@ -81,7 +133,8 @@ impl WhenAway {
     ) -> RedisResult<Ruling> {
         let error = match answer {
             Ok(answer) => return Ok(Ruling::Server(answer)),
-            Err(error) => error,
+            Err(error) if is_unavailable(&error) => error,
+            Err(error) => return Err(error),
         };
         Ok(match self {
             Self::FailOpen => Ruling::FailedOpen(error),

@@ -36,8 +36,7 @@ impl Policy {
     ///
     /// # Errors
     /// If the name has other characters than letters, digits, `-`, `_` and `.`, or the limit is one that the
-    /// server rejects. Each of its calls would be an error, and with
-    /// [`FailOpen`](crate::WhenAway::FailOpen) no request would be limited.
+    /// server rejects, so that each of its calls would be an error.
     pub fn new(name: &str, limit: impl Into<Limit>) -> redis::RedisResult<Self> {
         // No `:`, which ends the name in the key: the client `login:eve` of a policy `api` would have the key
         // of the client `eve` of a policy `api:login`.
@@ -54,10 +53,11 @@ impl Policy {
 /// Limits requests by a key that a function reads from each.
 ///
 /// A response has the fields `RateLimit-Policy`, `RateLimit` and `X-RateLimit-*`. A request that is refused
-/// gets 429 with `Retry-After`, and the service does not see it. When the server is away,
+/// gets 429 with `Retry-After`, and the service does not see it. When the server is unavailable,
 /// [`WhenAway`](crate::WhenAway) of the [`Limiter`] decides: a request that fails open has none of these
 /// fields, one that fails closed gets 503, and with a local limiter the fields have the numbers of this
-/// process's share.
+/// process's share. Any other error of the limiter, such as a key of another type or a server without the
+/// module, is a 500, whatever the choice.
 ///
 /// The key in the server is `http:`, the policy's name, `:`, and the key of the request.
 ///
@@ -89,7 +89,7 @@ impl<C, K> RateLimitLayer<C, K> {
         Self { limiter, policy, key_of, on_error: None }
     }
 
-    /// Calls `report` with the error of each request that the server has not answered, for a log or a metric.
+    /// Calls `report` with the error of each request that the server has not decided, for a log or a metric.
     #[must_use]
     pub fn on_error(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Self {
         Self { on_error: Some(Arc::new(report)), ..self }
@@ -143,14 +143,21 @@ where
         Box::pin(async move {
             let Some(key) = key else { return inner.call(request).await };
             let limit = layer.policy.limit;
-            let ruling = match layer.limiter.take(key, limit, Units(1)).await {
-                Ok(ruling) => ruling,
-                Err(error) => Ruling::FailedClosed(error), // the share of a limit that cannot be divided
-            };
-            if let (Some(report), Some(error)) = (&layer.on_error, ruling.error()) {
+            let ruling = layer.limiter.take(key, limit, Units(1)).await;
+            let error = ruling.as_ref().map_or_else(Some, Ruling::error);
+            if let (Some(report), Some(error)) = (&layer.on_error, error) {
                 report(error);
             }
-            let mut response = if ruling.admitted() { inner.call(request).await? } else { refusal(&ruling) };
+            let Ok(ruling) = ruling else {
+                return Ok(problem(StatusCode::INTERNAL_SERVER_ERROR, "Rate limiter error", ""));
+            };
+            let mut response = if ruling.admitted() {
+                inner.call(request).await?
+            } else if ruling.answer().is_none() {
+                problem(StatusCode::SERVICE_UNAVAILABLE, "Rate limiter unavailable", "")
+            } else {
+                problem(StatusCode::TOO_MANY_REQUESTS, "Too many requests", QUOTA_EXCEEDED)
+            };
             let numbers = match &ruling {
                 Ruling::Server(answer) => Some((answer, limit)),
                 Ruling::Local { answer, share, .. } => Some((answer, *share)),
@@ -164,17 +171,12 @@ where
     }
 }
 
-/// The response to a request that was not admitted.
-fn refusal<R: From<String>>(ruling: &Ruling) -> Response<R> {
-    let (status, body) = if ruling.answer().is_none() {
-        (StatusCode::SERVICE_UNAVAILABLE, r#"{"title": "Rate limiter unavailable", "status": 503}"#)
-    } else {
-        (
-            StatusCode::TOO_MANY_REQUESTS,
-            r#"{"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Too many requests", "status": 429}"#,
-        )
-    };
-    let mut response = Response::new(R::from(body.to_owned()));
+const QUOTA_EXCEEDED: &str = r#""type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "#;
+
+/// The response to a request that the service does not see.
+fn problem<R: From<String>>(status: StatusCode, title: &str, kind: &str) -> Response<R> {
+    let body = format!(r#"{{{kind}"title": "{title}", "status": {}}}"#, status.as_u16());
+    let mut response = Response::new(R::from(body));
     *response.status_mut() = status;
     let problem = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(header::CONTENT_TYPE, problem);

@@ -226,8 +226,9 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
     ///
     /// # Errors
     /// If the server has not answered the call for the batch, or has answered it with an error. The calls
-    /// that come in the pause after that get the same error at once. What to do then is the caller's choice:
-    /// admit, refuse, or ask a [`LocalLimiter`](crate::LocalLimiter).
+    /// that come in the pause after that get the same error at once. What to do while the server
+    /// [is unavailable](crate::is_unavailable) is the caller's choice: admit, refuse, or ask a
+    /// [`LocalLimiter`](crate::LocalLimiter).
     ///
     /// # Panics
     /// Outside of a tokio runtime with a timer.

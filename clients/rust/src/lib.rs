@@ -19,7 +19,7 @@ mod local;
 mod reply;
 pub mod several;
 
-pub use away::{Ruling, WhenAway};
+pub use away::{Ruling, WhenAway, is_unavailable};
 pub use backend::{Backend, CellConnection};
 pub use blocking::{BlockingLimiter, TimedConnection};
 pub use call::Reserve;

@@ -311,6 +311,11 @@ impl Window {
         !matches!(self.kind, Kind::Period(_))
     }
 
+    /// Whether the window ends at an instant that the call names.
+    pub(crate) const fn ends_at_an_instant(self) -> bool {
+        matches!(self.kind, Kind::Until(_))
+    }
+
     /// The window itself, which stands before the quantity of `CL.FIXED`.
     fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
         match self.kind {

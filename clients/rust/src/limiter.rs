@@ -1,22 +1,22 @@
-//! A limiter with an answer for every call, also when the server is away.
+//! A limiter that decides also when the server is unavailable.
 
-use crate::{Limit, Ruling, Take, WhenAway, call};
+use crate::{Limit, Ruling, Take, WhenAway, call, local};
 use redis::aio::ConnectionLike;
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ToSingleRedisArg};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, ToSingleRedisArg};
 use std::time::Duration;
 
-/// Limits calls by a [`Limit`] of any kind, and by [`WhenAway`] when the server does not answer.
+/// Limits calls by a [`Limit`] of any kind, and by [`WhenAway`] when the server is unavailable.
 ///
 /// [`BlockingLimiter`](crate::BlockingLimiter) is the same for code that does not run in tokio.
 ///
 /// `connection` is a connection that can be cloned: a `ConnectionManager`, which connects again when the
 /// server comes back, a cluster's connection, or a `MultiplexedConnection`, which stays broken once it is.
-/// Every error is a reason for [`WhenAway`]: no connection, no answer within the [timeout](Self::timeout),
-/// and an error reply, such as that of a server without the module or of a replica. [`Ruling::error`] has it;
-/// log it.
+/// Reasons for [`WhenAway`] are the errors of [`is_unavailable`](crate::is_unavailable), among them no
+/// connection, no answer within the [timeout](Self::timeout), and the error of a replica. [`Ruling::error`]
+/// has it; log it. All other errors are those of [`take`](Self::take), whatever the choice.
 ///
-/// A call is sent once. After a timeout or a broken connection, the server may have counted the call
-/// nevertheless.
+/// A call is sent once, and again only if a node of a cluster has not run it, because its slot has moved.
+/// After a timeout or a broken connection, the server may have counted the call nevertheless.
 ///
 /// # Example
 /// ```
@@ -57,7 +57,10 @@ impl<C: ConnectionLike + Clone + Send> Limiter<C> {
     /// Takes units, or says why not.
     ///
     /// # Errors
-    /// Only if the arguments cannot be sent: see [`call::take`]. A server that is away is no error.
+    /// If the limit or the quantity is out of the range that the command accepts, before anything is sent and
+    /// whether the server is available or not: these have the kind [`ErrorKind::Client`]. And any other error
+    /// of the call or of the set-up, such as a key of another type or a server without the module. An
+    /// unavailable server is not an error.
     ///
     /// # Panics
     /// Outside of a tokio runtime with a timer.
@@ -69,6 +72,7 @@ impl<C: ConnectionLike + Clone + Send> Limiter<C> {
     ) -> RedisResult<Ruling> {
         let (limit, take) = (limit.into(), take.into());
         let bytes = key.as_ref().to_vec();
+        local::check(limit, take)?;
         let cmd = call::take(key, limit, take)?;
         let answer = ask(&self.connection, self.timeout, &cmd).await;
         self.when_away.rule(answer, &bytes, limit, take)
@@ -76,14 +80,29 @@ impl<C: ConnectionLike + Clone + Send> Limiter<C> {
 }
 
 /// Sends a command once, and waits for its answer for `timeout` at most.
+///
+/// A node of a cluster whose slot has moved has not run the call. It is sent again, within the timeout,
+/// because the cluster's connection reads the slots again.
 pub async fn ask<C: ConnectionLike + Clone + Send, T: FromRedisValue>(
     connection: &C,
     timeout: Duration,
     cmd: &Cmd,
 ) -> RedisResult<T> {
     let mut connection = connection.clone();
-    match tokio::time::timeout(timeout, cmd.query_async(&mut connection)).await {
+    let mut unanswered = (ErrorKind::Io, "the server has not answered in time").into();
+    let answer = async {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match cmd.query_async(&mut connection).await {
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => unanswered = error,
+                answer => return answer,
+            }
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2);
+        }
+    };
+    match tokio::time::timeout(timeout, answer).await {
         Ok(answer) => answer,
-        Err(_) => Err((ErrorKind::Io, "the server has not answered in time").into()),
+        Err(_) => Err(unanswered),
     }
 }

@@ -1,13 +1,13 @@
-//! A limiter in this process, for when the server is away.
+//! A limiter in this process, for when the server is unavailable.
 
-use crate::{Answer, Decision, Limit, Take, Units, UpTo};
+use crate::{Answer, Decision, Limit, Quota, Take, Units, UpTo, Window};
 use redis::{Arg, Cmd, RedisResult};
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::fixed::{self, Counter};
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::window::{self, Sliding};
-use redis_cell_core::{Error, Instant, Unit, Verdict, log};
+use redis_cell_core::{Error, Instant, QUANTITY, Unit, Verdict, log};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,7 +83,7 @@ impl LocalLimiter {
             .filter_map(|word| if let Arg::Simple(bytes) = word { Some(bytes) } else { None })
             .collect();
         self.decide(key, share, &words, take)
-            .map_err(|error| (redis::ErrorKind::Client, "invalid limit", error.to_string()).into())
+            .map_err(|error| (redis::ErrorKind::Client, "invalid arguments", error.to_string()).into())
     }
 
     /// Decides by the limit that `words` spell, as the server reads them.
@@ -105,8 +105,12 @@ impl LocalLimiter {
                 self.by(&limit, key, now, take)
             }
             (Limit::Window(_) | Limit::Log(_), &[count, period]) => {
+                // A log has fewer units at most, and takes fewer at once.
                 if matches!(share, Limit::Log(_)) {
-                    log::Limit::parse([count, period], UNIT)?; // which has fewer units at most
+                    log::Limit::parse([count, period], UNIT)?;
+                    if let Take::Units(units) = take {
+                        log::QUANTITY.check(quantity(units)?)?;
+                    }
                 }
                 self.by(&window::Limit::parse([count, period], UNIT)?, key, self.now(), take)
             }
@@ -121,8 +125,8 @@ impl LocalLimiter {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let state = states.get(key).and_then(L::State::from_state);
         let decision = match take {
-            Take::Units(Units(units)) => limit.take(state, now, saturate(units))?,
-            Take::UpTo(UpTo(most)) => limit.saturate(state, now, saturate(most))?,
+            Take::Units(units) => limit.take(state, now, quantity(units)?)?,
+            Take::UpTo(UpTo(most)) => limit.saturate(state, now, quantity(Units(most))?)?,
         };
         if let redis_cell_core::Change::Store(state) = decision.change {
             states.set(key, state.into_state());
@@ -159,8 +163,23 @@ fn wall_clock() -> Instant {
     Instant::saturating_from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn saturate(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+fn quantity(Units(units): Units) -> Result<i64, Error> {
+    i64::try_from(units).map_err(|_| QUANTITY.error())
+}
+
+/// Reads the arguments as the server does, so that a call that it rejects is an error without it too.
+///
+/// # Errors
+/// If the limit or the quantity is out of the range that the command accepts.
+pub(crate) fn check(limit: Limit, take: Take) -> RedisResult<()> {
+    let limit = match limit {
+        // Whether the instant has passed is decided by the server's clock, and by the open window.
+        Limit::Fixed(quota) if quota.window.ends_at_an_instant() => {
+            Quota::new(quota.limit, Window::day()).into()
+        }
+        limit => limit,
+    };
+    LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, take).map(drop)
 }
 
 /// What is kept of a key.

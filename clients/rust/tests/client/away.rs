@@ -1,12 +1,13 @@
 //! A server that is away: nobody listens, the process is frozen, it comes back, a replica takes over. And no
 //! call is sent twice.
 
-use crate::cluster::{client, cluster};
+use crate::cluster::{client, cluster, errors, move_slot};
 use crate::common::{Client, Options, Server, wait_until};
+use redis::ErrorKind;
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    Answer, AsyncCellCommands, CellCommands, Decision, Limit, Limiter, LocalLimiter, Quota, Rate, Ruling,
-    Take, Units, UpTo, WhenAway, Window, call,
+    Answer, AsyncCellCommands, BlockingLimiter, CellCommands, Decision, Limit, Limiter, LocalLimiter, Quota,
+    Rate, Ruling, Take, Units, UpTo, WhenAway, Window, call, is_unavailable,
 };
 use std::net::TcpListener;
 use std::num::NonZeroU32;
@@ -185,22 +186,82 @@ async fn a_server_that_becomes_a_replica_keeps_the_connection_of_a_manager() {
     assert_ne!(inspector.info("total_connections_received"), connections);
 }
 
-#[tokio::test]
-async fn an_error_reply_is_a_reason_too() {
-    let server = Options::new().without_module().start();
-    let ruling = ask(&Limiter::new(manager(server.port()), WhenAway::FailOpen).timeout(PATIENCE)).await;
-    let error = ruling.error().unwrap_or_else(|| panic!("{ruling:?}"));
-    assert!(error.to_string().contains("unknown command"), "{error}");
+/// The three choices.
+fn choices() -> [WhenAway; 3] {
+    [WhenAway::FailOpen, WhenAway::FailClosed, WhenAway::Local(two_processes())]
 }
 
 #[tokio::test]
-async fn a_limit_that_cannot_be_sent_is_an_error_whether_the_server_is_there_or_not() {
-    let limiter = Limiter::new(manager(nobody()), WhenAway::FailOpen);
-    let error = limiter.take("k", Rate::new(1, Duration::from_nanos(1)), Units(1)).await.unwrap_err();
-    assert!(error.to_string().contains("whole number of microseconds"), "{error}");
-    let limiter = Limiter::new(manager(nobody()), WhenAway::Local(two_processes()));
-    let error = limiter.take("k", Rate::per_second(0), Units(1)).await.unwrap_err();
-    assert!(error.to_string().contains("count must be an integer from 1 to"), "{error}");
+async fn errors_of_the_call_and_of_the_set_up_are_errors_in_every_choice() {
+    let server = Server::start();
+    let without = Options::new().without_module().start();
+    let locked = Server::start();
+    locked.connect().call("CONFIG SET requirepass secret");
+    server.connect().call("LPUSH k x");
+    for choice in choices() {
+        for (server, expected) in [(&server, "WRONGTYPE"), (&without, "unknown command"), (&locked, "NOAUTH")]
+        {
+            let limiter = Limiter::new(manager(server.port()), choice.clone()).timeout(PATIENCE);
+            let error = limiter.take(KEY, limit(), Units(1)).await.unwrap_err();
+            assert!(error.to_string().contains(expected), "{expected}: {error}");
+            assert!(!is_unavailable(&error), "{error}");
+        }
+    }
+}
+
+/// What a server rejects is rejected without it too, and before anything is sent.
+#[tokio::test]
+async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_available_or_not() {
+    let server = Server::start();
+    let log = Limit::Log(Rate::per_minute(100));
+    let until = |instant| Limit::from(Quota::new(5, Window::until(instant)));
+    let calls: [(Limit, Take, &str); 6] = [
+        (Rate::new(1, Duration::from_nanos(1)).into(), Units(1).into(), "whole number of microseconds"),
+        (Rate::per_second(0).into(), Units(1).into(), "count must be an integer from 1 to"),
+        (limit().into(), Units(u64::MAX).into(), "quantity must be an integer from 0 to"),
+        (limit().into(), UpTo(u64::MAX).into(), "quantity must be an integer from 0 to"),
+        (log, Units(10_001).into(), "quantity must be an integer from 0 to 10000"),
+        (until(SystemTime::now()), Units(u64::MAX).into(), "quantity must be an integer from 0 to"),
+    ];
+    for choice in choices() {
+        for port in [server.port(), nobody()] {
+            let limiter = Limiter::new(manager(port), choice.clone()).timeout(PATIENCE);
+            let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+            let blocking = BlockingLimiter::new(client, choice.clone()).timeout(PATIENCE);
+            for (limit, take, expected) in calls {
+                for outcome in [limiter.take(KEY, limit, take).await, blocking.take(KEY, limit, take)] {
+                    let error = outcome.unwrap_err();
+                    assert!(error.to_string().contains(expected), "{expected}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Client);
+                }
+            }
+        }
+    }
+    let mut inspector = server.connect();
+    assert_eq!(served(&mut inspector), 0);
+    assert!(!inspector.text("INFO commandstats").contains("cmdstat_cl."));
+    // Whether an instant has passed is said by the server. It rejects the call, and is available.
+    let limiter = Limiter::new(manager(server.port()), WhenAway::FailOpen).timeout(PATIENCE);
+    let passed = SystemTime::now() - Duration::from_secs(3_600);
+    let error = limiter.take(KEY, until(passed), Units(1)).await.unwrap_err();
+    assert!(error.to_string().contains("UNTIL"), "{error}");
+}
+
+#[tokio::test]
+async fn a_limiter_follows_a_slot_that_moves() {
+    let nodes = cluster();
+    let connection = client(&nodes).get_async_connection().await.unwrap();
+    let limiter = Limiter::new(connection, WhenAway::FailClosed).timeout(PATIENCE);
+    assert!(matches!(limiter.take(KEY, limit(), Units(0)).await.unwrap(), Ruling::Server(_)));
+    move_slot(&nodes, KEY);
+    // The node that has the slot no longer has not run the call.
+    let ruling = ask(&limiter).await;
+    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 3), "{ruling:?}");
+    // A client of a single server cannot follow.
+    let owner = nodes.iter().find(|node| !errors(node, "MOVED").is_empty()).unwrap();
+    let alone = Limiter::new(manager(owner.port()), WhenAway::FailOpen).timeout(Duration::from_secs(2));
+    let error = alone.take(KEY, limit(), Units(1)).await.unwrap_err();
+    assert_eq!(error.code(), Some("MOVED"), "{error}");
 }
 
 /// The number of clients that wait on the nodes.

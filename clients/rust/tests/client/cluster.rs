@@ -40,7 +40,7 @@ pub fn client(nodes: &[Server]) -> ClusterClient {
 }
 
 /// How many errors of this code a node has answered with.
-fn errors(node: &Server, code: &str) -> String {
+pub fn errors(node: &Server, code: &str) -> String {
     let text = node.connect().text("INFO errorstats");
     text.lines().filter(|line| line.contains(code)).collect()
 }

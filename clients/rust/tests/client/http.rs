@@ -202,6 +202,21 @@ async fn fail_closed_responds_with_503() {
     assert_eq!((handled.load(Relaxed), reported.load(Relaxed)), (0, 1));
 }
 
+/// Whatever was chosen for an unavailable server: this one answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_the_limiter_is_a_500() {
+    let server = Server::start();
+    server.connect().call("LPUSH http:two:a x");
+    let local = LocalLimiter::new(NonZeroU32::MIN);
+    for choice in [WhenAway::FailOpen, WhenAway::FailClosed, WhenAway::Local(local)] {
+        let (address, handled, reported) = serve(server.port(), choice).await;
+        let response = request(address, "a");
+        assert_eq!((response.status, response.limits()), (500, [None; 6]));
+        assert_eq!(response.body, r#"{"title": "Rate limiter error", "status": 500}"#);
+        assert_eq!((handled.load(Relaxed), reported.load(Relaxed)), (0, 1));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn local_limits_by_the_share_of_the_process() {
     let local = LocalLimiter::new(NonZeroU32::new(2).unwrap());
