@@ -1,9 +1,12 @@
 //! The blocking counterpart of `Limiter`.
 
-use crate::{Answer, CellConnection, Limit, Ruling, Take, WhenAway, call};
-use redis::{Client, Cmd, Connection, ConnectionLike, RedisResult, ToSingleRedisArg};
+use crate::{Answer, CellConnection, Limit, Ruling, Take, WhenAway, call, local};
+use redis::{
+    Client, Cmd, Connection, ConnectionLike, ErrorKind, RedisError, RedisResult, ServerErrorKind,
+    ToSingleRedisArg,
+};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A blocking connection that can be told how long to wait.
@@ -36,17 +39,18 @@ impl<C: TimedConnection> TimedConnection for CellConnection<C> {
     }
 }
 
-/// Limits calls by a [`Limit`] of any kind, and by [`WhenAway`] when the server does not answer, for code
-/// that blocks.
+/// Limits calls by a [`Limit`] of any kind, and by [`WhenAway`] when the server is unavailable, for code that
+/// blocks.
 ///
-/// The limiter makes its connections itself: as many as there are calls at the same time. It keeps them for
-/// later calls, replaces those that were not used for [a minute](Self::IDLE), and closes one that has
-/// returned an error. All clones share them. Every error is a reason for [`WhenAway`]: no connection, no
-/// answer within the [timeout](Self::timeout), and an error reply, such as that of a server without the
-/// module or of a replica. [`Ruling::error`] has it; log it.
+/// The limiter makes its connections itself: as many as there are calls at the same time, and up to twice as
+/// many when calls end while others wait for a new connection. It keeps them for later calls, replaces those
+/// that were not used for [a minute](Self::IDLE), and closes one that has returned an error. All clones share
+/// them. Reasons for [`WhenAway`] are the errors of [`is_unavailable`](crate::is_unavailable), among them no
+/// connection, no answer within the [timeout](Self::timeout), and the error of a replica.
+/// [`Ruling::error`] has it; log it. All other errors are those of [`take`](Self::take), whatever the choice.
 ///
-/// A call is sent once. After a timeout or a broken connection, the server may have counted the call
-/// nevertheless.
+/// A call is sent once, and again only if a node of a cluster has not run it, because its slot has moved.
+/// After a timeout or a broken connection, the server may have counted the call nevertheless.
 ///
 /// # Example
 /// ```
@@ -82,13 +86,13 @@ impl<C> fmt::Debug for BlockingLimiter<C> {
 }
 
 impl BlockingLimiter {
-    /// A limiter that asks the server of `client`. No connection is made before the first call.
+    /// A limiter that calls the server of `client`. No connection is made before the first call.
     pub fn new(client: Client, when_away: WhenAway) -> Self {
         Self::with_connections(move |timeout| client.get_connection_with_timeout(timeout), when_away)
     }
 }
 
-impl<C: TimedConnection> BlockingLimiter<C> {
+impl<C: TimedConnection + Send + 'static> BlockingLimiter<C> {
     /// The timeout of a limiter that sets none: 500 ms.
     pub const TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -96,8 +100,12 @@ impl<C: TimedConnection> BlockingLimiter<C> {
     /// unused connections, mostly after several minutes, and the next call on such a connection would fail.
     pub const IDLE: Duration = Duration::from_secs(60);
 
-    /// A limiter on connections that `connect` makes, within the time that it is given: those of a cluster
-    /// (with the feature `cluster`), or those of a [`CellConnection`].
+    /// A limiter on connections that `connect` makes: those of a cluster (with the feature `cluster`), or
+    /// those of a [`CellConnection`].
+    ///
+    /// `connect` is given the timeout of the call, and runs in a thread of its own. If it takes longer, the
+    /// call does not wait for it, and a later one has the connection. At most 64 of these threads run at the
+    /// same time; further calls wait for a connection within their timeout.
     ///
     /// # Example
     /// ```
@@ -114,12 +122,13 @@ impl<C: TimedConnection> BlockingLimiter<C> {
         connect: impl Fn(Duration) -> RedisResult<C> + Send + Sync + 'static,
         when_away: WhenAway,
     ) -> Self {
-        let connections = Connections { connect: Box::new(connect), unused: Mutex::default() };
+        let pool = Mutex::new(Pool { unused: Vec::new(), attempts: 0 });
+        let connections = Connections { connect: Box::new(connect), pool, changed: Condvar::new() };
         Self { connections: Arc::new(connections), when_away, timeout: Self::TIMEOUT }
     }
 
-    /// How long to wait for an answer of the server, including the time in which a connection is made. Only
-    /// the time to look up the server's name is not limited.
+    /// How long a call waits for the server in all: for the look-up of its name, the connection, and the
+    /// answer.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
@@ -128,7 +137,10 @@ impl<C: TimedConnection> BlockingLimiter<C> {
     /// Takes units, or says why not.
     ///
     /// # Errors
-    /// Only if the arguments cannot be sent: see [`call::take`]. A server that is away is no error.
+    /// If the limit or the quantity is out of the range that the command accepts, before anything is sent and
+    /// whether the server is available or not: these have the kind [`ErrorKind::Client`]. And any other error
+    /// of the call or of the set-up, such as a key of another type or a server without the module. An
+    /// unavailable server is not an error.
     pub fn take(
         &self,
         key: impl ToSingleRedisArg + AsRef<[u8]>,
@@ -137,6 +149,7 @@ impl<C: TimedConnection> BlockingLimiter<C> {
     ) -> RedisResult<Ruling> {
         let (limit, take) = (limit.into(), take.into());
         let bytes = key.as_ref().to_vec();
+        local::check(limit, take)?;
         let cmd = call::take(key, limit, take)?;
         self.when_away.rule(self.ask(&cmd), &bytes, limit, take)
     }
@@ -144,41 +157,143 @@ impl<C: TimedConnection> BlockingLimiter<C> {
     /// Sends a command once, and waits for its answer for the timeout at most.
     fn ask(&self, cmd: &Cmd) -> RedisResult<Answer> {
         let start = Instant::now();
-        let mut connection = match self.connections.unused(start.checked_sub(Self::IDLE)) {
-            Some(connection) => connection,
-            None => (self.connections.connect)(self.timeout)?,
-        };
-        connection.set_timeout(self.timeout.saturating_sub(start.elapsed()))?;
+        let kind = |answer: &RedisResult<_>| answer.as_ref().err().map(RedisError::kind);
+        let mut answer = self.ask_once(cmd, start);
+        // No node has run the call. A new connection knows the cluster's nodes.
+        if matches!(
+            kind(&answer),
+            Some(ErrorKind::Server(ServerErrorKind::Moved) | ErrorKind::ClusterConnectionNotFound)
+        ) {
+            self.connections.pool().unused.clear();
+            answer = self.ask_once(cmd, start);
+        }
+        match kind(&answer) {
+            Some(ErrorKind::ClusterConnectionNotFound) => Err(RedisError::from((
+                ErrorKind::InvalidClientConfig,
+                "the server is reached, but names no node of a cluster that is: is it one?",
+            ))),
+            _ => answer,
+        }
+    }
+
+    fn ask_once(&self, cmd: &Cmd, start: Instant) -> RedisResult<Answer> {
+        let mut connection = self.connections.get(start, self.timeout, Self::IDLE)?;
+        let left = self.timeout.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            self.connections.put(connection); // nothing was sent
+            return Err(late());
+        }
+        connection.set_timeout(left)?;
         let answer = cmd.query(&mut connection);
         match &answer {
-            Ok(_) => self.connections.lock().push((connection, Instant::now())),
+            Ok(_) => self.connections.put(connection),
             // The server has replied. It may be a replica since then: another connection may lead elsewhere.
             Err(error) if error.code().is_some() => {}
             // What has broken this connection has probably broken those that are not used.
-            Err(_) => self.connections.lock().clear(),
+            Err(_) => self.connections.pool().unused.clear(),
         }
         answer
     }
 }
 
+fn late() -> RedisError {
+    (ErrorKind::Io, "the server has not answered in time").into()
+}
+
 /// How connections are made, and those that no call uses.
 struct Connections<C> {
     connect: Box<dyn Fn(Duration) -> RedisResult<C> + Send + Sync>,
-    /// With the instant of their last use, the latest at the end.
-    unused: Mutex<Vec<(C, Instant)>>,
+    pool: Mutex<Pool<C>>,
+    /// Notified when a connection is no longer used, and when an attempt to make one has ended.
+    changed: Condvar,
 }
 
+struct Pool<C> {
+    /// With the instant of their last use, the latest at the end.
+    unused: Vec<(C, Instant)>,
+    /// How many attempts to make a connection have not ended, also those for which no call waits any more.
+    attempts: usize,
+}
+
+/// The largest number of attempts at the same time.
+const ATTEMPTS: usize = 64;
+
 impl<C> Connections<C> {
-    /// The connection that was used last, if that was after `since`.
-    fn unused(&self, since: Option<Instant>) -> Option<C> {
-        let mut unused = self.lock();
-        if let Some(since) = since {
-            unused.retain(|&(_, used)| used > since);
-        }
-        unused.pop().map(|(connection, _)| connection)
+    fn pool(&self) -> MutexGuard<'_, Pool<C>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(C, Instant)>> {
-        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
+    fn put(&self, connection: C) {
+        self.pool().unused.push((connection, Instant::now()));
+        self.changed.notify_one();
+    }
+}
+
+impl<C: Send + 'static> Connections<C> {
+    /// The connection that was used last, if that was within `idle`, or a new one. A connection is made in
+    /// another thread: each of its steps has a timeout of its own, and the look-up of a name has none.
+    fn get(self: &Arc<Self>, start: Instant, timeout: Duration, idle: Duration) -> RedisResult<C> {
+        let mut pool = self.pool();
+        if let Some(since) = start.checked_sub(idle) {
+            pool.unused.retain(|&(_, used)| used > since);
+        }
+        let mut own: Option<Arc<OnceLock<RedisResult<()>>>> = None;
+        loop {
+            if let Some((connection, _)) = pool.unused.pop() {
+                return Ok(connection);
+            }
+            match own.as_ref().and_then(|attempt| attempt.get()) {
+                Some(Err(error)) => return Err(error.clone()),
+                Some(Ok(())) => own = None, // another call has the connection
+                None => {}
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(late());
+            }
+            if own.is_none() && pool.attempts < ATTEMPTS {
+                pool.attempts = pool.attempts.saturating_add(1);
+                let outcome = Arc::default();
+                let attempt = Attempt { of: Arc::clone(self), made: None, outcome: Arc::clone(&outcome) };
+                own = Some(outcome);
+                drop(pool); // an attempt that cannot start ends at once
+                std::thread::Builder::new().spawn(move || attempt.run(left))?;
+                pool = self.pool();
+                continue;
+            }
+            pool = self.changed.wait_timeout(pool, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// An attempt to make a connection.
+struct Attempt<C> {
+    of: Arc<Connections<C>>,
+    made: Option<RedisResult<C>>,
+    outcome: Arc<OnceLock<RedisResult<()>>>,
+}
+
+impl<C> Attempt<C> {
+    fn run(mut self, timeout: Duration) {
+        self.made = Some((self.of.connect)(timeout));
+    }
+}
+
+impl<C> Drop for Attempt<C> {
+    /// Ends the attempt, also one whose thread has panicked or was never started.
+    fn drop(&mut self) {
+        let mut pool = self.of.pool();
+        pool.attempts = pool.attempts.saturating_sub(1);
+        let outcome = match self.made.take() {
+            Some(Ok(connection)) => {
+                pool.unused.push((connection, Instant::now()));
+                Ok(())
+            }
+            Some(Err(error)) => Err(error),
+            None => Err((ErrorKind::Client, "the attempt to connect has panicked").into()),
+        };
+        let _: Result<(), _> = self.outcome.set(outcome);
+        drop(pool);
+        self.of.changed.notify_all();
     }
 }

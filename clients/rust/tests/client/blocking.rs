@@ -1,9 +1,10 @@
 //! The blocking limiter, with the server there and away. As in away.rs, no call is sent twice.
 
 use crate::away::{KEY, PATIENCE, limit, nobody, served, two_processes};
-use crate::cluster::{client as cluster_client, cluster, move_slot};
-use crate::common::{BINARY, Server, requires, wait_until};
+use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
+use crate::common::{BINARY, Options, Server, requires, wait_until};
 use crate::functions::library;
+use redis::cluster::ClusterClient;
 use redis_cell_client::{
     Backend, BlockingLimiter, CellConnection, Limit, Quota, Rate, Ruling, TimedConnection, Units, UpTo,
     WhenAway, Window,
@@ -21,7 +22,7 @@ fn limiter(port: u16, when_away: WhenAway) -> BlockingLimiter {
     BlockingLimiter::new(client(port), when_away).timeout(PATIENCE)
 }
 
-fn ask<C: TimedConnection>(limiter: &BlockingLimiter<C>) -> Ruling {
+fn ask<C: TimedConnection + Send + 'static>(limiter: &BlockingLimiter<C>) -> Ruling {
     limiter.take(KEY, limit(), Units(1)).unwrap()
 }
 
@@ -33,7 +34,12 @@ fn ask_in_vain(limiter: &BlockingLimiter) -> Ruling {
     receiver.recv_timeout(PATIENCE).expect("the call did not end at its timeout")
 }
 
-/// The three choices with a server that is away.
+/// The three choices.
+fn choices() -> [WhenAway; 3] {
+    [WhenAway::FailOpen, WhenAway::FailClosed, WhenAway::Local(two_processes())]
+}
+
+/// The three choices with a server that is unavailable.
 fn assert_each_choice(port: u16) {
     let soon = Duration::from_millis(50);
     let by = |choice| BlockingLimiter::new(client(port), choice).timeout(soon);
@@ -92,6 +98,18 @@ fn a_frozen_server() {
     // The connection is closed, and no other one can be made: these are not sent.
     assert!(matches!(ask_in_vain(&impatient), Ruling::FailedClosed(_)));
     assert_each_choice(server.port());
+    // With a timeout, redis-rs waits for as long for each reply of the connection's set-up, here for four.
+    let url = format!("redis://user:secret@127.0.0.1:{}/1", server.port());
+    let client = redis::Client::open(url).unwrap();
+    let timeout = Duration::from_secs(1);
+    let by_hand = std::thread::spawn({
+        let client = client.clone();
+        move || client.get_connection_with_timeout(timeout).is_err()
+    });
+    let limiter_of_four = BlockingLimiter::new(client, WhenAway::FailClosed).timeout(timeout);
+    assert!(matches!(ask_in_vain(&limiter_of_four), Ruling::FailedClosed(_)));
+    assert!(!by_hand.is_finished(), "a call waits for its timeout more than once");
+    assert!(by_hand.join().unwrap());
     server.signal("CONT");
     // The reply that came too late is not that of another call.
     let ruling = limiter.take("another", Rate::per_day(7), Units(1)).unwrap();
@@ -144,17 +162,85 @@ fn a_call_on_its_way_when_the_server_dies_is_not_sent_again() {
 }
 
 #[test]
-fn an_error_reply_is_a_reason_and_closes_the_connection() {
+fn an_error_of_the_call_is_an_error_in_every_choice_and_closes_the_connection() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    inspector.call("LPUSH k x");
+    for choice in choices() {
+        let limiter = limiter(server.port(), choice);
+        let error = limiter.take(KEY, limit(), Units(1)).unwrap_err();
+        assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
+        wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
+            "1" => Ok(()),
+            seen => Err(seen.to_owned()),
+        });
+    }
+}
+
+#[test]
+fn errors_of_the_set_up_are_errors_in_every_choice() {
+    let without = Options::new().without_module().start();
+    let locked = Server::start();
+    locked.connect().call("CONFIG SET requirepass secret");
+    let no_module = client(without.port());
+    let no_cluster = ClusterClient::new([format!("redis://127.0.0.1:{}", without.port())]).unwrap();
+    let no_password = client(locked.port());
+    let wrong = redis::Client::open(format!("redis://:wrong@127.0.0.1:{}", locked.port())).unwrap();
+    for choice in choices() {
+        let error = |outcome: redis::RedisResult<Ruling>| outcome.unwrap_err().to_string();
+        let by = |client: &redis::Client| {
+            let limiter = BlockingLimiter::new(client.clone(), choice.clone()).timeout(PATIENCE);
+            error(limiter.take(KEY, limit(), Units(1)))
+        };
+        for (seen, expected) in [
+            (by(&no_module), "unknown command"),
+            (by(&no_password), "NOAUTH"),
+            (by(&wrong), "authentication"),
+        ] {
+            assert!(seen.contains(expected), "{expected}: {seen}");
+        }
+        // A client of a cluster on a server that is none.
+        let connect = {
+            let client = no_cluster.clone();
+            move |_| client.get_connection()
+        };
+        let limiter = BlockingLimiter::with_connections(connect, choice.clone()).timeout(PATIENCE);
+        let seen = error(limiter.take(KEY, limit(), Units(1)));
+        assert!(seen.contains("is it one?"), "{seen}");
+        // How rustls reports a certificate that is not trusted.
+        let connect = |_| -> redis::RedisResult<redis::Connection> {
+            Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "UnknownIssuer").into())
+        };
+        let limiter = BlockingLimiter::with_connections(connect, choice.clone()).timeout(PATIENCE);
+        assert!(error(limiter.take(KEY, limit(), Units(1))).contains("UnknownIssuer"));
+    }
+}
+
+/// The server has answered, but decides nothing: a reason for the choice.
+#[test]
+fn a_server_that_decides_nothing_for_now_is_unavailable() {
     let server = Server::start();
     let limiter = limiter(server.port(), WhenAway::FailOpen);
     let mut inspector = server.connect();
-    inspector.call("LPUSH k x");
-    let ruling = ask(&limiter);
-    assert!(ruling.error().is_some_and(|error| error.code() == Some("WRONGTYPE")), "{ruling:?}");
-    wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
-        "1" => Ok(()),
-        seen => Err(seen.to_owned()),
-    });
+    for (before, after, code) in [
+        (format!("REPLICAOF 127.0.0.1 {}", nobody()), "REPLICAOF NO ONE", "READONLY"),
+        ("CONFIG SET maxmemory 1".to_owned(), "CONFIG SET maxmemory 0", "OOM"),
+        ("CONFIG SET min-replicas-to-write 1".to_owned(), "CONFIG SET min-replicas-to-write 0", "NOREPLICAS"),
+    ] {
+        inspector.call(&before);
+        let ruling = ask(&limiter);
+        assert!(matches!(&ruling, Ruling::FailedOpen(error) if error.code() == Some(code)), "{ruling:?}");
+        inspector.call(after);
+        let ruling = ask(&limiter);
+        assert!(matches!(ruling, Ruling::Server(_)), "{ruling:?}");
+    }
+    inspector.call("CONFIG SET maxclients 1");
+    inspector.call("CLIENT KILL TYPE normal SKIPME yes");
+    for url in ["redis://127.0.0.1", "redis://:secret@127.0.0.1"] {
+        let client = redis::Client::open(format!("{url}:{}", server.port())).unwrap();
+        let ruling = ask(&BlockingLimiter::new(client, WhenAway::FailOpen).timeout(PATIENCE));
+        assert!(matches!(ruling, Ruling::FailedOpen(_)), "{ruling:?}");
+    }
 }
 
 #[test]
@@ -171,7 +257,48 @@ fn many_threads_take_exactly_the_limit() {
     let admitted: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
     assert_eq!((admitted, served(&mut server.connect())), (100, 400));
     let connections: u64 = server.connect().info("total_connections_received").parse().unwrap();
-    assert!(connections <= 8 + 3, "{connections} connections"); // and those of this test
+    assert!(connections <= 2 * 8 + 3, "{connections} connections"); // and those of this test
+}
+
+/// No time is measured: a call that waits for its connection would not end.
+#[test]
+fn a_call_does_not_wait_for_a_connection_beyond_its_timeout() {
+    let server = Server::start();
+    let (release, released) = std::sync::mpsc::channel();
+    let (released, client) = (std::sync::Mutex::new(released), client(server.port()));
+    let made = Arc::new(AtomicUsize::new(0));
+    let connect = {
+        let made = Arc::clone(&made);
+        move |_| {
+            if released.lock().unwrap().recv().is_err() {
+                return Err(std::io::Error::other("the test has ended").into());
+            }
+            made.fetch_add(1, Relaxed);
+            client.get_connection()
+        }
+    };
+    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailClosed);
+    let impatient = limiter.clone().timeout(Duration::from_millis(50));
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::spawn({
+                let limiter = impatient.clone();
+                move || ask(&limiter)
+            })
+        })
+        .collect();
+    for call in calls {
+        wait_until(
+            "the call to end",
+            || if call.is_finished() { Ok(()) } else { Err("it waits".to_owned()) },
+        );
+        assert!(matches!(call.join().unwrap(), Ruling::FailedClosed(_)));
+    }
+    // A later call has the connection of an earlier one.
+    release.send(()).unwrap();
+    assert!(matches!(ask(&limiter.clone().timeout(PATIENCE)), Ruling::Server(_)));
+    assert_eq!(made.load(Relaxed), 1);
+    drop(release);
 }
 
 #[test]
@@ -206,11 +333,15 @@ fn clusters() {
     }
     assert_eq!(made.load(Relaxed), 1);
     move_slot(&nodes, KEY); // whose key does not exist yet
+    // The node that has the slot no longer has not run the call, and another connection has read the slots.
     let ruling = ask(&limiter);
-    assert!(ruling.error().is_some_and(|error| error.code() == Some("MOVED")), "{ruling:?}");
-    // The next connection has read the slots.
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 3), "{ruling:?}");
     assert_eq!(made.load(Relaxed), 2);
+    // A client of a single server cannot follow.
+    let owner = nodes.iter().position(|node| !errors(node, "MOVED").is_empty()).unwrap();
+    let alone = BlockingLimiter::new(client(nodes[owner].port()), WhenAway::FailOpen).timeout(PATIENCE);
+    let error = alone.take(KEY, limit(), Units(1)).unwrap_err();
+    assert_eq!(error.code(), Some("MOVED"), "{error}");
 }
 
 #[test]
@@ -224,6 +355,6 @@ fn the_function_library() {
     let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailClosed).timeout(PATIENCE);
     assert!(matches!(ask(&limiter), Ruling::Server(_)));
     // A limiter that the library does not have.
-    let ruling = limiter.take("log", Limit::Log(Rate::per_day(1)), Units(1)).unwrap();
-    assert!(ruling.error().is_some_and(|error| error.to_string().contains("needs the module")), "{ruling:?}");
+    let error = limiter.take("log", Limit::Log(Rate::per_day(1)), Units(1)).unwrap_err();
+    assert!(error.to_string().contains("needs the module"), "{error}");
 }

@@ -53,8 +53,7 @@ const REPLIES: [&[u8]; 16] = [
     b"-\xff\xfe\r\n",
 ];
 
-/// A reply that is no answer is an error of the call, whatever the choice. After a connection that breaks, the
-/// choice decides.
+/// A reply that is no answer is an error of the call. After a connection that breaks, the choice decides.
 fn assert_refused(reply: &[u8], ruling: RedisResult<Ruling>) {
     let cut_off =
         [b"", &b"*5\r\n:0\r\n:1\r\n"[..], b"*1000000000\r\n", b"$999999999999\r\n"].contains(&reply);
