@@ -155,3 +155,13 @@ fn a_service_that_starts_first() {
         seen => Err(seen.to_string()),
     });
 }
+
+#[test]
+fn the_crates_have_their_license() {
+    for package in ["redis-cell-client", "redis-cell-core"] {
+        let arguments = ["package", "--list", "--allow-dirty", "--offline", "-p", package];
+        let output = Command::new(env!("CARGO")).args(arguments).current_dir(MANIFEST).output().unwrap();
+        let files = String::from_utf8(output.stdout).unwrap();
+        assert!(files.lines().any(|file| file == "LICENSE"), "{package}: {files}");
+    }
+}
