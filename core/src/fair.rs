@@ -165,8 +165,8 @@ enum State {
 impl State {
     /// Whether what the clients of the flow wait for counts as taken.
     ///
-    /// That of a client that was not checked does, because calls that come before the check must not overtake
-    /// it.
+    /// Clients that were not checked yet count: calls that come before the check must not be decided before
+    /// them.
     const fn counts(self) -> bool {
         matches!(self, Self::Ready | Self::Unchecked)
     }
@@ -268,8 +268,8 @@ impl Queue {
         });
     }
 
-    /// The client whose turn it is, once the first limiter admits it: the ready first client with the smallest
-    /// start tag.
+    /// The client whose turn it is, once the first limiter admits it: the ready first client with the
+    /// smallest start tag.
     ///
     /// While [`to_check`](Self::to_check) returns a client, the answer may be another one than after its
     /// check.
