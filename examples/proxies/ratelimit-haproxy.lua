@@ -9,11 +9,20 @@ local function encoded(...)
     return table.concat(parts, "\r\n") .. "\r\n"
 end
 
+local user, password = os.getenv("REDIS_USER") or "default", os.getenv("REDIS_PASSWORD")
+
 -- Calls the command. Returns the five numbers, or nil and what went wrong.
 local function throttle(socket, host, port, ...)
     socket:settimeout(1) -- second: the most that a failing limiter costs
     if not socket:connect(host, tonumber(port)) then
         return nil, "no connection"
+    end
+    if password then
+        socket:send(encoded("AUTH", user, password))
+        local allowed = socket:receive("*l")
+        if allowed ~= "+OK" then
+            return nil, allowed or "no reply"
+        end
     end
     socket:send(encoded("CL.THROTTLE", ...))
     local reply, line = {}, socket:receive("*l")

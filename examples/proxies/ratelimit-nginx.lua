@@ -4,13 +4,21 @@ local redis = require "nginx.redis" -- OpenResty and others have it as "resty.re
 
 local M = {}
 
--- Calls the command. Returns the five numbers, or nil or false and what went wrong.
+-- Calls the command, on a connection that has authenticated itself if there is a password. Returns the five numbers, or
+-- nil or false and what went wrong.
 local function throttle(limit)
     local server = redis:new()
     server:set_timeout(500) -- milliseconds: the most that a failing limiter costs
     local connected, problem = server:connect(limit.host, limit.port)
     if not connected then
         return nil, problem
+    end
+    if limit.password and server:get_reused_times() == 0 then
+        local allowed, problem = server:auth(limit.user or "default", limit.password)
+        if not allowed then
+            server:close()
+            return nil, problem
+        end
     end
     local reply, problem = server["CL.THROTTLE"](server, limit.key, limit.max_burst, limit.count, limit.period)
     if reply == nil then -- the connection is of no use any more
