@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +10,25 @@ from typing import Any
 import pytest
 
 from conftest import FLAVORS, client_class
-from redis_cell import AsyncCell, Bucket, Cell, Fixed, Lease, Log, Rate, Release, Renew, Settle, Take, wire
+from redis_cell import (
+    Admitted,
+    Answer,
+    AsyncCell,
+    Bucket,
+    Call,
+    Cell,
+    Fixed,
+    Lease,
+    Log,
+    Rate,
+    Refused,
+    Release,
+    Renew,
+    Settle,
+    Several,
+    Take,
+    wire,
+)
 from redis_cell.times import micros, micros_up
 
 
@@ -73,6 +92,75 @@ def test_a_pipeline_is_not_a_client(library: str, way: str) -> None:
     if way == "asyncio":
         with pytest.raises(TypeError, match="pipeline"):
             cell(client_class(library, way, clustered=True)(host="localhost").pipeline())
+
+
+def taken(times: tuple[float, float] | None, **rows: Answer) -> Several[Answer]:
+    return Several(next(iter(rows.values())), dict(rows), times)
+
+
+def row(reset_after: float, units: int = 10) -> Admitted:
+    return Admitted(limit=100, remaining=0, reset_after=reset_after, taken=units)
+
+
+def sent(call: Call[Any]) -> list[Any]:
+    """The arguments, with the age in whole seconds."""
+    assert callable(call.words)
+    words = list(call.words())
+    assert words[-3] == "AGO" and words[-1] == "US"
+    return [*words[:-3], words[-2] // 1_000_000]
+
+
+def test_a_settlement_says_by_itself_what_it_knows_of_the_take() -> None:
+    now = time.monotonic()
+    times = (now - 30, now - 20)  # the call was on its way for ten seconds
+    answer = taken(times, rate=row(60), window=row(50), log=row(60), small=row(15))
+    rate, bucket, log = Rate(10, per=1), Bucket(10, count=1, per=1), Log(10, per=60)
+    # The age begins with the answer, and what passed before is deducted from the time that the units owe.
+    words = ["RESET", 50_000_000, "THROTTLE", 9, 10, 1_000_000, -5, 20]
+    assert sent(wire.msettle(Settle("rate", rate, -5), taken=answer)) == words
+    assert sent(wire.msettle(Settle("rate", bucket, -5), taken=answer))[:2] == ["RESET", 50_000_000]
+    assert sent(wire.msettle(Settle("small", rate, -5), taken=answer))[:2] == ["RESET", 5_000_000]
+    window = Fixed.per(10, per=60)
+    assert sent(wire.msettle(Settle("window", window, -5), taken=answer)) == ["FIXED", 10, 60_000_000, -5, 20]
+    # A window that may have ended while the call was on its way, and entries of a log: the age begins with the call.
+    assert sent(wire.msettle(Settle("small", window, -5), taken=answer))[-1] == 30
+    assert sent(wire.msettle(Settle("log", log, -5), taken=answer))[-1] == 30
+    mixed = wire.msettle(Settle("rate", rate, -5), Settle("log", log, -5), taken=answer)
+    assert sent(mixed)[:2] == ["RESET", 60_000_000] and sent(mixed)[-1] == 30
+    # No more than was taken goes back, and what is charged needs no row.
+    assert sent(wire.msettle(Settle("rate", rate, -50), taken=answer))[-2] == -10
+    assert sent(wire.msettle(Settle("other", rate, 5), taken=answer)) == ["THROTTLE", 9, 10, 1_000_000, 5, 20]
+    refused = Refused(limit=1, remaining=0, reset_after=60, retry_after=60)
+    shadow = taken(times, rate=row(60), shadow=refused)
+    assert sent(wire.msettle(Settle("shadow", rate, -5), taken=shadow)) == ["THROTTLE", 9, 10, 1_000_000, 0, 20]
+
+
+def test_what_was_taken_without_the_server_is_not_given_back_to_it() -> None:
+    answer = taken(None, rate=row(60))
+    call = wire.msettle(Settle("rate", Rate(10, per=1), -5), taken=answer)
+    assert callable(call.words) and call.words() == ("THROTTLE", 9, 10, 1_000_000, 0, "US")
+
+
+def test_a_settlement_needs_what_it_says() -> None:
+    rate, answer = Rate(10, per=1), taken((0, 0), rate=row(60))
+    settle = Settle("rate", rate, -5, reset_after=60)
+    words = ("RESET", 60_000_000, "THROTTLE", 9, 10, 1_000_000, -5, "AGO", 1_000_001, "US")
+    assert wire.msettle(settle, ago=1.0000001).words == words
+    refused = Refused(limit=1, remaining=0, reset_after=60, retry_after=60)
+    builders: list[tuple[Callable[[], Any], str]] = [
+        (lambda: wire.msettle(settle), "reset_after needs ago"),
+        (lambda: wire.msettle(settle, ago=1, taken=answer), "leave ago out"),
+        (
+            lambda: wire.msettle(Settle("rate", rate, -5), taken=Several(refused, {"rate": refused})),
+            "nothing was taken",
+        ),
+        (lambda: wire.msettle(Settle("other", rate, -5), taken=answer), "no row of the key 'other'"),
+        (lambda: Settle("k", Fixed.per(1, per=1), -5, reset_after=1), "reset_after is for a Rate"),
+        (lambda: Settle("k", rate, -(2**63)), "difference must be at least"),
+    ]
+    for build, message in builders:
+        with pytest.raises(ValueError, match=message):
+            build()
 
 
 def test_times_are_whole_microseconds() -> None:

@@ -338,18 +338,27 @@ def _change(change: Change) -> tuple[Word, ...]:
             return (change.key, *_limiter(change.lease, 1, lease=0))
 
 
-def _of_its_row(change: Change, taken: Several[Answer], rtt: float) -> Change:
-    """The change, with the numbers of the row that took the units: no more than that is given back."""
+_REPLENISHED = (Rate, Bucket, Funnel)
+
+
+def _of_its_row(change: Change, taken: Several[Answer], spent: float) -> Change:
+    """The change, with the numbers of the row that took the units: no more than that is given back.
+
+    `spent` is deducted from the time that the units owe.
+    """
     if not isinstance(change, Settle) or change.difference >= 0:
         return change
-    if change.key not in taken:
-        raise ValueError(f"taken has no row of the key {change.key!r}")
-    row = taken[change.key]
+    row = _row(change, taken)
     # What a guard has decided without the server is not the server's to give back.
     units = row.taken if isinstance(row, Admitted) and taken.times is not None else 0
-    timed = change.reset_after is None and units > 0 and isinstance(change.limiter, (Rate, Bucket, Funnel))
-    reset = max(0.0, row.reset_after - rtt) if timed else change.reset_after
+    reset = max(0.0, row.reset_after - spent) if units and isinstance(change.limiter, _REPLENISHED) else None
     return Settle(change.key, change.limiter, max(change.difference, -units), reset)
+
+
+def _row(change: Settle, taken: Several[Answer]) -> Answer:
+    if change.key not in taken:
+        raise ValueError(f"taken has no row of the key {change.key!r}")
+    return taken[change.key]
 
 
 def _begins_with_answer(changes: tuple[Change, ...], taken: Several[Answer], rtt: float) -> bool:
@@ -361,8 +370,8 @@ def _begins_with_answer(changes: tuple[Change, ...], taken: Several[Answer], rtt
     """
     given = [change for change in changes if isinstance(change, Settle) and change.difference < 0]
     return all(
-        change.reset_after is not None
-        or (isinstance(change.limiter, Fixed) and taken[change.key].reset_after > 2 * rtt)
+        isinstance(change.limiter, _REPLENISHED)
+        or (isinstance(change.limiter, Fixed) and _row(change, taken).reset_after > 2 * rtt)
         for change in given
     )
 
@@ -383,9 +392,10 @@ def msettle(
         if not taken:
             raise ValueError("taken is a refusal: nothing was taken")
         sent, answered = taken.times or (0.0, 0.0)
-        changes = tuple(_of_its_row(change, taken, answered - sent) for change in changes)
+        early = _begins_with_answer(changes, taken, answered - sent)
+        changes = tuple(_of_its_row(change, taken, answered - sent if early else 0.0) for change in changes)
         if taken.times is not None:
-            since = answered if _begins_with_answer(changes, taken, answered - sent) else sent
+            since = answered if early else sent
     elif ago is None and any(isinstance(change, Settle) and change.reset_after is not None for change in changes):
         raise ValueError("reset_after needs ago")
 
