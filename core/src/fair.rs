@@ -7,9 +7,9 @@
 //!
 //! # The rule
 //!
-//! This is start-time fair queueing (P. Goyal, H. M. Vin and H. Cheng, "Start-time fair queueing: a scheduling
-//! algorithm for integrated services packet switching networks", SIGCOMM 1996). The queue has a virtual time
-//! `V`, and each flow a finish tag `F` and a weight `w`.
+//! This is start-time fair queueing (P. Goyal, H. M. Vin and H. Cheng, "Start-time fair queueing: a
+//! scheduling algorithm for integrated services packet switching networks", SIGCOMM 1996). The queue has a
+//! virtual time `V`, and each flow a finish tag `F` and a weight `w`.
 //!
 //! - The first client of a flow gets the start tag `S = max(V, F)` when it becomes the first.
 //! - Next is the ready first client with the smallest `S`; among equals, the one that came first.
@@ -227,8 +227,8 @@ impl Queue {
         self.flows.len()
     }
 
-    /// The costs of all clients of flows whose first client is ready: to a call that does not wait, they count
-    /// as taken.
+    /// The costs of all clients of flows whose first client is ready: to a call that does not wait, they
+    /// count as taken.
     pub const fn taken(&self) -> u128 {
         self.taken
     }

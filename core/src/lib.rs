@@ -8,9 +8,9 @@
 //! (stored state, limit, now, what is asked) -> Result<Decision<state>, Error>
 //! ```
 //!
-//! Some things last: [`queue`] and [`fair`], the clients that wait for their turn, [`holding`], the units that
-//! a client leases, and [`top`], the most refused keys. They are as pure, but they keep their state in memory
-//! of their own.
+//! Some things last: [`queue`] and [`fair`], the clients that wait for their turn, [`holding`], the units
+//! that a client leases, and [`top`], the most refused keys. They are as pure, but they keep their state in
+//! memory of their own.
 
 #![forbid(unsafe_code)]
 
