@@ -8,9 +8,9 @@
 
 use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
-use redis_cell_core::several::{Grammar, Options, Parts, Row, Words};
+use redis_cell_core::several::{self, Grammar, Options, Parts, Prefix, Row, Words};
 use redis_cell_core::window::Sliding;
-use redis_cell_core::{Answer, Decision, Instant, Span, Unit};
+use redis_cell_core::{Answer, Decision, Instant, Span, Taken, Unit};
 
 use smallvec::SmallVec;
 
@@ -68,9 +68,9 @@ macro_rules! kinds {
                 }
             }
 
-            fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Pending<'c>, Error> {
+            fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Pending<'c>, Error> {
                 match self {
-                    $(Self::$kind(limiter) => limiter.settle(at, age).map(Pending::$kind),)*
+                    $(Self::$kind(limiter) => limiter.settle(at, taken).map(Pending::$kind),)*
                 }
             }
 
@@ -159,6 +159,8 @@ struct Named<'c> {
     key: Arg<'c>,
     name: &'c [u8],
     shadow: bool,
+    /// The `reset_after` of the call that took what a settlement gives back.
+    reset_after: Option<Span>,
     limiter: Limiter<'c>,
 }
 
@@ -182,16 +184,20 @@ impl<'c> Request<'c> {
         let unit = parts.unit();
         let mut limiters = SmallVec::new();
         for part in parts.by_ref() {
-            if part.shadow && verb != Verb::Take {
-                return Err(Error::SYNTAX);
-            }
+            let (shadow, reset_after) = match (part.prefix, verb) {
+                (Prefix::None, _) => (false, None),
+                (Prefix::Shadow, Verb::Take) => (faults::shadow(true), None),
+                (Prefix::Reset(at), Verb::Settle) => (false, Some(parse_reset(call, at, unit)?)),
+                _ => return Err(Error::SYNTAX),
+            };
             let args = call.args(Behind::position(part.arguments.start), part.arguments.len());
             let limiter = Limiter::parse(part.kind, &Arguments { call: *call, args }, verb, unit)?;
             let key = call.arg(Behind::position(part.key)).ok_or(Error::SYNTAX)?;
-            limiters.push(Named { key, name: call.bytes(key), shadow: faults::shadow(part.shadow), limiter });
+            limiters.push(Named { key, name: call.bytes(key), shadow, reset_after, limiter });
         }
         let Options { unit, age } = Options::parse(parts.rest(), verb == Verb::Settle)?;
-        if limiters.is_empty() {
+        let lacks_age = |named: &Named| named.reset_after.is_some() && age.is_none();
+        if limiters.is_empty() || limiters.iter().any(lacks_age) {
             return Err(Error::SYNTAX);
         }
         if names_a_key_twice(&limiters) {
@@ -206,7 +212,7 @@ impl<'c> Request<'c> {
     /// Those of any limiter, including those in shadow. Nothing was written then.
     pub fn take(&self, call: &Call<'c>) -> Result<Rows, Error> {
         let (now, mut decided) = (ffi::now(), AllDecided::new());
-        self.decide(call, now, &mut decided, Limiter::take)?;
+        self.decide(call, now, &mut decided, |named, at| named.limiter.take(at))?;
         let refuses = |(named, Decided { pending, .. }): (&Named, &Decided)| {
             !named.shadow && pending.answer().limited()
         };
@@ -242,7 +248,11 @@ impl<'c> Request<'c> {
     /// Those of any limiter. Nothing was written then.
     pub fn settle(&self, call: &Call<'c>) -> Result<Rows, Error> {
         let (now, mut decided) = (ffi::now(), AllDecided::new());
-        self.decide(call, now, &mut decided, |limiter, at| limiter.settle(at, self.age))?;
+        self.decide(call, now, &mut decided, |named, at| {
+            let Self { age, unit, .. } = *self;
+            let taken = age.map(|age| Taken { age, reset_after: named.reset_after, unit });
+            named.limiter.settle(at, taken.as_ref())
+        })?;
         self.carry_out(call, now, &mut decided, Verb::Settle)
     }
 
@@ -252,14 +262,14 @@ impl<'c> Request<'c> {
         call: &Call<'c>,
         now: Instant,
         decided: &mut AllDecided<'c>,
-        decide: impl Fn(&Limiter<'c>, &Place<'_, 'c>) -> Result<Pending<'c>, Error>,
+        decide: impl Fn(&Named<'c>, &Place<'_, 'c>) -> Result<Pending<'c>, Error>,
     ) -> Result<(), Error> {
         for named in &self.limiters {
             let key = Key::open(*call, named.key, Access::Write);
-            let pending = decide(&named.limiter, &named.place(call, &key, now))?;
+            let pending = decide(named, &named.place(call, &key, now))?;
             pending.check()?;
             if faults::writes_at_once() {
-                let written = decide(&named.limiter, &named.place(call, &key, now))?;
+                let written = decide(named, &named.place(call, &key, now))?;
                 named.limiter.carry_out(written, Key::open(*call, named.key, Access::Write), call)?;
             }
             decided.push(Decided { key, pending });
@@ -289,6 +299,12 @@ impl<'c> Named<'c> {
     fn place<'k>(&self, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Place<'k, 'c> {
         Place { call: *call, name: self.key, key, now }
     }
+}
+
+/// Reads the time behind `RESET`.
+fn parse_reset(call: &Call, at: usize, unit: Unit) -> Result<Span, Error> {
+    let time = call.arg(Behind::position(at)).ok_or(Error::SYNTAX)?;
+    Ok(several::parse_reset(call.bytes(time), unit)?)
 }
 
 /// Whether two of the limiters have the same key.

@@ -39,7 +39,7 @@
 //! 2697.
 
 use crate::args::{parse_field, parse_integer};
-use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Unit, Verdict};
+use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Taken, Unit, Verdict};
 
 /// The first number of a limit: what the bucket holds.
 pub const CAPACITY: Range = Range { name: "capacity", min: 1, max: i64::MAX };
@@ -244,8 +244,8 @@ pub fn saturate(
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
 ///
 /// A positive difference is charged, below 0 units if need be; a negative one is given back; 0 changes
-/// nothing. What is given back was taken `age` ago, where the caller says so: then it is at most what the
-/// whole capacity, taken at that time, would still miss. The answer describes the state after the call.
+/// nothing. Where the caller says when the units were `taken`, no more are given back than leak in the time
+/// that is [still owed](Taken::still_owed) of them. The answer describes the state after the call.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -268,7 +268,7 @@ pub fn settle(
     limit: &Limit,
     now: Instant,
     difference: i64,
-    age: Option<Span>,
+    taken: Option<&Taken>,
 ) -> Result<Decision<Level>, Error> {
     if difference < crate::DIFFERENCE.min {
         return Err(crate::DIFFERENCE.error());
@@ -280,9 +280,12 @@ pub fn settle(
         limit.rate.time(difference).ok_or_else(|| crate::DIFFERENCE.up_to(limit.rate.most()).error())?;
         free.checked_sub(difference).ok_or(Error::BeyondTime)?
     } else {
-        let still_missing =
-            age.map_or(i64::MAX, |age| limit.capacity.saturating_sub(limit.rate.units(age)).max(0));
-        free.saturating_add(difference.saturating_neg().min(still_missing)).min(limit.capacity)
+        let quantity = difference.saturating_neg();
+        let back = taken.map_or(quantity, |taken| {
+            let cost = limit.rate.time(quantity).unwrap_or(Span::MAX);
+            limit.rate.units(taken.still_owed(cost)).min(quantity)
+        });
+        free.saturating_add(back).min(limit.capacity)
     };
     if after == free {
         return Ok(Decision::keep(limit.standing(free, &level, now)?));

@@ -33,7 +33,9 @@ use crate::args::{Keyword, parse_integer};
 use crate::calendar::{Calendar, Cycle, DAY_OF_MONTH, WEEKDAY};
 use crate::rate::period_of;
 use crate::window::{LAST, fits};
-use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Range, Span, Unit, Verdict};
+use crate::{
+    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Range, Span, Taken, Unit, Verdict,
+};
 
 /// The first number of a limit: units per window.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
@@ -258,7 +260,7 @@ impl Limit {
                 Span::from_nanos(period.get()).and_then(|period| now.floor_to_millis().checked_add(period))
             }
             End::Boundary(calendar) => Some(calendar.window_of(now)?.1),
-            End::At(end) if end <= now => {
+            End::At(_) if self.has_passed(now) => {
                 let passed = (now.as_nanos() / self.unit.nanos()).cast_signed();
                 return Err(Range { min: passed.saturating_add(1), ..until(self.unit) }.error());
             }
@@ -267,21 +269,30 @@ impl Limit {
         end.and_then(Instant::ceil_to_millis).ok_or(Error::BeyondTime)
     }
 
-    /// Whether units that were taken at `then` were taken from the window that ends at `end`, as far as can
-    /// be told.
-    fn covers(&self, end: Instant, then: Instant) -> bool {
-        match self.end {
+    /// Whether the window that this limit names has ended, so that no window opens.
+    fn has_passed(&self, now: Instant) -> bool {
+        matches!(self.end, End::At(end) if end <= now)
+    }
+
+    /// Whether the units were `taken` from the window that ends at `end`, as far as can be told.
+    fn covers(&self, end: Instant, now: Instant, taken: &Taken) -> bool {
+        // The window from which they were taken ended later than this.
+        let lasted = |reset_after: Span| reset_after.saturating_sub(taken.unit_span());
+        let (start, slack) = match self.end {
             End::After(period) => {
                 // A period of a window begins and ends at whole milliseconds.
                 let period = Span::from_nanos(period.get().div_ceil(1_000_000).saturating_mul(1_000_000));
-                end.saturating_sub(period.unwrap_or(Span::MAX)) <= then
+                // The call that opened the window is as old as the window, and its age is rounded up.
+                let slack = taken.reset_after.map_or(taken.unit_span(), lasted);
+                (end.saturating_sub(period.unwrap_or(Span::MAX)), slack)
             }
-            End::Boundary(calendar) => {
-                let inside = end.saturating_sub(Span::NANOSECOND);
-                calendar.window_of(inside).is_ok_and(|(start, _)| start <= then)
-            }
-            End::At(own) => own.ceil_to_millis() == Some(end),
-        }
+            End::Boundary(calendar) => match calendar.window_of(end.saturating_sub(Span::NANOSECOND)) {
+                Ok((start, _)) => (start, taken.reset_after.map_or(Span::ZERO, lasted)),
+                Err(_) => return false,
+            },
+            End::At(own) => return own.ceil_to_millis() == Some(end),
+        };
+        start.since(now.saturating_sub(taken.age)) <= slack
     }
 
     /// The answer of a call that is served, `used` being the count after it and `left` the time until the
@@ -439,21 +450,25 @@ pub fn saturate(
 
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
 ///
-/// A positive difference is taken, above the limit if need be, and opens a window where none is open. A
-/// negative one is given back, at most what the window has admitted; 0 changes nothing. A window that has
-/// nothing left has no state. The answer describes the state after the call: limited while more than the
-/// limit is used, until the window ends.
+/// A positive difference is taken, above the limit if need be, and opens a window where none is open, unless
+/// the window that the limit names has ended: then nothing is left to be charged. A negative difference is
+/// given back, at most what the window has admitted; 0 changes nothing. A window that has nothing left has no
+/// state. The answer describes the state after the call: limited while more than the limit is used, until the
+/// window ends.
 ///
-/// The units given back were taken `age` ago, where the caller says so, and a window that has begun since
-/// gets nothing back. The start of a window is not stored. That of a period follows from its end, and a
-/// window of a calendar begins at the boundary before its end. Of a window that a caller has named the end
-/// of, only the end is known: it is the window from which the units were taken if it ends at the instant that
-/// this call names.
+/// Where the caller says when the units were `taken`, a window that has begun since gets nothing back. The
+/// start of a window is not stored. That of a period follows from its end, and a calendar window begins at
+/// the boundary before its end. A window with a period begins with a call, so the age of that call, rounded
+/// up, is above that of the window: one unit is allowed for that. Where the caller knows the `reset_after` of
+/// the call that took the units, the window has not begun since if it began before that time had passed, less
+/// a unit. Of a window that a caller has named the end of, only the end is known: it is the window from which
+/// the units were taken if it ends at the instant that this call names.
 ///
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and those of [`take`].
+/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and those of [`take`] but the one for an
+/// instant that has passed.
 ///
 /// # Example
 /// ```
@@ -469,7 +484,7 @@ pub fn settle(
     limit: &Limit,
     now: Instant,
     difference: i64,
-    age: Option<Span>,
+    taken: Option<&Taken>,
 ) -> Result<Decision<Counter>, Error> {
     if difference < DIFFERENCE.min {
         return Err(DIFFERENCE.error());
@@ -477,14 +492,14 @@ pub fn settle(
     limit.check(now)?;
     let window = open_at(state, now);
     let (used, left) = usage(window, now);
-    if difference > 0 {
+    if difference > 0 && (window.is_some() || !limit.has_passed(now)) {
         let most = i64::MAX.saturating_sub(used);
         let count = used.checked_add(difference).ok_or_else(|| DIFFERENCE.up_to(most).error())?;
         let end = window.map_or_else(|| limit.opened_at(now), |window| Ok(window.end))?;
         return Counter { count, end }.store(limit.standing(count, end.since(now)));
     }
-    let then = now.saturating_sub(age.unwrap_or_default());
-    let held = window.filter(|window| difference < 0 && (age.is_none() || limit.covers(window.end, then)));
+    let holds = |end| taken.is_none_or(|taken| limit.covers(end, now, taken));
+    let held = window.filter(|window| difference < 0 && holds(window.end));
     let Some(Counter { end, .. }) = held else {
         return Ok(Decision::keep(limit.standing(used, left)));
     };

@@ -37,7 +37,7 @@
 //! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE`
 //! as brandur/redis-cell defined them.
 
-use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Unit, Verdict, parse_integer};
+use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Taken, Unit, Verdict, parse_integer};
 
 /// The first number of a limit: what may come at once on top of one unit.
 pub const MAX_BURST: Range = Range { name: "max_burst", min: 0, max: i64::MAX - 1 };
@@ -320,9 +320,9 @@ fn standing(limit: &Limit, debt: Span) -> Answer {
 
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
 ///
-/// A positive difference is charged, a negative one is given back, 0 changes nothing. What is given back was
-/// taken `age` ago, where the caller says so: then it is at most what the whole limit, taken at that time,
-/// would still owe. The answer describes the state after the call, as that of [`charge`] does.
+/// A positive difference is charged, a negative one is given back, 0 changes nothing. Where the caller says
+/// when the units were `taken`, no more is given back than is [still owed](Taken::still_owed) of them. The
+/// answer describes the state after the call, as that of [`charge`] does.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -345,7 +345,7 @@ pub fn settle(
     limit: &Limit,
     now: Instant,
     difference: i64,
-    age: Option<Span>,
+    taken: Option<&Taken>,
 ) -> Result<Decision<Tat>, Error> {
     if difference >= 0 {
         let out_of_range = |_| crate::DIFFERENCE.up_to(limit.rate.most()).error();
@@ -353,8 +353,8 @@ pub fn settle(
         return charge(state, limit, now, difference);
     }
     let quantity = difference.checked_neg().ok_or_else(|| crate::DIFFERENCE.error())?;
-    let still_owed = age.map_or(Span::MAX, |age| limit.tolerance.saturating_sub(age));
-    let back = limit.rate.time(quantity).unwrap_or(Span::MAX).min(still_owed);
+    let cost = limit.rate.time(quantity).unwrap_or(Span::MAX);
+    let back = taken.map_or(cost, |taken| taken.still_owed(cost).min(cost));
     give_back(state, limit, now, back)
 }
 

@@ -29,6 +29,7 @@ pub mod log;
 pub mod queue;
 mod rate;
 pub mod several;
+mod taken;
 mod time;
 pub mod timeline;
 pub mod top;
@@ -38,4 +39,5 @@ pub use args::{DIFFERENCE, Keyword, QUANTITY, Range, Tail, parse_integer, parse_
 pub use decision::{Answer, Change, Decision, Reply, Verdict};
 pub use error::Error;
 pub use rate::{COUNT, PERIOD, PerSecond, Rate};
+pub use taken::Taken;
 pub use time::{Instant, Span, Unit};

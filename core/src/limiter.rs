@@ -1,6 +1,6 @@
 //! The verbs that all limiters have, whatever their algorithm.
 
-use crate::{Answer, Decision, Error, Instant, Span, bucket, fixed, gcra, window};
+use crate::{Answer, Decision, Error, Instant, Taken, bucket, fixed, gcra, window};
 
 /// A limit with its algorithm, which decides by a stored state.
 ///
@@ -48,8 +48,8 @@ pub trait Limiter {
     }
 
     /// Settles the `difference` between the units taken and those needed: charged above 0, given back below
-    /// 0. What is given back was taken `age` ago, if the caller says so, and is at most what can still be
-    /// there.
+    /// 0. Of what is given back, only that is which is still there of what was `taken`, if the caller says
+    /// when.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -58,7 +58,7 @@ pub trait Limiter {
         state: Option<Self::State>,
         now: Instant,
         difference: i64,
-        age: Option<Span>,
+        taken: Option<&Taken>,
     ) -> Result<Decision<Self::State>, Error>;
 }
 
@@ -91,9 +91,9 @@ macro_rules! limiter {
                 state: Option<$state>,
                 now: Instant,
                 difference: i64,
-                age: Option<Span>,
+                taken: Option<&Taken>,
             ) -> Result<Decision<$state>, Error> {
-                $module::settle(state, self, now, difference, age)
+                $module::settle(state, self, now, difference, taken)
             }
         }
     };

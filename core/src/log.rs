@@ -19,7 +19,9 @@
 //!
 //! A call that settles what an earlier one took is the exception: it adds entries above the limit if it must,
 //! or removes the newest. It never removes an entry that no longer counts, because that was not taken in this
-//! period.
+//! period. If it says how old the earlier call is, it removes only entries that are at least as old. They may
+//! belong to other calls, because entries do not say whose they are. The limit holds nevertheless: for an
+//! entry that stays without a purpose, one is removed that would have left before it, or at the same time.
 //!
 //! The price is memory: an entry per unit, up to `limit` of them. A refused call makes none. Admitted calls
 //! remove the entries that have left, a bounded number each, and the key's expiry removes all of them.
@@ -35,7 +37,7 @@
 
 use crate::timeline::{Timeline, pruned, tick};
 use crate::{
-    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Unit, Verdict, parse_integer,
+    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Taken, Unit, Verdict, parse_integer,
 };
 
 /// The first number of a limit: what may be admitted in any period.
@@ -78,10 +80,12 @@ pub struct Entries {
 pub enum Edit {
     /// Entries are added.
     Add(Entries),
-    /// The newest entries are removed.
-    RemoveNewest {
+    /// The newest entries are removed, but for some that are newer still.
+    Remove {
         /// How many.
         count: u64,
+        /// How many entries are newer than the removed ones.
+        newer: u64,
         /// When the log is fully replenished without them.
         until: Instant,
     },
@@ -246,22 +250,21 @@ impl<'a, T: Timeline + ?Sized> View<'a, T> {
         Ok(Decision::store(self.limit.admitted(alive, entries.until.since(self.now)), entries))
     }
 
-    /// The answer of a call that has settled: it has added so many entries, or removed some of the newest.
-    /// `alive` count after it, and the last of them leaves at `until`.
-    fn settled(&self, added: u64, alive: u64, until: Instant) -> Result<Answer, T::Error> {
+    /// The answer of a call that has settled: `alive` entries count after it, and the last of them leaves at
+    /// `until`. Behind the entry with the rank `place`, it has added or removed some.
+    fn settled(&self, place: u64, edit: Resized, alive: u64, until: Instant) -> Result<Answer, T::Error> {
         let answer = self.limit.admitted(alive, until.since(self.now));
         let Some(beyond) = alive.checked_sub(self.limit.units).filter(|&beyond| beyond > 0) else {
             return Ok(answer);
         };
-        // One more unit would be admitted when the entry with this rank has left: an old one, a new one, or
-        // an old one from the future, which has moved up.
+        // One more unit would be admitted when the entry with this rank has left: one before the place, one
+        // that was added there, or one behind it, whose rank has changed.
         let rank = self.expired().saturating_add(beyond);
-        let before = self.state.len().saturating_sub(self.state.later_than(self.now)?);
-        let new = before..before.saturating_add(added);
-        let last_to_go = if new.contains(&rank) {
-            Some(self.now)
-        } else {
-            self.state.at(if rank < new.start { rank } else { rank.saturating_sub(added) })?
+        let last_to_go = match edit {
+            _ if rank < place => self.state.at(rank)?,
+            Resized::Added(count) if rank < place.saturating_add(count) => Some(self.now),
+            Resized::Added(count) => self.state.at(rank.saturating_sub(count))?,
+            Resized::Removed(count) => self.state.at(rank.saturating_add(count))?,
         };
         let end = last_to_go.map_or(Ok(self.now), |entry| self.limit.end(entry))?;
         Ok(Answer { verdict: Verdict::Later(end.since(self.now)), ..answer })
@@ -365,9 +368,9 @@ pub fn peek<T: Timeline + ?Sized>(
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
 ///
 /// A positive difference, up to 10,000, is taken regardless of the limit. A negative one removes the newest
-/// entries, at most those that still count; none if the call that made them is `age` old, and that is the
-/// period or more. 0 changes nothing. The answer describes the log after the call: limited while there are
-/// more entries than the limit, and then with the time until one more unit would be admitted.
+/// entries, at most those that still count; of these, where the caller says when the units were `taken`, only
+/// entries that are at least as old. 0 changes nothing. The answer describes the log after the call: limited
+/// while there are more entries than the limit, and then with the time until one more unit would be admitted.
 ///
 /// Cost: at most four entries of the state are looked up and four ranges of it counted, no allocation.
 ///
@@ -381,7 +384,7 @@ pub fn peek<T: Timeline + ?Sized>(
 /// let now = Instant::from_nanos(1_700_000_000_000_000_000).unwrap();
 /// let settled = log::settle(&[now; 5][..], &limit, now, -2, None)?;
 /// assert_eq!(settled.answer.reply(Unit::Seconds).five, [0, 5, 2, -1, 60]);
-/// assert!(matches!(settled.change, Change::Store(log::Edit::RemoveNewest { count: 2, .. })));
+/// assert!(matches!(settled.change, Change::Store(log::Edit::Remove { count: 2, newer: 0, .. })));
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
 pub fn settle<T: Timeline + ?Sized>(
@@ -389,7 +392,7 @@ pub fn settle<T: Timeline + ?Sized>(
     limit: &Limit,
     now: Instant,
     difference: i64,
-    age: Option<Span>,
+    taken: Option<&Taken>,
 ) -> Result<Decision<Edit>, T::Error> {
     let range = DIFFERENCE.up_to(QUANTITY.max);
     if !(range.min..=range.max).contains(&difference) {
@@ -399,20 +402,39 @@ pub fn settle<T: Timeline + ?Sized>(
     if difference > 0 {
         let entries = view.add(difference.unsigned_abs())?;
         let alive = view.alive.saturating_add(entries.count);
-        return Ok(Decision::store(view.settled(entries.count, alive, entries.until)?, Edit::Add(entries)));
+        let place = state.len().saturating_sub(state.later_than(view.now)?);
+        let answer = view.settled(place, Resized::Added(entries.count), alive, entries.until)?;
+        return Ok(Decision::store(answer, Edit::Add(entries)));
     }
-    let there = if age.is_some_and(|age| age >= limit.period) { 0 } else { view.alive };
-    let count = difference.unsigned_abs().min(there);
+    let newer = match taken.map(|taken| view.now.checked_sub(taken.age)) {
+        Some(Some(then)) => state.later_than(then)?.min(view.alive),
+        Some(None) => view.alive, // nothing is older than the epoch
+        None => 0,
+    };
+    let count = difference.unsigned_abs().min(view.alive.saturating_sub(newer));
+    let place = state.len().saturating_sub(newer).saturating_sub(count);
+    let resized = Resized::Removed(count);
     if count == 0 {
-        return Ok(Decision::keep(view.settled(0, view.alive, view.until)?));
+        return Ok(Decision::keep(view.settled(place, resized, view.alive, view.until)?));
     }
     let alive = view.alive.saturating_sub(count);
     if alive == 0 {
         return Ok(Decision::delete(limit.admitted(0, Span::ZERO)));
     }
-    let latest = state.at(state.len().saturating_sub(count).saturating_sub(1))?;
-    let until = latest.map_or(Ok(view.now), |entry| limit.end(entry))?;
-    Ok(Decision::store(view.settled(0, alive, until)?, Edit::RemoveNewest { count, until }))
+    let until = if newer > 0 {
+        view.until
+    } else {
+        let latest = state.at(place.saturating_sub(1))?;
+        latest.map_or(Ok(view.now), |entry| limit.end(entry))?
+    };
+    Ok(Decision::store(view.settled(place, resized, alive, until)?, Edit::Remove { count, newer, until }))
+}
+
+/// How many entries a settlement has added or removed.
+#[derive(Clone, Copy)]
+enum Resized {
+    Added(u64),
+    Removed(u64),
 }
 
 /// The distance of neighbouring entries, at least.

@@ -2,10 +2,10 @@
 //! of them.
 //!
 //! The arguments are `key limiter [key limiter ...] [options]`. A limiter is the word for its kind and the
-//! arguments that this kind has, which end with a quantity (or the name of a holder); the word `SHADOW` may
-//! precede it. An argument behind a complete limiter is a key when a limiter follows it, and begins the
-//! options otherwise. So the arguments are unambiguous whatever the keys are called, and the keys are found
-//! without reading a number.
+//! arguments that this kind has, which end with a quantity (or the name of a holder); the word `SHADOW`, or
+//! `RESET` and a time, may precede it. An argument behind a complete limiter is a key when a limiter follows
+//! it, and begins the options otherwise. So the arguments are unambiguous whatever the keys are called, and
+//! the keys are found without reading a number.
 
 use core::ops;
 
@@ -14,6 +14,9 @@ use crate::{Answer, Error, Range, Span, Unit, Verdict};
 
 /// The word that makes a limiter one that refuses nothing.
 pub const SHADOW: &[u8] = b"SHADOW";
+
+/// The word before the `reset_after` of the call that took what a settlement gives back.
+pub const RESET: Range = Range { name: "RESET", min: 0, max: i64::MAX };
 
 /// A kind of limiter, as far as its arguments are concerned.
 #[derive(Clone, Copy, Debug)]
@@ -62,12 +65,23 @@ impl<'w> Words<'w> for &'w [&'w [u8]] {
 pub struct Part {
     /// The key.
     pub key: usize,
-    /// Whether the limiter begins with `SHADOW`.
-    pub shadow: bool,
+    /// What stands before the word for the kind.
+    pub prefix: Prefix,
     /// The kind: its index in the list of grammars.
     pub kind: usize,
     /// The arguments of the limiter, behind the word for its kind.
     pub arguments: ops::Range<usize>,
+}
+
+/// What stands between a key and its kind of limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefix {
+    /// Nothing.
+    None,
+    /// `SHADOW`
+    Shadow,
+    /// `RESET` and a time, which is at this position.
+    Reset(usize),
 }
 
 /// The keys and limiters of a call, one after the other.
@@ -126,26 +140,47 @@ impl<'w, W: Words<'w>> Iterator for Parts<'_, W> {
 
 /// The key at this position and its limiter, if it is complete.
 fn part<'w>(words: &impl Words<'w>, key: usize, kinds: &[Grammar]) -> Option<Part> {
+    let kind_at = |at| words.word(at).and_then(|name| kinds.iter().position(|kind| is(name, kind.word)));
     let mut at = key.checked_add(1)?;
-    let mut name = words.word(at)?;
-    let shadow = is(name, SHADOW);
-    if shadow {
-        at = at.checked_add(1)?;
-        name = words.word(at)?;
-    }
-    let kind = kinds.iter().position(|kind| is(name, kind.word))?;
+    let mut prefix = Prefix::None;
+    let kind = if let Some(kind) = kind_at(at) {
+        kind
+    } else {
+        (prefix, at) = prefix_at(words, at)?;
+        kind_at(at)?
+    };
     let start = at.checked_add(1)?;
     let arguments = match kinds.get(kind)?.arguments {
         Arity::Always(number) => number,
         Arity::Counted(count) => count(&mut words.from(start))?,
     };
     let end = start.checked_add(arguments)?;
-    (end <= words.count()).then_some(Part { key, shadow, kind, arguments: start..end })
+    (end <= words.count()).then_some(Part { key, prefix, kind, arguments: start..end })
+}
+
+/// The prefix at this position, and the position of the word for the kind behind it.
+fn prefix_at<'w>(words: &impl Words<'w>, at: usize) -> Option<(Prefix, usize)> {
+    let (name, next) = (words.word(at)?, at.checked_add(1)?);
+    if is(name, SHADOW) {
+        Some((Prefix::Shadow, next))
+    } else if is(name, RESET.name.as_bytes()) {
+        Some((Prefix::Reset(next), next.checked_add(1)?))
+    } else {
+        None
+    }
 }
 
 /// Whether a word is this keyword, which most clients write in upper case.
 fn is(word: &[u8], keyword: &[u8]) -> bool {
     word == keyword || word.eq_ignore_ascii_case(keyword)
+}
+
+/// Reads the time behind `RESET`.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for a time that is not an integer, is negative or is above 292 years.
+pub fn parse_reset(time: &[u8], unit: Unit) -> Result<Span, Error> {
+    RESET.parse_span(time, unit)
 }
 
 /// What follows the last limiter.

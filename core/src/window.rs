@@ -64,7 +64,7 @@ use core::num::NonZeroU64;
 
 use crate::args::parse_field;
 use crate::rate::period_of;
-use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Unit, Verdict};
+use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Taken, Unit, Verdict};
 
 /// The first number of a limit: units per period.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
@@ -380,9 +380,9 @@ pub fn saturate(
 ///
 /// A positive difference is taken, above the limit if need be. A negative one is given back from the present
 /// window only, at most what it has admitted; 0 changes nothing. Where nothing counts after giving back,
-/// there is no state. The units given back were taken `age` ago, where the caller says so, and a window that
-/// has begun since gets nothing back. The answer describes the state after the call: limited while the
-/// estimate is above the limit, and then the wait is that of one unit.
+/// there is no state. Where the caller says when the units were `taken`, a window that has begun since gets
+/// nothing back. The answer describes the state after the call: limited while the estimate is above the
+/// limit, and then the wait is that of one unit.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -404,7 +404,7 @@ pub fn settle(
     limit: &Limit,
     now: Instant,
     difference: i64,
-    age: Option<Span>,
+    taken: Option<&Taken>,
 ) -> Result<Decision<Sliding>, Error> {
     if difference < DIFFERENCE.min {
         return Err(DIFFERENCE.error());
@@ -412,7 +412,7 @@ pub fn settle(
     fits(limit.period, limit.unit, now, 2)?;
     let before = Sliding::at(state, limit, now);
     // A window that began when the units were taken, or earlier, can have admitted them.
-    let holds = age.is_none_or(|age| before.start.checked_add(age).is_some_and(|then| then <= now));
+    let holds = taken.is_none_or(|taken| before.start.checked_add(taken.age).is_some_and(|then| then <= now));
     let current = if difference > 0 {
         let most = DIFFERENCE.up_to(i64::MAX.saturating_sub(before.current));
         before.current.checked_add(difference).ok_or_else(|| most.error())?

@@ -253,7 +253,12 @@ fn until_an_instant() {
             assert!(take(None, &limit, at(0), quantity).unwrap().change == Change::Keep, "{quantity}");
         }
         assert!(settle(None, &limit, at(0), -3, None).unwrap().change == Change::Keep);
-        assert!(settle(None, &limit, at(0), 3, None).is_err() && saturate(None, &limit, at(0), 9).is_err());
+        assert!(saturate(None, &limit, at(0), 9).is_err());
+        // What is charged to a window that has ended is nothing.
+        let charged = settle(None, &limit, at(0), 3, None).unwrap();
+        assert_eq!((charged.change, in_nanos(&charged.answer)), (Change::Keep, [0, 5, 5, -1, 0]));
+        let open = settle(Some(counter(3, S)), &limit, at(0), 3, None).unwrap();
+        assert_eq!(open.change, Change::Store(counter(6, S)), "to the window that is open");
     }
     // At that very instant it has passed; a nanosecond earlier it has not.
     let limit = Limit::until(5, now, Seconds).unwrap();
@@ -324,7 +329,7 @@ fn settles_row_by_row() {
 fn nothing_goes_back_to_a_window_that_has_begun_since() {
     let given = |limit: &Limit, end: i64, age: i64| {
         let state = Some(Counter { count: 5, end: at(end) });
-        let decision = settle(state, limit, at(0), -2, Some(common::span(age))).unwrap();
+        let decision = settle(state, limit, at(0), -2, Some(&common::ago(age))).unwrap();
         match decision.change {
             Change::Keep => false,
             change => {
@@ -336,12 +341,14 @@ fn nothing_goes_back_to_a_window_that_has_begun_since() {
     // Opened 10 s ago, in the millisecond of that instant.
     let opened = -10 * S - 456_789;
     let period = Limit::new(9, 60, Seconds).unwrap();
-    for (age, gives) in [(0, true), (9 * S, true), (-opened, true), (1 - opened, false), (DAY, false)] {
+    // The age of the call that opened the window is rounded up by a microsecond at most.
+    let oldest = US - opened;
+    for (age, gives) in [(0, true), (9 * S, true), (oldest, true), (oldest + 1, false), (DAY, false)] {
         assert_eq!(given(&period, opened + 60 * S, age), gives, "a period, {age}");
     }
     // A period of one and a half milliseconds is one of two.
     let short = Limit::new(9, 1_500, Microseconds).unwrap();
-    for (age, gives) in [(456_789 + MS, true), (456_790 + MS, false)] {
+    for (age, gives) in [(457_789 + MS, true), (457_790 + MS, false)] {
         assert_eq!(given(&short, -456_789 + MS, age), gives, "a short period, {age}");
     }
     // November began so long ago: 2023-11-01, 00:00.
@@ -358,9 +365,9 @@ fn nothing_goes_back_to_a_window_that_has_begun_since() {
     }
     // Taking does not ask for the age, and an age of more than there is of time gives nothing back.
     let state = Some(Counter { count: 5, end: at(END) });
-    let taken = settle(state, &period, at(0), 2, Some(redis_cell_core::Span::MAX)).unwrap();
+    let taken = settle(state, &period, at(0), 2, Some(&common::ago(i64::MAX))).unwrap();
     assert_eq!(taken.change, Change::Store(Counter { count: 7, end: at(END) }));
-    let back = settle(state, &period, at(0), -2, Some(redis_cell_core::Span::MAX)).unwrap();
+    let back = settle(state, &period, at(0), -2, Some(&common::ago(i64::MAX))).unwrap();
     assert_eq!(back.change, Change::Keep);
 }
 

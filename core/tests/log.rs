@@ -12,10 +12,13 @@
     clippy::unwrap_used
 )] // tests may fail loudly
 
+mod common;
+
+use common::ago;
 use proptest::prelude::*;
 use redis_cell_core::log::{Edit, Entries, Limit, is_entry, may_be, peek, saturate, settle, take};
 use redis_cell_core::timeline::{PRUNED_AT_MOST, Timeline};
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Taken, Unit, Verdict};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
@@ -49,8 +52,9 @@ impl Log {
         decision.answer
     }
 
-    fn settle(&mut self, limit: &Limit, now: u64, difference: i64, age: Option<Span>) -> Answer {
-        let decision = settle(self.entries.as_slice(), limit, at(now), difference, age).unwrap();
+    fn settle(&mut self, limit: &Limit, now: u64, difference: i64, age: Option<u64>) -> Answer {
+        let taken = age.map(|age| ago(age as i64));
+        let decision = settle(self.entries.as_slice(), limit, at(now), difference, taken.as_ref()).unwrap();
         self.carry_out(decision.change);
         decision.answer
     }
@@ -66,9 +70,10 @@ impl Log {
                 self.entries.drain(..change.pruned as usize);
                 self.until = Some(change.until);
             }
-            Change::Store(Edit::RemoveNewest { count, until }) => {
+            Change::Store(Edit::Remove { count, newer, until }) => {
                 assert!(count < self.entries.len() as u64, "what is empty is deleted");
-                self.entries.truncate(self.entries.len() - count as usize);
+                let end = self.entries.len() - newer as usize;
+                self.entries.drain(end - count as usize..end);
                 self.until = Some(until);
             }
             Change::Delete => *self = Self::default(),
@@ -108,14 +113,16 @@ impl Naive {
         self.admitted.iter().map(|&entry| within(entry)).max().unwrap_or(0)
     }
 
-    /// Adds entries whatever the limit, or removes the newest of those that count.
+    /// Adds entries whatever the limit, or removes the newest of those that count and are so old.
     fn settle(&mut self, now: u64, difference: i64, age: Option<u64>) {
         let alive = self.alive(now);
         if difference > 0 {
             self.admitted.extend((0..difference).map(|_| now));
-        } else if age.is_none_or(|age| age < self.period) {
-            let back = (difference.unsigned_abs() as usize).min(alive.len());
-            self.admitted = alive[..alive.len() - back].to_vec();
+        } else {
+            let (mut old, newer): (Vec<u64>, Vec<u64>) =
+                alive.iter().partition(|&&entry| age.is_none_or(|age| entry + age <= now));
+            old.truncate(old.len().saturating_sub(difference.unsigned_abs() as usize));
+            self.admitted = [old, newer].concat();
         }
     }
 
@@ -277,7 +284,7 @@ proptest! {
                 naive.admitted.extend((0..quantity).map(|_| tick(now)));
             }
             let before = log.clone();
-            let answer = log.settle(&limit, now, difference, age.map(span));
+            let answer = log.settle(&limit, now, difference, age);
             naive.settle(tick(now), difference, age);
             let expected = naive.standing(tick(now));
             prop_assert_eq!(answer.reply(Unit::Microseconds).five, expected, "{} after {:?}", difference, age);
@@ -343,11 +350,11 @@ proptest! {
         for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
             let Ok(limit) = Limit::new(limit, period, unit) else { continue };
             let (entries, now) = (entries.as_slice(), Instant::saturating_from_nanos(now));
-            let age = Span::from_nanos(now.as_nanos());
+            let taken = Taken { age: Span::from_nanos(now.as_nanos()).unwrap_or_default(), reset_after: None, unit };
             let answers = [
                 take(entries, &limit, now, quantity).map(|decision| decision.answer),
                 saturate(entries, &limit, now, quantity).map(|decision| decision.answer),
-                settle(entries, &limit, now, quantity, age).map(|decision| decision.answer),
+                settle(entries, &limit, now, quantity, Some(&taken)).map(|decision| decision.answer),
                 settle(entries, &limit, now, quantity, None).map(|decision| decision.answer),
                 peek(entries, &limit, now, quantity),
             ];

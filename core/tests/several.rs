@@ -13,7 +13,9 @@ use core::ops::Range;
 use common::{S, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::Verdict::{Admitted, Booked, Later, Never};
-use redis_cell_core::several::{Arity, Grammar, Options, Part, Parts, Row, combine, combine_rows};
+use redis_cell_core::several::{
+    Arity, Grammar, Options, Part, Parts, Prefix, Row, combine, combine_rows, parse_reset,
+};
 use redis_cell_core::{Answer, Error, Unit, Verdict};
 
 fn row(verdict: Verdict, limit: i64, remaining: i64, reset: i64) -> Answer {
@@ -105,19 +107,28 @@ fn words(call: &str) -> Vec<&[u8]> {
     call.split(' ').map(str::as_bytes).collect()
 }
 
-fn part(key: usize, shadow: bool, kind: usize, arguments: Range<usize>) -> Part {
-    Part { key, shadow, kind, arguments }
+fn part(key: usize, prefix: Prefix, kind: usize, arguments: Range<usize>) -> Part {
+    Part { key, prefix, kind, arguments }
 }
 
 #[test]
 fn keys_are_found_whatever_they_are_called() {
+    use Prefix::{None, Reset, Shadow};
     for (call, expected, options) in [
-        ("k PAIR 1 2", vec![part(0, false, 0, 2..4)], 4),
-        ("k pair 1 2 MS", vec![part(0, false, 0, 2..4)], 4),
-        ("k ONE 1 AGO 5", vec![part(0, false, 1, 2..3)], 3),
-        ("k PAIR 1 2 MS one 1", vec![part(0, false, 0, 2..4), part(4, false, 1, 6..7)], 7),
-        ("PAIR PAIR PAIR PAIR PAIR ONE ONE", vec![part(0, false, 0, 2..4), part(4, false, 1, 6..7)], 7),
-        ("k Shadow PAIR 1 2 SHADOW SHADOW ONE 1", vec![part(0, true, 0, 3..5), part(5, true, 1, 8..9)], 9),
+        ("k PAIR 1 2", vec![part(0, None, 0, 2..4)], 4),
+        ("k pair 1 2 MS", vec![part(0, None, 0, 2..4)], 4),
+        ("k ONE 1 AGO 5", vec![part(0, None, 1, 2..3)], 3),
+        ("k PAIR 1 2 MS one 1", vec![part(0, None, 0, 2..4), part(4, None, 1, 6..7)], 7),
+        ("PAIR PAIR PAIR PAIR PAIR ONE ONE", vec![part(0, None, 0, 2..4), part(4, None, 1, 6..7)], 7),
+        (
+            "k Shadow PAIR 1 2 SHADOW SHADOW ONE 1",
+            vec![part(0, Shadow, 0, 3..5), part(5, Shadow, 1, 8..9)],
+            9,
+        ),
+        ("k reset 9 ONE 1 AGO 5", vec![part(0, Reset(2), 1, 4..5)], 5),
+        ("RESET RESET RESET ONE 1 RESET", vec![part(0, Reset(2), 1, 4..5)], 5),
+        ("k ONE 1 AGO RESET 5 PAIR 1 2", vec![part(0, None, 1, 2..3), part(3, Reset(5), 0, 7..9)], 9),
+        ("k ONE 1 RESET ONE 1", vec![part(0, None, 1, 2..3), part(3, None, 1, 5..6)], 6),
     ] {
         assert_eq!(parts(&words(call)), (expected, options), "{call}");
     }
@@ -133,9 +144,16 @@ fn an_incomplete_limiter_is_not_among_the_parts_nor_an_option() {
         ("k SHADOW", 0),
         ("k SHADOW SHADOW PAIR 1 2", 0),
         ("k SHADOW 1 2", 0),
+        ("k RESET", 0),
+        ("k RESET 5", 0),
+        ("k RESET PAIR 1 2", 0),
+        ("k RESET 5 SHADOW PAIR 1 2", 0),
+        ("k SHADOW RESET 5 PAIR 1 2", 0),
+        ("k RESET 5 RESET 5 PAIR 1 2", 0),
         ("k PAIR 1 2 l ONE", 1),
         ("k PAIR 1 2 l SHADOW", 1),
         ("k PAIR 1 2 l SHADOW x 1", 1),
+        ("k PAIR 1 2 l RESET 5 x 1", 1),
     ] {
         let call = words(call);
         let mut parts = Parts::of(&call[..], &KINDS);
@@ -197,5 +215,17 @@ fn options_come_in_any_order_and_once() {
     }
     for call in ["AGO x", "AGO -1", "AGO 9223372037", "AGO 9223372036854775807 US"] {
         assert!(matches!(parse(call, true), Err(Error::OutOfRange { name: "AGO", .. })), "{call}");
+    }
+}
+
+#[test]
+fn the_time_behind_reset_is_in_the_unit_of_the_call() {
+    assert_eq!(parse_reset(b"5", Unit::Milliseconds), Ok(span(5_000_000)));
+    assert_eq!(parse_reset(b"0", Unit::Seconds), Ok(span(0)));
+    for (time, unit) in
+        [("x", Unit::Seconds), ("-1", Unit::Seconds), ("9223372036854775807", Unit::Microseconds)]
+    {
+        let error = parse_reset(time.as_bytes(), unit);
+        assert!(matches!(error, Err(Error::OutOfRange { name: "RESET", .. })), "{time}");
     }
 }

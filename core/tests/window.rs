@@ -469,7 +469,7 @@ proptest! {
         let at = |offset: i64| instant((zero + offset).into());
         let limits = Limit::new(limit, 1, Microseconds).unwrap();
         let state = Some(Sliding { start: at(start), current, previous });
-        let decision = settle(state, &limits, at(now), difference, age.map(common::span)).unwrap();
+        let decision = settle(state, &limits, at(now), difference, age.map(common::ago).as_ref()).unwrap();
         // What the window has become by now.
         let [start, current, previous] = if start >= 0 {
             [start, current, previous]
@@ -529,7 +529,7 @@ fn settles_row_by_row() {
     // Taken when the window began, or a nanosecond before that.
     for (age, stored) in [(15 * S, Change::Store(window(0, 1, 0))), (15 * S + 1, Change::Keep)] {
         let now = instant((START + 15 * S).into());
-        let decision = settle(Some(window(0, 3, 0)), &limit, now, -2, Some(common::span(age))).unwrap();
+        let decision = settle(Some(window(0, 3, 0)), &limit, now, -2, Some(&common::ago(age))).unwrap();
         assert_eq!(decision.change, stored, "{age}");
     }
     let error = settle(Some(window(0, 3, 0)), &limit, instant(START.into()), i64::MAX, None).unwrap_err();

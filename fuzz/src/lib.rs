@@ -12,8 +12,8 @@ use redis_cell_core::several::{self, Arity, Grammar};
 use redis_cell_core::timeline::{self, Timeline};
 use redis_cell_core::window::{self, Sliding};
 use redis_cell_core::{
-    Change, Decision, Error, Instant, Keyword, QUANTITY, Span, Tail, Unit, Verdict, gcra, log, parse_integer,
-    parse_timeout,
+    Change, Decision, Error, Instant, Keyword, QUANTITY, Span, Tail, Taken, Unit, Verdict, gcra, log,
+    parse_integer, parse_timeout,
 };
 
 const UNITS: [Unit; 3] = [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds];
@@ -277,8 +277,8 @@ pub fn decisions(input: &[u8]) {
         let level = input.option(|input| Level { free: input.number(), since: input.near(now) });
         assert_honest(now, 1, |now| bucket::take(level, &limit, now, quantity));
         assert_honest(now, 1, |now| bucket::saturate(level, &limit, now, quantity));
-        let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
-        assert_settles(bucket::settle(level, &limit, now, quantity, age), quantity);
+        let taken = taken(&mut input, unit);
+        assert_settles(bucket::settle(level, &limit, now, quantity, taken.as_ref()), quantity);
     }
     counters(&mut input, now, [a, b, quantity], unit);
     sorted_sets(&mut input, now, [a, b, quantity], unit);
@@ -309,6 +309,13 @@ fn taken_and_given_back(tat: Option<Instant>, now: Instant, limit: &gcra::Limit,
     }
 }
 
+/// When units were taken that a settlement gives back.
+fn taken(input: &mut Input, unit: Unit) -> Option<Taken> {
+    let span = |input: &mut Input| Span::from_nanos(input.number().unsigned_abs());
+    let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos)?;
+    Some(Taken { age, reset_after: input.option(span).flatten(), unit })
+}
+
 /// The commands that settle a TAT or pause it.
 fn settled_and_paused(
     input: &mut Input,
@@ -317,8 +324,8 @@ fn settled_and_paused(
     limit: &gcra::Limit,
     [wait, quantity]: [i64; 2],
 ) {
-    let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
-    assert_settles(gcra::settle(tat, limit, now, quantity, age), quantity);
+    let taken = taken(input, Unit::Microseconds);
+    assert_settles(gcra::settle(tat, limit, now, quantity, taken.as_ref()), quantity);
     let wait = Span::from_nanos(wait.unsigned_abs()).unwrap_or_default();
     if let Some(paused) = clear(gcra::pause(tat, limit, now, wait)) {
         let after = if let Change::Store(after) = paused.change { Some(after) } else { tat };
@@ -350,11 +357,18 @@ fn counters(input: &mut Input, now: Instant, [a, b, quantity]: [i64; 3], unit: U
         });
         assert_honest(now, 1, |now| fixed::take(counter, &limit, now, quantity));
         assert_honest(now, 1, |now| fixed::saturate(counter, &limit, now, quantity));
-        let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
-        assert_settles(fixed::settle(counter, &limit, now, quantity, age), quantity);
+        let taken = taken(input, unit);
+        assert_settles(fixed::settle(counter, &limit, now, quantity, taken.as_ref()), quantity);
         for limit in by_calendar(input, now, a, b, unit) {
             assert_honest(now, 1, |now| fixed::take(counter, &limit, now, quantity));
-            assert_settles(fixed::settle(counter, &limit, now, quantity, age), quantity);
+            let settled = fixed::settle(counter, &limit, now, quantity, taken.as_ref());
+            // Nothing is charged to a window that has ended.
+            let opens = quantity <= 0 || fixed::take(None, &limit, now, 1).is_ok();
+            if opens {
+                assert_settles(settled, quantity);
+            } else {
+                let _ = clear(settled);
+            }
         }
     }
     if let Ok(limit) = window::Limit::new(a, b, unit) {
@@ -365,8 +379,8 @@ fn counters(input: &mut Input, now: Instant, [a, b, quantity]: [i64; 3], unit: U
         });
         assert_honest(now, 1, |now| window::take(sliding, &limit, now, quantity));
         assert_honest(now, 1, |now| window::saturate(sliding, &limit, now, quantity));
-        let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos);
-        assert_settles(window::settle(sliding, &limit, now, quantity, age), quantity);
+        let taken = taken(input, unit);
+        assert_settles(window::settle(sliding, &limit, now, quantity, taken.as_ref()), quantity);
     }
 }
 
@@ -389,12 +403,14 @@ fn sorted_sets(input: &mut Input, now: Instant, [a, b, quantity]: [i64; 3], unit
         let peeked = clear(log::peek(entries, &limit, now, quantity));
         let taken = clear(log::take(entries, &limit, now, quantity)).map(|decision| decision.answer.verdict);
         assert_eq!(peeked.map(|answer| answer.verdict), taken, "a look and a call");
-        let age = Span::from_nanos(u64::from(own).saturating_mul(1_000_000_000));
+        let age = Span::from_nanos(u64::from(own).saturating_mul(1_000_000_000)).unwrap_or_default();
+        let taken = Taken { age, reset_after: None, unit };
         for difference in [quantity, quantity.saturating_neg()] {
-            if let Some(Decision { change: Change::Store(log::Edit::RemoveNewest { count, .. }), .. }) =
-                clear(log::settle(entries, &limit, now, difference, age))
+            if let Some(Decision { change: Change::Store(log::Edit::Remove { count, newer, .. }), .. }) =
+                clear(log::settle(entries, &limit, now, difference, Some(&taken)))
             {
-                assert!(count < Timeline::len(entries), "what is empty is deleted");
+                assert!(count + newer < Timeline::len(entries) || newer > 0, "what is empty is deleted");
+                assert!(count + newer <= Timeline::len(entries));
             }
         }
     }

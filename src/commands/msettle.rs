@@ -1,7 +1,7 @@
 //! `CL.MSETTLE`
 
-use super::arguments::UNIT;
-use super::mtake::{LIMITERS, SEVERAL};
+use super::arguments::{KEY, UNIT};
+use super::mtake::{ANY_LIMITER, SEVERAL};
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
 use crate::outcome::{Command, Outcome};
@@ -11,12 +11,30 @@ use crate::tally::{Tally, tally};
 /// Charges or gives back what several limiters of any kind were taken from.
 pub struct Msettle;
 
+/// The keys, and the limiter of each, with the reply of the call that took the units.
+const TAKEN_LIMITERS: Argument = Argument::new(
+    c"limiters",
+    Type::Block(&[
+        KEY,
+        Argument::new(
+            c"reset_after",
+            Type::Integer,
+            c"The reset_after of this limiter when the units were taken; only with AGO.",
+        )
+        .after(c"RESET")
+        .optional(),
+        ANY_LIMITER,
+    ]),
+    c"Keys, and the limiter of each.",
+)
+.multiple();
+
 impl Command for Msettle {
     const SPEC: Spec = Spec {
         name: c"cl.msettle",
         summary: "Charges differences to several limiters of any kind, or gives them back.",
         arguments: &[
-            LIMITERS,
+            TAKEN_LIMITERS,
             Argument::new(
                 c"age",
                 Type::Integer,

@@ -42,7 +42,7 @@ const SHADOWABLE_LIMITERS: Argument = Argument::new(
 .multiple();
 
 /// A limiter of any kind.
-const ANY_LIMITER: Argument = Argument::new(
+pub const ANY_LIMITER: Argument = Argument::new(
     c"limiter",
     Type::OneOf(&[
         kind(c"THROTTLE", c"throttle", c"As CL.THROTTLE.", &[MAX_BURST, COUNT, PERIOD, ITS_QUANTITY]),

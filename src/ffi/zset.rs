@@ -37,8 +37,13 @@ pub struct Changed<'a> {
 pub enum Removed {
     /// So many with the lowest scores.
     Lowest(u64),
-    /// So many with the highest scores.
-    Highest(u64),
+    /// So many of those with the highest scores, but for `newer` with scores higher still.
+    Below {
+        /// How many are removed.
+        count: u64,
+        /// How many stay above them.
+        newer: u64,
+    },
 }
 
 impl Key<'_> {
@@ -169,12 +174,16 @@ impl Key<'_> {
         if let Some(Changed { command, words, .. }) = changed {
             call.propagate(command, name, words)?;
         }
-        let mut digits = itoa::Buffer::new();
+        let mut digits = [itoa::Buffer::new(), itoa::Buffer::new()];
+        let [first, last] = &mut digits;
         let ranks: Option<[&[u8]; 2]> = match removed {
-            Removed::Lowest(0) | Removed::Highest(0) => None,
-            Removed::Lowest(count) => Some([b"0", digits.format(count.saturating_sub(1)).as_bytes()]),
-            Removed::Highest(count) => {
-                Some([digits.format(0_i64.saturating_sub_unsigned(count)).as_bytes(), b"-1"])
+            Removed::Lowest(0) | Removed::Below { count: 0, .. } => None,
+            Removed::Lowest(count) => Some([b"0", last.format(count.saturating_sub(1)).as_bytes()]),
+            // Ranks below 0 count from the end, where -1 is the highest.
+            Removed::Below { count, newer } => {
+                let highest = (-1_i64).saturating_sub_unsigned(newer);
+                let lowest = 0_i64.saturating_sub_unsigned(newer).saturating_sub_unsigned(count);
+                Some([first.format(lowest).as_bytes(), last.format(highest).as_bytes()])
             }
         };
         if let Some(ranks) = ranks {

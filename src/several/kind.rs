@@ -1,7 +1,7 @@
 //! What a kind of limiter is to a call for several: its arguments, and its verbs on an open key.
 
 use redis_cell_core::several::Grammar;
-use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Span, Unit};
+use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Taken, Unit};
 
 use crate::error::Error;
 use crate::ffi::{Arg, Call, Key};
@@ -26,8 +26,8 @@ pub trait Kind<'c>: Sized {
     /// The answer that [`take`](Self::take) would give, with the numbers of the state as it is.
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error>;
 
-    /// Settles the quantity as a difference; what is given back was taken `age` ago.
-    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<Self::Change>, Error>;
+    /// Settles the quantity as a difference; what is given back was `taken` then, if the call says when.
+    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Self::Change>, Error>;
 
     /// What is stored for a change.
     fn stored(&self, change: Self::Change, call: &Call<'c>) -> Self::Stored;

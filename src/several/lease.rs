@@ -2,7 +2,7 @@
 
 use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
 use redis_cell_core::several::{Arity, Grammar};
-use redis_cell_core::{Answer, Decision, Span, Unit};
+use redis_cell_core::{Answer, Decision, Taken, Unit};
 
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
@@ -61,8 +61,8 @@ impl<'c> Kind<'c> for Held<'c> {
         self.with_places(at, |places| lease::peek(places, &self.limit, at.now, lease))
     }
 
-    /// Renews the lease, or gives the place back. How long ago it was taken does not matter.
-    fn settle(&self, at: &Place<'_, 'c>, _: Option<Span>) -> Result<Decision<Edit>, Error> {
+    /// Renews the lease, or gives the place back. When it was taken does not matter.
+    fn settle(&self, at: &Place<'_, 'c>, _: Option<&Taken>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease.as_ref();
         self.with_places(at, |places| lease::settle(places, &self.limit, at.now, lease))
     }

@@ -2,7 +2,7 @@
 
 use redis_cell_core::log::{self, Edit, Limit};
 use redis_cell_core::several::{Arity, Grammar};
-use redis_cell_core::{Answer, Decision, Span, Unit};
+use redis_cell_core::{Answer, Decision, Taken, Unit};
 
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
@@ -37,8 +37,8 @@ impl<'c> Kind<'c> for Log {
         log::peek(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity)
     }
 
-    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<Edit>, Error> {
-        log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity, age)
+    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Edit>, Error> {
+        log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity, taken)
     }
 
     fn stored(&self, edit: Edit, _: &Call<'c>) -> Edit {

@@ -4,7 +4,7 @@
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::several::{Arity, Grammar};
-use redis_cell_core::{Answer, Decision, Error as CoreError, Span, Unit, bucket, fixed, window};
+use redis_cell_core::{Answer, Decision, Error as CoreError, Taken, Unit, bucket, fixed, window};
 
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
@@ -87,8 +87,8 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
         Ok(self.limit.peek(Self::seen(at)?, at.now, self.quantity)?)
     }
 
-    fn settle(&self, at: &Place<'_, 'c>, age: Option<Span>) -> Result<Decision<StateOf<S>>, Error> {
-        Ok(self.limit.settle(Self::load(at)?, at.now, self.quantity, age)?)
+    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<StateOf<S>>, Error> {
+        Ok(self.limit.settle(Self::load(at)?, at.now, self.quantity, taken)?)
     }
 
     fn stored(&self, state: StateOf<S>, _: &Call<'c>) -> S::Stored {

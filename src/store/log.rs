@@ -69,8 +69,8 @@ impl Save for Edit {
     fn save(&self, key: Key) -> Result<(), Error> {
         match *self {
             Self::Add(entries) => entries.save(key),
-            Self::RemoveNewest { count, until } => {
-                key.finish(None, Removed::Highest(count), until.as_millis_ceil().cast_signed())
+            Self::Remove { count, newer, until } => {
+                key.finish(None, Removed::Below { count, newer }, until.as_millis_ceil().cast_signed())
             }
         }
     }

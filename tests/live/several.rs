@@ -301,6 +301,7 @@ fn what_is_wrong_with_the_arguments_is_said() {
         ("a THROTTLE 9 10 60 1 S MS", "syntax error"),
         ("a THROTTLE 9 10 60 1 SATURATE", "syntax error"),
         ("a THROTTLE 9 10 60 1 AGO 5", "syntax error"),
+        ("a RESET 5 THROTTLE 9 10 60 1", "syntax error"),
         ("a THROTTLE 9 10 60 1 PREPAY", "syntax error"),
         ("a SHADOW 9 10 60 1", "syntax error"),
         ("a SHADOW SHADOW THROTTLE 9 10 60 1", "syntax error"),
@@ -338,6 +339,12 @@ fn what_is_wrong_with_the_arguments_is_said() {
         ("a THROTTLE 9 10 60 1 AGO x", "AGO"),
         ("a THROTTLE 9 10 60 1 AGO 1 AGO 1", "syntax error"),
         ("a SHADOW THROTTLE 9 10 60 1", "syntax error"),
+        ("a RESET 5 THROTTLE 9 10 60 -1", "syntax error"),
+        ("a RESET 5 RESET 5 THROTTLE 9 10 60 -1 AGO 1", "syntax error"),
+        ("a RESET THROTTLE 9 10 60 -1 AGO 1", "syntax error"),
+        ("a RESET -1 THROTTLE 9 10 60 -1 AGO 1", "RESET"),
+        ("a RESET x THROTTLE 9 10 60 -1 AGO 1", "RESET"),
+        ("a RESET 9223372037 THROTTLE 9 10 60 -1 AGO 1", "RESET"),
         ("a LEASE 1 -1 me", "lease"),
     ] {
         let error = client.error(&format!("CL.MSETTLE {arguments}"));
@@ -363,6 +370,8 @@ fn the_server_finds_the_keys() {
         format!("CL.MTAKE {limiters}"),
         format!("CL.MPEEK {limiters} MS"),
         format!("CL.MSETTLE {limiters} AGO 5 MS"),
+        format!("CL.MSETTLE {limiters} AGO 5 MS").replace(" THROTTLE 9", " reset 60 THROTTLE 9"),
+        format!("CL.MSETTLE {limiters} AGO 5").replace("b FIXED", "b RESET 60 FIXED"),
     ] {
         let keys: Vec<String> = client.get(&format!("COMMAND GETKEYS {call}"));
         assert_eq!(keys, ["a", "b", "c", "d"], "{call}");
@@ -551,28 +560,81 @@ fn a_settlement_of_a_lease_renews_or_releases() {
 fn what_is_no_longer_owed_is_not_given_back() {
     let server = Server::start();
     let mut client = server.connect();
-    for (kind, ago, remaining) in [
-        // Ten units an hour, ten taken now: after 30 minutes ten units would still owe five.
-        ("THROTTLE 9 10 3600", "1800", 5),
-        ("THROTTLE 9 10 3600", "3600", 0),
-        ("THROTTLE 9 10 3600", "9223372036", 0),
-        ("THROTTLE 9 10 3600", "0", 8),
-        ("FUNNEL 10 10 3600", "1800", 5),
-        ("BUCKET 10 10 3600", "3600", 0),
-        ("FIXED 10 3600", "0", 8),
-        ("FIXED 10 3600", "3601", 0),
-        ("FIXED 10 YEAR", "31622401", 0),
-        ("FIXED 10 HOUR", "3601", 0),
-        ("WINDOW 10 3600000", "3600001", 0),
-        ("LOG 10 3600", "3599", 8),
-        ("LOG 10 3600", "3600", 0),
+    for (reset, kind, ago, remaining) in [
+        // Ten units an hour, ten taken now: after 30 minutes eight units, alone, would still owe three.
+        ("", "THROTTLE 9 10 3600", "1800", 3),
+        ("", "THROTTLE 9 10 3600", "2880", 0),
+        ("", "THROTTLE 9 10 3600", "9223372036", 0),
+        ("", "THROTTLE 9 10 3600", "0", 8),
+        ("", "FUNNEL 10 10 3600", "1800", 3),
+        ("", "BUCKET 10 10 3600", "2880", 0),
+        // If an hour was owed after the call, half an hour is owed after half an hour; a second is rounding.
+        ("RESET 3600 ", "THROTTLE 9 10 3600", "0", 8),
+        ("RESET 3600 ", "THROTTLE 9 10 3600", "1799", 5),
+        ("RESET 3600 ", "THROTTLE 9 10 3600", "1800", 4),
+        ("RESET 3600 ", "THROTTLE 9 10 3600", "3599", 0),
+        ("RESET 0 ", "THROTTLE 9 10 3600", "0", 0),
+        ("RESET 9223372036 ", "THROTTLE 9 10 3600", "9223372036", 0),
+        ("reset 3600 ", "FUNNEL 10 10 3600", "1799", 5),
+        ("RESET 3600 ", "BUCKET 10 10 3600", "1800", 4),
+        // The call that opened the window is as old as the window, but for rounding.
+        ("", "FIXED 10 3600", "0", 8),
+        ("", "FIXED 10 3600", "1", 8),
+        ("", "FIXED 10 3600", "2", 0),
+        ("", "FIXED 10 3600", "3601", 0),
+        ("RESET 3600 ", "FIXED 10 3600", "3599", 8),
+        ("RESET 3600 ", "FIXED 10 3600", "3600", 0),
+        ("RESET 1 ", "FIXED 10 YEAR", "31622401", 0),
+        ("", "FIXED 10 HOUR", "3601", 0),
+        ("", "WINDOW 10 3600000", "3600001", 0),
+        ("RESET 5 ", "LOG 10 3600", "0", 8),
+        ("", "LOG 10 3600", "1", 0),
     ] {
         let take = format!("CL.MTAKE k {kind} 10");
-        let settle = format!("CL.MSETTLE k {kind} -8 AGO {ago}");
+        let settle = format!("CL.MSETTLE k {reset}{kind} -8 AGO {ago}");
         let answers = at_once(&mut client, &["DEL k", &take, &settle]);
         let seen = table(&answers[2]);
         assert_eq!(seen[1][2], remaining, "{settle}: {seen:?}");
     }
+}
+
+/// A call that comes late gets back only what has not leaked away, whatever others have taken since.
+#[test]
+fn what_others_have_taken_since_is_not_given_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for kind in ["THROTTLE 9 10 3000", "FUNNEL 10 10 3000", "BUCKET 10 10 3000"] {
+        client.call("DEL k");
+        let first = rows(&mut client, &format!("CL.MTAKE k {kind} 5 MS"));
+        std::thread::sleep(std::time::Duration::from_millis(1_501));
+        assert_eq!(rows(&mut client, &format!("CL.MTAKE k {kind} 10 MS"))[1][0], 0, "{kind}");
+        for reset in [String::new(), format!("RESET {} ", first[1][4])] {
+            let settle = format!("CL.MSETTLE k {reset}{kind} -5 AGO 1502 MS");
+            assert_eq!(rows(&mut client, &settle)[1][2], 0, "{settle}");
+        }
+    }
+    // A log gives back entries that are as old, and none that came later: three came half a minute after two.
+    client.call("DEL k");
+    let time: Vec<i64> = client.get("TIME");
+    let mut all = Vec::new();
+    for (age, entries) in [(35, 2), (5, 3)] {
+        for entry in 0..entries {
+            let score = (time[0] - age) * 1_000_000;
+            all.push(format!("{score}-{entry}"));
+            client.call(&format!("ZADD k {score} {score}-{entry}"));
+        }
+    }
+    client.call("EXPIRE k 60");
+    for (settle, remaining) in [("-1 AGO 20", 6), ("-5 AGO 50", 6), ("-5 AGO 20", 7)] {
+        assert_eq!(
+            rows(&mut client, &format!("CL.MSETTLE k LOG 10 60 {settle}"))[1][2],
+            remaining,
+            "{settle}"
+        );
+    }
+    let left: Vec<String> = client.get("ZRANGE k 0 -1");
+    assert_eq!(left, all[2..]);
+    assert_eq!(rows(&mut client, "CL.MSETTLE k LOG 10 60 -5")[1][2], 10);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use crate::clock::Subject;
 use crate::common::{BINARY, Client, Clock, Options, SECOND, Server, wait_until};
 use crate::figures::{figure, long};
-use crate::oracle::{Error, Limit, Model, Part, Rate, Row, Window};
+use crate::oracle::{Ago, Error, Limit, Model, Part, Rate, Row, Window};
 use fastrand::Rng;
 use redis::Value;
 use std::collections::BTreeSet;
@@ -29,6 +29,7 @@ mod percent {
     pub const TWICE: u8 = 1;
     pub const SHADOW: u8 = 25;
     pub const AGE: u8 = 50;
+    pub const RESET: u8 = 50;
     /// The clock moves to an instant that a reply has named, or to the nanosecond before it.
     pub const NAMED_INSTANT: u8 = 40;
 }
@@ -150,7 +151,7 @@ impl Writer {
             key = self::key((number + others) % (KINDS.len() * KEYS));
         }
         let shadow = self.chance(percent::SHADOW);
-        Part { key, shadow, limit, quantity }
+        Part { key, shadow, reset: None, limit, quantity }
     }
 
     /// Several limiters with keys of their own.
@@ -180,12 +181,18 @@ impl Writer {
 
     /// The words for several limiters, and a unit that fits all times in them.
     fn several(&mut self, command: &str, parts: &[Part], age: Option<i128>) -> (String, i128) {
-        let times = parts.iter().flat_map(|part| times(&part.limit)).chain(age);
+        let times = parts.iter().flat_map(|part| times(&part.limit).into_iter().chain(part.reset)).chain(age);
         let (name, unit) = self.unit(times);
         let mut words = command.to_owned();
         for part in parts {
-            let shadow = if part.shadow && command == "CL.MTAKE" { " SHADOW" } else { "" };
-            write!(words, " {}{shadow} {}", part.key, limiter(&part.limit, part.quantity, unit)).unwrap();
+            write!(words, " {}", part.key).unwrap();
+            if part.shadow && command == "CL.MTAKE" {
+                words += " SHADOW";
+            }
+            if let Some(reset) = part.reset {
+                write!(words, " RESET {}", reset / unit).unwrap();
+            }
+            write!(words, " {}", limiter(&part.limit, part.quantity, unit)).unwrap();
         }
         if let Some(age) = age {
             write!(words, " AGO {}", age / unit).unwrap();
@@ -232,8 +239,18 @@ impl Writer {
             // The very time after which a log owes nothing.
             _ => times(&parts[0].limit).first().copied().filter(|&age| age < 1 << 60).unwrap_or_default(),
         });
+        if let Some(age) = age {
+            for part in &mut parts {
+                // About as long ago as the call was, so that some is owed and some is not.
+                part.reset = self.chance(percent::RESET).then(|| match self.random.u8(..4) {
+                    0 => self.time(),
+                    1 => age,
+                    _ => age + self.time(),
+                });
+            }
+        }
         let (words, unit) = self.several("CL.MSETTLE", &parts, age);
-        let rows = self.model.settle(&parts, age);
+        let rows = self.model.settle(&parts, age.map(|age| Ago { age, unit }));
         self.expecting(words, rows, unit, &parts)
     }
 

@@ -186,6 +186,10 @@ impl Writer {
                 if name == "CL.MTAKE" && self.chance(percent::OPTION) {
                     words.push("SHADOW".into());
                 }
+                if name == "CL.MSETTLE" && self.chance(percent::OPTION) {
+                    words.push("RESET".into());
+                    words.push(self.number(60));
+                }
                 for argument in shape.split(' ') {
                     self.argument(argument, name, sound, words);
                 }

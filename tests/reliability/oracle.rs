@@ -411,9 +411,18 @@ fn expiry(limit: &Limit, state: &State) -> i128 {
 pub struct Part {
     pub key: String,
     pub shadow: bool,
+    /// The `reset_after` of the call that took what a settlement gives back.
+    pub reset: Option<i128>,
     pub limit: Limit,
     /// A difference in a settlement. For a lease it has no meaning but in a settlement, where 0 releases.
     pub quantity: i128,
+}
+
+/// How long ago a settlement says that the units were taken, and one unit of the call.
+#[derive(Clone, Copy, Debug)]
+pub struct Ago {
+    pub age: i128,
+    pub unit: i128,
 }
 
 /// The keys of a server.
@@ -488,8 +497,8 @@ impl Model {
     }
 
     /// `CL.MSETTLE`
-    pub fn settle(&mut self, parts: &[Part], age: Option<i128>) -> Result<Vec<Row>, Error> {
-        let settled = parts.iter().map(|part| self.settled(part, age)).collect::<Result<Vec<_>, _>>()?;
+    pub fn settle(&mut self, parts: &[Part], ago: Option<Ago>) -> Result<Vec<Row>, Error> {
+        let settled = parts.iter().map(|part| self.settled(part, ago)).collect::<Result<Vec<_>, _>>()?;
         let rows = parts.iter().zip(settled).map(|(part, after)| {
             let before = self.key(&part.key).map(|(state, _)| state.clone());
             let after = match after {
@@ -509,25 +518,36 @@ impl Model {
         Ok(combined(parts, rows.collect()))
     }
 
-    fn settled(&self, part: &Part, age: Option<i128>) -> Result<Settled, Error> {
-        let Part { limit, quantity, .. } = part;
+    fn settled(&self, part: &Part, ago: Option<Ago>) -> Result<Settled, Error> {
+        let Part { limit, quantity, reset, .. } = part;
         let state = self.state(&part.key, limit)?;
         let now = self.now;
+        let then = ago.map(|Ago { age, .. }| now - age);
+        // The end of what the call took, at the earliest.
+        let served = ago.and_then(|Ago { age, unit }| Some(now - age + (reset.as_ref()? - unit).max(0)));
+        // What is still owed of units that cost so much.
+        let owed = |cost: i128| match (then, served) {
+            (None, _) => cost,
+            (Some(then), None) => (then + cost - now).clamp(0, cost),
+            (Some(_), Some(served)) => (served - now).clamp(0, cost),
+        };
         if let Limit::Lease { lease, id, .. } = limit {
             let Some(State::Leases(leases)) = state else { return Ok(Settled::Kept) };
             return Ok(self.renewed(leases, id, (*quantity != 0).then_some(*lease)));
         }
         if *quantity > 0 {
-            return taken(limit, state, now, *quantity).map(|after| Settled::Now(Some(after)));
+            return match taken(limit, state, now, *quantity) {
+                Err(PASSED) => Ok(Settled::Kept),
+                after => after.map(|after| Settled::Now(Some(after))),
+            };
         }
         let (Some(state), back) = (state, -quantity) else { return Ok(Settled::Kept) };
         if back == 0 {
             return Ok(Settled::Kept);
         }
         Ok(match (limit, state) {
-            (Limit::Throttle { max_burst, rate }, State::Tat(tat)) => {
-                let owed = age.map_or(i128::MAX, |age| (rate.cost(max_burst + 1) - age).max(0));
-                let back = rate.cost(back).min(owed);
+            (Limit::Throttle { rate, .. }, State::Tat(tat)) => {
+                let back = owed(rate.cost(back));
                 match tat - back {
                     _ if back == 0 => Settled::Kept,
                     tat if tat <= now => Settled::Now(None),
@@ -535,9 +555,9 @@ impl Model {
                 }
             }
             (Limit::Funnel { capacity, rate } | Limit::Bucket { capacity, rate }, _) => {
-                let missing = age.map_or(i128::MAX, |age| (capacity - rate.units(age)).max(0));
+                let back = back.min(rate.units(owed(rate.cost(back))));
                 let free = free_at(Some(state), *capacity, *rate, now).0;
-                match (free + back.min(missing)).min(*capacity) {
+                match (free + back).min(*capacity) {
                     after if after == free => Settled::Kept,
                     after => {
                         // The leak that is stored is rounded down, and may thereby be the last.
@@ -553,7 +573,12 @@ impl Model {
                     Window::Until(own) if end == ceil(own, MILLI) * MILLI => i128::MIN,
                     Window::Until(_) => i128::MAX,
                 };
-                if now >= end || age.is_some_and(|age| start > now - age) {
+                let slack = match (*window, ago) {
+                    (Window::Period(_), Some(Ago { unit, .. })) => unit,
+                    _ => 0,
+                };
+                let latest = served.or(then.map(|then| then + slack));
+                if now >= end || latest.is_some_and(|latest| start > latest) {
                     Settled::Kept
                 } else {
                     Settled::Now((used > back).then(|| State::Count { used: used - back, end }))
@@ -561,7 +586,7 @@ impl Model {
             }
             (Limit::Sliding { limit: most, period }, _) => {
                 let (start, current, previous) = rolled(Some(state), *period, now);
-                let back = if age.is_some_and(|age| start > now - age) { 0 } else { back.min(current) };
+                let back = if then.is_some_and(|then| start > then) { 0 } else { back.min(current) };
                 let after = State::Sliding { start, current: current - back, previous };
                 match back {
                     0 => Settled::Kept,
@@ -570,13 +595,18 @@ impl Model {
                 }
             }
             (Limit::Log { period, .. }, State::Entries(entries)) => {
-                let alive = number(entries.iter().filter(|&&entry| entry + period > tick(now)).count());
-                let back = if age.is_some_and(|age| age >= *period) { 0 } else { back.min(alive) };
-                let left = entries[..entries.len() - usize::try_from(back).unwrap()].to_vec();
-                match back {
-                    0 => Settled::Kept,
-                    _ if back == alive => Settled::Now(None),
-                    _ => Settled::Now(Some(State::Entries(left))),
+                let counts = |entry: i128| entry + period > tick(now);
+                let old = |entry| ago.is_none_or(|Ago { age, .. }| entry + age <= tick(now));
+                let may_go: Vec<usize> =
+                    (0..entries.len()).filter(|&at| counts(entries[at]) && old(entries[at])).collect();
+                let mut left = entries.clone();
+                for at in may_go.iter().rev().take(usize::try_from(back).unwrap_or(usize::MAX)) {
+                    left.remove(*at);
+                }
+                match left.iter().any(|&entry| counts(entry)) {
+                    _ if left.len() == entries.len() => Settled::Kept,
+                    true => Settled::Now(Some(State::Entries(left))),
+                    false => Settled::Now(None),
                 }
             }
             _ => panic!("{limit:?} with {state:?}"),

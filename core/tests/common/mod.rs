@@ -4,7 +4,7 @@
 
 pub mod tables;
 
-use redis_cell_core::{Answer, Change, Decision, Instant, Span, Unit};
+use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit};
 
 /// The instant that the tests call now: some moment of November 2023.
 pub const NOW: i64 = 1_700_000_000_123_456_789;
@@ -31,6 +31,11 @@ pub fn instant(nanos: i128) -> Instant {
 /// A span of `nanos` nanoseconds.
 pub fn span(nanos: i64) -> Span {
     Span::from_nanos(u64::try_from(nanos).unwrap()).unwrap()
+}
+
+/// Units that were taken `age` nanoseconds ago, by a call whose reply the settlement does not know.
+pub fn ago(age: i64) -> Taken {
+    Taken { age: span(age), reset_after: None, unit: Unit::Microseconds }
 }
 
 /// An instant as nanoseconds from [`NOW`].

@@ -1,0 +1,30 @@
+//! What a settlement knows of the call that took the units which it gives back.
+
+use crate::time::{Span, Unit};
+
+/// What a settlement says of the call that took the units which it gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// How long ago that call was, rounded up to the unit.
+    pub age: Span,
+    /// The `reset_after` of its reply, rounded up to the unit.
+    pub reset_after: Option<Span>,
+    /// The unit of both.
+    pub unit: Unit,
+}
+
+impl Taken {
+    /// How much of the take has not leaked away, if the units that are given back take `cost` to serve.
+    ///
+    /// The take was served at the end of its `reset_after`, which is at most one unit shorter than it says.
+    /// Of a take without it is only known that serving it took at least `cost`.
+    pub fn still_owed(&self, cost: Span) -> Span {
+        let owed = self.reset_after.map_or(cost, |reset_after| reset_after.saturating_sub(self.unit_span()));
+        owed.saturating_sub(self.age)
+    }
+
+    /// One unit of time.
+    pub(crate) fn unit_span(&self) -> Span {
+        Span::from_units(1, self.unit).unwrap_or_default()
+    }
+}
