@@ -58,6 +58,8 @@ struct Batch {
     taken: i64,
     left: i64,
     sent: Instant,
+    /// When the answer came, if the units are those of a window that is certain to outlast a call.
+    answered: Option<Instant>,
 }
 
 /// What becomes of a quantity that a caller wants.
@@ -87,7 +89,7 @@ pub enum Spend {
 /// let mut holding = Holding::default();
 /// assert_eq!(holding.spend(&terms, now, 1), Spend::Short);
 /// assert_eq!(holding.ask(&terms, now, 1), Some(10));
-/// holding.answered(&terms, now, 10, None);
+/// holding.answered(&terms, now, 10, None, None);
 /// assert_eq!(holding.spend(&terms, now, 1), Spend::Spent);
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
@@ -173,14 +175,22 @@ impl Holding {
         if size < 1 {
             return None;
         }
-        self.asked = Some(Batch { taken: size, left: size, sent: now });
+        self.asked = Some(Batch { taken: size, left: size, sent: now, answered: None });
         Some(size)
     }
 
-    /// The answer of the call: `taken` units, and the server's wait where it refused.
+    /// The answer of the call: `taken` units, the server's wait where it refused, and its `reset_after`, by
+    /// which units of a quota can go back even if the call has opened their window.
     ///
     /// Call [`lost`](Self::lost) instead when more than [`Terms::reply`] has passed since the call.
-    pub fn answered(&mut self, terms: &Terms, now: Instant, taken: i64, retry_after: Option<Span>) {
+    pub fn answered(
+        &mut self,
+        terms: &Terms,
+        now: Instant,
+        taken: i64,
+        retry_after: Option<Span>,
+        reset_after: Option<Span>,
+    ) {
         let Some(asked) = self.asked.take() else { return };
         let taken = taken.clamp(0, asked.taken);
         // A call that brings less than half shows that others want the units as much. Without pauses, each of
@@ -195,7 +205,10 @@ impl Holding {
         let wait = retry_after.unwrap_or_default().max(spread(self.pause, now));
         self.not_before = now.checked_add(wait).unwrap_or(now);
         if taken > 0 {
-            let batch = Some(Batch { taken, left: taken, sent: asked.sent });
+            let on_its_way = now.since(asked.sent).checked_add(terms.reply).unwrap_or(Span::MAX);
+            let outlasts = terms.rate.is_none() && reset_after.is_some_and(|reset| reset > on_its_way);
+            let answered = outlasts.then_some(now);
+            let batch = Some(Batch { taken, left: taken, sent: asked.sent, answered });
             *(if self.current.is_none() { &mut self.current } else { &mut self.next }) = batch;
         }
         self.expire(terms, now);
@@ -204,7 +217,7 @@ impl Holding {
     /// There was no answer of the call within [`Terms::reply`], or an error. What the server may have handed
     /// out is not spent. The client stays away as after a call that brought nothing.
     pub fn lost(&mut self, terms: &Terms, now: Instant) {
-        self.answered(terms, now, 0, None);
+        self.answered(terms, now, 0, None, None);
     }
 
     /// What to give back now, and how long ago it was taken at most, for `AGO`.
@@ -212,10 +225,16 @@ impl Holding {
     /// Of a batch whose hold is over that is, for a limit with a rate, what would not have leaked by the time
     /// the server hears of it, had it been alone; of a quota it is all. `Some` means that the call is made at
     /// `now`: [`returned`](Self::returned) must follow, whatever its answer.
+    ///
+    /// The call for a batch of a quota may have opened the window, which is then younger than an age that is
+    /// too long. So the age begins with the answer. It is too short by the time from the call to its answer,
+    /// and fits a window that has opened since only if the one of the batch has ended within that time and
+    /// [`Terms::reply`]. Where it may have, the age is the long one.
     pub fn give_back(&mut self, terms: &Terms, now: Instant) -> Option<(i64, Span)> {
         self.expire(terms, now);
         let batch = self.over.take().filter(|_| self.returning == 0)?;
-        let age = now.since(batch.sent).checked_add(terms.reply).unwrap_or(Span::MAX);
+        let longest = || now.since(batch.sent).checked_add(terms.reply).unwrap_or(Span::MAX);
+        let age = batch.answered.map_or_else(longest, |answered| now.since(answered));
         let most = match &terms.rate {
             Some(rate) => rate.units(rate.time(batch.taken).unwrap_or_default().saturating_sub(age)),
             None => batch.left,
@@ -271,7 +290,7 @@ impl Holding {
         let (Some(older), Some(younger)) = (self.current, self.next) else { return };
         // As old as the older one, and with the smaller allowance of what comes back: neither grows by it.
         let left = older.left.saturating_add(younger.left);
-        self.current = Some(Batch { left, sent: older.sent, taken: younger.taken });
+        self.current = Some(Batch { left, taken: younger.taken, ..older });
         self.next = None;
     }
 

@@ -254,7 +254,7 @@ impl World {
                     let client = &mut self.clients[index];
                     // An answer that nobody waits for any more is not looked at.
                     if client.sent.take().is_some() {
-                        client.holding.answered(&self.terms, now, units, wait);
+                        client.holding.answered(&self.terms, now, units, wait, None);
                     }
                 }
                 Message::GivenBack => {
@@ -444,8 +444,9 @@ fn transcript() -> String {
                     let retry_after = (wait > 0).then(|| span(wait));
                     // A server never hands out more than was asked for.
                     let taken = if random.below(3) == 0 { taken } else { most };
-                    holding.answered(&terms, instant, taken, retry_after);
-                    ("answered", format!("{taken} {wait}"), holding.held().to_string())
+                    let reset = random.below(2 * hold * MS);
+                    holding.answered(&terms, instant, taken, retry_after, Some(span(reset)));
+                    ("answered", format!("{taken} {wait} {reset}"), holding.held().to_string())
                 }
                 11 => {
                     let back = holding.give_back(&terms, instant);

@@ -313,7 +313,7 @@ impl World {
             Event::Answer { gateway, key, taken, wait, asked } => {
                 let share = self.shares.entry((gateway, key)).or_default();
                 share.asked = share.asked.filter(|&other| other != asked);
-                share.holding.answered(&self.terms, at(now), taken, wait);
+                share.holding.answered(&self.terms, at(now), taken, wait, None);
                 if taken > 0 {
                     let hold = self.terms.hold.as_nanos();
                     self.schedule(now + hold, Event::Over { gateway, key });

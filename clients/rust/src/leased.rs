@@ -456,7 +456,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
             match answer {
                 Ok(answer) => {
                     let taken = i64::try_from(answer.taken.unwrap_or_default()).unwrap_or_default();
-                    share.holding.answered(terms, now, taken, answer.retry_after().and_then(span));
+                    let (wait, reset) = (answer.retry_after().and_then(span), span(answer.reset_after));
+                    share.holding.answered(terms, now, taken, wait, reset);
                     share.away = None;
                 }
                 Err(error) => {
