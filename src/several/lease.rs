@@ -1,7 +1,7 @@
 //! Places held by name among several limiters, as `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE` have them.
 
 use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
-use redis_cell_core::several::{Arity, Grammar};
+use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Taken, Unit};
 
 use super::kind::{Arguments, Kind, Place, Verb};
@@ -35,7 +35,7 @@ impl<'c> Held<'c> {
 }
 
 impl<'c> Kind<'c> for Held<'c> {
-    const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: Arity::Always(3) };
+    const GRAMMAR: Grammar = Grammar::LEASE;
 
     type Change = Edit;
     type Stored = Holder<'c, Edit>;

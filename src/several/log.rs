@@ -1,7 +1,7 @@
 //! The sliding-window log among several limiters, as `CL.LOG` has it.
 
 use redis_cell_core::log::{self, Edit, Limit};
-use redis_cell_core::several::{Arity, Grammar};
+use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Taken, Unit};
 
 use super::kind::{Arguments, Kind, Place, Verb};
@@ -16,7 +16,7 @@ pub struct Log {
 }
 
 impl<'c> Kind<'c> for Log {
-    const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: Arity::Always(3) };
+    const GRAMMAR: Grammar = Grammar::LOG;
 
     type Change = Edit;
     type Stored = Edit;

@@ -3,7 +3,7 @@
 
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
-use redis_cell_core::several::{Arity, Grammar};
+use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Error as CoreError, Taken, Unit, bucket, fixed, window};
 
 use super::kind::{Arguments, Kind, Place, Verb};
@@ -104,7 +104,7 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
 
 /// `THROTTLE max_burst count period quantity`
 impl Whole for Tat {
-    const GRAMMAR: Grammar = Grammar { word: b"THROTTLE", arguments: Arity::Always(4) };
+    const GRAMMAR: Grammar = Grammar::THROTTLE;
 
     type Limit = gcra::Limit;
     type Stored = Self;
@@ -141,9 +141,9 @@ impl Whole for Tat {
 
 /// The two names of one algorithm: `FUNNEL` and `BUCKET capacity count period quantity`.
 macro_rules! bucket {
-    ($state:ident, $word:literal) => {
+    ($state:ident, $grammar:expr) => {
         impl Whole for $state {
-            const GRAMMAR: Grammar = Grammar { word: $word, arguments: Arity::Always(4) };
+            const GRAMMAR: Grammar = $grammar;
 
             type Limit = bucket::Limit;
             type Stored = (Self, bucket::Limit);
@@ -163,12 +163,12 @@ macro_rules! bucket {
     };
 }
 
-bucket!(Funnel, b"FUNNEL");
-bucket!(Bucket, b"BUCKET");
+bucket!(Funnel, Grammar::FUNNEL);
+bucket!(Bucket, Grammar::BUCKET);
 
 /// `FIXED limit window [UTC minutes] [FROM day] quantity`
 impl Whole for fixed::Counter {
-    const GRAMMAR: Grammar = Grammar { word: b"FIXED", arguments: Arity::Counted(fixed::arguments) };
+    const GRAMMAR: Grammar = Grammar::FIXED;
 
     type Limit = fixed::Limit;
     type Stored = Self;
@@ -188,7 +188,7 @@ impl Whole for fixed::Counter {
 
 /// `WINDOW limit period quantity`
 impl Whole for window::Sliding {
-    const GRAMMAR: Grammar = Grammar { word: b"WINDOW", arguments: Arity::Always(3) };
+    const GRAMMAR: Grammar = Grammar::WINDOW;
 
     type Limit = window::Limit;
     type Stored = (Self, window::Limit);
