@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check release publish image image-alpine test test-core test-live test-clients test-functions test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build check release publish image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test-functions: # the function library, held to the module in Redis 7.0 and 8.2 
 test-instructions: # the instructions of each command, compared with bench/instructions.tsv
 	@scripts/test.sh instructions
 
+test-apps: # the planner, held to the module in this machine's server
+	@scripts/test.sh apps
+
 test-reliability: # failover, cluster, crash, clock and hostile input; REDIS_CELL_LONG=1 takes its time
 	@scripts/test.sh reliability
 
@@ -84,6 +87,9 @@ bench-curves: # what a call costs with 10 to 1,000,000 entries, queued clients, 
 
 bench-scale: # how far a server goes, clusters, io-threads, leases: the measured tables of docs/scaling.md
 	@scripts/bench-scale.sh
+
+bench-plan: # how fast the planner decides and reads a log
+	@cargo bench --locked -p cell-plan
 
 bench-publish: # puts what was measured last into docs/benchmarks.md
 	@scripts/bench.sh publish

@@ -44,6 +44,14 @@ stage_functions() {
     done
 }
 
+# The planner, held to the module in this machine's own server.
+stage_apps() {
+    REDIS_CELL_SERVER=$(find_server)
+    export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
+    scripts/build.sh
+    suite "planner" cargo test --locked -p redis-cell-policy -p cell-plan
+}
+
 # What a call takes, in instructions, against the table in bench/.
 stage_instructions() {
     suite "instructions of each command" scripts/bench-instructions.sh --check
@@ -178,7 +186,7 @@ stage_examples() {
 }
 
 named=$*
-for stage in ${named:-core live functions clients reliability instructions servers platforms docker shipping}; do
+for stage in ${named:-core live functions apps clients reliability instructions servers platforms docker shipping}; do
     start=$SECONDS
     # In a subshell outside of any condition, because bash ignores `set -e` in a function called from one.
     set +e

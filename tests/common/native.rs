@@ -10,7 +10,10 @@ pub fn compile_library(name: &str) -> PathBuf {
     static COMPILER: Mutex<()> = Mutex::new(());
     let _compiler = COMPILER.lock();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    // Packages in subfolders have tests of this kind, too.
+    let packages = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let mut sources = packages.map(|package| package.join(format!("tests/{name}.c")));
+    let source = sources.find(|source| source.is_file()).unwrap_or_else(|| panic!("no tests/{name}.c"));
     let name = source.file_stem().unwrap().display();
     let (library, part) =
         (folder.join(format!("{name}.so")), folder.join(format!("{name}-{}.so", std::process::id())));

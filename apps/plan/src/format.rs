@@ -1,0 +1,438 @@
+//! The formats of logs, and the fields of a line.
+
+mod csv;
+mod json;
+mod template;
+
+use core::fmt;
+use core::ops::Range;
+
+use redis_cell_policy::Fields;
+use smallvec::SmallVec;
+
+use self::csv::Columns;
+use self::json::Tree;
+use self::template::Layout;
+use crate::time::Times;
+
+/// The layouts that are recognized by themselves. The fields have the names under which policies find them.
+const LAYOUTS: [(&str, &str); 5] = [
+    (
+        "vhost",
+        "<host> <address> <ident> <user> [<time>] \"<request>\" <status> <bytes> \"<referer>\" \"<agent>\"<rest>",
+    ),
+    (
+        "combined",
+        "<address> <ident> <user> [<time>] \"<request>\" <status> <bytes> \"<referer>\" \"<agent>\"<rest>",
+    ),
+    ("common", "<address> <ident> <user> [<time>] \"<request>\" <status> <bytes>"),
+    (
+        "haproxy-syslog",
+        "<syslog>]: <client:port> [<time>] <frontend> <backend>/<server> <timers> <status> <bytes> <more>\"<request>\"<rest>",
+    ),
+    (
+        "haproxy",
+        "<client:port> [<time>] <frontend> <backend>/<server> <timers> <status> <bytes> <more>\"<request>\"<rest>",
+    ),
+];
+
+/// Where a field is found, under the names that common servers use: each name, and the names of its sources,
+/// of which the first that a line has counts.
+const KNOWN: [(&str, &[&str]); 10] = [
+    (
+        "time",
+        &[
+            "time",
+            "ts",
+            "timestamp",
+            "@timestamp",
+            "start_time",
+            "time_iso8601",
+            "time_local",
+            "msec",
+            "datetime",
+        ],
+    ),
+    (
+        "address",
+        &[
+            "address",
+            "client:port",
+            "request.client_ip",
+            "request.remote_ip",
+            "client_ip",
+            "remote_ip",
+            "remote_addr",
+            "downstream_remote_address",
+            "downstream_remote_address_without_port",
+            "client_address",
+            "ip",
+        ],
+    ),
+    ("user", &["user", "user_id", "remote_user", "request.user"]),
+    ("method", &["method", "request.method", "request_method"]),
+    ("host", &["host", "request.host", "authority", ":authority", "http_host"]),
+    ("uri", &["uri", "request.uri", "x-envoy-original-path", "request_uri", "path", "url", "request_path"]),
+    ("status", &["status", "response_code", "status_code"]),
+    ("bytes", &["bytes", "size", "bytes_sent", "body_bytes_sent", "bytes_out"]),
+    ("duration", &["duration", "request_time", "latency"]),
+    ("agent", &["agent", "user_agent", "request.headers.User-Agent", "http_user_agent", "user-agent"]),
+];
+
+/// How a field is made of what a line has.
+#[derive(Clone, Debug)]
+struct Field {
+    /// The sources, of which the first that is present counts.
+    sources: SmallVec<[usize; 4]>,
+    /// The whole first line of a request, which contains method and path.
+    request: Option<usize>,
+    part: Part,
+}
+
+/// What is taken of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// All of it.
+    Whole,
+    /// An address, without its port if it has one.
+    Address,
+    /// An address with a port, without that.
+    Client,
+    /// The method of a request.
+    Method,
+    /// The target of a request.
+    Uri,
+    /// The target without its query, or the pattern that it matches.
+    Path,
+    /// One segment of the path.
+    Segment(usize),
+}
+
+/// What a user says about a log.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// The name of a format, or a layout; recognized if none is named.
+    pub format: Option<String>,
+    /// Other names for fields: the name, and its source.
+    pub fields: Vec<(String, String)>,
+    /// Patterns of paths.
+    pub paths: Vec<Pattern>,
+    /// The columns of CSV, if there is no header.
+    pub columns: Option<String>,
+}
+
+/// A path with `*` in place of segments, and `**` in place of all that follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(pub String);
+
+impl Pattern {
+    /// Whether a path matches.
+    fn matches(&self, path: &[u8]) -> bool {
+        let mut segments = path.split(|&byte| byte == b'/');
+        for expected in self.0.as_bytes().split(|&byte| byte == b'/') {
+            if expected == b"**" {
+                return true;
+            }
+            match segments.next() {
+                Some(segment) if expected == b"*" && !segment.is_empty() || segment == expected => {}
+                _ => return false,
+            }
+        }
+        segments.next().is_none()
+    }
+}
+
+/// Where a value of a line is: in the line itself, or in the buffer of the format.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    range: Range<usize>,
+    buffered: bool,
+}
+
+/// A format with the fields to be found, the time first.
+#[derive(Debug)]
+pub struct Format {
+    kind: Kind,
+    name: String,
+    fields: Vec<Field>,
+    patterns: Vec<Pattern>,
+    /// The values of the present line.
+    places: Vec<Place>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Layout(Layout),
+    Json(Tree),
+    Csv(Box<Columns>),
+}
+
+/// The values of a line: the time, then the fields of the policies.
+pub type Values<'a> = SmallVec<[&'a [u8]; 8]>;
+
+/// Why a line cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It is not of the format.
+    Format,
+    /// It has no time.
+    NoTime,
+    /// Its time cannot be read.
+    Time,
+    /// Its time is more than a day ahead of this machine's clock.
+    Future,
+    /// It is longer than [`LONGEST`](crate::input::LONGEST).
+    TooLong,
+    /// A quantity is not a number.
+    Quantity,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Format => "not a line of this format",
+            Self::NoTime => "no time",
+            Self::Time => "a time that cannot be read",
+            Self::Future => "a time in the future",
+            Self::TooLong => "a line above 1 MiB, or an empty one",
+            Self::Quantity => "a quantity that is not a number",
+        })
+    }
+}
+
+/// Why no format fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoFormat(pub String);
+
+impl fmt::Display for NoFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for NoFormat {}
+
+impl Format {
+    /// The format of a log that begins with these lines.
+    ///
+    /// # Errors
+    /// [`NoFormat`] if none fits, or if the one that is named cannot have the fields of the policies.
+    pub fn recognize(hints: &Hints, fields: &Fields, sample: &[Vec<u8>]) -> Result<Self, NoFormat> {
+        match hints.format.as_deref() {
+            Some("json") => Self::json(hints, fields),
+            Some("csv") => Self::csv(hints, fields, sample),
+            Some(layout) if layout.contains('<') => Self::layout("own", layout, hints, fields),
+            Some(name) => {
+                let known = LAYOUTS.iter().find(|(known, _)| *known == name);
+                let (name, layout) = known.ok_or_else(|| {
+                    NoFormat(format!(
+                        "{name} is not a format: combined, common, vhost, haproxy, haproxy-syslog, json, csv, or a \
+                         layout such as '<address> [<time>] <bytes>'"
+                    ))
+                })?;
+                Self::layout(name, layout, hints, fields)
+            }
+            None => Self::guess(hints, fields, sample),
+        }
+    }
+
+    fn guess(hints: &Hints, fields: &Fields, sample: &[Vec<u8>]) -> Result<Self, NoFormat> {
+        let fits = |text: &str, line: &[u8]| {
+            Layout::parse(text).is_ok_and(|layout| {
+                let mut places = vec![Place::default(); layout.names().len()];
+                let fits = layout.read(line, &mut places);
+                let value = |field: &str| {
+                    let place = layout.names().iter().position(|name| name == field)?;
+                    line.get(places.get(place)?.range.clone())
+                };
+                // Where the first field is a host, the address of a line without one is that of the identity.
+                fits && value("time").is_some_and(|time| Times::new(0).parse(time).is_some())
+                    && value("address") != Some(b"-")
+            })
+        };
+        for line in sample {
+            if line.first() == Some(&b'{') {
+                return Self::json(hints, fields);
+            }
+            if let Some((name, layout)) = LAYOUTS.iter().find(|(_, layout)| fits(layout, line)) {
+                return Self::layout(name, layout, hints, fields);
+            }
+        }
+        let header = sample.first().is_some_and(|line| line.contains(&b','));
+        if hints.columns.is_some() || header {
+            return Self::csv(hints, fields, sample);
+        }
+        Err(NoFormat("the format of the log is not recognized: name it with --format".to_owned()))
+    }
+
+    fn layout(name: &str, text: &str, hints: &Hints, fields: &Fields) -> Result<Self, NoFormat> {
+        let layout = Layout::parse(text)?;
+        let names = layout.names().to_vec();
+        let mut find = |name: &str| names.iter().position(|known| known == name);
+        let fields = fields_of(hints, fields, &mut find, &names.join(", "))?;
+        Ok(Self::new(Kind::Layout(layout), name, fields, names.len(), hints))
+    }
+
+    fn json(hints: &Hints, fields: &Fields) -> Result<Self, NoFormat> {
+        let mut tree = Tree::default();
+        // Any field may be there. Lines tell.
+        let fields = fields_of(hints, fields, &mut |name| Some(tree.add(name)), "")?;
+        let places = tree.len();
+        Ok(Self::new(Kind::Json(tree), "json", fields, places, hints))
+    }
+
+    fn csv(hints: &Hints, fields: &Fields, sample: &[Vec<u8>]) -> Result<Self, NoFormat> {
+        let header = match &hints.columns {
+            Some(columns) => columns.as_bytes(),
+            None => sample.first().map(Vec::as_slice).unwrap_or_default(),
+        };
+        let columns = Columns::parse(header, hints.columns.is_none());
+        let names = columns.names().to_vec();
+        let mut find = |name: &str| names.iter().position(|known| known.eq_ignore_ascii_case(name));
+        let fields = fields_of(hints, fields, &mut find, &names.join(", "))?;
+        Ok(Self::new(Kind::Csv(Box::new(columns)), "csv", fields, names.len(), hints))
+    }
+
+    fn new(kind: Kind, name: &str, fields: Vec<Field>, places: usize, hints: &Hints) -> Self {
+        let places = vec![Place::default(); places];
+        Self {
+            kind,
+            name: name.to_owned(),
+            fields,
+            patterns: hints.paths.clone(),
+            places,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The name of the format.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether this line is the header of CSV.
+    pub fn is_header(&self, line: &[u8]) -> bool {
+        matches!(&self.kind, Kind::Csv(columns) if columns.is_header(line))
+    }
+
+    /// Reads a line. The first of the values is the time.
+    ///
+    /// # Errors
+    /// [`Unreadable::Format`] if it is not a line of this format.
+    pub fn read<'a>(&'a mut self, line: &'a [u8]) -> Result<Values<'a>, Unreadable> {
+        let Self { kind, places, buffer, .. } = self;
+        let read = match kind {
+            Kind::Layout(layout) => layout.read(line, places),
+            Kind::Json(tree) => tree.read(line, places, buffer),
+            Kind::Csv(columns) => columns.read(line, places, buffer),
+        };
+        if !read {
+            return Err(Unreadable::Format);
+        }
+        Ok(self.fields.iter().map(|field| self.value(field, line)).collect())
+    }
+
+    fn value<'a>(&'a self, field: &Field, line: &'a [u8]) -> &'a [u8] {
+        let raw = |source: &usize| {
+            let place = self.places.get(*source)?;
+            let text = if place.buffered { self.buffer.as_slice() } else { line };
+            text.get(place.range.clone()).filter(|value| !value.is_empty() && *value != b"-")
+        };
+        let value = field.sources.iter().find_map(raw);
+        let request = || field.request.as_ref().and_then(raw);
+        let uri = || value.or_else(|| request().and_then(|request| word(request, 1))).unwrap_or_default();
+        match field.part {
+            Part::Whole => value.unwrap_or_default(),
+            Part::Address => address(value.unwrap_or_default()),
+            Part::Client => {
+                let client = value.unwrap_or_default();
+                client.get(..memchr::memrchr(b':', client).unwrap_or(client.len())).unwrap_or_default()
+            }
+            Part::Method => {
+                value.or_else(|| request().and_then(|request| word(request, 0))).unwrap_or_default()
+            }
+            Part::Uri => uri(),
+            Part::Path => {
+                let path = path(uri());
+                let pattern = self.patterns.iter().find(|pattern| pattern.matches(path));
+                pattern.map_or(path, |pattern| pattern.0.as_bytes())
+            }
+            Part::Segment(number) => path(uri()).split(|&byte| byte == b'/').nth(number).unwrap_or_default(),
+        }
+    }
+}
+
+/// The time and the fields of the policies, found by `find`.
+fn fields_of(
+    hints: &Hints,
+    fields: &Fields,
+    find: &mut dyn FnMut(&str) -> Option<usize>,
+    there: &str,
+) -> Result<Vec<Field>, NoFormat> {
+    let names = core::iter::once("time").chain(fields.names().iter().map(String::as_str));
+    let all = names.map(|name| {
+        let field = field_of(name, hints, find);
+        let missing = || NoFormat(format!("the log has no field {name}, only: {there}"));
+        if field.sources.is_empty() && field.request.is_none() { Err(missing()) } else { Ok(field) }
+    });
+    all.collect()
+}
+
+fn field_of(name: &str, hints: &Hints, find: &mut dyn FnMut(&str) -> Option<usize>) -> Field {
+    if let Some((_, source)) = hints.fields.iter().find(|(named, _)| named == name) {
+        let part = if name == "address" { Part::Address } else { Part::Whole };
+        return Field { sources: find(source).into_iter().collect(), request: None, part };
+    }
+    let (known, part) = match name {
+        "path" => ("uri", Part::Path),
+        "uri" => ("uri", Part::Uri),
+        "method" => ("method", Part::Method),
+        "address" if find("client:port").is_some() && find("address").is_none() => ("address", Part::Client),
+        "address" => ("address", Part::Address),
+        _ => match name.strip_prefix("path/").and_then(|number| number.parse().ok()) {
+            Some(number) => ("uri", Part::Segment(number)),
+            None => (name, Part::Whole),
+        },
+    };
+    let from_request = matches!(part, Part::Path | Part::Uri | Part::Method | Part::Segment(_));
+    // A field that a user has named is a source of what is made of it.
+    let own = hints.fields.iter().find(|(named, _)| named == known).map(|(_, source)| source.as_str());
+    let usual = KNOWN.iter().find(|(field, _)| *field == known).map_or(&[][..], |(_, sources)| *sources);
+    let mut sources: SmallVec<[usize; 4]> = SmallVec::new();
+    for source in own.into_iter().chain(usual.iter().copied()).chain([name]) {
+        if let Some(place) = find(source).filter(|place| !sources.contains(place)) {
+            sources.push(place);
+        }
+    }
+    let request = from_request.then(|| find("request")).flatten();
+    Field { sources, request, part }
+}
+
+/// A word of the first line of a request.
+fn word(request: &[u8], number: usize) -> Option<&[u8]> {
+    request.split(|&byte| byte == b' ').nth(number)
+}
+
+/// The path of a target: without a query, and without scheme and host.
+fn path(uri: &[u8]) -> &[u8] {
+    let uri = match memchr::memmem::find(uri, b"://") {
+        Some(scheme) if !uri.starts_with(b"/") => {
+            let host = uri.get(scheme.saturating_add(3)..).unwrap_or_default();
+            host.get(memchr::memchr(b'/', host).unwrap_or(host.len())..).unwrap_or_default()
+        }
+        _ => uri,
+    };
+    uri.get(..memchr::memchr2(b'?', b'#', uri).unwrap_or(uri.len())).unwrap_or_default()
+}
+
+/// An address without a port: `192.0.2.1:443`, `[2001:db8::1]:443`.
+fn address(text: &[u8]) -> &[u8] {
+    if let Some(rest) = text.strip_prefix(b"[") {
+        return rest.get(..memchr::memchr(b']', rest).unwrap_or(rest.len())).unwrap_or_default();
+    }
+    match (memchr::memchr(b':', text), memchr::memrchr(b':', text)) {
+        (Some(first), Some(last)) if first == last => text.get(..first).unwrap_or_default(),
+        _ => text,
+    }
+}

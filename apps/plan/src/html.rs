@@ -1,0 +1,269 @@
+//! The report as one page: no script, no font and no picture from elsewhere.
+
+#![expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "coordinates of a picture may round")]
+
+use core::fmt::{self, Write};
+
+use crate::report::{Found, KeyReport, PolicyReport, Report, SeriesReport, Waits};
+use crate::table::{number, percent, span};
+
+/// Green and vermilion of Okabe and Ito's palette, which people with any form of colour blindness tell apart;
+/// lighter in the dark. Refused bars are hatched too, so that they differ without any colour.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1b1f24;--faint:#5b6470;--paper:#fff;--line:#d0d7de;--ok:#009e73;--no:#d55e00}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--faint:#9aa4b0;--paper:#0d1117;--line:#30363d;--ok:#2cc99a;--no:#ff8a3d}}
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:64rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.6rem}h2{font-size:1.25rem;margin-top:2.5rem;border-top:1px solid var(--line);padding-top:1.5rem}
+code{font:.9em ui-monospace,monospace;overflow-wrap:anywhere}.faint{color:var(--faint)}
+table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}
+th,td{padding:.25rem .75rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:last-child,td:last-child{text-align:left;white-space:normal}
+.big{font-size:2rem;font-weight:600}.no{color:var(--no)}.ok{color:var(--ok)}
+svg{width:100%;height:auto}svg text{font:14px system-ui,sans-serif;fill:var(--ink)}
+svg .ok{fill:var(--ok)}svg .no{fill:url(#hatch)}svg .axis{stroke:var(--faint);stroke-width:1}
+";
+
+/// The report as a page.
+///
+/// # Errors
+/// Never: a string takes everything.
+pub fn render(report: &Report) -> Result<String, fmt::Error> {
+    let mut page = String::new();
+    let log = &report.log;
+    write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Calls that would have been refused</title><style>{STYLE}</style></head><body>\n\
+         <h1>Calls that would have been refused</h1>\n<p>{} calls from {} to {}",
+        number(log.read),
+        log.first,
+        log.last
+    )?;
+    let files: Vec<_> =
+        log.files.iter().map(|file| format!("<code>{}</code>", escaped(&file.name))).collect();
+    writeln!(page, " in {}.</p>", files.join(", "))?;
+    notes(&mut page, report)?;
+    if let Some(check) = &report.check {
+        let (class, word) = if check.passed { ("ok", "passed") } else { ("no", "failed") };
+        writeln!(page, "<p>The check of the last policy has <strong class=\"{class}\">{word}</strong>.</p>")?;
+    }
+    // The hatching is defined once, for all pictures.
+    page.push_str(
+        "<svg width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\"><defs>\
+         <pattern id=\"hatch\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" \
+         patternTransform=\"rotate(45)\"><rect width=\"4\" height=\"4\" style=\"fill:var(--no)\"/>\
+         <rect width=\"1\" height=\"4\" style=\"fill:var(--paper);opacity:.45\"/></pattern></defs></svg>\n",
+    );
+    for policy in &report.policies {
+        one(&mut page, policy)?;
+    }
+    page.push_str("</body></html>\n");
+    Ok(page)
+}
+
+/// What was wrong with the log.
+fn notes(page: &mut String, report: &Report) -> fmt::Result {
+    let log = &report.log;
+    if log.unreadable > 0 {
+        writeln!(page, "<p>{} lines could not be read. The first:</p><ul>", number(log.unreadable))?;
+        for line in &log.first_unreadable {
+            let [at, why, text] = [&line.at, &line.why, &line.text].map(|text| escaped(text));
+            writeln!(page, "<li>{at}, {why}: <code>{text}</code></li>")?;
+        }
+        page.push_str("</ul>\n");
+    }
+    if log.late > 0 {
+        let (late, by) = (number(log.late), span(log.latest_by_seconds));
+        writeln!(
+            page,
+            "<p>{late} lines were earlier than one before them, by up to {by}; they count as being as late as that \
+             one.</p>"
+        )?;
+    }
+    if log.whole_seconds {
+        page.push_str(
+            "<p>Times are whole seconds: all calls of a second count as simultaneous, so bursts look larger than \
+             they were.</p>\n",
+        );
+    }
+    Ok(())
+}
+
+fn one(page: &mut String, policy: &PolicyReport) -> fmt::Result {
+    writeln!(page, "<h2><code>{}</code></h2>", escaped(&policy.policy))?;
+    if let Some(found) = &policy.found {
+        writeln!(
+            page,
+            "<p>{} is the smallest number in place of <code>?</code> that is enough.</p>",
+            found.value
+        )?;
+    }
+    writeln!(
+        page,
+        "<p><span class=\"big no\">{}</span> of the calls refused, {} of {}; <span class=\"big no\">{}</span> of the \
+         keys, {} of {}.</p>",
+        percent(policy.refused_share),
+        number(policy.refused),
+        number(policy.requests),
+        percent(policy.keys_refused_share),
+        number(policy.keys_refused),
+        number(policy.keys)
+    )?;
+    if policy.never > 0 {
+        writeln!(
+            page,
+            "<p>{} had a quantity above the limit, which no wait helps.</p>",
+            number(policy.never)
+        )?;
+    }
+    if policy.exempt > 0 {
+        let exempt = number(policy.exempt);
+        writeln!(page, "<p>{exempt} calls lack a field of every key and meet no limiter.</p>")?;
+    }
+    for error in &policy.errors {
+        writeln!(page, "<p>{} calls are an error: {}.</p>", number(error.requests), escaped(&error.error))?;
+    }
+    series(page, &policy.series)?;
+    if let Some(waits) = &policy.waits {
+        self::waits(page, waits)?;
+    }
+    if let Some(found) = &policy.found {
+        search(page, found)?;
+    }
+    for limiter in &policy.limiters {
+        let shadow = if limiter.shadow { " in shadow" } else { "" };
+        writeln!(
+            page,
+            "<h3><code>{} {}</code>{shadow}</h3><p>{} calls refused, {} of {} keys.</p>",
+            escaped(&limiter.key),
+            escaped(&limiter.limiter),
+            number(limiter.refused),
+            number(limiter.keys_refused),
+            number(limiter.keys)
+        )?;
+        keys(page, &limiter.top)?;
+    }
+    Ok(())
+}
+
+/// Admitted and refused calls over time, one on top of the other.
+fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
+    const WIDTH: f64 = 960.0;
+    const HEIGHT: f64 = 240.0;
+    const TOP: f64 = 28.0;
+    let both = || series.admitted.iter().zip(&series.refused);
+    let most = both().map(|(admitted, refused)| admitted.saturating_add(*refused)).max().unwrap_or(1).max(1);
+    let step = WIDTH / (series.admitted.len().max(1) as f64);
+    let height = |count: u64| count as f64 / most as f64 * HEIGHT;
+    let unit = span(series.width as f64);
+    write!(
+        page,
+        "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"Admitted and refused calls over time\">\
+         <rect class=\"ok\" x=\"0\" y=\"4\" width=\"14\" height=\"14\"/><text x=\"20\" y=\"16\">admitted</text>\
+         <rect class=\"no\" x=\"110\" y=\"4\" width=\"14\" height=\"14\"/><text x=\"130\" y=\"16\">refused</text>\
+         <text x=\"{WIDTH}\" y=\"16\" text-anchor=\"end\">at most {} calls in {unit}</text>",
+        TOP + HEIGHT + 26.0,
+        number(most)
+    )?;
+    for ((&admitted, &refused), at) in both().zip(0_u32..) {
+        if admitted.saturating_add(refused) == 0 {
+            continue;
+        }
+        let (x, width) = (f64::from(at) * step, (step * 0.9).max(0.5));
+        let (below, above) = (height(admitted), height(refused));
+        let (floor, roof) = (TOP + HEIGHT - below, TOP + HEIGHT - below - above);
+        let begins = clock(series, at.into());
+        write!(
+            page,
+            "<g><title>{begins}: {} admitted, {} refused</title>",
+            number(admitted),
+            number(refused)
+        )?;
+        write!(
+            page,
+            "<rect class=\"ok\" x=\"{x:.1}\" y=\"{floor:.1}\" width=\"{width:.1}\" height=\"{below:.1}\"/>\
+             <rect class=\"no\" x=\"{x:.1}\" y=\"{roof:.1}\" width=\"{width:.1}\" height=\"{above:.1}\"/></g>"
+        )?;
+    }
+    let (floor, label) = (TOP + HEIGHT, TOP + HEIGHT + 20.0);
+    let last = u64::try_from(series.admitted.len().saturating_sub(1)).unwrap_or_default();
+    writeln!(
+        page,
+        "<line class=\"axis\" x1=\"0\" y1=\"{floor}\" x2=\"{WIDTH}\" y2=\"{floor}\"/>\
+         <text x=\"0\" y=\"{label}\">{}</text><text x=\"{}\" y=\"{label}\" text-anchor=\"middle\">{}</text>\
+         <text x=\"{WIDTH}\" y=\"{label}\" text-anchor=\"end\">{}</text></svg>",
+        clock(series, 0),
+        WIDTH / 2.0,
+        clock(series, last / 2),
+        clock(series, last)
+    )
+}
+
+/// When an interval begins.
+fn clock(series: &SeriesReport, at: u64) -> String {
+    let second = series.start_unix.saturating_add(at.saturating_mul(series.width));
+    let nanos = second.saturating_mul(1_000_000_000);
+    crate::report::time(redis_cell_core::Instant::saturating_from_nanos(nanos))
+}
+
+fn waits(page: &mut String, waits: &Waits) -> fmt::Result {
+    let [p50, p90, p99, longest] = [waits.p50, waits.p90, waits.p99, waits.longest].map(span);
+    writeln!(
+        page,
+        "<p>Of the refused calls, half would have been admitted after {p50}, 90 % after {p90}, 99 % after {p99}, and \
+         all after {longest}, if nobody else had called meanwhile.</p>"
+    )
+}
+
+/// What was tried in a search.
+fn search(page: &mut String, found: &Found) -> fmt::Result {
+    page.push_str("<table><tr><th>calls refused</th><th>keys refused</th><th>number</th></tr>\n");
+    for tried in &found.tried {
+        let (calls, keys) = (percent(tried.refused_share), percent(tried.keys_refused_share));
+        let mark = if tried.value == found.value { " ← found" } else { "" };
+        writeln!(page, "<tr><td>{calls}</td><td>{keys}</td><td>{}{mark}</td></tr>", tried.value)?;
+    }
+    page.push_str("</table>\n");
+    Ok(())
+}
+
+/// The keys that were refused most often.
+fn keys(page: &mut String, top: &[KeyReport]) -> fmt::Result {
+    if top.is_empty() {
+        return Ok(());
+    }
+    page.push_str(
+        "<table><tr><th>refused</th><th>calls</th><th>longest wait</th><th>first</th><th>last</th><th>key</th></tr>\n",
+    );
+    for key in top {
+        writeln!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
+            number(key.refused),
+            number(key.requests),
+            span(key.longest_wait),
+            key.first,
+            key.last,
+            escaped(&key.key)
+        )?;
+    }
+    page.push_str("</table>\n");
+    Ok(())
+}
+
+/// Text from a log, which may be anything.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        match character {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '"' => escaped.push_str("&quot;"),
+            control if control.is_control() => escaped.extend(control.escape_default()),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}

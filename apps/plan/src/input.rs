@@ -1,0 +1,181 @@
+//! The lines of files and of standard input, plain or compressed.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::StreamingDecoder;
+
+/// The longest line that is read. Longer ones are counted as unreadable.
+pub const LONGEST: usize = 1 << 20;
+
+/// Where lines come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Standard input.
+    Stdin,
+    /// A file.
+    File(PathBuf),
+}
+
+impl Source {
+    /// The name for messages.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Stdin => "standard input".to_owned(),
+            Self::File(path) => path.display().to_string(),
+        }
+    }
+
+    /// The number of bytes, as far as it is known.
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Stdin => 0,
+            Self::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
+        }
+    }
+
+    /// Opens it. The bytes that are read, before they are decompressed, are added to `count`.
+    ///
+    /// # Errors
+    /// Those of opening and reading files.
+    pub fn open(&self, count: &Rc<Cell<u64>>) -> io::Result<Lines> {
+        let raw: Box<dyn Read> = match self {
+            Self::Stdin => Box::new(io::stdin()),
+            Self::File(path) => Box::new(File::open(path)?),
+        };
+        Ok(Lines::new(decompressed(Counted { raw, count: Rc::clone(count) })?))
+    }
+}
+
+/// A reader that counts.
+struct Counted {
+    raw: Box<dyn Read>,
+    count: Rc<Cell<u64>>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.raw.read(buffer)?;
+        self.count.set(self.count.get().saturating_add(u64::try_from(read).unwrap_or(u64::MAX)));
+        Ok(read)
+    }
+}
+
+/// The content, decompressed if its first bytes are those of gzip or zstd.
+fn decompressed(mut raw: Counted) -> io::Result<Box<dyn Read>> {
+    let mut magic = Vec::new();
+    raw.by_ref().take(4).read_to_end(&mut magic)?;
+    let whole = Cursor::new(magic.clone()).chain(raw);
+    Ok(match magic.as_slice() {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole))),
+        ZSTD => Box::new(Zstd(Frames::Between(Box::new(whole)))),
+        _ => Box::new(whole),
+    })
+}
+
+/// The first bytes of a frame of zstd.
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// The frames of zstd, one after the other.
+struct Zstd(Frames);
+
+enum Frames {
+    Between(Box<dyn Read>),
+    Within(Box<StreamingDecoder<Box<dyn Read>, ruzstd::decoding::FrameDecoder>>),
+    Ended,
+}
+
+impl Read for Zstd {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match core::mem::replace(&mut self.0, Frames::Ended) {
+                Frames::Ended => return Ok(0),
+                Frames::Between(mut raw) => {
+                    let mut first = Vec::new();
+                    raw.by_ref().take(1).read_to_end(&mut first)?;
+                    if !first.is_empty() {
+                        let raw: Box<dyn Read> = Box::new(Cursor::new(first).chain(raw));
+                        let decoder = StreamingDecoder::new(raw).map_err(io::Error::other)?;
+                        self.0 = Frames::Within(Box::new(decoder));
+                    }
+                }
+                Frames::Within(mut decoder) => {
+                    let read = decoder.read(buffer)?;
+                    if read > 0 || buffer.is_empty() {
+                        self.0 = Frames::Within(decoder);
+                        return Ok(read);
+                    }
+                    self.0 = Frames::Between(decoder.into_inner());
+                }
+            }
+        }
+    }
+}
+
+/// Lines, one after the other, without their ends.
+pub struct Lines {
+    reader: Box<dyn Read>,
+    buffer: Vec<u8>,
+    /// What is read and not yet handed out.
+    unread: core::ops::Range<usize>,
+    ended: bool,
+}
+
+impl Lines {
+    fn new(reader: Box<dyn Read>) -> Self {
+        Self { reader, buffer: vec![0; LONGEST], unread: 0..0, ended: false }
+    }
+
+    /// The next line; an empty one in place of one that is too long.
+    ///
+    /// # Errors
+    /// Those of reading and of decompression.
+    pub fn read(&mut self) -> io::Result<Option<&[u8]>> {
+        let mut too_long = false;
+        loop {
+            let unread = self.buffer.get(self.unread.clone()).unwrap_or_default();
+            if let Some(length) = memchr::memchr(b'\n', unread) {
+                let start = self.unread.start;
+                let end = start.saturating_add(length);
+                self.unread.start = end.saturating_add(1);
+                let line = self.buffer.get(start..end).unwrap_or_default();
+                return Ok(Some(if too_long { &[] } else { line.strip_suffix(b"\r").unwrap_or(line) }));
+            }
+            if self.ended {
+                let last = core::mem::take(&mut self.unread);
+                let last = self.buffer.get(last).unwrap_or_default();
+                return Ok(if last.is_empty() && !too_long {
+                    None
+                } else {
+                    Some(if too_long { &[] } else { last.strip_suffix(b"\r").unwrap_or(last) })
+                });
+            }
+            too_long |= self.fill()?;
+        }
+    }
+
+    /// Reads more, behind what is unread. Returns true if that fills the buffer, which is emptied then.
+    fn fill(&mut self) -> io::Result<bool> {
+        let unread = core::mem::take(&mut self.unread);
+        let length = unread.len();
+        let full = length >= self.buffer.len();
+        if !full {
+            self.buffer.copy_within(unread, 0);
+            self.unread = 0..length;
+        }
+        let free = self.buffer.get_mut(self.unread.end..).unwrap_or_default();
+        let read = loop {
+            match self.reader.read(free) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        self.ended = read == 0;
+        self.unread.end = self.unread.end.saturating_add(read);
+        Ok(full)
+    }
+}

@@ -1,0 +1,15 @@
+//! The planner behind `cell-plan`: an access log through rate limits, and which calls would have been
+//! refused.
+
+#![forbid(unsafe_code)]
+
+pub mod format;
+pub mod html;
+pub mod input;
+pub mod log;
+pub mod plan;
+pub mod report;
+pub mod series;
+pub mod table;
+pub mod tally;
+pub mod time;

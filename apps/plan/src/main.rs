@@ -1,0 +1,177 @@
+//! `cell-plan`: which calls would have been refused yesterday.
+
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs};
+
+use cell_plan::format::{Hints, Pattern};
+use cell_plan::input::Source;
+use cell_plan::plan::{Question, run};
+use cell_plan::report::Check;
+use cell_plan::{html, table};
+use clap::Parser;
+
+/// Runs an access log through rate limits and tells which calls would have been refused.
+///
+/// A policy is what CL.MTAKE takes: keys with their limiters. <name> stands for a field of the log, and ? for
+/// the smallest number that stays within --max-refused or --max-refused-keys.
+///
+///   cell-plan -p 'ip:<address> THROTTLE 15 30 60 1' access.log.1.gz access.log
+///
+/// The exit status is 0, or 1 if the last policy refuses more than is allowed, or 2 if there was an error.
+#[derive(Debug, Parser)]
+#[command(name = "cell-plan", version, verbatim_doc_comment)]
+struct Arguments {
+    /// Keys and limiters as for CL.MTAKE; several policies are compared.
+    #[arg(short, long = "policy", value_name = "POLICY", required = true)]
+    policies: Vec<String>,
+
+    /// The log, plain or compressed with gzip or zstd; standard input if none is named.
+    files: Vec<PathBuf>,
+
+    /// combined, common, vhost, haproxy, haproxy-syslog, json, csv, or a layout such as '<address> [<time>]
+    /// <bytes>'; recognized by default.
+    #[arg(short, long)]
+    format: Option<String>,
+
+    /// The field or column that is meant by a name, such as time=created or user=claims.sub.
+    #[arg(long = "field", value_name = "NAME=FIELD", value_parser = field)]
+    fields: Vec<(String, String)>,
+
+    /// The names of the columns of CSV, separated by commas, if its first line does not have them.
+    #[arg(long)]
+    columns: Option<String>,
+
+    /// A path with * for a segment and ** for all that follow: <path> is this pattern where it matches.
+    #[arg(long = "path", value_name = "PATTERN")]
+    paths: Vec<String>,
+
+    /// How many minutes times without a zone are ahead of UTC.
+    #[arg(long, value_name = "MINUTES", default_value_t = 0, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(-840..=840))]
+    utc: i32,
+
+    /// The share of calls that may be refused, such as 0.1%.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    max_refused: Option<f64>,
+
+    /// The share of keys that may be refused at least once.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    max_refused_keys: Option<f64>,
+
+    /// The share of lines that may be unreadable.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "10%")]
+    max_unreadable: f64,
+
+    /// How many of the keys that were refused most often are shown.
+    #[arg(long, default_value_t = 10)]
+    top: usize,
+
+    /// Writes the report as JSON, - for standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Writes the report as a page with pictures, - for standard output.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn field(text: &str) -> Result<(String, String), String> {
+    let (name, source) = text.split_once('=').ok_or("it is written NAME=FIELD")?;
+    Ok((name.to_owned(), source.to_owned()))
+}
+
+/// A share such as `0.1%` or `0.001`.
+fn share(text: &str) -> Result<f64, String> {
+    let (digits, whole) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
+    let share = digits.parse::<f64>().map_err(|_| "it is written 0.1% or 0.001")? / whole;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is between 0% and 100%".to_owned()) }
+}
+
+fn main() -> ExitCode {
+    match plan(Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            // Nothing is left to do if standard error is closed, too.
+            drop(writeln!(io::stderr(), "cell-plan: {error}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns whether the check has passed, if there is one.
+fn plan(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
+    let (max_refused, max_refused_keys) = (arguments.max_refused, arguments.max_refused_keys);
+    let check =
+        max_refused.or(max_refused_keys).map(|_| Check { max_refused, max_refused_keys, passed: false });
+    let mut sources: Vec<Source> = arguments.files.into_iter().map(source).collect();
+    if sources.is_empty() {
+        sources.push(Source::Stdin);
+    }
+    let question = Question {
+        policies: arguments.policies,
+        check,
+        sources,
+        hints: Hints {
+            format: arguments.format,
+            fields: arguments.fields,
+            paths: arguments.paths.into_iter().map(Pattern).collect(),
+            columns: arguments.columns,
+        },
+        zone: arguments.utc,
+        top: arguments.top,
+    };
+    let report = run(&question)?;
+    let to_stdout = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new("-"));
+    let shown = !to_stdout(&arguments.json) && !to_stdout(&arguments.html);
+    if let Some(file) = &arguments.json {
+        let mut text = serde_json::to_string_pretty(&report)?;
+        text.push('\n');
+        write(file, &text)?;
+    }
+    if let Some(file) = &arguments.html {
+        write(file, &html::render(&report)?)?;
+    }
+    let log = &report.log;
+    let unreadable = cell_plan::report::share(log.unreadable, log.read.saturating_add(log.unreadable));
+    if shown {
+        let text = table::render(&report)?;
+        write(Path::new("-"), &painted(text))?;
+    }
+    if unreadable > arguments.max_unreadable {
+        return Err(format!(
+            "{} of the lines cannot be read, and --max-unreadable allows {}",
+            table::percent(unreadable),
+            table::percent(arguments.max_unreadable)
+        )
+        .into());
+    }
+    Ok(report.check.is_none_or(|check| check.passed))
+}
+
+fn source(file: PathBuf) -> Source {
+    if file == Path::new("-") { Source::Stdin } else { Source::File(file) }
+}
+
+/// The text with the verdict in colour, on a terminal.
+fn painted(text: String) -> String {
+    if !io::stdout().is_terminal() || env::var_os("NO_COLOR").is_some() {
+        return text;
+    }
+    text.replace("\nFAILED ", "\n\u{1b}[31mFAILED\u{1b}[0m ")
+        .replace("\npassed ", "\n\u{1b}[32mpassed\u{1b}[0m ")
+}
+
+/// Writes to a file or to standard output, whose reader may have seen enough.
+fn write(file: &Path, text: &str) -> Result<(), Box<dyn Error>> {
+    if file != Path::new("-") {
+        return fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()).into());
+    }
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}

@@ -1,0 +1,340 @@
+//! What a run has found, for the table, for JSON and for the page.
+
+use jiff::Timestamp;
+use redis_cell_core::Instant;
+use redis_cell_policy::{Keys, Policy, Replay};
+use serde::Serialize;
+
+use crate::log::Summary;
+use crate::tally::{KeyTally, LimiterTally, Tally};
+
+/// All that a run has found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The log.
+    pub log: LogReport,
+    /// The policies, in the order in which they were named.
+    pub policies: Vec<PolicyReport>,
+    /// What was allowed, and whether the last policy stays within it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<Check>,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogReport {
+    /// The files in the order in which they were read.
+    pub files: Vec<FileReport>,
+    /// Lines with a call.
+    pub read: u64,
+    /// Lines that cannot be read.
+    pub unreadable: u64,
+    /// The first of these.
+    pub first_unreadable: Vec<Line>,
+    /// The time of the first call.
+    pub first: String,
+    /// The time of the last call.
+    pub last: String,
+    /// The seconds between them.
+    pub seconds: f64,
+    /// Lines that are earlier than a line before them. They count as being as late as that.
+    pub late: u64,
+    /// By how many seconds at most.
+    pub latest_by_seconds: f64,
+    /// Whether the times are whole seconds, so that all calls of a second count as simultaneous.
+    pub whole_seconds: bool,
+}
+
+/// A file.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileReport {
+    /// Its name.
+    pub name: String,
+    /// Its format.
+    pub format: String,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// File and number.
+    pub at: String,
+    /// Why.
+    pub why: String,
+    /// How it begins.
+    pub text: String,
+}
+
+/// What a policy would have done.
+#[derive(Clone, Debug, Serialize)]
+pub struct PolicyReport {
+    /// Its text.
+    pub policy: String,
+    /// What was searched for, if its text has a `?`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
+    /// Calls.
+    pub requests: u64,
+    /// Calls refused.
+    pub refused: u64,
+    /// Their share of all.
+    pub refused_share: f64,
+    /// Of the refused, those that no wait would have admitted.
+    pub never: u64,
+    /// Calls without any limiter, because they lack the fields of its key.
+    pub exempt: u64,
+    /// Keys of all limiters that refuse.
+    pub keys: u64,
+    /// Those that were refused at least once.
+    pub keys_refused: u64,
+    /// Their share of all.
+    pub keys_refused_share: f64,
+    /// Calls that the server would have answered with an error.
+    pub errors: Vec<ErrorReport>,
+    /// How long refused calls would have had to wait, in seconds.
+    pub waits: Option<Waits>,
+    /// Admitted and refused calls over time.
+    pub series: SeriesReport,
+    /// Each limiter.
+    pub limiters: Vec<LimiterReport>,
+}
+
+/// The result of a search.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// The smallest number in place of `?` that refuses no more than was allowed.
+    pub value: i64,
+    /// What was tried, in order.
+    pub tried: Vec<Tried>,
+}
+
+/// A number that was tried.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Tried {
+    /// The number.
+    pub value: i64,
+    /// The share of calls that it refuses.
+    pub refused_share: f64,
+    /// The share of keys that it refuses.
+    pub keys_refused_share: f64,
+}
+
+/// An error, and how many calls would have met it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ErrorReport {
+    /// The text of the server's reply.
+    pub error: String,
+    /// How many.
+    pub requests: u64,
+}
+
+/// The waits of refused calls in seconds, within one percent.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Waits {
+    /// Half of them are at most this long.
+    pub p50: f64,
+    /// 90 %.
+    pub p90: f64,
+    /// 99 %.
+    pub p99: f64,
+    /// The longest.
+    pub longest: f64,
+}
+
+/// Calls over time.
+#[derive(Clone, Debug, Serialize)]
+pub struct SeriesReport {
+    /// The beginning of the first interval.
+    pub start: String,
+    /// The same, in seconds since the epoch.
+    pub start_unix: u64,
+    /// The length of an interval in seconds.
+    pub width: u64,
+    /// Calls admitted in each.
+    pub admitted: Vec<u64>,
+    /// Calls refused in each.
+    pub refused: Vec<u64>,
+}
+
+/// What a limiter would have done.
+#[derive(Clone, Debug, Serialize)]
+pub struct LimiterReport {
+    /// Its key, as the policy says it.
+    pub key: String,
+    /// Its kind and its arguments.
+    pub limiter: String,
+    /// Whether it refuses nothing.
+    pub shadow: bool,
+    /// How many keys there are.
+    pub keys: u64,
+    /// How many of them were refused at least once.
+    pub keys_refused: u64,
+    /// Calls that it refused, or would have refused.
+    pub refused: u64,
+    /// The keys that were refused most often.
+    pub top: Vec<KeyReport>,
+}
+
+/// What happened to a key.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyReport {
+    /// The key. Bytes that are not UTF-8 are replaced.
+    pub key: String,
+    /// Its calls.
+    pub requests: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// When the first was refused.
+    pub first: String,
+    /// When the last was refused.
+    pub last: String,
+    /// The longest wait in seconds.
+    pub longest_wait: f64,
+}
+
+/// What was allowed.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Check {
+    /// The largest share of calls that may be refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_refused: Option<f64>,
+    /// The largest share of keys that may be refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_refused_keys: Option<f64>,
+    /// Whether the last policy stays within both.
+    pub passed: bool,
+}
+
+impl Check {
+    /// Whether these shares are within what is allowed.
+    pub fn allows(&self, refused: f64, keys: f64) -> bool {
+        self.max_refused.is_none_or(|max| refused <= max)
+            && self.max_refused_keys.is_none_or(|max| keys <= max)
+    }
+}
+
+impl LogReport {
+    /// The report of what was read.
+    pub fn new(summary: &Summary) -> Self {
+        let (first, last) = summary.span.unwrap_or_default();
+        let file =
+            |(name, format): &(String, String)| FileReport { name: name.clone(), format: format.clone() };
+        let line = |shown: &crate::log::Shown| Line {
+            at: shown.at.clone(),
+            why: shown.why.clone(),
+            text: shown.text.clone(),
+        };
+        Self {
+            files: summary.files.iter().map(file).collect(),
+            read: summary.read,
+            unreadable: summary.unreadable,
+            first_unreadable: summary.shown.iter().map(line).collect(),
+            first: time(first),
+            last: time(last),
+            seconds: seconds(last.since(first).as_nanos() / 1_000),
+            late: summary.late.0,
+            latest_by_seconds: seconds(summary.late.1.as_nanos() / 1_000),
+            whole_seconds: summary.whole_seconds,
+        }
+    }
+}
+
+impl PolicyReport {
+    /// The report of the policy at this position, with at most `top` keys for each limiter.
+    pub fn new(
+        text: &str,
+        position: usize,
+        policy: &Policy,
+        tally: &Tally,
+        replay: &Replay,
+        top: usize,
+    ) -> Self {
+        let (keys, keys_refused) = tally.keys(policy);
+        let limiters = policy.limiters.iter().zip(&tally.limiters).enumerate();
+        let limiters = limiters.map(|(at, (limiter, tally))| {
+            let (keys, keys_refused) = tally.keys();
+            LimiterReport {
+                key: limiter.name.clone(),
+                limiter: limiter.text.clone(),
+                shadow: limiter.shadow,
+                keys,
+                keys_refused,
+                refused: tally.refused,
+                top: replay.keys(position, at).map(|keys| most_refused(tally, keys, top)).unwrap_or_default(),
+            }
+        });
+        let errors = tally.errors.iter();
+        let errors = errors.map(|(error, &requests)| ErrorReport { error: error.clone(), requests });
+        let series = &tally.series;
+        let waits = &tally.waits;
+        let quantile = |quantile| seconds(waits.value_at_quantile(quantile).min(tally.longest));
+        let start = Instant::from_nanos(series.start().saturating_mul(1_000_000_000)).unwrap_or_default();
+        Self {
+            policy: text.to_owned(),
+            found: None,
+            requests: tally.requests,
+            refused: tally.refused,
+            refused_share: share(tally.refused, tally.requests),
+            never: tally.never,
+            exempt: tally.exempt,
+            keys,
+            keys_refused,
+            keys_refused_share: share(keys_refused, keys),
+            errors: errors.collect(),
+            waits: (!waits.is_empty()).then(|| Waits {
+                p50: quantile(0.5),
+                p90: quantile(0.9),
+                p99: quantile(0.99),
+                longest: seconds(tally.longest),
+            }),
+            series: SeriesReport {
+                start: time(start),
+                start_unix: series.start(),
+                width: series.width(),
+                admitted: series.intervals().iter().map(|interval| interval.admitted).collect(),
+                refused: series.intervals().iter().map(|interval| interval.refused).collect(),
+            },
+            limiters: limiters.collect(),
+        }
+    }
+}
+
+/// The keys that were refused most often, and among equals those with the first names.
+fn most_refused(tally: &LimiterTally, keys: &Keys, top: usize) -> Vec<KeyReport> {
+    let refused = tally.keys.iter().zip(0_u32..).filter(|(key, _)| key.refused > 0);
+    let mut refused: Vec<(&KeyTally, u32)> = refused.collect();
+    let order = |&(key, number): &(&KeyTally, u32)| (core::cmp::Reverse(key.refused), keys.name(number));
+    if refused.len() > top {
+        refused.select_nth_unstable_by(top, |one, other| order(one).cmp(&order(other)));
+        refused.truncate(top);
+    }
+    refused.sort_unstable_by(|one, other| order(one).cmp(&order(other)));
+    let report = |(key, number): (&KeyTally, u32)| KeyReport {
+        key: String::from_utf8_lossy(keys.name(number)).into_owned(),
+        requests: key.requests,
+        refused: key.refused,
+        first: time(key.first),
+        last: time(key.last),
+        longest_wait: seconds(key.longest),
+    };
+    refused.into_iter().map(report).collect()
+}
+
+/// An instant as ISO 8601 in UTC, to the millisecond at most.
+pub fn time(instant: Instant) -> String {
+    let millis = instant.as_nanos() / 1_000_000;
+    let time = Timestamp::from_millisecond(millis.cast_signed());
+    time.map(|time| time.to_string()).unwrap_or_default()
+}
+
+/// Microseconds in seconds. Reports may round; decisions do not see this.
+#[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a report may round")]
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+/// A share between 0 and 1.
+#[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a report may round")]
+pub fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

@@ -1,0 +1,228 @@
+//! The report as text for a terminal.
+
+use core::fmt::{self, Write};
+
+use crate::report::{Check, LimiterReport, LogReport, PolicyReport, Report};
+
+/// The report as text.
+///
+/// # Errors
+/// Never: a string takes everything.
+pub fn render(report: &Report) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    log(&mut text, &report.log)?;
+    if report.policies.len() > 1 {
+        side_by_side(&mut text, &report.policies)?;
+    }
+    for policy in &report.policies {
+        one(&mut text, policy)?;
+    }
+    if let Some(check) = &report.check {
+        verdict(&mut text, check, report)?;
+    }
+    Ok(text)
+}
+
+fn log(text: &mut String, log: &LogReport) -> fmt::Result {
+    let files: Vec<_> =
+        log.files.iter().map(|file| format!("{} ({})", shown(&file.name), file.format)).collect();
+    writeln!(text, "log       {}", files.join(", "))?;
+    writeln!(text, "          {} calls from {} to {}", number(log.read), log.first, log.last)?;
+    if log.unreadable > 0 {
+        writeln!(text, "          {} lines could not be read; the first:", number(log.unreadable))?;
+        for line in &log.first_unreadable {
+            writeln!(text, "          {} {}: {}", shown(&line.at), line.why, shown(&line.text))?;
+        }
+    }
+    if log.late > 0 {
+        let by = span(log.latest_by_seconds);
+        writeln!(
+            text,
+            "          {} lines were earlier than one before them, by up to {by};",
+            number(log.late)
+        )?;
+        writeln!(text, "          they count as being as late as that one")?;
+    }
+    if log.whole_seconds {
+        writeln!(text, "          Times are whole seconds: all calls of a second count as simultaneous, so")?;
+        writeln!(text, "          bursts look larger than they were. Log milliseconds for exact verdicts.")?;
+    }
+    Ok(())
+}
+
+fn side_by_side(text: &mut String, policies: &[PolicyReport]) -> fmt::Result {
+    writeln!(
+        text,
+        "\n{:>12} {:>9} {:>12} {:>9} {:>10}  policy",
+        "refused", "", "keys refused", "", "p99 wait"
+    )?;
+    for policy in policies {
+        let wait = policy.waits.map_or_else(|| "-".to_owned(), |waits| span(waits.p99));
+        writeln!(
+            text,
+            "{:>12} {:>9} {:>12} {:>9} {wait:>10}  {}",
+            number(policy.refused),
+            percent(policy.refused_share),
+            number(policy.keys_refused),
+            percent(policy.keys_refused_share),
+            shown(&policy.policy)
+        )?;
+    }
+    Ok(())
+}
+
+fn one(text: &mut String, policy: &PolicyReport) -> fmt::Result {
+    writeln!(text, "\npolicy    {}", shown(&policy.policy))?;
+    if let Some(found) = &policy.found {
+        let tried = found.tried.len();
+        writeln!(
+            text,
+            "found     {} in place of ?, the smallest that is enough; {tried} were tried",
+            found.value
+        )?;
+    }
+    let (refused, requests) = (number(policy.refused), number(policy.requests));
+    writeln!(text, "refused   {refused} of {requests} calls ({})", percent(policy.refused_share))?;
+    let (refused, keys) = (number(policy.keys_refused), number(policy.keys));
+    writeln!(text, "          {refused} of {keys} keys ({})", percent(policy.keys_refused_share))?;
+    if policy.never > 0 {
+        writeln!(
+            text,
+            "          {} for a quantity above the limit, which no wait helps",
+            number(policy.never)
+        )?;
+    }
+    if policy.exempt > 0 {
+        writeln!(
+            text,
+            "no key    {} calls lack a field of every key and meet no limiter",
+            number(policy.exempt)
+        )?;
+    }
+    for error in &policy.errors {
+        writeln!(text, "error     {} calls: {}", number(error.requests), error.error)?;
+    }
+    if let Some(waits) = policy.waits {
+        let [p50, p90, p99, longest] = [waits.p50, waits.p90, waits.p99, waits.longest].map(span);
+        writeln!(text, "wait      half {p50}, 90 % {p90}, 99 % {p99}, longest {longest}")?;
+    }
+    over_time(text, policy)?;
+    for limiter in &policy.limiters {
+        self::limiter(text, limiter)?;
+    }
+    Ok(())
+}
+
+/// The intervals with refusals as a line of blocks.
+fn over_time(text: &mut String, policy: &PolicyReport) -> fmt::Result {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    const COLUMNS: usize = 60;
+    let series = &policy.series;
+    let most = series.refused.iter().copied().max().unwrap_or_default();
+    if most == 0 {
+        return Ok(());
+    }
+    let each = series.refused.len().div_ceil(COLUMNS).max(1);
+    let columns: Vec<u64> = series.refused.chunks(each).map(|chunk| chunk.iter().sum()).collect();
+    let most = columns.iter().copied().max().unwrap_or(1);
+    let block = |&count: &u64| {
+        let level = count.saturating_mul(8).div_ceil(most.max(1)).checked_sub(1);
+        level
+            .and_then(|level| usize::try_from(level).ok())
+            .and_then(|level| BLOCKS.get(level))
+            .unwrap_or(&' ')
+    };
+    let width = u64::try_from(each).unwrap_or(1).saturating_mul(series.width);
+    writeln!(text, "when      {}", columns.iter().map(block).collect::<String>().trim_end())?;
+    let most = number(most);
+    writeln!(text, "          from {}, {width} s for each block, at most {most} refused in one", series.start)
+}
+
+fn limiter(text: &mut String, limiter: &LimiterReport) -> fmt::Result {
+    let shadow = if limiter.shadow { " in shadow" } else { "" };
+    writeln!(
+        text,
+        "\n  {} {}{shadow}: {} refused, {} of {} keys",
+        shown(&limiter.key),
+        shown(&limiter.limiter),
+        number(limiter.refused),
+        number(limiter.keys_refused),
+        number(limiter.keys)
+    )?;
+    if limiter.top.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "  {:>10} {:>10} {:>12}  {:<24} {:<24} key",
+        "refused", "calls", "longest wait", "first", "last"
+    )?;
+    for key in &limiter.top {
+        let (refused, calls, wait) = (number(key.refused), number(key.requests), span(key.longest_wait));
+        let name = shown(&key.key);
+        writeln!(text, "  {refused:>10} {calls:>10} {wait:>12}  {:<24} {:<24} {name}", key.first, key.last)?;
+    }
+    Ok(())
+}
+
+fn verdict(text: &mut String, check: &Check, report: &Report) -> fmt::Result {
+    let Some(last) = report.policies.last() else { return Ok(()) };
+    let mut allowed = Vec::new();
+    if let Some(max) = check.max_refused {
+        allowed.push(format!("{} of the calls, allowed {}", percent(last.refused_share), percent(max)));
+    }
+    if let Some(max) = check.max_refused_keys {
+        allowed.push(format!("{} of the keys, allowed {}", percent(last.keys_refused_share), percent(max)));
+    }
+    let word = if check.passed { "passed" } else { "FAILED" };
+    writeln!(text, "\n{word}    refuses {}", allowed.join("; "))
+}
+
+/// Text from a log, without control characters, which a terminal would obey.
+fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars() {
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+/// A number with commas between thousands.
+pub fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && digits.len().saturating_sub(at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A share in percent, with as many digits as a small one needs.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent {
+        0.0 => "0 %".to_owned(),
+        ..0.01 => "< 0.01 %".to_owned(),
+        ..1.0 => format!("{percent:.2} %"),
+        _ => format!("{percent:.1} %"),
+    }
+}
+
+/// Seconds in the unit that reads best.
+pub fn span(seconds: f64) -> String {
+    match seconds {
+        0.0 => "0 s".to_owned(),
+        ..1.0 => format!("{:.0} ms", (seconds * 1000.0).ceil()),
+        ..120.0 => format!("{seconds:.1} s"),
+        ..7200.0 => format!("{:.1} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} d", seconds / 86_400.0),
+    }
+}

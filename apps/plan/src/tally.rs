@@ -1,0 +1,156 @@
+//! What happened to the calls of a log under one policy.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use redis_cell_core::{Instant, Unit, Verdict};
+use redis_cell_policy::{CallError, Policy, Taken};
+
+use crate::series::Series;
+
+/// The counts of a policy.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Calls that met at least one limiter, or were an error.
+    pub requests: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// Of these, those that no wait would have admitted.
+    pub never: u64,
+    /// Calls that met no limiter, because they lack a field of each key.
+    pub exempt: u64,
+    /// Calls that the server would have answered with this error.
+    pub errors: BTreeMap<String, u64>,
+    /// How long the refused calls would have waited, in microseconds.
+    pub waits: Histogram<u64>,
+    /// The longest of them. The others are known within one percent.
+    pub longest: u64,
+    /// Over time.
+    pub series: Series,
+    /// Each limiter.
+    pub limiters: Vec<LimiterTally>,
+}
+
+/// The counts of one limiter.
+#[derive(Clone, Debug, Default)]
+pub struct LimiterTally {
+    /// Calls that it refused, or would have refused if it were not in shadow.
+    pub refused: u64,
+    /// Each key, by its number.
+    pub keys: Vec<KeyTally>,
+}
+
+/// The counts of one key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyTally {
+    /// Calls.
+    pub requests: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// When the first of them was refused.
+    pub first: Instant,
+    /// When the last of them was refused.
+    pub last: Instant,
+    /// The longest wait in microseconds.
+    pub longest: u64,
+}
+
+impl Tally {
+    /// The counts of a policy without any calls.
+    ///
+    /// # Errors
+    /// Never: two digits are within the range of a histogram.
+    pub fn new(policy: &Policy) -> Result<Self, hdrhistogram::CreationError> {
+        Ok(Self {
+            requests: 0,
+            refused: 0,
+            never: 0,
+            exempt: 0,
+            errors: BTreeMap::new(),
+            waits: Histogram::new(2)?,
+            longest: 0,
+            series: Series::default(),
+            limiters: vec![LimiterTally::default(); policy.limiters.len()],
+        })
+    }
+
+    /// Counts a call.
+    pub fn count(&mut self, now: Instant, rows: &[Taken]) {
+        if rows.is_empty() {
+            self.exempt = self.exempt.saturating_add(1);
+            return;
+        }
+        let (mut refused, mut never, mut longest) = (false, false, 0);
+        for row in rows {
+            let wait =
+                row.answer.verdict.wait().map_or(0, |wait| wait.ceil_to(Unit::Microseconds).unsigned_abs());
+            if row.refuses() {
+                refused = true;
+                never |= row.answer.verdict == Verdict::Never;
+                longest = wait.max(longest);
+            }
+            if let Some(limiter) = self.limiters.get_mut(row.limiter) {
+                limiter.count(now, row, wait);
+            }
+        }
+        self.requests = self.requests.saturating_add(1);
+        self.series.count(now, refused);
+        if refused {
+            self.refused = self.refused.saturating_add(1);
+            if never {
+                self.never = self.never.saturating_add(1);
+            } else {
+                self.longest = self.longest.max(longest);
+                // It grows to any wait: no error.
+                self.waits.record(longest).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Counts a call that the server would have answered with an error.
+    pub fn error(&mut self, error: CallError) {
+        self.requests = self.requests.saturating_add(1);
+        let count = self.errors.entry(error.to_string()).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// The keys of all limiters that refuse, and how many of these were refused at least once.
+    pub fn keys(&self, policy: &Policy) -> (u64, u64) {
+        let refusing = self.limiters.iter().zip(&policy.limiters).filter(|(_, limiter)| !limiter.shadow);
+        refusing.fold((0, 0), |(all, refused), (tally, _)| {
+            let (more, more_refused) = tally.keys();
+            (all.saturating_add(more), refused.saturating_add(more_refused))
+        })
+    }
+}
+
+impl LimiterTally {
+    fn count(&mut self, now: Instant, row: &Taken, wait: u64) {
+        let number = usize::try_from(row.key).unwrap_or(usize::MAX);
+        if self.keys.len() <= number {
+            self.keys.resize(number.saturating_add(1), KeyTally::default());
+        }
+        let Some(key) = self.keys.get_mut(number) else { return };
+        key.requests = key.requests.saturating_add(1);
+        if row.answer.limited() {
+            self.refused = self.refused.saturating_add(1);
+            if key.refused == 0 {
+                key.first = now;
+            }
+            key.refused = key.refused.saturating_add(1);
+            key.last = now;
+            key.longest = key.longest.max(wait);
+        }
+    }
+
+    /// How many keys there are, and how many were refused at least once.
+    pub fn keys(&self) -> (u64, u64) {
+        let seen = self.keys.iter().filter(|key| key.requests > 0);
+        let refused = seen.clone().filter(|key| key.refused > 0).count();
+        (count(seen.count()), count(refused))
+    }
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,405 @@
+//! `cell-plan` as its users run it, on small logs with planted bursts and known answers.
+
+// A test should fail at the first unexpected value.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Wednesday, 8 October 2025, 09:00:00 UTC.
+const START: i64 = 1_759_914_000;
+
+/// A folder for the logs of a test.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+/// Runs `cell-plan` with words, then with paths.
+fn plan(words: &[&str], files: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cell-plan"));
+    command.args(words).args(files).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The report of a run that must succeed.
+fn report(words: &[&str], files: &[&Path]) -> Value {
+    let output = plan(&[&["--json", "-"], words].concat(), files);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The error of a run that must end with status 2.
+fn error(words: &[&str], files: &[&Path]) -> String {
+    let output = plan(words, files);
+    assert_eq!(output.status.code(), Some(2), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A call of the log: milliseconds after the start, address, user, path, bytes.
+type Call = (i64, &'static str, &'static str, &'static str, u64);
+
+/// One call a second of a steady client, and a burst of ten within half a second of another.
+fn calls() -> Vec<Call> {
+    let steady = (0..20).map(|second| (second * 1_000, "203.0.113.5", "ann", "/a/1?q=2", 100));
+    let burst = (0..10).map(|call| (5_000 + call * 50, "2001:db8::7", "bob", "/a/2", 700));
+    let mut calls: Vec<Call> = steady.chain(burst).collect();
+    calls.sort_by_key(|call| call.0);
+    calls
+}
+
+fn when(millis: i64, format: &str) -> String {
+    Timestamp::from_millisecond(START * 1_000 + millis).unwrap().strftime(format).to_string()
+}
+
+fn log(line: impl Fn(Call) -> String) -> String {
+    calls().into_iter().map(|call| line(call) + "\n").collect()
+}
+
+fn combined() -> String {
+    log(|(at, address, user, path, bytes)| {
+        let time = when(at, "%d/%b/%Y:%H:%M:%S.%3f +0000");
+        format!(r#"{address} - {user} [{time}] "GET {path} HTTP/1.1" 200 {bytes} "-" "a \"b\" c""#)
+    })
+}
+
+const EACH_ADDRESS: &[&str] = &["-p", "ip:<address> THROTTLE 3 1 1 1"];
+
+/// Of the burst of ten, four are admitted, and the others would have had to wait.
+fn assert_the_burst_is_refused(report: &Value) {
+    let policy = &report["policies"][0];
+    assert_eq!(report["log"]["read"], 30, "{report:#}");
+    assert_eq!((&policy["requests"], &policy["refused"]), (&30.into(), &6.into()), "{report:#}");
+    assert_eq!((&policy["keys"], &policy["keys_refused"]), (&2.into(), &1.into()), "{report:#}");
+    let top = &policy["limiters"][0]["top"];
+    assert_eq!(top.as_array().unwrap().len(), 1);
+    assert_eq!((&top[0]["requests"], &top[0]["refused"]), (&10.into(), &6.into()));
+    assert_eq!(top[0]["first"], when(5_200, "%Y-%m-%dT%H:%M:%S.%1fZ"));
+    assert_eq!(top[0]["last"], when(5_450, "%Y-%m-%dT%H:%M:%S.%2fZ"));
+    // The fifth of the burst came 200 ms after the first, and the first unit leaks after a second.
+    assert_eq!(top[0]["longest_wait"], 0.8);
+    let refused: Vec<u64> = serde_json::from_value(policy["series"]["refused"].clone()).unwrap();
+    assert_eq!((refused.len(), refused[5]), (20, 6));
+}
+
+#[test]
+fn every_format_gives_the_same_answer() {
+    let folder = Folder::new();
+    let logs = [
+        ("combined", combined()),
+        ("common", combined().replace(r#" "-" "a \"b\" c""#, "")),
+        ("vhost", combined().lines().map(|line| ["example.org:443 ", line, "\n"].concat()).collect()),
+        (
+            "haproxy",
+            log(|(at, address, _, path, bytes)| {
+                let time = when(at, "%d/%b/%Y:%H:%M:%S.%3f");
+                format!(
+                    "{address}:51234 [{time}] http-in~ static/srv1 10/0/30/69/109 200 {bytes} - - ---- 1/1/1/1/0 0/0 \
+                     {{1wt.eu}} {{}} \"GET {path} HTTP/1.1\""
+                )
+            }),
+        ),
+        (
+            "haproxy-syslog",
+            log(|(at, address, _, path, bytes)| {
+                let time = when(at, "%d/%b/%Y:%H:%M:%S.%3f");
+                format!(
+                    "Oct  8 09:00:00 lb haproxy[14389]: {address}:51234 [{time}] http-in static/srv1 10/0/30/69/109 \
+                     200 {bytes} - - ---- 1/1/1/1/0 0/0 \"GET {path} HTTP/1.1\""
+                )
+            }),
+        ),
+        (
+            "json", // of Envoy
+            log(|(at, address, _, path, bytes)| {
+                let address = if address.contains(':') {
+                    format!("[{address}]:5123")
+                } else {
+                    format!("{address}:5123")
+                };
+                let time = when(at, "%Y-%m-%dT%H:%M:%S.%3fZ");
+                format!(
+                    r#"{{"start_time":"{time}","method":"GET","path":"{path}","bytes_sent":{bytes},"downstream_remote_address":"{address}","user":null}}"#
+                )
+            }),
+        ),
+        (
+            "json", // of Caddy
+            log(|(at, address, user, path, bytes)| {
+                let time = format!("{}.{:03}", START + at / 1_000, at % 1_000);
+                format!(
+                    r#"{{"level":"info","ts":{time},"request":{{"remote_ip":"{address}","uri":"{path}","headers":{{"User-Agent":["curl\/8"]}}}},"user_id":"{user}","size":{bytes}}}"#
+                )
+            }),
+        ),
+        (
+            "csv",
+            "time,address,path,note,bytes\n".to_owned()
+                + &log(|(at, address, _, path, bytes)| {
+                    format!("{},{address},{path},\"a, \"\"b\"\"\",{bytes}", START * 1_000 + at)
+                }),
+        ),
+    ];
+    for (format, content) in logs {
+        let file = folder.file("log", content);
+        let report = report(EACH_ADDRESS, &[&file]);
+        assert_eq!(report["log"]["files"][0]["format"], format);
+        assert_the_burst_is_refused(&report);
+        let top = report["policies"][0]["limiters"][0]["top"][0]["key"].clone();
+        assert_eq!(top, "ip:2001:db8::7", "{format}");
+        // The path and a quantity are found in each of them as well: 5,000 bytes are used up by the eighth
+        // second.
+        let words = ["-p", "<path> FIXED 5000 HOUR <bytes>", "--path", "/a/*", "--json", "-"];
+        let sum: Value = serde_json::from_slice(&plan(&words, &[&file]).stdout).unwrap();
+        let limiter = &sum["policies"][0]["limiters"][0];
+        assert_eq!(
+            (&limiter["keys"], &limiter["top"][0]["key"]),
+            (&1.into(), &"/a/*".into()),
+            "{format}: {sum:#}"
+        );
+        assert_eq!(sum["policies"][0]["refused"], 16, "{format}: {sum:#}");
+    }
+}
+
+#[test]
+fn fields_are_named_where_a_log_has_its_own() {
+    let folder = Folder::new();
+    let json = folder.file(
+        "own.json",
+        log(|(at, _, user, _, bytes)| {
+            let at = START * 1_000 + at;
+            format!(r#"{{"event":{{"at":{at},"claims.sub":"{user}"}},"usage":{{"tokens":{bytes}}}}}"#)
+        }),
+    );
+    let words =
+        ["-p", "u:<user> THROTTLE 3 1 1 1", "--field", "time=event.at", "--field", "user=event.claims.sub"];
+    assert_the_burst_is_refused(&report(&words, &[&json]));
+    let csv = folder.file(
+        "own.csv",
+        log(|(at, _, user, _, _)| format!("{};{user}", START * 1_000 + at)).replace(';', ","),
+    );
+    let words =
+        ["-p", "u:<who> THROTTLE 3 1 1 1", "--format", "csv", "--columns", "at,who", "--field", "time=at"];
+    assert_the_burst_is_refused(&report(&words, &[&csv]));
+    let layout =
+        folder.file("own.log", log(|(at, _, user, _, _)| format!("at={} who={user};", START * 1_000 + at)));
+    let words = ["-p", "u:<who> THROTTLE 3 1 1 1", "--format", "at=<time> who=<who>;"];
+    assert_the_burst_is_refused(&report(&words, &[&layout]));
+    let said = error(&["-p", "<tenant> THROTTLE 3 1 1 1", "--format", "at=<time> who=<who>;"], &[&layout]);
+    assert!(said.contains("no field tenant, only: time, who"), "{said}");
+}
+
+#[test]
+fn compressed_files_and_standard_input_are_read() {
+    let folder = Folder::new();
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(combined().as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    assert_the_burst_is_refused(&report(EACH_ADDRESS, &[&folder.file("a.gz", &gzip)]));
+    // Two parts, one behind the other, as rotated logs are joined.
+    let whole = combined();
+    let (first, second) = whole.split_at(whole.match_indices('\n').nth(9).unwrap().0 + 1);
+    let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    let both = [zstd(first), zstd(second)].concat();
+    assert_the_burst_is_refused(&report(EACH_ADDRESS, &[&folder.file("a.zst", both)]));
+    // Rotated files in any order.
+    let (old, new) = (folder.file("log.1", first), folder.file("log", second));
+    assert_the_burst_is_refused(&report(EACH_ADDRESS, &[&new, &old]));
+
+    let mut child = Command::new(env!("CARGO_BIN_EXE_cell-plan"))
+        .args(EACH_ADDRESS)
+        .args(["--json", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&gzip).unwrap();
+    assert_the_burst_is_refused(&serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap());
+
+    // A file that is cut off is read as far as it goes, and says so.
+    let cut = report(EACH_ADDRESS, &[&folder.file("cut.gz", &gzip[..gzip.len() - 20])]);
+    assert_eq!(cut["log"]["unreadable"], 1, "{cut:#}");
+    assert!(cut["log"]["first_unreadable"][0]["why"].as_str().unwrap().starts_with("the rest of the file"));
+}
+
+#[test]
+fn what_cannot_be_read_is_counted_and_shown() {
+    let folder = Folder::new();
+    let long = "x".repeat(3 << 20);
+    let broken = format!(
+        "\u{1b}[2Jno line\n{}{long}\n\n\\xff\n1.2.3.4 - - [99/Oct/2025:09:00:00 +0000] \"-\" 400 0\n",
+        combined()
+    );
+    let future = broken + "1.2.3.4 - - [08/Oct/2105:09:00:00 +0000] \"-\" 400 0\n";
+    let file = folder.file("log", future);
+    let words = [EACH_ADDRESS, &["--max-unreadable", "20%"]].concat();
+    let seen = report(&words, &[&file]);
+    assert_the_burst_is_refused(&seen);
+    assert_eq!(seen["log"]["unreadable"], 6);
+    let shown = seen["log"]["first_unreadable"].as_array().unwrap();
+    assert_eq!(shown.len(), 3);
+    assert_eq!(shown[0]["at"], format!("{}:1", file.display()));
+    let table = String::from_utf8(plan(&words, &[&file]).stdout).unwrap();
+    assert!(table.contains("6 lines could not be read") && table.contains(r"\u{1b}[2Jno line"), "{table}");
+    assert!(!table.contains('\u{1b}'), "a log must not control the terminal");
+    // A check of a log that was not understood must not pass.
+    let said = error(EACH_ADDRESS, &[&file]);
+    assert!(said.contains("--max-unreadable allows 10.0 %"), "{said}");
+    let said = error(&[EACH_ADDRESS, &["--format", "json"]].concat(), &[&file]);
+    assert!(said.contains("none of the 36 lines can be read"), "{said}");
+    let said = error(EACH_ADDRESS, &[&folder.file("empty", "")]);
+    assert!(said.contains("the format of the log is not recognized"), "{said}");
+    let said = error(EACH_ADDRESS, &[Path::new("/no/such/log")]);
+    assert!(said.contains("/no/such/log"), "{said}");
+}
+
+#[test]
+fn lines_out_of_order_count_as_late_and_are_reported() {
+    let folder = Folder::new();
+    let mut lines: Vec<String> = combined().lines().map(str::to_owned).collect();
+    lines.swap(0, 2);
+    let seen = report(EACH_ADDRESS, &[&folder.file("log", lines.join("\n"))]);
+    assert_eq!((&seen["log"]["read"], &seen["log"]["late"]), (&30.into(), &2.into()));
+    assert_eq!(seen["log"]["latest_by_seconds"], 2.0);
+    assert_eq!(seen["policies"][0]["refused"], 6);
+}
+
+#[test]
+fn the_smallest_limit_is_found() {
+    let folder = Folder::new();
+    let file = folder.file("log", combined());
+    let found = |words: &[&str]| {
+        let report = report(words, &[&file]);
+        let policy = &report["policies"][0];
+        assert_eq!(report["check"]["passed"], true);
+        (policy["found"]["value"].as_i64().unwrap(), policy["refused"].as_u64().unwrap())
+    };
+    // Of ten at once, nine more than one must fit for none to be refused.
+    let burst = "ip:<address> THROTTLE ? 1 1 1";
+    assert_eq!(found(&["-p", burst, "--max-refused", "0%"]), (9, 0));
+    assert_eq!(found(&["-p", burst, "--max-refused", "10%"]), (6, 3));
+    assert_eq!(found(&["-p", burst, "--max-refused-keys", "50%"]), (0, 9));
+    // 7000 bytes come from one address.
+    let bytes = "ip:<address> FIXED ? HOUR <bytes>";
+    assert_eq!(found(&["-p", bytes, "--max-refused-keys", "0%"]), (7000, 0));
+    assert_eq!(found(&["-p", bytes, "--max-refused", "1%"]), (7000, 0));
+    let said = error(&["-p", burst], &[&file]);
+    assert!(said.contains("--max-refused"), "{said}");
+    let said = error(&["-p", burst, "--max-refused", "0%"], &[]);
+    assert!(said.contains("standard input") || said.contains("needs files"), "{said}");
+    let said = error(&["-p", "<address> THROTTLE 0 1 ? 1", "--max-refused", "0%"], &[&file]);
+    assert!(said.contains("no number in place of ?"), "{said}");
+}
+
+#[test]
+fn two_policies_stand_side_by_side_and_the_last_one_is_checked() {
+    let folder = Folder::new();
+    let file = folder.file("log", combined());
+    let both = ["-p", "<address> THROTTLE 3 1 1 1", "-p", "<address> THROTTLE 7 1 1 1", "--max-refused"];
+    let run = |share: &str| plan(&[&both[..], &[share]].concat(), &[&file]);
+    let passes = run("7%");
+    let table = String::from_utf8(passes.stdout).unwrap();
+    assert_eq!(passes.status.code(), Some(0), "{table}");
+    let rows: Vec<&str> =
+        table.lines().filter(|line| line.ends_with(" 1 1 1") && line.contains('%')).collect();
+    assert_eq!(rows.len(), 2, "{table}");
+    assert!(rows[0].contains(" 6 ") && rows[0].contains("20.0 %"), "{table}");
+    assert!(rows[1].contains(" 2 ") && rows[1].contains("6.7 %"), "{table}");
+    assert!(table.contains("passed"), "{table}");
+    let fails = run("6%");
+    assert_eq!(fails.status.code(), Some(1));
+    assert!(String::from_utf8(fails.stdout).unwrap().contains("FAILED"));
+    for wrong in ["101%", "-1%", "x"] {
+        assert_eq!(run(wrong).status.code(), Some(2), "{wrong}");
+    }
+}
+
+#[test]
+fn calls_without_a_user_meet_no_limiter_of_users() {
+    let folder = Folder::new();
+    let file = folder.file("log", combined().replace("- ann [", "- - ["));
+    let seen = report(&["-p", "u:<user> THROTTLE 3 1 1 1"], &[&file]);
+    let policy = &seen["policies"][0];
+    assert_eq!(
+        (&policy["exempt"], &policy["requests"], &policy["refused"]),
+        (&20.into(), &10.into(), &6.into())
+    );
+}
+
+#[test]
+fn the_page_is_complete_and_shows_hostile_keys_as_text() {
+    let folder = Folder::new();
+    let hostile = r#"<script>alert(1)</script>&""#;
+    let lines = log(|(at, ..)| serde_json::json!({"ts": START * 1_000 + at, "user": hostile}).to_string());
+    let (file, page) = (folder.file("log", lines), folder.0.path().join("plan.html"));
+    let words = ["-p", "u:<user> FIXED 5 60 1", "--html", page.to_str().unwrap()];
+    assert!(plan(&words, &[&file]).status.success());
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("u:&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;"), "{page}");
+    for foreign in ["<script", "http://", "https://", "src=", "@import", "<link"] {
+        assert!(!page.contains(foreign), "{foreign} in {page}");
+    }
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    assert!(page.contains("prefers-color-scheme:dark") && page.contains("25 of 30"), "{page}");
+}
+
+/// 200,000 lines, made while they are read: memory grows with the keys, not with the lines.
+#[test]
+fn a_long_log_takes_the_memory_of_its_keys() {
+    let mut child = Command::new("sh")
+        .arg("-c")
+        // 200 MB of address space: the log alone would be half of that.
+        .arg(format!(
+            "ulimit -v 200000; exec {} {} --json -",
+            env!("CARGO_BIN_EXE_cell-plan"),
+            "-p 'ip:<address> THROTTLE 9 1 1 1'"
+        ))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        let mut block = String::new();
+        for line in 0..200_000_i64 {
+            if line % 1_000 == 0 {
+                stdin.write_all(block.as_bytes()).unwrap();
+                block.clear();
+            }
+            let time = START + line / 100;
+            writeln!(block, r#"{{"ts":{time},"address":"10.0.{}.{}","uri":"/"}}"#, line % 7, line % 251)
+                .unwrap();
+        }
+        stdin.write_all(block.as_bytes()).unwrap();
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&seen["log"]["read"], &seen["policies"][0]["keys"]), (&200_000.into(), &(7 * 251).into()));
+    assert_eq!(seen["policies"][0]["series"]["width"], 5);
+}

@@ -1,0 +1,178 @@
+//! The limiters that each call meets, as text in the grammar of `CL.MTAKE`.
+
+use core::fmt;
+
+use redis_cell_core::several::{Grammar, Options, Part, Parts, Prefix};
+use redis_cell_core::{Error, QUANTITY, Unit, bucket, fixed, gcra, lease, log, window};
+
+use crate::template::{Amount, Fields, Template};
+
+/// Keys and their limiters, as a call of `CL.MTAKE` names them.
+///
+/// `key limiter [key limiter ...] [unit]`, each limiter with or without `SHADOW`. In the keys, in the
+/// quantities and in the names of holders, `<name>` stands for a field of the call.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The keys and limiters, at least one.
+    pub limiters: Vec<Limiter>,
+    /// The unit of all times in the policy and in its replies.
+    pub unit: Unit,
+}
+
+/// A key and its limiter.
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    /// The key, as it stands in the text of the policy.
+    pub name: String,
+    /// The word for the kind and its arguments, as they stand in the text of the policy.
+    pub text: String,
+    /// The key.
+    pub key: Template,
+    /// Whether the limiter refuses nothing.
+    pub shadow: bool,
+    /// The kind and its limit.
+    pub kind: Kind,
+}
+
+/// A limit of one kind, and what a call takes from it.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// `THROTTLE max_burst count period quantity`
+    Throttle(gcra::Limit, Amount),
+    /// `FUNNEL` and `BUCKET`, which decide alike: `capacity count period quantity`
+    Bucket(bucket::Limit, Amount),
+    /// `FIXED limit window [UTC minutes] [FROM day] quantity`
+    Fixed(fixed::Limit, Amount),
+    /// `WINDOW limit period quantity`
+    Window(window::Limit, Amount),
+    /// `LOG limit period quantity`
+    Log(log::Limit, Amount),
+    /// `LEASE limit lease id`
+    Lease(lease::Limit, Amount, Template),
+}
+
+/// The kinds, and how many arguments each has.
+const GRAMMARS: &[Grammar] = &[
+    Grammar::THROTTLE,
+    Grammar::FUNNEL,
+    Grammar::BUCKET,
+    Grammar::FIXED,
+    Grammar::WINDOW,
+    Grammar::LOG,
+    Grammar::LEASE,
+];
+
+impl Policy {
+    /// Reads the text of a policy: the arguments of `CL.MTAKE` separated by blanks, with or without the name
+    /// of the command in front.
+    ///
+    /// The fields that it names are added to `fields`.
+    ///
+    /// # Errors
+    /// [`PolicyError`] naming what is wrong.
+    pub fn parse(text: &str, fields: &mut Fields) -> Result<Self, PolicyError> {
+        let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
+        if words.first().is_some_and(|word| word.eq_ignore_ascii_case("CL.MTAKE")) {
+            words.remove(0);
+        }
+        let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let mut parts = Parts::of(bytes.as_slice(), GRAMMARS);
+        let unit = parts.unit();
+        let mut limiters: Vec<Limiter> = Vec::new();
+        for part in parts.by_ref() {
+            let limiter = Limiter::parse(&part, &words, unit, fields)?;
+            if limiters.iter().any(|other| other.key == limiter.key) {
+                return Err(PolicyError::SameKey(limiter.name));
+            }
+            limiters.push(limiter);
+        }
+        let rest: Vec<_> = parts.rest().map(String::from_utf8_lossy).collect();
+        if limiters.is_empty() {
+            return Err(PolicyError::NoLimiter(text.trim().to_owned()));
+        }
+        let options = Options::parse(parts.rest(), false);
+        let unit = options.map_err(|_| PolicyError::NoLimiter(rest.join(" ")))?.unit;
+        Ok(Self { limiters, unit })
+    }
+}
+
+impl Limiter {
+    fn parse(part: &Part, words: &[&str], unit: Unit, fields: &mut Fields) -> Result<Self, PolicyError> {
+        let syntax = PolicyError::Limiter(Error::Syntax);
+        let word = part.arguments.start.checked_sub(1).and_then(|word| words.get(word));
+        let (Some(&name), Some(word), Some(arguments)) =
+            (words.get(part.key), word, words.get(part.arguments.clone()))
+        else {
+            return Err(syntax);
+        };
+        if matches!(part.prefix, Prefix::Reset(_)) {
+            return Err(syntax); // only settlements have it
+        }
+        let Some((last, limit)) = arguments.split_last() else { return Err(syntax) };
+        let limit: Vec<&[u8]> = limit.iter().map(|word| word.as_bytes()).collect();
+        let key = Template::parse(name, fields)?;
+        let mut quantity = |range| Amount::parse(last, range, fields);
+        let kind = match (GRAMMARS.get(part.kind).map(|grammar| grammar.word), limit.as_slice()) {
+            (Some(b"THROTTLE"), &[burst, count, period]) => {
+                Kind::Throttle(gcra::Limit::parse([burst, count, period], unit)?, quantity(&QUANTITY)?)
+            }
+            (Some(b"FUNNEL" | b"BUCKET"), &[capacity, count, period]) => {
+                Kind::Bucket(bucket::Limit::parse([capacity, count, period], unit)?, quantity(&QUANTITY)?)
+            }
+            (Some(b"FIXED"), words) => {
+                let limit = fixed::Limit::parse_words(&mut words.iter().copied(), unit)?;
+                Kind::Fixed(limit, quantity(&QUANTITY)?)
+            }
+            (Some(b"WINDOW"), &[limit, period]) => {
+                Kind::Window(window::Limit::parse([limit, period], unit)?, quantity(&QUANTITY)?)
+            }
+            (Some(b"LOG"), &[limit, period]) => {
+                Kind::Log(log::Limit::parse([limit, period], unit)?, quantity(&log::QUANTITY)?)
+            }
+            (Some(b"LEASE"), &[limit, lease]) => {
+                let lease = core::str::from_utf8(lease).map_err(|_| syntax)?;
+                let lease = Amount::parse(lease, &lease::LEASE.up_to(unit.max()), fields)?;
+                Kind::Lease(lease::Limit::parse(limit)?, lease, Template::parse(last, fields)?)
+            }
+            _ => return Err(syntax),
+        };
+        let text = format!("{word} {}", arguments.join(" "));
+        Ok(Self { name: name.to_owned(), text, key, shadow: part.prefix == Prefix::Shadow, kind })
+    }
+}
+
+/// What is wrong with the text of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyError {
+    /// No key with a complete limiter begins here.
+    NoLimiter(String),
+    /// The arguments of a limiter: the text of the server's reply.
+    Limiter(Error),
+    /// Two limiters have this key.
+    SameKey(String),
+    /// A `<` in this word that is not the beginning of `<name>`.
+    Field(String),
+}
+
+impl From<Error> for PolicyError {
+    fn from(error: Error) -> Self {
+        Self::Limiter(error)
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLimiter(text) => write!(
+                f,
+                "no key with a complete limiter at `{text}`; a policy is `key limiter [key limiter ...] [unit]` \
+                 as for CL.MTAKE, for example `ip:<address> THROTTLE 15 30 60 1`"
+            ),
+            Self::Limiter(error) => f.write_str(error.to_string().trim_start_matches("ERR ")),
+            Self::SameKey(key) => write!(f, "two limiters have the key {key}"),
+            Self::Field(word) => write!(f, "a field is written `<name>`, which {word} has not"),
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}

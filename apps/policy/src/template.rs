@@ -1,0 +1,138 @@
+//! Words of a policy that are made of the fields of each call.
+
+use redis_cell_core::Range;
+
+use crate::policy::PolicyError;
+
+/// The names of the fields that policies use, each once.
+#[derive(Clone, Debug, Default)]
+pub struct Fields(Vec<String>);
+
+impl Fields {
+    /// The position of the field with this name, which is added if it is new.
+    pub fn position(&mut self, name: &str) -> usize {
+        let known = self.0.iter().position(|known| known == name);
+        known.unwrap_or_else(|| {
+            self.0.push(name.to_owned());
+            self.0.len().saturating_sub(1)
+        })
+    }
+
+    /// All names, in the order of their positions.
+    pub fn names(&self) -> &[String] {
+        &self.0
+    }
+}
+
+/// Text with fields in it: `{<user>}:rpm` is the value of the field `user` between two pieces of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(Vec<u8>),
+    Field(usize),
+}
+
+impl Template {
+    /// Reads a word in which each `<name>` stands for a field.
+    ///
+    /// # Errors
+    /// [`PolicyError::Field`] for a `<` without a name or without its `>`.
+    pub fn parse(word: &str, fields: &mut Fields) -> Result<Self, PolicyError> {
+        let mut pieces = Vec::new();
+        let mut rest = word;
+        while let Some((text, behind)) = rest.split_once('<') {
+            let field = behind.split_once('>').filter(|(name, _)| !name.is_empty() && !name.contains('<'));
+            let (name, behind) = field.ok_or_else(|| PolicyError::Field(word.to_owned()))?;
+            if !text.is_empty() {
+                pieces.push(Piece::Text(text.as_bytes().to_owned()));
+            }
+            pieces.push(Piece::Field(fields.position(name)));
+            rest = behind;
+        }
+        if !rest.is_empty() || pieces.is_empty() {
+            pieces.push(Piece::Text(rest.as_bytes().to_owned()));
+        }
+        Ok(Self(pieces))
+    }
+
+    /// The bytes for a call with these fields; `None` if a field is absent, which means empty or not there.
+    ///
+    /// `buffer` holds them when they are more than the value of a single field.
+    pub fn render<'a>(&self, values: &[&'a [u8]], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        let value = |field: &usize| values.get(*field).copied().filter(|value| !value.is_empty());
+        if let [Piece::Field(field)] = self.0.as_slice() {
+            return value(field);
+        }
+        buffer.clear();
+        for piece in &self.0 {
+            buffer.extend_from_slice(match piece {
+                Piece::Text(text) => text,
+                Piece::Field(field) => value(field)?,
+            });
+        }
+        Some(buffer)
+    }
+
+    /// Whether a field is part of it.
+    pub fn has_fields(&self) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Field(_)))
+    }
+}
+
+/// A number of a policy: the same for all calls, or the value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// The same for all calls.
+    Always(i64),
+    /// The value of the field at this position.
+    Field(usize),
+}
+
+impl Amount {
+    /// Reads a number within `range`, or `<name>`.
+    ///
+    /// # Errors
+    /// [`PolicyError::Limiter`] for a number that is not an integer or out of range.
+    pub(crate) fn parse(word: &str, range: &Range, fields: &mut Fields) -> Result<Self, PolicyError> {
+        match word.strip_prefix('<').and_then(|name| name.strip_suffix('>')) {
+            Some(name) if !name.is_empty() => Ok(Self::Field(fields.position(name))),
+            _ => Ok(Self::Always(range.parse(word.as_bytes())?)),
+        }
+    }
+
+    /// The number of a call with these fields. An absent field counts as 0, and a fraction is rounded up.
+    ///
+    /// `None` if the value of the field is not a number, is negative, or is above 2^63 - 1.
+    pub fn of(self, values: &[&[u8]]) -> Option<i64> {
+        match self {
+            Self::Always(number) => Some(number),
+            Self::Field(field) => number(values.get(field).copied().unwrap_or_default()),
+        }
+    }
+}
+
+/// A decimal number, rounded up to an integer.
+fn number(value: &[u8]) -> Option<i64> {
+    let mut integer: i64 = 0;
+    let mut digits = value.iter();
+    for byte in digits.by_ref() {
+        match byte {
+            b'0'..=b'9' => {
+                integer = integer.checked_mul(10)?.checked_add(i64::from(byte.wrapping_sub(b'0')))?;
+            }
+            b'.' => {
+                let rest = digits.as_slice();
+                let more = rest.iter().any(|&digit| digit != b'0');
+                return if rest.iter().all(u8::is_ascii_digit) {
+                    integer.checked_add(i64::from(more))
+                } else {
+                    None
+                };
+            }
+            _ => return None,
+        }
+    }
+    Some(integer)
+}

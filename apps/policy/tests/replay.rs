@@ -1,0 +1,135 @@
+//! Calls through policies, with the answers that the pages of the commands give. That all answers are those
+//! of the module is tested against a server: apps/plan/tests/server.rs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a test that panics is a test that fails"
+)]
+
+use redis_cell_core::{Instant, Unit};
+use redis_cell_policy::{CallError, Fields, Policy, PolicyError, Replay, combined};
+
+const START: u64 = 1_700_000_040; // a multiple of 60
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(START * 1_000_000_000 + millis * 1_000_000).unwrap()
+}
+
+fn replay(text: &str) -> Replay {
+    Replay::new([Policy::parse(text, &mut Fields::default()).unwrap()])
+}
+
+/// The integers of all rows, behind those of the combined one.
+fn rows(replay: &mut Replay, millis: u64, values: &[&str]) -> Vec<[i64; 5]> {
+    let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+    replay.call(at(millis), &values).unwrap();
+    let rows = replay.decide(0).unwrap();
+    let answers = combined(rows).into_iter().chain(rows.iter().map(|row| row.answer));
+    answers.map(|answer| answer.reply(Unit::Seconds).five).collect()
+}
+
+#[test]
+fn the_example_of_the_readme() {
+    let mut limit = replay("<user> THROTTLE 15 30 60 <n>");
+    assert_eq!(rows(&mut limit, 0, &["user123", "1"])[0], [0, 16, 15, -1, 2]);
+    assert_eq!(rows(&mut limit, 0, &["user123", "4"])[0], [0, 16, 11, -1, 10]);
+    assert_eq!(rows(&mut limit, 0, &["user123", "17"])[0], [1, 16, 11, -1, 10]);
+    assert_eq!(rows(&mut limit, 0, &["another", "1"])[0], [0, 16, 15, -1, 2]);
+}
+
+#[test]
+fn several_limiters_take_all_or_nothing() {
+    let mut limits = replay("CL.MTAKE {<u>}:s throttle 4 5 1 <n> {<u>}:h THROTTLE 99 100 3600 <n>");
+    let admitted = [[0, 5, 0, -1, 180], [0, 5, 0, -1, 1], [0, 100, 95, -1, 180]];
+    assert_eq!(rows(&mut limits, 0, &["7", "5"]), admitted);
+    let refused = [[1, 5, 0, 1, 180], [1, 5, 0, 1, 1], [0, 100, 95, -1, 180]];
+    assert_eq!(rows(&mut limits, 0, &["7", "1"]), refused);
+}
+
+#[test]
+fn a_limiter_in_shadow_refuses_nothing_and_takes_only_what_it_admits() {
+    let mut limits = replay("a:<u> SHADOW FIXED 1 60 1 b:<u> FIXED 9 60 1");
+    assert_eq!(rows(&mut limits, 0, &["7"]), [[0, 9, 8, -1, 60], [0, 1, 0, -1, 60], [0, 9, 8, -1, 60]]);
+    assert_eq!(rows(&mut limits, 0, &["7"]), [[0, 9, 7, -1, 60], [1, 1, 0, 60, 60], [0, 9, 7, -1, 60]]);
+}
+
+#[test]
+fn logs_and_leases_are_limiters_too() {
+    let mut log = replay("log LOG 5 60 <n>");
+    assert_eq!(rows(&mut log, 0, &["1"])[1], [0, 5, 4, -1, 60]);
+    assert_eq!(rows(&mut log, 0, &["4"])[1], [0, 5, 0, -1, 60]);
+    assert_eq!(rows(&mut log, 0, &["1"])[1], [1, 5, 0, 60, 60]);
+    assert_eq!(rows(&mut log, 60_000, &["1"])[1], [0, 5, 4, -1, 60]);
+    let mut leases = replay("jobs LEASE 2 <time> <id>");
+    assert_eq!(rows(&mut leases, 0, &["30", "a"])[1], [0, 2, 1, -1, 30]);
+    assert_eq!(rows(&mut leases, 0, &["30.0", "b"])[1], [0, 2, 0, -1, 30]);
+    assert_eq!(rows(&mut leases, 0, &["30", "c"])[1], [1, 2, 0, 30, 30]);
+    assert_eq!(rows(&mut leases, 10_000, &["30", "a"])[1], [0, 2, 0, -1, 30]);
+    assert_eq!(rows(&mut leases, 30_000, &["29.5", "c"])[1], [0, 2, 0, -1, 30]);
+}
+
+#[test]
+fn the_clock_does_not_go_back() {
+    let mut limit = replay("k THROTTLE 0 1 60 1");
+    assert_eq!(rows(&mut limit, 50_000, &[])[0], [0, 1, 0, -1, 60]);
+    assert_eq!(rows(&mut limit, 20_000, &[])[0], [1, 1, 0, 60, 60]);
+    assert_eq!(limit.now(), at(50_000));
+}
+
+#[test]
+fn a_limiter_without_its_field_is_left_out() {
+    let mut limits = replay("u:<user> FIXED 1 60 1 a:<address> FIXED 9 60 1");
+    assert_eq!(rows(&mut limits, 0, &["", "::1"]), [[0, 9, 8, -1, 60]; 2]);
+    assert_eq!(rows(&mut limits, 0, &["", "::1"]), [[0, 9, 7, -1, 60]; 2]);
+    assert!(rows(&mut limits, 0, &["", ""]).is_empty());
+    assert_eq!(limits.keys(0, 0).unwrap().len(), 0);
+    assert_eq!(limits.keys(0, 1).unwrap().name(0), b"a:::1");
+}
+
+#[test]
+fn policies_that_share_keys_do_not_share_states() {
+    let mut fields = Fields::default();
+    let texts = ["<u> FIXED 1 60 1", "<u> FIXED 2 60 1"];
+    let mut both = Replay::new(texts.map(|text| Policy::parse(text, &mut fields).unwrap()));
+    let mut limited = Vec::new();
+    for _ in 0..3 {
+        both.call(at(0), &[b"x"]).unwrap();
+        limited.push([0, 1].map(|policy| both.decide(policy).unwrap()[0].answer.limited()));
+    }
+    assert_eq!(limited, [[false, false], [true, false], [true, true]]);
+}
+
+#[test]
+fn an_error_of_a_call_takes_nothing() {
+    let mut limits = replay("a:<u> FIXED 9 60 1 b:<u> LOG 20000 60 <n>");
+    limits.call(at(0), &[b"x", b"10001"]).unwrap();
+    let error = limits.decide(0).unwrap_err();
+    assert_eq!(error.to_string(), "quantity must be an integer from 0 to 10000");
+    assert_eq!(rows(&mut limits, 0, &["x", "1"])[1], [0, 9, 8, -1, 60]);
+    for number in ["x", "-1", "1e3", "9223372036854775808", "1.x"] {
+        assert_eq!(limits.call(at(0), &[b"x", number.as_bytes()]), Err(CallError::Number), "{number}");
+    }
+    let mut limits = replay("<u> FIXED 9 60 1 <v> FIXED 9 60 1");
+    limits.call(at(0), &[b"x", b"x"]).unwrap();
+    assert_eq!(limits.decide(0), Err(CallError::SameKey));
+    assert_eq!(rows(&mut limits, 0, &["x", "y"])[1], [0, 9, 8, -1, 60]);
+}
+
+#[test]
+fn a_wrong_policy_is_named() {
+    let error = |text: &str| Policy::parse(text, &mut Fields::default()).unwrap_err();
+    assert!(matches!(error(""), PolicyError::NoLimiter(_)));
+    assert!(matches!(error("<u> GCRA 1 2 3 4"), PolicyError::NoLimiter(_)));
+    assert!(matches!(error("<u> THROTTLE 15 30 60"), PolicyError::NoLimiter(_)));
+    assert_eq!(error("<u> FIXED 5 60 1 HOURS"), PolicyError::NoLimiter("HOURS".to_owned()));
+    assert_eq!(error("<u> FIXED 5 60 1 <u> LOG 5 60 1"), PolicyError::SameKey("<u>".to_owned()));
+    assert_eq!(error("<u FIXED 5 60 1"), PolicyError::Field("<u".to_owned()));
+    assert_eq!(
+        error("<u> FIXED 0 60 1").to_string(),
+        "limit must be an integer from 1 to 9223372036854775807"
+    );
+    assert_eq!(error("<u> THROTTLE 1 1 1 x").to_string(), error("<u> THROTTLE 1 1 1 -1").to_string());
+    assert!(Policy::parse("<u> FIXED 5 MONTH UTC 60 FROM 15 1 MS", &mut Fields::default()).is_ok());
+}
