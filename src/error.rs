@@ -22,6 +22,8 @@ pub enum Error {
     NoPermission,
     /// Refusals are not recorded.
     TopOff,
+    /// The key cannot be written to at the moment.
+    Busy,
     /// The server does not run one of its own commands, because its configuration renames or disables it.
     Server {
         /// The command's name.
@@ -57,6 +59,7 @@ impl fmt::Display for Error {
                 f.write_str("NOPERM this user has no permissions any more to run this command on this key")
             }
             Self::TopOff => f.write_str("ERR refusals are not recorded: the setting top-size is 0"),
+            Self::Busy => f.write_str("TRYAGAIN The key is in use by the server, try again"),
             Self::Server { command } => {
                 write!(f, "ERR command {command} is not available on this server")
             }

@@ -61,6 +61,7 @@ fn load(server: &LoadContext) -> Result<(), String> {
     server.register_settings(&config::SETTINGS)?;
     let settings: Vec<String> = config::values().map(|(name, value)| format!("{name} {value}")).collect();
     server.announce(&settings.join(", "));
+    server.follow_modules();
     Ok(())
 }
 

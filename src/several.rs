@@ -4,19 +4,29 @@
 //! keys until the call is known to be admitted, so that a refusal or an error of any limiter leaves nothing
 //! behind. From the first write on nothing can fail: what a change needs of the server is checked before.
 //!
+//! The server runs other modules' code for keyspace events, and that code may change any key, also those that
+//! are open. So the events of all changes are published when all of them are written and no key is open. The
+//! server itself publishes two events at a worse time, and both matter only beside other modules:
+//!
+//! - `expired`, when a key is opened that has expired. So all keys are opened once, and closed, before the
+//!   first one is decided: the time by which keys expire stands still while a call runs.
+//! - `new`, while a key is written that did not exist (Redis 7.0). So those keys are written first, with no
+//!   other key open, each only if it still does not exist. The others are decided again then. If they do not
+//!   admit the call any more, or a key exists by now, what the call took is given back, and it starts again.
+//!
 //! A kind of limiter is a file below this one and a line in the list of [`kinds`].
 
 use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
 use redis_cell_core::several::{self, Grammar, Options, Parts, Prefix, Row, Words};
 use redis_cell_core::window::Sliding;
-use redis_cell_core::{Answer, Decision, Instant, Span, Taken, Unit};
+use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit};
 
 use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::faults;
-use crate::ffi::{self, Access, Arg, Call, Key};
+use crate::ffi::{self, Access, Announcement, Arg, Call, Key};
 use crate::outcome::{FEW, Rows};
 use crate::store;
 use crate::store::bucket::{Bucket, Funnel};
@@ -31,6 +41,9 @@ mod kind;
 mod lease;
 mod log;
 mod whole;
+
+/// How often a call starts again at most, because another module has come between.
+const ROUNDS: u32 = 16;
 
 /// Declares all kinds: their limiters, and their decisions.
 macro_rules! kinds {
@@ -81,12 +94,24 @@ macro_rules! kinds {
                 }
             }
 
-            fn carry_out(&self, pending: Pending<'c>, key: Key<'c>, call: &Call<'c>) -> Result<(), Error> {
+            /// Gives back what the call has taken from a key that it has made.
+            fn give_back(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.give_back(at).map(Pending::$kind),)*
+                }
+            }
+
+            fn write(
+                &self,
+                pending: Pending<'c>,
+                key: Key<'c>,
+                call: &Call<'c>,
+            ) -> Option<Announcement<'c>> {
                 match (self, pending) {
                     $((Self::$kind(limiter), Pending::$kind(decision)) => {
-                        store::carry_out(decision.change.map(|change| limiter.stored(change, call)), key)
+                        store::write(decision.change.map(|change| limiter.stored(change, call)), key)
                     })*
-                    _ => Ok(()), // as above
+                    _ => None, // as above
                 }
             }
         }
@@ -95,6 +120,12 @@ macro_rules! kinds {
             fn answer(&self) -> Answer {
                 match self {
                     $(Self::$kind(decision) => decision.answer,)*
+                }
+            }
+
+            fn stores(&self) -> bool {
+                match self {
+                    $(Self::$kind(decision) => matches!(decision.change, Change::Store(_)),)*
                 }
             }
 
@@ -209,24 +240,9 @@ impl<'c> Request<'c> {
     /// Takes from all limiters or from none.
     ///
     /// # Errors
-    /// Those of any limiter, including those in shadow. Nothing was written then.
+    /// Those of any limiter, including those in shadow, and [`Error::Busy`]. Nothing was taken then.
     pub fn take(&self, call: &Call<'c>) -> Result<Rows, Error> {
-        let (now, mut decided) = (ffi::now(), AllDecided::new());
-        self.decide(call, now, &mut decided, |named, at| named.limiter.take(at))?;
-        let refuses = |(named, Decided { pending, .. }): (&Named, &Decided)| {
-            !named.shadow && pending.answer().limited()
-        };
-        if !self.limiters.iter().zip(&decided).any(refuses) || faults::charges_refused() {
-            return self.carry_out(call, now, &mut decided, Verb::Take);
-        }
-        // A refusal speaks of the state as it is. An admission that is not carried out has to be asked to.
-        let rows = self.limiters.iter().zip(&decided).map(|(named, Decided { key, pending })| {
-            let answer = pending.answer();
-            let answer =
-                if answer.limited() { answer } else { named.limiter.peek(&named.place(call, key, now))? };
-            Ok(Row { answer, shadow: named.shadow })
-        });
-        rows.collect()
+        self.carry_out(call, Verb::Take)
     }
 
     /// The answers that [`take`](Self::take) would give, with the numbers of the states as they are.
@@ -236,7 +252,7 @@ impl<'c> Request<'c> {
     pub fn peek(&self, call: &Call<'c>) -> Result<Rows, Error> {
         let now = ffi::now();
         let rows = self.limiters.iter().map(|named| {
-            let key = Key::open(*call, named.key, Access::Read);
+            let key = Key::open(*call, named.key, Access::Read)?;
             Ok(Row { answer: named.limiter.peek(&named.place(call, &key, now))?, shadow: named.shadow })
         });
         rows.collect()
@@ -245,15 +261,53 @@ impl<'c> Request<'c> {
     /// Settles all differences.
     ///
     /// # Errors
-    /// Those of any limiter. Nothing was written then.
+    /// Those of any limiter, and [`Error::Busy`]. Nothing was settled then.
     pub fn settle(&self, call: &Call<'c>) -> Result<Rows, Error> {
-        let (now, mut decided) = (ffi::now(), AllDecided::new());
-        self.decide(call, now, &mut decided, |named, at| {
-            let Self { age, unit, .. } = *self;
-            let taken = age.map(|age| Taken { age, reset_after: named.reset_after, unit });
-            named.limiter.settle(at, taken.as_ref())
-        })?;
-        self.carry_out(call, now, &mut decided, Verb::Settle)
+        self.carry_out(call, Verb::Settle)
+    }
+
+    /// Decides all limiters, and carries out all decisions if none of them refuses.
+    fn carry_out(&self, call: &Call<'c>, verb: Verb) -> Result<Rows, Error> {
+        let careful = self.limiters.len() > 1 && ffi::is_beside_others();
+        for _ in 0..ROUNDS {
+            if careful {
+                self.let_expire(call)?;
+            }
+            let (now, expired, mut decided) = (ffi::now(), ffi::expired(), AllDecided::new());
+            self.decide(call, now, verb, &mut decided)?;
+            if ffi::expired() != expired {
+                continue;
+            }
+            if self
+                .limiters
+                .iter()
+                .zip(&decided)
+                .any(|(named, decided)| named.refuses(&decided.pending, verb))
+            {
+                return self.refusal(call, now, &decided);
+            }
+            if !careful || !decided.iter().any(Decided::creates) {
+                return Ok(self.write(call, now, &mut decided, verb));
+            }
+            if let Some(rows) = self.write_new_first(call, now, decided, verb) {
+                return Ok(rows);
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Opens and closes all keys until none of them expires by that, with all that other modules do then.
+    fn let_expire(&self, call: &Call<'c>) -> Result<(), Error> {
+        for _ in 0..ROUNDS {
+            let expired = ffi::expired();
+            for named in &self.limiters {
+                named.open(call)?;
+            }
+            if ffi::expired() == expired {
+                return Ok(());
+            }
+        }
+        Err(Error::Busy)
     }
 
     /// Decides all limiters, and makes sure that each decision can be carried out.
@@ -261,41 +315,156 @@ impl<'c> Request<'c> {
         &self,
         call: &Call<'c>,
         now: Instant,
+        verb: Verb,
         decided: &mut AllDecided<'c>,
-        decide: impl Fn(&Named<'c>, &Place<'_, 'c>) -> Result<Pending<'c>, Error>,
     ) -> Result<(), Error> {
         for named in &self.limiters {
-            let key = Key::open(*call, named.key, Access::Write);
-            let pending = decide(named, &named.place(call, &key, now))?;
-            pending.check()?;
-            if faults::writes_at_once() {
-                let written = decide(named, &named.place(call, &key, now))?;
-                named.limiter.carry_out(written, Key::open(*call, named.key, Access::Write), call)?;
-            }
-            decided.push(Decided { key, pending });
+            decided.push(self.decide_one(call, named, now, verb)?);
         }
         Ok(())
     }
 
-    /// Carries out all decisions of an admitted call.
-    fn carry_out(
+    #[inline]
+    fn decide_one(
+        &self,
+        call: &Call<'c>,
+        named: &Named<'c>,
+        now: Instant,
+        verb: Verb,
+    ) -> Result<Decided<'c>, Error> {
+        let decide = |at: &Place<'_, 'c>| match verb {
+            Verb::Settle => {
+                let Self { age, unit, .. } = *self;
+                let taken = age.map(|age| Taken { age, reset_after: named.reset_after, unit });
+                named.limiter.settle(at, taken.as_ref())
+            }
+            Verb::Take | Verb::Peek => named.limiter.take(at),
+        };
+        let key = named.open(call)?;
+        let pending = decide(&named.place(call, &key, now))?;
+        pending.check()?;
+        if faults::writes_at_once() {
+            let written = decide(&named.place(call, &key, now))?;
+            named.limiter.write(written, named.open(call)?, call);
+        }
+        Ok(Decided { key, pending })
+    }
+
+    /// The rows of a refusal, which speak of the states as they are.
+    fn refusal(&self, call: &Call<'c>, now: Instant, decided: &[Decided<'c>]) -> Result<Rows, Error> {
+        // An admission that is not carried out has to be asked to.
+        let rows = self.limiters.iter().zip(decided).map(|(named, Decided { key, pending })| {
+            let answer = pending.answer();
+            let answer =
+                if answer.limited() { answer } else { named.limiter.peek(&named.place(call, key, now))? };
+            Ok(Row { answer, shadow: named.shadow })
+        });
+        rows.collect()
+    }
+
+    /// Carries out all decisions of an admitted call. No other module's code runs before all are written,
+    /// because none of them makes a key beside other modules.
+    fn write(&self, call: &Call<'c>, now: Instant, decided: &mut AllDecided<'c>, verb: Verb) -> Rows {
+        let (mut rows, mut announcements) = (Rows::new(), SmallVec::<[_; FEW]>::new());
+        for (named, decided) in self.limiters.iter().zip(decided.drain(..)) {
+            let (row, announcement) = named.write(call, now, decided, verb);
+            rows.push(row);
+            announcements.push(announcement);
+        }
+        announcements.into_iter().flatten().for_each(|announcement| announcement.publish(call));
+        rows
+    }
+
+    /// The same where keys have to be made, beside other modules. `None`, with nothing taken, when another
+    /// module has come between.
+    #[cold]
+    fn write_new_first(
         &self,
         call: &Call<'c>,
         now: Instant,
-        decided: &mut AllDecided<'c>,
+        decided: AllDecided<'c>,
         verb: Verb,
-    ) -> Result<Rows, Error> {
-        let mut rows = Rows::new();
-        for (named, Decided { key, mut pending }) in self.limiters.iter().zip(decided.drain(..)) {
-            named.limiter.complete(&mut pending, &named.place(call, &key, now), verb);
-            rows.push(Row { answer: pending.answer(), shadow: named.shadow });
-            named.limiter.carry_out(pending, key, call)?;
+    ) -> Option<Rows> {
+        // All keys are closed by this.
+        let new: Vec<_> = decided.into_iter().map(|one| one.creates().then_some(one.pending)).collect();
+        let mut written: Vec<_> = self.limiters.iter().map(|_| None).collect();
+        let all_written = (|| {
+            for ((named, pending), written) in self.limiters.iter().zip(new).zip(&mut written) {
+                if let Some(pending) = pending {
+                    let key = named.open(call).ok().filter(|key| key.kind() == ffi::Kind::Empty)?;
+                    *written = Some(named.write(call, now, Decided { key, pending }, verb));
+                }
+            }
+            // The others exist, or change nothing.
+            let (now, expired) = (ffi::now(), ffi::expired());
+            let mut others = Vec::new();
+            for (named, written) in self.limiters.iter().zip(&mut written).filter(|(_, row)| row.is_none()) {
+                let decided = self.decide_one(call, named, now, verb).ok()?;
+                if decided.creates() || named.refuses(&decided.pending, verb) || ffi::expired() != expired {
+                    return None;
+                }
+                others.push((named, decided, written));
+            }
+            for (named, decided, written) in others {
+                *written = Some(named.write(call, now, decided, verb));
+            }
+            Some(())
+        })();
+        if all_written.is_none() {
+            self.give_back(call, &written);
+            return None;
         }
-        Ok(rows)
+        let (rows, announcements): (Rows, Vec<_>) = written.into_iter().flatten().unzip();
+        announcements.into_iter().flatten().for_each(|announcement| announcement.publish(call));
+        Some(rows)
+    }
+
+    /// Gives back what was taken from keys that the call has made.
+    fn give_back<T>(&self, call: &Call<'c>, written: &[Option<T>]) {
+        let now = ffi::now();
+        for (named, _) in self.limiters.iter().zip(written).filter(|(_, written)| written.is_some()) {
+            // A key that holds something else by now is another module's.
+            let Ok(key) = named.open(call) else { continue };
+            if let Ok(pending) = named.limiter.give_back(&named.place(call, &key, now))
+                && let Some(announcement) = named.limiter.write(pending, key, call)
+            {
+                announcement.publish(call);
+            }
+        }
+    }
+}
+
+impl Decided<'_> {
+    /// Whether carrying out the decision makes the key.
+    fn creates(&self) -> bool {
+        self.key.kind() == ffi::Kind::Empty && self.pending.stores()
     }
 }
 
 impl<'c> Named<'c> {
+    fn open(&self, call: &Call<'c>) -> Result<Key<'c>, Error> {
+        Key::open(*call, self.key, Access::Write)
+    }
+
+    /// Whether the limiter refuses the call.
+    fn refuses(&self, pending: &Pending<'c>, verb: Verb) -> bool {
+        verb == Verb::Take && !self.shadow && pending.answer().limited() && !faults::charges_refused()
+    }
+
+    /// Carries out the decision.
+    #[inline]
+    fn write(
+        &self,
+        call: &Call<'c>,
+        now: Instant,
+        Decided { key, mut pending }: Decided<'c>,
+        verb: Verb,
+    ) -> (Row, Option<Announcement<'c>>) {
+        self.limiter.complete(&mut pending, &self.place(call, &key, now), verb);
+        let row = Row { answer: pending.answer(), shadow: self.shadow };
+        (row, self.limiter.write(pending, key, call))
+    }
+
     fn place<'k>(&self, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Place<'k, 'c> {
         Place { call: *call, name: self.key, key, now }
     }

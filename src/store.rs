@@ -1,13 +1,13 @@
 //! Where states are kept: native values under the very key given, readable and deletable without this module.
 //!
 //! One file per state below this one says how it is read from a key and how it is saved. Whatever the state,
-//! a change reaches its key by [`carry_out`] alone.
+//! a change reaches its key by [`write`] alone.
 
 use redis_cell_core::{Answer, Change, Decision, Instant};
 
 use crate::error::Error;
 use crate::faults;
-use crate::ffi::{self, Access, Arg, Call, Key, Write};
+use crate::ffi::{self, Access, Announcement, Arg, Call, Key, Write};
 
 pub mod bucket;
 mod gcra;
@@ -34,10 +34,7 @@ pub trait Save {
     const DELETE: Write = Write::Delete;
 
     /// Stores this state under the key, which expires when the limiter is fully replenished, or later.
-    ///
-    /// # Errors
-    /// [`Error::Server`] when the server does not run one of its own commands.
-    fn save(&self, key: Key) -> Result<(), Error>;
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c>;
 }
 
 /// Decides a call that may write, and carries out the decision.
@@ -67,29 +64,40 @@ fn change<W: Save, T>(
     decide: impl FnOnce(&Key, Instant) -> Result<(T, Change<W>), Error>,
 ) -> Result<T, Error> {
     let now = ffi::now();
-    let key = Key::open(*call, key, Access::Write);
+    let key = Key::open(*call, key, Access::Write)?;
     let (answer, change) = decide(&key, now)?;
     carry_out(change, key)?;
     Ok(answer)
 }
 
-/// Carries out a decision's change: the one way to write.
+/// Carries out a decision's change, and publishes its events.
 ///
 /// # Errors
 /// [`Error::Server`] when the server lacks one of its own commands that this takes. Nothing has been written
 /// then.
 pub fn carry_out<S: Save>(change: Change<S>, key: Key) -> Result<(), Error> {
     check::<S>(&change)?;
+    let call = key.call();
+    if let Some(announcement) = write(change, key) {
+        announcement.publish(&call);
+    }
+    Ok(())
+}
+
+/// Carries out a decision's change: the one way to write, which cannot fail after [`check`]. Its events are
+/// for the caller to publish, when nothing is left to write.
+pub fn write<S: Save>(change: Change<S>, key: Key<'_>) -> Option<Announcement<'_>> {
     match change {
         Change::Keep if faults::writes_refusals() => {
             let (call, name) = key.close();
-            call.effect(c"PEXPIRE", name, &[b"3600000"]).map(drop)
+            let _ = call.effect(c"PEXPIRE", name, &[b"3600000"]);
+            None
         }
-        Change::Store(_) if faults::loses_admissions() => Ok(()),
-        Change::Keep => Ok(()),
-        Change::Store(state) => state.save(key),
-        Change::Delete if S::DELETE == Write::Unlink => key.unlink(),
-        Change::Delete => key.delete(),
+        Change::Store(_) if faults::loses_admissions() => None,
+        Change::Keep => None,
+        Change::Store(state) => Some(state.save(key)),
+        Change::Delete if S::DELETE == Write::Unlink => Some(key.unlink()),
+        Change::Delete => Some(key.delete()),
     }
 }
 
@@ -116,6 +124,6 @@ pub fn look<S: State>(
     decide: impl FnOnce(Option<S>, Instant) -> Result<Answer, redis_cell_core::Error>,
 ) -> Result<Answer, Error> {
     let now = ffi::now();
-    let key = Key::open(*call, key, Access::Read);
+    let key = Key::open(*call, key, Access::Read)?;
     Ok(decide(S::load(&key, now)?, now)?)
 }

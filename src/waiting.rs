@@ -133,7 +133,7 @@ pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error
         return Ok(Outcome::Done); // the server has let it through, and that was the question
     }
     let now = ffi::now();
-    let open = Key::open(*call, key, Access::Write);
+    let open = Key::open(*call, key, Access::Write)?;
     let state = Tat::load(&open, now)?;
     let joined = queues::join(place(call, key), C::SPEC.name, state, (&limit, quantity, patience), now);
     arm(call);
@@ -301,11 +301,12 @@ fn serve(call: &Call, id: Id, key: Arg, steps: &mut u32) {
 /// every decision is made on a state that was loaded just before it, and nothing is remembered across.
 fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();
-    let state = Tat::load(&Key::open(*call, key, Access::Write), now);
-    let due = match state {
+    let Ok(open) = Key::open(*call, key, Access::Write) else { return come_again(id, now) };
+    let due = match Tat::load(&open, now) {
         Ok(state) => queues::due(id, state, now),
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     };
+    drop(open);
     let Some((command, client)) = due else { return false };
     if let Err(rejection) = ask(call, command, key, client) {
         let end = match rejection {
@@ -316,7 +317,7 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
         };
         return dismiss(call, id, now, end);
     }
-    let open = Key::open(*call, key, Access::Write);
+    let Ok(open) = Key::open(*call, key, Access::Write) else { return come_again(id, now) };
     match Tat::load(&open, now).map(|state| queues::turn(id, state, now)) {
         Ok(Turn::Admitted(client, Decision { answer, change })) => {
             let written = store::carry_out(change, open);
@@ -332,6 +333,12 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     }
     true
+}
+
+/// The turn of a queue comes again: the server does not let its key be written to now.
+fn come_again(id: Id, now: Instant) -> bool {
+    queues::come_again(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX));
+    false
 }
 
 /// Ends the wait of the first client so, whatever the limiter says; false when there is none.

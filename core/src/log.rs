@@ -86,6 +86,8 @@ pub enum Edit {
         count: u64,
         /// How many entries are newer than the removed ones.
         newer: u64,
+        /// Those are the entries that are later than this.
+        then: Instant,
         /// When the log is fully replenished without them.
         until: Instant,
     },
@@ -406,10 +408,10 @@ pub fn settle<T: Timeline + ?Sized>(
         let answer = view.settled(place, Resized::Added(entries.count), alive, entries.until)?;
         return Ok(Decision::store(answer, Edit::Add(entries)));
     }
-    let newer = match taken.map(|taken| view.now.checked_sub(taken.age)) {
-        Some(Some(then)) => state.later_than(then)?.min(view.alive),
-        Some(None) => view.alive, // nothing is older than the epoch
-        None => 0,
+    let (newer, then) = match taken.map(|taken| view.now.checked_sub(taken.age)) {
+        Some(Some(then)) => (state.later_than(then)?.min(view.alive), then),
+        Some(None) => (view.alive, view.now), // nothing is older than the epoch
+        None => (0, Instant::MAX),
     };
     let count = difference.unsigned_abs().min(view.alive.saturating_sub(newer));
     let place = state.len().saturating_sub(newer).saturating_sub(count);
@@ -427,7 +429,10 @@ pub fn settle<T: Timeline + ?Sized>(
         let latest = state.at(place.saturating_sub(1))?;
         latest.map_or(Ok(view.now), |entry| limit.end(entry))?
     };
-    Ok(Decision::store(view.settled(place, resized, alive, until)?, Edit::Remove { count, newer, until }))
+    Ok(Decision::store(
+        view.settled(place, resized, alive, until)?,
+        Edit::Remove { count, newer, then, until },
+    ))
 }
 
 /// How many entries a settlement has added or removed.

@@ -70,7 +70,7 @@ impl Log {
                 self.entries.drain(..change.pruned as usize);
                 self.until = Some(change.until);
             }
-            Change::Store(Edit::Remove { count, newer, until }) => {
+            Change::Store(Edit::Remove { count, newer, until, .. }) => {
                 assert!(count < self.entries.len() as u64, "what is empty is deleted");
                 let end = self.entries.len() - newer as usize;
                 self.entries.drain(end - count as usize..end);

@@ -4,7 +4,7 @@
 //! up once: a missing required one refuses the load, a missing optional one selects another way of doing the
 //! same.
 
-use core::ffi::{c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use redis_module::raw::{
@@ -16,6 +16,9 @@ use redis_module::raw::{
     RedisModuleServerInfoData, RedisModuleString, RedisModuleTimerID, RedisModuleTimerProc, RedisModuleUser,
     mstime_t,
 };
+
+/// The name of the module in `MODULE LIST`, the same as that of `brandur/redis-cell`.
+pub const NAME: &CStr = c"redis-cell";
 
 /// Declares the struct of function pointers and its lookup from one list.
 macro_rules! api {
@@ -91,6 +94,7 @@ api! {
         delete_key = RedisModule_DeleteKey: unsafe extern "C" fn(KeyPtr) -> c_int,
         unlink_key = RedisModule_UnlinkKey: unsafe extern "C" fn(KeyPtr) -> c_int,
         get_expire = RedisModule_GetExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
+        set_expire = RedisModule_SetExpire: unsafe extern "C" fn(KeyPtr, mstime_t) -> c_int,
         string_dma = RedisModule_StringDMA:
             unsafe extern "C" fn(KeyPtr, *mut usize, c_int) -> *mut c_char,
         value_length = RedisModule_ValueLength: unsafe extern "C" fn(KeyPtr) -> usize,
@@ -159,6 +163,7 @@ api! {
             unsafe extern "C" fn(Ctx, Text, Text, ...) -> *mut RedisModuleCallReply,
         free_call_reply = RedisModule_FreeCallReply: unsafe extern "C" fn(*mut RedisModuleCallReply),
         call_reply_type = RedisModule_CallReplyType: unsafe extern "C" fn(*mut RedisModuleCallReply) -> c_int,
+        call_reply_length = RedisModule_CallReplyLength: unsafe extern "C" fn(*mut RedisModuleCallReply) -> usize,
         call_reply_integer = RedisModule_CallReplyInteger:
             unsafe extern "C" fn(*mut RedisModuleCallReply) -> c_longlong,
         call_reply_array_element = RedisModule_CallReplyArrayElement:
@@ -206,7 +211,7 @@ api! {
             unsafe extern "C" fn(Ctx, c_int, RedisModuleNotificationFunc) -> c_int,
         // Early releases of 6.0 cannot say whether the server is paused.
         avoid_replica_traffic = RedisModule_AvoidReplicaTraffic: unsafe extern "C" fn() -> c_int,
-        // Redis 6.2.8 and 7.0.5. Without them, expiries are read as time to live and set by PEXPIREAT.
+        // Redis 6.2.8 and 7.0.5. Without them, expiries are read and set as time to live.
         get_abs_expire = RedisModule_GetAbsExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
         set_abs_expire = RedisModule_SetAbsExpire: unsafe extern "C" fn(KeyPtr, mstime_t) -> c_int,
     }

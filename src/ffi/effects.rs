@@ -28,7 +28,6 @@ use redis_module::raw::{self, RedisModuleString};
 use super::api;
 use super::call::{Arg, Call};
 use super::string::{SharedString, Strings};
-use crate::error::Error;
 use crate::faults;
 
 /// The option before the expiry in the effect of a string.
@@ -45,12 +44,14 @@ const LOOK_EVERY: u32 = 10;
 
 impl Call<'_> {
     /// Replicates that `name` holds `value` until the millisecond `expire_at`.
-    ///
-    /// # Errors
-    /// [`Error::Server`] when the server rejects the effect.
-    pub(super) fn propagate_set(&self, name: Arg, value: &[u8], expire_at: i64) -> Result<(), Error> {
+    pub(super) fn propagate_set(&self, name: Arg, value: &[u8], expire_at: i64) {
+        if !accepts_expiries() {
+            self.propagate(c"SET", name, &[value]);
+            self.propagate(c"PEXPIREAT", name, &[itoa::Buffer::new().format(expire_at).as_bytes()]);
+            return;
+        }
         if self.counts_only() {
-            return Ok(());
+            return;
         }
         // As text, because the server makes one string of that and two of a number.
         let mut digits = itoa::Buffer::new();
@@ -70,23 +71,15 @@ impl Call<'_> {
                 expire_at.len(),
             )
         };
-        self.replicated(status, c"SET")
+        self.replicated(status, c"SET");
     }
 
     /// Replicates that fields of the hash `name` hold values, and that it expires at the millisecond
     /// `expires`; each only if it has changed. `words` are fields and values in turn. The server makes one
     /// transaction of both.
-    ///
-    /// # Errors
-    /// As [`propagate_set`](Self::propagate_set).
-    pub(super) fn propagate_hset(
-        &self,
-        name: Arg,
-        words: &[*mut RedisModuleString],
-        expires: Option<i64>,
-    ) -> Result<(), Error> {
+    pub(super) fn propagate_hset(&self, name: Arg, words: &[*mut RedisModuleString], expires: Option<i64>) {
         if self.counts_only() {
-            return Ok(());
+            return;
         }
         let (ctx, name) = (self.ctx.as_ptr(), name.ptr.as_ptr());
         if !words.is_empty() {
@@ -94,22 +87,19 @@ impl Call<'_> {
             let status = unsafe {
                 (self.api.replicate)(ctx, c"HSET".as_ptr(), c"sv".as_ptr(), name, words.as_ptr(), words.len())
             };
-            self.replicated(status, c"HSET")?;
+            self.replicated(status, c"HSET");
         }
-        let Some(expire_at) = expires else { return Ok(()) };
+        let Some(expire_at) = expires else { return };
         // SAFETY: the format names a string of the call, and a long long.
         let status =
             unsafe { (self.api.replicate)(ctx, c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), name, expire_at) };
-        self.replicated(status, c"PEXPIREAT")
+        self.replicated(status, c"PEXPIREAT");
     }
 
     /// Replicates a command on the key `name`.
-    ///
-    /// # Errors
-    /// As [`propagate_set`](Self::propagate_set).
-    pub(super) fn propagate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) -> Result<(), Error> {
+    pub(super) fn propagate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) {
         if self.counts_only() {
-            return Ok(());
+            return;
         }
         let words = Strings::new(self.api, words);
         // SAFETY: the format names a string of the call, and an array of strings with its length.
@@ -123,7 +113,7 @@ impl Call<'_> {
                 words.0.len(),
             )
         };
-        self.replicated(status, command)
+        self.replicated(status, command);
     }
 
     /// Counts a change without an effect, if there are certainly no listeners. Otherwise does nothing and
@@ -145,8 +135,12 @@ impl Call<'_> {
 /// How a limiter's new state is replicated: by one command where the server accepts expiries as instants,
 /// else by two.
 pub fn propagation() -> &'static str {
-    let in_place = api::get().is_some_and(|api| api.set_abs_expire.is_some());
-    if in_place { "SET PXAT" } else { "SET, PEXPIREAT" }
+    if accepts_expiries() { "SET PXAT" } else { "SET, PEXPIREAT" }
+}
+
+/// Whether the server accepts expiries as instants, in its module API as in `SET`.
+fn accepts_expiries() -> bool {
+    api::get().is_some_and(|api| api.set_abs_expire.is_some())
 }
 
 /// Whether there may be replicas or an AOF, so that effects have to be replicated.

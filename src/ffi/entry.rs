@@ -3,17 +3,15 @@
 //! They hand over to `load` and `unload` in `lib.rs`, the one place where `src/ffi` names what is built on
 //! it.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 use core::ptr::NonNull;
 
 use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
 
+use super::api::NAME;
 use super::call::Call;
 use super::load::LoadContext;
 use super::{api, events, panic, server_log};
-
-/// The name of the module in `MODULE LIST`, the same as that of `brandur/redis-cell`.
-const NAME: &CStr = c"redis-cell";
 
 /// The version in `MODULE LIST`: two digits each for minor and patch level.
 const VERSION: c_int = match (

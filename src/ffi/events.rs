@@ -4,15 +4,16 @@
 //! other file subscribes. What an event means is decided where it is passed on to: `super::effects` for the
 //! events that say whether anything replicates, and a [`Watches`] for the events that change keys.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use redis_module::raw::{
-    self, RedisModuleCtx, RedisModuleEvent, RedisModuleFlushInfo, RedisModuleString, RedisModuleSwapDbInfo,
+    self, RedisModuleCtx, RedisModuleEvent, RedisModuleFlushInfo, RedisModuleModuleChange, RedisModuleString,
+    RedisModuleSwapDbInfo,
 };
 
-use super::api::Api;
+use super::api::{Api, NAME};
 use super::call::{Arg, Call};
 use super::effects;
 use super::panic::callback;
@@ -51,6 +52,8 @@ const LISTENERS: [RedisModuleEvent; 3] = [
 const FORK: RedisModuleEvent = event(raw::REDISMODULE_EVENT_FORK_CHILD);
 const CRON: RedisModuleEvent = event(raw::REDISMODULE_EVENT_CRON_LOOP);
 
+const MODULES: RedisModuleEvent = event(raw::REDISMODULE_EVENT_MODULE_CHANGE);
+
 const FLUSH: RedisModuleEvent = event(raw::REDISMODULE_EVENT_FLUSHDB);
 const SWAP: RedisModuleEvent = event(raw::REDISMODULE_EVENT_SWAPDB);
 
@@ -62,6 +65,12 @@ const CLASSES: c_int = raw::REDISMODULE_NOTIFY_GENERIC
 
 /// Whether keys are watched.
 static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Whether other modules are loaded, or were.
+static BESIDE_OTHERS: AtomicBool = AtomicBool::new(false);
+
+/// How many keys have expired beside other modules.
+static EXPIRED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the server reports every event after which something may replicate.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
@@ -103,6 +112,38 @@ pub(super) fn are_followed() -> bool {
     FOLLOWED.load(Relaxed)
 }
 
+/// Starts to follow whether other modules are loaded, whose code the server runs for keyspace events. This is
+/// the last step of a load, because a server that refuses the load would still call back.
+pub(super) fn follow_modules(call: &Call) {
+    // An earlier load's subscriptions ended with it.
+    BESIDE_OTHERS.store(false, Relaxed);
+    subscribe(call.api, call.ctx.as_ptr(), MODULES, Some(modules_changed));
+    // This module is not listed yet.
+    if call.modules().is_none_or(|modules| modules > 0) {
+        is_joined(call);
+    }
+}
+
+/// Another module is loaded: from now on, expired keys are counted.
+fn is_joined(call: &Call) {
+    if !BESIDE_OTHERS.swap(true, Relaxed) {
+        let (ctx, class) = (call.ctx.as_ptr(), raw::REDISMODULE_NOTIFY_EXPIRED);
+        // SAFETY: `ctx` is this call's; the callback has the type asked for.
+        unsafe { (call.api.subscribe_to_keyspace_events)(ctx, class, Some(key_expired)) };
+    }
+}
+
+/// Whether the server may run other modules' code for a keyspace event: other modules are loaded, or were.
+pub fn is_beside_others() -> bool {
+    BESIDE_OTHERS.load(Relaxed)
+}
+
+/// A number that changes when a key expires beside other modules, which may have acted on that.
+#[inline]
+pub fn expired() -> u64 {
+    EXPIRED.load(Relaxed)
+}
+
 impl Call<'_> {
     /// Passes changes of keys and databases on to `W`, and the cron. Nothing happens when they are passed on
     /// already.
@@ -136,6 +177,31 @@ impl Call<'_> {
 fn subscribe(api: &Api, ctx: *mut RedisModuleCtx, event: RedisModuleEvent, callback: Option<Callback>) {
     // SAFETY: `ctx` is the call's or the load's; the callback has the type asked for.
     unsafe { (api.subscribe_to_server_event)(ctx, event, callback) };
+}
+
+unsafe extern "C" fn modules_changed(
+    ctx: *mut RedisModuleCtx,
+    _: RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    // SAFETY: what the server passes with this event, or null.
+    let Some(change) = (unsafe { data.cast::<RedisModuleModuleChange>().as_ref() }) else { return };
+    // SAFETY: the server passes the name as a C string.
+    let is_own = !change.module_name.is_null() && unsafe { CStr::from_ptr(change.module_name) } == NAME;
+    if subevent == raw::REDISMODULE_SUBEVENT_MODULE_LOADED && !is_own {
+        callback(ctx, c"module event", is_joined);
+    }
+}
+
+unsafe extern "C" fn key_expired(
+    _: *mut RedisModuleCtx,
+    _: c_int,
+    _: *const c_char,
+    _: *mut RedisModuleString,
+) -> c_int {
+    EXPIRED.store(expired().wrapping_add(1), Relaxed);
+    0
 }
 
 unsafe extern "C" fn begins_to_listen(_: *mut RedisModuleCtx, _: RedisModuleEvent, _: u64, _: *mut c_void) {

@@ -2,18 +2,18 @@
 
 use core::ptr::{self, NonNull};
 
-use redis_module::raw::{self, RedisModuleString};
+use redis_module::raw::RedisModuleString;
 
+use super::announcement::{Announcement, Event};
 use super::call::{Arg, Call};
 use super::key::{Fields, Key, MOST_READ};
 use super::string::{self, SharedString};
-use crate::error::Error;
 use crate::faults;
 
 /// The largest number of fields that one change sets.
 const MOST_SET: usize = 4;
 
-impl Key<'_> {
+impl<'c> Key<'c> {
     /// The values of the fields `names` of the key's hash, in their order.
     ///
     /// `None` for each field that is not there, and when the key does not hold a hash. The key keeps what it
@@ -55,41 +55,22 @@ impl Key<'_> {
     ///
     /// A field that was read and stays the same is not written; fields that are not named stay as they are.
     /// Replicas and the AOF get the same changes.
-    ///
-    /// # Errors
-    /// As [`set_string`](Self::set_string).
     pub fn set_fields<const N: usize>(
         self,
         names: [&'static SharedString; N],
         values: [&[u8]; N],
         expire_at: i64,
-    ) -> Result<(), Error> {
+    ) -> Announcement<'c> {
         const { assert!(N <= MOST_SET) };
         let expire_at = faults::expiry(expire_at);
         let changes = names.iter().zip(&values).filter(|(name, value)| !self.has(name, value));
-        if self.can_expire_in_place() {
-            let changes = Changes::new(self.call, changes);
-            self.set_in_place(changes.words());
-            let expires = self.expire_in_place(expire_at).then_some(expire_at);
-            let (call, name) = self.close_modified();
-            let replicated = call.propagate_hset(name, changes.words(), expires);
-            // Last of all, because other modules' callbacks run now, and may write to this very key.
-            if !changes.words().is_empty() {
-                call.notify(raw::REDISMODULE_NOTIFY_HASH, c"hset", name);
-            }
-            if expires.is_some() {
-                call.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", name);
-            }
-            return replicated;
-        }
-        // A server without absolute expiries in the module API (before Redis 6.2.8) runs its own commands for
-        // it.
-        let words: Vec<&[u8]> = changes.flat_map(|(name, value)| [name.text.to_bytes(), *value]).collect();
-        let (call, name) = self.close();
-        if !words.is_empty() {
-            call.effect(c"HSET", name, &words)?;
-        }
-        call.expire_at(name, expire_at)
+        let changes = Changes::new(self.call, changes);
+        self.set_in_place(changes.words());
+        let expires = self.expire_in_place(expire_at).then_some(expire_at);
+        let (call, name) = self.close_modified();
+        call.propagate_hset(name, changes.words(), expires);
+        let set = (!changes.words().is_empty()).then_some(Event::Hset);
+        Announcement::new(name, set, expires.is_some())
     }
 
     /// Whether the field `name` was read, and has these bytes.

@@ -1,7 +1,9 @@
 //! A key, opened once: its value, and the ways to replace it.
 //!
-//! Every write here is complete: the value, the expiry, the server's bookkeeping (`WATCH`, client tracking,
-//! keyspace events), and the effect for replicas and the AOF.
+//! Every write here is complete: the value, the expiry, the server's bookkeeping (`WATCH`, client tracking),
+//! and the effect for replicas and the AOF. It cannot fail. Its keyspace events are returned as an
+//! [`Announcement`], because the server runs other modules' code for them, which may do anything to any key:
+//! they are published when nothing is left to write.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
@@ -9,16 +11,17 @@ use core::ptr::{self, NonNull};
 use core::slice;
 
 use redis_cell_core::Instant;
-use redis_module::raw::{self, RedisModuleKey, RedisModuleString, mstime_t};
+use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
+use super::announcement::{Announcement, Event};
 use super::call::{Arg, Call};
-use super::clock;
-use super::needs::{self, failed};
 use super::string::{self, SharedString};
+use super::{clock, events, needs};
 use crate::error::Error;
 use crate::faults;
 
-type SetAbsExpire = unsafe extern "C" fn(*mut RedisModuleKey, mstime_t) -> c_int;
+/// How often a key is opened again at most, because it has expired as it was opened.
+const OPENINGS: u32 = 16;
 
 /// What a command may do to the key that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +84,33 @@ impl<'c> Key<'c> {
     ///
     /// Opening for writing changes nothing: by an option of the module (see [`load`](super::load)), the
     /// server does not take every key that is opened so for modified.
-    pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Self {
-        // SAFETY: `ctx` is the call's, and `name` is a string of it.
-        let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
-        let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
-        Self { call, name, access, ptr, string, expiry, fields }
+    ///
+    /// A key that has expired is deleted as it is opened, and other modules may act on that event, even on
+    /// this very key. It is opened again then.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the server does not let the key be written to now, or when it expires each time
+    /// that it is opened.
+    pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Result<Self, Error> {
+        for _ in 0..OPENINGS {
+            let expired = events::expired();
+            // SAFETY: `ctx` is the call's, and `name` is a string of it.
+            let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
+            let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
+            let key = Self { call, name, access, ptr, string, expiry, fields };
+            if ptr.is_null() && access == Access::Write {
+                break;
+            }
+            if events::expired() == expired {
+                return Ok(key);
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// The call that has opened the key.
+    pub fn call(&self) -> Call<'c> {
+        self.call
     }
 
     /// The type of the key's value.
@@ -149,44 +174,14 @@ impl<'c> Key<'c> {
     /// Sets the key to `value` until the millisecond `expire_at` of the Unix time.
     ///
     /// Replicas and the AOF get the same value and the same expiry.
-    ///
-    /// # Errors
-    /// [`Error::Server`] when the server does not run or replicate one of its own commands. After
-    /// [`Write::check`](super::Write::check) it does.
-    pub fn set_string(mut self, value: &[u8], expire_at: i64) -> Result<(), Error> {
+    pub fn set_string(mut self, value: &[u8], expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
         // In place, because replacing the string costs the server as much as all the rest together.
-        if self.can_expire_in_place() && self.overwrite_string(value) {
-            let expires_anew = self.expire_in_place(expire_at);
-            let (call, name) = self.close_modified();
-            let replicated = call.propagate_set(name, value, expire_at);
-            // Last of all, because other modules' callbacks run now, and may write to this very key.
-            call.notify(raw::REDISMODULE_NOTIFY_STRING, c"set", name);
-            if expires_anew {
-                call.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", name);
-            }
-            return replicated;
-        }
-        // A server without absolute expiries in the module API (before Redis 6.2.8) has no PXAT to replicate
-        // either; its own commands write and replicate the same in two steps.
-        let (call, name) = self.close();
-        // SAFETY: the format names a string of the call, and a buffer with its length.
-        let set = unsafe {
-            (call.api.call)(
-                call.ctx.as_ptr(),
-                c"SET".as_ptr(),
-                c"!sb".as_ptr(),
-                name.ptr.as_ptr(),
-                value.as_ptr(),
-                value.len(),
-            )
-        };
-        if set.is_null() {
-            return failed(c"SET");
-        }
-        // SAFETY: the reply is not null, so it is the module's, and not freed yet.
-        unsafe { (call.api.free_call_reply)(set) };
-        call.expire_at(name, expire_at)
+        self.overwrite_string(value);
+        let expires_anew = self.expire_in_place(expire_at);
+        let (call, name) = self.close_modified();
+        call.propagate_set(name, value, expire_at);
+        Announcement::new(name, Some(Event::Set), expires_anew)
     }
 
     /// Closes the key, for the call to write to it by the server's own commands.
@@ -203,73 +198,61 @@ impl<'c> Key<'c> {
     }
 
     /// Deletes the key.
-    ///
-    /// # Errors
-    /// As [`set_string`](Self::set_string).
-    pub fn delete(self) -> Result<(), Error> {
+    pub fn delete(self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
         unsafe { (self.call.api.delete_key)(self.ptr) };
         self.deleted(c"DEL")
     }
 
     /// Deletes the key; its value is freed in the background if it is large.
-    ///
-    /// # Errors
-    /// As [`set_string`](Self::set_string).
-    pub fn unlink(self) -> Result<(), Error> {
+    pub fn unlink(self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
         unsafe { (self.call.api.unlink_key)(self.ptr) };
         self.deleted(needs::unlink())
     }
 
-    /// Replicates that the key was deleted, and publishes the event.
-    fn deleted(self, command: &'static CStr) -> Result<(), Error> {
+    /// Replicates that the key was deleted.
+    fn deleted(self, command: &'static CStr) -> Announcement<'c> {
         let (call, name) = self.close_modified();
-        let replicated = call.propagate(command, name, &[]);
-        call.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
-        replicated
+        call.propagate(command, name, &[]);
+        Announcement::new(name, Some(Event::Del), false)
     }
 
-    /// Overwrites the key's bytes with `value`. False, without a change, when the server does not allow it.
-    fn overwrite_string(&mut self, value: &[u8]) -> bool {
+    /// Overwrites the key's bytes with `value`. The key is open for writing and holds a string or nothing.
+    fn overwrite_string(&mut self, value: &[u8]) {
         if self.string_in_place().is_none_or(|(_, len)| len != value.len()) {
             self.string.set(None);
-            // SAFETY: the key is open for writing and holds a string or nothing.
+            // SAFETY: `ptr` is the open key; the server leaves alone what is not a string or not open for
+            // writing.
             unsafe { (self.call.api.string_truncate)(self.ptr, value.len()) };
         }
-        let Some((start, _)) = self.string_in_place().filter(|&(_, len)| len == value.len()) else {
-            return false;
-        };
-        // SAFETY: the server's buffer is `value.len()` bytes long, as just checked, is writable, and is not
-        // `value`.
-        unsafe { ptr::copy_nonoverlapping(value.as_ptr(), start.as_ptr(), value.len()) };
-        true
-    }
-
-    /// Whether [`expire_in_place`](Self::expire_in_place) is possible.
-    pub(super) fn can_expire_in_place(&self) -> bool {
-        self.set_abs_expire().is_some()
-    }
-
-    /// The function that sets the expiry of a key that is open for writing.
-    fn set_abs_expire(&self) -> Option<SetAbsExpire> {
-        self.call.api.set_abs_expire.filter(|_| self.access == Access::Write)
+        if let Some((start, _)) = self.string_in_place().filter(|&(_, len)| len == value.len()) {
+            // SAFETY: the server's buffer is `value.len()` bytes long, as just checked, is writable, and is
+            // not `value`.
+            unsafe { ptr::copy_nonoverlapping(value.as_ptr(), start.as_ptr(), value.len()) };
+        }
     }
 
     /// Sets the expiry to the millisecond `expire_at` of the Unix time. False when the key is known to have
     /// it already.
     ///
-    /// The caller replicates this, and publishes the event last of all.
+    /// The caller replicates and announces this.
     pub(super) fn expire_in_place(&self, expire_at: i64) -> bool {
         // An expiry costs the server as much as a value, and that of a window stays the same until the window
         // ends.
         if self.expiry.get() == Some(expire_at) {
             return false;
         }
-        if let Some(set_abs_expire) = self.set_abs_expire() {
-            // SAFETY: the key is open for writing; the server ignores a key without a value.
-            unsafe { set_abs_expire(self.ptr, expire_at) };
-        }
+        match self.call.api.set_abs_expire {
+            // SAFETY: `ptr` is the open key; the server ignores a key without a value, or not open for
+            // writing.
+            Some(set_abs_expire) => unsafe { set_abs_expire(self.ptr, expire_at) },
+            None => clock::between_ticks(|now| {
+                let left = expire_at.saturating_sub_unsigned(now).max(0);
+                // SAFETY: as above.
+                unsafe { (self.call.api.set_expire)(self.ptr, left) }
+            }),
+        };
         true
     }
 }

@@ -68,6 +68,11 @@ impl<'c> LoadContext<'c> {
         }
     }
 
+    /// Starts to follow whether other modules are loaded: the last step, which cannot fail.
+    pub fn follow_modules(&self) {
+        events::follow_modules(&self.call);
+    }
+
     /// Whether the server has module keyspace events (Redis 6.2).
     pub fn has_module_events(&self) -> bool {
         // SAFETY: the function takes nothing.

@@ -13,13 +13,14 @@
 //! - `call`: one call, its arguments, its context and its replies; `panic`: what becomes of a panic in one
 //! - `spec`, `server_info`, `rm_call`, `needs`, `permission`: what the server knows about commands, itself
 //!   and clients
-//! - `effects`, `key`, `hash`, `zset`: what is written, here and on replicas
+//! - `effects`, `announcement`, `key`, `hash`, `zset`: what is written, here and on replicas
 //! - `events`, `timer`, `block`, `section`, `setting`, `metadata`, `command`: what the server calls back
 //! - `load`, `entry`: what happens when the module is loaded and unloaded
 
 #![allow(unsafe_code)] // the rest of the workspace denies it
 
 mod alloc;
+mod announcement;
 mod api;
 mod block;
 mod call;
@@ -46,12 +47,13 @@ mod timer;
 mod zset;
 
 pub use alloc::ServerMemory;
+pub use announcement::{Announcement, Event};
 pub use block::{Blocked, Identity, Waits};
 pub use call::{Arg, Call};
 pub use clock::{last_now, lead, now};
 pub use command::{Serve, Served, served};
 pub use effects::{may_have_listeners, propagation};
-pub use events::Watches;
+pub use events::{Watches, expired, is_beside_others};
 pub use key::{Access, Key, Kind};
 pub use load::LoadContext;
 pub use needs::Write;

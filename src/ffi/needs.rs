@@ -119,14 +119,12 @@ impl Call<'_> {
         error != Some(libc::ENOENT)
     }
 
-    /// The outcome of a call of `RM_Replicate` for `command`, which the server rejects when it does not know
-    /// it.
-    pub(super) fn replicated(&self, status: c_int, command: &'static CStr) -> Result<(), Error> {
-        if status == 0 {
-            return Ok(());
+    /// The outcome of a call of `RM_Replicate` for `command`: the server rejects a command that it does not
+    /// know. After [`Write::check`] it knows it.
+    pub(super) fn replicated(&self, status: c_int, command: &'static CStr) {
+        if status != 0 {
+            let line = format!("the effect {} was not replicated", command.to_string_lossy());
+            server_log::warning(self.ctx.as_ptr(), &line);
         }
-        let line = format!("the effect {} was not replicated", command.to_string_lossy());
-        server_log::warning(self.ctx.as_ptr(), &line);
-        failed(command)
     }
 }

@@ -33,15 +33,6 @@ impl Call<'_> {
         self.run(command, c"!sv", name, words)?.integer().map_or_else(|| failed(command), Ok)
     }
 
-    /// Sets the expiry of the key `name` to the millisecond `at` of the Unix time, here, on replicas and in
-    /// the AOF.
-    ///
-    /// # Errors
-    /// As [`effect`](Self::effect).
-    pub(super) fn expire_at(&self, name: Arg, at: i64) -> Result<(), Error> {
-        self.effect(c"PEXPIREAT", name, &[itoa::Buffer::new().format(at).as_bytes()]).map(drop)
-    }
-
     /// Runs a command that only reads the key `name`.
     ///
     /// # Errors
@@ -53,6 +44,15 @@ impl Call<'_> {
         words: &[&[u8]],
     ) -> Result<Reply<'_>, Error> {
         self.run(command, c"sv", name, words)
+    }
+
+    /// The number of modules that the server lists; `None` when its configuration has renamed `MODULE`.
+    pub(super) fn modules(&self) -> Option<usize> {
+        // SAFETY: the format names a C string.
+        let reply = unsafe {
+            (self.api.call)(self.ctx.as_ptr(), c"MODULE".as_ptr(), c"c".as_ptr(), c"LIST".as_ptr())
+        };
+        NonNull::new(reply).map(|ptr| Reply { call: *self, ptr }.len())
     }
 
     /// Runs a command; `format` says that a string and a vector of strings follow.
@@ -89,6 +89,12 @@ impl Reply<'_> {
         let integer = isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_INTEGER);
         // SAFETY: the reply is an integer, as just checked.
         integer.then(|| unsafe { (api.call_reply_integer)(self.ptr.as_ptr()) })
+    }
+
+    /// The number of elements of a reply that is an array; 0 of another.
+    pub fn len(&self) -> usize {
+        // SAFETY: `ptr` is a reply that is not freed yet.
+        unsafe { (self.call.api.call_reply_length)(self.ptr.as_ptr()) }
     }
 
     /// The string at `index` of a reply that is an array of strings.

@@ -1,13 +1,14 @@
 //! Sorted sets: reading their ends, scores, ranks and counts, and changing them entry by entry.
 //!
 //! The ends come from the module API. Ranks and counts do not: for those the server runs its own `ZRANGE` and
-//! `ZCOUNT`, which take logarithmic time.
+//! `ZCOUNT`, which take logarithmic time and publish no events.
 
 use core::ffi::{CStr, c_int};
 use core::ptr::NonNull;
 
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
+use super::announcement::{Announcement, Event};
 use super::call::Arg;
 use super::key::Key;
 use super::needs::failed;
@@ -25,7 +26,7 @@ pub type Score = Option<u64>;
 #[derive(Clone, Copy, Debug)]
 pub struct Changed<'a> {
     /// The keyspace event.
-    pub event: &'static CStr,
+    pub event: Event,
     /// The command that makes the same change on replicas and in the AOF.
     pub command: &'static CStr,
     /// Its arguments after the key.
@@ -43,10 +44,12 @@ pub enum Removed {
         count: u64,
         /// How many stay above them.
         newer: u64,
+        /// Those have scores above this.
+        score: u64,
     },
 }
 
-impl Key<'_> {
+impl<'c> Key<'c> {
     /// The number of members of the sorted set that the key holds.
     pub fn members(&self) -> u64 {
         if self.ptr.is_null() {
@@ -59,17 +62,20 @@ impl Key<'_> {
 
     /// The lowest score of the sorted set that the key holds; `None` when the key does not hold one.
     pub fn lowest(&self) -> Option<Score> {
-        self.at_the_end(self.call.api.zset_first, |_, score| score)
+        self.at_the_end(self.call.api.zset_first, f64::INFINITY, |_, score| score)
     }
 
     /// What `read` makes of the name and the score of the member with the highest score of the sorted set
     /// that the key holds; `None` when the key does not hold one.
     pub fn highest<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
-        self.at_the_end(self.call.api.zset_last, |name, score| read(self.call.bytes(name), score))
+        self.at_the_end(self.call.api.zset_last, f64::INFINITY, |name, score| {
+            read(self.call.bytes(name), score)
+        })
     }
 
+    /// What `read` makes of the member at an end of the range of scores up to `highest`.
     #[inline]
-    fn at_the_end<T>(&self, seek: Seek, read: impl FnOnce(Arg, Score) -> T) -> Option<T> {
+    fn at_the_end<T>(&self, seek: Seek, highest: f64, read: impl FnOnce(Arg, Score) -> T) -> Option<T> {
         const INCLUDED: c_int = 0;
         if self.ptr.is_null() {
             return None;
@@ -79,17 +85,15 @@ impl Key<'_> {
         // SAFETY: `ptr` is not null, so it is the open key; of what is not a sorted set the server returns no
         // member.
         let member = unsafe {
-            seek(self.ptr, f64::NEG_INFINITY, f64::INFINITY, INCLUDED, INCLUDED);
-            (api.zset_current)(self.ptr, &raw mut score)
+            seek(self.ptr, f64::NEG_INFINITY, highest, INCLUDED, INCLUDED);
+            let member = (api.zset_current)(self.ptr, &raw mut score);
+            (api.zset_stop)(self.ptr);
+            member
         };
         let member = NonNull::new(member)?;
         let found = read(Arg::new(member), whole(score));
-        // SAFETY: the member is ours to free, after its last use; the key is open, with the range that was
-        // begun.
-        unsafe {
-            (api.free_string)(ctx, member.as_ptr());
-            (api.zset_stop)(self.ptr);
-        }
+        // SAFETY: the member is ours to free, after its last use.
+        unsafe { (api.free_string)(ctx, member.as_ptr()) };
         Some(found)
     }
 
@@ -153,26 +157,25 @@ impl Key<'_> {
         self.zset_remove(id.ptr.as_ptr());
     }
 
-    /// Removes a member that this call has [added](Self::add).
-    pub fn take_back(&self, name: &[u8]) {
-        let name = Strings::new(self.call.api, &[name]);
-        for &name in &name.0 {
-            self.zset_remove(name);
-        }
-    }
-
-    /// Completes a change to the sorted set that the key holds: notifies clients that watch or track the key,
-    /// replicates, removes entries, and lets the key expire at the millisecond `expire_at` of the Unix time.
+    /// Completes a change to the sorted set that the key holds: removes entries, lets the key expire at the
+    /// millisecond `expire_at` of the Unix time, notifies clients that watch or track the key, and replicates
+    /// all that.
     ///
-    /// # Errors
-    /// As [`set_string`](Self::set_string).
-    pub fn finish(self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Result<(), Error> {
+    /// Cost: O(log n) for each entry that is removed.
+    pub fn finish(self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
-        let in_place = self.can_expire_in_place();
+        // Not by the server's own command, which publishes its event at once.
+        let (seek, count, score) = match removed {
+            Removed::Lowest(count) => (self.call.api.zset_first, count, f64::INFINITY),
+            Removed::Below { count, score, .. } => (self.call.api.zset_last, count, double(score)),
+        };
+        for _ in 0..count {
+            self.at_the_end(seek, score, |member, _| self.zset_remove(member.ptr.as_ptr()));
+        }
         let expires_anew = self.expire_in_place(expire_at);
         let (call, name) = self.close_modified();
         if let Some(Changed { command, words, .. }) = changed {
-            call.propagate(command, name, words)?;
+            call.propagate(command, name, words);
         }
         let mut digits = [itoa::Buffer::new(), itoa::Buffer::new()];
         let [first, last] = &mut digits;
@@ -180,30 +183,20 @@ impl Key<'_> {
             Removed::Lowest(0) | Removed::Below { count: 0, .. } => None,
             Removed::Lowest(count) => Some([b"0", last.format(count.saturating_sub(1)).as_bytes()]),
             // Ranks below 0 count from the end, where -1 is the highest.
-            Removed::Below { count, newer } => {
+            Removed::Below { count, newer, .. } => {
                 let highest = (-1_i64).saturating_sub_unsigned(newer);
                 let lowest = 0_i64.saturating_sub_unsigned(newer).saturating_sub_unsigned(count);
                 Some([first.format(lowest).as_bytes(), last.format(highest).as_bytes()])
             }
         };
         if let Some(ranks) = ranks {
-            call.query(c"ZREMRANGEBYRANK", name, &ranks)?;
-            call.propagate(c"ZREMRANGEBYRANK", name, &ranks)?;
+            call.propagate(c"ZREMRANGEBYRANK", name, &ranks);
         }
-        let mut digits = itoa::Buffer::new();
-        let words: &[&[u8]] = &[digits.format(expire_at).as_bytes()];
-        if !in_place {
-            call.query(c"PEXPIREAT", name, words)?;
+        if expires_anew {
+            call.propagate(c"PEXPIREAT", name, &[itoa::Buffer::new().format(expire_at).as_bytes()]);
         }
-        let replicated = if expires_anew { call.propagate(c"PEXPIREAT", name, words) } else { Ok(()) };
-        // Last of all, because the server runs other modules' code for it, which may write to this very key.
-        if let Some(Changed { event, .. }) = changed {
-            call.notify(raw::REDISMODULE_NOTIFY_ZSET, event, name);
-        }
-        if expires_anew && in_place {
-            call.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", name);
-        }
-        replicated
+        let announcement = Announcement::new(name, changed.map(|changed| changed.event), expires_anew);
+        if ranks.is_some() { announcement.after_removal() } else { announcement }
     }
 
     fn zset_remove(&self, member: *mut RedisModuleString) {
@@ -226,7 +219,7 @@ impl Key<'_> {
 const ADDED: u32 = raw::REDISMODULE_ZADD_ADDED;
 
 /// A score as the server keeps it.
-#[allow(clippy::as_conversions, clippy::cast_precision_loss)] // callers stay below 2^53
+#[allow(clippy::as_conversions, clippy::cast_precision_loss)] // below 2^53, or above every score
 fn double(score: u64) -> f64 {
     score as f64
 }

@@ -29,6 +29,9 @@ pub trait Kind<'c>: Sized {
     /// Settles the quantity as a difference; what is given back was `taken` then, if the call says when.
     fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Self::Change>, Error>;
 
+    /// Gives back what the call has just taken, or charged, from a state that it has made.
+    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
+
     /// What is stored for a change.
     fn stored(&self, change: Self::Change, call: &Call<'c>) -> Self::Stored;
 

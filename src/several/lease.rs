@@ -67,6 +67,10 @@ impl<'c> Kind<'c> for Held<'c> {
         self.with_places(at, |places| lease::settle(places, &self.limit, at.now, lease))
     }
 
+    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+        self.with_places(at, |places| lease::settle(places, &self.limit, at.now, None))
+    }
+
     fn stored(&self, change: Edit, call: &Call<'c>) -> Holder<'c, Edit> {
         Holder { call: *call, id: self.id, change }
     }

@@ -41,6 +41,11 @@ impl<'c> Kind<'c> for Log {
         log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity, taken)
     }
 
+    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+        let given = self.quantity.saturating_neg();
+        log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, given, None)
+    }
+
     fn stored(&self, edit: Edit, _: &Call<'c>) -> Edit {
         edit
     }

@@ -91,6 +91,10 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
         Ok(self.limit.settle(Self::load(at)?, at.now, self.quantity, taken)?)
     }
 
+    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
+        Ok(self.limit.settle(Self::load(at)?, at.now, self.quantity.saturating_neg(), None)?)
+    }
+
     fn stored(&self, state: StateOf<S>, _: &Call<'c>) -> S::Stored {
         S::stored(state, &self.limit)
     }

@@ -5,7 +5,7 @@ use redis_cell_core::bucket::{Level, Limit, decode};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{Key, Kind, SharedString, Write};
+use crate::ffi::{Announcement, Key, Kind, SharedString, Write};
 
 static CAPACITY: SharedString = SharedString::new(c"capacity");
 static LEAKING_RATE: SharedString = SharedString::new(c"leaking_rate");
@@ -31,7 +31,7 @@ impl State for Funnel {
 impl Save for (Funnel, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let (Funnel(level), limit) = self;
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         let rate = limit.rate().per_second();
@@ -59,7 +59,7 @@ impl State for Bucket {
 impl Save for (Bucket, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let (Bucket(level), limit) = self;
         let (mut tokens, mut since) = <(itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(

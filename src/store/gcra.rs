@@ -5,7 +5,7 @@ use redis_cell_core::gcra::{Tat, decode};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{Key, Kind, Write};
+use crate::ffi::{Announcement, Key, Kind, Write};
 
 impl State for Tat {
     fn load(key: &Key, now: Instant) -> Result<Option<Self>, Error> {
@@ -20,7 +20,7 @@ impl State for Tat {
 impl Save for Tat {
     const WRITE: Write = Write::String;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let mut digits = itoa::Buffer::new();
         key.set_string(digits.format(self.as_nanos()).as_bytes(), self.as_millis_ceil().cast_signed())
     }

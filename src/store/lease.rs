@@ -7,7 +7,7 @@ use redis_cell_core::{Change, Instant};
 use super::timeline::{Owner, Scores};
 use super::{Save, change};
 use crate::error::Error;
-use crate::ffi::{Arg, Call, Changed, Key, Removed, Write};
+use crate::ffi::{Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
 
 /// The change to the lease of one holder.
 pub struct Holder<'a, C> {
@@ -43,7 +43,7 @@ impl Save for Holder<'_, Held> {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let Held { end, pruned, until } = self.change;
         let id = self.call.bytes(self.id);
         let end = score_of(id, end).as_micros();
@@ -51,7 +51,7 @@ impl Save for Holder<'_, Held> {
         let score = digits.format(end).as_bytes();
         key.put(self.id, end);
         let words: &[&[u8]] = &[score, id];
-        let changed = Changed { event: c"zadd", command: c"ZADD", words };
+        let changed = Changed { event: Event::Zadd, command: c"ZADD", words };
         key.finish(Some(changed), Removed::Lowest(pruned), until.as_millis_ceil().cast_signed())
     }
 }
@@ -60,10 +60,10 @@ impl Save for Holder<'_, Freed> {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         key.remove(self.id);
         let words: &[&[u8]] = &[self.call.bytes(self.id)];
-        let changed = Changed { event: c"zrem", command: c"ZREM", words };
+        let changed = Changed { event: Event::Zrem, command: c"ZREM", words };
         key.finish(Some(changed), Removed::Lowest(0), self.change.until.as_millis_ceil().cast_signed())
     }
 }
@@ -72,7 +72,7 @@ impl Save for Holder<'_, Edit> {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let Self { call, id, change } = *self;
         match change {
             Edit::Hold(change) => Holder { call, id, change }.save(key),

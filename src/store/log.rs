@@ -1,13 +1,13 @@
 //! The sliding-window log: a sorted set with a member per unit, `<score>-<k>`, where k counts the members
 //! with one score.
 
-use redis_cell_core::log::{Edit, Entries, FOREIGN};
+use redis_cell_core::log::{Edit, Entries};
 use redis_cell_core::{Answer, Decision, Instant};
 
 use super::timeline::{Owner, Scores};
 use super::{Save, change};
 use crate::error::Error;
-use crate::ffi::{Arg, Call, Changed, Key, Removed, Write};
+use crate::ffi::{Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
 
 /// Decides a call that may write to a log, and carries out the decision.
 ///
@@ -24,22 +24,18 @@ pub fn update<W: Save>(
     })
 }
 
-/// How many names may turn out to be taken while the entries of one call are written.
-const MISSES: u64 = 1_000;
-
 impl Save for Entries {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let at = self.at.as_micros();
         let mut digits = itoa::Buffer::new();
         let score = digits.format(at).as_bytes();
         let mut members = Vec::new();
-        // A name is taken when entries with this score were removed by hand; the next names are free. If so
-        // many are taken that someone has added them by hand, the call ends in an error, not in a server that
-        // hangs.
-        let end = self.there.saturating_add(self.count).saturating_add(MISSES);
+        // A name may be taken, when entries with this score were removed or named by hand. The next names are
+        // free: not more can be taken than there are members.
+        let end = self.there.saturating_add(self.count).saturating_add(key.members());
         for k in self.there..end {
             if self.count == u64::try_from(members.len()).unwrap_or(u64::MAX) {
                 break;
@@ -49,15 +45,9 @@ impl Save for Entries {
                 members.push(member);
             }
         }
-        if self.count != u64::try_from(members.len()).unwrap_or(u64::MAX) {
-            for member in &members {
-                key.take_back(member);
-            }
-            return Err(FOREIGN.into());
-        }
         let mut words: Vec<&[u8]> = vec![b"NX"];
         words.extend(members.iter().flat_map(|member| [score, member]));
-        let changed = Changed { event: c"zadd", command: c"ZADD", words: &words };
+        let changed = Changed { event: Event::Zadd, command: c"ZADD", words: &words };
         key.finish(Some(changed), Removed::Lowest(self.pruned), self.until.as_millis_ceil().cast_signed())
     }
 }
@@ -66,12 +56,14 @@ impl Save for Edit {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         match *self {
             Self::Add(entries) => entries.save(key),
-            Self::Remove { count, newer, until } => {
-                key.finish(None, Removed::Below { count, newer }, until.as_millis_ceil().cast_signed())
-            }
+            Self::Remove { count, newer, then, until } => key.finish(
+                None,
+                Removed::Below { count, newer, score: then.as_micros() },
+                until.as_millis_ceil().cast_signed(),
+            ),
         }
     }
 }

@@ -6,7 +6,7 @@ use redis_cell_core::window::{Limit, Sliding};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{Key, Kind, SharedString, Write};
+use crate::ffi::{Announcement, Key, Kind, SharedString, Write};
 
 static WINDOW: SharedString = SharedString::new(c"window");
 static CURRENT: SharedString = SharedString::new(c"current");
@@ -29,7 +29,7 @@ impl State for Counter {
 impl Save for Counter {
     const WRITE: Write = Write::String;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let mut digits = itoa::Buffer::new();
         key.set_string(digits.format(self.count).as_bytes(), self.end.as_millis_ceil().cast_signed())
     }
@@ -52,7 +52,7 @@ impl State for Sliding {
 impl Save for (Sliding, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save(&self, key: Key) -> Result<(), Error> {
+    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
         let (window, limit) = self;
         // It is the same until the next window opens, and to know it costs less than to set it and to tell of
         // it.

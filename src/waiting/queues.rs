@@ -332,6 +332,11 @@ pub fn timed_out(now: Instant) -> Option<Client> {
     })
 }
 
+/// A queue is looked at again at this instant.
+pub fn come_again(id: Id, at: Instant) {
+    locked(|queues| queues.look_at(id, at));
+}
+
 /// A queue, if there is any.
 pub fn any() -> Option<Id> {
     locked(|queues| queues.turns.first().map(|&(_, id)| id))

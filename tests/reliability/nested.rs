@@ -1,6 +1,9 @@
 //! Beside a module that calls limiters from its keyspace events, from a timer and from a thread.
 
-use crate::common::{Server, Waiter, compile_library, wait_for_blocked, wait_until};
+use crate::common::{
+    BINARY, Client, Clock, Options, SECOND, Server, Waiter, compile_library, ints, requires,
+    wait_for_blocked, wait_until,
+};
 use std::time::{Duration, Instant};
 
 fn load_nested(server: &Server) {
@@ -81,9 +84,13 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
     let (mut client, mut copy) = (server.connect(), replica.connect());
     copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
     load_nested(&server);
-    client.call("NESTED.START");
+    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.call("NESTED.START beside");
     let until = Instant::now() + Duration::from_secs(2);
     let limiters = [
+        "CL.MTAKE k0 THROTTLE 5 1 10 1 k1 FUNNEL 5 1 20 1 k2 LOG 5 20 1 k3 LEASE 5 20 id MS",
+        "CL.MTAKE k3 THROTTLE 5 1 10 1 k2 THROTTLE 5 1 10 1 k1 THROTTLE 5 1 10 1 MS",
+        "CL.MSETTLE k0 THROTTLE 5 1 10 -1 k1 FIXED 5 20 1 k2 WINDOW 5 20 1 k3 LEASE 5 0 id MS",
         "CL.THROTTLE key 0 1 10 1 MS",
         "CL.FUNNEL key 5 1 20 1 MS",
         "CL.BUCKET key 5 1 20 1 MS",
@@ -101,6 +108,7 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
         }
     }
     client.call("NESTED.STOP");
+    client.call("DEBUG SET-ACTIVE-EXPIRE 1");
     for key in ["k0", "k1", "k2", "k3"] {
         wait_until("the replica to hold the same", || match (client.snapshot(key), copy.snapshot(key)) {
             (one, other) if one == other => Ok(()),
@@ -108,6 +116,203 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
         });
     }
     server.assert_alive("writes within writes");
+}
+
+/// A server with the second module, which obeys `orders`, each `event key command`. Keys expire when they are
+/// opened, not before.
+fn start_with(options: Options, orders: &[&str]) -> (Server, Client) {
+    let server = options.start();
+    load_nested(&server);
+    let mut client = server.connect();
+    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    for order in orders {
+        assert!(client.int(&format!("NESTED.ON {order}")) > 0, "{order}");
+    }
+    (server, client)
+}
+
+/// Whether the server publishes `new`, while it makes a key.
+fn has_new() -> bool {
+    BINARY.at_least(7, 0, 0)
+}
+
+/// Regression: CL.MTAKE and CL.MSETTLE kept all keys open while they wrote and published one after the other.
+/// A module that acted on another key of the call, in an event of one that was written, that had expired or
+/// that was made, ended the server, wrote into freed memory, or was charged for nothing.
+#[test]
+pub fn what_another_module_does_to_the_other_keys_of_a_call_comes_before_or_after_it() {
+    let actions = [
+        "DEL b",
+        "SET b hello",
+        "CL.THROTTLE b 9 10 3600 8",
+        "CL.REFUND b 9 10 3600",
+        "CL.RELEASE b id",
+        "CL.MTAKE b THROTTLE 9 10 3600 8 c LOG 9 3600 1",
+        "FLUSHALL",
+    ];
+    let kinds = [
+        "THROTTLE 9 10 3600 #",
+        "FUNNEL 10 10 3600 #",
+        "BUCKET 10 10 3600 #",
+        "FIXED 10 3600 #",
+        "LOG 10 3600 #",
+    ];
+    let has_new = has_new();
+    for event in ["set", "hset", "zadd", "expire", "del", "expired", "new"] {
+        let (server, mut client) = start_with(Options::new(), &[]);
+        for action in actions.iter().filter(|action| event != "new" || **action != "FLUSHALL") {
+            client.call("NESTED.OFF");
+            client.int(&format!("NESTED.ON {event} a {action}"));
+            for (call, kind) in
+                ["CL.MTAKE", "CL.MSETTLE"].iter().flat_map(|call| kinds.map(|kind| (call, kind)))
+            {
+                client.call("FLUSHALL");
+                let of = |quantity: &str| kind.replace("#", quantity);
+                if event == "expired" {
+                    client.call(&format!("CL.MTAKE a {}", of("1")));
+                    client.call("PEXPIRE a 1");
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                for b in [false, true] {
+                    if b {
+                        client.call("DEL b");
+                        client.call("CL.THROTTLE b 9 10 3600");
+                    }
+                    let _ =
+                        client.ask(&format!("{call} b THROTTLE 9 10 3600 1 a {} d LEASE 3 60 x", of("1")));
+                    let _ = client.ask(&format!("{call} a {} b THROTTLE 9 10 3600 1", of("1")));
+                    let _ = client.ask(&format!("CL.MSETTLE a {} b THROTTLE 9 10 3600 -1", of("-9")));
+                }
+            }
+            server.assert_alive(&format!("{action} at {event}"));
+        }
+        assert!(client.int("NESTED.OFF") > 0 || event == "new" && !has_new, "nothing was run at {event}");
+    }
+}
+
+/// Regression: a call admitted as much beside what another module had taken in its events.
+#[test]
+pub fn what_another_module_takes_in_an_event_of_a_call_is_not_taken_again() {
+    const TAKE: &str = "CL.THROTTLE b 9 10 3600 8";
+    let taken = |client: &mut Client| 10 - client.ints("CL.PEEK b 9 10 3600 0")[2];
+    let call = "CL.MTAKE a THROTTLE 9 10 3600 1 b THROTTLE 9 10 3600 3";
+
+    // In the event of a write: after the call.
+    let (_server, mut client) = start_with(Options::new(), &[&format!("set a {TAKE}")]);
+    client.call("CL.THROTTLE b 9 10 3600");
+    assert_eq!(client.get::<Vec<Vec<i64>>, _>(call)[0][..3], [0, 10, 6]);
+    assert_eq!((client.int("NESTED.OFF"), taken(&mut client)), (1, 4), "8 more are too many");
+
+    // As a key expires: before it, whatever the order of the keys.
+    for call in [call, "CL.MTAKE b THROTTLE 9 10 3600 3 a THROTTLE 9 10 3600 1"] {
+        let (_server, mut client) = start_with(Options::new(), &[&format!("expired a {TAKE}")]);
+        client.call("CL.THROTTLE a 9 10 3600");
+        client.call("PEXPIRE a 1");
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(client.get::<Vec<Vec<i64>>, _>(call)[0][..3], [1, 10, 2], "{call}");
+        assert_eq!(
+            (client.int("NESTED.OFF"), taken(&mut client), client.int("EXISTS a")),
+            (1, 8, 0),
+            "{call}"
+        );
+    }
+
+    // As a key is made: before it, and what the call has made is gone.
+    requires!(has_new(), "no event for a key that is made");
+    for (kind, place) in
+        [("THROTTLE 9 10 3600 1", 0), ("LEASE 1 60 x", 0), ("LOG 9 60 2", 1), ("FIXED 9 60 2", 1)]
+    {
+        let (server, mut client) = start_with(Options::new(), &[&format!("new a {TAKE}")]);
+        let replica = Server::start();
+        let mut copy = replica.connect();
+        copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+        if place == 1 {
+            client.call("CL.THROTTLE b 9 10 3600"); // not made by the call
+        }
+        let rows: Vec<Vec<i64>> = client.get(&format!("CL.MTAKE a {kind} b THROTTLE 9 10 3600 3"));
+        assert_eq!(rows[0][0], 1, "{kind}: {rows:?}");
+        assert_eq!((client.int("NESTED.OFF"), taken(&mut client)), (1, 8 + place), "{kind}");
+        assert_eq!(client.int("EXISTS a"), 0, "{kind}");
+        wait_until("the replica to hold the same", || {
+            match ["a", "b"].map(|key| (client.snapshot(key), copy.snapshot(key))) {
+                pairs if pairs.iter().all(|(one, other)| one == other) => Ok(()),
+                pairs => Err(format!("{pairs:?}")),
+            }
+        });
+    }
+}
+
+/// Regression: a call of one key wrote a hash or a sorted set over one that another module had made, as the
+/// key expired, and the server ended.
+#[test]
+pub fn a_key_that_another_module_makes_again_as_it_expires_is_decided_on() {
+    for (call, refused) in [
+        ("CL.THROTTLE k 0 1 3600", [1, 1]),
+        ("CL.FUNNEL k 1 1 3600", [1, 1]),
+        ("CL.FIXED k 1 3600", [1, 1]),
+        ("CL.LOG k 1 3600", [1, 1]),
+        ("CL.ACQUIRE k 1 3600 other", [1, 1]),
+        ("CL.MTAKE k WINDOW 1 3600 1", [1, 1]),
+    ] {
+        let theirs = call.replace("other", "id");
+        let (server, mut client) = start_with(Options::new(), &[&format!("expired k {theirs}")]);
+        client.call(&theirs);
+        client.call("PEXPIRE k 1");
+        std::thread::sleep(Duration::from_millis(2));
+        let answer = match client.call(call) {
+            redis::Value::Array(rows) if matches!(rows[0], redis::Value::Array(_)) => ints(&rows[0]).unwrap(),
+            answer => ints(&answer).unwrap(),
+        };
+        assert_eq!(answer[..2], refused, "{call}");
+        server.assert_alive(call);
+    }
+}
+
+/// Regression: what another module wrote in the event `zremrangebyrank`, which a pruning call published, was
+/// neither replicated nor appended.
+#[test]
+pub fn what_another_module_writes_in_the_event_of_a_pruned_key_is_replicated() {
+    for (before, call) in [
+        (["CL.LOG l 9 60000 1 MS", "CL.LOG l 9 60000 1 MS"], "CL.LOG l 9 1 1 MS"),
+        (["CL.ACQUIRE l 9 60000 a MS", "CL.ACQUIRE l 9 1 b MS"], "CL.ACQUIRE l 9 60000 c MS"),
+        (["CL.LOG l 9 60000 1 MS", "CL.LOG l 9 60000 1 MS"], "CL.MTAKE l LOG 9 1 1 m LOG 9 5 1 MS"),
+    ] {
+        let orders = ["zadd l INCR n", "zremrangebyrank l INCR n"];
+        let (mut server, mut client) = start_with(Options::new().append_only(), &orders);
+        let replica = Server::start();
+        let mut copy = replica.connect();
+        copy.call(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+        for call in before {
+            client.call(call);
+        }
+        std::thread::sleep(Duration::from_millis(3));
+        client.call(call);
+        assert_eq!(client.text("GET n"), "4", "{call}");
+        wait_until("the replica to hold the same", || match copy.ask("GET n") {
+            Ok(redis::Value::BulkString(n)) if n == b"4" => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        server.restart();
+        assert_eq!(server.connect().text("GET n"), "4", "{call}, from the append-only file");
+    }
+}
+
+/// Regression: a log whose next names were taken was an error, and what stood before it in the call was
+/// charged.
+#[test]
+pub fn names_of_entries_that_are_taken_are_skipped() {
+    let mut clock = Clock::stopped();
+    let server = clock.start(Options::new());
+    let mut client = server.connect();
+    let now = clock.wall() / 1000;
+    // Their scores say that they are over, so the next names begin at 0.
+    for k in 0..1_100 {
+        client.call(&format!("ZADD log {} {now}-{k}", now - 120_000_000));
+    }
+    let rows: Vec<Vec<i64>> = client.get("CL.MTAKE a THROTTLE 9 10 60 1 log LOG 5000 60 3");
+    assert_eq!((rows[0][0], &rows[2][..3]), (0, &[0, 5_000, 4_997][..]));
+    clock.pass(SECOND);
+    assert_eq!(client.ints("CL.LOG log 5000 60")[..3], [0, 5_000, 4_996]);
 }
 
 /// Regression: the record belonged to the server's main thread, so refusals of calls from other threads were

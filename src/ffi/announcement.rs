@@ -1,0 +1,73 @@
+//! Announcements: the keyspace events of a change, which are published when nothing is left to write.
+//!
+//! The server runs other modules' code for each event, at once. That code may write to any key, delete it, or
+//! call a limiter of this very module. So no key is open then, and no decision is pending.
+
+use core::ffi::{CStr, c_int};
+
+use redis_module::raw;
+
+use super::call::{Arg, Call};
+
+/// What was done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A string was set.
+    Set,
+    /// Fields of a hash were set.
+    Hset,
+    /// A member was added to a sorted set, or its score was set.
+    Zadd,
+    /// A member of a sorted set was removed.
+    Zrem,
+    /// The key was deleted.
+    Del,
+}
+
+/// The keyspace events of a change that has been made to one key.
+#[must_use = "the change has been made, and nobody has been told"]
+pub struct Announcement<'c> {
+    name: Arg<'c>,
+    event: Option<Event>,
+    removed: bool,
+    expires: bool,
+}
+
+impl<'c> Announcement<'c> {
+    /// The key `name` was changed so, and expires at another time than before.
+    pub(super) fn new(name: Arg<'c>, event: Option<Event>, expires: bool) -> Self {
+        Self { name, event, removed: false, expires }
+    }
+
+    /// The same, and members of the sorted set were removed by their ranks.
+    pub(super) fn after_removal(self) -> Self {
+        Self { removed: true, ..self }
+    }
+
+    /// Publishes the events. Any key may be another one afterwards.
+    pub fn publish(self, call: &Call) {
+        if let Some(event) = self.event {
+            let (class, text) = event.name();
+            call.notify(class, text, self.name);
+        }
+        if self.removed {
+            call.notify(raw::REDISMODULE_NOTIFY_ZSET, c"zremrangebyrank", self.name);
+        }
+        if self.expires {
+            call.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", self.name);
+        }
+    }
+}
+
+impl Event {
+    /// The class and the name of the event.
+    fn name(self) -> (c_int, &'static CStr) {
+        match self {
+            Self::Set => (raw::REDISMODULE_NOTIFY_STRING, c"set"),
+            Self::Hset => (raw::REDISMODULE_NOTIFY_HASH, c"hset"),
+            Self::Zadd => (raw::REDISMODULE_NOTIFY_ZSET, c"zadd"),
+            Self::Zrem => (raw::REDISMODULE_NOTIFY_ZSET, c"zrem"),
+            Self::Del => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
+        }
+    }
+}
