@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check release publish image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build check release publish image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-shipping: # what users get: the image, the compose file, the packages, Prom
 
 test-examples: # the LLM gateway, Celery and Django of examples/; part of test-shipping
 	@scripts/test.sh examples
+
+test-hours: # tests that read a clock, begun around the ends of an hour, a day, a week, a month, a year and a leap day
+	@scripts/test-hours.sh
 
 test-valgrind: # the live suite with every access to memory checked, a quarter of an hour
 	@scripts/test-valgrind.sh
