@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 /// The emission interval in milliseconds: one unit, no burst.
 const INTERVAL: i64 = 5;
 
-/// Keys on which nothing is given back, deleted or written by hand: their TAT grows by the cost of every
-/// unit. From the queue of the first, no client leaves before its turn, so that it grows by nothing else.
+/// Keys on which nothing is given back, deleted or written by hand: their TAT grows at least by the cost of
+/// every unit, and by what clients before bookings have left or missed. From the queue of the first, no client
+/// leaves before its turn.
 const HONEST: [&str; 2] = ["honest0", "honest1"];
 
 /// Keys on which everything happens.
@@ -208,10 +209,6 @@ pub fn survive(seed: u64, time: Duration) {
         let tat = run.client.tat(key).expect("it owes a minute");
         let more = (tat - began) / 1_000_000 - taken * INTERVAL;
         assert!(more >= 0, "seed {seed}: {key} gave {taken} units, {} ms too many", -more);
-        assert!(
-            more == 0 || key != HONEST[0],
-            "seed {seed}: {key} gave {taken} units, and owes {more} ms more"
-        );
     }
     // All that is kept for queues is gone: the next client waits and is admitted as ever.
     run.client.call("DEL honest0");
