@@ -3,9 +3,9 @@
 use crate::{
     Answer, Balance, Booking, Bucket, Gcra, Places, Quota, Rate, Refused, Reserve, Take, Together, Units,
 };
-use crate::{MPeek, MSettle, MTake, call};
+use crate::{MPeek, MSettle, MTake, Taken, call};
 use redis::{RedisResult, ToSingleRedisArg};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 macro_rules! commands {
     ($(
@@ -34,6 +34,17 @@ macro_rules! commands {
                     call::$call($($argument),*)?.query(self)
                 }
             )*
+
+            /// `CL.MTAKE`: takes units from several limiters, from all or from none.
+            /// [`Several`](crate::several::Several) has an example.
+            fn cl_mtake(&mut self, limiters: MTake) -> RedisResult<Taken>
+            where
+                Self: Sized,
+            {
+                let cmd = call::mtake(limiters.clone())?;
+                let sent = Instant::now();
+                Ok(Taken::new(cmd.query(self)?, &limiters, sent))
+            }
         }
 
         /// The commands of redis-cell on every asynchronous connection of `redis`: `MultiplexedConnection`,
@@ -56,6 +67,19 @@ macro_rules! commands {
                     async move { cmd?.query_async(self).await }
                 }
             )*
+
+            /// `CL.MTAKE`: takes units from several limiters, from all or from none.
+            /// [`Several`](crate::several::Several) has an example.
+            fn cl_mtake(&mut self, limiters: MTake) -> impl Future<Output = RedisResult<Taken>> + Send
+            where
+                Self: Sized + Send,
+            {
+                async move {
+                    let cmd = call::mtake(limiters.clone())?;
+                    let sent = Instant::now();
+                    Ok(Taken::new(cmd.query_async(self).await?, &limiters, sent))
+                }
+            }
         }
     };
 }
@@ -117,7 +141,7 @@ commands! {
         /// # Example
         /// ```
         /// use redis_cell_client::{CellCommands, Rate, Reserve, Slot};
-        /// use std::time::Duration;
+        /// use std::time::{Duration, Instant};
         /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
         /// # let mut connection = redis::Client::open(url)?.get_connection()?;
         /// let mails = Rate::per_hour(1);
@@ -195,7 +219,7 @@ commands! {
         /// # Example
         /// ```
         /// use redis_cell_client::{CellCommands, Places};
-        /// use std::time::Duration;
+        /// use std::time::{Duration, Instant};
         /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
         /// # let mut connection = redis::Client::open(url)?.get_connection()?;
         /// let lease = Duration::from_secs(30);
@@ -218,10 +242,6 @@ commands! {
 
     /// `CL.RELEASE`: gives a place back. False if `id` holds no place.
     fn cl_release(key: impl ToSingleRedisArg, id: impl ToSingleRedisArg) -> bool = release;
-
-    /// `CL.MTAKE`: takes units from several limiters, from all or from none.
-    /// [`Several`](crate::several::Several) has an example.
-    fn cl_mtake(limiters: MTake) -> Together<Answer> = mtake;
 
     /// `CL.MPEEK`: what [`cl_mtake`](Self::cl_mtake) would return now. Takes nothing, and runs on replicas.
     fn cl_mpeek(limiters: MPeek) -> Together<Answer> = mpeek;

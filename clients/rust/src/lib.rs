@@ -36,4 +36,4 @@ pub use limit::{Bucket, Gcra, Places, Quota, Rate, Settlement, Take, Units, UpTo
 pub use limiter::Limiter;
 pub use local::LocalLimiter;
 pub use reply::{Answer, Balance, Booking, Decision, Refused, Slot, Together};
-pub use several::{MPeek, MSettle, MTake};
+pub use several::{MPeek, MSettle, MTake, Taken};

@@ -1,10 +1,11 @@
 //! Several limiters of any kind in one call.
 
 use crate::limit::{invalid, rounded_up};
-use crate::{Bucket, Gcra, Places, Quota, Rate, Settlement, Units};
+use crate::{Answer, Bucket, Gcra, Places, Quota, Rate, Settlement, Together, Units};
 use redis::{Cmd, RedisResult, ToSingleRedisArg};
+use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The limiters of [`cl_mtake`](crate::CellCommands::cl_mtake).
 pub type MTake = Several<Take>;
@@ -39,10 +40,9 @@ pub type MSettle = Several<Settle>;
 ///
 /// // The request needed 850 tokens, and is finished.
 /// connection.cl_msettle(
-///     MSettle::new()
+///     MSettle::of(&took)
 ///         .fixed("{several}:month", month, Settlement::GiveBack(Units(350)))
-///         .release("{several}:busy", Places(20), "req-5")
-///         .ago(Duration::from_secs(14)),
+///         .release("{several}:busy", Places(20), "req-5"),
 /// )?;
 /// # redis::RedisResult::Ok(())
 /// ```
@@ -53,6 +53,10 @@ pub struct Several<V> {
     limiters: usize,
     shadow: bool,
     age: Option<Duration>,
+    /// The keys of an [`MTake`], each with its quantity.
+    keys: Vec<(Vec<u8>, u64)>,
+    /// What the call took whose units an [`MSettle`] gives back.
+    taken: Option<TakenUnits>,
     verb: PhantomData<V>,
 }
 
@@ -79,8 +83,17 @@ mod sealed {
         const NAME: &'static str;
     }
 
-    pub trait Quantity {
+    pub trait Quantity: Copy {
         fn write(self, cmd: &mut redis::Cmd);
+
+        /// The units to take, of a call that takes.
+        fn taken(self) -> u64;
+
+        /// The units to give back, and 0 of a call that takes.
+        fn given_back(self) -> u64;
+
+        /// The same, with no more units to give back.
+        fn giving_back_at_most(self, units: u64) -> Self;
     }
 }
 
@@ -102,6 +115,18 @@ impl sealed::Quantity for Units {
     fn write(self, cmd: &mut Cmd) {
         cmd.arg(self.0);
     }
+
+    fn taken(self) -> u64 {
+        self.0
+    }
+
+    fn given_back(self) -> u64 {
+        0
+    }
+
+    fn giving_back_at_most(self, _: u64) -> Self {
+        self
+    }
 }
 
 impl sealed::Quantity for Settlement {
@@ -111,6 +136,57 @@ impl sealed::Quantity for Settlement {
             Self::GiveBack(Units(units)) => cmd.arg(format!("-{units}")),
         };
     }
+
+    fn taken(self) -> u64 {
+        0
+    }
+
+    fn given_back(self) -> u64 {
+        match self {
+            Self::Charge(_) => 0,
+            Self::GiveBack(Units(units)) => units,
+        }
+    }
+
+    fn giving_back_at_most(self, most: u64) -> Self {
+        match self {
+            Self::Charge(_) => self,
+            Self::GiveBack(Units(units)) => Self::GiveBack(Units(units.min(most))),
+        }
+    }
+}
+
+/// The answer of [`cl_mtake`](crate::CellCommands::cl_mtake), and what [`MSettle::of`] needs to give back units
+/// of that call later.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// The limiters as one.
+    pub combined: Answer,
+    /// Each limiter, in the order of the call.
+    pub each: Vec<Answer>,
+    units: TakenUnits,
+}
+
+impl Taken {
+    /// The answer of a call that was sent at `sent`, for a call that [`call::mtake`](crate::call::mtake) has
+    /// built.
+    pub fn new(answer: Together<Answer>, limiters: &MTake, sent: Instant) -> Self {
+        let admitted = answer.combined.admitted();
+        let rows = limiters.keys.iter().zip(&answer.each).map(|((key, quantity), row)| {
+            // A limiter in shadow that would have refused has taken nothing.
+            let units = if admitted && row.admitted() { *quantity } else { 0 };
+            (key.clone(), (units, row.reset_after))
+        });
+        let units = TakenUnits { sent, rows: rows.collect() };
+        Self { combined: answer.combined, each: answer.each, units }
+    }
+}
+
+/// When units were taken, how many of each key, and the `reset_after` of its row.
+#[derive(Clone, Debug)]
+struct TakenUnits {
+    sent: Instant,
+    rows: HashMap<Vec<u8>, (u64, Duration)>,
 }
 
 impl<V: Verb> Default for Several<V> {
@@ -122,7 +198,15 @@ impl<V: Verb> Default for Several<V> {
 impl<V: Verb> Several<V> {
     /// No limiters yet.
     pub fn new() -> Self {
-        Self { cmd: Ok(redis::cmd(V::NAME)), limiters: 0, shadow: false, age: None, verb: PhantomData }
+        Self {
+            cmd: Ok(redis::cmd(V::NAME)),
+            limiters: 0,
+            shadow: false,
+            age: None,
+            keys: Vec::new(),
+            taken: None,
+            verb: PhantomData,
+        }
     }
 
     /// Adds a limiter of `CL.THROTTLE`.
@@ -162,9 +246,20 @@ impl<V: Verb> Several<V> {
         limit: impl FnOnce(&mut Cmd) -> RedisResult<()>,
         quantity: V::Quantity,
     ) -> Self {
-        self.add(key, kind, |cmd| {
+        use sealed::Quantity as _;
+        let Some(taken) = self.taken.as_ref().filter(|_| quantity.given_back() > 0) else {
+            return self.add(key, None, kind, quantity.taken(), |cmd| {
+                limit(cmd)?;
+                quantity.write(cmd);
+                Ok(())
+            });
+        };
+        let row = taken.rows.get(&bytes(&key)).copied();
+        let reset = row.map(|(_, reset_after)| rounded_up(reset_after));
+        self.add(key, reset, kind, 0, |cmd| {
+            let (units, _) = row.ok_or_else(|| invalid("the call that took the units has no such key"))?;
             limit(cmd)?;
-            sealed::Quantity::write(quantity, cmd);
+            quantity.giving_back_at_most(units).write(cmd);
             Ok(())
         })
     }
@@ -176,7 +271,7 @@ impl<V: Verb> Several<V> {
         micros: u64,
         id: impl ToSingleRedisArg,
     ) -> Self {
-        self.add(key, "LEASE", |cmd| {
+        self.add(key, None, "LEASE", 0, |cmd| {
             cmd.arg(places.0).arg(micros).arg(id);
             Ok(())
         })
@@ -185,15 +280,21 @@ impl<V: Verb> Several<V> {
     fn add(
         mut self,
         key: impl ToSingleRedisArg,
+        reset: Option<u64>,
         kind: &str,
+        quantity: u64,
         arguments: impl FnOnce(&mut Cmd) -> RedisResult<()>,
     ) -> Self {
         let shadow = self.shadow;
+        self.keys.push((bytes(&key), quantity));
         self.limiters = self.limiters.saturating_add(1);
         self.cmd = self.cmd.and_then(|mut cmd| {
             cmd.arg(key);
             if shadow {
                 cmd.arg("SHADOW");
+            }
+            if let Some(reset_after) = reset {
+                cmd.arg("RESET").arg(reset_after);
             }
             cmd.arg(kind);
             arguments(&mut cmd).map(|()| cmd)
@@ -206,7 +307,7 @@ impl<V: Verb> Several<V> {
         if self.limiters == 0 {
             return Err(invalid("the call names no limiter"));
         }
-        if let Some(age) = self.age {
+        if let Some(age) = self.age.or_else(|| self.taken.map(|taken| taken.sent.elapsed())) {
             cmd.arg("AGO").arg(rounded_up(age));
         }
         cmd.arg("US");
@@ -245,7 +346,39 @@ impl Several<Peek> {
     }
 }
 
+fn bytes(key: &impl ToSingleRedisArg) -> Vec<u8> {
+    key.to_redis_args().into_iter().next().unwrap_or_default()
+}
+
 impl Several<Settle> {
+    /// Gives back units that a call of [`cl_mtake`](crate::CellCommands::cl_mtake) took: at most as many of each
+    /// key as it took, and only what is still there of them.
+    ///
+    /// Sends the age of that call (`AGO`), and with the units of each key that are given back the `reset_after`
+    /// of its row (`RESET`). What is given back so is neither lost nor somebody else's: on a busy limiter it is
+    /// everything, on an idle one nothing, because the units have come back already. What is charged in
+    /// addition, and what is renewed or released, is as without it. A server that does not know `RESET` rejects
+    /// the call, and nothing is settled.
+    ///
+    /// The age is that at which the command is built: send it at once. Units of a key that the call did not
+    /// take are an error.
+    ///
+    /// # Example
+    /// ```
+    /// use redis_cell_client::{CellCommands, MSettle, MTake, Rate, Settlement, Units};
+    /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+    /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+    /// let tokens = Rate::per_minute(100_000);
+    /// let took = connection.cl_mtake(MTake::new().throttle("of:tpm", tokens, Units(1_200)))?;
+    /// // ... 850 were needed.
+    /// let unused = Settlement::GiveBack(Units(350));
+    /// connection.cl_msettle(MSettle::of(&took).throttle("of:tpm", tokens, unused))?;
+    /// # redis::RedisResult::Ok(())
+    /// ```
+    pub fn of(taken: &Taken) -> Self {
+        Self { taken: Some(taken.units.clone()), ..Self::new() }
+    }
+
     /// Adds a lease to renew: it ends `lease` from now, rounded up to a whole microsecond.
     ///
     /// A lease of zero is taken for one microsecond: [`release`](Self::release) gives a place back.
@@ -265,7 +398,7 @@ impl Several<Settle> {
     }
 
     /// The units that are given back were taken so long ago, rounded up to a whole microsecond. What can no
-    /// longer be there is not given back.
+    /// longer be there is not given back. [`of`](Self::of) knows the age, and more.
     pub fn ago(mut self, age: Duration) -> Self {
         self.age = Some(age);
         self

@@ -160,7 +160,7 @@ macro_rules! each_command {
             MSettle::new().throttle("{m}gcra", per_day, Settlement::GiveBack(Units(1))).ago(age)
         };
         assert_eq!(connection.cl_msettle(ago(100 * HOUR))$($wait)*.unwrap().each[0].remaining, 15);
-        assert_eq!(connection.cl_msettle(ago(HOUR))$($wait)*.unwrap().each[0].remaining, 16);
+        assert_eq!(connection.cl_msettle(ago(Duration::ZERO))$($wait)*.unwrap().each[0].remaining, 16);
         let settle = MSettle::new().release("{m}jobs", Places(4), "a");
         assert_eq!(connection.cl_msettle(settle)$($wait)*.unwrap().each[0].remaining, 4);
 

@@ -27,4 +27,5 @@ mod others;
 mod processes;
 mod readme;
 mod replies;
+mod settle;
 mod waiting;

@@ -1,0 +1,135 @@
+//! Units that are given back to the limiters that a call took them from.
+
+use crate::common::Server;
+use redis_cell_client::{
+    AsyncCellCommands, Bucket, CellCommands, Gcra, MSettle, MTake, Quota, Rate, Settlement, Taken, Units,
+    Window,
+};
+use std::time::Duration;
+
+/// Ten at once, and one more in each hour: a unit is neither gained nor lost while a test runs.
+fn throttle() -> Gcra {
+    Rate::new(1, Duration::from_secs(3_600)).burst(9)
+}
+
+fn bucket() -> Bucket {
+    Rate::new(1, Duration::from_secs(3_600)).capacity(10)
+}
+
+fn quota() -> Quota {
+    Quota::new(10, Window::period(Duration::from_secs(3_600)))
+}
+
+fn connect(server: &Server) -> redis::Connection {
+    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap().get_connection().unwrap()
+}
+
+fn take(units: u64) -> MTake {
+    let units = Units(units);
+    MTake::new()
+        .throttle("t", throttle(), units)
+        .funnel("f", bucket(), units)
+        .bucket("b", bucket(), units)
+        .fixed("q", quota(), units)
+}
+
+fn give_back(taken: &Taken, units: u64) -> MSettle {
+    let units = Settlement::GiveBack(Units(units));
+    MSettle::of(taken)
+        .throttle("t", throttle(), units)
+        .funnel("f", bucket(), units)
+        .bucket("b", bucket(), units)
+        .fixed("q", quota(), units)
+}
+
+fn remaining(connection: &mut redis::Connection, settle: MSettle) -> Vec<u64> {
+    connection.cl_msettle(settle).unwrap().each.iter().map(|row| row.remaining).collect()
+}
+
+/// The call that opened a window is as old as the window, and its age is counted from before it was sent.
+#[test]
+fn units_go_back_to_the_window_that_the_call_has_opened() {
+    let server = Server::start();
+    let mut connection = connect(&server);
+    let taken = connection.cl_mtake(MTake::new().fixed("q", quota(), Units(8))).unwrap();
+    let settle = MSettle::of(&taken).fixed("q", quota(), Settlement::GiveBack(Units(5)));
+    assert_eq!(remaining(&mut connection, settle), [7]);
+}
+
+/// A call that others had taken from before leaves the limiter last, and gives back all that it took.
+#[test]
+fn units_go_back_to_a_busy_limiter_as_long_as_its_row_said() {
+    let server = Server::start();
+    let mut connection = connect(&server);
+    connection.cl_mtake(take(5)).unwrap();
+    let taken = connection.cl_mtake(take(5)).unwrap();
+    assert_eq!(taken.each.iter().map(|row| row.remaining).collect::<Vec<_>>(), [0; 4]);
+    assert_eq!(remaining(&mut connection, give_back(&taken, 5)), [5; 4]);
+    // What is given back is at most what was taken.
+    assert_eq!(remaining(&mut connection, give_back(&taken, 99)), [10; 4]);
+}
+
+/// `RESET` says how much of it is still there. A limiter without it would take all five back.
+#[test]
+fn a_row_is_sent_with_its_age() {
+    let server = Server::start();
+    let mut connection = connect(&server);
+    let slow = Rate::new(10, Duration::from_secs(86_400)).burst(9);
+    let first = connection.cl_mtake(MTake::new().throttle("t", slow, Units(5))).unwrap();
+    connection.cl_mtake(MTake::new().throttle("t", slow, Units(5))).unwrap();
+    let back = |taken: &Taken| MSettle::of(taken).throttle("t", slow, Settlement::GiveBack(Units(5)));
+    let words = |settle| {
+        let cmd = redis_cell_client::call::msettle(settle).unwrap();
+        let words: Vec<String> = cmd
+            .args_iter()
+            .filter_map(|word| match word {
+                redis::Arg::Simple(bytes) => Some(String::from_utf8(bytes.to_vec()).unwrap()),
+                _ => None,
+            })
+            .collect();
+        words
+    };
+    let sent = words(back(&first));
+    assert_eq!(sent[..4], ["CL.MSETTLE", "t", "RESET", &first.each[0].reset_after.as_micros().to_string()]);
+    assert_eq!((sent[8].as_str(), sent[9].as_str(), sent[11].as_str()), ("-5", "AGO", "US"));
+    // An age that the caller knows stands for that of the row. After half a day nothing of the first is left.
+    let late = back(&first).ago(Duration::from_secs(43_200));
+    assert_eq!(remaining(&mut connection, late), [0]);
+    let sooner = back(&first).ago(Duration::from_secs(21_600));
+    assert_eq!(remaining(&mut connection, sooner), [2]); // and a half
+}
+
+#[test]
+fn what_was_not_taken_is_not_given_back() {
+    let server = Server::start();
+    let mut connection = connect(&server);
+    let one = |units| MTake::new().throttle("t", throttle(), Units(units));
+    connection.cl_mtake(one(6)).unwrap();
+    let refused = connection.cl_mtake(one(6)).unwrap();
+    let back = |taken: &Taken| MSettle::of(taken).throttle("t", throttle(), Settlement::GiveBack(Units(6)));
+    assert_eq!(remaining(&mut connection, back(&refused)), [4]);
+    let shadow = MTake::new().shadow(|shadow| shadow.throttle("t", throttle(), Units(6))).throttle(
+        "other",
+        throttle(),
+        Units(1),
+    );
+    let shadow = connection.cl_mtake(shadow).unwrap();
+    assert!(shadow.combined.admitted());
+    assert_eq!(remaining(&mut connection, back(&shadow)), [4]);
+    // What is charged in addition needs no row; what is given back does.
+    let charge = |key: &str, settlement| MSettle::of(&shadow).throttle(key, throttle(), settlement);
+    assert_eq!(remaining(&mut connection, charge("new", Settlement::Charge(Units(1)))), [9]);
+    let error = connection.cl_msettle(charge("new", Settlement::GiveBack(Units(1)))).unwrap_err();
+    assert!(error.to_string().contains("no such key"), "{error}");
+}
+
+#[tokio::test]
+async fn asynchronously() {
+    let server = Server::start();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    connection.cl_mtake(take(5)).await.unwrap();
+    let taken = connection.cl_mtake(take(5)).await.unwrap();
+    let settled = connection.cl_msettle(give_back(&taken, 5)).await.unwrap();
+    assert_eq!(settled.each.iter().map(|row| row.remaining).collect::<Vec<_>>(), [5; 4]);
+}
