@@ -6,9 +6,8 @@ use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, g
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec, Use};
 use crate::outcome::{Command, Outcome};
-use crate::store;
 use crate::tally::{Tally, tally};
-use crate::waiting::{self, Order};
+use crate::{store, waiting};
 
 /// Returns what CL.THROTTLE would reply, without changing anything.
 pub struct Peek;
@@ -28,7 +27,7 @@ impl Command for Peek {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
         let answer = store::look(call, key, |tat, now| {
-            gcra::peek(waiting::seen(call, key, Order::Behind, tat, now)?, &limit, now, tail.quantity)
+            gcra::peek(waiting::seen(call, key, tat, now)?, &limit, now, tail.quantity)
         })?;
         Ok(Outcome::State(answer, tail.unit))
     }

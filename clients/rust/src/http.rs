@@ -1,7 +1,9 @@
 //! Rate limits in HTTP responses, as docs/http.md of redis-cell describes them.
 
 use crate::{Answer, Limit, Limiter, LocalLimiter, Ruling, Units};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{Either, Full};
 use redis::RedisError;
 use redis::aio::ConnectionLike;
 use std::num::NonZeroU32;
@@ -57,7 +59,11 @@ impl Policy {
 /// [`WhenAway`](crate::WhenAway) of the [`Limiter`] decides: a request that fails open has none of these
 /// fields, one that fails closed gets 503, and with a local limiter the fields have the numbers of this
 /// process's share. Any other error of the limiter, such as a key of another type or a server without the
-/// module, is a 500, whatever the choice.
+/// module, is a 500, whatever the choice. Requests of gRPC, which their `Content-Type` tells, get the code
+/// `RESOURCE_EXHAUSTED` in place of 429, `UNAVAILABLE` of 503, and `INTERNAL` of 500, with the same fields.
+///
+/// The layer stands in front of a service with any body, in axum, hyper, tonic, or another layer. The body of
+/// its response is that of the service, or its own.
 ///
 /// The key in the server is `http:`, the policy's name, `:`, and the key of the request.
 ///
@@ -124,11 +130,10 @@ where
     K: Fn(&Request<B>) -> Option<I> + Send + Sync + 'static,
     I: AsRef<str>,
     B: Send + 'static,
-    R: From<String>,
 {
-    type Response = S::Response;
+    type Response = Response<Either<R, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -140,24 +145,27 @@ where
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
         let key = (layer.key_of)(&request).map(|key| format!("http:{}:{}", layer.policy.name, key.as_ref()));
+        let grpc = is_grpc(&request);
         Box::pin(async move {
-            let Some(key) = key else { return inner.call(request).await };
+            let Some(key) = key else { return inner.call(request).await.map(|own| own.map(Either::Left)) };
             let limit = layer.policy.limit;
             let ruling = layer.limiter.take(key, limit, Units(1)).await;
             let error = ruling.as_ref().map_or_else(Some, Ruling::error);
             if let (Some(report), Some(error)) = (&layer.on_error, error) {
                 report(error);
             }
-            let Ok(ruling) = ruling else {
-                return Ok(problem(StatusCode::INTERNAL_SERVER_ERROR, "Rate limiter error", ""));
+            let refusal = match &ruling {
+                Err(_) => Some(Refusal::Error),
+                Ok(ruling) if ruling.admitted() => None,
+                Ok(ruling) if ruling.answer().is_none() => Some(Refusal::Unavailable),
+                Ok(_) => Some(Refusal::Limited),
             };
-            let mut response = if ruling.admitted() {
-                inner.call(request).await?
-            } else if ruling.answer().is_none() {
-                problem(StatusCode::SERVICE_UNAVAILABLE, "Rate limiter unavailable", "")
-            } else {
-                problem(StatusCode::TOO_MANY_REQUESTS, "Too many requests", QUOTA_EXCEEDED)
+            let mut response = match refusal {
+                None => inner.call(request).await?.map(Either::Left),
+                Some(refusal) if grpc => refusal.in_grpc().map(Either::Right),
+                Some(refusal) => refusal.in_http().map(Either::Right),
             };
+            let Ok(ruling) = ruling else { return Ok(response) };
             let numbers = match &ruling {
                 Ruling::Server(answer) => Some((answer, limit)),
                 Ruling::Local { answer, share, .. } => Some((answer, *share)),
@@ -171,16 +179,62 @@ where
     }
 }
 
-const QUOTA_EXCEEDED: &str = r#""type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "#;
+/// Whether the client expects the status of gRPC, which stands in a field of its own.
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let content_type = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc"))
+}
 
-/// The response to a request that the service does not see.
-fn problem<R: From<String>>(status: StatusCode, title: &str, kind: &str) -> Response<R> {
-    let body = format!(r#"{{{kind}"title": "{title}", "status": {}}}"#, status.as_u16());
-    let mut response = Response::new(R::from(body));
-    *response.status_mut() = status;
-    let problem = HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(header::CONTENT_TYPE, problem);
-    response
+/// Why the service does not see a request.
+#[derive(Clone, Copy)]
+enum Refusal {
+    Limited,
+    /// The server is unavailable.
+    Unavailable,
+    /// An error of the call.
+    Error,
+}
+
+impl Refusal {
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Limited => "Too many requests",
+            Self::Unavailable => "Rate limiter unavailable",
+            Self::Error => "Rate limiter error",
+        }
+    }
+
+    fn in_http(self) -> Response<Full<Bytes>> {
+        let (status, kind) = match self {
+            Self::Limited => (
+                StatusCode::TOO_MANY_REQUESTS,
+                r#""type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "#,
+            ),
+            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, ""),
+            Self::Error => (StatusCode::INTERNAL_SERVER_ERROR, ""),
+        };
+        let body = format!(r#"{{{kind}"title": "{}", "status": {}}}"#, self.title(), status.as_u16());
+        let mut response = Response::new(Full::from(body));
+        *response.status_mut() = status;
+        let problem = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, problem);
+        response
+    }
+
+    /// A response without a body, whose fields are also its trailers.
+    fn in_grpc(self) -> Response<Full<Bytes>> {
+        let code = match self {
+            Self::Limited => "8",      // RESOURCE_EXHAUSTED
+            Self::Unavailable => "14", // UNAVAILABLE
+            Self::Error => "13",       // INTERNAL
+        };
+        let mut response = Response::new(Full::default());
+        let message = self.title().replace(' ', "%20");
+        set(response.headers_mut(), "grpc-status", code.to_owned());
+        set(response.headers_mut(), "grpc-message", message);
+        set(response.headers_mut(), "content-type", "application/grpc".to_owned());
+        response
+    }
 }
 
 /// Adds the fields that describe a decision, to those of another layer if there are some.

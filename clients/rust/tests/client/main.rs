@@ -20,6 +20,7 @@ mod blocking;
 mod cluster;
 mod commands;
 mod functions;
+mod grpc;
 mod hostile;
 mod http;
 mod leased;

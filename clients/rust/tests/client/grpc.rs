@@ -1,0 +1,137 @@
+//! The layer in front of a service of tonic, with a client of tonic.
+
+use crate::away::nobody;
+use crate::common::Server;
+use bytes::{Buf, BufMut, Bytes};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis_cell_client::{Limiter, Policy, Rate, RateLimitLayer, WhenAway};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::{Service, http};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::transport::{Channel, server::TcpIncoming};
+use tonic::{Code, Request, Response, Status};
+
+/// Messages are bytes.
+#[derive(Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, target: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        target.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(source.copy_to_bytes(source.remaining())))
+    }
+}
+
+/// Replies with the message that it is sent.
+#[derive(Clone, Copy)]
+struct Echo;
+
+impl NamedService for Echo {
+    const NAME: &'static str = "test.Echo";
+}
+
+impl UnaryService<Bytes> for Echo {
+    type Response = Bytes;
+    type Future = std::future::Ready<Result<Response<Bytes>, Status>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        std::future::ready(Ok(Response::new(request.into_inner())))
+    }
+}
+
+impl Service<http::Request<Body>> for Echo {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move { Ok(Grpc::new(Raw).unary(Echo, request).await) })
+    }
+}
+
+/// A client of a service that admits two calls an hour of each client.
+async fn serve(redis: u16, when_away: WhenAway) -> tonic::client::Grpc<Channel> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
+    let limiter = Limiter::new(connection, when_away).timeout(Duration::from_secs(60));
+    let policy = Policy::new("two", Rate::per_hour(2).burst(1)).unwrap();
+    let layer = RateLimitLayer::new(limiter, policy, |_: &http::Request<Body>| Some("a"));
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    let server = tonic::transport::Server::builder().layer(layer).add_service(Echo);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    tonic::client::Grpc::new(channel)
+}
+
+async fn call(client: &mut tonic::client::Grpc<Channel>) -> Result<Response<Bytes>, Status> {
+    client.ready().await.unwrap();
+    let path = http::uri::PathAndQuery::from_static("/test.Echo/Echo");
+    client.unary(Request::new(Bytes::from_static(b"hello")), path, Raw).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_call_has_the_code_of_an_exhausted_resource() {
+    let server = Server::start();
+    let mut client = serve(server.port(), WhenAway::FailClosed).await;
+    for remaining in ["1", "0"] {
+        let response = call(&mut client).await.unwrap();
+        assert_eq!(response.metadata().get("x-ratelimit-remaining").unwrap(), remaining);
+        assert_eq!(response.into_inner(), "hello");
+    }
+    let status = call(&mut client).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "Too many requests"));
+    assert_eq!(status.metadata().get("retry-after").unwrap(), "1800");
+    server.connect().call("DEL http:two:a");
+    assert!(call(&mut client).await.is_ok());
+    server.connect().call("DEL http:two:a");
+    server.connect().call("LPUSH http:two:a x");
+    let status = call(&mut client).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Internal, "Rate limiter error"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_server_the_choice_decides() {
+    let mut open = serve(nobody(), WhenAway::FailOpen).await;
+    assert!(call(&mut open).await.is_ok());
+    let mut closed = serve(nobody(), WhenAway::FailClosed).await;
+    let status = call(&mut closed).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "Rate limiter unavailable"));
+}
