@@ -7,8 +7,8 @@
 use redis_cell_core::Span;
 
 pub use seeded::{
-    age, begin_call, charges_refused, difference, expiry, has_raw_clock, loses_admissions, loses_effects,
-    replicates_calls, shadow, writes_at_once, writes_refusals,
+    age, begin_call, charges_refused, difference, expiry, has_raw_clock, key_in_use, loses_admissions,
+    loses_effects, replicates_calls, shadow, writes_at_once, writes_refusals,
 };
 
 #[cfg(feature = "faults")]
@@ -52,6 +52,12 @@ mod seeded {
     pub fn loses_admissions() -> bool {
         static ADMITTED: AtomicU64 = AtomicU64::new(1);
         is("lose") && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(16)
+    }
+
+    /// `keys-in-use`: every seventh time, the server does not open a key for writing.
+    pub fn key_in_use() -> bool {
+        static OPENED: AtomicU64 = AtomicU64::new(1);
+        is("keys-in-use") && OPENED.fetch_add(1, Relaxed).is_multiple_of(7)
     }
 
     /// `lose-effects`: every sixteenth effect is not replicated.
@@ -119,6 +125,10 @@ mod seeded {
 
     pub const fn expiry(at: i64) -> i64 {
         at
+    }
+
+    pub const fn key_in_use() -> bool {
+        false
     }
 
     pub const fn loses_effects() -> bool {

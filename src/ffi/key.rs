@@ -92,6 +92,9 @@ impl<'c> Key<'c> {
     /// [`Error::Busy`] when the server does not let the key be written to now, or when it expires each time
     /// that it is opened.
     pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Result<Self, Error> {
+        if access == Access::Write && faults::key_in_use() {
+            return Err(Error::Busy);
+        }
         for _ in 0..OPENINGS {
             let expired = events::expired();
             // SAFETY: `ctx` is the call's, and `name` is a string of it.

@@ -14,6 +14,10 @@ use super::{events, metadata, needs, server_log};
 /// Valkey's option for modules that do not object to the atomic migration of slots.
 const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
 
+/// Valkey's option for modules that expect not to be able to open a key for writing while the server saves it
+/// without a fork (Valkey 9.2).
+const HANDLE_FORKLESS: c_int = 1 << 6;
+
 /// The server while it loads the module.
 pub struct LoadContext<'c> {
     /// The load as a call, whose arguments are those of `loadmodule` after the file's name.
@@ -121,9 +125,9 @@ fn options(api: &Api) -> c_int {
     let options = c_int::try_from(options).unwrap_or_default();
 
     // Valkey 9 migrates slots atomically unless a module objects. Limiters live under plain keys, so this one
-    // does not. The option's number is Valkey's alone, so only a server that knows the question by Valkey's
-    // name is given it.
+    // does not, nor to saves without a fork. The options' numbers are Valkey's alone, so only a server that
+    // knows the question by Valkey's name is given them.
     // SAFETY: the function takes nothing.
     let known = api.known_options.map_or(0, |known| unsafe { known() });
-    options | (known & HANDLE_ATOMIC_SLOT_MIGRATION)
+    options | (known & (HANDLE_ATOMIC_SLOT_MIGRATION | HANDLE_FORKLESS))
 }

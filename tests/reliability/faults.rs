@@ -25,6 +25,12 @@ fn without_a_fault_they_pass() {
     with_fault("none", exact::every_reply_and_every_state_is_that_of_the_exact_model);
 }
 
+/// A server that saves without a fork does not open a key for writing while it saves it.
+#[test]
+fn keys_in_use_are_tried_again_and_nothing_is_lost() {
+    with_fault("keys-in-use", queues::with_keys_in_use_nothing_is_lost);
+}
+
 #[test]
 fn a_raw_wall_clock_is_seen() {
     must_fail(

@@ -231,3 +231,47 @@ pub fn no_schedule_loses_a_client_or_admits_too_much() {
         survive(seed, Duration::from_secs(if long { 20 } else { 3 }));
     }
 }
+
+/// Keys that cannot be written to at times, which a build with a fault makes: calls are an error and change
+/// nothing, and turns of a queue come again.
+pub fn with_keys_in_use_nothing_is_lost() {
+    const CALLS: i64 = 100;
+    let server = Server::start();
+    let all = "CL.MTAKE a THROTTLE 99999 1 3600 1 b LOG 9999 3600 1 c FUNNEL 99999 1 3600 1 d LEASE 9 3600 x";
+    let errors: i64 = std::thread::scope(|scope| {
+        let load = |_| {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                let mut errors = 0;
+                for _ in 0..CALLS {
+                    while let Err(error) = client.ask(all) {
+                        assert!(error.starts_with("TRYAGAIN "), "{error}");
+                        errors += 1;
+                    }
+                }
+                errors
+            })
+        };
+        let threads: Vec<_> = (0..4).map(load).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(errors > 0, "no key was in use");
+    let mut client = server.connect();
+    let rows: Vec<Vec<i64>> =
+        client.get("CL.MPEEK a THROTTLE 99999 1 3600 0 b LOG 9999 3600 0 c FUNNEL 99999 1 3600 0");
+    assert_eq!(rows[1..].iter().map(|row| row[1] - row[2]).collect::<Vec<_>>(), [4 * CALLS; 3]);
+
+    let mut waiters: Vec<Waiter> = Vec::new();
+    let mut admitted = 0;
+    for _ in 0..60 {
+        waiters.push(Waiter::ask(&server, "CL.BTHROTTLE q 0 1 5 1 0 MS"));
+    }
+    for waiter in &mut waiters {
+        match waiter.answer() {
+            answer if answer.starts_with("0 1 ") => admitted += 1,
+            answer => assert!(answer.contains("TRYAGAIN "), "{answer}"),
+        }
+    }
+    assert!(admitted > 30, "{admitted}");
+    wait_for_blocked(&mut client, 0);
+}
