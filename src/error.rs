@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+/// The server's error for a call that needs memory when there is none.
+pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
 /// The reason why a call was not answered. [`Display`](fmt::Display) gives the reply's text, with Redis'
 /// error code in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub enum Error {
     NoPermission,
     /// Refusals are not recorded.
     TopOff,
+    /// The server is out of memory, and the call would create a key or entries.
+    OutOfMemory,
     /// The key cannot be written to at the moment.
     Busy,
     /// The server does not run one of its own commands, because its configuration renames or disables it.
@@ -59,6 +64,7 @@ impl fmt::Display for Error {
                 f.write_str("NOPERM this user has no permissions any more to run this command on this key")
             }
             Self::TopOff => f.write_str("ERR refusals are not recorded: the setting top-size is 0"),
+            Self::OutOfMemory => f.write_str(OUT_OF_MEMORY),
             Self::Busy => f.write_str("TRYAGAIN The key is in use by the server, try again"),
             Self::Server { command } => {
                 write!(f, "ERR command {command} is not available on this server")

@@ -95,7 +95,7 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
         }
         Ok(Outcome::Several(rows, unit)) => {
             let refused_by = reply_rows(call, tally, &rows, unit);
-            rows.iter().filter(|row| row.would_refuse()).for_each(|_| tally.count_shadow());
+            rows.iter().filter(|row| row.would_refuse()).for_each(|_| tally.count_besides());
             if refused_by {
                 let keys = C::SPEC.keys.of(call);
                 let limiters = keys.iter().zip(&rows).filter(|(_, row)| row.refuses());
@@ -119,6 +119,9 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
         Ok(Outcome::Waiting) => {}
         Err(error) => {
             tally.count_error();
+            if error == Error::OutOfMemory {
+                tally.count_besides();
+            }
             call.reply_error(&error);
         }
     }

@@ -129,6 +129,13 @@ macro_rules! kinds {
                 }
             }
 
+            fn adds(&self) -> bool {
+                match self {
+                    $(Self::$kind(Decision { change: Change::Store(change), .. }) => <$type as Kind<'c>>::adds(change),)*
+                    _ => false,
+                }
+            }
+
             /// Makes sure that the decision can be carried out.
             fn check(&self) -> Result<(), Error> {
                 match self {
@@ -261,7 +268,7 @@ impl<'c> Request<'c> {
     /// Settles all differences.
     ///
     /// # Errors
-    /// Those of any limiter, and [`Error::Busy`]. Nothing was settled then.
+    /// Those of any limiter, [`Error::OutOfMemory`] and [`Error::Busy`]. Nothing was settled then.
     pub fn settle(&self, call: &Call<'c>) -> Result<Rows, Error> {
         self.carry_out(call, Verb::Settle)
     }
@@ -285,6 +292,10 @@ impl<'c> Request<'c> {
                 .any(|(named, decided)| named.refuses(&decided.pending, verb))
             {
                 return self.refusal(call, now, &decided);
+            }
+            // CL.MTAKE has been checked by the server.
+            if verb == Verb::Settle && decided.iter().any(Decided::grows) && call.is_out_of_memory() {
+                return Err(Error::OutOfMemory);
             }
             if !careful || !decided.iter().any(Decided::creates) {
                 return Ok(self.write(call, now, &mut decided, verb));
@@ -435,6 +446,11 @@ impl<'c> Request<'c> {
 }
 
 impl Decided<'_> {
+    /// Whether carrying out the decision makes the key, or adds entries to it.
+    fn grows(&self) -> bool {
+        self.creates() || self.pending.adds()
+    }
+
     /// Whether carrying out the decision makes the key.
     fn creates(&self) -> bool {
         self.key.kind() == ffi::Kind::Empty && self.pending.stores()

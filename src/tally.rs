@@ -8,14 +8,14 @@ pub struct Tally {
     admitted: AtomicU64,
     refused: AtomicU64,
     errors: AtomicU64,
-    /// For a command whose limiters can be in shadow.
-    shadow_refused: Option<AtomicU64>,
+    /// What some commands count besides, with its name.
+    besides: Option<(&'static str, AtomicU64)>,
 }
 
 /// A command's own [`Tally`]. A macro, because a generic function would share one static among all commands.
 macro_rules! tally {
-    ($($with_shadow:ident)?) => {{
-        static TALLY: $crate::tally::Tally = $crate::tally::Tally::new()$(.$with_shadow())?;
+    ($($besides:literal)?) => {{
+        static TALLY: $crate::tally::Tally = $crate::tally::Tally::new()$(.with($besides))?;
         &TALLY
     }};
 }
@@ -25,12 +25,12 @@ impl Tally {
     /// All counts at 0.
     pub const fn new() -> Self {
         let [admitted, refused, errors] = [const { AtomicU64::new(0) }; 3];
-        Self { admitted, refused, errors, shadow_refused: None }
+        Self { admitted, refused, errors, besides: None }
     }
 
-    /// The same, with a count of what limiters in shadow would have refused.
-    pub const fn with_shadow(self) -> Self {
-        Self { shadow_refused: Some(AtomicU64::new(0)), ..self }
+    /// The same, with one more count of this name.
+    pub const fn with(self, name: &'static str) -> Self {
+        Self { besides: Some((name, AtomicU64::new(0))), ..self }
     }
 
     /// Counts a call that was admitted or refused.
@@ -43,9 +43,9 @@ impl Tally {
         bump(&self.errors);
     }
 
-    /// Counts what a limiter in shadow would have refused.
-    pub fn count_shadow(&self) {
-        self.shadow_refused.iter().for_each(bump);
+    /// Counts what only some commands count.
+    pub fn count_besides(&self) {
+        self.besides.iter().for_each(|(_, count)| bump(count));
     }
 
     /// The counts under the names that `INFO` gives them.
@@ -60,7 +60,7 @@ impl Tally {
 
     fn named(&self) -> impl Iterator<Item = (&'static str, &AtomicU64)> {
         let always = [("admitted", &self.admitted), ("refused", &self.refused), ("errors", &self.errors)];
-        always.into_iter().chain(self.shadow_refused.iter().map(|count| ("shadow_refused", count)))
+        always.into_iter().chain(self.besides.iter().map(|(name, count)| (*name, count)))
     }
 }
 

@@ -48,7 +48,7 @@ impl Command for Msettle {
         ..SEVERAL
     };
 
-    const TALLY: &Tally = tally!();
+    const TALLY: &Tally = tally!("out_of_memory");
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let request = Request::parse(call, Verb::Settle)?;

@@ -79,7 +79,7 @@ impl Command for Mtake {
         ..SEVERAL
     };
 
-    const TALLY: &Tally = tally!(with_shadow);
+    const TALLY: &Tally = tally!("shadow_refused");
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let request = Request::parse(call, Verb::Take)?;

@@ -15,6 +15,7 @@ use redis_module::raw::{self, RedisModuleCallReply};
 
 use super::call::{Arg, Call};
 use super::string::{self, Strings};
+use crate::error::OUT_OF_MEMORY;
 
 /// Why the server would not run a command.
 pub enum Rejection {
@@ -43,6 +44,12 @@ impl Call<'_> {
     /// Whether the server is a read-only replica.
     pub fn is_read_only(&self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY != 0
+    }
+
+    /// Whether the server has reached `maxmemory`, and does not make room by evicting keys.
+    pub fn is_out_of_memory(&self) -> bool {
+        let (full, evicts) = (raw::REDISMODULE_CTX_FLAGS_OOM, raw::REDISMODULE_CTX_FLAGS_EVICT);
+        self.flags() & (full | evicts) == full
     }
 
     /// The server's number of the client of this call.
@@ -75,11 +82,10 @@ impl Call<'_> {
         // Asked for even where the server checks it: outside of a command it goes by the memory used at the
         // last one, which may have been more, or less. Where the server may evict keys, it makes room for the
         // next command.
-        let full = flags & raw::REDISMODULE_CTX_FLAGS_OOM != 0;
-        if full && flags & raw::REDISMODULE_CTX_FLAGS_EVICT == 0 {
-            let text = "OOM command not allowed when used memory > 'maxmemory'.";
-            return Err(Rejection::Refused(text.to_owned()));
+        if self.is_out_of_memory() {
+            return Err(Rejection::Refused(OUT_OF_MEMORY.to_owned()));
         }
+        let full = flags & raw::REDISMODULE_CTX_FLAGS_OOM != 0;
         if !has_checks && !in_cluster {
             return Ok(());
         }

@@ -32,6 +32,11 @@ pub trait Kind<'c>: Sized {
     /// Gives back what the call has just taken, or charged, from a state that it has made.
     fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
+    /// Whether a change adds entries, which take memory.
+    fn adds(_: &Self::Change) -> bool {
+        false
+    }
+
     /// What is stored for a change.
     fn stored(&self, change: Self::Change, call: &Call<'c>) -> Self::Stored;
 

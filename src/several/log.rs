@@ -46,6 +46,10 @@ impl<'c> Kind<'c> for Log {
         log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, given, None)
     }
 
+    fn adds(edit: &Edit) -> bool {
+        matches!(edit, Edit::Add(_))
+    }
+
     fn stored(&self, edit: Edit, _: &Call<'c>) -> Edit {
         edit
     }

@@ -705,3 +705,34 @@ fn in_a_cluster_all_keys_share_a_slot() {
     }
     assert_eq!(client.int("DBSIZE"), 2);
 }
+
+/// Regression: settlements made keys and entries without bound beyond the server's memory limit.
+#[test]
+fn without_memory_a_settlement_makes_no_keys_and_no_entries() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in ["CL.LOG log 1000 3600 5", "CL.THROTTLE old 9 10 3600 5", "CL.ACQUIRE busy 3 60 r1"] {
+        client.call(call);
+    }
+    client.call("CONFIG SET maxmemory 1");
+    let before = ["log", "old", "busy", "new"].map(|key| client.snapshot(key));
+    for call in [
+        "CL.MSETTLE new THROTTLE 9 10 60 1",
+        "CL.MSETTLE old THROTTLE 9 10 3600 -2 new FIXED 10 60 1",
+        "CL.MSETTLE busy LEASE 3 0 r1 log LOG 1000 3600 2",
+    ] {
+        assert_eq!(client.error(call), "OOM command not allowed when used memory > 'maxmemory'.", "{call}");
+        assert_eq!(["log", "old", "busy", "new"].map(|key| client.snapshot(key)), before, "{call}");
+    }
+    assert_eq!(crate::info::fields(&mut client)["msettle_out_of_memory"], "3");
+    // What makes nothing gets through.
+    client.call(
+        "CL.MSETTLE new THROTTLE 9 10 60 -1 old THROTTLE 9 10 3600 2 log LOG 1000 3600 -2 busy LEASE 3 0 r1",
+    );
+    assert_eq!(client.int("EXISTS busy new"), 0);
+    assert_eq!(client.ints("CL.PEEK old 9 10 3600 0")[2], 3);
+    assert_eq!(client.int("ZCARD log"), 3);
+    client.call("CONFIG SET maxmemory 0");
+    client.call("CL.MSETTLE new THROTTLE 9 10 60 1");
+    assert_eq!(client.int("EXISTS new"), 1);
+}
