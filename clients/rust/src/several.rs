@@ -156,8 +156,8 @@ impl sealed::Quantity for Settlement {
     }
 }
 
-/// The answer of [`cl_mtake`](crate::CellCommands::cl_mtake), and what [`MSettle::of`] needs to give back units
-/// of that call later.
+/// The answer of [`cl_mtake`](crate::CellCommands::cl_mtake), and what [`MSettle::of`] needs to give back
+/// units of that call later.
 #[derive(Clone, Debug)]
 pub struct Taken {
     /// The limiters as one.
@@ -351,14 +351,14 @@ fn bytes(key: &impl ToSingleRedisArg) -> Vec<u8> {
 }
 
 impl Several<Settle> {
-    /// Gives back units that a call of [`cl_mtake`](crate::CellCommands::cl_mtake) took: at most as many of each
-    /// key as it took, and only what is still there of them.
+    /// Gives back units that a call of [`cl_mtake`](crate::CellCommands::cl_mtake) took: at most as many of
+    /// each key as it took, and only what is still there of them.
     ///
-    /// Sends the age of that call (`AGO`), and with the units of each key that are given back the `reset_after`
-    /// of its row (`RESET`). What is given back so is neither lost nor somebody else's: on a busy limiter it is
-    /// everything, on an idle one nothing, because the units have come back already. What is charged in
-    /// addition, and what is renewed or released, is as without it. A server that does not know `RESET` rejects
-    /// the call, and nothing is settled.
+    /// Sends the age of that call (`AGO`), and with the units of each key that are given back the
+    /// `reset_after` of its row (`RESET`): on a busy limiter everything comes back, on an idle one nothing,
+    /// because the units have come back already. What is charged in addition, and what is renewed or
+    /// released, is as without it. A server that does not know `RESET` rejects the call, and nothing is
+    /// settled.
     ///
     /// The age is that at which the command is built: send it at once. Units of a key that the call did not
     /// take are an error.
