@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check release publish image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build check functions release publish image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ build: # the module for this machine: target/release/libredis_cell.so
 
 check: # the quick loop: formatting, lints, the core, CL.THROTTLE in a server; a minute, without the network
 	@scripts/check.sh
+
+functions: # the function library: target/functions/redis_cell.lua
+	@scripts/functions.sh
 
 release: # target/dist: modules for x86_64 and aarch64, glibc 2.17 and musl; tarballs, .debs, checksums
 	@scripts/release.sh x86_64 aarch64 x86_64-musl aarch64-musl

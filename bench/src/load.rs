@@ -23,7 +23,8 @@ const CALLS: usize = 256_000;
 /// The scripts, by the placeholders for their names.
 const SCRIPTS: [(&str, &str); 2] =
     [("{gcra}", include_str!("gcra.lua")), ("{mtake}", include_str!("mtake.lua"))];
-const FUNCTIONS: &str = include_str!("../../functions/redis_cell.lua");
+/// The function library, as scripts/functions.sh puts it together.
+const FUNCTIONS: &str = "target/functions/redis_cell.lua";
 
 /// How calls are sent.
 #[derive(Clone, Copy)]
@@ -87,7 +88,8 @@ impl<'a> Load<'a> {
             (prepare, call) = (prepare.replace(place, &name), call.replace(place, &name));
         }
         if side.call.starts_with("FCALL") {
-            redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(FUNCTIONS).exec(&mut connection)?;
+            let library = std::fs::read_to_string(FUNCTIONS)?;
+            redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(library).exec(&mut connection)?;
         }
         redis::cmd("FLUSHDB").exec(&mut connection)?;
         fill_keys(&mut connection, &prepare, numbers)?;

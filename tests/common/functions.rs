@@ -1,9 +1,17 @@
 //! The function library, and calls of it.
 
 use super::{BINARY, Client};
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
 
-/// The text of the library.
-pub const FUNCTIONS: &str = include_str!("../../functions/redis_cell.lua");
+/// The text of the library, as scripts/functions.sh puts it together.
+pub static FUNCTIONS: LazyLock<String> = LazyLock::new(|| {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("functions").exists());
+    let built = Command::new(root.unwrap().join("scripts/functions.sh")).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    std::fs::read_to_string(String::from_utf8(built.stdout).unwrap().trim_end()).unwrap()
+});
 
 /// Whether the server under test has functions.
 pub fn has_functions() -> bool {
@@ -15,12 +23,58 @@ pub fn load_functions(client: &mut Client, library: &str) {
     assert_eq!(client.text(&["FUNCTION", "LOAD", "REPLACE", library]), "redis_cell");
 }
 
+/// The number of arguments of each kind of limiter, behind its name.
+const KINDS: [(&str, usize); 6] =
+    [("THROTTLE", 4), ("FUNNEL", 4), ("BUCKET", 4), ("WINDOW", 3), ("LOG", 3), ("LEASE", 3)];
+
+/// Whether a word is this keyword, in any case.
+fn is(word: Option<&Vec<u8>>, keyword: &str) -> bool {
+    word.is_some_and(|word| word.eq_ignore_ascii_case(keyword.as_bytes()))
+}
+
+/// The end of the limiter that begins at a position; `None` if there is none, or not a complete one.
+fn limiter_end(words: &[Vec<u8>], mut at: usize) -> Option<usize> {
+    if is(words.get(at), "RESET") {
+        at += 2;
+    }
+    if is(words.get(at), "SHADOW") {
+        at += 1;
+    }
+    let end = if is(words.get(at), "FIXED") {
+        let mut end = at + if is(words.get(at + 2), "UNTIL") { 4 } else { 3 };
+        while (is(words.get(end), "UTC") || is(words.get(end), "FROM")) && end + 1 < words.len() {
+            end += 2;
+        }
+        end + 1
+    } else {
+        at + 1 + KINDS.iter().find(|(kind, _)| is(words.get(at), kind))?.1
+    };
+    (end <= words.len()).then_some(end)
+}
+
 /// The call of the function that does what a command with these words does: `CL.PEEK key ...` becomes `FCALL
-/// cl_peek 1 key ...`.
+/// cl_peek 1 key ...`. For several limiters, the keys are moved to the front.
 pub fn to_function<W: AsRef<[u8]>>(words: &[W]) -> Vec<Vec<u8>> {
-    let name = words[0].as_ref().to_ascii_lowercase();
+    let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_ref().to_vec()).collect();
+    let name = words[0].to_ascii_lowercase();
     let name = name.strip_prefix(b"cl.").expect("a command of the module");
-    let mut call = vec![b"FCALL".to_vec(), [b"cl_", name].concat(), b"1".to_vec()];
-    call.extend(words[1..].iter().map(|word| word.as_ref().to_vec()));
-    call
+    let (mut keys, mut arguments) = (Vec::new(), Vec::new());
+    if matches!(name, b"mtake" | b"mpeek" | b"msettle") {
+        let mut at = 1;
+        while let Some(end) = limiter_end(&words, at + 1) {
+            keys.push(words[at].clone());
+            arguments.extend_from_slice(&words[at + 1..end]);
+            at = end;
+        }
+        if keys.is_empty() && at < words.len() {
+            keys.push(words[at].clone());
+            at += 1;
+        }
+        arguments.extend_from_slice(&words[at..]);
+    } else {
+        keys.push(words[1].clone());
+        arguments.extend_from_slice(&words[2..]);
+    }
+    let head = [b"FCALL".to_vec(), [b"cl_", name].concat(), keys.len().to_string().into_bytes()];
+    [head.to_vec(), keys, arguments].concat()
 }

@@ -1,6 +1,6 @@
 //! One server with the module and the library, on a clock that moves only when a test moves it.
 
-use crate::common::{Client, Clock, Options, Server, ints, load_functions, to_function};
+use crate::common::{Client, Clock, Options, Server, load_functions, to_function};
 use redis::Value;
 
 /// The integers of a reply, or the text of an error.
@@ -33,9 +33,18 @@ impl Both {
     }
 }
 
-/// The integers of an answer that is not an error.
+/// The integers of an answer that is not an error, those of all rows one after the other.
 pub fn reply(answer: Result<Value, String>) -> Reply {
-    answer.map(|answer| ints(&answer).unwrap_or_else(|seen| panic!("not integers: {seen}")))
+    fn add(value: &Value, all: &mut Vec<i64>) {
+        match value {
+            Value::Int(integer) => all.push(*integer),
+            Value::Array(values) => values.iter().for_each(|value| add(value, all)),
+            other => panic!("not integers: {other:?}"),
+        }
+    }
+    let mut all = Vec::new();
+    add(&answer?, &mut all);
+    Ok(all)
 }
 
 /// Whether the function's reply is equal to the command's, or is the error for integers above 2^53 - 1, of

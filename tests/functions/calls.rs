@@ -2,6 +2,12 @@
 
 use fastrand::Rng;
 
+/// The number of keys: for each kind of limiter two in each unit. A key is called by its number.
+pub const KEYS: usize = 7 * 3 * 2;
+
+/// The kind of limiter that a key is used with, by its number.
+const KINDS: [&str; 7] = ["THROTTLE", "FIXED", "FUNNEL", "BUCKET", "WINDOW", "LOG", "LEASE"];
+
 /// Words that no argument accepts, and words that some do.
 const BAD: [&[u8]; 18] = [
     b"",
@@ -24,27 +30,36 @@ const BAD: [&[u8]; 18] = [
     b"18446744073709551616",
 ];
 
-const OPTIONS: [&str; 9] = ["SATURATE", "S", "MS", "US", "UTC", "FROM", "BOGUS", "0", "UNTIL"];
+const OPTIONS: [&str; 15] = [
+    "SATURATE", "S", "MS", "US", "UTC", "FROM", "BOGUS", "0", "UNTIL", "PREPAY", "MAXWAIT", "SHADOW", "AGO", "LOG",
+    "DAY",
+];
 
 /// The largest number of each unit that 292 years hold, as the module states it in its errors.
 const MOST: [(&str, i64); 3] =
     [("S", 9_223_372_036), ("MS", 9_223_372_036_854), ("US", 9_223_372_036_854_775)];
 
+/// A call: its words, and which of them are keys.
+pub struct Call {
+    pub words: Vec<Vec<u8>>,
+    pub keys: Vec<usize>,
+}
+
 pub struct Calls {
     rng: Rng,
-    /// Limits that are in use, so that states meet the limit that they were made under.
-    rates: Vec<[String; 4]>,
-    windows: Vec<Vec<String>>,
+    /// The limit of each key, without its unit, so that states meet the limit that they were made under.
+    limits: Vec<Vec<String>>,
+}
+
+/// The unit of a key's limit.
+fn unit_of(key: usize) -> usize {
+    key / KINDS.len() % 3
 }
 
 impl Calls {
-    pub fn new(seed: u64) -> Self {
-        let mut this = Self { rng: Rng::with_seed(seed), rates: Vec::new(), windows: Vec::new() };
-        for _ in 0..40 {
-            let rate = this.rate();
-            this.rates.push(rate);
-            this.windows.push(Vec::new());
-        }
+    pub fn new(seed: u64, wall: i64) -> Self {
+        let mut this = Self { rng: Rng::with_seed(seed), limits: Vec::new() };
+        this.limits = (0..KEYS).map(|key| this.limit(key, wall)).collect();
         this
     }
 
@@ -62,115 +77,83 @@ impl Calls {
         (self.rng.i64(0..=i64::MAX) >> bits).min(most)
     }
 
-    /// `max_burst count period`, and the unit.
-    fn rate(&mut self) -> [String; 4] {
-        let rng = &mut self.rng;
-        let (max_burst, count, period, unit) = match rng.u32(0..8) {
-            0..=1 => (rng.i64(0..20), rng.i64(1..50), rng.i64(1..120), 0),
-            2 => (rng.i64(0..200), rng.i64(1..1000), rng.i64(1..5000), 1),
-            3 => (rng.i64(0..2000), rng.i64(1..1000), rng.i64(1..1000), 2),
-            4 => (rng.i64(0..30_000_000), rng.i64(1..=1_000_000_000), 1, 0),
-            5 => (rng.i64(0..1000), rng.i64(1..10), rng.i64(1..100_000_000), 0),
-            6 => (rng.i64(0..1000), rng.i64(1..1000), rng.i64(80_000..90_000), 0),
+    /// The words of a limit for a key, behind the word for its kind and before the quantity or the name.
+    fn limit(&mut self, key: usize, wall: i64) -> Vec<String> {
+        let unit = unit_of(key);
+        match KINDS[key % KINDS.len()] {
+            "THROTTLE" | "FUNNEL" | "BUCKET" => {
+                let mut words = self.rate(unit);
+                if KINDS[key % KINDS.len()] != "THROTTLE" && words[0] == "0" {
+                    "1".clone_into(&mut words[0]);
+                }
+                words
+            }
+            "FIXED" => self.window(unit, wall),
+            "WINDOW" => {
+                let limit = if self.one_in(6) { self.any_length(i64::MAX) } else { self.rng.i64(0..30) };
+                vec![limit.to_string(), self.period(unit).to_string()]
+            }
+            "LOG" => {
+                let limit = if self.one_in(6) { self.rng.i64(1..2_000_000) } else { self.rng.i64(0..30) };
+                vec![limit.to_string(), self.period(unit).to_string()]
+            }
             _ => {
-                let unit = rng.usize(0..3);
+                let limit = if self.one_in(6) { self.any_length(i64::MAX) } else { self.rng.i64(0..6) };
+                vec![limit.to_string(), self.period(unit).to_string()]
+            }
+        }
+    }
+
+    /// The length of a window or a lease.
+    fn period(&mut self, unit: usize) -> i64 {
+        let per_second = [1, 1_000, 1_000_000][unit];
+        match self.rng.u32(0..8) {
+            0 => self.any_length(MOST[unit].1),
+            1 => self.rng.i64(1..20_000_000) * per_second,
+            2 => self.rng.i64(1..10),
+            _ => self.rng.i64(1..=100 * per_second),
+        }
+    }
+
+    /// `max_burst count period`
+    fn rate(&mut self, unit: usize) -> Vec<String> {
+        let rng = &mut self.rng;
+        let second = [1, 1_000, 1_000_000][unit];
+        let (burst, count, period) = match rng.u32(0..8) {
+            0..=1 => (rng.i64(0..20), rng.i64(1..50), rng.i64(1..120) * second),
+            2 => (rng.i64(0..200), rng.i64(1..1000), rng.i64(1..5000)),
+            3 => (rng.i64(0..2000), rng.i64(1..1000), rng.i64(1..1000)),
+            4 => (rng.i64(0..30_000_000), rng.i64(1..=1_000_000_000), second),
+            5 => (rng.i64(0..1000), rng.i64(1..10), rng.i64(1..100_000_000)),
+            6 => (rng.i64(0..1000), rng.i64(1..1000), rng.i64(80_000..90_000) * second),
+            _ => {
                 let period = self.any_length(MOST[unit].1).max(1);
-                (self.any_length(i64::MAX), self.any_length(i64::MAX), period, unit)
+                (self.any_length(i64::MAX), self.any_length(i64::MAX), period)
             }
         };
-        [max_burst.to_string(), count.to_string(), period.to_string(), MOST[unit].0.to_owned()]
+        vec![burst.to_string(), count.to_string(), period.to_string()]
     }
 
-    /// A quantity for a limit of `max_burst + 1`.
-    fn quantity(&mut self, max_burst: &str) -> String {
-        let limit = max_burst.parse::<i64>().unwrap_or(0).saturating_add(1);
-        match self.rng.u32(0..12) {
-            0..=3 => self.rng.i64(1..4),
-            4..=5 => 0,
-            6..=8 => limit.saturating_add(self.rng.i64(-2..=2)).max(0),
-            9 => self.rng.i64(0..=limit),
-            10 => limit / 3,
-            _ => self.any_length(i64::MAX),
-        }
-        .to_string()
-    }
-
-    /// A call of a command on the string of GCRA or of a fixed window; `i` is the number of its key.
-    pub fn call(&mut self, i: usize, wall: i64) -> Vec<Vec<u8>> {
-        let words = if i.is_multiple_of(2) { self.gcra(i) } else { self.fixed(i, wall) };
-        let mut words: Vec<Vec<u8>> = words.into_iter().map(String::into_bytes).collect();
-        if self.one_in(12) {
-            self.damage(&mut words);
-        }
-        words
-    }
-
-    fn gcra(&mut self, i: usize) -> Vec<String> {
-        if self.one_in(100) {
-            self.rates[i] = self.rate();
-        }
-        let other = if self.one_in(20) { self.rng.usize(0..self.rates.len()) } else { i };
-        let [max_burst, count, period, unit] = self.rates[other].clone();
-        let command = ["THROTTLE", "THROTTLE", "THROTTLE", "PEEK", "REFUND", "CHARGE"][self.rng.usize(0..6)];
-        let key = i.to_string();
-        let quantity = self.quantity(&max_burst);
-        let mut words = vec![format!("CL.{command}"), key, max_burst, count, period];
-        if !self.one_in(3) {
-            words.push(quantity);
-        }
-        let saturate = command == "THROTTLE" && self.one_in(3);
-        self.options(&mut words, saturate.then_some(vec!["SATURATE".to_owned()]), unit);
-        words
-    }
-
-    fn fixed(&mut self, i: usize, wall: i64) -> Vec<String> {
-        if self.windows[i].is_empty() || self.one_in(50) {
-            self.windows[i] = self.window(wall);
-        }
-        let words = self.windows[i].clone();
-        let (limit, unit, window) = (&words[0], &words[1], &words[2..]);
-        let mut words = vec!["CL.FIXED".to_owned(), i.to_string(), limit.clone()];
-        let positional = if window[0].eq_ignore_ascii_case("UNTIL") { 2 } else { 1 };
-        words.extend(window[..positional].iter().cloned());
-        if !self.one_in(3) {
-            words.push(self.quantity(&limit.parse::<i64>().map_or(String::new(), |n| (n - 1).to_string())));
-        }
-        let mut options: Vec<Vec<String>> = window[positional..].chunks(2).map(<[String]>::to_vec).collect();
-        if self.one_in(3) {
-            options.push(vec!["SATURATE".to_owned()]);
-        }
-        self.rng.shuffle(&mut options);
-        self.options(&mut words, options, unit.clone());
-        words
-    }
-
-    /// A limit, a unit, and a window with the options that it has.
-    fn window(&mut self, wall: i64) -> Vec<String> {
+    /// `limit window [options]` of a fixed window.
+    fn window(&mut self, unit: usize, wall: i64) -> Vec<String> {
         let limit = if self.one_in(6) { self.any_length(i64::MAX) } else { self.rng.i64(1..30) };
-        let unit = self.rng.usize(0..3);
-        let (name, most) = MOST[unit];
+        let most = MOST[unit].1;
         let per_second = [1, 1_000, 1_000_000][unit];
-        let mut words = vec![limit.to_string(), name.to_owned()];
-        let random_case = |rng: &mut Rng, word: &str| {
-            if rng.bool() { word.to_owned() } else { word.to_lowercase() }
-        };
+        let mut words = vec![limit.to_string()];
         match self.rng.u32(0..10) {
             0..=3 => words.push(self.rng.i64(1..=per_second * 100).to_string()),
             4 => words.push(self.any_length(most).to_string()),
             5 => {
                 let ahead = self.any_length(10_000_000_000_000_000) - 1000;
-                words.push(random_case(&mut self.rng, "UNTIL"));
+                words.push(self.in_any_case("UNTIL"));
                 words.push((wall.saturating_add(ahead) / (1_000_000_000 / per_second)).max(0).to_string());
             }
-            6 if self.one_in(3) => {
-                words.push("UNTIL".to_owned());
-                words.push(self.any_length(most).to_string());
-            }
+            6 if self.one_in(3) => words.extend(["UNTIL".to_owned(), self.any_length(most).to_string()]),
             _ => {
                 let cycle = ["HOUR", "DAY", "WEEK", "MONTH", "MONTH", "YEAR"][self.rng.usize(0..6)];
-                words.push(random_case(&mut self.rng, cycle));
+                words.push(self.in_any_case(cycle));
                 if self.rng.bool() {
-                    words.extend(["UTC".to_owned(), self.rng.i64(-850..=850).to_string()]);
+                    words.extend([self.in_any_case("UTC"), self.rng.i64(-850..=850).to_string()]);
                 }
                 if cycle == "WEEK" && self.rng.bool() {
                     words.extend(["FROM".to_owned(), self.rng.i64(1..=8).to_string()]);
@@ -183,42 +166,254 @@ impl Calls {
         words
     }
 
-    /// Appends options and a unit, in any order and case.
-    fn options(
-        &mut self,
-        words: &mut Vec<String>,
-        options: impl IntoIterator<Item = Vec<String>>,
-        unit: String,
-    ) {
-        let mut options: Vec<Vec<String>> = options.into_iter().collect();
-        if unit != "S" || self.rng.bool() {
-            options.push(vec![unit]);
-        }
-        self.rng.shuffle(&mut options);
-        for mut option in options {
-            if self.rng.bool() {
-                option[0] = option[0].to_lowercase();
-            }
-            words.extend(option);
+    fn in_any_case(&mut self, word: &str) -> String {
+        if self.rng.bool() { word.to_owned() } else { word.to_lowercase() }
+    }
+
+    /// A quantity for a limit of which so much can be taken at once.
+    fn quantity(&mut self, limit: i64) -> i64 {
+        match self.rng.u32(0..12) {
+            0..=3 => self.rng.i64(1..4),
+            4..=5 => 0,
+            6..=8 => limit.saturating_add(self.rng.i64(-2..=2)).max(0),
+            9 => self.rng.i64(0..=limit.max(0)),
+            10 => limit / 3,
+            _ => self.any_length(i64::MAX),
         }
     }
 
-    /// Replaces, removes or inserts a word behind the key.
-    fn damage(&mut self, words: &mut Vec<Vec<u8>>) {
+    /// The most that a key's limit lets through at once.
+    fn most(&self, key: usize) -> i64 {
+        let most = self.limits[key][0].parse::<i64>().unwrap_or(0);
+        if key.is_multiple_of(KINDS.len()) { most.saturating_add(1) } else { most }
+    }
+
+    /// The name of a holder: one of a few, or one that an entry of a log could have.
+    fn holder(&mut self, key: usize, wall: i64) -> String {
+        if self.one_in(6) {
+            let lease = self.limits[key].last().unwrap().parse::<i64>().unwrap_or(0);
+            let micros = lease.saturating_mul([1_000_000, 1_000, 1][unit_of(key)]);
+            return format!("{}-0", (wall / 1_000).saturating_add(micros));
+        }
+        ["a", "a", "b", "b", "c", "d", "", "1-0"][self.rng.usize(0..8)].to_owned()
+    }
+
+    /// A call, by the kinds that its keys are used with; now and then by another.
+    pub fn call(&mut self, key: usize, wall: i64) -> Call {
+        if self.one_in(60) {
+            self.limits[key] = self.limit(key, wall);
+        }
+        let mut call = if self.one_in(4) { self.several(key, wall) } else { self.one(key, wall) };
+        if self.one_in(14) {
+            self.damage(&mut call);
+        }
+        call
+    }
+
+    fn one(&mut self, key: usize, wall: i64) -> Call {
+        // Sometimes with the limit of another key, which may be of another kind.
+        let other = if self.one_in(25) { self.rng.usize(0..KEYS) } else { key };
+        let kind = KINDS[other % KINDS.len()];
+        let limit = self.limits[other].clone();
+        let quantity = self.quantity(self.most(other)).to_string();
+        let mut words = Vec::new();
+        let mut options = Vec::new();
+        let name = match kind {
+            "THROTTLE" => {
+                let name = ["THROTTLE", "THROTTLE", "PEEK", "REFUND", "CHARGE", "RESERVE", "PAUSE"]
+                    [self.rng.usize(0..7)];
+                words.extend(limit);
+                match name {
+                    "PAUSE" => {
+                        let wait = self.period(unit_of(other)) - 1;
+                        words.push(wait.to_string());
+                    }
+                    "RESERVE" => {
+                        if self.rng.bool() {
+                            let wait = self.period(unit_of(other)) - 1;
+                            options.push(vec!["MAXWAIT".to_owned(), wait.to_string()]);
+                        }
+                        if self.one_in(3) {
+                            options.push(vec!["PREPAY".to_owned()]);
+                        }
+                    }
+                    _ => {}
+                }
+                name
+            }
+            "FIXED" => {
+                let positional = if limit[1].eq_ignore_ascii_case("UNTIL") { 3 } else { 2 };
+                words.extend_from_slice(&limit[..positional]);
+                options.extend(limit[positional..].chunks(2).map(<[String]>::to_vec));
+                kind
+            }
+            "LEASE" => {
+                let holder = self.holder(other, wall);
+                let name = ["ACQUIRE", "ACQUIRE", "RENEW", "RELEASE"][self.rng.usize(0..4)];
+                words.extend_from_slice(&limit[["ACQUIRE", "RENEW", "RELEASE"].iter().position(|&n| n == name).unwrap()..]);
+                words.push(holder);
+                name
+            }
+            _ => {
+                words.extend(limit);
+                kind
+            }
+        };
+        let counts = !matches!(name, "PAUSE" | "ACQUIRE" | "RENEW" | "RELEASE");
+        if counts && !self.one_in(3) {
+            words.push(quantity);
+        }
+        if counts && !matches!(name, "PEEK" | "REFUND" | "CHARGE" | "RESERVE") && self.one_in(3) {
+            options.push(vec!["SATURATE".to_owned()]);
+        }
+        if name != "RELEASE" {
+            self.unit(&mut options, unit_of(other));
+        }
+        self.rng.shuffle(&mut options);
+        for mut option in options {
+            option[0] = self.in_any_case(&option[0].to_uppercase());
+            words.extend(option);
+        }
+        let mut all = vec![format!("CL.{name}"), key.to_string()];
+        all.append(&mut words);
+        Call { words: all.into_iter().map(String::into_bytes).collect(), keys: vec![1] }
+    }
+
+    fn unit(&mut self, options: &mut Vec<Vec<String>>, unit: usize) {
+        if unit != 0 || self.rng.bool() {
+            options.push(vec![MOST[unit].0.to_owned()]);
+        }
+    }
+
+    fn several(&mut self, key: usize, wall: i64) -> Call {
+        let name = ["MTAKE", "MTAKE", "MPEEK", "MSETTLE"][self.rng.usize(0..4)];
+        let unit = unit_of(key);
+        let (mut words, mut keys) = (vec![format!("CL.{name}").into_bytes()], Vec::new());
+        let add = |words: &mut Vec<Vec<u8>>, word: String| words.push(word.into_bytes());
+        for n in 0..[1, 2, 2, 3, 4, 7][self.rng.usize(0..6)] {
+            // The others have the same unit.
+            let row = self.rng.usize(0..2) * 3 + unit;
+            let key = if n == 0 { key } else { row * KINDS.len() + self.rng.usize(0..KINDS.len()) };
+            let named = keys.iter().any(|&at: &usize| words[at] == key.to_string().as_bytes());
+            if named && !self.one_in(40) {
+                continue;
+            }
+            keys.push(words.len());
+            add(&mut words, key.to_string());
+            if if name == "MTAKE" { self.one_in(4) } else { self.one_in(60) } {
+                let shadow = self.in_any_case("SHADOW");
+                add(&mut words, shadow);
+            }
+            let kind = KINDS[key % KINDS.len()];
+            let kind_word = self.in_any_case(kind);
+            add(&mut words, kind_word);
+            let mut limit = self.limits[key].clone();
+            if kind == "FIXED" && limit.len() == 6 && self.rng.bool() {
+                let (utc, from) = limit.split_at_mut(4);
+                utc[2..].swap_with_slice(from);
+            }
+            if kind == "LEASE" && name == "MSETTLE" && self.rng.bool() {
+                "0".clone_into(&mut limit[1]);
+            }
+            limit.into_iter().for_each(|word| add(&mut words, word));
+            let last = if kind == "LEASE" {
+                self.holder(key, wall)
+            } else {
+                let quantity = self.quantity(self.most(key));
+                let quantity = if kind == "LOG" && quantity > 300 { quantity % 20_000 } else { quantity };
+                if name == "MSETTLE" && self.rng.bool() { (-quantity).to_string() } else { quantity.to_string() }
+            };
+            add(&mut words, last);
+        }
+        let mut options = Vec::new();
+        if name == "MSETTLE" && self.rng.bool() {
+            options.push(vec!["AGO".to_owned(), (self.period(unit) - 1).to_string()]);
+        }
+        self.unit(&mut options, unit);
+        self.rng.shuffle(&mut options);
+        for word in options.into_iter().flatten() {
+            let word = self.in_any_case(&word.to_uppercase());
+            add(&mut words, word);
+        }
+        Call { words, keys }
+    }
+
+    /// Replaces, removes or inserts a word behind the first key.
+    fn damage(&mut self, call: &mut Call) {
+        let words = &mut call.words;
         let i = self.rng.usize(2..=words.len());
         let word = match self.rng.u32(0..3) {
             0 => OPTIONS[self.rng.usize(0..OPTIONS.len())].as_bytes(),
             _ => BAD[self.rng.usize(0..BAD.len())],
         };
+        if call.keys.contains(&i) {
+            return;
+        }
         match self.rng.u32(0..3) {
-            0 if i < words.len() => drop(words.remove(i)),
+            0 if i < words.len() => {
+                words.remove(i);
+                call.keys.iter_mut().filter(|at| **at > i).for_each(|at| *at -= 1);
+            }
             1 if i < words.len() => words[i] = word.to_vec(),
-            _ => words.insert(i, word.to_vec()),
+            _ => {
+                words.insert(i, word.to_vec());
+                call.keys.iter_mut().filter(|at| **at >= i).for_each(|at| *at += 1);
+            }
         }
     }
 
     /// Something that another program does to the key, as the command without the key.
-    pub fn interference(&mut self, wall: i64) -> Vec<String> {
+    pub fn interference(&mut self, key: usize, wall: i64) -> Vec<String> {
+        let text = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let soon = (wall / 1_000_000 + self.rng.i64(1..100_000)).to_string();
+        match self.rng.u32(0..24) {
+            0..=7 => text(&["DEL"]),
+            8 => text(&["PERSIST"]),
+            9 => text(&["LPUSH", "x"]),
+            10..=11 => text(&["PEXPIREAT", &soon]),
+            _ => match KINDS[key % KINDS.len()] {
+                "FUNNEL" => self.hash(&["left_quota", "leaking_ts"], wall),
+                "BUCKET" => self.hash(&["tokens", "timestamp"], wall),
+                "WINDOW" => self.hash(&["current", "window", "previous"], wall),
+                "LOG" | "LEASE" => self.sorted_set(wall),
+                _ => self.string(wall),
+            },
+        }
+    }
+
+    /// Another field of a hash: an instant or a number.
+    fn hash(&mut self, fields: &[&str], wall: i64) -> Vec<String> {
+        let field = fields[self.rng.usize(0..fields.len())].to_owned();
+        let near = self.rng.i64(-5_000_000_000..5_000_000_000);
+        let value = match self.rng.u32(0..8) {
+            0 => return vec!["HDEL".to_owned(), field],
+            1 => ["", "hello", "-5", "007", "1.5", "9223372036854775808", "-9223372036854775808"]
+                [self.rng.usize(0..7)]
+            .to_owned(),
+            2 => self.any_length(i64::MAX).to_string(),
+            3..=4 => self.rng.i64(0..40).to_string(),
+            _ => wall.saturating_add(near).max(0).to_string(),
+        };
+        vec!["HSET".to_owned(), field, value]
+    }
+
+    /// Another entry of a sorted set.
+    fn sorted_set(&mut self, wall: i64) -> Vec<String> {
+        let now = wall / 1_000;
+        let score = match self.rng.u32(0..10) {
+            0 => ["inf", "-inf", "1.5", "-1", "9007199254740992", "0"][self.rng.usize(0..6)].to_owned(),
+            1 => self.any_length(1 << 53).to_string(),
+            2 => now.saturating_add(self.rng.i64(-400_000_000_000_000..400_000_000_000_000)).to_string(),
+            3..=5 => now.to_string(),
+            _ => now.saturating_add(self.rng.i64(-200_000_000..200_000_000)).to_string(),
+        };
+        let k = self.rng.u32(0..4);
+        let name = if self.rng.bool() { format!("{now}-{k}") } else { ["a", "b", "x", "-1"][k as usize].to_owned() };
+        if self.one_in(4) { vec!["ZREM".to_owned(), name] } else { vec!["ZADD".to_owned(), score, name] }
+    }
+
+    /// Another string.
+    fn string(&mut self, wall: i64) -> Vec<String> {
         const YEAR: i64 = 365 * 86_400 * 1_000_000_000;
         const DAY: i64 = 86_400 * 1_000_000_000;
         let near = self.rng.i64(-1_000_001..=1_000_001);
@@ -228,29 +423,25 @@ impl Calls {
         let at = |millis: i64| ["PXAT".to_owned(), millis.max(1).to_string()];
         let any = self.any_length(i64::MAX);
         let set = |value: &str| vec!["SET".to_owned(), value.to_owned()];
-        match self.rng.u32(0..18) {
-            0 | 12..=17 => vec!["DEL".to_owned()],
-            1 => vec!["PERSIST".to_owned()],
-            2 => vec!["LPUSH".to_owned(), "x".to_owned()],
-            3 => set(["", "hello", "-5", "007", "1.5", "9223372036854775808"][self.rng.usize(0..6)]),
-            4 => set(&year.to_string()),
+        match self.rng.u32(0..8) {
+            0 => set(["", "hello", "-5", "007", "1.5", "9223372036854775808"][self.rng.usize(0..6)]),
+            1 => set(&year.to_string()),
             // Far from the clock, and a day from the expiry.
-            5 => {
+            2 => {
                 let expiry = wall.saturating_add(YEAR + 2 * DAY) / 1_000_000;
                 let tat = expiry.saturating_mul(1_000_000).saturating_add([DAY, -DAY][self.rng.usize(0..2)]);
                 [set(&tat.saturating_add(by).to_string()), at(expiry).to_vec()].concat()
             }
             // A count within a minute of the expiry.
-            6 => {
+            3 => {
                 let minute = [60_000_000_000, -60_000_000_000][self.rng.usize(0..2)];
                 let count = (soon * 1_000_000).saturating_add(minute).saturating_add(by).max(0);
                 [set(&count.to_string()), at(soon).to_vec()].concat()
             }
-            7 => [set(&any.to_string()), at(soon).to_vec()].concat(),
-            8 => [set(&self.rng.i64(0..40).to_string()), at(soon).to_vec()].concat(),
-            9 => vec!["PEXPIREAT".to_owned(), soon.to_string()],
+            4 => [set(&any.to_string()), at(soon).to_vec()].concat(),
+            5 => [set(&self.rng.i64(0..40).to_string()), at(soon).to_vec()].concat(),
             // Later than any state.
-            10 => [set(&any.to_string()), at(9_223_372_036_854 + self.rng.i64(-1..1000)).to_vec()].concat(),
+            6 => [set(&any.to_string()), at(9_223_372_036_854 + self.rng.i64(-1..1000)).to_vec()].concat(),
             _ => set(&wall.saturating_add(self.rng.i64(0..1 << 55)).to_string()),
         }
     }

@@ -9,7 +9,7 @@ use crate::core_common::tables::{
 use redis_cell_core::{Change, Unit};
 
 fn check<const N: usize>(command: &str, option: &str, rows: &[Row<N>]) {
-    let mut both = Both::at(Clock::stopped().wall(), FUNCTIONS);
+    let mut both = Both::at(Clock::stopped().wall(), &FUNCTIONS);
     let now = both.clock.wall();
     for &(shows, before, [max_burst, count, period], unit, quantity, expected, change) in rows {
         let unit = match unit {

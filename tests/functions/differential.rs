@@ -1,14 +1,11 @@
-//! Random calls on pairs of keys. One key of each pair is served by the commands alone. On the other one,
-//! commands and functions take turns at random. Replies, errors, values and expiries are equal all the time.
+//! Random calls. In one database the module's commands work alone; in the other, commands and functions take
+//! turns at random. Replies, errors, values and expiries must be equal at each step.
 
 use crate::both::{Both, Reply, agree, is_beyond, reply};
-use crate::calls::Calls;
+use crate::calls::{Calls, KEYS};
 use crate::common::{Clock, FUNCTIONS, to_function};
 use redis::Value;
 use std::io::Write;
-
-/// Pairs of keys.
-const KEYS: usize = 40;
 
 /// What calls were answered, so that a test can tell that it has tested something.
 #[derive(Debug, Default, PartialEq)]
@@ -20,60 +17,68 @@ pub struct Seen {
     pub beyond: u32,
 }
 
-/// The key of a pair: the commands' own one, or the one that is shared.
-fn key(pair: &[u8], shared: bool) -> Vec<u8> {
-    [if shared { b"shared:".as_ref() } else { b"module:" }, pair].concat()
+/// The database of the commands alone, and the one that is shared.
+const DATABASES: [&str; 2] = ["0", "1"];
+
+fn words(line: &[&str]) -> Vec<Vec<u8>> {
+    line.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-fn on_key(words: &[Vec<u8>], shared: bool) -> Vec<Vec<u8>> {
-    let mut words = words.to_vec();
-    words[1] = key(&words[1], shared);
-    words
-}
+/// A library with one function, which returns the type, the value and the expiry of each of its keys. Of long sorted
+/// sets it returns the length and the ends.
+const LOOK: &str = "#!lua name=look
+redis.register_function{function_name='look', flags={'no-writes'}, callback=function(keys)
+    local all = {}
+    for i, key in ipairs(keys) do
+        local kind = redis.call('TYPE', key).ok
+        local value = ''
+        if kind == 'string' then
+            value = redis.call('GET', key)
+        elseif kind == 'hash' then
+            value = redis.call('HGETALL', key)
+        elseif kind == 'zset' then
+            local ends = { redis.call('ZRANGE', key, 0, 20, 'WITHSCORES'), redis.call('ZRANGE', key, -20, -1, 'WITHSCORES') }
+            value = { redis.call('ZCARD', key), ends }
+        end
+        all[i] = { kind, value, redis.call('PEXPIRETIME', key) }
+    end
+    return all
+end}";
 
 /// Makes `calls` random calls from an instant on, or returns how the two differ.
 pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, String> {
     let mut both = Both::at(wall, library);
-    let mut random = Calls::new(seed);
+    assert_eq!(both.client.text(&["FUNCTION", "LOAD", LOOK]), "look");
+    let mut random = Calls::new(seed, wall);
     let mut seen = Seen::default();
     for _ in 0..calls {
-        let pair = random.rng().usize(0..KEYS);
+        let key = random.rng().usize(0..KEYS);
         let pause = random.pause();
         both.clock.pass(pause);
         let wall = both.clock.wall();
         if random.rng().u32(0..25) == 0 {
-            let interference = random.interference(wall);
-            for shared in [false, true] {
-                let mut words: Vec<Vec<u8>> = interference.iter().map(|w| w.clone().into_bytes()).collect();
-                words.insert(1, key(pair.to_string().as_bytes(), shared));
-                let _ = both.client.ask(&words); // LPUSH on a string fails on both
+            let mut interference = random.interference(key, wall);
+            interference.insert(1, key.to_string());
+            for database in DATABASES {
+                both.client.call(&["SELECT", database]);
+                let _ = both.client.ask(&interference); // LPUSH on a string fails on both
             }
         }
-        let words = random.call(pair, wall);
+        let call = random.call(key, wall);
         let by_function = random.rng().u32(0..10) < 7;
-        let command = on_key(&words, false);
-        let shared = on_key(&words, true);
-        let shared = if by_function { to_function(&shared) } else { shared };
-        let look = |name: &str, shared| vec![name.as_bytes().to_vec(), key(&words[1], shared)];
-        let batch = [
-            command,
-            shared,
-            look("GET", false),
-            look("GET", true),
-            look("PEXPIRETIME", false),
-            look("PEXPIRETIME", true),
-        ];
-        let answers: [Result<Value, String>; 6] =
-            both.client.pipeline(&batch.iter().collect::<Vec<_>>()).try_into().unwrap();
-        let [command, shared, value, shared_value, expiry, shared_expiry] = answers;
+        let shared = if by_function { to_function(&call.words) } else { call.words.clone() };
+        let keys: Vec<Vec<u8>> = call.keys.iter().map(|&at| call.words[at].clone()).collect();
+        let look = [words(&["FCALL_RO", "look", &keys.len().to_string()]), keys.clone()].concat();
+        let [alone, together] = DATABASES.map(|database| words(&["SELECT", database]));
+        let batch = [&alone, &call.words, &look, &together, &shared, &look];
+        let answers: [Result<Value, String>; 6] = both.client.pipeline(&batch).try_into().unwrap();
+        let [_, command, state, _, shared, shared_state] = answers;
         let (command, shared): (Reply, Reply) = (reply(command), reply(shared));
         let beyond = by_function && is_beyond(&shared);
-        let state = (&value, &expiry) == (&shared_value, &shared_expiry);
-        if !agree(&command, &shared) || !beyond && !state {
-            let call: Vec<String> = words.iter().map(|w| w.escape_ascii().to_string()).collect();
+        if !agree(&command, &shared) || !beyond && state != shared_state {
+            let call: Vec<String> = call.words.iter().map(|w| w.escape_ascii().to_string()).collect();
             return Err(format!(
-                "call {} at {wall}, by a {}: {}\nmodule: {command:?}, {value:?} until {expiry:?}\nshared: \
-                 {shared:?}, {shared_value:?} until {shared_expiry:?}",
+                "call {} at {wall}, by a {}: {}\nmodule: {command:?}, {state:?}\nshared: {shared:?}, {shared_state:?}",
                 seen.calls,
                 if by_function { "function" } else { "command" },
                 call.join(" ")
@@ -81,9 +86,13 @@ pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, Stri
         }
         if beyond {
             // The function has changed nothing.
-            let [from, to] = [false, true].map(|shared| key(&words[1], shared));
-            both.client.call(&[b"DEL".to_vec(), to.clone()]);
-            both.client.call(&[b"COPY".to_vec(), from, to]);
+            for key in keys {
+                both.client.call(&["SELECT", DATABASES[1]]);
+                both.client.call(&[b"DEL".as_slice(), &key]);
+                both.client.call(&["SELECT", DATABASES[0]]);
+                let (source, target) = (key.as_slice(), DATABASES[1].as_bytes());
+                both.client.call(&[b"COPY".as_slice(), source, source, b"DB", target]);
+            }
         }
         seen.calls += 1;
         match &command {
@@ -96,13 +105,15 @@ pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, Stri
     Ok(seen)
 }
 
-/// Runs with another seed each time, or with that of `REDIS_CELL_SEED`, and prints it.
+/// Runs with another seed each time, or with that of `REDIS_CELL_SEED`, and prints it. `REDIS_CELL_LONG=1` makes 20
+/// times as many calls.
 fn compare(wall: i64, calls: u32) {
     let seed =
         std::env::var("REDIS_CELL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
-    let line = format!("random calls from {wall} on: REDIS_CELL_SEED={seed}\n");
+    let calls = if std::env::var("REDIS_CELL_LONG").is_ok_and(|long| long == "1") { 20 * calls } else { calls };
+    let line = format!("{calls} random calls from {wall} on: REDIS_CELL_SEED={seed}\n");
     std::io::stderr().write_all(line.as_bytes()).unwrap();
-    match run(FUNCTIONS, wall, seed, calls) {
+    match run(&FUNCTIONS, wall, seed, calls) {
         Ok(seen) => {
             let some = [seen.admitted, seen.refused, seen.errors].iter().all(|&n| n > calls / 20);
             assert!(some, "the calls are too much alike: {seen:?}");

@@ -22,7 +22,7 @@ fn is_printed(wait: i64, printed: i64) -> bool {
 fn replay(transcript: &str) {
     for (place, (parts, of, shift)) in PLACES.into_iter().enumerate() {
         for first_by_function in [false, true] {
-            let mut both = Both::at(Clock::stopped().wall(), FUNCTIONS);
+            let mut both = Both::at(Clock::stopped().wall(), &FUNCTIONS);
             let mut tat = both.clock.wall();
             let mut by_function = first_by_function;
             for line in transcript.lines().filter(|line| !line.starts_with('#')) {

@@ -14,7 +14,7 @@ fn without_module() -> Server {
 
 fn loaded(server: &Server) -> Client {
     let mut client = server.connect();
-    load_functions(&mut client, FUNCTIONS);
+    load_functions(&mut client, &FUNCTIONS);
     client
 }
 

@@ -1,9 +1,11 @@
-"""The same calls by the module's commands and by the functions of functions/redis_cell.lua."""
+"""The same calls by the module's commands and by the functions of the function library."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from limits.strategies import FixedWindowRateLimiter
 import redis_cell.limits
 import servers
 from conftest import Awaitable, cell_of, client_class, close
-from redis_cell import Admitted, AsyncGuard, FailOpen, Fixed, Guard, Rate, Refused, RefusedForever
+from redis_cell import Admitted, AsyncGuard, FailOpen, Fixed, Guard, Lease, Log, Rate, Refused, RefusedForever, Release
+from redis_cell import Settle, Take
 
-LIBRARY = Path(__file__).parents[3] / "functions" / "redis_cell.lua"
+BUILD = Path(__file__).parents[3] / "scripts" / "functions.sh"
+LIBRARY = Path(subprocess.run([BUILD], check=True, capture_output=True, text=True).stdout.strip())
 RATE = Rate(8, per=1000)
 
 
@@ -45,21 +49,59 @@ async def test_the_functions_answer_as_the_commands(library: servers.Server, fla
     assert (await cell.refund("k", RATE, 4)).remaining == 3
     assert isinstance(await cell.peek("k", RATE), Admitted)
     assert (await cell.fixed("f", Fixed.per_month(100, first_day=15), 4)).remaining == 96
-    with pytest.raises(NotImplementedError, match=r"CL.RESERVE needs the module"):
-        await cell.reserve("k", RATE)
+    assert (await cell.log("l", Log(5, per=60), 2)).remaining == 3
+    lease = Lease(1, lease=60, holder="a")
+    assert await cell.acquire("p", lease)
+    assert not await cell.acquire("p", Lease(1, lease=60, holder="b"))
+    assert await cell.renew("p", lease) and await cell.release("p", "a")
+    ends = Fixed.until(10, datetime.now(timezone.utc) + timedelta(hours=1))
+    takes = (Take("u", ends, 3), Take("l", Log(5, per=60), 1, shadow=True), Take("f", Fixed.per_month(100, first_day=15)))
+    taken = await cell.mtake(*takes, Take("p", lease))
+    assert taken and [row.remaining for row in taken.rows.values()] == [7, 2, 95, 0]
+    settled = await cell.msettle(Settle("u", ends, -2), Release("p", lease), Settle("l", Log(5, per=60), 1), ago=1)
+    assert [row.remaining for row in settled.rows.values()] == [9, 1, 1]
+    with pytest.raises(NotImplementedError, match=r"CL.BTHROTTLE needs the module"):
+        await cell.bthrottle("k", RATE, timeout=1)
     assert library.calls("cl.throttle") == 0
     await close(client, flavor[1])
 
 
-async def test_auto_asks_once(library: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_auto_finds_out_once(library: servers.Server, flavor: tuple[str, str]) -> None:
     client = client_class(*flavor)(port=library.port)
     auto = cell_of(client, flavor[1], backend="auto")
-    before = library.calls("command|info")
+    before = [library.calls(name) for name in ("cl.throttle", "fcall", "fcall_ro")]
     for _ in range(3):
         assert await auto.throttle(f"auto-{flavor}", RATE)
-    assert library.calls("command|info") == before + 1
-    assert (library.calls("cl.throttle") > 0) == library.module
+    after = [library.calls(name) for name in ("cl.throttle", "fcall", "fcall_ro")]
+    # Without the module it asks for the version of the library.
+    expected = [3, 0, 0] if library.module else [0, 3, 1]
+    assert [now - then for now, then in zip(after, before, strict=True)] == expected
     await close(client, flavor[1])
+
+
+async def test_a_user_who_may_run_functions_alone(library: servers.Server, flavor: tuple[str, str]) -> None:
+    if library.module:
+        return
+    with library.admin as admin:
+        commands = "+fcall +fcall_ro +time +get +set +del +pexpiretime +client +hello"
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "-@all", *commands.split())
+    client = client_class(*flavor)(port=library.port, username="app", password="secret")
+    assert await cell_of(client, flavor[1], backend="auto").throttle(f"acl-{flavor}", RATE)
+    await close(client, flavor[1])
+
+
+async def test_an_older_library_is_an_error(flavor: tuple[str, str]) -> None:
+    with servers.running(module=False) as server:
+        client = client_class(*flavor)(port=server.port)
+        cell = cell_of(client, flavor[1], backend="auto")
+        with server.admin as admin:
+            text = LIBRARY.read_text()
+            admin.execute_command("FUNCTION", "LOAD", text.replace("local VERSION = '1.", "local VERSION = '0."))
+            with pytest.raises(Exception, match=r"too old: the server has 0\.0\.0, and this client needs 1\.0\.0"):
+                await cell.throttle("k", RATE)
+            admin.execute_command("FUNCTION", "LOAD", "REPLACE", text)
+        assert await cell.throttle("k", RATE)
+        await close(client, flavor[1])
 
 
 async def test_a_key_goes_from_one_to_the_other(server: servers.Server, flavor: tuple[str, str]) -> None:
@@ -81,8 +123,6 @@ async def test_auto_asks_again_when_the_module_is_gone(flavor: tuple[str, str]) 
         server.module = False
         assert server.start()
         await asyncio.sleep(0.05)  # the event loop reads that the connection is closed
-        with pytest.raises(Exception, match="unknown command"):
-            await auto.throttle("k", RATE)
         with pytest.raises(Exception, match="Function not found"):
             await auto.throttle("k", RATE)
         with server.admin as admin:

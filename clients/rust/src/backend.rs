@@ -1,7 +1,7 @@
 //! The same calls to the module, or to the function library on a server that allows no modules.
 
 use crate::call;
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, ErrorKind, RedisResult, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 pub enum Backend {
     /// The module.
     Module,
-    /// The function library `redis_cell`, which has `CL.THROTTLE`, `CL.PEEK`, `CL.REFUND`, `CL.CHARGE` and
-    /// `CL.FIXED`.
+    /// The function library `redis_cell`, which has all commands but `CL.BTHROTTLE` and `CL.TOP`.
     Functions,
     /// The module if the server has it, otherwise the library. The first call finds out.
     Auto,
@@ -31,7 +30,8 @@ pub enum Backend {
 ///
 /// # Errors
 /// With the library, a command that it does not have is an error, and is not sent. On a server with neither,
-/// the server's error says that there is no such function or command.
+/// the server's error says that there is no such function or command. Before the first call, the library is
+/// asked for its version: one that is older than 1.0.0 is an error.
 ///
 /// # Example
 /// ```
@@ -52,14 +52,19 @@ pub struct CellConnection<C> {
 
 const UNKNOWN: u8 = 0;
 const MODULE: u8 = 1;
-const FUNCTIONS: u8 = 2;
+/// The library, whose version is not known yet.
+const UNCHECKED: u8 = 2;
+const FUNCTIONS: u8 = 3;
+
+/// The oldest library that has all that this crate uses.
+const OLDEST: [u64; 3] = [1, 0, 0];
 
 impl<C> CellConnection<C> {
     /// A connection whose calls go to `backend`.
     pub fn new(connection: C, backend: Backend) -> Self {
         let found = match backend {
             Backend::Module => MODULE,
-            Backend::Functions => FUNCTIONS,
+            Backend::Functions => UNCHECKED,
             Backend::Auto => UNKNOWN,
         };
         Self { connection, backend, found: Arc::new(AtomicU8::new(found)) }
@@ -69,7 +74,7 @@ impl<C> CellConnection<C> {
     pub fn backend(&self) -> Backend {
         match self.found.load(Relaxed) {
             MODULE => Backend::Module,
-            FUNCTIONS => Backend::Functions,
+            UNCHECKED | FUNCTIONS => Backend::Functions,
             _ => self.backend,
         }
     }
@@ -78,10 +83,34 @@ impl<C> CellConnection<C> {
         &mut self.connection
     }
 
-    /// The command to send in place of this one. `None` to send it as it is.
-    fn translated(&self, cmd: &Cmd) -> RedisResult<Option<Cmd>> {
-        let translate = self.found.load(Relaxed) == FUNCTIONS && call::is_of_redis_cell(cmd);
-        if translate { call::as_function(cmd).map(Some) } else { Ok(None) }
+    /// Whether a command is to be sent to the library.
+    fn is_for_library(&self, cmd: &Cmd) -> bool {
+        matches!(self.found.load(Relaxed), UNCHECKED | FUNCTIONS) && call::is_of_redis_cell(cmd)
+    }
+
+    /// Whether the library must be asked for its version.
+    fn is_unchecked(&self) -> bool {
+        self.found.load(Relaxed) == UNCHECKED
+    }
+
+    /// Learns from the library's reply to the question for its version.
+    fn check(&self, reply: RedisResult<Value>) -> RedisResult<()> {
+        let version: String = match reply.and_then(Value::extract_error) {
+            Ok(version) => redis::from_redis_value(version)?,
+            Err(error) if error.detail().is_some_and(|text| text.contains("Function not found")) => {
+                let detail = "Function not found: the function library redis_cell is not loaded, or older than 1.0.0";
+                return Err((ErrorKind::Client, "no function library", detail.to_owned()).into());
+            }
+            Err(error) => return Err(error),
+        };
+        let mut numbers = version.split(['.', '-']).map(|number| number.parse().unwrap_or_default());
+        let found: [u64; 3] = std::array::from_fn(|_| numbers.next().unwrap_or_default());
+        if found < OLDEST {
+            let detail = format!("the server has {version}, and this client needs 1.0.0 or newer");
+            return Err((ErrorKind::Client, "the function library redis_cell is too old", detail).into());
+        }
+        self.found.store(FUNCTIONS, Relaxed);
+        Ok(())
     }
 
     /// Learns from a reply to a command that was sent as it is. Returns whether the library must be asked.
@@ -99,7 +128,7 @@ impl<C> CellConnection<C> {
         };
         let unknown = details.is_some_and(|text| text.starts_with("unknown command"));
         if unknown {
-            self.found.store(FUNCTIONS, Relaxed);
+            self.found.store(UNCHECKED, Relaxed);
         }
         unknown
     }
@@ -115,14 +144,18 @@ impl<C: redis::ConnectionLike> redis::ConnectionLike for CellConnection<C> {
     }
 
     fn req_command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        if let Some(function) = self.translated(cmd)? {
-            return self.connection.req_command(&function);
+        if !self.is_for_library(cmd) {
+            let reply = self.connection.req_command(cmd);
+            if !self.learn(cmd, &reply) {
+                return reply;
+            }
         }
-        let reply = self.connection.req_command(cmd);
-        if self.learn(cmd, &reply) {
-            return self.connection.req_command(&call::as_function(cmd)?);
+        let function = call::as_function(cmd)?;
+        if self.is_unchecked() {
+            let reply = self.connection.req_command(&call::version(cmd));
+            self.check(reply)?;
         }
-        reply
+        self.connection.req_command(&function)
     }
 
     fn get_db(&self) -> i64 {
@@ -146,14 +179,18 @@ impl<C: redis::ConnectionLike> redis::ConnectionLike for CellConnection<C> {
 impl<C: redis::aio::ConnectionLike + Send + Sync> redis::aio::ConnectionLike for CellConnection<C> {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> redis::RedisFuture<'a, Value> {
         Box::pin(async move {
-            if let Some(function) = self.translated(cmd)? {
-                return self.connection.req_packed_command(&function).await;
+            if !self.is_for_library(cmd) {
+                let reply = self.connection.req_packed_command(cmd).await;
+                if !self.learn(cmd, &reply) {
+                    return reply;
+                }
             }
-            let reply = self.connection.req_packed_command(cmd).await;
-            if self.learn(cmd, &reply) {
-                return self.connection.req_packed_command(&call::as_function(cmd)?).await;
+            let function = call::as_function(cmd)?;
+            if self.is_unchecked() {
+                let reply = self.connection.req_packed_command(&call::version(cmd)).await;
+                self.check(reply)?;
             }
-            reply
+            self.connection.req_packed_command(&function).await
         })
     }
 

@@ -321,33 +321,105 @@ pub fn top_reset() -> RedisResult<Cmd> {
     Ok(cmd)
 }
 
+/// The commands that the function library has.
+const FUNCTIONS: [&[u8]; 17] = [
+    b"CL.THROTTLE",
+    b"CL.PEEK",
+    b"CL.REFUND",
+    b"CL.CHARGE",
+    b"CL.RESERVE",
+    b"CL.PAUSE",
+    b"CL.FUNNEL",
+    b"CL.BUCKET",
+    b"CL.FIXED",
+    b"CL.WINDOW",
+    b"CL.LOG",
+    b"CL.ACQUIRE",
+    b"CL.RENEW",
+    b"CL.RELEASE",
+    b"CL.MTAKE",
+    b"CL.MPEEK",
+    b"CL.MSETTLE",
+];
+
 /// The call of the function library `redis_cell` in place of a command of this module.
 ///
 /// # Errors
 /// If the library does not have the command.
 pub fn as_function(cmd: &Cmd) -> RedisResult<Cmd> {
-    let mut arguments = cmd.args_iter().filter_map(|argument| match argument {
-        Arg::Simple(bytes) => Some(bytes),
-        _ => None,
-    });
-    let name = arguments.next().unwrap_or_default();
-    let (call, function) = match name {
-        b"CL.THROTTLE" => ("FCALL", "cl_throttle"),
-        b"CL.PEEK" => ("FCALL_RO", "cl_peek"),
-        b"CL.REFUND" => ("FCALL", "cl_refund"),
-        b"CL.CHARGE" => ("FCALL", "cl_charge"),
-        b"CL.FIXED" => ("FCALL", "cl_fixed"),
-        _ => {
-            let detail = format!("{} needs the module", String::from_utf8_lossy(name));
-            return Err((ErrorKind::Client, "not in the function library", detail).into());
-        }
+    let words: Vec<&[u8]> = words(cmd).collect();
+    let Some((name, arguments)) = words.split_first().filter(|(name, _)| FUNCTIONS.contains(name)) else {
+        let name = words.first().copied().unwrap_or_default();
+        let detail = format!("{} needs the module", String::from_utf8_lossy(name));
+        return Err((ErrorKind::Client, "not in the function library", detail).into());
     };
+    let call = if matches!(*name, b"CL.PEEK" | b"CL.MPEEK") { "FCALL_RO" } else { "FCALL" };
     let mut translated = redis::cmd(call);
-    translated.arg(function).arg(1);
-    for argument in arguments {
-        translated.arg(argument);
+    translated.arg(String::from_utf8_lossy(name).to_lowercase().replace('.', "_"));
+    let (keys, others) = keys_first(name, arguments);
+    translated.arg(keys.len());
+    for argument in keys.iter().chain(&others) {
+        translated.arg(*argument);
     }
     Ok(translated)
+}
+
+/// The call of the library's function that returns its version. The key routes it in a cluster.
+pub(crate) fn version(cmd: &Cmd) -> Cmd {
+    let mut version = redis::cmd("FCALL_RO");
+    version.arg("cl_version").arg(1).arg(words(cmd).nth(1).unwrap_or_default());
+    version
+}
+
+fn words(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
+    cmd.args_iter().filter_map(|argument| match argument {
+        Arg::Simple(bytes) => Some(bytes),
+        _ => None,
+    })
+}
+
+/// The keys of a command's arguments, and the other arguments. That of several limiters has a key before each.
+fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> (Vec<&'a [u8]>, Vec<&'a [u8]>) {
+    let (mut keys, mut others) = (Vec::new(), Vec::new());
+    let mut rest = arguments;
+    let is_several = matches!(name, b"CL.MTAKE" | b"CL.MPEEK" | b"CL.MSETTLE");
+    while let [key, behind @ ..] = rest {
+        let length = if is_several { limiter_length(behind) } else { None };
+        if length.is_none() && !keys.is_empty() {
+            break; // the options
+        }
+        keys.push(*key);
+        let (limiter, behind) = behind.split_at_checked(length.unwrap_or_default()).unwrap_or((behind, &[]));
+        others.extend_from_slice(limiter);
+        rest = behind;
+    }
+    others.extend_from_slice(rest);
+    (keys, others)
+}
+
+/// The number of words of the limiter that `words` begin with. `None` if they do not begin with one.
+fn limiter_length(words: &[&[u8]]) -> Option<usize> {
+    let is = |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    let kind = if is(0, "RESET") { 2 } else { 0 };
+    let kind = if is(kind, "SHADOW") { kind.saturating_add(1) } else { kind };
+    let four = ["THROTTLE", "FUNNEL", "BUCKET"];
+    let three = ["WINDOW", "LOG", "LEASE"];
+    let length = if four.iter().any(|name| is(kind, name)) {
+        5
+    } else if three.iter().any(|name| is(kind, name)) {
+        4
+    } else if is(kind, "FIXED") {
+        let mut length: usize = if is(kind.saturating_add(2), "UNTIL") { 5 } else { 4 };
+        // The word in the place of the quantity may be an option, which has a number.
+        let last = |length: usize| kind.saturating_add(length).saturating_sub(1);
+        while is(last(length), "UTC") || is(last(length), "FROM") {
+            length = length.saturating_add(2);
+        }
+        length
+    } else {
+        return None;
+    };
+    Some(kind.saturating_add(length))
 }
 
 /// Whether this is a command of redis-cell.

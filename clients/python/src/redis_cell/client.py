@@ -5,22 +5,17 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from . import backend as _backend
 from . import wire
 from .answers import Key, Several
-from .limiters import Word, Words
+from .backend import Backend
 from .sending import AsyncLink, Link, Ready
 from .wire import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-Backend: TypeAlias = Literal["module", "functions", "auto"]
-"""Where calls go: to the module's commands, or to the functions of functions/redis_cell.lua. auto asks."""
-
-FUNCTIONS = {"CL.THROTTLE", "CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.FIXED"}
-"""The commands that the function library has."""
 
 
 class SyncClient(Protocol):
@@ -88,33 +83,6 @@ class Commands:
     reset_top = Command(wire.reset_top)
 
 
-_ASK: tuple[Word, ...] = ("COMMAND", "INFO", "CL.THROTTLE")
-
-
-def _backend(reply: list[object]) -> Backend:
-    """From the reply to _ASK: a list with one row, which is None or empty if the server does not have the command."""
-    return "module" if any(reply) else "functions"
-
-
-_GONE = ("unknown command", "Function not found")
-
-
-def _is_gone(error: Exception) -> bool:
-    """Whether a server does not know a command or a function: not the server that was asked, or not any more."""
-    return any(text in str(error) for text in _GONE)
-
-
-def _words(call: Call[Any], backend: Backend) -> Words:
-    key: tuple[Word, ...] = () if call.key is None else (call.key,)
-    name: tuple[Word, ...] = (call.name,)
-    if backend != "module":
-        if call.name not in FUNCTIONS:
-            raise NotImplementedError(f"{call.name} needs the module: the function library does not have it")
-        name = ("FCALL_RO" if call.name == "CL.PEEK" else "FCALL", call.name.lower().replace(".", "_"), 1)
-    words = call.words
-    return (lambda: (*name, *key, *words())) if callable(words) else (*name, *key, *words)
-
-
 def _timed(answer: T, sent: float) -> T:
     """The answer, which notes when its call was made if it has several rows: `msettle` needs that."""
     made: object = answer
@@ -132,7 +100,8 @@ class Cell(Commands):
     def __init__(self, client: SyncClient, *, backend: Backend = "module") -> None:
         self._link = Link(client)
         self._backend: Backend = backend
-        self._found: Backend | None = None
+        self._by_functions = backend == "functions"
+        self._checked = False
 
     @property
     def errors(self) -> Any:
@@ -150,16 +119,33 @@ class Cell(Commands):
         `ready` is asked when the call has a connection: if it raises an exception, nothing is sent.
         """
         if call.key is None:
-            return call.read(self._link.send_to_all(_words(call, "module")))
-        backend, sent = self._backend, time.monotonic()
-        if backend == "auto":
-            backend = self._found = self._found or _backend(self._link.send(_ASK, call.key, 0, ready))
+            return call.read(self._link.send_to_all(_backend.as_command(call)))
+        sent = time.monotonic()
+        if not self._by_functions:
+            try:
+                reply = self._link.send(_backend.as_command(call), call.key, call.held, ready)
+                return _timed(call.read(reply), sent)
+            except self.errors.ResponseError as error:
+                # A server that does not know the command has done nothing.
+                if self._backend != "auto" or not _backend.is_unknown_command(error):
+                    raise
+        return self._run_function(call, call.key, ready)
+
+    def _run_function(self, call: Call[T], key: Key, ready: Ready | None) -> T:
+        words, sent = _backend.as_function(call), time.monotonic()
         try:
-            return _timed(call.read(self._link.send(_words(call, backend), call.key, call.held, ready)), sent)
+            if not self._by_functions or not self._checked:
+                version = self._link.send(_backend.version(key), key, 0, ready)
+                if fault := _backend.too_old(version):
+                    raise self.errors.ResponseError(fault)
+                self._by_functions = self._checked = True
+            return _timed(call.read(self._link.send(words, key, call.held, ready)), sent)
         except self.errors.ResponseError as error:
-            if _is_gone(error):
-                self._found = None  # the next call asks again
-            raise
+            if not _backend.is_unknown_function(error):
+                raise
+            # The next call finds out again.
+            self._by_functions, self._checked = self._backend == "functions", False
+            raise self.errors.ResponseError(_backend.NOT_LOADED) from None
 
 
 class AsyncCell(Commands):
@@ -172,7 +158,8 @@ class AsyncCell(Commands):
     def __init__(self, client: AsyncClient, *, backend: Backend = "module") -> None:
         self._link = AsyncLink(client)
         self._backend: Backend = backend
-        self._found: Backend | None = None
+        self._by_functions = backend == "functions"
+        self._checked = False
 
     @property
     def errors(self) -> Any:
@@ -190,16 +177,33 @@ class AsyncCell(Commands):
         `ready` is asked when the call has a connection: if it raises an exception, nothing is sent.
         """
         if call.key is None:
-            return call.read(await self._link.send_to_all(_words(call, "module")))
-        backend, sent = self._backend, time.monotonic()
-        if backend == "auto":
-            backend = self._found = self._found or _backend(await self._link.send(_ASK, call.key, 0, ready))
+            return call.read(await self._link.send_to_all(_backend.as_command(call)))
+        sent = time.monotonic()
+        if not self._by_functions:
+            try:
+                reply = await self._link.send(_backend.as_command(call), call.key, call.held, ready)
+                return _timed(call.read(reply), sent)
+            except self.errors.ResponseError as error:
+                # A server that does not know the command has done nothing.
+                if self._backend != "auto" or not _backend.is_unknown_command(error):
+                    raise
+        return await self._run_function(call, call.key, ready)
+
+    async def _run_function(self, call: Call[T], key: Key, ready: Ready | None) -> T:
+        words, sent = _backend.as_function(call), time.monotonic()
         try:
-            return _timed(call.read(await self._link.send(_words(call, backend), call.key, call.held, ready)), sent)
+            if not self._by_functions or not self._checked:
+                version = await self._link.send(_backend.version(key), key, 0, ready)
+                if fault := _backend.too_old(version):
+                    raise self.errors.ResponseError(fault)
+                self._by_functions = self._checked = True
+            return _timed(call.read(await self._link.send(words, key, call.held, ready)), sent)
         except self.errors.ResponseError as error:
-            if _is_gone(error):
-                self._found = None  # the next call asks again
-            raise
+            if not _backend.is_unknown_function(error):
+                raise
+            # The next call finds out again.
+            self._by_functions, self._checked = self._backend == "functions", False
+            raise self.errors.ResponseError(_backend.NOT_LOADED) from None
 
 
 __all__ = ["AsyncCell", "AsyncClient", "Backend", "Cell", "Key", "SyncClient"]

@@ -1,18 +1,16 @@
 //! The function library in place of the module.
 
-use crate::common::{BINARY, Client, Options, Server, requires};
+use crate::common::{BINARY, Client, FUNCTIONS, Options, Server, requires};
 use redis_cell_client::{
-    AsyncCellCommands, Backend, CellCommands, CellConnection, Limiter, Quota, Rate, Reserve, Ruling, Units,
-    UpTo, WhenAway, Window,
+    AsyncCellCommands, Backend, CellCommands, CellConnection, Limiter, MTake, Places, Quota, Rate, Reserve, Ruling,
+    Units, UpTo, WhenAway, Window,
 };
-use std::time::Duration;
-
-const LIBRARY: &str = include_str!("../../../../functions/redis_cell.lua");
+use std::time::{Duration, SystemTime};
 
 /// A server without the module, with the library.
 pub fn library() -> Server {
     let server = Options::new().without_module().start();
-    assert_eq!(server.connect().text(&["FUNCTION", "LOAD", LIBRARY]), "redis_cell");
+    assert_eq!(server.connect().text(&["FUNCTION", "LOAD", &FUNCTIONS]), "redis_cell");
     server
 }
 
@@ -35,7 +33,7 @@ fn calls(client: &mut Client, command: &str) -> u64 {
 
 const LIMIT: Rate = Rate::per_day(4);
 
-/// The commands that the library has.
+/// Calls of every kind. The replies are those of both sides.
 fn assert_answers(connection: &mut CellConnection<redis::Connection>) {
     let limit = LIMIT.burst(15);
     assert_eq!(connection.cl_throttle("gcra", limit, Units(4)).unwrap().remaining, 12);
@@ -43,20 +41,64 @@ fn assert_answers(connection: &mut CellConnection<redis::Connection>) {
     assert!(!connection.cl_peek("gcra", limit, Units(1)).unwrap().admitted());
     assert!(connection.cl_charge("gcra", limit, Units(1)).unwrap().over_limit);
     assert_eq!(connection.cl_refund("gcra", limit, Units(3)).unwrap().remaining, 2);
+    assert_eq!(connection.cl_reserve("gcra", limit, Reserve::units(Units(1))).unwrap().remaining, 1);
     let month = Quota::new(10, Window::month_from(15).utc_offset_minutes(60));
     assert_eq!(connection.cl_fixed("fixed", month, Units(4)).unwrap().remaining, 6);
+    assert_eq!(connection.cl_log("log", LIMIT, Units(3)).unwrap().remaining, 1);
+    assert!(connection.cl_acquire("places", Places(1), Duration::from_secs(60), "a").unwrap().admitted());
+    assert!(!connection.cl_acquire("places", Places(1), Duration::from_secs(60), "b").unwrap().admitted());
+    assert!(connection.cl_renew("places", Duration::from_secs(30), "a").unwrap());
+    assert!(connection.cl_release("places", "a").unwrap());
+    let until = Quota::new(10, Window::until(SystemTime::now() + Duration::from_secs(3600)));
+    let taken = connection
+        .cl_mtake(
+            MTake::new()
+                .fixed("fixed", month, Units(2))
+                .fixed("until", until, Units(3))
+                .shadow(|several| several.log("log", LIMIT, Units(1)))
+                .throttle("gcra", limit, Units(1)),
+        )
+        .unwrap();
+    assert!(taken.combined.admitted());
+    assert_eq!(taken.each.iter().map(|row| row.remaining).collect::<Vec<_>>(), [4, 7, 0, 0]);
 }
 
 #[test]
-fn the_library_has_five_commands() {
+fn the_library_answers_as_the_module() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = library();
     let mut connection = connect(&server, Backend::Functions);
     assert_answers(&mut connection);
-    let error = connection.cl_reserve("k", LIMIT, Reserve::default()).unwrap_err();
-    assert_eq!(error.to_string(), "not in the function library - Client: CL.RESERVE needs the module");
-    assert_eq!(calls(&mut server.connect(), "fcall"), 5);
-    assert_eq!(calls(&mut server.connect(), "fcall_ro"), 1);
+    let error = connection.cl_top(3).unwrap_err();
+    assert_eq!(error.to_string(), "not in the function library - Client: CL.TOP needs the module");
+    assert_eq!(calls(&mut server.connect(), "fcall"), 12);
+    assert_eq!(calls(&mut server.connect(), "fcall_ro"), 2); // the version, and CL.PEEK
+}
+
+#[test]
+fn an_older_library_is_an_error() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = Options::new().without_module().start();
+    let mut admin = server.connect();
+    let older = FUNCTIONS.replace("local VERSION = '1.", "local VERSION = '0.");
+    admin.call(&["FUNCTION", "LOAD", &older]);
+    let mut connection = connect(&server, Backend::Auto);
+    let error = connection.cl_throttle("k", LIMIT, Units(1)).unwrap_err().to_string();
+    assert!(error.contains("too old") && error.contains("needs 1.0.0 or newer"), "{error}");
+    admin.call(&["FUNCTION", "LOAD", "REPLACE", &FUNCTIONS]);
+    assert!(connection.cl_throttle("k", LIMIT, Units(1)).unwrap().admitted());
+}
+
+#[test]
+fn a_user_who_may_run_functions_alone() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = library();
+    let commands = "+fcall +fcall_ro +time +get +set +del +pexpiretime";
+    server.connect().call(&format!("ACL SETUSER app on >secret ~* resetchannels -@all {commands}"));
+    let url = format!("redis://app:secret@127.0.0.1:{}", server.port());
+    let connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let mut connection = CellConnection::new(connection, Backend::Auto);
+    assert!(connection.cl_throttle("k", LIMIT, Units(1)).unwrap().admitted());
 }
 
 #[test]
@@ -70,7 +112,7 @@ fn auto_asks_once() {
     assert_eq!(connection.backend(), Backend::Auto);
     assert_answers(&mut connection);
     assert_eq!(connection.backend(), Backend::Functions);
-    assert_eq!((calls(&mut inspector, "fcall"), calls(&mut inspector, "fcall_ro")), (5, 1));
+    assert_eq!((calls(&mut inspector, "fcall"), calls(&mut inspector, "fcall_ro")), (12, 2));
     assert_eq!(errors(&mut inspector), before + 1); // "unknown command"
 
     let server = Server::start();
@@ -98,7 +140,7 @@ fn a_server_with_neither_says_so() {
 fn a_key_moves_between_the_module_and_the_library() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = Server::start();
-    server.connect().call(&["FUNCTION", "LOAD", LIBRARY]);
+    server.connect().call(&["FUNCTION", "LOAD", &FUNCTIONS]);
     let mut sides = [Backend::Module, Backend::Functions].map(|backend| connect(&server, backend));
     for taken in 0..16_u64 {
         let side = &mut sides[usize::from(taken % 3 == 0)];

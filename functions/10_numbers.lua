@@ -1,0 +1,270 @@
+-- Numbers -------------------------------------------------------------------------------------------------------------
+--
+-- A number in Lua is a double, exact up to 2^53. Nanoseconds pass that after 104 days, and an instant needs 61 bits. So
+-- there are two kinds of numbers, and none is ever rounded:
+--
+--   plain numbers  doubles, none of them above LARGEST. An operation whose result would be above it raises INEXACT
+--   big numbers    integers of any size, as tables with the operators of the metatable Big
+--
+-- A call is decided with plain numbers, as nearly every call can be. If that raises INEXACT, it is decided again with
+-- big numbers, by the same code; nothing has been written by then. The code uses the operators +, - and <, and the
+-- functions below, which `use_plain` and `use_big` set to those of a kind.
+
+local EXACT = 2 ^ 53
+local LARGEST = 4e15 -- so that the sum of two numbers, and of a second and a unit on top, is exact
+local INEXACT = {}
+
+-- The number of a decimal text.
+local int
+-- The decimal text of a number from 0.
+local digits
+-- quotient(a, b) is a / b, rounded down.
+local quotient
+-- divide(a, b, c) is a * b / c, rounded down, and the remainder.
+local divide
+local zero, one
+-- The last instant and the longest time, 2^63 - 1 nanoseconds. No plain number comes near.
+local last
+-- The largest integer of 64 bits.
+local highest
+local is_plain
+
+-- The double next to a number.
+local function approximate(number)
+    if type(number) == 'number' then
+        return number
+    end
+    local value = 0
+    for i = #number, 1, -1 do
+        value = value * 1e7 + number[i]
+    end
+    return number.negative and -value or value
+end
+
+-- `math.min` and `math.max` do not know big numbers.
+local function smaller(a, b)
+    return a < b and a or b
+end
+
+local function larger(a, b)
+    return a < b and b or a
+end
+
+-- a - b, or 0 if b is larger.
+local function difference(a, b)
+    return b < a and a - b or zero
+end
+
+-- Plain numbers: the product of two doubles is exactly the sum of two others (Dekker 1971): each factor is split into
+-- halves of 26 bits, and the products of halves are exact.
+local SPLITTER = 2 ^ 27 + 1
+
+local function product(a, b)
+    local high, scaled_a, scaled_b = a * b, SPLITTER * a, SPLITTER * b
+    local upper_a, upper_b = scaled_a - (scaled_a - a), scaled_b - (scaled_b - b)
+    local lower_a, lower_b = a - upper_a, b - upper_b
+    return high, upper_a * upper_b - high + upper_a * lower_b + lower_a * upper_b + lower_a * lower_b
+end
+
+local function plain_int(text)
+    local number = tonumber(text)
+    if number > LARGEST or number < -LARGEST then
+        error(INEXACT)
+    end
+    return number
+end
+
+local function plain_digits(number)
+    return string.format('%.0f', number)
+end
+
+local function plain_quotient(a, b)
+    local exact = a / b
+    return exact - exact % 1
+end
+
+local function plain_divide(a, b, c)
+    local whole, rest
+    local high = a * b
+    if high < EXACT then
+        rest = high % c
+        whole = (high - rest) / c
+    elseif c > LARGEST then
+        error(INEXACT)
+    else
+        -- A guess that may be off by one, and what it leaves of the exact product.
+        local low, guessed_high, guessed_low
+        high, low = product(a, b)
+        whole = plain_quotient(high, c)
+        guessed_high, guessed_low = product(whole, c)
+        rest = high - guessed_high + (low - guessed_low)
+        if rest < 0 then
+            whole, rest = whole - 1, rest + c
+        elseif rest >= c then
+            whole, rest = whole + 1, rest - c
+        end
+    end
+    if whole > LARGEST then
+        error(INEXACT)
+    end
+    return whole, rest
+end
+
+-- The remainder of a * b / c, of which the quotient may be any number below 2^53.
+local function plain_remainder(a, b, c)
+    local high, low = product(a, b)
+    local whole = plain_quotient(high, c)
+    local guessed_high, guessed_low = product(whole, c)
+    return (high - guessed_high + (low - guessed_low)) % c
+end
+
+-- Big numbers: digits to the base 10^7, the lowest first, without leading zeros, and whether the number is below 0. The
+-- product of two digits is below 10^14, so that a double has room for the sum of all of a column.
+local Big = {}
+
+local function trim(number)
+    while #number > 1 and number[#number] == 0 do
+        number[#number] = nil
+    end
+    if #number == 1 and number[1] == 0 then
+        number.negative = nil
+    end
+    return setmetatable(number, Big)
+end
+
+local function big_int(number)
+    local text = type(number) == 'number' and string.format('%.0f', number) or number
+    local first = text:sub(1, 1) == '-' and 2 or 1
+    local result = { negative = first == 2 or nil }
+    for at = #text, first, -7 do
+        result[#result + 1] = tonumber(text:sub(math.max(at - 6, first), at))
+    end
+    return trim(result)
+end
+
+-- Makes digits of sums that may be negative or above 10^7.
+local function carry(sums)
+    local over = 0
+    for i = 1, #sums do
+        local sum = sums[i] + over
+        sums[i] = sum % 1e7
+        over = math.floor(sum / 1e7)
+    end
+    if over > 0 then
+        sums[#sums + 1] = over
+    end
+    return trim(sums)
+end
+
+-- Compares two numbers without their signs: below 0, 0 or above 0, as a is below, equal to or above b.
+local function compare(a, b)
+    if #a ~= #b then
+        return #a - #b
+    end
+    for i = #a, 1, -1 do
+        if a[i] ~= b[i] then
+            return a[i] - b[i]
+        end
+    end
+    return 0
+end
+
+function Big.__unm(a)
+    local result = { negative = not a.negative or nil }
+    for i = 1, #a do
+        result[i] = a[i]
+    end
+    return trim(result)
+end
+
+function Big.__add(a, b)
+    local sign, sums = 1, {}
+    if a.negative ~= b.negative then
+        sign = -1
+        if compare(a, b) < 0 then
+            a, b = b, a
+        end
+    end
+    for i = 1, math.max(#a, #b) do
+        sums[i] = (a[i] or 0) + sign * (b[i] or 0)
+    end
+    sums.negative = a.negative
+    return carry(sums)
+end
+
+function Big.__sub(a, b)
+    return a + -b
+end
+
+-- For numbers from 0 only.
+function Big.__mul(a, b)
+    local sums = {}
+    for i = 1, #a + #b do
+        sums[i] = 0
+    end
+    for i = 1, #a do
+        for j = 1, #b do
+            sums[i + j - 1] = sums[i + j - 1] + a[i] * b[j]
+        end
+    end
+    return carry(sums)
+end
+
+function Big.__lt(a, b)
+    if a.negative ~= b.negative then
+        return a.negative == true
+    elseif a.negative then
+        return compare(b, a) < 0
+    end
+    return compare(a, b) < 0
+end
+
+function Big.__eq(a, b)
+    return a.negative == b.negative and compare(a, b) == 0
+end
+
+function Big.__tostring(a)
+    local parts = { string.format('%s%d', a.negative and '-' or '', a[#a]) }
+    for i = #a - 1, 1, -1 do
+        parts[#parts + 1] = string.format('%07d', a[i])
+    end
+    return table.concat(parts)
+end
+
+-- The quotient of two numbers from 0 is put together from guesses by doubles, each of them a little too small rather
+-- than too large. A guess leaves about a part in 2^45, so that a few suffice.
+local function big_quotient(a, b)
+    local result = big_int('0')
+    while not (a < b) do
+        local guess = math.floor(approximate(a) / approximate(b) * (1 - 2 ^ -45))
+        guess = big_int(math.max(guess, 1))
+        result = result + guess
+        a = a - guess * b
+    end
+    return result
+end
+
+local function big_divide(a, b, c)
+    local dividend = a * b
+    local whole = big_quotient(dividend, c)
+    return whole, dividend - whole * c
+end
+
+local function use_plain()
+    is_plain, int, digits, quotient, divide = true, plain_int, plain_digits, plain_quotient, plain_divide
+    zero, one, last, highest = 0, 1, math.huge, math.huge
+end
+
+local function use_big()
+    is_plain, int, digits, quotient, divide = false, big_int, tostring, big_quotient, big_divide
+    zero, one, last, highest = big_int('0'), big_int('1'), big_int('9223372036854775807'), big_int('9223372036854775807')
+end
+
+-- A time or an instant that a state can hold.
+local function within_time(time)
+    if last < time then
+        beyond_time()
+    end
+    return time
+end
+

@@ -1,0 +1,248 @@
+-- CL.FIXED: core/src/fixed.rs and core/src/calendar.rs ----------------------------------------------------------------
+--
+-- The state is a count, in a key that expires with the window, at a whole millisecond.
+
+local Fixed = { delete = 'DEL' }
+
+do
+-- The days from the epoch to a date, with months below 1 and above 12 in the years before and after. Counted in years
+-- from March on, so that the day of a leap year comes last: 306 days from March to December, 153 days in five months.
+local function days_to(year, month, day)
+    year, month = year + math.floor((month - 1) / 12), (month - 1) % 12 + 1
+    if month < 3 then
+        year, month = year - 1, month + 12
+    end
+    local before = 365 * year + math.floor(year / 4) - math.floor(year / 100) + math.floor(year / 400)
+    return before + math.floor((153 * (month - 3) + 2) / 5) + day - 719469
+end
+
+-- The year and the month that a day lies in: a guess by the mean length of a year, which is never too late by more
+-- than a year, and from there on forward.
+local function month_of(day)
+    local year = 1970 + math.floor(day / 365.2425) - 1
+    while days_to(year + 1, 1, 1) <= day do
+        year = year + 1
+    end
+    local month = 1
+    while days_to(year, month + 1, 1) <= day do
+        month = month + 1
+    end
+    return year, month
+end
+
+-- The day on which a month begins: its last one if it is shorter.
+local function begins(year, month, from)
+    return math.min(days_to(year, month, from), days_to(year, month + 1, 1) - 1)
+end
+
+local function multiples(time, length)
+    return time - time % length, time - time % length + length
+end
+
+-- The beginning and the end of the window of a calendar that a second lies in, all as seconds of local time.
+local CALENDARS = {
+    HOUR = function(time)
+        return multiples(time, 3600)
+    end,
+    DAY = function(time)
+        return multiples(time, DAY)
+    end,
+    WEEK = function(time, from)
+        local first = (-3 + from - 1) * DAY -- the epoch was a Thursday
+        local begin = time - (time - first) % (7 * DAY)
+        return begin, begin + 7 * DAY
+    end,
+    MONTH = function(time, from)
+        local day = math.floor(time / DAY)
+        local year, month = month_of(day)
+        local this = begins(year, month, from)
+        if day < this then
+            return begins(year, month - 1, from) * DAY, this * DAY
+        end
+        return this * DAY, begins(year, month + 1, from) * DAY
+    end,
+    YEAR = function(time)
+        local year = month_of(math.floor(time / DAY))
+        return days_to(year, 1, 1) * DAY, days_to(year + 1, 1, 1) * DAY
+    end,
+}
+
+-- The window of a calendar that a second lies in, as seconds since the epoch. Nil if it ends after the last second.
+local function calendar_window(limit, second)
+    local from, to = CALENDARS[limit.calendar](second + limit.offset, limit.from)
+    if to - limit.offset <= LAST_SECOND then
+        return math.max(from - limit.offset, 0), to - limit.offset
+    end
+end
+
+-- What CL.FIXED can have behind its quantity.
+local UTC = { -840, '840' }
+local WEEKDAY, DAY_OF_MONTH = { 1, '7' }, { 1, '31' }
+Fixed.options_of_period = { SATURATE = ALONE, UTC = EXCLUDED, FROM = EXCLUDED }
+Fixed.options_of_calendar = {
+    HOUR = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED },
+    DAY = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED },
+    WEEK = { SATURATE = ALONE, UTC = UTC, FROM = WEEKDAY },
+    MONTH = { SATURATE = ALONE, UTC = UTC, FROM = DAY_OF_MONTH },
+    YEAR = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED },
+}
+
+-- The limit of a window that is `period`, the name of a calendar with its options, or `UNTIL` and an instant.
+function Fixed.limit(most, window, call, ends)
+    local limit = { most = int(checked(most, 'limit', 1, LAST)), unit = call.unit }
+    local word = window:upper()
+    if word == 'UNTIL' then
+        limit.ends = checked(ends, 'UNTIL', 0, call.unit.last) .. call.unit.zeros
+    elseif CALENDARS[word] then
+        limit.calendar, limit.offset, limit.from = word, tonumber(call.UTC or '0') * 60, tonumber(call.FROM or '1')
+    elseif word:find('^%a') then
+        local words = 'HOUR, DAY, WEEK, MONTH, YEAR or UNTIL'
+        fail(string.format('ERR period must be an integer from 1 to %s, or %s', call.unit.most, words))
+    else
+        limit.period = checked_time(window, 'period', 1, call.unit)
+    end
+    return limit
+end
+
+-- The count, and the end of its window. Nil for no state.
+function Fixed.load(key)
+    local text = server('GET', key)
+    if not text then
+        return nil
+    end
+    if is_natural(text) then
+        local ends = expiry(key)
+        -- The state of CL.THROTTLE is an instant within a minute of its key's expiry. All of these have 16 digits.
+        if ends and not (#text > 15 and are_near(instant(text), ends, 60)) then
+            return { count = int(text), ends = ends }
+        end
+    end
+    foreign('a count that expires with its window')
+end
+
+function Fixed.save(key, _, window)
+    server('SET', key, digits(window.count), 'PXAT', expiry_at(window.ends))
+end
+
+-- The window that is open. One in which nothing was admitted is not open.
+local function open_window(window)
+    return window and zero < window.count and now < window.ends and window or nil
+end
+
+-- The end of a window that opens now, a whole millisecond. Nil if it is an instant that has passed.
+local function opened_until(limit)
+    if limit.calendar then
+        local _, ends = calendar_window(limit, clock_seconds)
+        return instant_of_millis((ends or beyond_time()) * 1000)
+    elseif limit.period then
+        local begin = instant_of_millis(clock_seconds * 1000 + math.floor(clock_nanoseconds / MILLISECOND))
+        return instant_of_millis(millis_of(within_time(begin + limit.period)))
+    end
+    local seconds, nanoseconds = split(limit.ends)
+    if seconds > clock_seconds or seconds == clock_seconds and nanoseconds > clock_nanoseconds then
+        return instant_of_millis(seconds * 1000 + math.ceil(nanoseconds / MILLISECOND))
+    end
+end
+
+local function passed(limit)
+    local unit = limit.unit.nanoseconds
+    local units = clock_seconds * (SECOND / unit) + math.floor(clock_nanoseconds / unit)
+    out_of_range('UNTIL', string.format('%.0f', units + 1), limit.unit.last)
+end
+
+local function fixed_answer(limit, window, wait, store)
+    local used, left = zero, zero
+    if window then
+        used, left = window.count, window.ends - now
+    end
+    return wait, difference(limit.most, used), left, store
+end
+
+-- The decision to store a count. One that would be read as a state of CL.THROTTLE is never written.
+local function count_in(limit, count, ends, wait)
+    local text = digits(count)
+    if #text > 15 and are_near(instant(text), ends, 60) then
+        fail('ERR quantity is out of range: the count would be the end of its window in nanoseconds, '
+            .. 'a state of CL.THROTTLE')
+    end
+    local window = { count = count, ends = ends }
+    return fixed_answer(limit, window, wait, window)
+end
+
+function Fixed.take(limit, stored, quantity)
+    if limit.period then
+        check_periods(limit, 1)
+    end
+    local window = open_window(stored)
+    local count = window and window.count + quantity or quantity
+    if limit.most < count then
+        return fixed_answer(limit, window, limit.most < quantity and FOREVER or window and window.ends - now or zero)
+    elseif quantity == zero then
+        return fixed_answer(limit, window)
+    end
+    return count_in(limit, count, window and window.ends or opened_until(limit) or passed(limit))
+end
+
+function Fixed.room(limit, stored)
+    local window = open_window(stored)
+    return window and limit.most - window.count or limit.most
+end
+
+-- The wait of a call that is never refused: until the window ends, while more than the limit is used.
+local function fixed_standing(limit, count, ends)
+    if limit.most < count then
+        return ends - now
+    end
+end
+
+-- Whether units that were taken at an instant were taken from the window that ends at another, as far as can be told.
+local function covers(limit, ends, taken)
+    if limit.ends then
+        local seconds, nanoseconds = split(limit.ends)
+        return millis_of(ends) == seconds * 1000 + math.ceil(nanoseconds / MILLISECOND)
+    elseif limit.period then
+        local milliseconds = int(MILLISECOND)
+        local period = quotient(limit.period + milliseconds - one, milliseconds) * milliseconds
+        return not (taken + period < ends)
+    end
+    -- The key may expire at any millisecond. Its window is the one that contains the instant before.
+    local begin = calendar_window(limit, math.ceil(millis_of(ends) / 1000) - 1)
+    return begin and not (taken < instant_of_millis(begin * 1000))
+end
+
+function Fixed.settle(limit, stored, quantity, age)
+    if limit.period then
+        check_periods(limit, 1)
+    end
+    local window = open_window(stored)
+    local count = window and window.count or zero
+    if zero < quantity then
+        if highest - count < quantity then
+            out_of_range('quantity', '-9223372036854775807', highest - count)
+        end
+        local ends = window and window.ends or opened_until(limit) or passed(limit)
+        count = count + quantity
+        return count_in(limit, count, ends, fixed_standing(limit, count, ends))
+    end
+    if quantity == zero or not window or age and not covers(limit, window.ends, now - age) then
+        return fixed_answer(limit, window, window and fixed_standing(limit, count, window.ends))
+    end
+    count = count + quantity
+    if not (zero < count) then
+        return fixed_answer(limit, nil, nil, DELETED)
+    end
+    return count_in(limit, count, window.ends, fixed_standing(limit, count, window.ends))
+end
+
+-- Reads `limit window [quantity] [options]`.
+function commands.fixed(key, args)
+    local ends
+    local i = 3
+    if args[2]:upper() == 'UNTIL' then
+        ends, i = args[3] or syntax_error(), 4
+    end
+    local call = options(args, i, Fixed.options_of_calendar[args[2]:upper()] or Fixed.options_of_period)
+    return take(Fixed, call, Fixed.limit(args[1], args[2], call, ends), key)
+end
+end
+

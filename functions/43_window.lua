@@ -1,0 +1,176 @@
+-- CL.WINDOW: core/src/window.rs ---------------------------------------------------------------------------------------
+--
+-- The state is the start of the present window, the units admitted in it, and those of the window before. That one
+-- weighs in by the share of it that the last period covers, to the nearest unit.
+
+local Window = { delete = 'DEL' }
+
+do
+function Window.read(args, i, unit)
+    local most = int(checked(args[i], 'limit', 1, LAST))
+    return { most = most, period = checked_time(args[i + 1], 'period', 1, unit), unit = unit }
+end
+
+function Window.load(key)
+    local fields = server('HMGET', key, 'window', 'current', 'previous')
+    local start, current, previous = fields[1], fields[2], fields[3]
+    if start and current and previous then
+        if is_natural(start) and is_natural(current) and is_natural(previous) then
+            return { start = instant(start), current = int(current), previous = int(previous) }
+        end
+    elseif not start and not current and not previous and server('EXISTS', key) == 0 then
+        return nil
+    end
+    foreign('a hash with the fields window, current and previous')
+end
+
+-- The start of the window that an instant lies in, a multiple of the period since the epoch.
+local function start_of(limit, moment)
+    local into
+    if is_plain then
+        -- The origin may be more than a plain number, but what it leaves is not.
+        local seconds = limit.period / SECOND
+        local rest
+        if seconds % 1 == 0 then
+            rest = origin % seconds * SECOND
+        else
+            rest = plain_remainder(origin, SECOND, limit.period)
+        end
+        into = (rest + moment) % limit.period
+    else
+        local _
+        _, into = divide(moment, one, limit.period)
+    end
+    return moment - into
+end
+
+-- What units of the previous window weigh that are covered to this part of the period.
+local function weight(limit, units, ahead)
+    local whole, rest = divide(units, ahead, limit.period)
+    return rest + rest < limit.period and whole or whole + one
+end
+
+-- How long after the start of the present window so many units of the previous one weigh at most `left`.
+local function faded(limit, units, left)
+    if not (left < units) then
+        return zero
+    end
+    -- ahead = floor(((2 * left + 1) * period - 1) / (2 * units))
+    local ahead, rest = divide(left + left + one, limit.period, units + units)
+    if rest == zero then
+        ahead = ahead - one
+    end
+    return difference(limit.period, ahead)
+end
+
+-- What the stored window has become by now. One that lies ahead, after trouble with the clock, stays as it is.
+local function present_window(limit, stored)
+    local start = start_of(limit, now)
+    if stored and not (stored.start < start) then
+        return stored
+    elseif stored and not (limit.period < start - stored.start) then
+        return { start = start, current = zero, previous = stored.current }
+    end
+    return { start = start, current = zero, previous = zero }
+end
+
+local function end_of(limit, window)
+    return within_time(start_of(limit, window.start) + limit.period)
+end
+
+-- The units that count now.
+local function estimate(limit, window)
+    local ahead = difference(limit.period, difference(now, window.start))
+    return window.current + weight(limit, window.previous, ahead)
+end
+
+-- The first instant at which a quantity, at most the limit, is admitted if nothing else is.
+local function admits_at(limit, window, quantity)
+    local free, ends = limit.most - quantity, end_of(limit, window)
+    -- In this window, once the previous count weighs no more than the present count leaves it ...
+    if not (free < window.current) then
+        local at = window.start + faded(limit, window.previous, free - window.current)
+        if at < ends then
+            return at
+        end
+    end
+    -- ... or in the next, where the present count is the previous one.
+    return within_time(ends + faded(limit, window.current, free))
+end
+
+-- The instant from which on nothing of a window counts.
+local function counts_until(limit, window)
+    local ends = end_of(limit, window)
+    return zero < window.current and within_time(ends + limit.period) or ends
+end
+
+function Window.save(key, limit, window)
+    local start, current, previous = nanos_of(window.start), digits(window.current), digits(window.previous)
+    server('HSET', key, 'window', start, 'current', current, 'previous', previous)
+    server('PEXPIREAT', key, expiry_at(counts_until(limit, window)))
+end
+
+local function window_answer(limit, window, wait, used, store)
+    end_of(limit, window)
+    local reset_after = zero
+    if used ~= zero then
+        reset_after = difference(admits_at(limit, window, limit.most), now)
+    end
+    return wait, difference(limit.most, used), reset_after, store
+end
+
+function Window.take(limit, stored, quantity)
+    check_periods(limit, 2)
+    local window = present_window(limit, stored)
+    local used = estimate(limit, window)
+    if limit.most < used + quantity then
+        local wait = FOREVER
+        if not (limit.most < quantity) then
+            wait = difference(admits_at(limit, window, quantity), now)
+        end
+        return window_answer(limit, window, wait, used)
+    elseif quantity == zero then
+        return window_answer(limit, window, nil, used)
+    end
+    window = { start = window.start, current = window.current + quantity, previous = window.previous }
+    counts_until(limit, window)
+    return window_answer(limit, window, nil, used + quantity, window)
+end
+
+function Window.room(limit, stored)
+    check_periods(limit, 2)
+    return limit.most - estimate(limit, present_window(limit, stored))
+end
+
+function Window.settle(limit, stored, quantity, age)
+    check_periods(limit, 2)
+    local before = present_window(limit, stored)
+    local current = before.current
+    if zero < quantity then
+        if highest - current < quantity then
+            out_of_range('quantity', '-9223372036854775807', highest - current)
+        end
+        current = current + quantity
+    elseif not age or not (now < before.start + age) then
+        -- A window that began when the units were taken, or earlier, can have admitted them.
+        current = larger(current + quantity, zero)
+    end
+    local after = { start = before.start, current = current, previous = before.previous }
+    local used = estimate(limit, after)
+    local wait
+    if limit.most < used then
+        wait = difference(admits_at(limit, after, one), now)
+    end
+    local store
+    if current ~= before.current then
+        store = used == zero and DELETED or after
+        if store == after then
+            counts_until(limit, after)
+        end
+    end
+    return window_answer(limit, after, wait, used, store)
+end
+
+commands.window = taking(Window, 2)
+end
+

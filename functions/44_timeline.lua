@@ -1,0 +1,92 @@
+-- Sorted sets of instants: core/src/timeline.rs and src/store/timeline.rs ---------------------------------------------
+--
+-- Logs and leases keep an entry per thing that they count. A score is an instant in microseconds since the epoch. The
+-- numbers of entries are plain in every call.
+
+local YEARS = 10 * 365 * DAY -- how far scores of something else may lie from the clock
+local PRUNED_AT_MOST = 10000 -- the most expired entries that one call removes, unless it adds more than half as many
+
+-- The microseconds that a score is. Nil if it is not a whole number from 0 to 2^53 - 1.
+local function micros_in(score)
+    local number = tonumber(score)
+    if number and number >= 0 and number < EXACT and number % 1 == 0 then
+        return number
+    end
+end
+
+local function instant_in(score)
+    local micros = micros_in(score)
+    return micros and instant_of_micros(micros)
+end
+
+-- Whether an entry of a log with this score can have this name.
+local function is_entry_of_log(name, micros)
+    return name:match('^(%d+)%-%d+$') == string.format('%.0f', micros)
+end
+
+-- The sorted set under a key, nil for no key: the number of its entries, the first and the last instant, and whether
+-- the last entry has the name of a log's.
+local function load_scores(key)
+    local entry = server('ZRANGE', key, -1, -1, 'WITHSCORES')
+    if not entry[1] then
+        return nil
+    end
+    local scores = { key = key, count = server('ZCARD', key) }
+    local micros = micros_in(entry[2])
+    if micros then
+        scores.last = instant_of_micros(micros)
+        scores.is_log = is_entry_of_log(entry[1], micros)
+        scores.first = scores.last
+        if scores.count > 1 then
+            scores.first = instant_in(server('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+        end
+    end
+    return scores
+end
+
+-- The instant of the entry with this rank, the earliest having 0. Nil behind the last.
+local function at_rank(scores, rank)
+    if rank >= scores.count then
+        return nil
+    elseif rank == 0 then
+        return scores.first
+    elseif rank == scores.count - 1 then
+        return scores.last
+    end
+    return instant_in(server('ZRANGE', scores.key, rank, rank, 'WITHSCORES')[2]) or foreign(scores.expected)
+end
+
+-- The number of entries later than an instant.
+local function later_than(scores, moment)
+    if not scores.first then
+        return 0
+    elseif moment < scores.first then
+        return scores.count
+    elseif moment < scores.last then
+        return server('ZCOUNT', scores.key, string.format('(%.0f', micros_of(moment)), '+inf')
+    end
+    return 0
+end
+
+-- Scores end in the year 2255: 2^53 - 1 microseconds.
+local function last_tick()
+    return is_plain and last or int('9007199254740991000')
+end
+
+local function check_tick()
+    if last_tick() < now then
+        beyond_time()
+    end
+end
+
+-- How many of the expired entries a call removes that adds so many.
+local function pruned(expired, added)
+    return math.min(expired, math.max(PRUNED_AT_MOST, 2 * added))
+end
+
+local function prune(key, count)
+    if count > 0 then
+        server('ZREMRANGEBYRANK', key, 0, count - 1)
+    end
+end
+

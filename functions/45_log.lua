@@ -1,0 +1,184 @@
+-- CL.LOG: core/src/log.rs ---------------------------------------------------------------------------------------------
+--
+-- An entry for every unit, named `<score>-<k>`, where k counts the entries with one score. It counts for a period.
+
+local Log = { delete = 'UNLINK', most_entries = '10000' }
+
+do
+local LOG_STATE = 'a sorted set whose scores are past instants in microseconds since the epoch'
+local MISSES = 1000 -- how many names may turn out to be taken
+local BATCH = 1000 -- members in one call of the server
+
+function Log.read(args, i, unit)
+    local most = tonumber(checked(args[i], 'limit', 1, '1000000'))
+    return { most = int(most), units = most, period = checked_time(args[i + 1], 'period', 1, unit), unit = unit }
+end
+
+function Log.load(key)
+    local scores = load_scores(key)
+    if not scores then
+        return { key = key, count = 0 }
+    end
+    scores.expected = LOG_STATE
+    -- Entries with other names can be a log that something else has written, if none lies ahead or is older than years.
+    local first, final = scores.first, scores.last
+    if first and (scores.is_log or not (now < final) and (is_plain or are_near(first, now, YEARS))) then
+        return scores
+    end
+    foreign(LOG_STATE)
+end
+
+-- When an entry leaves.
+local function leaves_at(limit, entry)
+    local ends = entry + limit.period
+    if last < ends then
+        out_of_range('period', 1, quotient(last - entry, int(limit.unit.nanoseconds)))
+    end
+    return ends
+end
+
+-- A log at the instant of a call: the entries that count, those that do not, and when the last one leaves.
+local function view(limit, scores)
+    check_tick()
+    local alive = scores.count
+    if is_plain or not (now < limit.period) then
+        alive = later_than(scores, now - limit.period)
+    end
+    local empties = scores.last and leaves_at(limit, scores.last) or now
+    return alive, scores.count - alive, empties
+end
+
+local function log_answer(limit, wait, alive, empties, store)
+    return wait, int(math.max(limit.units - alive, 0)), difference(empties, now), store
+end
+
+-- The entries of a call that takes so many units, regardless of the limit.
+local function entries(limit, scores, quantity, expired, empties)
+    local there = later_than(scores, now - int(MICROSECOND)) - later_than(scores, now)
+    empties = larger(empties, leaves_at(limit, now))
+    return { key = scores.key, there = there, count = quantity, pruned = pruned(expired, quantity), empties = empties }
+end
+
+function Log.take(limit, scores, units)
+    local quantity = approximate(units)
+    local alive, expired, empties = view(limit, scores)
+    local too_many = alive + quantity - limit.units
+    if quantity > limit.units and too_many > 0 then
+        return log_answer(limit, FOREVER, alive, empties)
+    elseif too_many > 0 then
+        local last_to_go = at_rank(scores, expired + too_many - 1)
+        local ends = last_to_go and leaves_at(limit, last_to_go) or now
+        return log_answer(limit, difference(ends, now), alive, empties)
+    elseif quantity == 0 then
+        return log_answer(limit, nil, alive, empties)
+    end
+    local store = entries(limit, scores, quantity, expired, empties)
+    return log_answer(limit, nil, alive + quantity, store.empties, store)
+end
+
+function Log.room(limit, scores)
+    local alive = view(limit, scores)
+    return int(math.max(math.min(limit.units - alive, tonumber(Log.most_entries)), 0))
+end
+
+-- The answer of a call that has settled: it has added so many entries, or removed some of the newest.
+local function log_standing(limit, scores, added, alive, expired, empties, store)
+    local beyond = alive - limit.units
+    local wait
+    if beyond > 0 then
+        -- One more unit would be admitted when the entry with this rank has left: an old one, a new one, or an old one
+        -- from the future, which has moved up.
+        local rank, before = expired + beyond, scores.count - later_than(scores, now)
+        local last_to_go = now
+        if rank < before then
+            last_to_go = at_rank(scores, rank)
+        elseif rank >= before + added then
+            last_to_go = at_rank(scores, rank - added)
+        end
+        wait = difference(last_to_go and leaves_at(limit, last_to_go) or now, now)
+    end
+    return log_answer(limit, wait, alive, empties, store)
+end
+
+function Log.settle(limit, scores, units, age)
+    local quantity = approximate(units)
+    if quantity > tonumber(Log.most_entries) then
+        out_of_range('quantity', '-9223372036854775807', Log.most_entries)
+    end
+    local alive, expired, empties = view(limit, scores)
+    if quantity > 0 then
+        local store = entries(limit, scores, quantity, expired, empties)
+        return log_standing(limit, scores, quantity, alive + quantity, expired, store.empties, store)
+    end
+    local count = math.min(-quantity, alive)
+    if age and not (age < limit.period) then
+        count = 0
+    end
+    if count == 0 then
+        return log_standing(limit, scores, 0, alive, expired, empties)
+    elseif count == alive then
+        return log_answer(limit, nil, 0, now, DELETED)
+    end
+    local latest = at_rank(scores, scores.count - count - 1)
+    empties = latest and leaves_at(limit, latest) or now
+    local store = { removed = count, empties = empties }
+    return log_standing(limit, scores, 0, alive - count, expired, empties, store)
+end
+
+-- Chooses the names of new entries. A name is taken when entries with this score were removed, or added, by hand; the
+-- next ones are free.
+function Log.prepare(store)
+    if store.removed then
+        return
+    end
+    store.score = string.format('%.0f', micros_of(now))
+    store.names = {}
+    local k, ends = store.there, store.there + store.count + MISSES
+    while #store.names < store.count do
+        local names = {}
+        for i = k, math.min(k + math.min(store.count - #store.names, BATCH), ends) - 1 do
+            names[#names + 1] = string.format('%s-%d', store.score, i)
+        end
+        if #names == 0 then
+            foreign(LOG_STATE)
+        end
+        k = k + #names
+        local found = server('ZMSCORE', store.key, unpack(names))
+        for i = 1, #names do
+            if not found[i] then
+                store.names[#store.names + 1] = names[i]
+            end
+        end
+    end
+end
+
+function Log.save(key, _, store)
+    if store.removed then
+        server('ZREMRANGEBYRANK', key, -store.removed, -1)
+    else
+        for first = 1, store.count, BATCH do
+            local words = {}
+            for i = first, math.min(first + BATCH - 1, store.count) do
+                words[#words + 1] = store.score
+                words[#words + 1] = store.names[i]
+            end
+            server('ZADD', key, 'NX', unpack(words))
+        end
+        prune(key, store.pruned)
+    end
+    server('PEXPIREAT', key, expiry_at(store.empties))
+end
+
+function commands.log(key, args)
+    -- With SATURATE any quantity may be asked for.
+    local most = Log.most_entries
+    for i = 3, #args do
+        if args[i]:upper() == 'SATURATE' then
+            most = LAST
+        end
+    end
+    local call = options(args, 3, SATURATE, most)
+    return take(Log, call, Log.read(args, 1, call.unit), key)
+end
+end
+

@@ -1,0 +1,175 @@
+-- CL.ACQUIRE, CL.RENEW and CL.RELEASE: core/src/lease.rs --------------------------------------------------------------
+--
+-- An entry for every holder, whose score is the end of its lease.
+
+local Lease = { delete = 'UNLINK' }
+
+do
+local LEASE_STATE = 'a sorted set of holders and the ends of their leases in microseconds since the epoch'
+
+-- `limit.places` is plain: if it is above 2^53, it is more than there can be.
+function Lease.limit(most, lease, id, unit)
+    checked(most, 'limit', 1, LAST)
+    return { most = int(most), places = tonumber(most), lease = lease, id = id, unit = unit }
+end
+
+-- Whether an instant can be the end of a lease: it lies within years of now, or ahead and not after the key's expiry.
+local function may_end(key, ends)
+    if is_plain or are_near(ends, now, YEARS) then
+        return true
+    end
+    local expires = now < ends and expiry(key)
+    return expires and not (expires < ends)
+end
+
+-- The leases, and the end of the holder's own one.
+function Lease.load(key, limit)
+    local scores = load_scores(key)
+    if not scores then
+        return { key = key, count = 0 }
+    end
+    scores.expected = LEASE_STATE
+    local first, final = scores.first, scores.last
+    if not first or scores.is_log or not (may_end(key, first) and may_end(key, final)) then
+        foreign(LEASE_STATE)
+    end
+    local own = server('ZSCORE', key, limit.id)
+    scores.own = own and (instant_in(own) or foreign(LEASE_STATE))
+    return scores
+end
+
+local function lease_end(limit)
+    local ends = now + limit.lease
+    if last_tick() < ends then
+        out_of_range('lease', 1, quotient(last_tick() - now, int(limit.unit.nanoseconds)))
+    end
+    return ends
+end
+
+local function holds(scores)
+    return scores.own and now < scores.own
+end
+
+local function lease_answer(limit, wait, alive, ends, store)
+    return wait, difference(limit.most, int(alive)), ends and difference(ends, now) or zero, store
+end
+
+-- The time until somebody without a place could get one.
+local function next_place(limit, scores, alive)
+    if alive < limit.places then
+        return zero
+    end
+    -- The leases in the order of their ends: when this one ends, one place is free.
+    local ends = at_rank(scores, scores.count - limit.places)
+    return ends and difference(ends, now) or zero
+end
+
+-- When the last lease of all the others ends.
+local function last_other(scores)
+    if not scores.own or scores.own ~= scores.last then
+        return scores.last
+    end
+    -- The holder is the last, or one of several that end last.
+    return scores.count > 1 and at_rank(scores, scores.count - 2) or nil
+end
+
+-- The change after which the holder's lease has another end, and so many others are removed.
+local function held(limit, scores, ends, count)
+    local other = last_other(scores)
+    return { id = limit.id, ends = ends, pruned = count, until_ = other and larger(other, ends) or ends }
+end
+
+-- The quantity is 1, or 0 to look.
+function Lease.take(limit, scores, quantity)
+    check_tick()
+    local ends = lease_end(limit)
+    local alive, renews = later_than(scores, now), holds(scores)
+    if not renews and alive >= limit.places then
+        return lease_answer(limit, next_place(limit, scores, alive), alive, scores.last)
+    elseif quantity == zero then
+        return lease_answer(limit, nil, alive, scores.last)
+    end
+    -- An ended lease of the holder's is not removed but gets its new end.
+    local ended = scores.count - alive - (scores.own and not renews and 1 or 0)
+    local store = held(limit, scores, ends, pruned(math.max(ended, 0), 1))
+    return lease_answer(limit, nil, renews and alive or alive + 1, store.until_, store)
+end
+
+local function renew_lease(limit, scores)
+    check_tick()
+    local ends = lease_end(limit)
+    return holds(scores) and held(limit, scores, ends, 0) or nil
+end
+
+local function release_lease(limit, scores)
+    check_tick()
+    if not holds(scores) then
+        return nil
+    end
+    local other = last_other(scores)
+    return other and now < other and { id = limit.id, until_ = other } or DELETED
+end
+
+-- Renews the lease, or with no lease gives the place back. How long ago it was taken does not matter.
+function Lease.settle(limit, scores)
+    local store = (limit.lease and renew_lease or release_lease)(limit, scores)
+    local alive = later_than(scores, now)
+    if store == DELETED then
+        return lease_answer(limit, nil, 0, nil, store)
+    elseif not store then
+        local wait
+        if limit.lease then
+            wait = next_place(limit, scores, alive)
+        end
+        return lease_answer(limit, wait, alive, scores.last)
+    end
+    return lease_answer(limit, nil, store.ends and alive or alive - 1, store.until_, store)
+end
+
+function Lease.save(key, _, store)
+    if store.ends then
+        local micros = micros_of(store.ends)
+        -- No lease looks like an entry of a log.
+        if is_entry_of_log(store.id, micros) then
+            micros = micros - 1
+        end
+        server('ZADD', key, string.format('%.0f', micros), store.id)
+        prune(key, store.pruned)
+    else
+        server('ZREM', key, store.id)
+    end
+    server('PEXPIREAT', key, expiry_at(store.until_))
+end
+
+function commands.acquire(key, args)
+    local unit = last_unit(args, 4)
+    checked(args[1], 'limit', 1, LAST)
+    local limit = Lease.limit(args[1], checked_time(args[2], 'lease', 1, unit), args[3], unit)
+    read_clock()
+    local wait, remaining, reset_after, store = Lease.take(limit, Lease.load(key, limit), one)
+    local reply = five(limit.most, unit, wait, remaining, reset_after)
+    write(Lease, key, limit, store)
+    return reply
+end
+
+function commands.renew(key, args)
+    local unit = last_unit(args, 3)
+    local limit = { lease = checked_time(args[1], 'lease', 1, unit), id = args[2], unit = unit }
+    read_clock()
+    local store = renew_lease(limit, Lease.load(key, limit))
+    write(Lease, key, limit, store)
+    return store and 1 or 0
+end
+
+function commands.release(key, args)
+    if args[2] then
+        syntax_error()
+    end
+    local limit = { id = args[1] }
+    read_clock()
+    local store = release_lease(limit, Lease.load(key, limit))
+    write(Lease, key, limit, store)
+    return store and 1 or 0
+end
+end
+

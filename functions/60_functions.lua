@@ -1,0 +1,81 @@
+-- The functions -------------------------------------------------------------------------------------------------------
+
+-- Runs a call: with plain numbers, or with big ones if that is not exact. Errors become replies.
+local function run(body, keys, args)
+    use_plain()
+    local is_served, reply = pcall(body, keys, args)
+    if reply == INEXACT then
+        use_big()
+        is_served, reply = pcall(body, keys, args)
+    end
+    if is_served then
+        return reply
+    end
+    return redis.error_reply(reply)
+end
+
+local function register(name, flags, callback)
+    redis.register_function({ function_name = 'cl_' .. name, flags = flags, callback = callback })
+end
+
+local function wrong_number(name)
+    return redis.error_reply(string.format("ERR wrong number of arguments for 'cl.%s' command", name))
+end
+
+-- Registers the function of a command that has one key and at least so many other arguments.
+local function serve(name, arguments, flags)
+    local command = commands[name]
+    local function body(keys, args)
+        return command(keys[1], args)
+    end
+    register(name, flags, function(keys, args)
+        if #keys ~= 1 then
+            return redis.error_reply(string.format('ERR cl_%s takes one key', name))
+        elseif #args < arguments then
+            return wrong_number(name)
+        end
+        return run(body, keys, args)
+    end)
+end
+
+-- Registers the function of a command for several limiters. The smallest limiter has four words.
+local function serve_several(name, flags, verb)
+    local function body(keys, args)
+        return several(keys, args, verb)
+    end
+    register(name, flags, function(keys, args)
+        if #keys == 0 then
+            return redis.error_reply(string.format('ERR cl_%s takes at least one key', name))
+        elseif #keys + #args < 5 then
+            return wrong_number(name)
+        end
+        return run(body, keys, args)
+    end)
+end
+
+-- Without flags, a function is rejected on a read-only replica, and while the server is out of memory. What gives back
+-- or keeps runs without memory, and what only looks on replicas, too.
+local GIVES_BACK, LOOKS = { 'allow-oom' }, { 'no-writes' }
+
+serve('throttle', 3, {})
+serve('peek', 3, LOOKS)
+serve('refund', 3, GIVES_BACK)
+serve('charge', 3, {})
+serve('reserve', 3, {})
+serve('pause', 4, {})
+serve('funnel', 3, {})
+serve('bucket', 3, {})
+serve('fixed', 2, {})
+serve('window', 2, {})
+serve('log', 2, {})
+serve('acquire', 3, {})
+serve('renew', 2, GIVES_BACK)
+serve('release', 1, GIVES_BACK)
+serve_several('mtake', {}, TAKE)
+serve_several('mpeek', LOOKS, PEEK)
+serve_several('msettle', GIVES_BACK, SETTLE)
+
+-- The version of the library, by which a client knows that it is too old.
+register('version', LOOKS, function()
+    return VERSION
+end)
