@@ -111,6 +111,11 @@ local function expiry(key)
     end
 end
 
+-- An instant, the epoch at the earliest.
+local function since_epoch(moment)
+    return is_plain and moment or larger(moment, zero)
+end
+
 -- A time in units of the call, rounded up.
 local function rounded_up(time, unit)
     local nanoseconds = int(unit.nanoseconds)

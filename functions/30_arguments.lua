@@ -120,7 +120,9 @@ end
 --   load(key, limit)                     the state under a key
 --   take(limit, state, quantity)         the decision to take so many units, all or none
 --   room(limit, state)                   the units that fit, for SATURATE
---   settle(limit, state, difference, age)  the decision of CL.MSETTLE
+--   settle(limit, state, difference, taken)  the decision of CL.MSETTLE. `taken` says when the units were taken that are
+--                                        given back, if the call does: their `age`, their `reset_after` if it is known,
+--                                        and the `unit` of both, which are rounded up to it
 --   prepare(store)                       finds out, where needed, what `save` needs to know
 --   save(key, limit, store)              writes a new state
 --   delete                               the command that deletes the key
@@ -183,6 +185,13 @@ local function prepare(kind, store)
     if store and store ~= DELETED and kind.prepare then
         kind.prepare(store)
     end
+end
+
+-- How much of a take has not leaked away, if the units that are given back take so long to serve. The take was served
+-- at the end of its `reset_after`, which is at most one unit shorter than it says.
+local function still_owed(taken, time)
+    local owed = taken.reset_after and difference(taken.reset_after, taken.unit) or time
+    return difference(owed, taken.age)
 end
 
 -- Carries out a decision that is prepared: the one way to write.

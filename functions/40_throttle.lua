@@ -134,7 +134,7 @@ local function refund(limit, tat, quantity)
     return give_back(limit, tat, cost(limit, quantity))
 end
 
-function Throttle.settle(limit, tat, quantity, age)
+function Throttle.settle(limit, tat, quantity, taken)
     if not (quantity < zero) then
         if not time_of(limit, quantity) then
             out_of_range('quantity', '-9223372036854775807', most_units(limit))
@@ -142,7 +142,7 @@ function Throttle.settle(limit, tat, quantity, age)
         return charge(limit, tat, quantity)
     end
     local back = time_of(limit, -quantity) or last
-    return give_back(limit, tat, age and smaller(back, difference(limit.tolerance, age)) or back)
+    return give_back(limit, tat, taken and smaller(still_owed(taken, back), back) or back)
 end
 
 -- Serves `max_burst count period [quantity] [unit]` by a decision, which is written unless the call only looks.

@@ -92,7 +92,7 @@ local function bucket_standing(limit, free, level, store)
     return bucket_answer(limit, wait, free, level, store)
 end
 
-local function settle_bucket(limit, stored, quantity, age)
+local function settle_bucket(limit, stored, quantity, taken)
     local level, leaks = leaked(limit, stored)
     local free = level.free + leaks
     local after
@@ -106,8 +106,8 @@ local function settle_bucket(limit, stored, quantity, age)
         end
     else
         local back = -quantity
-        if age then
-            back = smaller(back, difference(limit.most, units_in(limit, age)))
+        if taken then
+            back = smaller(units_in(limit, still_owed(taken, time_of(limit, back) or last)), back)
         end
         after = smaller(free + back, limit.most)
     end

@@ -195,36 +195,48 @@ local function fixed_standing(limit, count, ends)
     end
 end
 
--- Whether units that were taken at an instant were taken from the window that ends at another, as far as can be told.
+-- Whether units were taken from the window that ends at an instant, as far as can be told.
 local function covers(limit, ends, taken)
     if limit.ends then
         local seconds, nanoseconds = split(limit.ends)
         return millis_of(ends) == seconds * 1000 + math.ceil(nanoseconds / MILLISECOND)
-    elseif limit.period then
-        local milliseconds = int(MILLISECOND)
-        local period = quotient(limit.period + milliseconds - one, milliseconds) * milliseconds
-        return not (taken + period < ends)
     end
-    -- The key may expire at any millisecond. Its window is the one that contains the instant before.
-    local begin = calendar_window(limit, math.ceil(millis_of(ends) / 1000) - 1)
-    return begin and not (taken < instant_of_millis(begin * 1000))
+    local begin, slack
+    if limit.period then
+        local milliseconds = int(MILLISECOND)
+        begin = ends - quotient(limit.period + milliseconds - one, milliseconds) * milliseconds
+        -- The call that opened the window is as old as the window, and its age is rounded up.
+        slack = taken.unit
+    else
+        -- The key may expire at any millisecond. Its window is the one that contains the instant before.
+        local second = calendar_window(limit, math.ceil(millis_of(ends) / 1000) - 1)
+        if not second then
+            return false
+        end
+        begin, slack = instant_of_millis(second * 1000), zero
+    end
+    if taken.reset_after then
+        -- The window from which they were taken ended later than this.
+        slack = difference(taken.reset_after, taken.unit)
+    end
+    return not (slack < since_epoch(begin) - since_epoch(now - taken.age))
 end
 
-function Fixed.settle(limit, stored, quantity, age)
+function Fixed.settle(limit, stored, quantity, taken)
     if limit.period then
         check_periods(limit, 1)
     end
     local window = open_window(stored)
     local count = window and window.count or zero
-    if zero < quantity then
+    local ends = window and window.ends or zero < quantity and opened_until(limit)
+    if zero < quantity and ends then
         if highest - count < quantity then
             out_of_range('quantity', '-9223372036854775807', highest - count)
         end
-        local ends = window and window.ends or opened_until(limit) or passed(limit)
         count = count + quantity
         return count_in(limit, count, ends, fixed_standing(limit, count, ends))
     end
-    if quantity == zero or not window or age and not covers(limit, window.ends, now - age) then
+    if not window or not (quantity < zero) or taken and not covers(limit, window.ends, taken) then
         return fixed_answer(limit, window, window and fixed_standing(limit, count, window.ends))
     end
     count = count + quantity

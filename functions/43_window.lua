@@ -142,7 +142,7 @@ function Window.room(limit, stored)
     return limit.most - estimate(limit, present_window(limit, stored))
 end
 
-function Window.settle(limit, stored, quantity, age)
+function Window.settle(limit, stored, quantity, taken)
     check_periods(limit, 2)
     local before = present_window(limit, stored)
     local current = before.current
@@ -151,7 +151,7 @@ function Window.settle(limit, stored, quantity, age)
             out_of_range('quantity', '-9223372036854775807', highest - current)
         end
         current = current + quantity
-    elseif not age or not (now < before.start + age) then
+    elseif not taken or not (now < before.start + taken.age) then
         -- A window that began when the units were taken, or earlier, can have admitted them.
         current = larger(current + quantity, zero)
     end

@@ -81,18 +81,18 @@ function Log.room(limit, scores)
     return int(math.max(math.min(limit.units - alive, tonumber(Log.most_entries)), 0))
 end
 
--- The answer of a call that has settled: it has added so many entries, or removed some of the newest.
-local function log_standing(limit, scores, added, alive, expired, empties, store)
+-- The answer of a call that has settled: it has added so many entries at a rank, or removed as many if they are below 0.
+local function log_standing(limit, scores, place, added, alive, expired, empties, store)
     local beyond = alive - limit.units
     local wait
     if beyond > 0 then
-        -- One more unit would be admitted when the entry with this rank has left: an old one, a new one, or an old one
-        -- from the future, which has moved up.
-        local rank, before = expired + beyond, scores.count - later_than(scores, now)
+        -- One more unit would be admitted when the entry with this rank has left: one before the place, one that was
+        -- added there, or one behind it, whose rank has changed.
+        local rank = expired + beyond
         local last_to_go = now
-        if rank < before then
+        if rank < place then
             last_to_go = at_rank(scores, rank)
-        elseif rank >= before + added then
+        elseif rank >= place + added then
             last_to_go = at_rank(scores, rank - added)
         end
         wait = difference(last_to_go and leaves_at(limit, last_to_go) or now, now)
@@ -100,7 +100,7 @@ local function log_standing(limit, scores, added, alive, expired, empties, store
     return log_answer(limit, wait, alive, empties, store)
 end
 
-function Log.settle(limit, scores, units, age)
+function Log.settle(limit, scores, units, taken)
     local quantity = approximate(units)
     if quantity > tonumber(Log.most_entries) then
         out_of_range('quantity', '-9223372036854775807', Log.most_entries)
@@ -108,21 +108,29 @@ function Log.settle(limit, scores, units, age)
     local alive, expired, empties = view(limit, scores)
     if quantity > 0 then
         local store = entries(limit, scores, quantity, expired, empties)
-        return log_standing(limit, scores, quantity, alive + quantity, expired, store.empties, store)
+        local place = scores.count - later_than(scores, now)
+        return log_standing(limit, scores, place, quantity, alive + quantity, expired, store.empties, store)
     end
-    local count = math.min(-quantity, alive)
-    if age and not (age < limit.period) then
-        count = 0
+    -- The entries that came later than those which are given back stay.
+    local newer = 0
+    if taken then
+        -- Nothing is older than the epoch.
+        newer = (is_plain or not (now < taken.age)) and later_than(scores, now - taken.age) or alive
+        newer = math.min(newer, alive)
     end
+    local count = math.min(-quantity, alive - newer)
+    local place = scores.count - newer - count
     if count == 0 then
-        return log_standing(limit, scores, 0, alive, expired, empties)
+        return log_standing(limit, scores, place, 0, alive, expired, empties)
     elseif count == alive then
         return log_answer(limit, nil, 0, now, DELETED)
     end
-    local latest = at_rank(scores, scores.count - count - 1)
-    empties = latest and leaves_at(limit, latest) or now
-    local store = { removed = count, empties = empties }
-    return log_standing(limit, scores, 0, alive - count, expired, empties, store)
+    if newer == 0 then
+        local latest = at_rank(scores, place - 1)
+        empties = latest and leaves_at(limit, latest) or now
+    end
+    local store = { removed = count, newer = newer, empties = empties }
+    return log_standing(limit, scores, place, -count, alive - count, expired, empties, store)
 end
 
 -- Chooses the names of new entries. A name is taken when entries with this score were removed, or added, by hand; the
@@ -154,7 +162,7 @@ end
 
 function Log.save(key, _, store)
     if store.removed then
-        server('ZREMRANGEBYRANK', key, -store.removed, -1)
+        server('ZREMRANGEBYRANK', key, -store.newer - store.removed, -1 - store.newer)
     else
         for first = 1, store.count, BATCH do
             local words = {}

@@ -44,8 +44,10 @@ local function find(args, i)
     local word = args[i] and args[i]:upper()
     if word == 'SHADOW' then
         found.shadow, i = true, i + 1
-        word = args[i] and args[i]:upper()
+    elseif word == 'RESET' then
+        found.reset, i = args[i + 1], i + 2
     end
+    word = args[i] and args[i]:upper()
     local grammar = word and KINDS[word]
     if not grammar then
         return nil
@@ -132,20 +134,26 @@ local function read_several(keys, args, verb)
         limiters[k], i = found, behind
     end
     -- The unit stands behind the limiters. If something is wrong there, their errors come first nevertheless.
-    local is_read, read = pcall(several_options, args, i, verb)
+    local is_read, read = pcall(several_options, args, i, SETTLE)
     if read == INEXACT then
         error(INEXACT)
     end
     for k = 1, #limiters do
-        if limiters[k].shadow and verb ~= TAKE then
+        local limiter, unit = limiters[k], is_read and read.unit or UNITS.S
+        if limiter.shadow and verb ~= TAKE or limiter.reset and verb ~= SETTLE then
             syntax_error()
         end
-        read_limiter(limiters[k], args, verb, is_read and read.unit or UNITS.S)
+        limiter.reset_after = limiter.reset and checked_time(limiter.reset, 'RESET', 0, unit)
+        read_limiter(limiter, args, verb, unit)
     end
-    if not is_read then
-        error(read, 0)
-    elseif #limiters < #keys then
+    read = several_options(args, i, verb)
+    if #limiters < #keys then
         syntax_error()
+    end
+    for k = 1, #limiters do
+        if limiters[k].reset and not read.age then
+            syntax_error()
+        end
     end
     local named = {}
     for k = 1, #keys do
@@ -189,7 +197,11 @@ function several(keys, args, verb)
         local state = kind.load(keys[i], limit)
         local row = { most = limit.most, shadow = limiter.shadow, state = state }
         if verb == SETTLE then
-            row.wait, row.remaining, row.reset_after, row.store = kind.settle(limit, state, quantity, read.age)
+            local taken
+            if read.age then
+                taken = { age = read.age, reset_after = limiter.reset_after, unit = int(read.unit.nanoseconds) }
+            end
+            row.wait, row.remaining, row.reset_after, row.store = kind.settle(limit, state, quantity, taken)
         elseif verb == PEEK then
             row.wait, row.remaining, row.reset_after = peek(kind, limit, state, quantity)
         else

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 
 /// The text of the library, as scripts/functions.sh puts it together.
 pub static FUNCTIONS: LazyLock<String> = LazyLock::new(|| {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("functions").exists());
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("functions").exists());
     let built = Command::new(root.unwrap().join("scripts/functions.sh")).output().unwrap();
     assert!(built.status.success(), "{built:?}");
     std::fs::read_to_string(String::from_utf8(built.stdout).unwrap().trim_end()).unwrap()

@@ -30,9 +30,9 @@ const BAD: [&[u8]; 18] = [
     b"18446744073709551616",
 ];
 
-const OPTIONS: [&str; 15] = [
-    "SATURATE", "S", "MS", "US", "UTC", "FROM", "BOGUS", "0", "UNTIL", "PREPAY", "MAXWAIT", "SHADOW", "AGO", "LOG",
-    "DAY",
+const OPTIONS: [&str; 16] = [
+    "SATURATE", "S", "MS", "US", "UTC", "FROM", "BOGUS", "0", "UNTIL", "PREPAY", "MAXWAIT", "SHADOW", "AGO",
+    "LOG", "DAY", "RESET",
 ];
 
 /// The largest number of each unit that 292 years hold, as the module states it in its errors.
@@ -250,7 +250,9 @@ impl Calls {
             "LEASE" => {
                 let holder = self.holder(other, wall);
                 let name = ["ACQUIRE", "ACQUIRE", "RENEW", "RELEASE"][self.rng.usize(0..4)];
-                words.extend_from_slice(&limit[["ACQUIRE", "RENEW", "RELEASE"].iter().position(|&n| n == name).unwrap()..]);
+                words.extend_from_slice(
+                    &limit[["ACQUIRE", "RENEW", "RELEASE"].iter().position(|&n| n == name).unwrap()..],
+                );
                 words.push(holder);
                 name
             }
@@ -290,6 +292,7 @@ impl Calls {
         let unit = unit_of(key);
         let (mut words, mut keys) = (vec![format!("CL.{name}").into_bytes()], Vec::new());
         let add = |words: &mut Vec<Vec<u8>>, word: String| words.push(word.into_bytes());
+        let has_age = name == "MSETTLE" && self.rng.bool();
         for n in 0..[1, 2, 2, 3, 4, 7][self.rng.usize(0..6)] {
             // The others have the same unit.
             let row = self.rng.usize(0..2) * 3 + unit;
@@ -305,6 +308,12 @@ impl Calls {
                 add(&mut words, shadow);
             }
             let kind = KINDS[key % KINDS.len()];
+            if if has_age { self.one_in(2) } else { self.one_in(80) } {
+                let reset = self.in_any_case("RESET");
+                add(&mut words, reset);
+                let reset_after = self.period(unit) - 1;
+                add(&mut words, reset_after.to_string());
+            }
             let kind_word = self.in_any_case(kind);
             add(&mut words, kind_word);
             let mut limit = self.limits[key].clone();
@@ -321,13 +330,18 @@ impl Calls {
             } else {
                 let quantity = self.quantity(self.most(key));
                 let quantity = if kind == "LOG" && quantity > 300 { quantity % 20_000 } else { quantity };
-                if name == "MSETTLE" && self.rng.bool() { (-quantity).to_string() } else { quantity.to_string() }
+                if name == "MSETTLE" && self.rng.bool() {
+                    (-quantity).to_string()
+                } else {
+                    quantity.to_string()
+                }
             };
             add(&mut words, last);
         }
         let mut options = Vec::new();
-        if name == "MSETTLE" && self.rng.bool() {
-            options.push(vec!["AGO".to_owned(), (self.period(unit) - 1).to_string()]);
+        if has_age {
+            let age = if self.rng.bool() { self.rng.i64(0..3) } else { self.period(unit) - 1 };
+            options.push(vec!["AGO".to_owned(), age.to_string()]);
         }
         self.unit(&mut options, unit);
         self.rng.shuffle(&mut options);
@@ -408,7 +422,8 @@ impl Calls {
             _ => now.saturating_add(self.rng.i64(-200_000_000..200_000_000)).to_string(),
         };
         let k = self.rng.u32(0..4);
-        let name = if self.rng.bool() { format!("{now}-{k}") } else { ["a", "b", "x", "-1"][k as usize].to_owned() };
+        let name =
+            if self.rng.bool() { format!("{now}-{k}") } else { ["a", "b", "x", "-1"][k as usize].to_owned() };
         if self.one_in(4) { vec!["ZREM".to_owned(), name] } else { vec!["ZADD".to_owned(), score, name] }
     }
 

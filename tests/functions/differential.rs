@@ -24,8 +24,8 @@ fn words(line: &[&str]) -> Vec<Vec<u8>> {
     line.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// A library with one function, which returns the type, the value and the expiry of each of its keys. Of long sorted
-/// sets it returns the length and the ends.
+/// A library with one function, which returns the type, the value and the expiry of each of its keys. Of long
+/// sorted sets it returns the length and the ends.
 const LOOK: &str = "#!lua name=look
 redis.register_function{function_name='look', flags={'no-writes'}, callback=function(keys)
     local all = {}
@@ -105,12 +105,13 @@ pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, Stri
     Ok(seen)
 }
 
-/// Runs with another seed each time, or with that of `REDIS_CELL_SEED`, and prints it. `REDIS_CELL_LONG=1` makes 20
-/// times as many calls.
+/// Runs with another seed each time, or with that of `REDIS_CELL_SEED`, and prints it. `REDIS_CELL_LONG=1`
+/// makes 20 times as many calls.
 fn compare(wall: i64, calls: u32) {
     let seed =
         std::env::var("REDIS_CELL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
-    let calls = if std::env::var("REDIS_CELL_LONG").is_ok_and(|long| long == "1") { 20 * calls } else { calls };
+    let calls =
+        if std::env::var("REDIS_CELL_LONG").is_ok_and(|long| long == "1") { 20 * calls } else { calls };
     let line = format!("{calls} random calls from {wall} on: REDIS_CELL_SEED={seed}\n");
     std::io::stderr().write_all(line.as_bytes()).unwrap();
     match run(&FUNCTIONS, wall, seed, calls) {

@@ -8,7 +8,11 @@ const WALL: i64 = 1_800_000_000_000_000_000;
 /// What the commands before it do, the call, and the beginning of the reply.
 const EDGES: [(&[&str], &str, &str); 18] = [
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
-    (&["SET k 9223372036854775806 PXAT 9223372036855"], "CL.CHARGE k 0 1000 1 1 US", "[1, 1, 0, 7423372036854776,"),
+    (
+        &["SET k 9223372036854775806 PXAT 9223372036855"],
+        "CL.CHARGE k 0 1000 1 1 US",
+        "[1, 1, 0, 7423372036854776,",
+    ),
     (
         &["SET k 9223372036854775806 PXAT 9223372036855"],
         "CL.CHARGE k 0 1000 1 2 US",
@@ -58,7 +62,8 @@ pub fn edges(library: &str) -> Result<(), String> {
                 both.client.call(*command);
             }
             let reply: Reply = both.call(&words, function);
-            let left = ["TTL k", "PEXPIRETIME k", "GET k", "ZRANGE k 0 -1 WITHSCORES"].map(|look| both.client.ask(look));
+            let left = ["TTL k", "PEXPIRETIME k", "GET k", "ZRANGE k 0 -1 WITHSCORES"]
+                .map(|look| both.client.ask(look));
             (reply, left)
         });
         let [command, function] = &mut outcomes;

@@ -162,6 +162,8 @@ fn a_replica_peeks_and_takes_nothing() {
     });
     assert_eq!(reader.ints("FCALL_RO cl_peek 1 k 9 10 3600")[..3], [0, 10, 2]);
     assert_eq!(reader.ints("FCALL cl_peek 1 k 9 10 3600 3")[..3], [1, 10, 2]);
+    assert!(reader.ask("FCALL_RO cl_mpeek 1 k THROTTLE 9 10 3600 1").is_ok());
+    assert_eq!(reader.text(&["FCALL_RO", "cl_version", "0"]), env!("CARGO_PKG_VERSION"));
     for command in ["CL.THROTTLE", "CL.CHARGE", "CL.REFUND"] {
         let error = reader.error(&function(&format!("{command} k 9 10 3600")));
         assert!(error.starts_with("READONLY "), "{command}: {error}");
@@ -183,6 +185,77 @@ fn out_of_memory_only_what_gives_back_and_looks_goes_on() {
     }
     assert_eq!(client.ints(&function("CL.PEEK k 9 10 3600"))[..3], [0, 10, 2]);
     assert_eq!(client.ints(&function("CL.REFUND k 9 10 3600 3"))[..3], [0, 10, 5]);
+    assert!(client.ask(&function("CL.MSETTLE k THROTTLE 9 10 3600 -1")).is_ok());
+    assert_eq!(client.integers(&function("CL.RELEASE places a")), "0");
+}
+
+#[test]
+fn a_replica_has_what_each_function_writes() {
+    requires!(has_functions(), NONE);
+    let (primary, replica) = (without_module(), without_module());
+    let mut client = loaded(&primary);
+    let mut reader = replica.connect();
+    reader.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let limiters = "t THROTTLE 9 10 3600 2 f FUNNEL 9 10 3600 2 b BUCKET 9 10 3600 2 x FIXED 9 MONTH 2 \
+        w WINDOW 9 3600 2 l LOG 9 3600 2 p LEASE 9 3600 a";
+    let given_back = limiters.replace(" 2 ", " -1 ").replace("3600 a", "0 a");
+    for command in [
+        &format!("CL.MTAKE {limiters}"),
+        "CL.RESERVE t 9 10 3600",
+        "CL.PAUSE t 9 10 3600 60",
+        "CL.LOG l 9 3600 3",
+        "CL.ACQUIRE p 9 3600 b",
+        "CL.RENEW p 60 b",
+        "CL.FUNNEL f 9 10 3600 20 SATURATE",
+        &format!("CL.MSETTLE {given_back}"),
+        "CL.RELEASE p b",
+    ] {
+        let by_function = client.ask(&function(command));
+        assert!(by_function.is_ok(), "{command}: {by_function:?}");
+        for key in ["t", "f", "b", "x", "w", "l", "p"] {
+            wait_until("the replica to have the state", || {
+                let states = [client.snapshot(key), reader.snapshot(key)];
+                if states[0] == states[1] { Ok(()) } else { Err(format!("{command}: {states:?}")) }
+            });
+        }
+    }
+}
+
+#[test]
+fn the_library_is_replaced_under_load() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = loaded(&server);
+    let calls = || {
+        let mut client = server.connect();
+        let calls = (0..500).map(|_| client.ints(&function("CL.THROTTLE k 999 1000 360000")));
+        calls.filter(|reply| reply[0] == 0).count()
+    };
+    let admitted: usize = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..3).map(|_| scope.spawn(calls)).collect();
+        for _ in 0..50 {
+            load_functions(&mut client, &FUNCTIONS);
+        }
+        callers.into_iter().map(|caller| caller.join().unwrap()).sum()
+    });
+    assert_eq!(admitted, 1000);
+}
+
+#[test]
+fn a_user_needs_the_permissions_of_the_page() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = loaded(&server);
+    let rules = "+fcall +time +get +set +del +pexpiretime";
+    client.call(&format!("ACL SETUSER app on >secret ~app:* -@all {rules}"));
+    let mut app = server.connect();
+    app.call("AUTH app secret");
+    assert_eq!(app.ints(&function("CL.THROTTLE app:k 9 10 60"))[..3], [0, 10, 9]);
+    for command in ["CL.THROTTLE k 9 10 60", "CL.LOG app:l 9 60"] {
+        let seen = app.error(&function(command));
+        assert!(seen.to_lowercase().contains("perm"), "{command}: {seen}");
+    }
+    assert_eq!(client.int("DBSIZE"), 1);
 }
 
 #[test]

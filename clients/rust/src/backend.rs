@@ -98,7 +98,8 @@ impl<C> CellConnection<C> {
         let version: String = match reply.and_then(Value::extract_error) {
             Ok(version) => redis::from_redis_value(version)?,
             Err(error) if error.detail().is_some_and(|text| text.contains("Function not found")) => {
-                let detail = "Function not found: the function library redis_cell is not loaded, or older than 1.0.0";
+                let detail =
+                    "Function not found: the function library redis_cell is not loaded, or older than 1.0.0";
                 return Err((ErrorKind::Client, "no function library", detail.to_owned()).into());
             }
             Err(error) => return Err(error),

@@ -378,7 +378,7 @@ fn words(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The keys of a command's arguments, and the other arguments. That of several limiters has a key before each.
+/// The keys of a command's arguments, and the other arguments. Several limiters have a key before each.
 fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> (Vec<&'a [u8]>, Vec<&'a [u8]>) {
     let (mut keys, mut others) = (Vec::new(), Vec::new());
     let mut rest = arguments;
@@ -399,7 +399,8 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> (Vec<&'a [u8]>, Vec<&'
 
 /// The number of words of the limiter that `words` begin with. `None` if they do not begin with one.
 fn limiter_length(words: &[&[u8]]) -> Option<usize> {
-    let is = |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    let is =
+        |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
     let kind = if is(0, "RESET") { 2 } else { 0 };
     let kind = if is(kind, "SHADOW") { kind.saturating_add(1) } else { kind };
     let four = ["THROTTLE", "FUNNEL", "BUCKET"];

@@ -2,8 +2,8 @@
 
 use crate::common::{BINARY, Client, FUNCTIONS, Options, Server, requires};
 use redis_cell_client::{
-    AsyncCellCommands, Backend, CellCommands, CellConnection, Limiter, MTake, Places, Quota, Rate, Reserve, Ruling,
-    Units, UpTo, WhenAway, Window,
+    AsyncCellCommands, Backend, CellCommands, CellConnection, Limiter, MTake, Places, Quota, Rate, Reserve,
+    Ruling, Units, UpTo, WhenAway, Window,
 };
 use std::time::{Duration, SystemTime};
 
