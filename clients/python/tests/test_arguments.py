@@ -94,8 +94,8 @@ def test_a_pipeline_is_not_a_client(library: str, way: str) -> None:
             cell(client_class(library, way, clustered=True)(host="localhost").pipeline())
 
 
-def taken(times: tuple[float, float] | None, **rows: Answer) -> Several[Answer]:
-    return Several(next(iter(rows.values())), dict(rows), times)
+def taken(sent: float | None, **rows: Answer) -> Several[Answer]:
+    return Several(next(iter(rows.values())), dict(rows), sent)
 
 
 def row(reset_after: float, units: int = 10) -> Admitted:
@@ -112,27 +112,20 @@ def sent(call: Call[Any]) -> list[Any]:
 
 def test_a_settlement_says_by_itself_what_it_knows_of_the_take() -> None:
     now = time.monotonic()
-    times = (now - 30, now - 20)  # the call was on its way for ten seconds
-    answer = taken(times, rate=row(60), window=row(50), log=row(60), small=row(15))
+    answer = taken(now - 30, rate=row(60), window=row(50), log=row(60))
     rate, bucket, log = Rate(10, per=1), Bucket(10, count=1, per=1), Log(10, per=60)
-    # The age begins with the answer, and what passed before is deducted from the time that the units owe.
-    words = ["RESET", 50_000_000, "THROTTLE", 9, 10, 1_000_000, -5, 20]
+    words = ["RESET", 60_000_000, "THROTTLE", 9, 10, 1_000_000, -5, 30]
     assert sent(wire.msettle(Settle("rate", rate, -5), taken=answer)) == words
-    assert sent(wire.msettle(Settle("rate", bucket, -5), taken=answer))[:2] == ["RESET", 50_000_000]
-    assert sent(wire.msettle(Settle("small", rate, -5), taken=answer))[:2] == ["RESET", 5_000_000]
-    window = Fixed.per(10, per=60)
-    assert sent(wire.msettle(Settle("window", window, -5), taken=answer)) == ["FIXED", 10, 60_000_000, -5, 20]
-    # A window that may have ended while the call was on its way, and entries of a log: the age begins with the call.
-    assert sent(wire.msettle(Settle("small", window, -5), taken=answer))[-1] == 30
-    assert sent(wire.msettle(Settle("log", log, -5), taken=answer))[-1] == 30
-    mixed = wire.msettle(Settle("rate", rate, -5), Settle("log", log, -5), taken=answer)
-    assert sent(mixed)[:2] == ["RESET", 60_000_000] and sent(mixed)[-1] == 30
+    assert sent(wire.msettle(Settle("rate", bucket, -5), taken=answer))[:3] == ["RESET", 60_000_000, "BUCKET"]
+    window = wire.msettle(Settle("window", Fixed.per(10, per=60), -5), taken=answer)
+    assert sent(window) == ["RESET", 50_000_000, "FIXED", 10, 60_000_000, -5, 30]
+    assert sent(wire.msettle(Settle("log", log, -5), taken=answer)) == ["LOG", 10, 60_000_000, -5, 30]
     # No more than was taken goes back, and what is charged needs no row.
     assert sent(wire.msettle(Settle("rate", rate, -50), taken=answer))[-2] == -10
-    assert sent(wire.msettle(Settle("other", rate, 5), taken=answer)) == ["THROTTLE", 9, 10, 1_000_000, 5, 20]
+    assert sent(wire.msettle(Settle("other", rate, 5), taken=answer)) == ["THROTTLE", 9, 10, 1_000_000, 5, 30]
     refused = Refused(limit=1, remaining=0, reset_after=60, retry_after=60)
-    shadow = taken(times, rate=row(60), shadow=refused)
-    assert sent(wire.msettle(Settle("shadow", rate, -5), taken=shadow)) == ["THROTTLE", 9, 10, 1_000_000, 0, 20]
+    shadow = taken(now - 30, rate=row(60), shadow=refused)
+    assert sent(wire.msettle(Settle("shadow", rate, -5), taken=shadow)) == ["THROTTLE", 9, 10, 1_000_000, 0, 30]
 
 
 def test_what_was_taken_without_the_server_is_not_given_back_to_it() -> None:
@@ -142,7 +135,7 @@ def test_what_was_taken_without_the_server_is_not_given_back_to_it() -> None:
 
 
 def test_a_settlement_needs_what_it_says() -> None:
-    rate, answer = Rate(10, per=1), taken((0, 0), rate=row(60))
+    rate, answer = Rate(10, per=1), taken(0, rate=row(60))
     settle = Settle("rate", rate, -5, reset_after=60)
     words = ("RESET", 60_000_000, "THROTTLE", 9, 10, 1_000_000, -5, "AGO", 1_000_001, "US")
     assert wire.msettle(settle, ago=1.0000001).words == words
@@ -155,7 +148,7 @@ def test_a_settlement_needs_what_it_says() -> None:
             "nothing was taken",
         ),
         (lambda: wire.msettle(Settle("other", rate, -5), taken=answer), "no row of the key 'other'"),
-        (lambda: Settle("k", Fixed.per(1, per=1), -5, reset_after=1), "reset_after is for a Rate"),
+        (lambda: Settle("k", Log(1, per=1), -5, reset_after=1), "reset_after is for a Rate"),
         (lambda: Settle("k", rate, -(2**63)), "difference must be at least"),
     ]
     for build, message in builders:

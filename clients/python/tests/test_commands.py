@@ -187,7 +187,7 @@ async def test_several(cell: Any) -> None:
         Settle("{7}:log", Log(10_000, per=3600), -350),
         Settle("{7}:rpm", Rate.per_hour(10), 12),
         Renew("{7}:busy", Lease(20, lease=300, holder="req-1")),
-        ago=timedelta(seconds=5),
+        ago=timedelta(0),
     )
     assert settled["{7}:tokens"].remaining == 750 and settled["{7}:log"].remaining == 9750
     assert settled["{7}:rpm"].in_debt and settled.combined.in_debt
@@ -201,6 +201,29 @@ async def test_ago_protects_a_window_that_has_begun_since(cell: Any) -> None:
     await cell.fixed("k", limit, 5)
     assert (await cell.msettle(Settle("k", limit, -5), ago=2000)).combined.remaining == 5
     assert (await cell.msettle(Settle("k", limit, -5))).combined.remaining == 10
+
+
+async def test_what_is_settled_after_a_take_is_what_is_still_owed(cell: Any) -> None:
+    """By the row of the take and its age, which the settlement sends by itself."""
+    rate, bucket, hour = Rate(100, per=10_000), Bucket(100, count=100, per=10_000), Fixed.per(100, per=3600)
+    await cell.charge("{s}:rate", rate, 30)  # a busy limiter: what is taken now is owed after that
+    takes = (Take("{s}:rate", rate, 20), Take("{s}:bucket", bucket, 20), Take("{s}:hour", hour, 20))
+    answer = await cell.mtake(*takes, Take("{s}:busy", Lease(5, lease=60, holder="a")))
+    changes = (Settle("{s}:rate", rate, -15), Settle("{s}:bucket", bucket, -15), Settle("{s}:hour", hour, -15))
+    settled = await cell.msettle(*changes, Release("{s}:busy", Lease(5, lease=60, holder="a")), taken=answer)
+    assert settled["{s}:rate"].remaining == 65 and settled["{s}:bucket"].remaining in (94, 95)
+    # The call has opened the window.
+    assert settled["{s}:hour"].remaining == 95 and settled["{s}:busy"].remaining == 5
+    # No more than the rest of what was taken, whatever is asked for.
+    again = await cell.mtake(Take("{s}:hour", hour, 3))
+    assert (await cell.msettle(Settle("{s}:hour", hour, -50), taken=again))["{s}:hour"].remaining == 95
+
+
+async def test_what_has_leaked_meanwhile_is_not_given_back(cell: Any) -> None:
+    held = Rate(10, per=1000)
+    answer = await cell.mtake(Take("held", held, 10))
+    assert (await cell.msettle(Settle("held", held, -10, reset_after=1000), ago=999.999))["held"].remaining == 0
+    assert (await cell.msettle(Settle("held", held, -10), taken=answer))["held"].remaining >= 9
 
 
 async def test_shadow_refuses_nothing(cell: Any) -> None:

@@ -102,8 +102,8 @@ class Several(Mapping[Key, Row], Generic[Row]):
 
     combined: Row
     rows: Mapping[Key, Row] = field(default_factory=dict[Key, Row])
-    times: tuple[float, float] | None = field(default=None, compare=False, repr=False)
-    """When the call was sent and when it was answered, by time.monotonic(). None if the server did not decide."""
+    sent: float | None = field(default=None, compare=False, repr=False)
+    """When the call was made, by time.monotonic(). None if the server did not decide."""
 
     def __getitem__(self, key: Key) -> Row:
         return self.rows[key]

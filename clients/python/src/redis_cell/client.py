@@ -87,7 +87,7 @@ def _timed(answer: T, sent: float) -> T:
     """The answer, which notes when its call was made if it has several rows: `msettle` needs that."""
     made: object = answer
     if isinstance(made, Several):
-        object.__setattr__(cast(object, made), "times", (sent, time.monotonic()))
+        object.__setattr__(cast(object, made), "sent", sent)
     return answer
 
 

@@ -218,12 +218,16 @@ def release(key: Key, lease: Lease | str | bytes) -> Call[bool]:
     return Call("CL.RELEASE", key, (holder,), bool, decide=lambda by: by.release(key, holder))
 
 
+_RESETS = (Rate, Bucket, Funnel, Fixed)
+"""The limiters whose `reset_after` says how long what was taken is owed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settle:
     """One limiter of `msettle`: takes `difference` units if it is above 0, gives units back if it is below 0.
 
-    `reset_after` is that of the answer that took the units, for a Rate, a Bucket or a Funnel, and needs the `ago` of
-    `msettle`. With its argument `taken`, `msettle` finds both by itself.
+    `reset_after` is that of the answer that took the units, for a Rate, a Bucket, a Funnel or a Fixed, and needs the
+    `ago` of `msettle`. With its argument `taken`, `msettle` finds both by itself.
     """
 
     key: Key
@@ -235,8 +239,8 @@ class Settle:
         _check_key(self.key)
         if not -MOST <= self.difference <= MOST:
             raise ValueError(f"difference must be at least {-MOST} and at most {MOST}, not {self.difference}")
-        if self.reset_after is not None and not isinstance(self.limiter, (Rate, Bucket, Funnel)):
-            raise ValueError("reset_after is for a Rate, a Bucket or a Funnel")
+        if self.reset_after is not None and not isinstance(self.limiter, _RESETS):
+            raise ValueError("reset_after is for a Rate, a Bucket, a Funnel or a Fixed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,42 +342,17 @@ def _change(change: Change) -> tuple[Word, ...]:
             return (change.key, *_limiter(change.lease, 1, lease=0))
 
 
-_REPLENISHED = (Rate, Bucket, Funnel)
-
-
-def _of_its_row(change: Change, taken: Several[Answer], spent: float) -> Change:
-    """The change, with the numbers of the row that took the units: no more than that is given back.
-
-    `spent` is deducted from the time that the units owe.
-    """
+def _of_its_row(change: Change, taken: Several[Answer]) -> Change:
+    """The change, with the numbers of the row that took the units: no more than that is given back."""
     if not isinstance(change, Settle) or change.difference >= 0:
         return change
-    row = _row(change, taken)
-    # What a guard has decided without the server is not the server's to give back.
-    units = row.taken if isinstance(row, Admitted) and taken.times is not None else 0
-    reset = max(0.0, row.reset_after - spent) if units and isinstance(change.limiter, _REPLENISHED) else None
-    return Settle(change.key, change.limiter, max(change.difference, -units), reset)
-
-
-def _row(change: Settle, taken: Several[Answer]) -> Answer:
     if change.key not in taken:
         raise ValueError(f"taken has no row of the key {change.key!r}")
-    return taken[change.key]
-
-
-def _begins_with_answer(changes: tuple[Change, ...], taken: Several[Answer], rtt: float) -> bool:
-    """Whether an age that is counted from the answer gives back nothing that was taken later.
-
-    Counted from the call, which was sent before the units were taken, an age is too long by the time on the way: a
-    fixed window that the call has opened would be younger than that. Of rates and buckets that time is deducted by
-    RESET instead, and a fixed window that lasts longer is the same one. The others need the age from the call.
-    """
-    given = [change for change in changes if isinstance(change, Settle) and change.difference < 0]
-    return all(
-        isinstance(change.limiter, _REPLENISHED)
-        or (isinstance(change.limiter, Fixed) and _row(change, taken).reset_after > 2 * rtt)
-        for change in given
-    )
+    row = taken[change.key]
+    # What a guard has decided without the server is not the server's to give back.
+    units = row.taken if isinstance(row, Admitted) and taken.sent is not None else 0
+    reset = row.reset_after if units and isinstance(change.limiter, _RESETS) else None
+    return Settle(change.key, change.limiter, max(change.difference, -units), reset)
 
 
 def msettle(
@@ -381,21 +360,17 @@ def msettle(
 ) -> Call[Several[Balance]]:
     """Takes or gives back units of several limiters, whether they are available or not: CL.MSETTLE.
 
-    `taken` is the answer of the `mtake` that took the units. The call then says itself how long ago that was, and gives
-    back no more than was taken and, of a Rate, a Bucket or a Funnel, no more than is not replenished yet. Without it,
-    `ago` is how long ago the units that are given back were taken. In a cluster all keys must be in one slot.
+    `taken` is the answer of the `mtake` that took the units. The call then says itself how long ago that was, and by
+    RESET what was owed then, and gives back no more than was taken and is still owed. Without it, `ago` is how long ago
+    the units that are given back were taken. In a cluster all keys must be in one slot.
     """
-    changes, since = (first, *others), None
+    changes, sent = (first, *others), None
     if taken is not None:
         if ago is not None:
             raise ValueError("taken says how long ago the units were taken: leave ago out")
         if not taken:
             raise ValueError("taken is a refusal: nothing was taken")
-        sent, answered = taken.times or (0.0, 0.0)
-        early = _begins_with_answer(changes, taken, answered - sent)
-        changes = tuple(_of_its_row(change, taken, answered - sent if early else 0.0) for change in changes)
-        if taken.times is not None:
-            since = answered if early else sent
+        changes, sent = tuple(_of_its_row(change, taken) for change in changes), taken.sent
     elif ago is None and any(isinstance(change, Settle) and change.reset_after is not None for change in changes):
         raise ValueError("reset_after needs ago")
 
@@ -406,7 +381,7 @@ def msettle(
     limiters = tuple(word for change in changes for word in _change(change))[1:]
 
     def words() -> tuple[Word, ...]:
-        age = ago if since is None else time.monotonic() - since  # when the call is sent
+        age = ago if sent is None else time.monotonic() - sent  # when this call is sent
         return (*limiters, *(() if age is None else ("AGO", micros_up(age, "ago"))), "US")
 
     return Call("CL.MSETTLE", first.key, words if taken is not None else words(), read)
