@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The tests that read a clock, begun just before and just after the instants at which windows end: an hour, midnight, a
-# week, a month, a year, 28 February, and 29 February. Tests and servers are given the clock of tests/common/clock_shim.c.
-# Each Rust test runs alone, on a clock that begins anew; the Python ones file by file. Arguments choose suites, of live,
-# functions, reliability, rust and python; without any, all but reliability run. INSTANTS chooses instants by their
-# names, LEADS how many milliseconds before them clocks begin, and TESTS the Rust tests by a part of their name.
+# week, a month, a year, 28 February, and 29 February. Tests and servers get the clock of tests/common/clock_shim.c.
+# Each Rust test runs alone, and its clock starts at the instant; the Python ones run file by file. Arguments choose
+# suites, of live, functions, reliability, rust and python; without any, all but reliability run. INSTANTS chooses
+# instants by their names, LEADS how many milliseconds before them clocks begin, and TESTS the Rust tests by a part of
+# their name.
 source "$(dirname "$0")/lib.sh"
 
 declare -A instants=(

@@ -28,8 +28,8 @@ impl Clock {
         Self::new(wall, 1000 * SECOND, false)
     }
 
-    /// Running clocks, with the wall clock ahead of that of the tests, which scripts/test-hours.sh sets ahead of
-    /// the true one.
+    /// Running clocks, with the wall clock ahead of that of the tests, which scripts/test-hours.sh sets ahead
+    /// of the true one.
     pub fn ahead_by(wall: i64) -> Self {
         let run = std::env::var("REDIS_CELL_CLOCK_AHEAD").map_or(0, |nanos| nanos.parse().unwrap());
         Self::new(wall + run, 0, true)

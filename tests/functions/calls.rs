@@ -324,7 +324,9 @@ impl Calls {
             if kind == "LEASE" && name == "MSETTLE" && self.rng.bool() {
                 "0".clone_into(&mut limit[1]);
             }
-            limit.into_iter().for_each(|word| add(&mut words, word));
+            for word in limit {
+                add(&mut words, word);
+            }
             let last = if kind == "LEASE" {
                 self.holder(key, wall)
             } else {
@@ -421,9 +423,8 @@ impl Calls {
             3..=5 => now.to_string(),
             _ => now.saturating_add(self.rng.i64(-200_000_000..200_000_000)).to_string(),
         };
-        let k = self.rng.u32(0..4);
-        let name =
-            if self.rng.bool() { format!("{now}-{k}") } else { ["a", "b", "x", "-1"][k as usize].to_owned() };
+        let k = self.rng.usize(0..4);
+        let name = if self.rng.bool() { format!("{now}-{k}") } else { ["a", "b", "x", "-1"][k].to_owned() };
         if self.one_in(4) { vec!["ZREM".to_owned(), name] } else { vec!["ZADD".to_owned(), score, name] }
     }
 

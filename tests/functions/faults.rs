@@ -149,7 +149,7 @@ fn every_fault_of_the_library_is_found() {
     };
     std::thread::scope(|scope| {
         for _ in 0..2 {
-            scope.spawn(&check);
+            scope.spawn(check);
         }
     });
     let missed = missed.into_inner().unwrap();

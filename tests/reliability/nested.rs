@@ -167,7 +167,7 @@ pub fn what_another_module_does_to_the_other_keys_of_a_call_comes_before_or_afte
                 ["CL.MTAKE", "CL.MSETTLE"].iter().flat_map(|call| kinds.map(|kind| (call, kind)))
             {
                 client.call("FLUSHALL");
-                let of = |quantity: &str| kind.replace("#", quantity);
+                let of = |quantity: &str| kind.replace('#', quantity);
                 if event == "expired" {
                     client.call(&format!("CL.MTAKE a {}", of("1")));
                     client.call("PEXPIRE a 1");

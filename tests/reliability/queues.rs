@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 const INTERVAL: i64 = 5;
 
 /// Keys on which nothing is given back, deleted or written by hand: their TAT grows at least by the cost of
-/// every unit, and by what clients before bookings have left or missed. From the queue of the first, no client
-/// leaves before its turn.
+/// every unit, and by what clients before bookings have left or missed. From the queue of the first, no
+/// client leaves before its turn.
 const HONEST: [&str; 2] = ["honest0", "honest1"];
 
 /// Keys on which everything happens.
