@@ -14,7 +14,7 @@ use core::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redis_cell_core::gcra::{Limit, Tat};
-use redis_cell_core::{Answer, Change, Decision, Instant, Span, Unit};
+use redis_cell_core::{Answer, Decision, Instant, Span, Unit};
 
 use crate::error::Error;
 use crate::ffi::{self, Access, Arg, Call, Identity, Key, Rejection, Rings, Waits, Watches};
@@ -26,6 +26,9 @@ pub use queues::clients;
 
 /// How long queues wait before they look again whether the server may write.
 const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
+
+/// The unit of time in which keys expire: at an instant that has passed, not one that is reached.
+const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
 /// By how much the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
@@ -69,8 +72,8 @@ pub fn update(
 /// Decides a call that does not wait: with the queue of the key, if it has one.
 ///
 /// # Errors
-/// Those of `decide`.
-pub fn decide(
+/// Those of `decide`, and as [`seen`].
+fn decide(
     call: &Call,
     key: Arg,
     order: Order,
@@ -81,13 +84,14 @@ pub fn decide(
     if !is_anybody() {
         return decide(state);
     }
-    let decision = queues::decide(place(call, key), state, now, decide, |queue, decide| match order {
-        Order::Behind => queue.decide_behind(state, now, decide),
-        Order::Before => queue.decide_before(state, now, decide),
-        Order::ForAll => queue.decide_for_all(state, now, decide),
-    });
-    arm(call);
-    decision
+    if order == Order::ForAll {
+        let decision = queues::pause(place(call, key), state, now, decide);
+        arm(call);
+        return decision;
+    }
+    let mut decision = decide(seen(call, key, order, state, now)?)?;
+    took(call, key, order, &mut decision, now)?;
+    Ok(decision)
 }
 
 /// Whether any client waits, for whatever key.
@@ -95,18 +99,62 @@ pub fn is_anybody() -> bool {
     queues::exist()
 }
 
-/// The state of a key as a call sees it that only looks: to it, the costs of the clients in the queue count
-/// as taken.
+/// The state of a key as a call sees it: the costs of the clients in the queue count as taken, if it is
+/// behind them.
 ///
 /// # Errors
 /// [`redis_cell_core::Error::BeyondTime`] when the queue reaches past the year 2262.
+#[inline]
 pub fn seen(
     call: &Call,
     key: Arg,
+    order: Order,
     state: Option<Tat>,
     now: Instant,
 ) -> Result<Option<Tat>, redis_cell_core::Error> {
-    if is_anybody() { queues::seen(place(call, key), state, now) } else { Ok(state) }
+    match order {
+        _ if !is_anybody() => Ok(state),
+        Order::Behind => queues::seen(place(call, key), state, now),
+        Order::Before | Order::ForAll => {
+            queues::saw(place(call, key), state, now);
+            Ok(state)
+        }
+    }
+}
+
+/// Tells the queue of a key, if it has one, of a decision on what the call has [seen] at the same instant,
+/// which contains the state to be written afterwards.
+///
+/// # Errors
+/// As [`seen`].
+#[inline]
+pub fn took(
+    call: &Call,
+    key: Arg,
+    order: Order,
+    decision: &mut Decision<Tat>,
+    now: Instant,
+) -> Result<(), redis_cell_core::Error> {
+    if is_anybody() && !decision.change.is_keep() { tell(call, key, order, decision, now) } else { Ok(()) }
+}
+
+#[cold] // the common key has no queue
+fn tell(
+    call: &Call,
+    key: Arg,
+    order: Order,
+    decision: &mut Decision<Tat>,
+    now: Instant,
+) -> Result<(), redis_cell_core::Error> {
+    let told = queues::tell(place(call, key), now, decision, |queue, decision| match order {
+        Order::Behind => queue.took(now, decision),
+        Order::Before | Order::ForAll => {
+            queue.charged(now, decision);
+            Ok(())
+        }
+    });
+    arm(call);
+    told
 }
 
 /// A call that may wait.
@@ -135,7 +183,7 @@ pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error
     let now = ffi::now();
     let open = Key::open(*call, key, Access::Write)?;
     let state = Tat::load(&open, now)?;
-    let joined = queues::join(place(call, key), C::SPEC.name, state, (&limit, quantity, patience), now);
+    let joined = queues::join(place(call, key), state, (&limit, quantity, patience), now);
     arm(call);
     let seat = match joined? {
         Joined::Waiting(seat) => seat,
@@ -237,7 +285,7 @@ impl Rings for Alarm {
         queues::fired();
         let mut steps = STEPS;
         let may_write = call.may_write();
-        queues::pause(if may_write { None } else { ffi::now().checked_add(PAUSE) });
+        queues::wait_until(if may_write { None } else { ffi::now().checked_add(PAUSE) });
         if call.is_read_only() {
             end_all(call, &mut steps);
         }
@@ -302,13 +350,14 @@ fn serve(call: &Call, id: Id, key: Arg, steps: &mut u32) {
 fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();
     let Ok(open) = Key::open(*call, key, Access::Write) else { return come_again(id, now) };
-    let due = match Tat::load(&open, now) {
-        Ok(state) => queues::due(id, state, now),
+    let due = Tat::load(&open, now).map(|state| queues::due(id, state, expires(&open, now), now));
+    drop(open);
+    let due = match due {
+        Ok(due) => due,
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     };
-    drop(open);
     let Some((command, client)) = due else { return false };
-    if let Err(rejection) = ask(call, command, key, client) {
+    if let Err(rejection) = ask(call, command, key, Some(client)) {
         let end = match rejection {
             Rejection::Moved => End::Outcome(Err(Error::Moved)),
             Rejection::ClusterDown => End::Outcome(Err(Error::ClusterDown)),
@@ -327,8 +376,6 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
         Ok(Turn::Failed(client, error)) => {
             call.unblock(client.blocked, Some(End::Outcome(Err(error.into()))));
         }
-        // A key that cannot be written to keeps its state, and nobody waits for an answer.
-        Ok(Turn::Unpaid(tat)) => drop(store::carry_out(Change::Store(tat), open)),
         Ok(Turn::NotYet) => return false,
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     }
@@ -339,6 +386,13 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
 fn come_again(id: Id, now: Instant) -> bool {
     queues::come_again(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX));
     false
+}
+
+/// When a key expires on this module's clock, which the server's may be behind. Not before the next
+/// millisecond: the key is there.
+fn expires(key: &Key, now: Instant) -> Option<Instant> {
+    let expires = key.expiry()?.checked_add(ffi::lead()).map_or(now, |at| at.max(now));
+    Some(expires.checked_add(MILLISECOND).unwrap_or(Instant::MAX))
 }
 
 /// Ends the wait of the first client so, whatever the limiter says; false when there is none.

@@ -116,6 +116,12 @@ impl Limit {
         self.tolerance.saturating_sub(self.rate.of_one())
     }
 
+    /// How late a client may be admitted to a place that was stored for it ([`queue`](crate::queue)): a tenth
+    /// of the time that one unit takes.
+    pub(crate) fn lateness(&self) -> Span {
+        Span::from_nanos(self.rate.of_one().as_nanos() / 10).unwrap_or(Span::ZERO)
+    }
+
     /// The verdict on a call that costs `cost`, `debt` being what is owed before it.
     fn verdict(&self, debt: Span, cost: Span) -> Verdict {
         // The most that may be owed before this call; a cost above the tolerance is a quantity above the

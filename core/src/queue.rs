@@ -1,33 +1,51 @@
 //! The queue of the clients that wait for one GCRA limiter, first come, first served.
 //!
-//! A place in the queue is not a booking: a waiter costs nothing until its turn, so a waiter that leaves has
-//! nothing to give back and those behind it move up. Its turn has come when
-//! [`throttle`](crate::gcra::throttle) admits it. Four rules keep the order fair and the limit intact. Each
-//! is a sum of *costs* (`T * quantity`, the time that serving a quantity takes):
+//! Every call that acts has a *place* on the time line: an interval as long as its *cost* (`T * quantity`,
+//! the time that serving a quantity takes). Two rules make the limit hold, whatever else happens:
 //!
-//! - A client that joins waits for the costs of all waiters before it.
-//! - A call that does not wait may be admitted by a larger limit of its own, but to that call the costs of
-//!   all waiters count as taken ([`Queue::decide_behind`]).
-//! - What such a call takes is *behind* the waiters of that moment: it does not delay them. The queue records
-//!   what was taken, and behind which waiter.
-//! - A call that was told a later time (a booking) acts at that time, whatever becomes of the waiters before
-//!   it. So the cost of a waiter that leaves stays in its place, right before the first booking behind it: it
-//!   is stored in the key, as if it had been taken. Otherwise other calls would be admitted in its place, and
-//!   the booking acts as well.
+//! 1. No two places overlap.
+//! 2. A place ends at most the tolerance `D` after its call acts, and does not begin before the call acts.
 //!
-//! A refund is taken off what was taken behind the queue, the latest first. Only the rest lets the queue move
-//! on. The other way round, a booking made behind the queue and refunded would let the queue in before its
-//! time.
+//! By the second rule, the places of all calls that act within a time `W` lie within a time `W + D`; by the
+//! first, their costs come to at most `W + D`. That is the bound of [`gcra`](crate::gcra). The stored TAT is
+//! the end of the last place, so a call that acts at once gets the place behind it, and [`throttle`] checks
+//! the second rule.
+//!
+//! A client that waits has no place until its turn, so a client that leaves has nothing to give back and
+//! those behind it move up. Its turn has come when [`throttle`] admits it to the next place. Three kinds of
+//! calls come while it waits:
+//!
+//! - A *booking* is told a later time, at which it acts whatever becomes of the waiters. Its place is behind
+//!   theirs, so it stores their costs in the key together with its own: a *room* in the time line, right
+//!   before the booking. The waiters before the booking take their places from there, and nothing is written
+//!   then. So the key has the right state even if the queue is lost.
+//! - A call by a larger limit acts at once. To it, the costs of all waiters count as taken, and it does not
+//!   delay them: it *moves* back when they are served.
+//! - A charge takes before all waiters but those in a room, because the bookings behind them cannot move.
+//!
+//! Time that passes over a room is lost, because a place must not begin before its call acts. When too little
+//! of a room is left for the first waiter (the timer was late, the process stood still, a pause lasts
+//! longer), the rest of the room is given up and the waiter takes the next one, or a place behind everything.
+//! One allowance is made: without any burst, a place begins at the very instant of its turn, and no timer is
+//! that exact. So a place in a room may begin before its call acts by a tenth of a unit's cost
+//! ([`Limit::lateness`]). It adds a tenth of a unit to the bound, once for all waiters, because places do not
+//! overlap nevertheless.
+//!
+//! A refund is taken off bookings and calls that have moved, the latest first. Only the rest lets the queue
+//! move on. The other way round, a booking made behind the queue and refunded would let the queue in before
+//! its time.
 //!
 //! All of it is pure: the caller brings the state and the instant, and writes what is decided.
+//!
+//! [`throttle`]: crate::gcra::throttle
+//! [`Limit::lateness`]: crate::gcra::Limit
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::OccupiedEntry;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::gcra::{self, Limit, Tat};
 use crate::{Answer, Change, Decision, Error, Instant, Span, Verdict};
 
-/// A place in the queue. Smaller numbers come first.
+/// A position in the queue. Smaller numbers come first.
 pub type Ticket = u64;
 
 /// The waiters of one key.
@@ -37,13 +55,19 @@ pub struct Queue {
     next: Ticket,
     /// The costs of all waiters.
     queued: Span,
-    /// What calls have taken behind waiters, by the last waiter before them.
-    taken: BTreeMap<Ticket, Taken>,
-    /// The sum of its costs: the part of the state that is behind the first waiter.
+    /// The bookings behind waiters, each with the room before it, in their order on the time line.
+    booked: VecDeque<Booked>,
+    /// The costs of the waiters behind the last booking, while there are bookings.
+    unbooked: Span,
+    /// Whether a room has become smaller than it was made, so that there may be none for some waiters before
+    /// a booking.
+    short: bool,
+    /// The calls by larger limits that move back when the waiters before them are served. They are behind all
+    /// bookings.
+    moved: VecDeque<Moved>,
+    /// The part of the state that is behind the place of the first waiter: all rooms, bookings and moved
+    /// calls.
     behind: Span,
-    /// The costs of waiters that have left before a booking. They are in `taken`, and yet to be stored in the
-    /// key.
-    unpaid: Span,
     /// The state as it was last seen or decided. A smaller one now has been refunded.
     known: Option<Tat>,
     /// The limit by which all wait; `None` when the limits differ or the queue is empty.
@@ -57,12 +81,22 @@ struct Waiter {
     cost: Span,
 }
 
-/// What calls have taken between two waiters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
+/// A booking, and the room before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Booked {
+    /// The last waiter that may take a place in the room.
+    last: Ticket,
+    room: Span,
+    /// The cost of the booking, and of others right behind it; zero when it was refunded.
     cost: Span,
-    /// Whether one of them was told a later time, at which it acts.
-    booked: bool,
+}
+
+/// What calls by larger limits have taken behind a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moved {
+    /// The last waiter before them.
+    last: Ticket,
+    cost: Span,
 }
 
 /// What becomes of a client that asks to wait.
@@ -83,16 +117,14 @@ pub enum Turn {
     Admitted(Ticket, Decision<Tat>),
     /// The first waiter cannot be decided and has left the queue.
     Failed(Ticket, Error),
-    /// Nobody's, but waiters have left before a booking: this state must be written.
-    Unpaid(Tat),
     /// Nobody's yet, or the queue is empty.
     NotYet,
 }
 
 impl Queue {
-    /// Whether nobody waits and nothing is left to be written.
+    /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.waiters.is_empty() && self.unpaid == Span::ZERO
+        self.waiters.is_empty()
     }
 
     /// The number of waiters.
@@ -107,7 +139,8 @@ impl Queue {
 
     /// Asks to wait for `quantity` units, for `patience` at most (`None`: forever).
     ///
-    /// Cost: O(log n) for n waiters, O(n) when they wait by different limits.
+    /// Cost: O(log n) for n waiters; O(n) when they wait by different limits, or when a waiter before a
+    /// booking has left or was late.
     ///
     /// # Errors
     /// Those of [`gcra::throttle`].
@@ -119,13 +152,17 @@ impl Queue {
         quantity: i64,
         patience: Option<Span>,
     ) -> Result<Joined, Error> {
-        let decision = self.decide_behind(state, now, |state| gcra::throttle(state, limit, now, quantity))?;
-        let Verdict::Later(own) = decision.answer.verdict else { return Ok(Joined::Decided(decision)) };
-        if patience.is_some_and(|patience| own > patience || self.last_turn(state, limit, now) > patience) {
+        let mut decision = gcra::throttle(self.seen(state, now)?, limit, now, quantity)?;
+        let Verdict::Later(own) = decision.answer.verdict else {
+            self.took(now, &mut decision)?;
+            return Ok(Joined::Decided(decision));
+        };
+        let cost = limit.cost(quantity)?;
+        if patience.is_some_and(|patience| own > patience || self.last_turn(limit, cost, now) > patience) {
             return Ok(Joined::TooLate);
         }
-        let cost = limit.cost(quantity)?;
         self.queued = self.queued.checked_add(cost).ok_or(Error::BeyondTime)?;
+        self.unbooked = self.unbooked.checked_add(cost).unwrap_or(self.unbooked);
         self.shared =
             if self.waiters.is_empty() { Some(*limit) } else { self.shared.filter(|shared| shared == limit) };
         let ticket = self.next;
@@ -137,20 +174,13 @@ impl Queue {
     /// Leaves the queue: those behind move up, as far as the next booking. Nothing happens when the ticket
     /// has left it already.
     ///
-    /// Cost: O(log n), and the calls with larger limits admitted since the ticket joined.
+    /// Cost: O(log n).
     pub fn leave(&mut self, ticket: Ticket) {
-        if let Some(waiter) = self.remove(ticket)
-            && let Some((_, taken)) = self.taken.range_mut(ticket..).find(|(_, taken)| taken.booked)
-            && let (Some(cost), Some(behind), Some(unpaid)) = (
-                taken.cost.checked_add(waiter.cost),
-                self.behind.checked_add(waiter.cost),
-                self.unpaid.checked_add(waiter.cost),
-            )
-        {
-            (taken.cost, self.behind, self.unpaid) = (cost, behind, unpaid);
-            self.known = self.known.map(|known| known.checked_add(waiter.cost).unwrap_or(known));
+        let Some(waiter) = self.waiters.remove(&ticket) else { return };
+        self.queued = self.queued.saturating_sub(waiter.cost);
+        if self.booked.back().is_some_and(|booked| ticket > booked.last) {
+            self.unbooked = self.unbooked.saturating_sub(waiter.cost);
         }
-        self.forget_what_is_before_the_first();
     }
 
     /// Takes the first waiter out of the queue, whatever the limiter says.
@@ -160,17 +190,13 @@ impl Queue {
         Some(first)
     }
 
-    /// The time until somebody's turn comes or something must be written, unless the state changes; `None`
-    /// when the queue is empty.
+    /// The time until somebody's turn comes, unless the state changes; `None` when the queue is empty.
     ///
-    /// Cost: O(log n).
-    pub fn next_turn(&self, state: Option<Tat>, now: Instant) -> Option<Span> {
-        if self.unpaid > Span::ZERO {
-            return Some(Span::ZERO);
-        }
+    /// Cost: O(log n), and the bookings that the first waiter has missed.
+    pub fn next_turn(&mut self, state: Option<Tat>, now: Instant) -> Option<Span> {
+        self.saw(state, now);
         let (_, first) = self.waiters.first_key_value()?;
-        let behind = self.behind.saturating_sub(self.refunded(state, now));
-        match decide(first, behind, state, now).map(|decision| decision.answer.verdict) {
+        match first.decide(self.place(), now).map(|decision| decision.answer.verdict) {
             Ok(Verdict::Later(wait)) => Some(wait),
             Ok(_) | Err(_) => Some(Span::ZERO),
         }
@@ -179,266 +205,390 @@ impl Queue {
     /// Whose turn it is. To be asked again, with the state then written, until the answer is
     /// [`Turn::NotYet`].
     ///
-    /// Cost: O(log n).
+    /// The decision about a waiter whose cost a booking has stored is [`Change::Keep`].
+    ///
+    /// Cost: as [`next_turn`](Self::next_turn).
     pub fn turn(&mut self, state: Option<Tat>, now: Instant) -> Turn {
-        let state = self.with_unpaid(state);
-        if let Some((&ticket, &waiter)) = self.waiters.first_key_value() {
-            self.settle(state, now);
-            match decide(&waiter, self.behind, state, now) {
-                Ok(decision) if decision.answer.limited() => {}
-                Ok(decision) => {
-                    self.wrote(&decision.change);
-                    self.remove(ticket);
-                    self.forget_what_is_before_the_first();
-                    let answer =
-                        self.as_seen_behind(&waiter, &decision, state, now).unwrap_or(decision.answer);
-                    return Turn::Admitted(ticket, Decision { answer, ..decision });
-                }
-                Err(error) => {
-                    self.leave(ticket);
-                    return Turn::Failed(ticket, error);
-                }
+        self.saw(state, now);
+        let Some((&ticket, &waiter)) = self.waiters.first_key_value() else { return Turn::NotYet };
+        match self.serve(&waiter, now) {
+            Ok(decision) if decision.answer.limited() => Turn::NotYet,
+            Ok(decision) => {
+                self.leave(ticket);
+                let answer = self.as_seen_behind(&waiter, &decision, now).unwrap_or(decision.answer);
+                Turn::Admitted(ticket, Decision { answer, ..decision })
             }
-        }
-        let unpaid = core::mem::take(&mut self.unpaid);
-        match state.filter(|tat| unpaid > Span::ZERO && *tat > now) {
-            Some(tat) => {
-                self.known = Some(tat);
-                Turn::Unpaid(tat)
+            Err(error) => {
+                self.leave(ticket);
+                Turn::Failed(ticket, error)
             }
-            None => Turn::NotYet,
         }
     }
 
-    /// Decides a call that does not wait: to it, the costs of all waiters count as taken.
+    /// The state as a call sees it that does not wait: to it, the costs of all waiters count as taken. If the
+    /// call takes anything, [`took`](Self::took) is told.
     ///
-    /// Cost: that of `decide`, and O(log n).
+    /// Cost: as [`next_turn`](Self::next_turn).
     ///
     /// # Errors
-    /// Those of `decide`, and [`Error::BeyondTime`] when the queue reaches past the year 2262.
-    pub fn decide_behind(
-        &mut self,
-        state: Option<Tat>,
-        now: Instant,
-        decide: impl FnOnce(Option<Tat>) -> Result<Decision<Tat>, Error>,
-    ) -> Result<Decision<Tat>, Error> {
-        let state = self.with_unpaid(state);
+    /// [`Error::BeyondTime`] when the queue reaches past the year 2262.
+    pub fn seen(&mut self, state: Option<Tat>, now: Instant) -> Result<Option<Tat>, Error> {
+        self.saw(state, now);
+        if self.waiters.is_empty() {
+            return Ok(state);
+        }
+        self.owed(now).checked_add(self.unstored()).ok_or(Error::BeyondTime).map(Some)
+    }
+
+    /// A call has taken what the `decision` says, which was made on the state that [`seen`](Self::seen)
+    /// returned for the same instant. The decision then contains the state that is to be written.
+    ///
+    /// Cost: O(log n). A booking costs O(1) more for each waiter that it is the first booking behind.
+    ///
+    /// # Errors
+    /// [`Error::BeyondTime`] when the queue reaches past the year 2262; nothing has changed then.
+    pub fn took(&mut self, now: Instant, decision: &mut Decision<Tat>) -> Result<(), Error> {
+        let Change::Store(after) = &mut decision.change else { return Ok(()) };
         let Some((&last, _)) = self.waiters.last_key_value() else {
-            let decision = decide(state)?;
-            self.wrote(&decision.change);
-            return Ok(decision);
+            self.known = Some(*after);
+            return Ok(());
         };
-        self.settle(state, now);
-        let before = self.seen_from_behind(state, now)?;
-        let mut decision = decide(Some(before))?;
-        if let Change::Store(after) = &mut decision.change {
-            let cost = after.since(before);
-            self.behind = self.behind.checked_add(cost).ok_or(Error::BeyondTime)?;
-            let taken = self.taken.entry(last).or_default();
-            taken.cost = taken.cost.checked_add(cost).unwrap_or(taken.cost);
-            taken.booked |= matches!(decision.answer.verdict, Verdict::Booked(wait) if wait > Span::ZERO);
-            *after = after.saturating_sub(self.queued);
-            self.wrote(&decision.change);
+        let unstored = self.unstored();
+        let before = self.owed(now).checked_add(unstored).ok_or(Error::BeyondTime)?;
+        let cost = after.since(before);
+        let behind = self.behind.checked_add(cost).ok_or(Error::BeyondTime)?;
+        if matches!(decision.answer.verdict, Verdict::Booked(wait) if wait > Span::ZERO) {
+            self.behind = behind.checked_add(unstored).ok_or(Error::BeyondTime)?;
+            self.book(last, unstored, cost);
+        } else {
+            *after = after.saturating_sub(unstored);
+            self.behind = behind;
+            self.add_behind(last, cost);
         }
-        Ok(decision)
+        self.known = Some(*after);
+        Ok(())
     }
 
-    /// Decides a call that is never refused and takes before the queue ([`gcra::charge`]): all waiters wait
-    /// longer for it, but those before a booking, which acts at its time whatever is charged. One that gives
-    /// back is as if the queue had not been asked.
+    /// A call that is never refused has charged what the `decision` says, which was made on the stored state
+    /// ([`gcra::charge`]) after [`saw`](Self::saw) was told of it. All waiters wait longer for it, but those
+    /// before a booking, which acts at its time whatever is charged. A call that gives back need not be told
+    /// of.
     ///
-    /// Cost: that of `decide`, and O(log n).
-    ///
-    /// # Errors
-    /// Those of `decide`.
-    pub fn decide_before(
-        &mut self,
-        state: Option<Tat>,
-        now: Instant,
-        decide: impl FnOnce(Option<Tat>) -> Result<Decision<Tat>, Error>,
-    ) -> Result<Decision<Tat>, Error> {
-        let state = self.with_unpaid(state);
-        self.settle(state, now);
-        let decision = decide(state)?;
-        if let Change::Store(after) = decision.change {
-            let cost = after.since(state.unwrap_or(now).max(now));
-            if let Some((_, taken)) = self.taken.iter_mut().rfind(|(_, taken)| taken.booked) {
-                self.behind = self.behind.checked_add(cost).ok_or(Error::BeyondTime)?;
-                taken.cost = taken.cost.checked_add(cost).unwrap_or(taken.cost);
-            }
+    /// Cost: O(1).
+    pub fn charged(&mut self, now: Instant, decision: &Decision<Tat>) {
+        let Change::Store(after) = decision.change else { return };
+        let cost = after.since(self.owed(now));
+        if let Some(booked) = self.booked.iter_mut().rfind(|booked| !booked.is_open()) {
+            booked.cost = sum(booked.cost, cost);
+            self.behind = sum(self.behind, cost);
         }
-        self.wrote(&decision.change);
-        Ok(decision)
+        self.known = self.known.max(Some(after));
     }
 
-    /// Decides a call that lets nobody in before a time ([`gcra::pause`]): all waiters wait for it, and what
-    /// was taken behind them is owed on top.
+    /// Decides a call that lets nobody in before a time ([`gcra::pause`]): all waiters wait for it. What was
+    /// taken behind them and lies before that time is before them now.
     ///
     /// `decide` is asked twice: once about what is owed before the first waiter, and then for the answer.
     ///
-    /// Cost: twice that of `decide`, and O(log n).
+    /// Cost: twice that of `decide`, and the bookings that lie before that time.
     ///
     /// # Errors
-    /// Those of `decide`, and [`Error::BeyondTime`] when the state would lie past the year 2262.
-    pub fn decide_for_all(
+    /// Those of `decide`.
+    pub fn pause(
         &mut self,
         state: Option<Tat>,
         now: Instant,
         decide: impl Fn(Option<Tat>) -> Result<Decision<Tat>, Error>,
     ) -> Result<Decision<Tat>, Error> {
-        let state = self.with_unpaid(state);
-        self.settle(state, now);
-        let change = match decide(state.map(|tat| tat.saturating_sub(self.behind)))?.change {
-            Change::Store(tat) => Change::Store(tat.checked_add(self.behind).ok_or(Error::BeyondTime)?),
-            other => other,
+        self.saw(state, now);
+        let until = match decide(self.place())?.change {
+            Change::Store(until) => until,
+            Change::Keep | Change::Delete => return Ok(Decision::keep(decide(state)?.answer)),
         };
-        let after = match change {
-            Change::Store(tat) => Some(tat),
-            Change::Keep | Change::Delete => state,
-        };
-        let answer = decide(after)?.answer;
-        self.wrote(&change);
-        Ok(Decision { answer, change })
+        let decision = decide(Some(self.owed(now).max(until)))?;
+        self.lose(until);
+        if self.owed(now) >= until {
+            return Ok(Decision::keep(decision.answer));
+        }
+        self.known = Some(until);
+        Ok(Decision::store(decision.answer, until))
     }
 
-    /// The state as a call sees it that only looks: to it, the costs of all waiters count as taken.
+    /// What is owed, as an instant.
+    fn owed(&self, now: Instant) -> Tat {
+        self.known.unwrap_or(now).max(now)
+    }
+
+    /// The state before the place of the first waiter.
+    fn place(&self) -> Option<Tat> {
+        self.known.map(|tat| tat.saturating_sub(self.behind))
+    }
+
+    /// What waiters wait for that is not stored in the key.
+    fn unstored(&self) -> Span {
+        if self.booked.is_empty() {
+            self.queued
+        } else if self.short {
+            self.walk().unstored
+        } else {
+            self.unbooked
+        }
+    }
+
+    /// Serves the first waiter, if its turn has come.
+    fn serve(&mut self, waiter: &Waiter, now: Instant) -> Result<Decision<Tat>, Error> {
+        let mut decision = waiter.decide(self.place(), now)?;
+        if decision.change.is_keep() {
+            return Ok(decision);
+        }
+        let stored = self.booked.front().map_or(Span::ZERO, |booked| booked.room.min(waiter.cost));
+        let missing = waiter.cost.saturating_sub(stored);
+        decision.change = if missing == Span::ZERO {
+            Change::Keep
+        } else {
+            let after = self.owed(now).checked_add(missing).ok_or(Error::BeyondTime)?;
+            self.known = Some(after);
+            Change::Store(after)
+        };
+        self.take_from_room(stored);
+        Ok(decision)
+    }
+
+    /// Places a booking behind all waiters. What the key has not stored of them becomes rooms: one before
+    /// each call that was to move, and one before the booking.
+    fn book(&mut self, last: Ticket, unstored: Span, cost: Span) {
+        let unbooked = self.booked.back().map_or(0, |booked| booked.last.saturating_add(1));
+        // A room that no booking is behind any more becomes part of the next one.
+        let open = self.booked.back().is_some_and(Booked::is_open);
+        let open = if open { self.booked.pop_back() } else { None };
+        let mut spare = open.map_or(Span::ZERO, |booked| booked.room);
+        let mut waiters = self.waiters.range(unbooked..).peekable();
+        let mut left = unstored;
+        for moved in self.moved.drain(..) {
+            let mut room = core::mem::take(&mut spare);
+            while let Some((_, waiter)) = waiters.next_if(|(ticket, _)| **ticket <= moved.last) {
+                room = sum(room, waiter.cost);
+                left = left.saturating_sub(waiter.cost);
+            }
+            self.booked.push_back(Booked { last: moved.last, room, cost: moved.cost });
+        }
+        let room = sum(left, spare);
+        self.unbooked = Span::ZERO;
+        let last = self.booked.back().map_or(last, |booked| booked.last.max(last));
+        match self.booked.back_mut() {
+            Some(booked) if booked.last == last && room == Span::ZERO => booked.cost = sum(booked.cost, cost),
+            _ => self.booked.push_back(Booked { last, room, cost }),
+        }
+    }
+
+    /// Places a call by a larger limit behind all waiters.
+    fn add_behind(&mut self, last: Ticket, cost: Span) {
+        let before = match (self.booked.back_mut(), self.moved.back_mut()) {
+            // Nobody waits behind the booking: the call need not move.
+            (Some(booked), _) if booked.last >= last => &mut booked.cost,
+            (_, Some(moved)) if moved.last == last => &mut moved.cost,
+            _ => return self.moved.push_back(Moved { last, cost }),
+        };
+        *before = sum(*before, cost);
+    }
+
+    /// Takes `time` from the beginning of the first room.
+    fn take_from_room(&mut self, time: Span) {
+        if let Some(booked) = self.booked.front_mut() {
+            booked.room = booked.room.saturating_sub(time);
+            self.behind = self.behind.saturating_sub(time);
+        }
+    }
+
+    /// The first booking, and the room before it, are before the first waiter now.
+    fn pass_booking(&mut self) {
+        if let Some(booked) = self.booked.pop_front() {
+            self.behind = self.behind.saturating_sub(booked.room).saturating_sub(booked.cost);
+        }
+    }
+
+    /// Brings the queue up to date with the state and the time. Every other function that is given a state
+    /// does so by itself.
     ///
-    /// # Errors
-    /// [`Error::BeyondTime`] when the queue reaches past the year 2262.
-    pub fn seen(&self, state: Option<Tat>, now: Instant) -> Result<Option<Tat>, Error> {
-        let state = self.with_unpaid(state);
-        if self.waiters.is_empty() { Ok(state) } else { self.seen_from_behind(state, now).map(Some) }
-    }
-
-    /// The state with all waiters admitted.
-    fn seen_from_behind(&self, state: Option<Tat>, now: Instant) -> Result<Tat, Error> {
-        state.unwrap_or(now).max(now).checked_add(self.queued).ok_or(Error::BeyondTime)
-    }
-
-    /// The stored state, and what is yet to be stored in it. A key that is gone owes nothing.
-    fn with_unpaid(&self, state: Option<Tat>) -> Option<Tat> {
-        state.map(|tat| tat.checked_add(self.unpaid).unwrap_or(tat))
-    }
-
-    /// The stored state was changed, from one that includes all that was yet to be stored.
-    fn wrote(&mut self, change: &Change<Tat>) {
-        if change.is_keep() {
-            return;
-        }
-        self.unpaid = Span::ZERO;
-        // A smaller state is a refund, which is still to be taken off what is behind the queue.
-        if let Change::Store(tat) = change {
-            self.known = self.known.max(Some(*tat));
-        }
-    }
-
-    fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&ticket)?;
-        self.queued = self.queued.saturating_sub(waiter.cost);
-        Some(waiter)
-    }
-
-    /// Forgets the costs that are behind no waiter any more.
-    fn forget_what_is_before_the_first(&mut self) {
-        let first = self.first();
-        while let Some(entry) =
-            self.taken.first_entry().filter(|entry| first.is_none_or(|first| *entry.key() < first))
-        {
-            self.behind = self.behind.saturating_sub(entry.remove().cost);
-        }
-    }
-
-    /// What has been refunded since the state was last seen.
-    fn refunded(&self, state: Option<Tat>, now: Instant) -> Span {
+    /// Cost: as [`next_turn`](Self::next_turn).
+    pub fn saw(&mut self, state: Option<Tat>, now: Instant) {
         let debt = |state: Option<Tat>| state.map_or(Span::ZERO, |tat| tat.since(now));
-        debt(self.known).saturating_sub(debt(state))
+        let refunded = debt(self.known).saturating_sub(debt(state));
+        self.known = state;
+        let owes = state.is_some_and(|tat| tat > now);
+        let Some((&first, &waiter)) = self.waiters.first_key_value().filter(|_| owes) else {
+            self.booked.clear();
+            self.moved.clear();
+            (self.behind, self.short) = (Span::ZERO, false);
+            return;
+        };
+        self.give_back(refunded);
+        while let Some(&booked) = self.booked.front() {
+            let late = if booked.is_open() { now } else { now.saturating_sub(waiter.limit.lateness()) };
+            let lost = self.time_until(late).min(booked.room);
+            self.take_from_room(lost);
+            self.short |= lost > Span::ZERO;
+            if self.booked.front().is_some_and(|booked| booked.has_room_for(first, waiter.cost)) {
+                return;
+            }
+            self.pass_booking();
+        }
+        self.short = false;
+        while let Some(moved) = self.moved.front().filter(|moved| moved.last < first) {
+            self.behind = self.behind.saturating_sub(moved.cost);
+            self.moved.pop_front();
+        }
+        // While the queue could move and did not (its timer was late), moved calls were served instead.
+        self.lose(now);
     }
 
-    /// Forgets the costs behind waiters that are no longer owed.
-    fn settle(&mut self, state: Option<Tat>, now: Instant) {
-        let refunded = self.refunded(state, now);
-        self.known = state;
-        self.forget(refunded, BTreeMap::last_entry);
-        // While a queue that could move did not (its timer was late), what is behind it was served instead.
-        let owed = state.map_or(Span::ZERO, |tat| tat.since(now));
-        self.forget(self.behind.saturating_sub(owed), BTreeMap::first_entry);
-        if state.is_none() {
-            self.unpaid = Span::ZERO;
+    /// The time from the first waiter's place to `instant`.
+    fn time_until(&self, instant: Instant) -> Span {
+        self.place().map_or(Span::ZERO, |place| instant.since(place))
+    }
+
+    /// Nobody in the queue may have a place before `until`.
+    fn lose(&mut self, until: Instant) {
+        while let Some(&booked) = self.booked.front() {
+            let lost = self.time_until(until);
+            self.short |= lost > Span::ZERO;
+            if lost < booked.room || lost == Span::ZERO {
+                return self.take_from_room(lost);
+            }
+            self.pass_booking();
+        }
+        while let Some(moved) = self.moved.front_mut() {
+            let lost = self.known.map_or(Span::ZERO, |tat| until.since(tat.saturating_sub(self.behind)));
+            let part = lost.min(moved.cost);
+            moved.cost = moved.cost.saturating_sub(part);
+            self.behind = self.behind.saturating_sub(part);
+            if moved.cost > Span::ZERO {
+                return;
+            }
+            self.moved.pop_front();
         }
     }
 
-    /// Takes `amount` off the costs behind waiters, beginning with the entry that `next` returns.
-    fn forget(
-        &mut self,
-        mut amount: Span,
-        next: impl Fn(&mut BTreeMap<Ticket, Taken>) -> Option<OccupiedEntry<'_, Ticket, Taken>>,
-    ) {
-        while amount > Span::ZERO
-            && let Some(mut entry) = next(&mut self.taken)
-        {
-            let taken = entry.get_mut();
-            let part = amount.min(taken.cost);
+    /// Takes a refund off the calls that have moved and off the bookings, the latest first.
+    fn give_back(&mut self, mut amount: Span) {
+        let mut part_of = |cost: &mut Span, behind: &mut Span| {
+            let part = amount.min(*cost);
             amount = amount.saturating_sub(part);
-            self.behind = self.behind.saturating_sub(part);
-            taken.cost = taken.cost.saturating_sub(part);
-            if taken.cost == Span::ZERO {
-                entry.remove();
+            *cost = cost.saturating_sub(part);
+            *behind = behind.saturating_sub(part);
+            amount > Span::ZERO
+        };
+        let mut more = true;
+        while more && let Some(moved) = self.moved.back_mut() {
+            more = part_of(&mut moved.cost, &mut self.behind);
+            if moved.cost == Span::ZERO {
+                self.moved.pop_back();
+            }
+        }
+        while more && let Some(place) = self.booked.iter().rposition(|booked| !booked.is_open()) {
+            let behind_it = self.booked.get(place.saturating_add(1)).copied();
+            let Some(booked) = self.booked.get_mut(place) else { return };
+            more = part_of(&mut booked.cost, &mut self.behind);
+            if booked.cost == Span::ZERO
+                && let Some(next) = behind_it
+            {
+                // Nothing is left between the two rooms.
+                booked.room = sum(booked.room, next.room);
+                booked.last = next.last;
+                self.booked.truncate(place.saturating_add(1));
             }
         }
     }
 
     /// The answer to a waiter that was just admitted: to it, the costs of the others count as taken.
     fn as_seen_behind(
-        &self,
+        &mut self,
         waiter: &Waiter,
         decision: &Decision<Tat>,
-        state: Option<Tat>,
         now: Instant,
     ) -> Result<Answer, Error> {
-        let state = match decision.change {
-            Change::Store(after) => Some(after),
-            Change::Keep | Change::Delete => state,
-        };
-        gcra::peek(self.seen(state, now)?, &waiter.limit, now, 0).map(|seen| Answer {
+        let seen = self.seen(self.known, now)?;
+        gcra::peek(seen, &waiter.limit, now, 0).map(|seen| Answer {
             remaining: seen.remaining,
             reset_after: seen.reset_after,
             ..decision.answer
         })
     }
 
-    /// The longest remaining wait in the queue; zero when all wait by `limit`.
+    /// The longest remaining wait in the queue, or of one more client with this `cost`.
     ///
-    /// By one and the same limit, whoever joins waits longest of all, so there is nothing to look up.
-    fn last_turn(&self, state: Option<Tat>, limit: &Limit, now: Instant) -> Span {
-        if self.waiters.is_empty() || self.shared == Some(*limit) {
+    /// Zero when all wait by one and the same limit, and no room is short: then whoever joins waits longest
+    /// of all, for what the key and the queue say, and there is nothing to look up.
+    fn last_turn(&self, limit: &Limit, cost: Span, now: Instant) -> Span {
+        if self.waiters.is_empty() || self.shared == Some(*limit) && !self.short {
             return Span::ZERO;
         }
-        let state = self.with_unpaid(state);
-        let mut served = Span::ZERO;
-        let mut longest = Span::ZERO;
-        let mut behind = self.behind;
-        let mut taken = self.taken.iter().peekable();
+        let place = self.place().map_or(Span::ZERO, |place| place.since(now));
+        let walk = self.walk();
+        let last = [place, walk.until_the_end, cost].into_iter().reduce(sum).unwrap_or(Span::MAX);
+        sum(place, walk.longest).max(last.saturating_sub(limit.tolerance))
+    }
+
+    /// Walks through the queue as it would be served if nothing more happened.
+    fn walk(&self) -> Walk {
+        let mut walk = Walk::default();
+        let mut booked = self.booked.iter().copied().peekable();
+        let mut moved = self.moved.iter().peekable();
+        let mut place = Span::ZERO;
         for (ticket, waiter) in &self.waiters {
-            while let Some((_, before)) = taken.next_if(|(last, _)| *last < ticket) {
-                behind = behind.saturating_sub(before.cost);
+            while let Some(passed) = booked.next_if(|booked| !booked.has_room_for(*ticket, waiter.cost)) {
+                place = sum(place, sum(passed.room, passed.cost));
             }
-            let debt = state.map_or(Span::ZERO, |tat| tat.saturating_sub(behind).since(now));
-            served = served.checked_add(waiter.cost).unwrap_or(served);
-            let need = debt.checked_add(served).unwrap_or(served);
-            longest = longest.max(need.saturating_sub(waiter.limit.tolerance));
+            let mut missing = waiter.cost;
+            if let Some(booked) = booked.peek_mut() {
+                missing = missing.saturating_sub(booked.room);
+                booked.room = booked.room.saturating_sub(waiter.cost);
+            } else {
+                while let Some(passed) = moved.next_if(|moved| moved.last < *ticket) {
+                    place = sum(place, passed.cost);
+                }
+            }
+            place = sum(place, waiter.cost);
+            walk.unstored = sum(walk.unstored, missing);
+            walk.longest = walk.longest.max(place.saturating_sub(waiter.limit.tolerance));
         }
-        longest
+        let rest = booked.map(|passed| sum(passed.room, passed.cost)).chain(moved.map(|passed| passed.cost));
+        walk.until_the_end = rest.fold(place, sum);
+        walk
     }
 }
 
-/// What the limiter says to the first waiter, as if nobody who came later had taken what is `behind` it.
-fn decide(waiter: &Waiter, behind: Span, state: Option<Tat>, now: Instant) -> Result<Decision<Tat>, Error> {
-    let seen = state.map(|tat| tat.saturating_sub(behind));
-    let mut decision = gcra::throttle(seen, &waiter.limit, now, waiter.quantity)?;
-    if let Change::Store(after) = &mut decision.change {
-        // What came later is owed as well.
-        let owed = state.unwrap_or(now).max(now);
-        *after = owed.checked_add(waiter.cost).ok_or(Error::BeyondTime)?;
+/// How a queue would be served if nothing more happened. Times are counted from the place of the first
+/// waiter.
+#[derive(Default)]
+struct Walk {
+    /// The longest wait of a waiter.
+    longest: Span,
+    /// What they wait for that is not stored in the key.
+    unstored: Span,
+    /// The end of the last place.
+    until_the_end: Span,
+}
+
+fn sum(one: Span, other: Span) -> Span {
+    one.checked_add(other).unwrap_or(Span::MAX)
+}
+
+impl Booked {
+    /// Whether no booking is behind the room any more, so that a place in it can end later than the room.
+    fn is_open(&self) -> bool {
+        self.cost == Span::ZERO
     }
-    Ok(decision)
+
+    /// Whether this waiter, as the first one, may have its place in the room.
+    fn has_room_for(&self, ticket: Ticket, cost: Span) -> bool {
+        ticket <= self.last && (self.is_open() || self.room >= cost)
+    }
+}
+
+impl Waiter {
+    /// What the limiter says to it when its place is behind `state`.
+    fn decide(&self, state: Option<Tat>, now: Instant) -> Result<Decision<Tat>, Error> {
+        gcra::throttle(state, &self.limit, now, self.quantity)
+    }
 }

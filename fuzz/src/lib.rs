@@ -470,13 +470,11 @@ impl Key {
                 }
             }
             1 => {
-                let taken =
-                    self.queue.decide_behind(state, now, |tat| gcra::throttle(tat, &limit, now, number));
+                let taken = self.behind(|tat| gcra::throttle(tat, &limit, now, number));
                 self.carry_out(taken);
             }
             2 => {
-                let back = self.queue.decide_behind(state, now, |tat| gcra::refund(tat, &limit, now, number));
-                self.carry_out(back);
+                self.carry_out(gcra::refund(state, &limit, now, number));
             }
             3 if !self.tickets.is_empty() => {
                 let place = usize::try_from(number.unsigned_abs()).unwrap_or_default() % self.tickets.len();
@@ -484,23 +482,41 @@ impl Key {
             }
             4 => {
                 let reserve = |tat| gcra::reserve(tat, &limit, now, number, gcra::Booking::default());
-                let booked = self.queue.decide_behind(state, now, reserve);
+                let booked = self.behind(reserve);
                 self.carry_out(booked);
             }
             5 => {
-                let charged =
-                    self.queue.decide_before(state, now, |tat| gcra::charge(tat, &limit, now, number));
+                self.queue.saw(state, now);
+                let charged = gcra::charge(state, &limit, now, number);
+                if let Ok(decision) = &charged {
+                    self.queue.charged(now, decision);
+                }
                 self.carry_out(charged);
             }
             6 => {
                 let passed = Span::from_nanos(number.unsigned_abs()).unwrap_or_default();
                 self.now = now.checked_add(passed).unwrap_or(now);
             }
+            7 if number % 2 == 0 => {
+                let wait = Span::from_nanos(number.unsigned_abs()).unwrap_or_default();
+                let paused = self.queue.pause(state, now, |tat| gcra::pause(tat, &limit, now, wait));
+                self.carry_out(paused);
+            }
             _ => {
                 let turn = self.queue.next_turn(state, now).and_then(|wait| now.checked_add(wait));
                 self.now = turn.unwrap_or(now);
             }
         }
+    }
+
+    /// A call that does not wait.
+    fn behind(
+        &mut self,
+        decide: impl FnOnce(Option<Instant>) -> Result<Decision<Instant>, Error>,
+    ) -> Result<Decision<Instant>, Error> {
+        let mut decision = decide(self.queue.seen(self.state, self.now)?)?;
+        self.queue.took(self.now, &mut decision)?;
+        Ok(decision)
     }
 
     fn carry_out(&mut self, decision: Result<Decision<Instant>, Error>) {
@@ -520,7 +536,6 @@ impl Key {
                     self.carry_out(Ok(decision));
                 }
                 Turn::Failed(ticket, _) => assert_eq!(ticket, self.tickets.remove(0), "out of turn"),
-                Turn::Unpaid(tat) => self.state = Some(tat),
                 Turn::NotYet => break,
             }
         }

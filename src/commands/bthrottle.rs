@@ -17,7 +17,7 @@ impl Command for Bthrottle {
         name: c"cl.bthrottle",
         summary: "Waits in a queue until a quantity of a GCRA limiter is admitted.",
         reply: "Replies limited, limit, remaining, retry_after and reset_after, or null when not admitted in time.",
-        complexity: c"O(log N) where N is the number of callers waiting, O(N) to join those who wait by different limits.",
+        complexity: c"O(log N) where N is the number of callers waiting, O(N) to join those who wait by different limits or were late before a booking.",
         arguments: &[
             KEY,
             MAX_BURST,

@@ -6,8 +6,9 @@ use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, g
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec, Use};
 use crate::outcome::{Command, Outcome};
+use crate::store;
 use crate::tally::{Tally, tally};
-use crate::{store, waiting};
+use crate::waiting::{self, Order};
 
 /// Returns what CL.THROTTLE would reply, without changing anything.
 pub struct Peek;
@@ -27,7 +28,7 @@ impl Command for Peek {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
         let answer = store::look(call, key, |tat, now| {
-            gcra::peek(waiting::seen(call, key, tat, now)?, &limit, now, tail.quantity)
+            gcra::peek(waiting::seen(call, key, Order::Behind, tat, now)?, &limit, now, tail.quantity)
         })?;
         Ok(Outcome::State(answer, tail.unit))
     }

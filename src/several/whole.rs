@@ -35,15 +35,15 @@ pub trait Whole: State {
     /// The state to be stored.
     fn stored(state: StateOf<Self>, limit: &Self::Limit) -> Self::Stored;
 
-    /// The state as a call sees it that takes or looks.
+    /// The state as a call sees it.
     ///
     /// # Errors
     /// Those of the limiter's own command.
-    fn seen(state: Option<StateOf<Self>>, _: &Place) -> Result<Option<StateOf<Self>>, CoreError> {
+    fn seen(state: Option<StateOf<Self>>, _: &Place, _: Verb) -> Result<Option<StateOf<Self>>, CoreError> {
         Ok(state)
     }
 
-    /// Completes the decision of a call that takes or charges.
+    /// Completes the decision of a call that takes or charges, on what it has [seen](Self::seen).
     fn complete(_: &mut Decision<StateOf<Self>>, _: &Place, _: Verb) {}
 }
 
@@ -57,12 +57,8 @@ pub struct Quantity<S: Whole> {
 }
 
 impl<S: Whole> Quantity<S> {
-    fn load(at: &Place) -> Result<Option<StateOf<S>>, Error> {
-        Ok(S::load(at.key, at.now)?.map(S::state))
-    }
-
-    fn seen(at: &Place) -> Result<Option<StateOf<S>>, Error> {
-        Ok(S::seen(Self::load(at)?, at)?)
+    fn seen(at: &Place, verb: Verb) -> Result<Option<StateOf<S>>, Error> {
+        Ok(S::seen(S::load(at.key, at.now)?.map(S::state), at, verb)?)
     }
 }
 
@@ -80,19 +76,19 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     }
 
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
-        Ok(self.limit.take(Self::seen(at)?, at.now, self.quantity)?)
+        Ok(self.limit.take(Self::seen(at, Verb::Take)?, at.now, self.quantity)?)
     }
 
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
-        Ok(self.limit.peek(Self::seen(at)?, at.now, self.quantity)?)
+        Ok(self.limit.peek(Self::seen(at, Verb::Peek)?, at.now, self.quantity)?)
     }
 
     fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<StateOf<S>>, Error> {
-        Ok(self.limit.settle(Self::load(at)?, at.now, self.quantity, taken)?)
+        Ok(self.limit.settle(Self::seen(at, Verb::Settle)?, at.now, self.quantity, taken)?)
     }
 
     fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
-        Ok(self.limit.settle(Self::load(at)?, at.now, self.quantity.saturating_neg(), None)?)
+        Ok(self.limit.settle(Self::seen(at, Verb::Settle)?, at.now, self.quantity.saturating_neg(), None)?)
     }
 
     fn stored(&self, state: StateOf<S>, _: &Call<'c>) -> S::Stored {
@@ -125,21 +121,22 @@ impl Whole for Tat {
         tat
     }
 
-    /// To a call that does not wait, what clients wait for counts as taken.
-    fn seen(tat: Option<Self>, at: &Place) -> Result<Option<Self>, CoreError> {
-        waiting::seen(&at.call, at.name, tat, at.now)
+    fn seen(tat: Option<Self>, at: &Place, verb: Verb) -> Result<Option<Self>, CoreError> {
+        waiting::seen(&at.call, at.name, order(verb), tat, at.now)
     }
 
-    /// What a call takes is behind those clients; what it charges is before them, as `CL.CHARGE` has it. The
-    /// state that they leave was computed before, so neither can fail.
     fn complete(decision: &mut Decision<Self>, at: &Place, verb: Verb) {
-        let order = if verb == Verb::Settle { Order::Before } else { Order::Behind };
-        if waiting::is_anybody()
-            && let Ok(tat) = Self::load(at.key, at.now)
-        {
-            let decided = waiting::decide(&at.call, at.name, order, tat, at.now, |_| Ok(*decision));
-            *decision = decided.unwrap_or(*decision);
-        }
+        // What the clients in the queue wait for was added to the state before, so this does not fail.
+        let _ = waiting::took(&at.call, at.name, order(verb), decision, at.now);
+    }
+}
+
+/// What a call takes is behind the clients in the queue; what it charges is before them, as `CL.CHARGE` has
+/// it.
+const fn order(verb: Verb) -> Order {
+    match verb {
+        Verb::Take | Verb::Peek => Order::Behind,
+        Verb::Settle => Order::Before,
     }
 }
 

@@ -10,9 +10,9 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, TryLockError};
 
-use redis_cell_core::gcra::{Limit, Tat};
+use redis_cell_core::gcra::{self, Limit, Tat};
 use redis_cell_core::queue::{self, Queue, Ticket};
-use redis_cell_core::{Change, Decision, Error, Instant, Span, Unit};
+use redis_cell_core::{Change, Decision, Error, Instant, Span, Unit, Verdict};
 
 use crate::error;
 use crate::ffi::{Blocked, Identity, Timer};
@@ -78,8 +78,6 @@ pub enum Turn {
     Admitted(Client, Decision<Tat>),
     /// Answer the client.
     Failed(Client, Error),
-    /// Write the state.
-    Unpaid(Tat),
     /// Nothing for now.
     NotYet,
 }
@@ -119,10 +117,11 @@ struct Queues {
 struct Entry {
     db: i32,
     name: Arc<[u8]>,
-    /// The command that the first client has waited with.
-    command: &'static CStr,
     queue: Queue,
     clients: BTreeMap<Ticket, Client>,
+    /// When the key is known to expire, on this module's clock. The server tells of it much later if many
+    /// keys expire.
+    expires: Option<Instant>,
     /// When to look at it.
     turn: Instant,
 }
@@ -166,25 +165,52 @@ pub fn seen(place: Place, state: Option<Tat>, now: Instant) -> Result<Option<Tat
     })
 }
 
-/// Decides a call on a key: with its queue by `among`, if it has one.
+/// [`Queue::saw`] for the queue of a key, if it has one.
+#[cold] // the common key has no queue
+pub fn saw(place: Place, state: Option<Tat>, now: Instant) {
+    locked(|queues| {
+        if let Some((_, entry)) = queues.at(place) {
+            entry.queue.saw(state, now);
+        }
+    });
+}
+
+/// Tells the queue of a key, if it has one, of a decision.
 ///
 /// # Errors
-/// Those of `among`.
+/// Those of `told`.
 #[cold] // the common key has no queue
-pub fn decide<D>(
+pub fn tell(
+    place: Place,
+    now: Instant,
+    decision: &mut Decision<Tat>,
+    told: impl FnOnce(&mut Queue, &mut Decision<Tat>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    locked(|queues| {
+        let Some((id, entry)) = queues.at(place) else { return Ok(()) };
+        told(&mut entry.queue, decision)?;
+        if !decision.change.is_keep() {
+            queues.look_at(id, now);
+        }
+        Ok(())
+    })
+}
+
+/// [`Queue::pause`] for the queue of a key; `decide` alone where it has none.
+///
+/// # Errors
+/// Those of `decide`.
+#[cold] // the common key has no queue
+pub fn pause(
     place: Place,
     state: Option<Tat>,
     now: Instant,
-    decide: D,
-    among: impl FnOnce(&mut Queue, D) -> Result<Decision<Tat>, Error>,
-) -> Result<Decision<Tat>, Error>
-where
-    D: FnOnce(Option<Tat>) -> Result<Decision<Tat>, Error>,
-{
+    decide: impl Fn(Option<Tat>) -> Result<Decision<Tat>, Error>,
+) -> Result<Decision<Tat>, Error> {
     locked(|queues| {
         let Some((id, entry)) = queues.at(place) else { return decide(state) };
-        let decision = among(&mut entry.queue, decide);
-        queues.schedule(id, after(state, &decision), now);
+        let decision = entry.queue.pause(state, now, decide);
+        queues.look_at(id, now);
         decision
     })
 }
@@ -195,27 +221,35 @@ where
 /// Those of [`Queue::join`].
 pub fn join(
     place: Place,
-    command: &'static CStr,
     state: Option<Tat>,
     (limit, quantity, patience): (&Limit, i64, Option<Span>),
     now: Instant,
 ) -> Result<Joined, Error> {
     locked(|queues| {
         let id = queues.at(place).map(|(id, _)| id);
+        if id.is_none() {
+            // Most clients need not wait, and no queue is made for them.
+            let decision = gcra::throttle(state, limit, now, quantity)?;
+            if !matches!(decision.answer.verdict, Verdict::Later(_)) {
+                return Ok(Joined::Decided(decision));
+            }
+        }
         let mut new = Queue::default();
         let queue = id.and_then(|id| queues.by_id.get_mut(&id)).map_or(&mut new, |entry| &mut entry.queue);
         let joined = queue.join(state, limit, now, quantity, patience);
         let id = match (id, &joined) {
-            (None, Ok(queue::Joined::Waiting(_))) => Some(queues.insert(place, command, new, now)),
-            (id, _) => id,
+            // A new queue is looked at now, for it to be known when its key expires.
+            (None, Ok(queue::Joined::Waiting(_))) => Some(queues.insert(place, new, now)),
+            (None, _) => None,
+            (Some(id), joined) => {
+                let state = match joined {
+                    Ok(queue::Joined::Decided(Decision { change: Change::Store(tat), .. })) => Some(*tat),
+                    _ => state,
+                };
+                queues.schedule(id, state, now);
+                Some(id)
+            }
         };
-        if let Some(id) = id {
-            let state = match &joined {
-                Ok(queue::Joined::Decided(Decision { change: Change::Store(tat), .. })) => Some(*tat),
-                _ => state,
-            };
-            queues.schedule(id, state, now);
-        }
         Ok(match joined? {
             queue::Joined::Decided(decision) => Joined::Decided(decision),
             queue::Joined::Waiting(ticket) if let Some(id) = id => Joined::Waiting(Seat { id, ticket }),
@@ -275,14 +309,19 @@ pub fn next(now: Instant) -> Option<(Id, i32, Arc<[u8]>)> {
     })
 }
 
-/// Whether it is anybody's turn, or something must be written: with which command, and the number of the
-/// client that it is for. `None` for not yet.
-pub fn due(id: Id, state: Option<Tat>, now: Instant) -> Option<(&'static CStr, Option<u64>)> {
+/// Whether it is anybody's turn: with which command, and the number of the client that it is for. `None` for
+/// not yet. The key `expires` then, if it does, on this module's clock.
+pub fn due(
+    id: Id,
+    state: Option<Tat>,
+    expires: Option<Instant>,
+    now: Instant,
+) -> Option<(&'static CStr, u64)> {
     locked(|queues| {
+        queues.by_id.get_mut(&id)?.expires = expires;
         queues.schedule(id, state, now);
         let entry = queues.by_id.get(&id).filter(|entry| entry.turn <= now)?;
-        let first = entry.clients.first_key_value().map(|(_, client)| client);
-        Some((first.map_or(entry.command, |client| client.command), first.map(|client| client.number)))
+        entry.clients.first_key_value().map(|(_, client)| (client.command, client.number))
     })
 }
 
@@ -290,15 +329,13 @@ pub fn due(id: Id, state: Option<Tat>, now: Instant) -> Option<(&'static CStr, O
 pub fn turn(id: Id, state: Option<Tat>, now: Instant) -> Turn {
     locked(|queues| {
         let Some(entry) = queues.by_id.get_mut(&id) else { return Turn::NotYet };
-        let turn = entry.queue.turn(state, now);
-        let turn = match turn {
+        let turn = match entry.queue.turn(state, now) {
             queue::Turn::Admitted(ticket, decision) => {
                 queues.forget(Seat { id, ticket }).map(|client| Turn::Admitted(client, decision))
             }
             queue::Turn::Failed(ticket, error) => {
                 queues.forget(Seat { id, ticket }).map(|client| Turn::Failed(client, error))
             }
-            queue::Turn::Unpaid(tat) => Some(Turn::Unpaid(tat)),
             queue::Turn::NotYet => None,
         };
         if let Some(turn) = turn {
@@ -310,7 +347,7 @@ pub fn turn(id: Id, state: Option<Tat>, now: Instant) -> Turn {
     })
 }
 
-/// Takes the first client out of a queue, or drops a queue that has none but should write.
+/// Takes the first client out of a queue, or drops a queue that has none.
 pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     locked(|queues| {
         let ticket = queues.by_id.get_mut(&id).and_then(|entry| entry.queue.dismiss());
@@ -343,7 +380,7 @@ pub fn any() -> Option<Id> {
 }
 
 /// No turn comes before `until`.
-pub fn pause(until: Option<Instant>) {
+pub fn wait_until(until: Option<Instant>) {
     locked(|queues| queues.paused_until = until);
 }
 
@@ -377,26 +414,17 @@ pub fn armed(timer: Timer, alarm: Alarm) {
     locked(|queues| queues.timer = Some((timer, alarm)));
 }
 
-/// The state after a decision on it.
-fn after(state: Option<Tat>, decision: &Result<Decision<Tat>, Error>) -> Option<Tat> {
-    match decision {
-        Ok(Decision { change: Change::Store(tat), .. }) => Some(*tat),
-        Ok(Decision { change: Change::Delete, .. }) => None,
-        Ok(Decision { change: Change::Keep, .. }) | Err(_) => state,
-    }
-}
-
 impl Queues {
     fn at(&mut self, place: Place) -> Option<(Id, &mut Entry)> {
         let id = *self.by_key.get(&place.db)?.get(place.name)?;
         self.by_id.get_mut(&id).map(|entry| (id, entry))
     }
 
-    fn insert(&mut self, place: Place, command: &'static CStr, queue: Queue, now: Instant) -> Id {
+    fn insert(&mut self, place: Place, queue: Queue, now: Instant) -> Id {
         self.next = self.next.wrapping_add(1);
         let (id, name) = (self.next, Arc::from(place.name));
         self.by_key.entry(place.db).or_default().insert(Arc::clone(&name), id);
-        let entry = Entry { db: place.db, name, command, queue, clients: BTreeMap::new(), turn: now };
+        let entry = Entry { db: place.db, name, queue, clients: BTreeMap::new(), expires: None, turn: now };
         self.by_id.insert(id, entry);
         self.turns.insert((now, id));
         COUNT.store(self.by_id.len(), Relaxed);
@@ -405,9 +433,13 @@ impl Queues {
 
     /// Plans the next look at a queue whose key holds `state`; an empty queue is dropped.
     fn schedule(&mut self, id: Id, state: Option<Tat>, now: Instant) {
-        let Some(entry) = self.by_id.get(&id) else { return };
+        let Some(entry) = self.by_id.get_mut(&id) else { return };
         match entry.queue.next_turn(state, now) {
-            Some(wait) => self.look_at(id, now.checked_add(wait).unwrap_or(Instant::MAX)),
+            Some(wait) => {
+                let turn = now.checked_add(wait).unwrap_or(Instant::MAX);
+                let at = entry.expires.map_or(turn, |expires| expires.min(turn));
+                self.look_at(id, at);
+            }
             None => self.drop(id),
         }
     }

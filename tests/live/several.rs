@@ -637,6 +637,20 @@ fn what_others_have_taken_since_is_not_given_back() {
     assert_eq!(rows(&mut client, "CL.MSETTLE k LOG 10 60 -5")[1][2], 10);
 }
 
+/// What was used until a window ended that a call has named is charged to nothing, and all else is settled.
+#[test]
+fn a_settlement_for_a_window_that_has_ended_releases_the_place() {
+    let server = Server::start();
+    let mut client = server.connect();
+    rows(&mut client, "CL.MTAKE busy LEASE 1 600 me rpm THROTTLE 9 10 3600 5");
+    let settle = "CL.MSETTLE day FIXED 100 UNTIL 1000 2 busy LEASE 1 0 me rpm THROTTLE 9 10 3600 2 AGO 61";
+    let answer = rows(&mut client, settle);
+    assert_eq!(answer[1], [0, 100, 100, -1, 0]);
+    assert_eq!((answer[2][2], answer[3][2]), (1, 3), "{answer:?}");
+    assert_eq!(client.int("EXISTS day busy"), 0);
+    assert!(client.error("CL.MTAKE day FIXED 100 UNTIL 1000 2").starts_with("ERR UNTIL must be"));
+}
+
 #[test]
 fn when_memory_is_short_what_takes_is_refused_and_what_settles_goes_on() {
     let server = Server::start();

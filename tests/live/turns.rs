@@ -76,7 +76,7 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
     let server = Server::start();
     let mut stream = ReplicaStream::attach(&server);
     let mut client = server.connect();
-    let limit = "0 1 3600";
+    let (limit, hour) = ("0 1 3600", 3_600_000_000_000);
     for way in ["disconnect", "CLIENT UNBLOCK id", "CLIENT KILL ID id"] {
         client.call("DEL k");
         client.call(&format!("CL.THROTTLE k {limit}"));
@@ -84,12 +84,15 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
         // One that stays, two that leave, three bookings.
         let mut waiters = queue(&server, &mut client, "k", limit, 1);
         let leavers = queue(&server, &mut client, "k", limit, 2);
+        stream.effects(&server);
         for hours in 4..=6 {
             let booked = client.ints(&format!("CL.RESERVE k {limit}"))[3];
             assert!((hours * 3600 - 20..=hours * 3600).contains(&booked), "{booked}");
+            // The first booking stores what waits before it.
+            assert_eq!(client.tat("k").unwrap(), tat + hours * hour);
+            let effect = Effect::alone(0, Effect::of_call(&mut client, 0, "k"));
+            assert_eq!(stream.effects(&server), effect);
         }
-        assert_eq!(client.tat("k").unwrap(), tat + 3 * 3_600_000_000_000, "three bookings");
-        stream.effects(&server);
         for mut leaver in leavers {
             match way {
                 "disconnect" => drop(leaver),
@@ -101,23 +104,125 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
                 }
             }
         }
-        wait_until("the cost of both to be stored", || match client.tat("k").unwrap() {
-            seen if seen == tat + 5 * 3_600_000_000_000 => Ok(()),
-            seen => Err(format!("{} h", (seen - tat) / 3_600_000_000_000)),
-        });
+        wait_for_blocked(&mut client, 1);
+        assert_eq!(client.tat("k").unwrap(), tat + 6 * hour);
         let booked = client.ints(&format!("CL.RESERVE k {limit}"))[3];
         assert!((7 * 3600 - 20..=7 * 3600).contains(&booked), "{way}: {booked}");
-        // It is replicated.
-        let propagated = stream.effects(&server);
-        assert!(
-            propagated.ends_with(&Effect::alone(0, Effect::of_call(&mut client, 0, "k"))),
-            "{propagated:?}"
-        );
         // The client that stays is still the first, and a refund of its place moves it.
         assert!(waiters[0].is_waiting());
         client.call("DEL k");
         assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
         wait_for_blocked(&mut client, 0);
+    }
+}
+
+/// Ten a second and no burst. One is taken, `WAITERS` wait, `BOOKED` are booked behind them.
+const SPACED: &str = "0 10 1000";
+const WAITERS: usize = 8;
+const BOOKED: usize = 8;
+
+/// Regression: what waited before bookings was not in the key, but expected to be served in time. After the
+/// server had stood still, all clients that had waited were admitted at once, and those that had booked acted
+/// as well: up to twice the limit.
+#[test]
+pub fn bookings_behind_a_queue_that_stood_still_are_not_admitted_twice() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let writes = if BINARY.at_least(6, 2, 0) { "CLIENT PAUSE 800 WRITE" } else { "CLIENT PAUSE 800" };
+    let pause = format!("CL.PAUSE k {SPACED} 800 MS");
+    for trouble in ["none", "DEBUG SLEEP 0.8", writes, &pause, "STOP", "DEBUG SLEEP 0.25"] {
+        client.call("DEL k");
+        client.call(&format!("CL.THROTTLE k {SPACED} 1 MS"));
+        let mut acts = vec![client.tat("k").unwrap() - 100_000_000];
+        let waiters: Vec<Waiter> = (1..=WAITERS)
+            .map(|place| {
+                let waiter = Waiter::ask(&server, &format!("CL.BTHROTTLE k {SPACED} 1 0 MS"));
+                wait_for_blocked(&mut client, place);
+                waiter
+            })
+            .collect();
+        // A booking acts at the instant at which its place has room: its end less one interval.
+        acts.extend((0..BOOKED).map(|_| {
+            assert_eq!(client.ints(&format!("CL.RESERVE k {SPACED} 1 MS"))[0], 0);
+            client.tat("k").unwrap() - 100_000_000
+        }));
+        let admitted: Vec<_> = waiters
+            .into_iter()
+            .map(|mut waiter| {
+                std::thread::spawn(move || {
+                    let answer = waiter.answer();
+                    assert!(answer.starts_with("0 1 0 -1 "), "{answer}");
+                    wall_ns()
+                })
+            })
+            .collect();
+        match trouble {
+            "none" => {}
+            "STOP" => {
+                server.signal("STOP");
+                std::thread::sleep(Duration::from_millis(800));
+                server.signal("CONT");
+            }
+            call => drop(client.call(call)),
+        }
+        acts.extend(admitted.into_iter().map(|thread| thread.join().unwrap()));
+        acts.sort_unstable();
+        // In any stretch of time: one, one more for each interval, and one because threads are late.
+        for (first, &from) in acts.iter().enumerate() {
+            for (count, &to) in acts[first..].iter().enumerate() {
+                let most = 2 + (to - from) / 100_000_000;
+                let seen = i64::try_from(count + 1).unwrap();
+                assert!(seen <= most, "{trouble}: {seen} in {} ms of {acts:?}", (to - from) / 1_000_000);
+            }
+        }
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+/// Regression: a charge among several limiters was decided on a state that lacked the cost of clients that
+/// had just left the queue, and overwrote it.
+#[test]
+pub fn a_settlement_that_charges_keeps_the_cost_of_clients_that_left() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (limit, hour) = ("0 1 3600", 3_600_000_000_000);
+    client.call(&format!("CL.THROTTLE k {limit}"));
+    let tat = client.tat("k").unwrap();
+    let leavers = queue(&server, &mut client, "k", limit, 5);
+    for _ in 0..5 {
+        client.call(&format!("CL.RESERVE k {limit}"));
+    }
+    client.call("MULTI");
+    for leaver in &leavers {
+        client.call(&format!("CLIENT UNBLOCK {}", leaver.id));
+    }
+    client.call("CL.MSETTLE k THROTTLE 999 1000000 1 1");
+    client.call("EXEC");
+    wait_for_blocked(&mut client, 0);
+    assert_eq!(client.tat("k").unwrap(), tat + 10 * hour + 1000);
+    assert_eq!(client.throttle_checked("k", limit)[0], 1);
+}
+
+/// Regression: a queue stood still for as long as its state said when the key's time to live was cut, and so
+/// many keys had one that the server did not notice that this one had expired.
+#[test]
+pub fn a_time_to_live_that_is_cut_moves_the_queue() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // The server expires nothing by itself.
+    client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    for cut_first in [false, true] {
+        client.call("DEL k");
+        client.call("CL.CHARGE k 0 1 3600");
+        let mut waiters = Vec::new();
+        if cut_first {
+            client.call("PEXPIRE k 300");
+            waiters = queue(&server, &mut client, "k", HOURLY, 1);
+        } else {
+            waiters.extend(queue(&server, &mut client, "k", HOURLY, 1));
+            client.call("PEXPIRE k 20");
+        }
+        assert!(waiters[0].answer().starts_with("0 1 0 -1 "), "{cut_first}");
     }
 }
 

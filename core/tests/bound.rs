@@ -1,0 +1,343 @@
+//! However units are taken, settled and waited for, no more are used than the limit allows.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::as_conversions,
+    clippy::indexing_slicing,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use common::{MS, NOW, S, US, after, at, nanos, span};
+use proptest::prelude::*;
+use redis_cell_core::calendar::{Calendar, Cycle};
+use redis_cell_core::limiter::Limiter;
+use redis_cell_core::log::{self, Edit};
+use redis_cell_core::{Answer, Change, Decision, Taken, Unit, bucket, fixed, gcra, window};
+
+/// A call that was admitted, and may give units back.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    at: i64,
+    /// The units that it used, which it has not given back.
+    used: i64,
+    /// The `reset_after` of its reply, in milliseconds.
+    reset_after: i64,
+    /// The instant at which its limiter would be fully replenished.
+    replenished: i64,
+}
+
+/// Which settlements send `RESET`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Resets {
+    Never,
+    Sometimes,
+    Always,
+}
+
+/// What happens next, after a time.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take(i64),
+    /// A call, counted from the latest, gives back so many of its units; `false` without `RESET`.
+    Settle(usize, i64, bool),
+    Look(i64),
+    Pause(i64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(i64, Step)>> {
+    let step = prop_oneof![
+        4 => (1..6_i64).prop_map(Step::Take),
+        4 => (0..6_usize, 1..6_i64, any::<bool>()).prop_map(|(back, units, reset)| Step::Settle(back, units, reset)),
+        1 => (0..6_i64).prop_map(Step::Look),
+        1 => (0..400 * MS).prop_map(Step::Pause),
+    ];
+    let gap = prop_oneof![2 => Just(0), 2 => 0..200 * MS, 1 => 0..1_500 * MS, 1 => (0..15_i64).prop_map(|n| n * 100 * MS)];
+    prop::collection::vec((gap, step), 1..40)
+}
+
+/// A limiter with its state.
+trait Subject {
+    fn take(&mut self, now: i64, quantity: i64) -> Answer;
+    fn settle(&mut self, now: i64, back: i64, taken: &Taken) -> Answer;
+    fn look(&self, now: i64, quantity: i64) -> Answer;
+    fn pause(&mut self, _: i64, _: i64) {}
+}
+
+/// What a pause makes of a state, from an instant on and for a time.
+type Pause<L> = fn(&L, State<L>, i64, i64) -> State<L>;
+type State<L> = Option<<L as Limiter>::State>;
+
+struct Whole<L: Limiter> {
+    limit: L,
+    state: State<L>,
+    pause: Pause<L>,
+}
+
+impl<L: Limiter> Whole<L> {
+    fn new(limit: L) -> Self {
+        Self { limit, state: None, pause: |_, state, _, _| state }
+    }
+
+    fn carry_out(&mut self, decision: &Decision<L::State>) -> Answer {
+        self.state = after(decision, self.state);
+        decision.answer
+    }
+}
+
+impl<L: Limiter> Subject for Whole<L> {
+    fn take(&mut self, now: i64, quantity: i64) -> Answer {
+        let decision = self.limit.take(self.state, at(now), quantity).unwrap();
+        self.carry_out(&decision)
+    }
+
+    fn settle(&mut self, now: i64, back: i64, taken: &Taken) -> Answer {
+        let decision = self.limit.settle(self.state, at(now), -back, Some(taken)).unwrap();
+        self.carry_out(&decision)
+    }
+
+    fn look(&self, now: i64, quantity: i64) -> Answer {
+        self.limit.peek(self.state, at(now), quantity).unwrap()
+    }
+
+    fn pause(&mut self, now: i64, wait: i64) {
+        self.state = (self.pause)(&self.limit, self.state, now, wait);
+    }
+}
+
+struct Log {
+    limit: log::Limit,
+    entries: Vec<redis_cell_core::Instant>,
+}
+
+impl Subject for Log {
+    fn take(&mut self, now: i64, quantity: i64) -> Answer {
+        let decision = log::take(&self.entries[..], &self.limit, at(now), quantity).unwrap();
+        if let Change::Store(new) = decision.change {
+            self.entries.extend((0..new.count).map(|_| new.at));
+        }
+        decision.answer
+    }
+
+    fn settle(&mut self, now: i64, back: i64, taken: &Taken) -> Answer {
+        let decision = log::settle(&self.entries[..], &self.limit, at(now), -back, Some(taken)).unwrap();
+        match decision.change {
+            Change::Store(Edit::Remove { count, newer, .. }) => {
+                let end = self.entries.len() - newer as usize;
+                drop(self.entries.drain(end - count as usize..end));
+            }
+            Change::Delete => self.entries.clear(),
+            _ => {}
+        }
+        decision.answer
+    }
+
+    fn look(&self, now: i64, quantity: i64) -> Answer {
+        log::peek(&self.entries[..], &self.limit, at(now), quantity).unwrap()
+    }
+}
+
+/// What has happened: the calls, with the units that they used, and when units were given back.
+#[derive(Debug, Default)]
+struct Story {
+    calls: Vec<Call>,
+    given_back: Vec<(i64, i64)>,
+}
+
+impl Story {
+    fn play(subject: &mut impl Subject, steps: &[(i64, Step)], resets: Resets) -> Self {
+        let (mut story, mut now) = (Self::default(), 0);
+        for &(gap, step) in steps {
+            now += gap;
+            match step {
+                Step::Take(quantity) => {
+                    let answer = subject.take(now, quantity);
+                    if !answer.limited() {
+                        let reset_after = answer.reply(Unit::Milliseconds).five[4];
+                        let replenished = now + nanos(answer.reset_after);
+                        story.calls.push(Call { at: now, used: quantity, reset_after, replenished });
+                    }
+                }
+                Step::Settle(back, units, reset) => {
+                    let Some(index) = story.calls.len().checked_sub(1 + back) else { continue };
+                    let call = &mut story.calls[index];
+                    let units = units.min(call.used);
+                    let age = (now - call.at + MS - 1) / MS * MS;
+                    let sends = resets == Resets::Always || resets == Resets::Sometimes && reset;
+                    let reset_after = sends.then(|| span(call.reset_after * MS));
+                    if units > 0 {
+                        let taken = Taken { age: span(age), reset_after, unit: Unit::Milliseconds };
+                        subject.settle(now, units, &taken);
+                        call.used -= units;
+                        story.given_back.push((now, units));
+                    }
+                }
+                Step::Look(quantity) => drop(subject.look(now, quantity)),
+                Step::Pause(wait) => subject.pause(now, wait),
+            }
+        }
+        story
+    }
+
+    /// For every stretch of time that begins and ends with a call: its beginning, its length, and what was
+    /// used in it.
+    fn stretches(&self) -> impl Iterator<Item = (i64, i64, i64)> {
+        self.calls.iter().enumerate().flat_map(move |(first, begin)| {
+            let mut used = 0;
+            self.calls[first..].iter().map(move |call| {
+                used += call.used;
+                (begin.at, call.at - begin.at, used)
+            })
+        })
+    }
+
+    /// The units that were given back in the `before` nanoseconds before an instant.
+    fn back_before(&self, instant: i64, before: i64) -> i64 {
+        let within = self.given_back.iter().filter(|(at, _)| (instant - before..=instant).contains(at));
+        within.map(|(_, units)| units).sum()
+    }
+}
+
+/// From the tests' instant to the next full hour.
+const TO_THE_HOUR: i64 = 3_600 * S - NOW % (3_600 * S);
+
+/// Ten units a second: the time that one takes.
+const UNIT: i64 = 100 * MS;
+
+/// A GCRA limiter and a bucket of `most` units.
+fn of_a_rate(most: i64) -> (Whole<gcra::Limit>, Whole<bucket::Limit>) {
+    let mut throttle = Whole::new(gcra::Limit::new(most - 1, 10, 1, Unit::Seconds).unwrap());
+    throttle.pause =
+        |limit, state, now, wait| after(&gcra::pause(state, limit, at(now), span(wait)).unwrap(), state);
+    (throttle, Whole::new(bucket::Limit::new(most, 10, 1, Unit::Seconds).unwrap()))
+}
+
+/// Plays the steps on limiters with a rate, and returns the stories.
+fn on_rates(most: i64, steps: &[(i64, Step)], resets: Resets) -> [Story; 2] {
+    let (mut throttle, mut bucket) = of_a_rate(most);
+    [Story::play(&mut throttle, steps, resets), Story::play(&mut bucket, steps, resets)]
+}
+
+proptest! {
+        #[test]
+    fn with_an_age_a_rate_is_never_exceeded(most in 1..11_i64, steps in steps()) {
+        for story in on_rates(most, &steps, Resets::Never) {
+            for (begin, length, used) in story.stretches() {
+                prop_assert!(used * UNIT <= most * UNIT + length, "{used} from {begin} in {length}: {story:?}");
+            }
+        }
+    }
+
+    /// Units that others gave back while a call waited behind them make its `reset_after` too long.
+    #[test]
+    fn with_reset_a_rate_is_exceeded_by_no_more_than_what_was_given_back_before(
+        most in 1..11_i64, steps in steps(), mixed in any::<bool>(),
+    ) {
+        for story in on_rates(most, &steps, if mixed { Resets::Sometimes } else { Resets::Always }) {
+            for (begin, length, used) in story.stretches() {
+                let allowed = most + story.back_before(begin, most * UNIT);
+                prop_assert!(used * UNIT <= allowed * UNIT + length, "{used} from {begin} in {length}: {story:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_never_has_more_in_any_period(most in 1..11_i64, steps in steps()) {
+        let mut log = Log { limit: log::Limit::new(most, 1, Unit::Seconds).unwrap(), entries: Vec::new() };
+        let story = Story::play(&mut log, &steps, Resets::Sometimes);
+        // Its clock ticks in microseconds.
+        for (begin, length, used) in story.stretches().filter(|(_, length, _)| *length < S - US) {
+            prop_assert!(used <= most, "{used} from {begin} in {length}: {story:?}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_window_never_has_more_than_its_limit(most in 1..11_i64, steps in steps()) {
+        let calendar = Calendar::new(Cycle::Hour, 0, None).unwrap();
+        for (limit, resets) in [
+            (fixed::Limit::new(most, 1, Unit::Seconds), Resets::Always),
+            (fixed::Limit::by_calendar(most, calendar), Resets::Sometimes),
+            (fixed::Limit::by_calendar(most, calendar), Resets::Never),
+        ] {
+            // The hour ends in the middle of most stories.
+            let early = [(TO_THE_HOUR - 3 * S, Step::Look(0))];
+            let story = Story::play(&mut Whole::new(limit.unwrap()), &[&early, &steps[..]].concat(), resets);
+            for call in &story.calls {
+                let same = story.calls.iter().filter(|other| other.replenished == call.replenished);
+                let used: i64 = same.map(|call| call.used).sum();
+                prop_assert!(used <= most, "{used} until {}: {story:?}", call.replenished);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_never_has_more_than_its_limit_nor_a_period_more_than_twice(
+        most in 1..11_i64, steps in steps(),
+    ) {
+        let limit = window::Limit::new(most, 1, Unit::Seconds).unwrap();
+        let story = Story::play(&mut Whole::new(limit), &steps, Resets::Sometimes);
+        for (begin, length, used) in story.stretches() {
+            let start = (NOW + begin) / S;
+            if (NOW + begin + length) / S == start {
+                prop_assert!(used <= most, "{used} from {begin} in {length}: {story:?}");
+            }
+            if length < S {
+                prop_assert!(used <= 2 * most, "{used} from {begin} in {length}: {story:?}");
+            }
+        }
+    }
+}
+
+/// What remains after a call has taken five units, others have taken some later, and it gives its five back.
+fn late(subject: &mut impl Subject, reset_after: Option<i64>, second: (i64, i64)) -> i64 {
+    assert!(!subject.take(0, 5).limited());
+    let (now, quantity) = (second.0 * S, second.1);
+    assert!(!subject.take(now, quantity).limited());
+    let reset_after = reset_after.map(|reset| span(reset * S));
+    let taken = Taken { age: span(now), reset_after, unit: Unit::Seconds };
+    subject.settle(now, 5, &taken).remaining
+}
+
+/// Five units, given back late, do not make room for others' again: `9 10 60` and `LOG 10 60`.
+#[test]
+fn what_others_took_since_is_not_given_back() {
+    let unit = Unit::Seconds;
+    let reply = |answer: Answer| answer.reply(unit).five;
+    let throttle = gcra::Limit::new(9, 10, 60, unit).unwrap();
+    let bucket = bucket::Limit::new(10, 10, 60, unit).unwrap();
+    // When the others take, and how much; what remains after the settlement, with and without RESET.
+    for (others, remaining) in [((30, 10), [0, 0]), ((24, 9), [0, 1]), ((12, 7), [2, 3])] {
+        for (reset_after, remaining) in [Some(30), None].into_iter().zip(remaining) {
+            let context = format!("{others:?} {reset_after:?}");
+            assert_eq!(late(&mut Whole::new(throttle), reset_after, others), remaining, "{context}");
+            assert_eq!(late(&mut Whole::new(bucket), reset_after, others), remaining, "{context}");
+        }
+    }
+    let mut log = Log { limit: log::Limit::new(10, 60, unit).unwrap(), entries: Vec::new() };
+    log.take(0, 5);
+    log.take(50 * S, 5);
+    let taken = Taken { age: span(52 * S), reset_after: None, unit };
+    assert_eq!(reply(log.settle(51 * S, 5, &taken))[2], 0, "nothing is so old");
+    let taken = Taken { age: span(51 * S), ..taken };
+    assert_eq!(reply(log.settle(51 * S, 5, &taken)), [0, 10, 5, -1, 59], "the five of the other call stay");
+}
+
+/// Two calls take five units each, and the first gives its five back at once. So those of the second have
+/// leaked away in half a minute, and not in a minute as its reply said.
+#[test]
+fn what_is_given_back_before_a_call_makes_its_reset_after_too_long() {
+    let unit = Unit::Seconds;
+    for (reset_after, remaining) in [(None, 0), (Some(60), 4)] {
+        let mut throttle = Whole::new(gcra::Limit::new(9, 10, 60, unit).unwrap());
+        throttle.take(0, 5);
+        assert_eq!(throttle.take(0, 5).reply(unit).five[4], 60);
+        throttle.settle(0, 5, &Taken { age: span(0), reset_after: None, unit });
+        assert!(!throttle.take(30 * S, 10).limited());
+        let reset_after = reset_after.map(|reset| span(reset * S));
+        let late = throttle.settle(30 * S, 5, &Taken { age: span(30 * S), reset_after, unit });
+        assert_eq!(late.remaining, remaining, "{reset_after:?}");
+    }
+}
