@@ -33,6 +33,7 @@ DEFAULT_MAX_TOKENS = 1000  # of a request that does not say how long its answer 
 MOST_TOKENS = 1_000_000_000  # of an answer
 LONGEST_PAUSE = 86_400  # seconds for which a model may refuse all requests
 WRITE_TIMEOUT = 30  # seconds in which a client must read a piece of its answer
+MINUTE = 60_000  # milliseconds, the unit of all calls
 LIMITS = ("requests a minute", "tokens a minute", "tokens a month", "requests at once")  # in the order of CL.MTAKE
 
 log = logging.getLogger("gateway")
@@ -40,7 +41,7 @@ log = logging.getLogger("gateway")
 
 @dataclass(frozen=True)
 class Organisation:
-    """The limits of an organisation, as arguments of the commands."""
+    """The limits of an organisation, as arguments of the commands. All times are milliseconds."""
 
     name: str
     requests_a_minute: int
@@ -48,20 +49,22 @@ class Organisation:
     tokens_at_once: int
     tokens_a_month: int
     requests_at_once: int
-    lease: int = 120  # seconds after which the place of a gateway that has crashed is free again
+    lease: int = 120  # seconds, after which the place of a gateway that has crashed is free again
 
     def key(self, limiter: str) -> str:
         return f"{{{self.name}}}:{limiter}"  # the braces put all keys into one slot of a cluster
 
     def requests(self) -> tuple:
-        return self.key("rpm"), "THROTTLE", self.requests_a_minute - 1, self.requests_a_minute, 60, 1
+        return self.key("rpm"), "THROTTLE", self.requests_a_minute - 1, self.requests_a_minute, MINUTE, 1
 
-    def tokens(self, quantity: int) -> tuple:
-        minute = self.key("tpm"), "THROTTLE", self.tokens_at_once - 1, self.tokens_a_minute, 60, quantity
-        return *minute, self.key("month"), "FIXED", self.tokens_a_month, "MONTH", quantity
+    def tokens(self, quantity: int, minute: tuple = (), month: tuple = ()) -> tuple:
+        """`minute` and `month` stand before the limiters: RESET, in a settlement."""
+        rate = "THROTTLE", self.tokens_at_once - 1, self.tokens_a_minute, MINUTE, quantity
+        quota = "FIXED", self.tokens_a_month, "MONTH", quantity
+        return self.key("tpm"), *minute, *rate, self.key("month"), *month, *quota
 
     def place(self, lease: int, holder: str) -> tuple:
-        return self.key("busy"), "LEASE", self.requests_at_once, lease, holder
+        return self.key("busy"), "LEASE", self.requests_at_once, lease * 1000, holder
 
 
 class Admission:
@@ -79,7 +82,11 @@ class Admission:
         self.since = time.monotonic()
         limits = self.organisation
         self.reply = await self.redis.execute_command(
-            "CL.MTAKE", *limits.requests(), *limits.tokens(self.estimate), *limits.place(limits.lease, self.holder)
+            "CL.MTAKE",
+            *limits.requests(),
+            *limits.tokens(self.estimate),
+            *limits.place(limits.lease, self.holder),
+            "MS",
         )
         self.admitted = self.reply[0][0] == 0
 
@@ -91,7 +98,8 @@ class Admission:
         while (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(lease / 3, left))
             asked = time.monotonic()
-            renewal = asyncio.ensure_future(self.redis.execute_command("CL.RENEW", key, lease, self.holder))
+            renew = "CL.RENEW", key, lease * 1000, self.holder, "MS"
+            renewal = asyncio.ensure_future(self.redis.execute_command(*renew))
             # A cancelled call could hide the cancellation: asyncio.wait_for in Python 3.11 does so.
             try:
                 async with asyncio.timeout(end - asked):
@@ -119,11 +127,11 @@ class Admission:
         """Charges what was used instead of the estimate, and releases the place."""
         if not self.admitted:
             return
-        limits, age = self.organisation, math.ceil(time.monotonic() - self.since)
+        limits, age = self.organisation, math.ceil((time.monotonic() - self.since) * 1000)
+        resets = [("RESET", row[4]) for row in self.reply[2:4]]  # until when what was taken is owed
+        tokens = limits.tokens(self.used - self.estimate, *resets)
         try:
-            await self.redis.execute_command(
-                "CL.MSETTLE", *limits.tokens(self.used - self.estimate), *limits.place(0, self.holder), "AGO", age
-            )
+            await self.redis.execute_command("CL.MSETTLE", *tokens, *limits.place(0, self.holder), "AGO", age, "MS")
         except RedisError as error:  # the estimate stays charged, and the place is free when the lease ends
             log.error("not settled: %s", error)
 
@@ -131,7 +139,7 @@ class Admission:
         """Stops all requests of the organisation for a time, since the model would refuse them."""
         key, _, *limit, _ = self.organisation.requests()
         try:
-            await to_the_end(self.redis.execute_command("CL.PAUSE", key, *limit, wait))
+            await to_the_end(self.redis.execute_command("CL.PAUSE", key, *limit, wait * 1000, "MS"))
         except RedisError as error:
             log.error("not paused: %s", error)
 
@@ -251,7 +259,7 @@ class Gateway:
         if len(body) > LARGEST_BODY:
             return await client.fail(413, f"the request is larger than {LARGEST_BODY} bytes")
         try:
-            request = json.loads(body)
+            request = json.loads(body.decode("utf-8-sig"))  # in UTF-16 a body can have fewer bytes than tokens
             longest = longest_answer(request)
             streamed = request.get("stream") or False
             if type(streamed) is not bool:
@@ -363,7 +371,7 @@ async def refuse(client: Client, admission: Admission) -> None:
     if retry_after >= 0:
         names = " and ".join(name for name, row in zip(LIMITS, rows, strict=True) if row[0])
         # A place is told to be free when its lease ends, but most requests end long before.
-        wait = max((row[3] for row in rows[:-1] if row[0]), default=1)
+        wait = max((math.ceil(row[3] / 1000) for row in rows[:-1] if row[0]), default=1)
         return await client.fail(429, f"no more {names}", {"retry-after": str(wait)})
     never = " and ".join(f"{row[1]} {name}" for name, row in zip(LIMITS, rows, strict=True) if row[0] and row[3] < 0)
     await client.fail(413, f"a request for up to {admission.estimate} tokens is never admitted: the limit is {never}")
