@@ -17,8 +17,21 @@ from limits.strategies import FixedWindowRateLimiter
 import redis_cell.limits
 import servers
 from conftest import Awaitable, cell_of, client_class, close
-from redis_cell import Admitted, AsyncGuard, FailOpen, Fixed, Guard, Lease, Log, Rate, Refused, RefusedForever, Release
-from redis_cell import Settle, Take
+from redis_cell import (
+    Admitted,
+    AsyncGuard,
+    FailOpen,
+    Fixed,
+    Guard,
+    Lease,
+    Log,
+    Rate,
+    Refused,
+    RefusedForever,
+    Release,
+    Settle,
+    Take,
+)
 
 BUILD = Path(__file__).parents[3] / "scripts" / "functions.sh"
 LIBRARY = Path(subprocess.run([BUILD], check=True, capture_output=True, text=True).stdout.strip())
@@ -55,7 +68,11 @@ async def test_the_functions_answer_as_the_commands(library: servers.Server, fla
     assert not await cell.acquire("p", Lease(1, lease=60, holder="b"))
     assert await cell.renew("p", lease) and await cell.release("p", "a")
     ends = Fixed.until(10, datetime.now(timezone.utc) + timedelta(hours=1))
-    takes = (Take("u", ends, 3), Take("l", Log(5, per=60), 1, shadow=True), Take("f", Fixed.per_month(100, first_day=15)))
+    takes = (
+        Take("u", ends, 3),
+        Take("l", Log(5, per=60), 1, shadow=True),
+        Take("f", Fixed.per_month(100, first_day=15)),
+    )
     taken = await cell.mtake(*takes, Take("p", lease))
     assert taken and [row.remaining for row in taken.rows.values()] == [7, 2, 95, 0]
     settled = await cell.msettle(Settle("u", ends, -2), Release("p", lease), Settle("l", Log(5, per=60), 1), ago=1)
