@@ -103,8 +103,8 @@ macro_rules! kinds {
 
             fn write(
                 &self,
-                pending: Pending<'c>,
-                key: Key<'c>,
+                pending: &Pending<'c>,
+                key: &mut Key<'c>,
                 call: &Call<'c>,
             ) -> Option<Announcement<'c>> {
                 match (self, pending) {
@@ -356,7 +356,7 @@ impl<'c> Request<'c> {
         pending.check()?;
         if faults::writes_at_once() {
             let written = decide(&named.place(call, &key, now))?;
-            named.limiter.write(written, named.open(call)?, call);
+            named.limiter.write(&written, &mut named.open(call)?, call);
         }
         Ok(Decided { key, pending })
     }
@@ -377,12 +377,13 @@ impl<'c> Request<'c> {
     /// because none of them makes a key beside other modules.
     fn write(&self, call: &Call<'c>, now: Instant, decided: &mut AllDecided<'c>, verb: Verb) -> Rows {
         let (mut rows, mut announcements) = (Rows::new(), SmallVec::<[_; FEW]>::new());
-        for (named, decided) in self.limiters.iter().zip(decided.drain(..)) {
+        for (named, decided) in self.limiters.iter().zip(&mut *decided) {
             let (row, announcement) = named.write(call, now, decided, verb);
             rows.push(row);
-            announcements.push(announcement);
+            announcements.extend(announcement);
         }
-        announcements.into_iter().flatten().for_each(|announcement| announcement.publish(call));
+        decided.clear(); // which closes all keys
+        announcements.into_iter().for_each(|announcement| announcement.publish(call));
         rows
     }
 
@@ -403,7 +404,7 @@ impl<'c> Request<'c> {
             for ((named, pending), written) in self.limiters.iter().zip(new).zip(&mut written) {
                 if let Some(pending) = pending {
                     let key = named.open(call).ok().filter(|key| key.kind() == ffi::Kind::Empty)?;
-                    *written = Some(named.write(call, now, Decided { key, pending }, verb));
+                    *written = Some(named.write(call, now, &mut Decided { key, pending }, verb));
                 }
             }
             // The others exist, or change nothing.
@@ -416,8 +417,8 @@ impl<'c> Request<'c> {
                 }
                 others.push((named, decided, written));
             }
-            for (named, decided, written) in others {
-                *written = Some(named.write(call, now, decided, verb));
+            for (named, decided, written) in &mut others {
+                **written = Some(named.write(call, now, decided, verb));
             }
             Some(())
         })();
@@ -435,12 +436,11 @@ impl<'c> Request<'c> {
         let now = ffi::now();
         for (named, _) in self.limiters.iter().zip(written).filter(|(_, written)| written.is_some()) {
             // A key that holds something else by now is another module's.
-            let Ok(key) = named.open(call) else { continue };
-            if let Ok(pending) = named.limiter.give_back(&named.place(call, &key, now))
-                && let Some(announcement) = named.limiter.write(pending, key, call)
-            {
-                announcement.publish(call);
-            }
+            let Ok(mut key) = named.open(call) else { continue };
+            let Ok(pending) = named.limiter.give_back(&named.place(call, &key, now)) else { continue };
+            let announcement = named.limiter.write(&pending, &mut key, call);
+            drop(key);
+            store::publish(call, announcement);
         }
     }
 }
@@ -473,10 +473,10 @@ impl<'c> Named<'c> {
         &self,
         call: &Call<'c>,
         now: Instant,
-        Decided { key, mut pending }: Decided<'c>,
+        Decided { key, pending }: &mut Decided<'c>,
         verb: Verb,
     ) -> (Row, Option<Announcement<'c>>) {
-        self.limiter.complete(&mut pending, &self.place(call, &key, now), verb);
+        self.limiter.complete(pending, &self.place(call, key, now), verb);
         let row = Row { answer: pending.answer(), shadow: self.shadow };
         (row, self.limiter.write(pending, key, call))
     }

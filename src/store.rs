@@ -34,7 +34,7 @@ pub trait Save {
     const DELETE: Write = Write::Delete;
 
     /// Stores this state under the key, which expires when the limiter is fully replenished, or later.
-    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c>;
+    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c>;
 }
 
 /// Decides a call that may write, and carries out the decision.
@@ -64,33 +64,36 @@ fn change<W: Save, T>(
     decide: impl FnOnce(&Key, Instant) -> Result<(T, Change<W>), Error>,
 ) -> Result<T, Error> {
     let now = ffi::now();
-    let key = Key::open(*call, key, Access::Write)?;
+    let mut key = Key::open(*call, key, Access::Write)?;
     let (answer, change) = decide(&key, now)?;
-    carry_out(change, key)?;
+    check::<W>(&change)?;
+    let announcement = write(change, &mut key);
+    drop(key);
+    publish(call, announcement);
     Ok(answer)
 }
 
-/// Carries out a decision's change, and publishes its events.
+/// [`check`] and [`write`].
 ///
 /// # Errors
 /// [`Error::Server`] when the server lacks one of its own commands that this takes. Nothing has been written
 /// then.
-pub fn carry_out<S: Save>(change: Change<S>, key: Key) -> Result<(), Error> {
+#[inline]
+pub fn carry_out<'c, S: Save>(
+    change: Change<S>,
+    key: &mut Key<'c>,
+) -> Result<Option<Announcement<'c>>, Error> {
     check::<S>(&change)?;
-    let call = key.call();
-    if let Some(announcement) = write(change, key) {
-        announcement.publish(&call);
-    }
-    Ok(())
+    Ok(write(change, key))
 }
 
 /// Carries out a decision's change: the one way to write, which cannot fail after [`check`]. Its events are
-/// for the caller to publish, when nothing is left to write.
-pub fn write<S: Save>(change: Change<S>, key: Key<'_>) -> Option<Announcement<'_>> {
+/// for the caller to publish, when nothing is left to write and no key is open.
+#[inline]
+pub fn write<'c, S: Save>(change: Change<S>, key: &mut Key<'c>) -> Option<Announcement<'c>> {
     match change {
         Change::Keep if faults::writes_refusals() => {
-            let (call, name) = key.close();
-            let _ = call.effect(c"PEXPIRE", name, &[b"3600000"]);
+            let _ = key.call().effect(c"PEXPIRE", key.name(), &[b"3600000"]);
             None
         }
         Change::Store(_) if faults::loses_admissions() => None,
@@ -98,6 +101,14 @@ pub fn write<S: Save>(change: Change<S>, key: Key<'_>) -> Option<Announcement<'_
         Change::Store(state) => Some(state.save(key)),
         Change::Delete if S::DELETE == Write::Unlink => Some(key.unlink()),
         Change::Delete => Some(key.delete()),
+    }
+}
+
+/// Publishes the events of a change. No key is open now.
+#[inline]
+pub fn publish(call: &Call, announcement: Option<Announcement>) {
+    if let Some(announcement) = announcement {
+        announcement.publish(call);
     }
 }
 

@@ -181,7 +181,7 @@ pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error
         return Ok(Outcome::Done); // the server has let it through, and that was the question
     }
     let now = ffi::now();
-    let open = Key::open(*call, key, Access::Write)?;
+    let mut open = Key::open(*call, key, Access::Write)?;
     let state = Tat::load(&open, now)?;
     let joined = queues::join(place(call, key), state, (&limit, quantity, patience), now);
     arm(call);
@@ -189,7 +189,10 @@ pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error
         Joined::Waiting(seat) => seat,
         Joined::TooLate => return Ok(Outcome::Null),
         Joined::Decided(decision) => {
-            store::carry_out(decision.change, open)?;
+            store::check::<Tat>(&decision.change)?;
+            let announcement = store::write(decision.change, &mut open);
+            drop(open);
+            store::publish(call, announcement);
             return Ok(Outcome::Verdict(decision.answer, unit));
         }
     };
@@ -366,11 +369,15 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
         };
         return dismiss(call, id, now, end);
     }
-    let Ok(open) = Key::open(*call, key, Access::Write) else { return come_again(id, now) };
+    let Ok(mut open) = Key::open(*call, key, Access::Write) else { return come_again(id, now) };
     match Tat::load(&open, now).map(|state| queues::turn(id, state, now)) {
         Ok(Turn::Admitted(client, Decision { answer, change })) => {
-            let written = store::carry_out(change, open);
-            let outcome = written.map(|()| Outcome::Verdict(answer, client.unit));
+            let written = store::carry_out(change, &mut open);
+            drop(open);
+            let outcome = written.map(|announcement| {
+                store::publish(call, announcement);
+                Outcome::Verdict(answer, client.unit)
+            });
             call.unblock(client.blocked, Some(End::Outcome(outcome)));
         }
         Ok(Turn::Failed(client, error)) => {

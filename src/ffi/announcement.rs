@@ -35,6 +35,7 @@ pub struct Announcement<'c> {
 
 impl<'c> Announcement<'c> {
     /// The key `name` was changed so, and expires at another time than before.
+    #[inline]
     pub(super) fn new(name: Arg<'c>, event: Option<Event>, expires: bool) -> Self {
         Self { name, event, removed: false, expires }
     }
@@ -45,6 +46,7 @@ impl<'c> Announcement<'c> {
     }
 
     /// Publishes the events. Any key may be another one afterwards.
+    #[inline]
     pub fn publish(self, call: &Call) {
         if let Some(event) = self.event {
             let (class, text) = event.name();
@@ -61,6 +63,7 @@ impl<'c> Announcement<'c> {
 
 impl Event {
     /// The class and the name of the event.
+    #[inline]
     fn name(self) -> (c_int, &'static CStr) {
         match self {
             Self::Set => (raw::REDISMODULE_NOTIFY_STRING, c"set"),

@@ -56,7 +56,7 @@ impl<'c> Key<'c> {
     /// A field that was read and stays the same is not written; fields that are not named stay as they are.
     /// Replicas and the AOF get the same changes.
     pub fn set_fields<const N: usize>(
-        self,
+        &mut self,
         names: [&'static SharedString; N],
         values: [&[u8]; N],
         expire_at: i64,
@@ -67,10 +67,10 @@ impl<'c> Key<'c> {
         let changes = Changes::new(self.call, changes);
         self.set_in_place(changes.words());
         let expires = self.expire_in_place(expire_at).then_some(expire_at);
-        let (call, name) = self.close_modified();
-        call.propagate_hset(name, changes.words(), expires);
+        self.signal_modified();
+        self.call.propagate_hset(self.name, changes.words(), expires);
         let set = (!changes.words().is_empty()).then_some(Event::Hset);
-        Announcement::new(name, set, expires.is_some())
+        Announcement::new(self.name, set, expires.is_some())
     }
 
     /// Whether the field `name` was read, and has these bytes.

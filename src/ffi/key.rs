@@ -91,24 +91,18 @@ impl<'c> Key<'c> {
     /// # Errors
     /// [`Error::Busy`] when the server does not let the key be written to now, or when it expires each time
     /// that it is opened.
+    #[inline]
     pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Result<Self, Error> {
-        if access == Access::Write && faults::key_in_use() {
+        let expired = events::expired();
+        let mut ptr = access.open(&call, name);
+        if events::expired() != expired {
+            ptr = access.open_again(&call, name, ptr)?;
+        }
+        if access == Access::Write && (ptr.is_null() || faults::key_in_use()) {
             return Err(Error::Busy);
         }
-        for _ in 0..OPENINGS {
-            let expired = events::expired();
-            // SAFETY: `ctx` is the call's, and `name` is a string of it.
-            let ptr = unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), access.mode()) };
-            let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
-            let key = Self { call, name, access, ptr, string, expiry, fields };
-            if ptr.is_null() && access == Access::Write {
-                break;
-            }
-            if events::expired() == expired {
-                return Ok(key);
-            }
-        }
-        Err(Error::Busy)
+        let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
+        Ok(Self { call, name, access, ptr, string, expiry, fields })
     }
 
     /// The call that has opened the key.
@@ -117,6 +111,7 @@ impl<'c> Key<'c> {
     }
 
     /// The type of the key's value.
+    #[inline]
     pub fn kind(&self) -> Kind {
         if self.ptr.is_null() {
             return Kind::Empty;
@@ -132,6 +127,7 @@ impl<'c> Key<'c> {
     }
 
     /// The instant at which the key expires, in whole milliseconds of the wall clock; `None` for no expiry.
+    #[inline]
     pub fn expiry(&self) -> Option<Instant> {
         // Redis 8.2 does not check that there is a value.
         if self.kind() == Kind::Empty {
@@ -154,15 +150,17 @@ impl<'c> Key<'c> {
     }
 
     /// The bytes of the key's string; empty when it holds none.
+    #[inline]
     pub fn string(&self) -> &[u8] {
         match self.string_in_place() {
-            // SAFETY: the server keeps `len` bytes there until the key is written to, for which `self` is
-            // consumed.
+            // SAFETY: the server keeps `len` bytes there until the key is written to, which borrows `self`
+            // mutably.
             Some((start, len)) => unsafe { slice::from_raw_parts(start.as_ptr(), len) },
             None => &[],
         }
     }
 
+    #[inline]
     fn string_in_place(&self) -> Option<(NonNull<u8>, usize)> {
         if self.string.get().is_none() && !self.ptr.is_null() {
             let mut len = 0;
@@ -177,51 +175,52 @@ impl<'c> Key<'c> {
     /// Sets the key to `value` until the millisecond `expire_at` of the Unix time.
     ///
     /// Replicas and the AOF get the same value and the same expiry.
-    pub fn set_string(mut self, value: &[u8], expire_at: i64) -> Announcement<'c> {
+    #[inline]
+    pub fn set_string(&mut self, value: &[u8], expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
         // In place, because replacing the string costs the server as much as all the rest together.
         self.overwrite_string(value);
         let expires_anew = self.expire_in_place(expire_at);
-        let (call, name) = self.close_modified();
-        call.propagate_set(name, value, expire_at);
-        Announcement::new(name, Some(Event::Set), expires_anew)
+        self.signal_modified();
+        self.call.propagate_set(self.name, value, expire_at);
+        Announcement::new(self.name, Some(Event::Set), expires_anew)
     }
 
-    /// Closes the key, for the call to write to it by the server's own commands.
-    pub fn close(self) -> (Call<'c>, Arg<'c>) {
-        (self.call, self.name)
+    /// The name of the key.
+    pub fn name(&self) -> Arg<'c> {
+        self.name
     }
 
-    /// Closes a key that was written to, and invalidates `WATCH` and client-side caches.
-    pub(super) fn close_modified(self) -> (Call<'c>, Arg<'c>) {
-        let (call, name) = self.close();
+    /// Invalidates `WATCH` and client-side caches of a key that was written to.
+    pub(super) fn signal_modified(&self) {
         // SAFETY: `ctx` is the call's, and the name is a string of it.
-        unsafe { (call.api.signal_modified_key)(call.ctx.as_ptr(), name.ptr.as_ptr()) };
-        (call, name)
+        unsafe { (self.call.api.signal_modified_key)(self.call.ctx.as_ptr(), self.name.ptr.as_ptr()) };
     }
 
     /// Deletes the key.
-    pub fn delete(self) -> Announcement<'c> {
+    pub fn delete(&mut self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
         unsafe { (self.call.api.delete_key)(self.ptr) };
         self.deleted(c"DEL")
     }
 
     /// Deletes the key; its value is freed in the background if it is large.
-    pub fn unlink(self) -> Announcement<'c> {
+    pub fn unlink(&mut self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
         unsafe { (self.call.api.unlink_key)(self.ptr) };
         self.deleted(needs::unlink())
     }
 
     /// Replicates that the key was deleted.
-    fn deleted(self, command: &'static CStr) -> Announcement<'c> {
-        let (call, name) = self.close_modified();
-        call.propagate(command, name, &[]);
-        Announcement::new(name, Some(Event::Del), false)
+    fn deleted(&mut self, command: &'static CStr) -> Announcement<'c> {
+        self.string.set(None);
+        self.signal_modified();
+        self.call.propagate(command, self.name, &[]);
+        Announcement::new(self.name, Some(Event::Del), false)
     }
 
     /// Overwrites the key's bytes with `value`. The key is open for writing and holds a string or nothing.
+    #[inline]
     fn overwrite_string(&mut self, value: &[u8]) {
         if self.string_in_place().is_none_or(|(_, len)| len != value.len()) {
             self.string.set(None);
@@ -240,6 +239,7 @@ impl<'c> Key<'c> {
     /// it already.
     ///
     /// The caller replicates and announces this.
+    #[inline]
     pub(super) fn expire_in_place(&self, expire_at: i64) -> bool {
         // An expiry costs the server as much as a value, and that of a window stays the same until the window
         // ends.
@@ -261,6 +261,7 @@ impl<'c> Key<'c> {
 }
 
 impl Drop for Key<'_> {
+    #[inline]
     fn drop(&mut self) {
         for value in self.fields.get().values.into_iter().filter(|value| !value.is_null()) {
             // SAFETY: it is not null, so the server has handed it over, and the key that had it is gone.
@@ -274,6 +275,36 @@ impl Drop for Key<'_> {
 }
 
 impl Access {
+    /// Opens a key.
+    #[inline]
+    fn open(self, call: &Call, name: Arg) -> *mut RedisModuleKey {
+        // SAFETY: `ctx` is the call's, and `name` is a string of it.
+        unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), self.mode()) }
+    }
+
+    /// Opens a key until it does not expire by that, instead of as `ptr`.
+    #[cold]
+    fn open_again(
+        self,
+        call: &Call,
+        name: Arg,
+        mut ptr: *mut RedisModuleKey,
+    ) -> Result<*mut RedisModuleKey, Error> {
+        for _ in 0..OPENINGS {
+            // SAFETY: `ptr` is the open key, or null, which the server ignores.
+            unsafe { (call.api.close_key)(ptr) };
+            let expired = events::expired();
+            ptr = self.open(call, name);
+            if events::expired() == expired {
+                return Ok(ptr);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { (call.api.close_key)(ptr) };
+        Err(Error::Busy)
+    }
+
+    #[inline]
     fn mode(self) -> c_int {
         let mode = match self {
             Self::Read => raw::REDISMODULE_READ,

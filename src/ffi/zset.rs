@@ -162,7 +162,7 @@ impl<'c> Key<'c> {
     /// all that.
     ///
     /// Cost: O(log n) for each entry that is removed.
-    pub fn finish(self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Announcement<'c> {
+    pub fn finish(&mut self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
         // Not by the server's own command, which publishes its event at once.
         let (seek, count, score) = match removed {
@@ -173,7 +173,8 @@ impl<'c> Key<'c> {
             self.at_the_end(seek, score, |member, _| self.zset_remove(member.ptr.as_ptr()));
         }
         let expires_anew = self.expire_in_place(expire_at);
-        let (call, name) = self.close_modified();
+        self.signal_modified();
+        let (call, name) = (self.call, self.name);
         if let Some(Changed { command, words, .. }) = changed {
             call.propagate(command, name, words);
         }

@@ -31,7 +31,7 @@ impl State for Funnel {
 impl Save for (Funnel, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
         let (Funnel(level), limit) = self;
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         let rate = limit.rate().per_second();
@@ -59,7 +59,7 @@ impl State for Bucket {
 impl Save for (Bucket, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
         let (Bucket(level), limit) = self;
         let (mut tokens, mut since) = <(itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(

@@ -20,7 +20,7 @@ impl State for Tat {
 impl Save for Tat {
     const WRITE: Write = Write::String;
 
-    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
         let mut digits = itoa::Buffer::new();
         key.set_string(digits.format(self.as_nanos()).as_bytes(), self.as_millis_ceil().cast_signed())
     }

@@ -29,7 +29,7 @@ impl State for Counter {
 impl Save for Counter {
     const WRITE: Write = Write::String;
 
-    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
         let mut digits = itoa::Buffer::new();
         key.set_string(digits.format(self.count).as_bytes(), self.end.as_millis_ceil().cast_signed())
     }
@@ -52,7 +52,7 @@ impl State for Sliding {
 impl Save for (Sliding, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save<'c>(&self, key: Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
         let (window, limit) = self;
         // It is the same until the next window opens, and to know it costs less than to set it and to tell of
         // it.
