@@ -345,7 +345,9 @@ async def test_calls_that_are_overdue_keep_nobody_waiting(flavor: tuple[str, str
         assert (await one()).decided_by == "server"
         server.freeze()
         first = asyncio.create_task(one())
-        await asyncio.sleep(0.1)
+        of = traffic.async_traffic_of if way == "asyncio" else traffic.traffic_of
+        while not of(client.connection_pool).under_way:
+            await asyncio.sleep(0.01)
         answers = await asyncio.gather(*(one() for _ in range(5)))
         assert {answer.decided_by for answer in answers} == {"fail_closed"}
         server.thaw()
