@@ -118,11 +118,12 @@ static int on_event(Context *context, int type, const char *event, String *name)
         for (int j = 1; j < order->count; j++) free_string(NULL, words[j]);
         obeyed++;
     }
-    /* In these two events, a module that writes to the event's own key ends any server: its own SET (a new key), HSET
-     * and ZADD (an expired one) go on with what they knew of the key. If the server looks for expired keys by itself,
-     * it also goes on with what it knew of others. */
+    /* In these events, a module that writes to the event's own key ends any server that has them: the server's SET (a
+     * key that is new or overwritten), HSET and ZADD (an expired one) go on with what they knew of the key. If the
+     * server looks for expired keys by itself, it also goes on with what it knew of others. */
+    int spares = type & (EXPIRED | NEW | OVERWRITTEN | TYPE_CHANGED);
     if (type == EXPIRED && running != WRITES_IN_EXPIRED) return 0;
-    if (running) call_one(context, EVENT, type == EXPIRED || type == NEW ? key : NULL);
+    if (running) call_one(context, EVENT, spares ? key : NULL);
     return 0;
 }
 
