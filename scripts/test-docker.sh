@@ -11,6 +11,7 @@ clean_up() {
 trap clean_up EXIT
 
 scripts/release.sh --tests
+library=$(scripts/functions.sh)
 while read -r name base _ package <&3; do
     image=$(docker/server.sh "$name")
     # Module and suite are copied into the container, not the image: that holds the server alone and is built once.
@@ -19,9 +20,11 @@ while read -r name base _ package <&3; do
         --env REDIS_CELL_SERVER="$package" \
         --env REDIS_CELL_MODULE=/suite/modules/libredis_cell.so \
         --env REDIS_CELL_FAULTY_MODULE=/suite/modules/libredis_cell_faulty.so \
+        --env REDIS_CELL_FUNCTIONS=/suite/redis_cell.lua \
         "$image" /suite/live)
     tar -c -C target/suite --transform "s,^linux-$(uname -m),modules,;s,^,suite/," live "linux-$(uname -m)" |
         docker cp - "$container:/"
+    docker cp --quiet "$library" "$container:/suite/redis_cell.lua"
     suite "$(server_name "$(docker run --rm --network none "$image" "$package" --version)"), portable, in $base" \
         docker start --attach "$container"
     clean_up

@@ -5,8 +5,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The text of the library, as scripts/functions.sh puts it together.
+/// The text of the library, as scripts/functions.sh puts it together. In a container, which has no sources,
+/// it is the file that `REDIS_CELL_FUNCTIONS` names.
 pub static FUNCTIONS: LazyLock<String> = LazyLock::new(|| {
+    if let Some(library) = std::env::var_os("REDIS_CELL_FUNCTIONS") {
+        return std::fs::read_to_string(library).unwrap();
+    }
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("functions").exists());
     let built = Command::new(root.unwrap().join("scripts/functions.sh")).output().unwrap();
