@@ -11,7 +11,7 @@
 use jiff_core::civil::{Date, UnixEpochDay};
 
 pub use crate::args::UTC;
-use crate::{Error, Instant, Range};
+use crate::{Error, Instant, Range, Span, Unit};
 
 /// The day on which weeks begin, from Monday on.
 pub const WEEKDAY: Range = Range { name: "FROM", min: 1, max: 7 };
@@ -63,6 +63,18 @@ const DAY: i64 = 86_400;
 const MONDAY: i64 = -3;
 
 impl Calendar {
+    /// The length of the longest window.
+    pub(crate) fn longest(&self) -> Span {
+        let seconds = match self.cycle {
+            Cycle::Hour => HOUR,
+            Cycle::Day => DAY,
+            Cycle::Week => const { 7 * DAY },
+            Cycle::Month => const { 31 * DAY },
+            Cycle::Year => const { 366 * DAY },
+        };
+        Span::from_units(seconds.unsigned_abs(), Unit::Seconds).unwrap_or(Span::MAX)
+    }
+
     /// A calendar `utc` minutes ahead of UTC, whose weeks or months begin on the day `from`; 1 by default.
     ///
     /// # Errors

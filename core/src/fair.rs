@@ -287,6 +287,15 @@ impl Queue {
         unchecked.or_else(|| self.asleep.first().filter(|(at, _)| *at <= now).map(|&(_, ticket)| ticket))
     }
 
+    /// Whether the client is the first of its flow, and was ready when it was last checked.
+    ///
+    /// Cost: O(log n).
+    pub fn is_ready(&self, ticket: Ticket) -> bool {
+        let flow = self.clients.get(&ticket).and_then(|number| self.flows.get(number));
+        let first = flow.and_then(|flow| flow.first).filter(|first| first.ticket == ticket);
+        first.is_some_and(|first| first.state == State::Ready)
+    }
+
     /// The instant at which the next client is to be checked, unless one of its keys changes before.
     ///
     /// Cost: O(log n).

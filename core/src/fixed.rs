@@ -34,7 +34,8 @@ use crate::calendar::{Calendar, Cycle, DAY_OF_MONTH, WEEKDAY};
 use crate::rate::period_of;
 use crate::window::{LAST, fits};
 use crate::{
-    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Range, Span, Taken, Unit, Verdict,
+    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Range, Span, Stretch, Taken, Unit,
+    Verdict,
 };
 
 /// The first number of a limit: units per window.
@@ -359,6 +360,49 @@ impl Counter {
             .map(|(count, end)| Self { count, end })
             .filter(|counter| !counter.reads_as_tat())
             .ok_or(Error::Foreign { expected: Self::EXPECTED })
+    }
+
+    /// This window, and the instant by the clock that it was opened by, when a clock shows `now` that was set
+    /// back; `past` has the latest of its stretches first. `None` for a window that has ended.
+    ///
+    /// A window of a period was opened in the latest stretch in which it can have been, and goes by the clock
+    /// of that. A window of the calendar goes by the clock as it is: if more is left of it than there can be,
+    /// it ends at the first boundary after it would have ended without the step, or after now if the clock
+    /// was off by more than such a window.
+    pub fn after_steps(
+        self,
+        limit: &Limit,
+        now: Instant,
+        mut past: impl Iterator<Item = Stretch>,
+    ) -> (Option<Self>, Instant) {
+        let ends_with = |stretch: &Stretch| self.end.saturating_sub(stretch.step);
+        let (end, now) = match limit.end {
+            End::After(period) => {
+                let stretch = past.find(|stretch| {
+                    let opened = ends_with(stretch).as_nanos().saturating_sub(period.get());
+                    (stretch.from.floor_to_millis().as_nanos()..=stretch.until.as_nanos()).contains(&opened)
+                });
+                let step = stretch.map_or(Span::ZERO, |stretch| stretch.step);
+                match now.checked_add(step) {
+                    Some(then) if then < self.end => (self.end, then),
+                    _ => return (None, now),
+                }
+            }
+            End::Boundary(calendar) => {
+                let longest = calendar.longest();
+                let stretch = past.find(|stretch| ends_with(stretch).since(now) <= longest);
+                let boundary = match stretch {
+                    Some(stretch) if stretch.step == Span::ZERO => None,
+                    Some(stretch) if stretch.step <= longest => Some(ends_with(&stretch)),
+                    _ => now.checked_add(Span::NANOSECOND),
+                };
+                let before = boundary.map(|boundary| boundary.saturating_sub(Span::NANOSECOND));
+                let window = before.and_then(|before| calendar.window_of(before.max(now)).ok());
+                (window.map_or(self.end, |(_, end)| end), now)
+            }
+            End::At(_) => (self.end, now),
+        };
+        (Some(Self { end, ..self }), now)
     }
 
     fn reads_as_tat(&self) -> bool {

@@ -116,6 +116,11 @@ impl Limit {
         self.tolerance.saturating_sub(self.rate.of_one())
     }
 
+    /// What is owed at the beginning of a [`pause`] of the length `wait`; `None` above 292 years.
+    pub fn debt_of_pause(&self, wait: Span) -> Option<Span> {
+        wait.checked_add(self.room_for_one())
+    }
+
     /// How late a client may be admitted to a place that was stored for it ([`queue`](crate::queue)): a tenth
     /// of the time that one unit takes.
     pub(crate) fn lateness(&self) -> Span {
@@ -384,7 +389,7 @@ pub fn settle(
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
 pub fn pause(state: Option<Tat>, limit: &Limit, now: Instant, wait: Span) -> Result<Decision<Tat>, Error> {
-    let end = wait.checked_add(limit.room_for_one()).ok_or(Error::BeyondTime)?;
+    let end = limit.debt_of_pause(wait).ok_or(Error::BeyondTime)?;
     let debt = debt_at(now, state);
     if end <= debt {
         return Ok(Decision::keep(standing(limit, debt)));

@@ -157,6 +157,11 @@ impl Lease {
         span.map(|span| Self { span, unit }).ok_or_else(|| LEASE.up_to(unit.max()).error())
     }
 
+    /// How long it lasts.
+    pub const fn span(&self) -> Span {
+        self.span
+    }
+
     /// The end of a lease that begins at `now`.
     fn end(&self, now: Instant) -> Result<Instant, Error> {
         now.checked_add(self.span).filter(|&end| end <= LAST).ok_or_else(|| {
@@ -303,6 +308,32 @@ pub fn release<T: Timeline + ?Sized>(state: &Places<T>, now: Instant) -> Result<
         Some(until) if until > now => Change::Store(Freed { until }),
         _ => Change::Delete,
     })
+}
+
+/// [`acquire`] of a call that comes behind so many clients who wait for a place. A holder keeps its own.
+///
+/// Cost: three times that of [`acquire`].
+///
+/// # Errors
+/// As [`acquire`].
+pub fn acquire_behind<T: Timeline + ?Sized>(
+    state: &Places<T>,
+    limit: &Limit,
+    now: Instant,
+    lease: &Lease,
+    clients: u64,
+) -> Result<Decision<Held>, T::Error> {
+    let own = acquire(state, limit, now, lease)?;
+    if own.answer.limited() || state.holds(tick(now)?) {
+        return Ok(own);
+    }
+    if let Some(left) = limit.0.checked_sub(clients).filter(|left| *left > 0) {
+        let decision = acquire(state, &Limit(left), now, lease)?;
+        return Ok(Decision { answer: Answer { limit: own.answer.limit, ..decision.answer }, ..decision });
+    }
+    // The clients before it are about to be admitted, or it would be refused by itself.
+    let seen = peek(state, limit, now, lease)?;
+    Ok(Decision::keep(Answer { verdict: Verdict::Later(Span::NANOSECOND), remaining: 0, ..seen }))
 }
 
 /// `CL.MPEEK`: what [`acquire`] would answer, with `remaining` and `reset_after` of the leases as they are.

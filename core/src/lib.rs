@@ -40,4 +40,4 @@ pub use decision::{Answer, Change, Decision, Reply, Verdict};
 pub use error::Error;
 pub use rate::{COUNT, PERIOD, PerSecond, Rate};
 pub use taken::Taken;
-pub use time::{Instant, Span, Unit};
+pub use time::{Instant, Span, Stretch, Unit};

@@ -1,6 +1,6 @@
 //! The verbs that all limiters have, whatever their algorithm.
 
-use crate::{Answer, Decision, Error, Instant, Taken, bucket, fixed, gcra, window};
+use crate::{Answer, Change, Decision, Error, Instant, Span, Taken, Verdict, bucket, fixed, gcra, window};
 
 /// A limit with its algorithm, which decides by a stored state.
 ///
@@ -47,6 +47,33 @@ pub trait Limiter {
         Ok(Answer { verdict: answer.verdict, ..self.take(state, now, 0)?.answer })
     }
 
+    /// What the `quantity` of a client that waits for the limiter adds to the sum that
+    /// [`charged`](Self::charged) takes: units, unless the algorithm has a finer measure.
+    ///
+    /// # Errors
+    /// Those of the algorithm.
+    fn cost(&self, quantity: i64) -> Result<u64, Error> {
+        Ok(quantity.unsigned_abs())
+    }
+
+    /// The state after clients have taken what they wait for, with the sum of their costs.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    fn charged(
+        &self,
+        state: Option<Self::State>,
+        now: Instant,
+        costs: u64,
+    ) -> Result<Option<Self::State>, Error> {
+        let units = i64::try_from(costs).unwrap_or(i64::MAX);
+        Ok(match self.settle(state, now, units, None)?.change {
+            Change::Store(state) => Some(state),
+            Change::Keep => state,
+            Change::Delete => None,
+        })
+    }
+
     /// Settles the `difference` between the units taken and those needed: charged above 0, given back below
     /// 0. Of what is given back, only that is which is still there of what was `taken`, if the caller says
     /// when.
@@ -64,7 +91,7 @@ pub trait Limiter {
 
 /// The verbs of a module's functions for its limit and state.
 macro_rules! limiter {
-    ($module:ident, $state:ty, $take:ident) => {
+    ($module:ident, $state:ty, $take:ident $(, $own:item)*) => {
         impl Limiter for $module::Limit {
             type State = $state;
 
@@ -95,11 +122,79 @@ macro_rules! limiter {
             ) -> Result<Decision<$state>, Error> {
                 $module::settle(state, self, now, difference, taken)
             }
+
+            $($own)*
         }
     };
 }
 
-limiter!(gcra, gcra::Tat, throttle);
+limiter!(
+    gcra,
+    gcra::Tat,
+    throttle,
+    // In nanoseconds, because clients may wait by different limits.
+    fn cost(&self, quantity: i64) -> Result<u64, Error> {
+        Ok(gcra::Limit::cost(self, quantity)?.as_nanos())
+    },
+    fn charged(
+        &self,
+        state: Option<gcra::Tat>,
+        now: Instant,
+        costs: u64,
+    ) -> Result<Option<gcra::Tat>, Error> {
+        let costs = Span::from_nanos(costs).ok_or(Error::BeyondTime)?;
+        state.unwrap_or(now).max(now).checked_add(costs).map(Some).ok_or(Error::BeyondTime)
+    }
+);
 limiter!(bucket, bucket::Level, take);
 limiter!(fixed, fixed::Counter, take);
 limiter!(window, window::Sliding, take);
+
+/// Decides a call that comes behind clients who wait for the limiter: to it, the sum of their `costs` counts
+/// as taken. `decide` decides by a state; what it takes is then taken from the real one.
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// Those of `decide` and of the limiter.
+pub fn behind<L: Limiter>(
+    limit: &L,
+    state: Option<L::State>,
+    now: Instant,
+    quantity: i64,
+    costs: u64,
+    decide: impl FnOnce(Option<L::State>) -> Result<Decision<L::State>, Error>,
+) -> Result<Decision<L::State>, Error> {
+    let decision = decide(limit.charged(state, now, costs)?)?;
+    if decision.change.is_keep() {
+        return Ok(decision);
+    }
+    let taken = decision.answer.taken.unwrap_or(quantity);
+    Ok(Decision { change: limit.settle(state, now, taken, None)?.change, ..decision })
+}
+
+/// The answer to a call behind clients who wait for `units`, by a limiter of which only `alone` is known: its
+/// answers to quantities that come alone, with the numbers of the state as it is.
+///
+/// The wait of a refusal is that until as much as possible of all fits.
+///
+/// # Errors
+/// Those of `alone`.
+pub fn behind_units<E>(
+    units: u64,
+    quantity: i64,
+    alone: impl Fn(i64) -> Result<Answer, E>,
+) -> Result<Answer, E> {
+    let own = alone(quantity)?;
+    let units = i64::try_from(units).unwrap_or(i64::MAX);
+    let remaining = own.remaining.saturating_sub(units).max(0);
+    let verdict = match own.verdict {
+        Verdict::Admitted if quantity <= own.remaining.saturating_sub(units) => own.verdict,
+        Verdict::Never => own.verdict,
+        _ => {
+            let all = quantity.saturating_add(units).min(own.limit);
+            Verdict::Later(alone(all)?.verdict.wait().unwrap_or(Span::NANOSECOND))
+        }
+    };
+    Ok(Answer { verdict, remaining, ..own })
+}

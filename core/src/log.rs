@@ -123,6 +123,11 @@ impl Limit {
         Ok(Self { units, period, unit })
     }
 
+    /// How long an entry counts.
+    pub const fn period(&self) -> Span {
+        self.period
+    }
+
     /// When an entry leaves.
     fn end(&self, entry: Instant) -> Result<Instant, Error> {
         entry.checked_add(self.period).ok_or_else(|| {

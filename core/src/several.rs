@@ -10,7 +10,7 @@
 use core::ops;
 
 use crate::args::once;
-use crate::{Answer, Error, Range, Span, Unit, Verdict, fixed};
+use crate::{Answer, Error, Instant, Range, Span, Unit, Verdict, fixed, parse_integer, parse_timeout};
 
 /// The word that makes a limiter one that refuses nothing.
 pub const SHADOW: &[u8] = b"SHADOW";
@@ -126,17 +126,33 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
     ///
     /// The default where the options are wrong, for [`Options::parse`] to say so.
     pub fn unit(&self) -> Unit {
-        // Options end with a unit, or with `AGO` and a number: without a look at the limiters it is known of
-        // most calls that they have none.
+        // Options end with a unit, or with an option and its values: without a look at the limiters it is
+        // known of most calls that they have none.
         let from_the_end = |back| self.words.word(self.words.count().checked_sub(back)?);
         let may_have_options = from_the_end(1).and_then(Unit::parse).is_some()
-            || from_the_end(2).is_some_and(|ago| is(ago, AGO.name.as_bytes()));
+            || from_the_end(2).is_some_and(is_option_with_a_value)
+            || from_the_end(3).is_some_and(|once| is(once, ONCE.name.as_bytes()));
         if !may_have_options {
             return Unit::default();
         }
         let mut all = self.clone();
         all.by_ref().for_each(drop);
-        Options::parse(all.rest(), true).unwrap_or_default().unit
+        Scanned::of(all.rest(), &Keyword::ALL).ok().and_then(|options| options.unit).unwrap_or_default()
+    }
+
+    /// The position of the key of `ONCE`, which is among the options behind all limiters.
+    ///
+    /// `None` where there is none, or where the options are wrong.
+    pub fn once_key(&self) -> Option<usize> {
+        let mut all = self.clone();
+        all.by_ref().for_each(drop);
+        let once = Scanned::of(all.rest(), &Keyword::ALL).ok()?.once?;
+        all.at.checked_add(once.key)
+    }
+
+    /// The position of the first argument behind the last limiter that was read.
+    pub const fn end(&self) -> usize {
+        self.at
     }
 
     /// The arguments behind the last limiter that was read.
@@ -200,38 +216,203 @@ pub fn parse_reset(time: &[u8], unit: Unit) -> Result<Span, Error> {
     RESET.parse_span(time, unit)
 }
 
+/// Whether the word begins an option with one value, or is `WEIGHT`. Numbers, which most words are, begin
+/// with a digit.
+fn is_option_with_a_value(word: &[u8]) -> bool {
+    word.first().is_some_and(u8::is_ascii_alphabetic)
+        && [AGO.name, "TIMEOUT", "FLOW", WEIGHT.name, MAXLEN.name]
+            .iter()
+            .any(|name| is(word, name.as_bytes()))
+}
+
+/// A word that begins an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keyword {
+    /// `AGO age`: how long ago was taken what a settlement gives back.
+    Ago,
+    /// `ONCE key period`: the call may be repeated.
+    Once,
+    /// `TIMEOUT seconds`: how long the call waits.
+    Timeout,
+    /// `FLOW flow [WEIGHT weight]`: with which clients it shares.
+    Flow,
+    /// `MAXLEN count`: behind how many clients it waits.
+    MaxLen,
+}
+
+impl Keyword {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Ago, Self::Once, Self::Timeout, Self::Flow, Self::MaxLen];
+
+    fn token(self) -> &'static [u8] {
+        match self {
+            Self::Ago => AGO.name.as_bytes(),
+            Self::Once => ONCE.name.as_bytes(),
+            Self::Timeout => b"TIMEOUT",
+            Self::Flow => b"FLOW",
+            Self::MaxLen => MAXLEN.name.as_bytes(),
+        }
+    }
+}
+
 /// What follows the last limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct Options<'w> {
     /// The unit of every time in the call and in its reply.
     pub unit: Unit,
     /// How long ago was taken what a settlement gives back.
     pub age: Option<Span>,
+    /// That the call may be repeated.
+    pub once: Option<Once>,
+    /// How long the call waits at most; `None` for as long as it takes.
+    pub timeout: Option<Span>,
+    /// Its flow. All calls without one are one flow.
+    pub flow: Option<&'w [u8]>,
+    /// The new weight of the flow.
+    pub weight: Option<u32>,
+    /// Behind how many clients of its flow it waits at most.
+    pub max_len: Option<u64>,
+}
+
+/// `ONCE key period`: where the reply of the call is kept, for whoever sends the call again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The position of the key, counted from the first option.
+    pub key: usize,
+    /// For how long the reply is kept.
+    pub period: Span,
 }
 
 /// How long ago, in the unit of the call.
 const AGO: Range = Range { name: "AGO", min: 0, max: i64::MAX };
 
-impl Options {
-    /// Reads `[AGO age] [unit]`, in any order; `AGO` is known to settlements alone.
+/// For how long, in the unit of the call.
+const ONCE: Range = Range { name: "ONCE", min: 1, max: i64::MAX };
+
+/// The weight of a flow, one of [`crate::fair::WEIGHTS`].
+const WEIGHT: Range = Range { name: "WEIGHT", min: 1, max: 1_000_000 };
+
+/// A number of clients.
+const MAXLEN: Range = Range { name: "MAXLEN", min: 0, max: i64::MAX };
+
+impl Once {
+    /// When the reply expires that is stored now.
     ///
     /// # Errors
-    /// [`Error::Syntax`] for an option that is unknown, repeated or lacks its value; [`Error::OutOfRange`]
-    /// for an age that is not an integer, is negative or is above 292 years.
-    pub fn parse<'w>(words: impl IntoIterator<Item = &'w [u8]>, settles: bool) -> Result<Self, Error> {
-        let (mut unit, mut age) = (None, None);
-        let mut words = words.into_iter();
-        while let Some(word) = words.next() {
-            if settles && word.eq_ignore_ascii_case(b"AGO") {
-                once(&mut age, words.next().ok_or(Error::Syntax)?)?;
-            } else {
-                once(&mut unit, Unit::parse(word).ok_or(Error::Syntax)?)?;
+    /// [`Error::OutOfRange`] past the year 2262.
+    pub fn until(&self, now: Instant, unit: Unit) -> Result<Instant, Error> {
+        now.checked_add(self.period).ok_or_else(|| {
+            let left = now.left().as_nanos() / unit.nanos();
+            ONCE.up_to(i64::try_from(left).unwrap_or(i64::MAX)).error()
+        })
+    }
+}
+
+impl<'w> Options<'w> {
+    /// Reads `[AGO age] [ONCE key period] [TIMEOUT seconds] [FLOW flow [WEIGHT weight]] [MAXLEN count]
+    /// [unit]`, in any order, of which the call has those that are `known`.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] for an option that is unknown, repeated or lacks a value; [`Error::OutOfRange`] for
+    /// a number that is not an integer or is out of range, and [`Error::Timeout`].
+    pub fn parse(words: impl IntoIterator<Item = &'w [u8]>, known: &[Keyword]) -> Result<Self, Error> {
+        let mut words = words.into_iter().peekable();
+        if words.peek().is_none() {
+            return Ok(Self::default()); // by far most calls
+        }
+        let Scanned { unit, age, once, timeout, flow, max_len } = Scanned::of(words, known)?;
+        let unit = unit.unwrap_or_default();
+        let age = age.map(|age| AGO.parse_span(age, unit)).transpose()?;
+        let once =
+            once.map(|ScannedOnce { key, period }| Ok(Once { key, period: ONCE.parse_span(period, unit)? }));
+        let timeout = timeout.map_or(Ok(None), parse_timeout)?;
+        let weight = flow.and_then(|flow| flow.weight).map(|weight| WEIGHT.parse(weight)).transpose()?;
+        let max_len = max_len.map(|count| MAXLEN.parse(count)).transpose()?;
+        Ok(Self {
+            unit,
+            age,
+            once: once.transpose()?,
+            timeout,
+            flow: flow.map(|flow| flow.name),
+            weight: weight.and_then(|weight| u32::try_from(weight).ok()),
+            max_len: max_len.map(i64::unsigned_abs),
+        })
+    }
+}
+
+/// The options, before their numbers are read.
+#[derive(Default)]
+struct Scanned<'w> {
+    unit: Option<Unit>,
+    age: Option<&'w [u8]>,
+    once: Option<ScannedOnce<'w>>,
+    timeout: Option<&'w [u8]>,
+    flow: Option<ScannedFlow<'w>>,
+    max_len: Option<&'w [u8]>,
+}
+
+#[derive(Clone, Copy)]
+struct ScannedFlow<'w> {
+    name: &'w [u8],
+    weight: Option<&'w [u8]>,
+}
+
+struct ScannedOnce<'w> {
+    key: usize,
+    period: &'w [u8],
+}
+
+impl<'w> Scanned<'w> {
+    fn of(words: impl IntoIterator<Item = &'w [u8]>, known: &[Keyword]) -> Result<Self, Error> {
+        let mut all = Self::default();
+        let mut words = words.into_iter().enumerate().peekable();
+        while let Some((_, word)) = words.next() {
+            if let Some(unit) = Unit::parse(word) {
+                once(&mut all.unit, unit)?;
+                continue;
+            }
+            let mut value = || words.next().ok_or(Error::Syntax);
+            match known.iter().find(|keyword| is(word, keyword.token())).ok_or(Error::Syntax)? {
+                Keyword::Ago => once(&mut all.age, value()?.1)?,
+                Keyword::Once => {
+                    let ((key, _), (_, period)) = (value()?, value()?);
+                    once(&mut all.once, ScannedOnce { key, period })?;
+                }
+                Keyword::Timeout => once(&mut all.timeout, value()?.1)?,
+                Keyword::MaxLen => once(&mut all.max_len, value()?.1)?,
+                Keyword::Flow => {
+                    let (_, name) = value()?;
+                    let weighs = words.next_if(|(_, word)| is(word, WEIGHT.name.as_bytes())).is_some();
+                    let weight = if weighs { Some(words.next().ok_or(Error::Syntax)?.1) } else { None };
+                    once(&mut all.flow, ScannedFlow { name, weight })?;
+                }
             }
         }
-        let unit = unit.unwrap_or_default();
-        let age = age.map(|age| AGO.parse_span(age, unit));
-        Ok(Self { unit, age: age.transpose()? })
+        Ok(all)
     }
+}
+
+/// The error for a key of `ONCE` that holds something else.
+const STORED: Error = Error::Foreign { expected: "a reply of as many limiters, stored by ONCE" };
+
+/// The rows of a stored reply to a call for so many `limiters`: the combined one, and one for each.
+///
+/// # Errors
+/// [`Error::Foreign`] for anything but the integers of such rows, separated by spaces.
+pub fn read_reply(stored: &[u8], limiters: usize) -> Result<Vec<[i64; 5]>, Error> {
+    let mut integers = stored.split(|byte| *byte == b' ').map(|integer| parse_integer(integer).ok_or(STORED));
+    let mut row = || {
+        let mut row = [0; 5];
+        for place in &mut row {
+            *place = integers.next().ok_or(STORED)??;
+        }
+        let [limited, limit, remaining, retry_after, reset_after] = row;
+        let in_range =
+            matches!(limited, 0 | 1) && limit >= 1 && retry_after >= -1 && remaining.min(reset_after) >= 0;
+        if in_range { Ok(row) } else { Err(STORED) }
+    };
+    let rows = (0..=limiters).map(|_| row()).collect::<Result<Vec<_>, _>>()?;
+    if integers.next().is_some() { Err(STORED) } else { Ok(rows) }
 }
 
 /// The answer that stands for all `rows`.

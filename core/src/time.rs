@@ -17,6 +17,17 @@ pub struct Instant(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(u64);
 
+/// A stretch of time between two steps of a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// When it began, by the clock as it is now.
+    pub from: Instant,
+    /// When it ended, by the clock as it is now.
+    pub until: Instant,
+    /// By how much the clock was set back since.
+    pub step: Span,
+}
+
 /// The unit in which a call gives and is told times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Unit {

@@ -224,6 +224,16 @@ impl Sliding {
         self.end(limit).and_then(|end| self.counts_until(limit, end)).unwrap_or(Instant::MAX)
     }
 
+    /// This window, so far back that it is gone at `end`, at a multiple of the period; this window where it
+    /// is gone by then.
+    #[must_use]
+    pub fn gone_by(self, limit: &Limit, end: Instant) -> Self {
+        let too_late = self.gone_at(limit).since(end).as_nanos();
+        let periods = too_late.div_ceil(limit.period.get()).saturating_mul(limit.period.get());
+        let back = Span::from_nanos(periods).unwrap_or(Span::MAX);
+        Self { start: self.start.saturating_sub(back), ..self }
+    }
+
     /// The same, `end` being that of the present window.
     fn counts_until(&self, limit: &Limit, end: Instant) -> Result<Instant, Error> {
         if self.current > 0 { end.checked_add(limit.period()).ok_or(Error::BeyondTime) } else { Ok(end) }

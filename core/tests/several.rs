@@ -14,7 +14,8 @@ use common::{S, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::Verdict::{Admitted, Booked, Later, Never};
 use redis_cell_core::several::{
-    Arity, Grammar, Options, Part, Parts, Prefix, Row, combine, combine_rows, parse_reset,
+    Arity, Grammar, Keyword, Keyword::Ago, Once, Options, Part, Parts, Prefix, Row, combine, combine_rows,
+    parse_reset, read_reply,
 };
 use redis_cell_core::{Answer, Error, Unit, Verdict};
 
@@ -159,7 +160,7 @@ fn an_incomplete_limiter_is_not_among_the_parts_nor_an_option() {
         let mut parts = Parts::of(&call[..], &KINDS);
         assert_eq!(parts.by_ref().count(), complete, "{call:?}");
         assert_eq!(parts.rest().count(), call.len() - 4 * complete, "{call:?}");
-        assert_eq!(Options::parse(parts.rest(), true), Err(Error::Syntax), "{call:?}");
+        assert_eq!(Options::parse(parts.rest(), &Keyword::ALL), Err(Error::Syntax), "{call:?}");
     }
     assert_eq!(parts(&[]), (vec![], 0));
     assert_eq!(parts(&[b"k", b"ONE", b""]), (vec![], 0), "the kind itself asks for more");
@@ -176,6 +177,10 @@ fn the_unit_is_known_before_the_limiters() {
         ("k PAIR 1 2 US ago 5", Unit::Microseconds),
         ("k PAIR 1 2 AGO 5 US", Unit::Microseconds),
         ("k PAIR 1 2 MS US", Unit::Seconds),
+        ("k PAIR 1 2 MS ONCE k 5", Unit::Milliseconds),
+        ("k PAIR 1 2 ONCE k 5", Unit::Seconds),
+        ("k PAIR 1 2 ONCE US 5", Unit::Seconds),
+        ("k PAIR 1 2 once US 5 MS", Unit::Milliseconds),
         ("k NOTHING US", Unit::Seconds),
         ("US", Unit::Microseconds),
     ] {
@@ -198,7 +203,9 @@ fn rows_in_shadow_are_left_out_unless_there_are_no_others() {
 
 #[test]
 fn options_come_in_any_order_and_once() {
-    let parse = |call: &str, settles| Options::parse(call.split_whitespace().map(str::as_bytes), settles);
+    fn parse<'w>(call: &'w str, known: &[Keyword]) -> Result<Options<'w>, Error> {
+        Options::parse(call.split_whitespace().map(str::as_bytes), known)
+    }
     for (call, unit, age) in [
         ("", Unit::Seconds, None),
         ("MS", Unit::Milliseconds, None),
@@ -207,14 +214,44 @@ fn options_come_in_any_order_and_once() {
         ("MS AGO 5", Unit::Milliseconds, Some(5_000_000)),
         ("AGO 0", Unit::Seconds, Some(0)),
     ] {
-        assert_eq!(parse(call, true), Ok(Options { unit, age: age.map(span) }), "{call}");
-        assert_eq!(parse(call, false).is_ok(), age.is_none(), "{call}");
+        assert_eq!(
+            parse(call, &[Ago]),
+            Ok(Options { unit, age: age.map(span), ..Options::default() }),
+            "{call}"
+        );
+        assert_eq!(parse(call, &[]).is_ok(), age.is_none(), "{call}");
     }
-    for call in ["AGO", "AGO 5 AGO 5", "MS S", "MS MS", "SATURATE", "5", "AGO MS AGO 5"] {
-        assert_eq!(parse(call, true).unwrap_err(), Error::Syntax, "{call}");
+    for (call, unit, key, period) in [
+        ("ONCE k 5", Unit::Seconds, 1, 5 * S),
+        ("once MS 5 AGO 1", Unit::Seconds, 1, 5 * S),
+        ("AGO 1 MS ONCE ONCE 5", Unit::Milliseconds, 4, 5_000_000),
+        ("us ONCE AGO 5", Unit::Microseconds, 2, 5_000),
+    ] {
+        let options = parse(call, &Keyword::ALL).unwrap();
+        assert_eq!((options.unit, options.once), (unit, Some(Once { key, period: span(period) })), "{call}");
+        assert!(parse(call, &[Ago]).is_err(), "{call}");
+    }
+    for call in [
+        "AGO",
+        "AGO 5 AGO 5",
+        "MS S",
+        "MS MS",
+        "SATURATE",
+        "5",
+        "AGO MS AGO 5",
+        "ONCE",
+        "ONCE k",
+        "ONCE k 5 5",
+        "ONCE k 5 ONCE l 5",
+    ] {
+        assert_eq!(parse(call, &Keyword::ALL).unwrap_err(), Error::Syntax, "{call}");
     }
     for call in ["AGO x", "AGO -1", "AGO 9223372037", "AGO 9223372036854775807 US"] {
-        assert!(matches!(parse(call, true), Err(Error::OutOfRange { name: "AGO", .. })), "{call}");
+        assert!(matches!(parse(call, &[Ago]), Err(Error::OutOfRange { name: "AGO", .. })), "{call}");
+    }
+    for call in ["ONCE k x", "ONCE k 0", "ONCE k MS", "ONCE k 9223372037"] {
+        let seen = parse(call, &Keyword::ALL);
+        assert!(matches!(seen, Err(Error::OutOfRange { name: "ONCE", min: 1, .. })), "{call}: {seen:?}");
     }
 }
 
@@ -227,5 +264,46 @@ fn the_time_behind_reset_is_in_the_unit_of_the_call() {
     {
         let error = parse_reset(time.as_bytes(), unit);
         assert!(matches!(error, Err(Error::OutOfRange { name: "RESET", .. })), "{time}");
+    }
+}
+
+#[test]
+fn the_key_of_once_is_found_without_reading_a_number() {
+    for (call, key) in [
+        ("k PAIR 1 2 ONCE o x", Some(5)),
+        ("k PAIR 1 2 MS AGO AGO once ONCE x", Some(8)),
+        ("k PAIR 1 2 ONCE MS 5 MS", Some(5)),
+        ("k PAIR 1 2 AGO ONCE o 5", None),
+        ("k PAIR 1 2 ONCE o", None),
+        ("k PAIR 1 2 ONCE o 5 x", None),
+        ("k PAIR 1 2 ONCE PAIR 5 6", None),
+        ("k PAIR 1 2", None),
+        ("ONCE o 5", Some(1)),
+    ] {
+        assert_eq!(Parts::of(&words(call)[..], &KINDS).once_key(), key, "{call}");
+    }
+}
+
+#[test]
+fn a_stored_reply_is_as_many_rows_as_there_are_limiters_and_one() {
+    let rows = vec![[0, 2, 1, -1, 120], [1, 5, 0, 3, 7]];
+    assert_eq!(read_reply(b"0 2 1 -1 120 1 5 0 3 7", 1), Ok(rows));
+    for (stored, limiters) in [
+        ("0 2 1 -1 120 1 5 0 3 7", 0),
+        ("0 2 1 -1 120 1 5 0 3 7", 2),
+        ("0 2 1 -1 120 1 5 0 3 7 ", 1),
+        (" 0 2 1 -1 120 1 5 0 3 7", 1),
+        ("0 2 1 -1 120 1 5 0 3 x", 1),
+        ("0 2 1 -1 120  1 5 0 3 7", 1),
+        ("2 2 1 -1 120 1 5 0 3 7", 1),
+        ("0 2 1 -2 120 1 5 0 3 7", 1),
+        ("0 2 -1 -1 120 1 5 0 3 7", 1),
+        ("0 0 1 -1 120 1 5 0 3 7", 1),
+        ("0 2 1 -1 -1 1 5 0 3 7", 1),
+        ("", 0),
+        ("1763877600000000000", 0),
+    ] {
+        let seen = read_reply(stored.as_bytes(), limiters);
+        assert!(matches!(seen, Err(Error::Foreign { .. })), "{stored:?} for {limiters}: {seen:?}");
     }
 }
