@@ -7,8 +7,9 @@
 use redis_cell_core::Span;
 
 pub use seeded::{
-    age, begin_call, charges_refused, difference, expiry, has_raw_clock, key_in_use, loses_admissions,
-    loses_effects, replicates_calls, shadow, writes_at_once, writes_refusals,
+    age, begin_call, charges_refused, difference, expiry, forgets_replies, has_one_flow, has_raw_clock,
+    ignores_flows, ignores_lead, key_in_use, loses_admissions, loses_effects, replicates_calls, shadow,
+    writes_at_once, writes_refusals,
 };
 
 #[cfg(feature = "faults")]
@@ -36,6 +37,11 @@ mod seeded {
     /// `raw-clock`: the module's clock is the wall clock, wherever that is set.
     pub fn has_raw_clock() -> bool {
         is("raw-clock")
+    }
+
+    /// `no-lead`: keys and windows of the calendar go by the module's clock, also where it is ahead.
+    pub fn ignores_lead() -> bool {
+        is("no-lead")
     }
 
     /// `verbatim`: calls are replicated in place of their effects, so that replicas decide them again.
@@ -69,6 +75,21 @@ mod seeded {
     /// `charge-refused`: a refused call takes from those of its limiters that admit it.
     pub fn charges_refused() -> bool {
         is("charge-refused")
+    }
+
+    /// `one-flow`: all clients of `CL.BMTAKE` are of one flow.
+    pub fn has_one_flow() -> bool {
+        is("one-flow")
+    }
+
+    /// `ignore-flows`: calls that do not wait are decided as if no client of `CL.BMTAKE` did.
+    pub fn ignores_flows() -> bool {
+        is("ignore-flows")
+    }
+
+    /// `forget-replies`: `ONCE` stores no reply, and finds none.
+    pub fn forgets_replies() -> bool {
+        is("forget-replies")
     }
 
     /// `write-at-once`: each limiter of a call is written before the next one is decided.
@@ -111,6 +132,10 @@ mod seeded {
         false
     }
 
+    pub const fn ignores_lead() -> bool {
+        false
+    }
+
     pub const fn replicates_calls() -> bool {
         false
     }
@@ -136,6 +161,18 @@ mod seeded {
     }
 
     pub const fn charges_refused() -> bool {
+        false
+    }
+
+    pub const fn has_one_flow() -> bool {
+        false
+    }
+
+    pub const fn ignores_flows() -> bool {
+        false
+    }
+
+    pub const fn forgets_replies() -> bool {
         false
     }
 

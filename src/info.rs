@@ -10,6 +10,9 @@ use crate::waiting;
 pub fn fill(section: &Section, commands: &[Row]) {
     section.text("version", env!("CARGO_PKG_VERSION"));
     section.number("blocked_clients", waiting::clients());
+    section.number("flows", waiting::remembered());
+    ffi::now(); // which reads the clocks
+    section.number("clock_lead_ms", ffi::lead().as_nanos() / 1_000_000);
     section.text("propagation", ffi::propagation());
     section.text("propagation_listeners", if ffi::may_have_listeners() { "possible" } else { "none" });
     for (name, value) in config::values() {

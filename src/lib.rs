@@ -25,7 +25,7 @@ use outcome::{Row, row};
 static ALLOCATOR: ffi::ServerMemory = ffi::ServerMemory;
 
 /// The table of commands.
-static COMMANDS: [Row; 19] = [
+static COMMANDS: [Row; 20] = [
     row::<commands::Throttle>(),
     row::<commands::Peek>(),
     row::<commands::Refund>(),
@@ -34,6 +34,7 @@ static COMMANDS: [Row; 19] = [
     row::<commands::Bthrottle>(),
     row::<commands::Pause>(),
     row::<commands::Mtake>(),
+    row::<commands::Bmtake>(),
     row::<commands::Mpeek>(),
     row::<commands::Msettle>(),
     row::<commands::Funnel>(),

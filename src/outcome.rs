@@ -2,6 +2,8 @@
 //!
 //! Every call and every wait ends here, whatever its command, so that no command can forget to count.
 
+use std::borrow::Cow;
+
 use redis_cell_core::several;
 use redis_cell_core::top::Refused;
 use redis_cell_core::{Answer, Reply, Unit};
@@ -10,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::ffi::{self, Arg, Call, Serve, Served, Spec};
-use crate::tally::Tally;
+use crate::tally::{OUT_OF_MEMORY, REPEATED, SHADOW_REFUSED, Tally};
 use crate::{config, refusals};
 
 /// A command.
@@ -20,6 +22,11 @@ pub trait Command {
 
     /// How many of its calls were admitted, were refused and failed.
     const TALLY: &Tally;
+
+    /// The keys for which a null is recorded as a refusal.
+    fn waited_for<'c>(call: &Call<'c>) -> Cow<'c, [Arg<'c>]> {
+        Self::SPEC.keys.of(call)
+    }
 
     /// Runs a call; what it replies is returned.
     ///
@@ -66,6 +73,8 @@ pub enum Outcome {
     Several(Rows, Unit),
     /// The states of several limiters. Nothing was refused.
     SeveralStates(Rows, Unit),
+    /// The stored reply to an earlier call, which this one repeats.
+    Repeated(Vec<[i64; 5]>),
     /// Whether a place is held, or was.
     Held(bool),
     /// Not admitted in time.
@@ -95,7 +104,7 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
         }
         Ok(Outcome::Several(rows, unit)) => {
             let refused_by = reply_rows(call, tally, &rows, unit);
-            rows.iter().filter(|row| row.would_refuse()).for_each(|_| tally.count_besides());
+            rows.iter().filter(|row| row.would_refuse()).for_each(|_| tally.count_besides(SHADOW_REFUSED));
             if refused_by {
                 let keys = C::SPEC.keys.of(call);
                 let limiters = keys.iter().zip(&rows).filter(|(_, row)| row.refuses());
@@ -105,6 +114,10 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
         Ok(Outcome::SeveralStates(rows, unit)) => {
             reply_rows(call, tally, &rows, unit);
         }
+        Ok(Outcome::Repeated(rows)) => {
+            tally.count_besides(REPEATED);
+            reply_repeated(call, &rows);
+        }
         Ok(Outcome::Held(held)) => {
             tally.count(!held);
             call.reply_integer(held.into());
@@ -112,7 +125,7 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
         Ok(Outcome::Null) => {
             tally.count(true);
             call.reply_null();
-            refused(call, &C::SPEC.keys.of(call));
+            refused(call, &C::waited_for(call));
         }
         Ok(Outcome::MostRefused(rows)) => reply_most_refused(call, &rows),
         Ok(Outcome::Done) => call.reply_ok(),
@@ -120,7 +133,7 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
         Err(error) => {
             tally.count_error();
             if error == Error::OutOfMemory {
-                tally.count_besides();
+                tally.count_besides(OUT_OF_MEMORY);
             }
             call.reply_error(&error);
         }
@@ -150,6 +163,18 @@ fn reply_rows(call: &Call, tally: &Tally, rows: &[several::Row], unit: Unit) -> 
         reply(call, answer, unit);
     }
     limited
+}
+
+/// Replies the rows of an earlier call.
+#[cold]
+fn reply_repeated(call: &Call, rows: &[[i64; 5]]) {
+    call.reply_array(rows.len());
+    for row in rows {
+        call.reply_array(row.len());
+        for integer in row {
+            call.reply_integer(*integer);
+        }
+    }
 }
 
 /// Replies an array for each key.

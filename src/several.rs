@@ -20,26 +20,29 @@ use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
 use redis_cell_core::several::{self, Grammar, Options, Parts, Prefix, Row, Words};
 use redis_cell_core::window::Sliding;
-use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit};
+use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit, Verdict};
 
 use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Key};
-use crate::outcome::{FEW, Rows};
+use crate::outcome::{FEW, Outcome, Rows};
 use crate::store;
 use crate::store::bucket::{Bucket, Funnel};
+use crate::waiting::{self, Others};
 
 pub use self::kind::Verb;
 use self::kind::{Arguments, Kind, Place};
 use self::lease::Held;
 use self::log::Log;
+use self::once::{Once, Stored};
 use self::whole::Quantity;
 
 mod kind;
 mod lease;
 mod log;
+mod once;
 mod whole;
 
 /// How often a call starts again at most, because another module has come between.
@@ -72,6 +75,24 @@ macro_rules! kinds {
             fn take(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.take(at).map(Pending::$kind),)*
+                }
+            }
+
+            fn units(&self) -> i64 {
+                match self {
+                    $(Self::$kind(limiter) => limiter.units(),)*
+                }
+            }
+
+            fn cost(&self) -> Result<u64, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.cost(),)*
+                }
+            }
+
+            fn releases(&self) -> bool {
+                match self {
+                    $(Self::$kind(_) => <$type as Kind<'c>>::RELEASES,)*
                 }
             }
 
@@ -157,9 +178,11 @@ kinds! {
 }
 
 /// The positions of the keys among the arguments of a call, the name of the command being at 0: those of all
-/// complete limiters.
+/// complete limiters, and then that of `ONCE`.
 pub fn keys(call: &Call) -> Vec<usize> {
-    Parts::of(Behind(*call), Limiter::GRAMMARS).map(|part| Behind::position(part.key)).collect()
+    let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
+    let once = parts.once_key();
+    parts.map(|part| part.key).chain(once).map(Behind::position).collect()
 }
 
 /// The arguments of a call, of which the first is behind the name of the command.
@@ -190,6 +213,23 @@ pub struct Request<'c> {
     pub unit: Unit,
     /// How long ago was taken what a settlement gives back.
     age: Option<Span>,
+    /// Where the reply is stored, for calls that repeat this one.
+    once: Option<Once<'c>>,
+    /// How it waits, and of which flow it is.
+    pub queued: Queued<'c>,
+    /// Whether it is the call of a client whose turn it is at its first limiter.
+    is_turn: bool,
+}
+
+/// What a call says about the queue of its first limiter.
+#[derive(Clone, Copy, Default)]
+pub struct Queued<'c> {
+    pub timeout: Option<Span>,
+    pub flow: Option<&'c [u8]>,
+    pub weight: Option<u32>,
+    pub max_len: Option<u64>,
+    /// Whether the call names a flow.
+    pub names_flow: bool,
 }
 
 /// A limiter and its key.
@@ -224,7 +264,7 @@ impl<'c> Request<'c> {
         for part in parts.by_ref() {
             let (shadow, reset_after) = match (part.prefix, verb) {
                 (Prefix::None, _) => (false, None),
-                (Prefix::Shadow, Verb::Take) => (faults::shadow(true), None),
+                (Prefix::Shadow, Verb::Take | Verb::Wait) => (faults::shadow(true), None),
                 (Prefix::Reset(at), Verb::Settle) => (false, Some(parse_reset(call, at, unit)?)),
                 _ => return Err(Error::SYNTAX),
             };
@@ -233,7 +273,8 @@ impl<'c> Request<'c> {
             let key = call.arg(Behind::position(part.key)).ok_or(Error::SYNTAX)?;
             limiters.push(Named { key, name: call.bytes(key), shadow, reset_after, limiter });
         }
-        let Options { unit, age } = Options::parse(parts.rest(), verb == Verb::Settle)?;
+        let Options { unit, age, once, timeout, flow, weight, max_len } =
+            Options::parse(parts.rest(), verb.options())?;
         let lacks_age = |named: &Named| named.reset_after.is_some() && age.is_none();
         if limiters.is_empty() || limiters.iter().any(lacks_age) {
             return Err(Error::SYNTAX);
@@ -241,46 +282,204 @@ impl<'c> Request<'c> {
         if names_a_key_twice(&limiters) {
             return Err(Error::SameKey);
         }
-        Ok(Self { limiters, unit, age: faults::age(age) })
+        let queued = Queued { timeout, flow, weight, max_len, names_flow: flow.is_some() };
+        let age = faults::age(age);
+        let mut request = Self { limiters, unit, age, once: None, queued, is_turn: false };
+        if let Some(option) = once {
+            request.once = Some(request.parse_once(call, parts.end(), option)?);
+        }
+        Ok(request)
+    }
+
+    /// Finds the key of `ONCE`, with the options beginning at `options`.
+    #[cold]
+    fn parse_once(&self, call: &Call<'c>, options: usize, option: several::Once) -> Result<Once<'c>, Error> {
+        let position = Behind::position(options.saturating_add(option.key));
+        let key = call.arg(position).ok_or(Error::SYNTAX)?;
+        let name = call.bytes(key);
+        if self.limiters.iter().any(|named| named.name == name) {
+            return Err(Error::SameKey);
+        }
+        Ok(Once { key, option })
     }
 
     /// Takes from all limiters or from none.
     ///
     /// # Errors
     /// Those of any limiter, including those in shadow, and [`Error::Busy`]. Nothing was taken then.
-    pub fn take(&self, call: &Call<'c>) -> Result<Rows, Error> {
-        self.carry_out(call, Verb::Take)
+    pub fn take(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        let mut rows = Rows::new();
+        let repeated = self.carry_out(call, Verb::Take, &mut rows)?;
+        Ok(repeated.map_or_else(|| Outcome::Several(rows, self.unit), Outcome::Repeated))
     }
 
     /// The answers that [`take`](Self::take) would give, with the numbers of the states as they are.
     ///
     /// # Errors
     /// Those of any limiter.
-    pub fn peek(&self, call: &Call<'c>) -> Result<Rows, Error> {
+    pub fn peek(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let now = ffi::now();
-        let rows = self.limiters.iter().map(|named| {
-            let key = Key::open(*call, named.key, Access::Read)?;
-            Ok(Row { answer: named.limiter.peek(&named.place(call, &key, now))?, shadow: named.shadow })
-        });
-        rows.collect()
+        let rows: Result<Rows, Error> = self
+            .limiters
+            .iter()
+            .map(|named| {
+                let key = Key::open(*call, named.key, Access::Read)?;
+                let at = self.place(named, call, &key, now);
+                Ok(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow })
+            })
+            .collect();
+        Ok(Outcome::SeveralStates(rows?, self.unit))
     }
 
     /// Settles all differences.
     ///
     /// # Errors
     /// Those of any limiter, [`Error::OutOfMemory`] and [`Error::Busy`]. Nothing was settled then.
-    pub fn settle(&self, call: &Call<'c>) -> Result<Rows, Error> {
-        self.carry_out(call, Verb::Settle)
+    pub fn settle(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        let mut rows = Rows::new();
+        let repeated = self.carry_out(call, Verb::Settle, &mut rows)?;
+        if repeated.is_none()
+            && self.queued.names_flow
+            && let Some(first) = self.limiters.first()
+            && !first.limiter.releases()
+        {
+            let Queued { flow, weight, .. } = self.queued;
+            waiting::settle(call, first.key, flow, weight, first.limiter.units());
+        }
+        Ok(repeated.map_or_else(|| Outcome::SeveralStates(rows, self.unit), Outcome::Repeated))
     }
 
-    /// Decides all limiters, and carries out all decisions if none of them refuses.
-    fn carry_out(&self, call: &Call<'c>, verb: Verb) -> Result<Rows, Error> {
-        let careful = self.limiters.len() > 1 && ffi::is_beside_others();
+    /// The key of the first limiter, for which the call waits.
+    ///
+    /// # Errors
+    /// [`Error::SYNTAX`] when there is none, which parsing rules out.
+    pub fn first(&self) -> Result<Arg<'c>, Error> {
+        self.limiters.first().map(|named| named.key).ok_or(Error::SYNTAX)
+    }
+
+    /// The keys of the other limiters that may keep it waiting.
+    pub fn others(&self) -> impl Iterator<Item = &'c [u8]> {
+        self.limiters.iter().skip(1).filter(|named| !named.shadow).map(|named| named.name)
+    }
+
+    /// The key of `ONCE`.
+    pub fn once_key(&self, call: &Call<'c>) -> Option<&'c [u8]> {
+        self.once.as_ref().map(|once| call.bytes(once.key))
+    }
+
+    /// The units of the first limiter that the call takes, and what counts as taken from it meanwhile.
+    ///
+    /// # Errors
+    /// Those of the limiter.
+    pub fn share(&self) -> Result<(u64, u64), Error> {
+        let Some(first) = self.limiters.first() else { return Ok((0, 0)) };
+        let cost = if first.shadow { 0 } else { first.limiter.cost()? };
+        Ok((first.limiter.units().unsigned_abs(), cost))
+    }
+
+    /// Whether no time will come at which the call is admitted within its timeout, as far as its limiters
+    /// know. What is given back may change that only for places.
+    pub fn is_too_late(&self, rows: &[Row]) -> bool {
+        let Some(timeout) = self.queued.timeout else { return false };
+        self.limiters.iter().zip(rows).any(|(named, row)| {
+            row.refuses()
+                && !named.limiter.releases()
+                && row.answer.verdict.wait().is_some_and(|wait| wait > timeout)
+        })
+    }
+
+    /// The same call, when it is its turn at its first limiter: its own queue is not before it.
+    pub fn at_its_turn(self) -> Self {
+        Self { is_turn: true, ..self }
+    }
+
+    /// The rows by which the limiters would decide the call if no client waited for the first one.
+    ///
+    /// # Errors
+    /// Those of any limiter.
+    pub fn without_queue(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        let now = ffi::now();
+        let mut rows = Rows::new();
+        for (at, named) in self.limiters.iter().enumerate() {
+            let key = Key::open(*call, named.key, Access::Read)?;
+            let ahead = if at == 0 { 0 } else { waiting::ahead(call, named.key) };
+            let at = Place { call: *call, name: named.key, key: &key, now, ahead };
+            rows.push(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow });
+        }
+        Ok(Outcome::Several(rows, self.unit))
+    }
+
+    /// The reply of the call that this one repeats, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`Once::look_up`].
+    pub fn repeated(&self, call: &Call<'c>) -> Result<Option<Vec<[i64; 5]>>, Error> {
+        Ok(match self.reply(call, ffi::now())? {
+            Some((Stored::Reply(rows), _)) => Some(rows),
+            _ => None,
+        })
+    }
+
+    /// Whether the other limiters would admit the call.
+    ///
+    /// # Errors
+    /// Those of any limiter.
+    pub fn others_admit(&self, call: &Call<'c>) -> Result<Others, Error> {
+        let now = ffi::now();
+        let mut waits = None;
+        for named in self.limiters.iter().skip(1).filter(|named| !named.shadow) {
+            waits = waits.max(self.wait_for(named, call, now)?);
+        }
+        Ok(waits.map_or(Others::Ready, Others::Wait))
+    }
+
+    /// The time until the first limiter admits the call; `None` when it does.
+    ///
+    /// # Errors
+    /// Those of the limiter.
+    pub fn first_admits(&self, call: &Call<'c>) -> Result<Option<Span>, Error> {
+        match self.limiters.first().filter(|named| !named.shadow) {
+            Some(named) => self.wait_for(named, call, ffi::now()),
+            None => Ok(None),
+        }
+    }
+
+    /// The time until a limiter admits the call, or its key expires before; `None` when it admits it.
+    fn wait_for(&self, named: &Named<'c>, call: &Call<'c>, now: Instant) -> Result<Option<Span>, Error> {
+        let key = named.open(call)?;
+        let wait = match named.limiter.peek(&self.place(named, call, &key, now))?.verdict {
+            Verdict::Admitted | Verdict::Booked(_) => return Ok(None),
+            Verdict::Later(wait) => wait,
+            Verdict::Never => Span::MAX,
+        };
+        Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
+    }
+
+    fn place<'k>(&self, named: &Named<'c>, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Place<'k, 'c> {
+        let own = self.is_turn && self.limiters.first().is_some_and(|first| core::ptr::eq(first, named));
+        let ahead = if own { 0 } else { waiting::ahead(call, named.key) };
+        Place { call: *call, name: named.key, key, now, ahead }
+    }
+
+    /// Decides all limiters, and carries out all decisions if none of them refuses, which makes the rows; or
+    /// finds the reply of the call that this one repeats.
+    fn carry_out(
+        &self,
+        call: &Call<'c>,
+        verb: Verb,
+        rows: &mut Rows,
+    ) -> Result<Option<Vec<[i64; 5]>>, Error> {
+        let careful = (self.limiters.len() > 1 || self.once.is_some()) && ffi::is_beside_others();
         for _ in 0..ROUNDS {
             if careful {
                 self.let_expire(call)?;
             }
             let (now, expired, mut decided) = (ffi::now(), ffi::expired(), AllDecided::new());
+            let reply = match self.reply(call, now)? {
+                None => None,
+                Some((Stored::Nothing(key), until)) => Some((key, until)),
+                Some((Stored::Reply(rows), _)) => return Ok(Some(rows)),
+            };
             self.decide(call, now, verb, &mut decided)?;
             if ffi::expired() != expired {
                 continue;
@@ -291,20 +490,38 @@ impl<'c> Request<'c> {
                 .zip(&decided)
                 .any(|(named, decided)| named.refuses(&decided.pending, verb))
             {
-                return self.refusal(call, now, &decided);
+                return self.refusal(call, now, &decided, rows).map(|()| None);
             }
             // CL.MTAKE has been checked by the server.
-            if verb == Verb::Settle && decided.iter().any(Decided::grows) && call.is_out_of_memory() {
+            if verb == Verb::Settle
+                && (reply.is_some() || decided.iter().any(Decided::grows))
+                && call.is_out_of_memory()
+            {
                 return Err(Error::OutOfMemory);
             }
             if !careful || !decided.iter().any(Decided::creates) {
-                return Ok(self.write(call, now, &mut decided, verb));
+                self.write(call, now, &mut decided, verb, reply, rows);
+                return Ok(None);
             }
-            if let Some(rows) = self.write_new_first(call, now, decided, verb) {
-                return Ok(rows);
+            drop(reply);
+            if let Some(written) = self.write_new_first(call, now, decided, verb) {
+                *rows = written;
+                return Ok(None);
             }
         }
         Err(Error::Busy)
+    }
+
+    /// What the key of `ONCE` holds, if the call has one, and when a reply that is stored now would expire.
+    #[inline]
+    fn reply(&self, call: &Call<'c>, now: Instant) -> Result<Option<(Stored<'c>, Instant)>, Error> {
+        match &self.once {
+            Some(once) if !faults::forgets_replies() => {
+                let until = once.option.until(now, self.unit)?;
+                Ok(Some((once.look_up(call, self.limiters.len())?, until)))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Opens and closes all keys until none of them expires by that, with all that other modules do then.
@@ -313,6 +530,9 @@ impl<'c> Request<'c> {
             let expired = ffi::expired();
             for named in &self.limiters {
                 named.open(call)?;
+            }
+            if let Some(once) = &self.once {
+                Key::open(*call, once.key, Access::Write)?;
             }
             if ffi::expired() == expired {
                 return Ok(());
@@ -349,42 +569,83 @@ impl<'c> Request<'c> {
                 let taken = age.map(|age| Taken { age, reset_after: named.reset_after, unit });
                 named.limiter.settle(at, taken.as_ref())
             }
-            Verb::Take | Verb::Peek => named.limiter.take(at),
+            Verb::Take | Verb::Wait | Verb::Peek => named.limiter.take(at),
         };
         let key = named.open(call)?;
-        let pending = decide(&named.place(call, &key, now))?;
+        let pending = decide(&self.place(named, call, &key, now))?;
         pending.check()?;
         if faults::writes_at_once() {
-            let written = decide(&named.place(call, &key, now))?;
+            let written = decide(&self.place(named, call, &key, now))?;
             named.limiter.write(&written, &mut named.open(call)?, call);
         }
         Ok(Decided { key, pending })
     }
 
     /// The rows of a refusal, which speak of the states as they are.
-    fn refusal(&self, call: &Call<'c>, now: Instant, decided: &[Decided<'c>]) -> Result<Rows, Error> {
-        // An admission that is not carried out has to be asked to.
-        let rows = self.limiters.iter().zip(decided).map(|(named, Decided { key, pending })| {
+    fn refusal(
+        &self,
+        call: &Call<'c>,
+        now: Instant,
+        decided: &[Decided<'c>],
+        rows: &mut Rows,
+    ) -> Result<(), Error> {
+        for (named, Decided { key, pending }) in self.limiters.iter().zip(decided) {
             let answer = pending.answer();
-            let answer =
-                if answer.limited() { answer } else { named.limiter.peek(&named.place(call, key, now))? };
-            Ok(Row { answer, shadow: named.shadow })
-        });
-        rows.collect()
+            // An admission that is not carried out has to be asked to.
+            let answer = if answer.limited() {
+                answer
+            } else {
+                named.limiter.peek(&self.place(named, call, key, now))?
+            };
+            rows.push(Row { answer, shadow: named.shadow });
+        }
+        Ok(())
+    }
+
+    /// Counts what clients behind it wait for as taken, in the row of the first limiter.
+    #[cold]
+    fn count_behind(&self, call: &Call<'c>, now: Instant, rows: &mut [Row]) {
+        let (Some(first), Some(row), Ok((_, cost))) = (self.limiters.first(), rows.first_mut(), self.share())
+        else {
+            return;
+        };
+        let ahead = waiting::ahead(call, first.key).saturating_sub(cost);
+        if ahead == 0 {
+            return;
+        }
+        let Ok(key) = first.open(call) else { return };
+        let at = Place { call: *call, name: first.key, key: &key, now, ahead };
+        if let Ok(seen) = first.limiter.peek(&at) {
+            row.answer.remaining = seen.remaining;
+            row.answer.reset_after = seen.reset_after;
+        }
     }
 
     /// Carries out all decisions of an admitted call. No other module's code runs before all are written,
     /// because none of them makes a key beside other modules.
-    fn write(&self, call: &Call<'c>, now: Instant, decided: &mut AllDecided<'c>, verb: Verb) -> Rows {
-        let (mut rows, mut announcements) = (Rows::new(), SmallVec::<[_; FEW]>::new());
+    fn write(
+        &self,
+        call: &Call<'c>,
+        now: Instant,
+        decided: &mut AllDecided<'c>,
+        verb: Verb,
+        reply: Option<(Box<Key<'c>>, Instant)>,
+        rows: &mut Rows,
+    ) {
+        let mut announcements = SmallVec::<[_; FEW]>::new();
         for (named, decided) in self.limiters.iter().zip(&mut *decided) {
             let (row, announcement) = named.write(call, now, decided, verb);
             rows.push(row);
             announcements.extend(announcement);
         }
         decided.clear(); // which closes all keys
+        if self.is_turn {
+            self.count_behind(call, now, rows);
+        }
+        if let Some((mut key, until)) = reply {
+            announcements.push(Once::store(&mut key, rows, self.unit, until));
+        }
         announcements.into_iter().for_each(|announcement| announcement.publish(call));
-        rows
     }
 
     /// The same where keys have to be made, beside other modules. `None`, with nothing taken, when another
@@ -417,16 +678,28 @@ impl<'c> Request<'c> {
                 }
                 others.push((named, decided, written));
             }
+            // The reply of a call that has come between would not be this one's.
+            let reply = match self.reply(call, now).ok()? {
+                None => None,
+                Some((Stored::Nothing(key), until)) if ffi::expired() == expired => Some((key, until)),
+                Some(_) => return None,
+            };
             for (named, decided, written) in &mut others {
                 **written = Some(named.write(call, now, decided, verb));
             }
-            Some(())
+            Some(reply)
         })();
-        if all_written.is_none() {
+        let Some(reply) = all_written else {
             self.give_back(call, &written);
             return None;
+        };
+        let (mut rows, mut announcements): (Rows, Vec<_>) = written.into_iter().flatten().unzip();
+        if self.is_turn {
+            self.count_behind(call, now, &mut rows);
         }
-        let (rows, announcements): (Rows, Vec<_>) = written.into_iter().flatten().unzip();
+        if let Some((mut key, until)) = reply {
+            announcements.push(Some(Once::store(&mut key, &rows, self.unit, until)));
+        }
         announcements.into_iter().flatten().for_each(|announcement| announcement.publish(call));
         Some(rows)
     }
@@ -482,7 +755,7 @@ impl<'c> Named<'c> {
     }
 
     fn place<'k>(&self, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Place<'k, 'c> {
-        Place { call: *call, name: self.key, key, now }
+        Place { call: *call, name: self.key, key, now, ahead: 0 }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Key, Write};
 
 pub mod bucket;
-mod gcra;
+pub mod gcra;
 pub mod lease;
 pub mod log;
 pub mod timeline;
@@ -18,11 +18,19 @@ pub mod window;
 
 /// A state that can be kept under a key.
 pub trait State: Sized {
-    /// The state that the key holds; `None` when there is no such key.
+    /// The limit that it is decided under.
+    type Limit;
+
+    /// The state that the key holds; `None` when there is no such key. `now` is the instant of the module's
+    /// clock, and becomes that of the clock that the state goes by, where this is another.
+    ///
+    /// The wall clock may have been wrong when it was written. So what ends later than its key lives is moved
+    /// back to end with the key. To know how long that lives costs a few percent of a call, so it is asked
+    /// only about a state that owes more than the limit allows, or that lies ahead.
     ///
     /// # Errors
     /// [`Error::WrongType`] and [`Error::Foreign`] when it holds something else.
-    fn load(key: &Key, now: Instant) -> Result<Option<Self>, Error>;
+    fn load(key: &Key, now: &mut Instant, limit: &Self::Limit) -> Result<Option<Self>, Error>;
 }
 
 /// A state to be stored, or a change to one that is not replaced as a whole; with the limit that it was
@@ -46,10 +54,12 @@ pub trait Save {
 pub fn update<S: State, W: Save>(
     call: &Call,
     key: Arg,
+    limit: &S::Limit,
     decide: impl FnOnce(Option<S>, Instant) -> Result<Decision<W>, redis_cell_core::Error>,
 ) -> Result<Answer, Error> {
-    change(call, key, |key, now| {
-        let decision = decide(S::load(key, now)?, now)?;
+    change(call, key, |key, mut now| {
+        let state = S::load(key, &mut now, limit)?;
+        let decision = decide(state, now)?;
         Ok((decision.answer, decision.change))
     })
 }
@@ -58,7 +68,7 @@ pub fn update<S: State, W: Save>(
 ///
 /// # Errors
 /// Those of `decide` and of [`carry_out`].
-fn change<W: Save, T>(
+pub fn change<W: Save, T>(
     call: &Call,
     key: Arg,
     decide: impl FnOnce(&Key, Instant) -> Result<(T, Change<W>), Error>,
@@ -132,9 +142,11 @@ pub fn check<S: Save>(change: &Change<impl Sized>) -> Result<(), Error> {
 pub fn look<S: State>(
     call: &Call,
     key: Arg,
+    limit: &S::Limit,
     decide: impl FnOnce(Option<S>, Instant) -> Result<Answer, redis_cell_core::Error>,
 ) -> Result<Answer, Error> {
-    let now = ffi::now();
+    let mut now = ffi::now();
     let key = Key::open(*call, key, Access::Read)?;
-    Ok(decide(S::load(&key, now)?, now)?)
+    let state = S::load(&key, &mut now, limit)?;
+    Ok(decide(state, now)?)
 }

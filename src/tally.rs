@@ -2,35 +2,39 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// How many further counts a command may have.
+const BESIDES: usize = 2;
+
+/// The further counts.
+pub const SHADOW_REFUSED: &str = "shadow_refused";
+pub const OUT_OF_MEMORY: &str = "out_of_memory";
+pub const REPEATED: &str = "repeated";
+
 /// How many calls of a command were admitted, were refused and failed since the module was loaded.
 #[derive(Debug)]
 pub struct Tally {
     admitted: AtomicU64,
     refused: AtomicU64,
     errors: AtomicU64,
-    /// What some commands count besides, with its name.
-    besides: Option<(&'static str, AtomicU64)>,
+    /// The names of what some commands count besides.
+    besides: &'static [&'static str],
+    counts: [AtomicU64; BESIDES],
 }
 
 /// A command's own [`Tally`]. A macro, because a generic function would share one static among all commands.
 macro_rules! tally {
-    ($($besides:literal)?) => {{
-        static TALLY: $crate::tally::Tally = $crate::tally::Tally::new()$(.with($besides))?;
+    ($($besides:expr),*) => {{
+        static TALLY: $crate::tally::Tally = $crate::tally::Tally::new(&[$($besides),*]);
         &TALLY
     }};
 }
 pub(crate) use tally;
 
 impl Tally {
-    /// All counts at 0.
-    pub const fn new() -> Self {
+    /// All counts at 0, with further ones of these names.
+    pub const fn new(besides: &'static [&'static str]) -> Self {
         let [admitted, refused, errors] = [const { AtomicU64::new(0) }; 3];
-        Self { admitted, refused, errors, besides: None }
-    }
-
-    /// The same, with one more count of this name.
-    pub const fn with(self, name: &'static str) -> Self {
-        Self { besides: Some((name, AtomicU64::new(0))), ..self }
+        Self { admitted, refused, errors, besides, counts: [const { AtomicU64::new(0) }; BESIDES] }
     }
 
     /// Counts a call that was admitted or refused.
@@ -43,9 +47,11 @@ impl Tally {
         bump(&self.errors);
     }
 
-    /// Counts what only some commands count.
-    pub fn count_besides(&self) {
-        self.besides.iter().for_each(|(_, count)| bump(count));
+    /// Counts what only some commands count: those that have a count of this name.
+    pub fn count_besides(&self, name: &str) {
+        self.besides.iter().zip(&self.counts).filter(|(known, _)| **known == name).for_each(|(_, count)| {
+            bump(count);
+        });
     }
 
     /// The counts under the names that `INFO` gives them.
@@ -60,7 +66,7 @@ impl Tally {
 
     fn named(&self) -> impl Iterator<Item = (&'static str, &AtomicU64)> {
         let always = [("admitted", &self.admitted), ("refused", &self.refused), ("errors", &self.errors)];
-        always.into_iter().chain(self.besides.iter().map(|(name, count)| (*name, count)))
+        always.into_iter().chain(self.besides.iter().copied().zip(&self.counts))
     }
 }
 

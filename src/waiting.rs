@@ -7,28 +7,29 @@
 //! As long as nobody waits, this costs nothing: the server's events are subscribed to when the first client
 //! has to wait, and commands look at a single counter.
 
+mod asking;
+mod flows;
 mod queues;
 
-use core::ffi::CStr;
 use core::marker::PhantomData;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
+use redis_cell_core::fair;
 use redis_cell_core::gcra::{Limit, Tat};
+use redis_cell_core::limiter::{self, Limiter};
+use redis_cell_core::log;
+use redis_cell_core::timeline::Timeline;
 use redis_cell_core::{Answer, Decision, Instant, Span, Unit};
+use std::sync::Arc;
 
 use crate::error::Error;
-use crate::ffi::{self, Access, Arg, Call, Identity, Key, Rejection, Rings, Waits, Watches};
+use crate::faults;
+use crate::ffi::{self, Access, Arg, Call, Identity, Key, Rings, Waits, Watches};
 use crate::outcome::{Command, Outcome, conclude, reject};
-use crate::store::{self, State};
-use queues::{Client, End, Id, Joined, Place, Turn};
+use crate::store;
+use asking::{ask, rejected};
+use queues::{Client, End, Id, Joined, MILLISECOND, PAUSE, Place, Turn, Waiting};
 
-pub use queues::clients;
-
-/// How long queues wait before they look again whether the server may write.
-const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
-
-/// The unit of time in which keys expire: at an instant that has passed, not one that is reached.
-const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
+pub use asking::is_asked;
+pub use queues::{Others, Turns, clients, remembered};
 
 /// By how much the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
@@ -39,9 +40,6 @@ const STEPS: u32 = 200;
 
 /// The arguments of the call that asks whether a client may be admitted: a look, which never waits.
 const LOOK: [&[u8]; 5] = [b"0", b"1", b"1", b"0", b"1"];
-
-/// The key of the call that asks whether a client may be admitted, while it runs; 0 at other times.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 type Decided = Result<Decision<Tat>, redis_cell_core::Error>;
 
@@ -56,7 +54,8 @@ pub enum Order {
     ForAll,
 }
 
-/// Decides a call on a GCRA limiter that does not wait, and writes what was decided.
+/// Decides a call on a GCRA limiter that does not wait, and writes what was decided. What the limiter owes
+/// beyond `most` it owes no longer than its key lives.
 ///
 /// # Errors
 /// As [`store::update`].
@@ -64,9 +63,14 @@ pub fn update(
     call: &Call,
     key: Arg,
     order: Order,
+    most: Span,
     decide: impl Fn(Option<Tat>, Instant) -> Decided,
 ) -> Result<Answer, Error> {
-    store::update(call, key, |tat, now| self::decide(call, key, order, tat, now, |tat| decide(tat, now)))
+    store::change(call, key, |open, now| {
+        let tat = store::gcra::load(open, now, most)?;
+        let decision = self::decide(call, key, order, tat, now, |tat| decide(tat, now))?;
+        Ok((decision.answer, decision.change))
+    })
 }
 
 /// Decides a call that does not wait: with the queue of the key, if it has one.
@@ -157,6 +161,147 @@ fn tell(
     told
 }
 
+/// Decides a call that does not wait, behind those that do: to it, the sum of their costs counts as taken.
+///
+/// # Errors
+/// Those of `decide` and of the limiter.
+#[inline]
+pub fn behind<L: Limiter>(
+    limit: &L,
+    state: Option<L::State>,
+    now: Instant,
+    quantity: i64,
+    ahead: u64,
+    decide: impl FnOnce(Option<L::State>) -> Result<Decision<L::State>, redis_cell_core::Error>,
+) -> Result<Decision<L::State>, redis_cell_core::Error> {
+    if ahead == 0 { decide(state) } else { limiter::behind(limit, state, now, quantity, ahead, decide) }
+}
+
+/// [`behind`], where somebody waits. The limit is a copy, so that the common way need not have one in memory.
+///
+/// # Errors
+/// As [`behind`].
+#[cold]
+#[inline(never)]
+pub fn behind_apart<L: Limiter + Copy>(
+    limit: L,
+    state: Option<L::State>,
+    now: Instant,
+    quantity: i64,
+    ahead: u64,
+    decide: impl Fn(Option<L::State>, &L, Instant, i64) -> Result<Decision<L::State>, redis_cell_core::Error>,
+) -> Result<Decision<L::State>, redis_cell_core::Error> {
+    limiter::behind(&limit, state, now, quantity, ahead, |state| decide(state, &limit, now, quantity))
+}
+
+/// [`behind`] for a log.
+///
+/// # Errors
+/// Those of the log.
+#[inline]
+pub fn behind_log<T: Timeline + ?Sized>(
+    log: &T,
+    limit: &log::Limit,
+    now: Instant,
+    quantity: i64,
+    ahead: u64,
+    decide: impl FnOnce() -> Result<Decision<log::Entries>, T::Error>,
+) -> Result<Decision<log::Entries>, T::Error>
+where
+    T::Error: From<redis_cell_core::Error>,
+{
+    if ahead == 0 {
+        return decide();
+    }
+    let answer = limiter::behind_units(ahead, quantity, |alone| log::peek(log, limit, now, alone))?;
+    if answer.limited() {
+        return Ok(Decision::keep(answer));
+    }
+    let decision = decide()?;
+    let remaining = decision.answer.remaining.saturating_sub(i64::try_from(ahead).unwrap_or(i64::MAX)).max(0);
+    Ok(Decision { answer: Answer { remaining, ..decision.answer }, ..decision })
+}
+
+/// The same for a call that takes what fits.
+///
+/// # Errors
+/// Those of the log.
+pub fn saturate_log<T: Timeline + ?Sized>(
+    log: &T,
+    limit: &log::Limit,
+    now: Instant,
+    quantity: i64,
+    ahead: u64,
+) -> Result<Decision<log::Entries>, T::Error>
+where
+    T::Error: From<redis_cell_core::Error>,
+{
+    let room = limiter::behind_units(ahead, 0, |alone| log::peek(log, limit, now, alone))?.remaining;
+    let fits = quantity.min(room.max(1)).min(log::QUANTITY.max);
+    let mut decision = behind_log(log, limit, now, fits, ahead, || log::take(log, limit, now, fits))?;
+    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { fits });
+    Ok(decision)
+}
+
+/// The costs of the clients of flows that are before a call on this key, which does not wait.
+#[inline]
+pub fn ahead(call: &Call, key: Arg) -> u64 {
+    if is_anybody() && !faults::ignores_flows() { queues::ahead(place(call, key)) } else { 0 }
+}
+
+/// Settles what a flow has used of the first limiter with the queue of its key, if it has one.
+pub fn settle(call: &Call, key: Arg, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
+    if is_anybody() {
+        queues::settle(place(call, key), flow, weight, difference);
+    }
+}
+
+/// How many clients of the flow wait for the key; `None` when no client of any flow does.
+pub fn waiting(call: &Call, key: Arg, flow: Option<&[u8]>) -> Option<usize> {
+    queues::waiting(place(call, key), flow)
+}
+
+/// A call that waits in a queue of flows.
+pub struct FlowRequest<'a> {
+    /// The key of the first limiter.
+    pub key: Arg<'a>,
+    /// What the queue is told of it.
+    pub request: fair::Request<'a>,
+    /// The unit of the answer.
+    pub unit: Unit,
+    /// How long to wait at most; `None` forever.
+    pub patience: Option<Span>,
+    /// The keys of its other limiters, which decide whether it is ready.
+    pub others: Box<[Arc<[u8]>]>,
+    /// The key of `ONCE`.
+    pub once: Option<Arc<[u8]>>,
+    /// What decides the call whenever it is looked at.
+    pub turns: &'static dyn Turns,
+}
+
+/// Lets a call of `C` wait in the queue of flows of its first key.
+pub fn join_flow<C: Command>(call: &Call, waits: FlowRequest) -> Outcome {
+    let FlowRequest { key, request, unit, patience, others, once, turns } = waits;
+    let now = ffi::now();
+    let seat = queues::join_flow(place(call, key), request, now);
+    call.watch::<Watcher>();
+    let Some(blocked) = call.block::<Wait<C>>() else {
+        queues::rise(seat, now);
+        arm(call);
+        return Outcome::Null;
+    };
+    let deadline = patience.and_then(|patience| now.checked_add(patience));
+    let waiting = Waiting { arguments: call.copy_arguments().into(), others, once, turns };
+    let (number, command) = (call.client(), C::SPEC.name);
+    if let Some(Client { blocked, .. }) =
+        queues::sit(seat, Client { blocked, number, command, unit, deadline, call: Some(waiting) })
+    {
+        call.unblock(blocked, Some(End::Outcome(Ok(Outcome::Null))));
+    }
+    arm(call);
+    Outcome::Waiting
+}
+
 /// A call that may wait.
 pub struct Request<'a> {
     /// The key.
@@ -177,12 +322,12 @@ pub struct Request<'a> {
 /// Those of the limiter.
 pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error> {
     let Request { key, limit, quantity, unit, patience } = *request;
-    if ASKED.load(Relaxed) == key.address() {
+    if is_asked(key) {
         return Ok(Outcome::Done); // the server has let it through, and that was the question
     }
     let now = ffi::now();
     let mut open = Key::open(*call, key, Access::Write)?;
-    let state = Tat::load(&open, now)?;
+    let state = store::gcra::load(&open, now, limit.tolerance())?;
     let joined = queues::join(place(call, key), state, (&limit, quantity, patience), now);
     arm(call);
     let seat = match joined? {
@@ -206,7 +351,7 @@ pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error
     let deadline = patience.and_then(|patience| now.checked_add(patience));
     let (number, command) = (call.client(), C::SPEC.name);
     if let Some(Client { blocked, .. }) =
-        queues::sit(seat, Client { blocked, number, command, unit, deadline })
+        queues::sit(seat, Client { blocked, number, command, unit, deadline, call: None })
     {
         call.unblock(blocked, Some(End::Outcome(Ok(Outcome::Null))));
     }
@@ -294,10 +439,12 @@ impl Rings for Alarm {
         }
         if may_write {
             while steps > 0
-                && let Some((id, db, name)) = queues::next(ffi::now())
+                && let Some(queues::Due { id, db, name, has_flows }) = queues::next(ffi::now())
             {
                 call.select(db);
-                if call.with_name(&name, |key| serve(call, id, key, &mut steps)).is_none() {
+                if has_flows {
+                    flows::serve(call, id, &mut steps);
+                } else if call.with_name(&name, |key| serve(call, id, key, &mut steps)).is_none() {
                     break;
                 }
             }
@@ -352,25 +499,20 @@ fn serve(call: &Call, id: Id, key: Arg, steps: &mut u32) {
 /// every decision is made on a state that was loaded just before it, and nothing is remembered across.
 fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();
-    let Ok(open) = Key::open(*call, key, Access::Write) else { return come_again(id, now) };
-    let due = Tat::load(&open, now).map(|state| queues::due(id, state, expires(&open, now), now));
+    let Ok(open) = Key::open(*call, key, Access::Write) else { return queues::come_again(id, now) };
+    let due = store::gcra::load(&open, now, Span::ZERO)
+        .map(|state| queues::due(id, state, expires(&open, now), now));
     drop(open);
     let due = match due {
         Ok(due) => due,
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     };
     let Some((command, client)) = due else { return false };
-    if let Err(rejection) = ask(call, command, key, Some(client)) {
-        let end = match rejection {
-            Rejection::Moved => End::Outcome(Err(Error::Moved)),
-            Rejection::ClusterDown => End::Outcome(Err(Error::ClusterDown)),
-            Rejection::NoPermission => End::Outcome(Err(Error::NoPermission)),
-            Rejection::Refused(text) => End::Rejected(text),
-        };
-        return dismiss(call, id, now, end);
+    if let Err(rejection) = ask(call, command, key, &LOOK, Some(client)) {
+        return dismiss(call, id, now, rejected(rejection));
     }
-    let Ok(mut open) = Key::open(*call, key, Access::Write) else { return come_again(id, now) };
-    match Tat::load(&open, now).map(|state| queues::turn(id, state, now)) {
+    let Ok(mut open) = Key::open(*call, key, Access::Write) else { return queues::come_again(id, now) };
+    match store::gcra::load(&open, now, Span::ZERO).map(|state| queues::turn(id, state, now)) {
         Ok(Turn::Admitted(client, Decision { answer, change })) => {
             let written = store::carry_out(change, &mut open);
             drop(open);
@@ -389,16 +531,10 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
     true
 }
 
-/// The turn of a queue comes again: the server does not let its key be written to now.
-fn come_again(id: Id, now: Instant) -> bool {
-    queues::come_again(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX));
-    false
-}
-
 /// When a key expires on this module's clock, which the server's may be behind. Not before the next
 /// millisecond: the key is there.
-fn expires(key: &Key, now: Instant) -> Option<Instant> {
-    let expires = key.expiry()?.checked_add(ffi::lead()).map_or(now, |at| at.max(now));
+pub fn expires(key: &Key, now: Instant) -> Option<Instant> {
+    let expires = key.lives_until()?.max(now);
     Some(expires.checked_add(MILLISECOND).unwrap_or(Instant::MAX))
 }
 
@@ -407,12 +543,4 @@ fn dismiss(call: &Call, id: Id, now: Instant, end: End) -> bool {
     let Some(client) = queues::dismiss(id, now) else { return false };
     call.unblock(client.blocked, Some(end));
     true
-}
-
-/// Asks the server whether it would run the call that the first client has waited with.
-fn ask(call: &Call, command: &CStr, key: Arg, client: Option<u64>) -> Result<(), Rejection> {
-    ASKED.store(key.address(), Relaxed);
-    let answer = call.would_run(command, key, &LOOK, client);
-    ASKED.store(0, Relaxed);
-    answer
 }

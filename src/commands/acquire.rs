@@ -9,6 +9,7 @@ use crate::ffi::{Call, Flag, Spec};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
+use crate::waiting;
 
 /// Gets one of a limited number of places, or renews the one held.
 pub struct Acquire;
@@ -30,8 +31,11 @@ impl Command for Acquire {
         let unit = Tail::parse_unit(call.rest(5))?;
         let limit = Limit::parse(call.bytes(limit))?;
         let lease = Lease::parse(call.bytes(lease), unit)?;
-        let answer = store::lease::update(call, key, id, |places, now| {
-            let decision = lease::acquire(places, &limit, now, &lease)?;
+        let answer = store::lease::update(call, key, id, Some(&lease), |places, now| {
+            let decision = match waiting::ahead(call, key) {
+                0 => lease::acquire(places, &limit, now, &lease)?,
+                ahead => lease::acquire_behind(places, &limit, now, &lease, ahead)?,
+            };
             Ok((decision.answer, decision.change))
         })?;
         Ok(Outcome::Verdict(answer, unit))

@@ -10,6 +10,7 @@ use crate::ffi::{Call, Flag, Spec};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
+use crate::waiting;
 
 /// Takes a quantity of tokens from a bucket that refills.
 pub struct Bucket;
@@ -29,8 +30,11 @@ impl Command for Bucket {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = bucket_args(call)?;
         let decide = if tail.saturate { bucket::saturate } else { bucket::take };
-        let answer = store::update(call, key, |bucket: Option<store::bucket::Bucket>, now| {
-            let decision = decide(bucket.map(|bucket| bucket.0), &limit, now, tail.quantity)?;
+        let answer = store::update(call, key, &limit, |bucket: Option<store::bucket::Bucket>, now| {
+            let (bucket, ahead) = (bucket.map(|bucket| bucket.0), waiting::ahead(call, key));
+            let decision = waiting::behind(&limit, bucket, now, tail.quantity, ahead, |level| {
+                decide(level, &limit, now, tail.quantity)
+            })?;
             Ok(decision.map(|level| (store::bucket::Bucket(level), limit)))
         })?;
         Ok(Outcome::Verdict(answer, tail.unit))

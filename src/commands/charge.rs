@@ -25,7 +25,7 @@ impl Command for Charge {
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
-        let answer = waiting::update(call, key, Order::Before, |tat, now| {
+        let answer = waiting::update(call, key, Order::Before, limit.tolerance(), |tat, now| {
             gcra::charge(tat, &limit, now, tail.quantity)
         })?;
         Ok(Outcome::State(answer, tail.unit))

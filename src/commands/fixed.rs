@@ -9,6 +9,7 @@ use crate::ffi::{Argument, Call, Flag, Spec, Type};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
+use crate::waiting;
 
 /// Takes a quantity from a fixed window: a counter that expires with its window.
 pub struct Fixed;
@@ -65,7 +66,12 @@ impl Command for Fixed {
         let window = Window::parse(&mut words)?;
         let tail = Tail::parse(words, window.keywords())?;
         let limit = fixed::Limit::parse(call.bytes(limit), window, [tail.utc, tail.from], tail.unit)?;
-        let answer = store::update(call, key, |counter, now| {
+        let answer = store::update(call, key, &limit, |counter, now| {
+            let ahead = waiting::ahead(call, key);
+            if ahead > 0 {
+                let decide = if tail.saturate { fixed::saturate } else { fixed::take };
+                return waiting::behind_apart(limit, counter, now, tail.quantity, ahead, decide);
+            }
             // Not by a pointer to either function, which would not be inlined.
             if tail.saturate {
                 fixed::saturate(counter, &limit, now, tail.quantity)

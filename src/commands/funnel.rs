@@ -10,6 +10,7 @@ use crate::ffi::{Call, Flag, Spec};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
+use crate::waiting;
 
 /// Pours a quantity into a funnel that leaks: the leaky bucket as a meter.
 pub struct Funnel;
@@ -29,8 +30,11 @@ impl Command for Funnel {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = bucket_args(call)?;
         let decide = if tail.saturate { bucket::saturate } else { bucket::take };
-        let answer = store::update(call, key, |funnel: Option<store::bucket::Funnel>, now| {
-            let decision = decide(funnel.map(|funnel| funnel.0), &limit, now, tail.quantity)?;
+        let answer = store::update(call, key, &limit, |funnel: Option<store::bucket::Funnel>, now| {
+            let (funnel, ahead) = (funnel.map(|funnel| funnel.0), waiting::ahead(call, key));
+            let decision = waiting::behind(&limit, funnel, now, tail.quantity, ahead, |level| {
+                decide(level, &limit, now, tail.quantity)
+            })?;
             Ok(decision.map(|level| (store::bucket::Funnel(level), limit)))
         })?;
         Ok(Outcome::Verdict(answer, tail.unit))

@@ -8,6 +8,7 @@ use crate::ffi::{Argument, Call, Flag, Spec, Type};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
+use crate::waiting;
 
 /// The quantity of a log, whose entries cost memory.
 const QUANTITY: Argument =
@@ -37,12 +38,18 @@ impl Command for Log {
         let range = if saturates { &redis_cell_core::QUANTITY } else { &log::QUANTITY };
         let tail = Tail::parse_within(call.rest(4), &[Keyword::Saturate], range)?;
         let limit = log::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
-        let answer = store::log::update(call, key, |log, now| {
-            if tail.saturate {
-                log::saturate(log, &limit, now, tail.quantity)
-            } else {
-                log::take(log, &limit, now, tail.quantity)
+        let answer = store::log::update(call, key, &limit, |log, now| {
+            let ahead = waiting::ahead(call, key);
+            if tail.saturate && ahead > 0 {
+                return waiting::saturate_log(log, &limit, now, tail.quantity, ahead);
             }
+            waiting::behind_log(log, &limit, now, tail.quantity, ahead, || {
+                if tail.saturate {
+                    log::saturate(log, &limit, now, tail.quantity)
+                } else {
+                    log::take(log, &limit, now, tail.quantity)
+                }
+            })
         })?;
         Ok(Outcome::Verdict(answer, tail.unit))
     }

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod arguments;
+mod bmtake;
 mod bthrottle;
 mod bucket;
 mod charge;
@@ -22,6 +23,7 @@ mod top;
 mod window;
 
 pub use acquire::Acquire;
+pub use bmtake::Bmtake;
 pub use bthrottle::Bthrottle;
 pub use bucket::Bucket;
 pub use charge::Charge;

@@ -24,7 +24,6 @@ impl Command for Mpeek {
     const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let request = Request::parse(call, Verb::Peek)?;
-        Ok(Outcome::SeveralStates(request.peek(call)?, request.unit))
+        Request::parse(call, Verb::Peek)?.peek(call)
     }
 }

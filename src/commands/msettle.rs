@@ -1,12 +1,13 @@
 //! `CL.MSETTLE`
 
 use super::arguments::{KEY, UNIT};
-use super::mtake::{ANY_LIMITER, SEVERAL};
+use super::bmtake::FLOW;
+use super::mtake::{ANY_LIMITER, ONCE, SEVERAL};
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
 use crate::outcome::{Command, Outcome};
 use crate::several::{Request, Verb};
-use crate::tally::{Tally, tally};
+use crate::tally::{OUT_OF_MEMORY, REPEATED, Tally, tally};
 
 /// Charges or gives back what several limiters of any kind were taken from.
 pub struct Msettle;
@@ -42,16 +43,17 @@ impl Command for Msettle {
             )
             .after(c"AGO")
             .optional(),
+            FLOW,
+            ONCE,
             UNIT,
         ],
         flags: &[Flag::Write],
         ..SEVERAL
     };
 
-    const TALLY: &Tally = tally!("out_of_memory");
+    const TALLY: &Tally = tally!(OUT_OF_MEMORY, REPEATED);
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let request = Request::parse(call, Verb::Settle)?;
-        Ok(Outcome::SeveralStates(request.settle(call)?, request.unit))
+        Request::parse(call, Verb::Settle)?.settle(call)
     }
 }

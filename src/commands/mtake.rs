@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Keys, Spec, Type};
 use crate::outcome::{Command, Outcome};
 use crate::several::{self, Request, Verb};
-use crate::tally::{Tally, tally};
+use crate::tally::{REPEATED, SHADOW_REFUSED, Tally, tally};
 
 /// Takes from several limiters of any kind, from all or from none.
 pub struct Mtake;
@@ -29,7 +29,7 @@ pub const LIMITERS: Argument =
         .multiple();
 
 /// The same, where a limiter may be in shadow.
-const SHADOWABLE_LIMITERS: Argument = Argument::new(
+pub const SHADOWABLE_LIMITERS: Argument = Argument::new(
     c"limiters",
     Type::Block(&[
         KEY,
@@ -40,6 +40,18 @@ const SHADOWABLE_LIMITERS: Argument = Argument::new(
     c"Keys, and the limiter of each.",
 )
 .multiple();
+
+/// The option by which a call may be repeated.
+pub const ONCE: Argument = Argument::new(
+    c"once",
+    Type::Block(&[
+        Argument::new(c"key", Type::Key, c"Key that holds the reply of an admitted call."),
+        Argument::new(c"period", Type::Integer, c"How long it is kept, in units of time, at least 1."),
+    ]),
+    c"A call with this key that was admitted is not run again: the same reply is returned.",
+)
+.after(c"ONCE")
+.optional();
 
 /// A limiter of any kind.
 pub const ANY_LIMITER: Argument = Argument::new(
@@ -74,15 +86,14 @@ impl Command for Mtake {
     const SPEC: Spec = Spec {
         name: c"cl.mtake",
         summary: "Takes from several limiters of any kind, from all or from none.",
-        arguments: &[SHADOWABLE_LIMITERS, UNIT],
+        arguments: &[SHADOWABLE_LIMITERS, ONCE, UNIT],
         flags: &[Flag::Write, Flag::DenyOom],
         ..SEVERAL
     };
 
-    const TALLY: &Tally = tally!("shadow_refused");
+    const TALLY: &Tally = tally!(SHADOW_REFUSED, REPEATED);
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let request = Request::parse(call, Verb::Take)?;
-        Ok(Outcome::Several(request.take(call)?, request.unit))
+        Request::parse(call, Verb::Take)?.take(call)
     }
 }

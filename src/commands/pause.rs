@@ -1,6 +1,6 @@
 //! `CL.PAUSE`
 
-use redis_cell_core::{Tail, gcra};
+use redis_cell_core::{Span, Tail, gcra};
 
 use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, UNIT};
 use crate::error::Error;
@@ -35,7 +35,8 @@ impl Command for Pause {
         let unit = Tail::parse_unit(call.rest(6))?;
         let limit = gcra::Limit::parse([max_burst, count, period].map(|arg| call.bytes(arg)), unit)?;
         let wait = gcra::WAIT.parse_span(call.bytes(wait), unit)?;
-        let answer = waiting::update(call, key, Order::ForAll, |tat, now| {
+        let most = limit.debt_of_pause(wait).unwrap_or(Span::MAX); // more than that is another pause's
+        let answer = waiting::update(call, key, Order::ForAll, most, |tat, now| {
             gcra::pause(tat, &limit, now, wait).map_err(|_| gcra::waits(&limit, now, unit).error())
         })?;
         Ok(Outcome::State(answer, unit))

@@ -1,6 +1,7 @@
 //! `CL.PEEK`
 
 use redis_cell_core::gcra;
+use redis_cell_core::limiter::Limiter;
 
 use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
 use crate::error::Error;
@@ -27,8 +28,11 @@ impl Command for Peek {
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
-        let answer = store::look(call, key, |tat, now| {
-            gcra::peek(waiting::seen(call, key, Order::Behind, tat, now)?, &limit, now, tail.quantity)
+        let answer = store::look(call, key, &limit, |tat, now| {
+            let tat = waiting::seen(call, key, Order::Behind, tat, now)?;
+            let ahead = waiting::ahead(call, key);
+            let tat = if ahead == 0 { tat } else { limit.charged(tat, now, ahead)? };
+            gcra::peek(tat, &limit, now, tail.quantity)
         })?;
         Ok(Outcome::State(answer, tail.unit))
     }

@@ -25,7 +25,8 @@ impl Command for Refund {
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[])?;
-        let answer = store::update(call, key, |tat, now| gcra::refund(tat, &limit, now, tail.quantity))?;
+        let answer =
+            store::update(call, key, &limit, |tat, now| gcra::refund(tat, &limit, now, tail.quantity))?;
         Ok(Outcome::State(answer, tail.unit))
     }
 }

@@ -32,7 +32,7 @@ impl Command for Release {
         if call.rest(3).next().is_some() {
             return Err(Error::SYNTAX);
         }
-        let released = store::lease::update(call, key, id, |places, now| {
+        let released = store::lease::update(call, key, id, None, |places, now| {
             let change = lease::release(places, now)?;
             Ok((!change.is_keep(), change))
         })?;

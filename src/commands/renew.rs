@@ -32,7 +32,7 @@ impl Command for Renew {
         let [key, lease, id] = call.positional()?;
         let unit = Tail::parse_unit(call.rest(4))?;
         let lease = Lease::parse(call.bytes(lease), unit)?;
-        let renewed = store::lease::update(call, key, id, |places, now| {
+        let renewed = store::lease::update(call, key, id, Some(&lease), |places, now| {
             let change = lease::renew(places, now, &lease)?;
             Ok((!change.is_keep(), change))
         })?;

@@ -42,7 +42,7 @@ impl Command for Reserve {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[Keyword::MaxWait, Keyword::Prepay])?;
         let booking = gcra::Booking { max_wait: tail.max_wait()?, prepay: tail.prepay };
-        let answer = waiting::update(call, key, Order::Behind, |tat, now| {
+        let answer = waiting::update(call, key, Order::Behind, limit.tolerance(), |tat, now| {
             gcra::reserve(tat, &limit, now, tail.quantity, booking)
         })?;
         Ok(Outcome::Verdict(answer, tail.unit))

@@ -29,8 +29,11 @@ impl Command for Throttle {
     fn run(call: &Call) -> Result<Outcome, Error> {
         let (key, limit, tail) = gcra_args(call, &[Keyword::Saturate])?;
         let decide = if tail.saturate { gcra::saturate } else { gcra::throttle };
-        let answer =
-            waiting::update(call, key, Order::Behind, |tat, now| decide(tat, &limit, now, tail.quantity))?;
+        let answer = waiting::update(call, key, Order::Behind, limit.tolerance(), |tat, now| {
+            waiting::behind(&limit, tat, now, tail.quantity, waiting::ahead(call, key), |tat| {
+                decide(tat, &limit, now, tail.quantity)
+            })
+        })?;
         Ok(Outcome::Verdict(answer, tail.unit))
     }
 }

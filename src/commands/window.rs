@@ -8,6 +8,7 @@ use crate::ffi::{Call, Flag, Spec};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
+use crate::waiting;
 
 /// Takes a quantity from a sliding window: two counters, of which the older one fades.
 pub struct Window;
@@ -28,9 +29,13 @@ impl Command for Window {
         let [key, limit @ ..] = call.positional::<3>()?;
         let tail = Tail::parse(call.rest(4), &[Keyword::Saturate])?;
         let limit = window::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
-        let answer = store::update(call, key, |window, now| {
+        let answer = store::update(call, key, &limit, |window, now| {
+            let ahead = waiting::ahead(call, key);
             // Not by a pointer to either function, which would not be inlined.
-            let decision = if tail.saturate {
+            let decision = if ahead > 0 {
+                let decide = if tail.saturate { window::saturate } else { window::take };
+                waiting::behind_apart(limit, window, now, tail.quantity, ahead, decide)
+            } else if tail.saturate {
                 window::saturate(window, &limit, now, tail.quantity)
             } else {
                 window::take(window, &limit, now, tail.quantity)

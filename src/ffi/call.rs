@@ -18,6 +18,8 @@ pub struct Call<'c> {
     pub(super) api: &'static Api,
     pub(super) ctx: NonNull<RedisModuleCtx>,
     args: &'c [Arg<'c>],
+    /// Whether the server is running the call, which it can replicate as it is then.
+    pub(super) is_running: bool,
 }
 
 /// An argument: the server's own string, valid while the call is.
@@ -57,12 +59,12 @@ impl<'c> Call<'c> {
         // SAFETY: the caller vouches for `argc` valid strings during 'c; Arg has the layout of a pointer to
         // one.
         let args = unsafe { slice::from_raw_parts(argv.as_ptr().cast::<Arg<'c>>(), argc) };
-        Some(Self { api, ctx, args })
+        Some(Self { api, ctx, args, is_running: true })
     }
 
     /// Wraps the context of a callback, which has no arguments.
     pub(super) fn without_arguments(api: &'static Api, ctx: NonNull<RedisModuleCtx>) -> Self {
-        Self { api, ctx, args: &[] }
+        Self { api, ctx, args: &[], is_running: false }
     }
 
     /// The number of arguments, counting the command's name.
@@ -125,6 +127,22 @@ impl<'c> Call<'c> {
         // SAFETY: `make` made it just above, and `work` could not keep it.
         unsafe { string::free(self.api, name.as_ptr()) };
         Some(result)
+    }
+
+    /// Runs `work` with a call of these arguments, which a client has made before: the command's name first.
+    pub fn with_arguments<T>(&self, words: &[Box<[u8]>], work: impl FnOnce(&Call<'_>) -> T) -> T {
+        let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
+        let mut strings = string::Strings::new(self.api, &words);
+        let count = c_int::try_from(strings.0.len()).unwrap_or_default();
+        // SAFETY: `ctx` is this call's, and `count` strings are there until `strings` is dropped, after
+        // `work`, which cannot keep them.
+        let call = unsafe { Call::new(self.api, self.ctx.as_ptr(), strings.0.as_mut_ptr(), count) };
+        work(&call.map_or(Call { args: &[], ..*self }, |call| Call { is_running: false, ..call }))
+    }
+
+    /// The bytes of all arguments, the command's name first.
+    pub fn copy_arguments(&self) -> Box<[Box<[u8]>]> {
+        self.args.iter().map(|arg| Box::from(self.bytes(*arg))).collect()
     }
 
     /// Starts an array, whose `len` elements are replied next.

@@ -5,15 +5,20 @@
 //! until the wall clock has caught up. If the wall clock moves forward, this clock follows at once. The
 //! anchor is the last reading of the wall clock, so the rule holds however often that is set.
 //!
+//! How far it is ahead of the wall clock is its lead. The server expires keys by the wall clock, so that a
+//! key lives until the instant of its state less the lead. What follows the wall clock wholly, as windows of
+//! the calendar do, is decided at [`wall`].
+//!
 //! Reading a clock costs a few percent of a whole call, and under load there are many calls within the time
 //! that setting a clock takes. So for 20 microseconds after the wall clock was read, only the monotonic clock
 //! is. A step forward is followed at most that much later; a step back is not seen, and has no effect anyway.
 //!
 //! Both clocks are read through libc's symbols, so that a test can replace them.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::mem;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use redis_cell_core::{Instant, Span};
+use redis_cell_core::{Instant, Span, Stretch};
 
 use crate::faults;
 
@@ -25,6 +30,25 @@ static ANCHOR_MONOTONIC: AtomicU64 = AtomicU64::new(0);
 
 /// The last instant returned.
 static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// The lead in nanoseconds, a whole number of milliseconds, rounded down: by up to two of them a key lives
+/// longer than its state needs, and never shorter.
+static LEAD: AtomicU64 = AtomicU64::new(0);
+
+/// The latest leads, each with the instant from which on it was the lead, in nanoseconds. How many there have
+/// been is in [`LEADS`], and so the place of the next one.
+static PAST: [[AtomicU64; 2]; REMEMBERED] = [const { [const { AtomicU64::new(0) }; 2] }; REMEMBERED];
+
+/// How many leads there have been. The first is none at all.
+static LEADS: AtomicUsize = AtomicUsize::new(1);
+
+/// How many of the latest leads are remembered. There is one more after each step of the wall clock.
+const REMEMBERED: usize = 32;
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// The last second that there is, in the year 2262.
+const LAST_SECOND: u64 = 9_223_372_036;
 
 /// For how many nanoseconds after the wall clock was read it is not read again.
 const FRESH: u64 = 20_000;
@@ -49,10 +73,32 @@ fn anchor_anew() -> u64 {
     let anchor = ANCHOR.load(Relaxed);
     // Before the first reading there is no anchor to count from.
     let first = anchor == 0 || faults::has_raw_clock();
-    let now = if first { wall } else { wall.max(anchor.saturating_add(elapsed)) };
+    let lead = if first { 0 } else { anchor.saturating_add(elapsed).saturating_sub(wall) };
+    let now = wall.saturating_add(lead);
     ANCHOR.store(now, Relaxed);
     ANCHOR_MONOTONIC.store(monotonic, Relaxed);
+    if lead | LEAD.load(Relaxed) >= MILLISECOND {
+        follow_lead(now, lead);
+    }
     now
+}
+
+/// Keeps the lead, which was `lead` when the clock showed `now`.
+#[cold]
+fn follow_lead(now: u64, lead: u64) {
+    // The process may have been stopped between the readings of the two clocks. That is no lead.
+    let lead = lead.min(now.saturating_sub(read(libc::CLOCK_REALTIME)));
+    let (before, lead) = (LEAD.load(Relaxed), lead.div_euclid(MILLISECOND).saturating_mul(MILLISECOND));
+    // The two clocks are not read at the same instant, so a lead that stays the same may seem to grow to the
+    // next millisecond.
+    if lead < before || lead > before.saturating_add(MILLISECOND) {
+        LEAD.store(lead, Relaxed);
+        let place = LEADS.fetch_add(1, Relaxed) % REMEMBERED;
+        if let Some([from, of]) = PAST.get(place) {
+            from.store(now, Relaxed);
+            of.store(lead, Relaxed);
+        }
+    }
 }
 
 /// The last instant that [`now`] returned: that of the decision just made.
@@ -60,9 +106,48 @@ pub fn last_now() -> Instant {
     Instant::saturating_from_nanos(LAST.load(Relaxed))
 }
 
-/// How far the module's clock is ahead of the wall clock, because that was set back.
+/// How far the module's clock was ahead of the wall clock when [`now`] was called last, because that was set
+/// back: whole milliseconds, rounded down.
+#[inline]
 pub fn lead() -> Span {
-    now().since(Instant::saturating_from_nanos(read(libc::CLOCK_REALTIME)))
+    Span::from_nanos(LEAD.load(Relaxed)).unwrap_or(Span::ZERO)
+}
+
+/// The stretches of time between the steps of the wall clock, the latest first, at instants of the wall clock
+/// as it is now; those after which it was set forward by more than it was set back are left out.
+pub fn stretches() -> impl Iterator<Item = Stretch> {
+    let (leads, lead) = (LEADS.load(Relaxed), LEAD.load(Relaxed));
+    let by_wall = |nanos: u64| wall(Instant::saturating_from_nanos(nanos));
+    let mut until = LAST.load(Relaxed);
+    let latest = (0..leads).rev().take(REMEMBERED);
+    latest
+        .filter_map(|place| PAST.get(place % REMEMBERED))
+        .map(move |[from, of]| {
+            let (from, of) = (from.load(Relaxed), of.load(Relaxed));
+            (from, mem::replace(&mut until, from), of)
+        })
+        .filter_map(move |(from, until, of)| {
+            let step = Span::from_nanos(lead.checked_sub(of)?)?;
+            Some(Stretch { from: by_wall(from), until: by_wall(until), step })
+        })
+}
+
+/// Whether there is a [`lead`].
+#[inline]
+pub fn is_ahead() -> bool {
+    LEAD.load(Relaxed) != 0
+}
+
+/// What the wall clock shows when the module's clock shows `instant`.
+#[inline]
+pub fn wall(instant: Instant) -> Instant {
+    if faults::ignores_lead() { instant } else { instant.saturating_sub(lead()) }
+}
+
+/// The millisecond of the Unix time at which a key expires whose state ends at `instant`, rounded up.
+#[inline]
+pub fn expiry_at(instant: Instant) -> i64 {
+    wall(instant).as_millis_ceil().cast_signed()
 }
 
 /// Runs `work` within one millisecond of the wall clock, which it is given: for what the server computes from
@@ -89,6 +174,7 @@ fn read(clock: libc::clockid_t) -> u64 {
     // SAFETY: `time` is a variable of this function; both clocks exist on every Linux, and a failure leaves
     // zeros.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
-    let nanos = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
-    u64::try_from(nanos).unwrap_or(0)
+    // Below 2^63, and so is the other addend: neither the product nor the sum wraps.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0).min(LAST_SECOND);
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -57,9 +57,11 @@ const MODULES: RedisModuleEvent = event(raw::REDISMODULE_EVENT_MODULE_CHANGE);
 const FLUSH: RedisModuleEvent = event(raw::REDISMODULE_EVENT_FLUSHDB);
 const SWAP: RedisModuleEvent = event(raw::REDISMODULE_EVENT_SWAPDB);
 
-/// The keyspace events by which a key begins or ceases to hold a string.
+/// The keyspace events by which a key begins, changes or ceases to be a limiter.
 const CLASSES: c_int = raw::REDISMODULE_NOTIFY_GENERIC
     | raw::REDISMODULE_NOTIFY_STRING
+    | raw::REDISMODULE_NOTIFY_HASH
+    | raw::REDISMODULE_NOTIFY_ZSET
     | raw::REDISMODULE_NOTIFY_EXPIRED
     | raw::REDISMODULE_NOTIFY_EVICTED;
 

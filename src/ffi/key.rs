@@ -7,6 +7,7 @@
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
+use core::num::NonZeroU64;
 use core::ptr::{self, NonNull};
 use core::slice;
 
@@ -77,6 +78,17 @@ pub struct Key<'c> {
     expiry: Cell<Option<i64>>,
     /// The fields of the hash that were read.
     pub(super) fields: Cell<Fields>,
+    /// The scores that the next write moves back.
+    pub(super) ahead: Cell<Option<Ahead>>,
+}
+
+/// The scores of a sorted set that lie further ahead than its key explains.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// They are above this.
+    pub above: u64,
+    /// They are too high by this; none of them is above [`above`](Self::above) without it.
+    pub by: NonZeroU64,
 }
 
 impl<'c> Key<'c> {
@@ -102,7 +114,7 @@ impl<'c> Key<'c> {
             return Err(Error::Busy);
         }
         let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
-        Ok(Self { call, name, access, ptr, string, expiry, fields })
+        Ok(Self { call, name, access, ptr, string, expiry, fields, ahead: Cell::new(None) })
     }
 
     /// The call that has opened the key.
@@ -129,10 +141,20 @@ impl<'c> Key<'c> {
     /// The instant at which the key expires, in whole milliseconds of the wall clock; `None` for no expiry.
     #[inline]
     pub fn expiry(&self) -> Option<Instant> {
+        self.kind_and_expiry().1
+    }
+
+    /// The type of the key's value, and its expiry, for less than both cost one by one.
+    #[inline]
+    pub fn kind_and_expiry(&self) -> (Kind, Option<Instant>) {
+        let kind = self.kind();
         // Redis 8.2 does not check that there is a value.
-        if self.kind() == Kind::Empty {
-            return None;
-        }
+        (kind, if kind == Kind::Empty { None } else { self.expiry_of_value() })
+    }
+
+    /// The expiry of a key that holds a value.
+    #[inline]
+    fn expiry_of_value(&self) -> Option<Instant> {
         let millis = match self.call.api.get_abs_expire {
             Some(get_abs_expire) => {
                 // SAFETY: `ptr` is not null, so it is the open key.
@@ -147,6 +169,15 @@ impl<'c> Key<'c> {
             })?,
         };
         Some(Instant::saturating_from_nanos(millis.saturating_mul(1_000_000)))
+    }
+
+    /// The instant of the module's clock at which the key expires; `None` for no expiry.
+    pub fn lives_until(&self) -> Option<Instant> {
+        // A write sets an expiry that nobody has asked for, whatever it is, and so do replicas.
+        let known = self.expiry.get();
+        let expiry = self.expiry();
+        self.expiry.set(known);
+        Some(expiry?.checked_add(clock::lead()).unwrap_or(Instant::MAX))
     }
 
     /// The bytes of the key's string; empty when it holds none.

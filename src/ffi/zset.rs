@@ -10,7 +10,7 @@ use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
 use super::announcement::{Announcement, Event};
 use super::call::Arg;
-use super::key::Key;
+use super::key::{Ahead, Key};
 use super::needs::failed;
 use super::string::Strings;
 use crate::error::Error;
@@ -139,6 +139,7 @@ impl<'c> Key<'c> {
     ///
     /// Nothing is replicated before [`finish`](Self::finish).
     pub fn put(&self, id: Arg, score: u64) {
+        self.settle_scores();
         self.zset_add(id.ptr.as_ptr(), score, 0);
     }
 
@@ -146,6 +147,7 @@ impl<'c> Key<'c> {
     ///
     /// Nothing is replicated before [`finish`](Self::finish).
     pub fn add(&self, name: &[u8], score: u64) -> bool {
+        self.settle_scores();
         let name = Strings::new(self.call.api, &[name]);
         name.0.first().is_some_and(|&name| self.zset_add(name, score, raw::REDISMODULE_ZADD_NX) & ADDED != 0)
     }
@@ -154,7 +156,40 @@ impl<'c> Key<'c> {
     ///
     /// Nothing is replicated before [`finish`](Self::finish).
     pub fn remove(&self, id: Arg) {
+        self.settle_scores();
         self.zset_remove(id.ptr.as_ptr());
+    }
+
+    /// Moves the scores back that lie ahead, before anything else is written.
+    #[inline]
+    fn settle_scores(&self) {
+        if let Some(ahead) = self.ahead.take() {
+            self.move_back(ahead);
+        }
+    }
+
+    /// Lets the next write move these scores back.
+    pub fn will_move_back(&self, ahead: Ahead) {
+        self.ahead.set(Some(ahead));
+    }
+
+    /// Moves scores back, and replicates that.
+    #[cold]
+    fn move_back(&self, Ahead { above, by }: Ahead) {
+        let (call, name) = (self.call, self.name);
+        loop {
+            let moved = self.at_the_end(call.api.zset_last, f64::INFINITY, |member, score| {
+                let score = score.filter(|&score| score > above)?.saturating_sub(by.get());
+                self.put(member, score);
+                let mut digits = itoa::Buffer::new();
+                call.propagate(c"ZADD", name, &[b"XX", digits.format(score).as_bytes(), call.bytes(member)]);
+                (score <= above).then_some(())
+            });
+            // None that was moved is met again.
+            if moved.flatten().is_none() {
+                return;
+            }
+        }
     }
 
     /// Completes a change to the sorted set that the key holds: removes entries, lets the key expire at the
@@ -164,6 +199,7 @@ impl<'c> Key<'c> {
     /// Cost: O(log n) for each entry that is removed.
     pub fn finish(&mut self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
+        self.settle_scores();
         // Not by the server's own command, which publishes its event at once.
         let (seek, count, score) = match removed {
             Removed::Lowest(count) => (self.call.api.zset_first, count, f64::INFINITY),

@@ -1,6 +1,6 @@
 //! What a kind of limiter is to a call for several: its arguments, and its verbs on an open key.
 
-use redis_cell_core::several::Grammar;
+use redis_cell_core::several::{Grammar, Keyword};
 use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Taken, Unit};
 
 use crate::error::Error;
@@ -22,6 +22,18 @@ pub trait Kind<'c>: Sized {
 
     /// Takes the quantity, if it is admitted.
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
+
+    /// The units that the call takes, as far as flows share by them.
+    fn units(&self) -> i64;
+
+    /// What counts as taken while the call waits.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    fn cost(&self) -> Result<u64, Error>;
+
+    /// Whether what is taken may be given back at any time, so that a wait is known to nobody.
+    const RELEASES: bool = false;
 
     /// The answer that [`take`](Self::take) would give, with the numbers of the state as it is.
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error>;
@@ -81,6 +93,8 @@ pub struct Place<'k, 'c> {
     pub name: Arg<'c>,
     pub key: &'k Key<'c>,
     pub now: Instant,
+    /// What clients wait for before the call, as the sum of their [costs](Kind::cost).
+    pub ahead: u64,
 }
 
 /// What a call does with its limiters.
@@ -88,6 +102,8 @@ pub struct Place<'k, 'c> {
 pub enum Verb {
     /// It takes from all of them or from none.
     Take,
+    /// The same, once it can.
+    Wait,
     /// It looks.
     Peek,
     /// It settles differences.
@@ -95,10 +111,20 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// The options that a call with it may have.
+    pub const fn options(self) -> &'static [Keyword] {
+        match self {
+            Self::Take => &[Keyword::Once],
+            Self::Wait => &[Keyword::Once, Keyword::Timeout, Keyword::Flow, Keyword::MaxLen],
+            Self::Peek => &[],
+            Self::Settle => &[Keyword::Ago, Keyword::Once, Keyword::Flow],
+        }
+    }
+
     /// The range of a quantity.
     pub const fn quantity(self) -> Range {
         match self {
-            Self::Take | Self::Peek => QUANTITY,
+            Self::Take | Self::Wait | Self::Peek => QUANTITY,
             Self::Settle => DIFFERENCE,
         }
     }

@@ -7,8 +7,8 @@ use redis_cell_core::{Answer, Decision, Taken, Unit};
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
 use crate::ffi::{Arg, Call};
-use crate::store::lease::Holder;
-use crate::store::timeline::{Owner, Scores};
+use crate::store::lease::{Holder, leases};
+use crate::store::timeline::Scores;
 
 /// `LEASE limit lease id`
 pub struct Held<'c> {
@@ -29,7 +29,7 @@ impl<'c> Held<'c> {
         at: &Place<'_, 'c>,
         decide: impl FnOnce(&Places<Scores>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let ends = Scores::load(at.key, Owner::Leases, at.now)?;
+        let ends = Scores::load(at.key, leases(self.lease.as_ref()), at.now)?;
         decide(&Places { ends: &ends, own: ends.of(self.id)? })
     }
 }
@@ -45,20 +45,45 @@ impl<'c> Kind<'c> for Held<'c> {
         let [limit, lease] = limit.words()?;
         let lease = match verb {
             Verb::Settle => Lease::parse_settlement(lease, unit)?,
-            Verb::Take | Verb::Peek => Some(Lease::parse(lease, unit)?),
+            Verb::Take | Verb::Wait | Verb::Peek => Some(Lease::parse(lease, unit)?),
         };
         Ok(Self { limit: Limit::parse(limit)?, lease, id })
     }
 
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease()?;
-        let decision = self.with_places(at, |places| lease::acquire(places, &self.limit, at.now, lease))?;
+        let decision = self.with_places(at, |places| match at.ahead {
+            0 => lease::acquire(places, &self.limit, at.now, lease),
+            ahead => lease::acquire_behind(places, &self.limit, at.now, lease, ahead),
+        })?;
         Ok(decision.map(Edit::Hold))
+    }
+
+    const RELEASES: bool = true;
+
+    fn units(&self) -> i64 {
+        1
+    }
+
+    fn cost(&self) -> Result<u64, Error> {
+        Ok(1)
     }
 
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
         let lease = self.lease()?;
-        self.with_places(at, |places| lease::peek(places, &self.limit, at.now, lease))
+        self.with_places(at, |places| {
+            let seen = lease::peek(places, &self.limit, at.now, lease)?;
+            if at.ahead == 0 {
+                return Ok(seen);
+            }
+            let own = lease::acquire_behind(places, &self.limit, at.now, lease, at.ahead)?.answer;
+            let ahead = i64::try_from(at.ahead).unwrap_or(i64::MAX);
+            Ok(Answer {
+                verdict: own.verdict,
+                remaining: seen.remaining.saturating_sub(ahead).max(0),
+                ..seen
+            })
+        })
     }
 
     /// Renews the lease, or gives the place back. When it was taken does not matter.

@@ -1,5 +1,6 @@
 //! The sliding-window log among several limiters, as `CL.LOG` has it.
 
+use redis_cell_core::limiter;
 use redis_cell_core::log::{self, Edit, Limit};
 use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Taken, Unit};
@@ -8,11 +9,18 @@ use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
 use crate::ffi::Call;
 use crate::store::timeline::{Owner, Scores};
+use crate::waiting;
 
 /// `LOG limit period quantity`
 pub struct Log {
     limit: Limit,
     quantity: i64,
+}
+
+impl Log {
+    fn entries<'k, 'c>(&self, at: &Place<'k, 'c>) -> Result<Scores<'k, 'c>, Error> {
+        Scores::load(at.key, Owner::Log { period: self.limit.period() }, at.now)
+    }
 }
 
 impl<'c> Kind<'c> for Log {
@@ -28,22 +36,37 @@ impl<'c> Kind<'c> for Log {
     }
 
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
-        let decision =
-            log::take(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity)?;
+        let log = self.entries(at)?;
+        let decision = waiting::behind_log(&log, &self.limit, at.now, self.quantity, at.ahead, || {
+            log::take(&log, &self.limit, at.now, self.quantity)
+        })?;
         Ok(decision.map(Edit::Add))
     }
 
+    fn units(&self) -> i64 {
+        self.quantity
+    }
+
+    fn cost(&self) -> Result<u64, Error> {
+        Ok(self.quantity.unsigned_abs())
+    }
+
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
-        log::peek(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity)
+        let log = self.entries(at)?;
+        let alone = |quantity| log::peek(&log, &self.limit, at.now, quantity);
+        match at.ahead {
+            0 => alone(self.quantity),
+            ahead => limiter::behind_units(ahead, self.quantity, alone),
+        }
     }
 
     fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Edit>, Error> {
-        log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, self.quantity, taken)
+        log::settle(&self.entries(at)?, &self.limit, at.now, self.quantity, taken)
     }
 
     fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
         let given = self.quantity.saturating_neg();
-        log::settle(&Scores::load(at.key, Owner::Log, at.now)?, &self.limit, at.now, given, None)
+        log::settle(&self.entries(at)?, &self.limit, at.now, given, None)
     }
 
     fn adds(edit: &Edit) -> bool {

@@ -4,7 +4,7 @@
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::several::Grammar;
-use redis_cell_core::{Answer, Decision, Error as CoreError, Taken, Unit, bucket, fixed, window};
+use redis_cell_core::{Answer, Decision, Error as CoreError, Instant, Taken, Unit, bucket, fixed, window};
 
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
@@ -15,11 +15,9 @@ use crate::store::{Save, State};
 use crate::waiting::{self, Order};
 
 /// A state that is loaded and stored as a whole.
-pub trait Whole: State {
+pub trait Whole: State<Limit: Limiter> {
     /// The word for the limiter and its arguments, of which the last is the quantity.
     const GRAMMAR: Grammar;
-    /// The other arguments, and the algorithm.
-    type Limit: Limiter;
     /// The state with all that its key shows.
     type Stored: Save;
 
@@ -48,7 +46,7 @@ pub trait Whole: State {
 }
 
 /// The state that the algorithm decides by.
-type StateOf<S> = <<S as Whole>::Limit as Limiter>::State;
+type StateOf<S> = <<S as State>::Limit as Limiter>::State;
 
 /// A limiter with such a state, and the quantity of a call.
 pub struct Quantity<S: Whole> {
@@ -57,8 +55,11 @@ pub struct Quantity<S: Whole> {
 }
 
 impl<S: Whole> Quantity<S> {
-    fn seen(at: &Place, verb: Verb) -> Result<Option<StateOf<S>>, Error> {
-        Ok(S::seen(S::load(at.key, at.now)?.map(S::state), at, verb)?)
+    /// The state as the call sees it, and the instant to decide on it at.
+    fn seen(&self, at: &Place, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
+        let mut now = at.now;
+        let state = S::load(at.key, &mut now, &self.limit)?;
+        Ok((S::seen(state.map(S::state), at, verb)?, now))
     }
 }
 
@@ -76,19 +77,34 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     }
 
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
-        Ok(self.limit.take(Self::seen(at, Verb::Take)?, at.now, self.quantity)?)
+        let (state, now) = self.seen(at, Verb::Take)?;
+        Ok(waiting::behind(&self.limit, state, now, self.quantity, at.ahead, |state| {
+            self.limit.take(state, now, self.quantity)
+        })?)
+    }
+
+    fn units(&self) -> i64 {
+        self.quantity
+    }
+
+    fn cost(&self) -> Result<u64, Error> {
+        Ok(self.limit.cost(self.quantity)?)
     }
 
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
-        Ok(self.limit.peek(Self::seen(at, Verb::Peek)?, at.now, self.quantity)?)
+        let (state, now) = self.seen(at, Verb::Peek)?;
+        let state = if at.ahead == 0 { state } else { self.limit.charged(state, now, at.ahead)? };
+        Ok(self.limit.peek(state, now, self.quantity)?)
     }
 
     fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<StateOf<S>>, Error> {
-        Ok(self.limit.settle(Self::seen(at, Verb::Settle)?, at.now, self.quantity, taken)?)
+        let (state, now) = self.seen(at, Verb::Settle)?;
+        Ok(self.limit.settle(state, now, self.quantity, taken)?)
     }
 
     fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
-        Ok(self.limit.settle(Self::seen(at, Verb::Settle)?, at.now, self.quantity.saturating_neg(), None)?)
+        let (state, now) = self.seen(at, Verb::Settle)?;
+        Ok(self.limit.settle(state, now, self.quantity.saturating_neg(), None)?)
     }
 
     fn stored(&self, state: StateOf<S>, _: &Call<'c>) -> S::Stored {
@@ -106,7 +122,6 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
 impl Whole for Tat {
     const GRAMMAR: Grammar = Grammar::THROTTLE;
 
-    type Limit = gcra::Limit;
     type Stored = Self;
 
     fn limit(arguments: &Arguments, unit: Unit) -> Result<gcra::Limit, Error> {
@@ -135,7 +150,7 @@ impl Whole for Tat {
 /// it.
 const fn order(verb: Verb) -> Order {
     match verb {
-        Verb::Take | Verb::Peek => Order::Behind,
+        Verb::Take | Verb::Wait | Verb::Peek => Order::Behind,
         Verb::Settle => Order::Before,
     }
 }
@@ -146,7 +161,6 @@ macro_rules! bucket {
         impl Whole for $state {
             const GRAMMAR: Grammar = $grammar;
 
-            type Limit = bucket::Limit;
             type Stored = (Self, bucket::Limit);
 
             fn limit(arguments: &Arguments, unit: Unit) -> Result<bucket::Limit, Error> {
@@ -171,7 +185,6 @@ bucket!(Bucket, Grammar::BUCKET);
 impl Whole for fixed::Counter {
     const GRAMMAR: Grammar = Grammar::FIXED;
 
-    type Limit = fixed::Limit;
     type Stored = Self;
 
     fn limit(arguments: &Arguments, unit: Unit) -> Result<fixed::Limit, Error> {
@@ -191,7 +204,6 @@ impl Whole for fixed::Counter {
 impl Whole for window::Sliding {
     const GRAMMAR: Grammar = Grammar::WINDOW;
 
-    type Limit = window::Limit;
     type Stored = (Self, window::Limit);
 
     fn limit(arguments: &Arguments, unit: Unit) -> Result<window::Limit, Error> {

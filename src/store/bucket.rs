@@ -1,11 +1,11 @@
 //! The funnel and the token bucket: hashes whose fields have the names that the textbooks give them.
 
-use redis_cell_core::Instant;
 use redis_cell_core::bucket::{Level, Limit, decode};
+use redis_cell_core::{Instant, Span};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{Announcement, Key, Kind, SharedString, Write};
+use crate::ffi::{self, Announcement, Key, Kind, SharedString, Write};
 
 static CAPACITY: SharedString = SharedString::new(c"capacity");
 static LEAKING_RATE: SharedString = SharedString::new(c"leaking_rate");
@@ -21,9 +21,11 @@ pub struct Funnel(pub Level);
 pub struct Bucket(pub Level);
 
 impl State for Funnel {
-    fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
+    type Limit = Limit;
+
+    fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
         static READ: [&SharedString; 2] = [&LEFT_QUOTA, &LEAKING_TS];
-        Ok(load(key, &READ, "a hash with the fields left_quota and leaking_ts")?.map(Self))
+        Ok(load(key, *now, limit, &READ, "a hash with the fields left_quota and leaking_ts")?.map(Self))
     }
 }
 
@@ -44,15 +46,17 @@ impl Save for (Funnel, Limit) {
                 capacity.format(limit.capacity()).as_bytes(),
                 rate.as_bytes(),
             ],
-            limit.full_at(level).as_millis_ceil().cast_signed(),
+            ffi::expiry_at(limit.full_at(level)),
         )
     }
 }
 
 impl State for Bucket {
-    fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
+    type Limit = Limit;
+
+    fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
         static READ: [&SharedString; 2] = [&TOKENS, &TIMESTAMP];
-        Ok(load(key, &READ, "a hash with the fields tokens and timestamp")?.map(Self))
+        Ok(load(key, *now, limit, &READ, "a hash with the fields tokens and timestamp")?.map(Self))
     }
 }
 
@@ -65,7 +69,7 @@ impl Save for (Bucket, Limit) {
         key.set_fields(
             [&TOKENS, &TIMESTAMP],
             [tokens.format(level.free).as_bytes(), since.format(level.since.as_nanos()).as_bytes()],
-            limit.full_at(level).as_millis_ceil().cast_signed(),
+            ffi::expiry_at(limit.full_at(level)),
         )
     }
 }
@@ -73,6 +77,8 @@ impl Save for (Bucket, Limit) {
 /// Reads the two fields that make a state: units and an instant.
 fn load(
     key: &Key,
+    now: Instant,
+    limit: &Limit,
     fields: &'static [&SharedString; 2],
     expected: &'static str,
 ) -> Result<Option<Level>, Error> {
@@ -80,8 +86,16 @@ fn load(
         Kind::Empty => Ok(None),
         Kind::Hash => {
             let [free, since] = key.fields(fields);
-            Ok(Some(decode(free, since, expected)?))
+            let level = decode(free, since, expected)?;
+            Ok(Some(if level.since > now { moved_back(key, level, *limit) } else { level }))
         }
         _ => Err(Error::WrongType),
     }
+}
+
+/// A level that lies ahead, so that the bucket is full when its key expires, at the latest.
+#[cold]
+fn moved_back(key: &Key, level: Level, limit: Limit) -> Level {
+    let back = key.lives_until().map_or(Span::ZERO, |end| limit.full_at(&level).since(end));
+    Level { since: level.since.saturating_sub(back), ..level }
 }

@@ -1,20 +1,40 @@
 //! The state of GCRA: the digits of the TAT in a string, the format of `brandur/redis-cell`.
 
-use redis_cell_core::Instant;
-use redis_cell_core::gcra::{Tat, decode};
+use redis_cell_core::gcra::{Limit, Tat, decode};
+use redis_cell_core::{Instant, Span};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{Announcement, Key, Kind, Write};
+use crate::ffi::{self, Announcement, Key, Kind, Write};
 
 impl State for Tat {
-    fn load(key: &Key, now: Instant) -> Result<Option<Self>, Error> {
-        match key.kind() {
-            Kind::Empty => Ok(None),
-            Kind::String => Ok(Some(decode(key.string(), now, || key.expiry())?)),
-            _ => Err(Error::WrongType),
-        }
+    type Limit = Limit;
+
+    fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
+        load(key, *now, limit.tolerance())
     }
+}
+
+/// The TAT that the key holds, at most the end of the key's life where it owes more than `tolerance`.
+///
+/// # Errors
+/// As [`State::load`].
+#[inline]
+pub fn load(key: &Key, now: Instant, tolerance: Span) -> Result<Option<Tat>, Error> {
+    match key.kind() {
+        Kind::Empty => Ok(None),
+        Kind::String => {
+            let tat = decode(key.string(), now, || key.expiry())?;
+            Ok(Some(if tat.since(now) > tolerance { owed(key, tat) } else { tat }))
+        }
+        _ => Err(Error::WrongType),
+    }
+}
+
+/// The TAT, or the end of its key's life where that is earlier.
+#[cold]
+fn owed(key: &Key, tat: Tat) -> Tat {
+    key.lives_until().map_or(tat, |end| end.min(tat))
 }
 
 impl Save for Tat {
@@ -22,6 +42,6 @@ impl Save for Tat {
 
     fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
         let mut digits = itoa::Buffer::new();
-        key.set_string(digits.format(self.as_nanos()).as_bytes(), self.as_millis_ceil().cast_signed())
+        key.set_string(digits.format(self.as_nanos()).as_bytes(), ffi::expiry_at(*self))
     }
 }

@@ -1,13 +1,13 @@
 //! The leases: a sorted set with a member per holder, named by the caller, whose score is the end of its
 //! lease.
 
-use redis_cell_core::lease::{Edit, Freed, Held, Places, score_of};
+use redis_cell_core::lease::{Edit, Freed, Held, Lease, Places, score_of};
 use redis_cell_core::{Change, Instant};
 
-use super::timeline::{Owner, Scores};
+use super::timeline::{DAY, Owner, Scores};
 use super::{Save, change};
 use crate::error::Error;
-use crate::ffi::{Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
+use crate::ffi::{self, Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
 
 /// The change to the lease of one holder.
 pub struct Holder<'a, C> {
@@ -27,16 +27,22 @@ pub fn update<'a, C, T>(
     call: &Call<'a>,
     key: Arg,
     id: Arg<'a>,
+    lease: Option<&Lease>,
     decide: impl FnOnce(&Places<Scores>, Instant) -> Result<(T, Change<C>), Error>,
 ) -> Result<T, Error>
 where
     Holder<'a, C>: Save,
 {
     change(call, key, |key, now| {
-        let ends = Scores::load(key, Owner::Leases, now)?;
+        let ends = Scores::load(key, leases(lease), now)?;
         let (answer, change) = decide(&Places { ends: &ends, own: ends.of(id)? }, now)?;
         Ok((answer, change.map(|change| Holder { call: *call, id, change })))
     })
+}
+
+/// The leases as a call sees them that asks for `lease`, or for none.
+pub fn leases(lease: Option<&Lease>) -> Owner {
+    Owner::Leases { lease: lease.map_or(DAY, Lease::span) }
 }
 
 impl Save for Holder<'_, Held> {
@@ -52,7 +58,7 @@ impl Save for Holder<'_, Held> {
         key.put(self.id, end);
         let words: &[&[u8]] = &[score, id];
         let changed = Changed { event: Event::Zadd, command: c"ZADD", words };
-        key.finish(Some(changed), Removed::Lowest(pruned), until.as_millis_ceil().cast_signed())
+        key.finish(Some(changed), Removed::Lowest(pruned), ffi::expiry_at(until))
     }
 }
 
@@ -64,7 +70,7 @@ impl Save for Holder<'_, Freed> {
         key.remove(self.id);
         let words: &[&[u8]] = &[self.call.bytes(self.id)];
         let changed = Changed { event: Event::Zrem, command: c"ZREM", words };
-        key.finish(Some(changed), Removed::Lowest(0), self.change.until.as_millis_ceil().cast_signed())
+        key.finish(Some(changed), Removed::Lowest(0), ffi::expiry_at(self.change.until))
     }
 }
 

@@ -1,13 +1,13 @@
 //! The sliding-window log: a sorted set with a member per unit, `<score>-<k>`, where k counts the members
 //! with one score.
 
-use redis_cell_core::log::{Edit, Entries};
+use redis_cell_core::log::{Edit, Entries, Limit};
 use redis_cell_core::{Answer, Decision, Instant};
 
 use super::timeline::{Owner, Scores};
 use super::{Save, change};
 use crate::error::Error;
-use crate::ffi::{Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
+use crate::ffi::{self, Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
 
 /// Decides a call that may write to a log, and carries out the decision.
 ///
@@ -16,10 +16,11 @@ use crate::ffi::{Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
 pub fn update<W: Save>(
     call: &Call,
     key: Arg,
+    limit: &Limit,
     decide: impl FnOnce(&Scores, Instant) -> Result<Decision<W>, Error>,
 ) -> Result<Answer, Error> {
     change(call, key, |key, now| {
-        let decision = decide(&Scores::load(key, Owner::Log, now)?, now)?;
+        let decision = decide(&Scores::load(key, Owner::Log { period: limit.period() }, now)?, now)?;
         Ok((decision.answer, decision.change))
     })
 }
@@ -48,7 +49,7 @@ impl Save for Entries {
         let mut words: Vec<&[u8]> = vec![b"NX"];
         words.extend(members.iter().flat_map(|member| [score, member]));
         let changed = Changed { event: Event::Zadd, command: c"ZADD", words: &words };
-        key.finish(Some(changed), Removed::Lowest(self.pruned), self.until.as_millis_ceil().cast_signed())
+        key.finish(Some(changed), Removed::Lowest(self.pruned), ffi::expiry_at(self.until))
     }
 }
 
@@ -62,7 +63,7 @@ impl Save for Edit {
             Self::Remove { count, newer, then, until } => key.finish(
                 None,
                 Removed::Below { count, newer, score: then.as_micros() },
-                until.as_millis_ceil().cast_signed(),
+                ffi::expiry_at(until),
             ),
         }
     }

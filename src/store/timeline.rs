@@ -1,29 +1,63 @@
 //! Sorted sets of instants, which logs and leases share: a score is an instant in microseconds since the
 //! epoch.
 
+use core::num::NonZeroU64;
+
 use redis_cell_core::Instant;
 use redis_cell_core::timeline::Timeline;
-use redis_cell_core::{lease, log};
+use redis_cell_core::{Span, lease, log};
 
 use crate::error::Error;
-use crate::ffi::{Arg, Key, Kind, Score};
+use crate::ffi::{Ahead, Arg, Key, Kind, Score};
 
 /// A limiter whose state is a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A log, whose entries are named after their scores.
-    Log,
+    Log {
+        /// How long an entry counts.
+        period: Span,
+    },
     /// Leases, whose entries are named by callers.
-    Leases,
+    Leases {
+        /// How long a lease of this call lasts.
+        lease: Span,
+    },
 }
+
+/// How long a lease lasts in the view of a call that does not say.
+pub const DAY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
+
+/// By how much the tick of an instant may be later.
+const TICK: Span = Span::from_nanos(1_000).unwrap();
 
 impl Owner {
     /// The error for a key that holds something else.
     const fn foreign(self) -> redis_cell_core::Error {
         match self {
-            Self::Log => log::FOREIGN,
-            Self::Leases => lease::FOREIGN,
+            Self::Log { .. } => log::FOREIGN,
+            Self::Leases { .. } => lease::FOREIGN,
         }
+    }
+
+    /// How long it takes from `now` to the latest entry at most, if the clock was right all the time.
+    fn furthest(self) -> Span {
+        match self {
+            Self::Log { .. } => TICK,
+            Self::Leases { lease } => lease.checked_add(TICK).unwrap_or(Span::MAX),
+        }
+    }
+
+    /// Which entries of a set lie ahead, as the life of its key shows, `last` being the latest.
+    #[cold]
+    fn ahead(self, key: &Key, last: Instant, now: Instant) -> Option<Ahead> {
+        let gone = match self {
+            Self::Log { period } => last.checked_add(period).unwrap_or(Instant::MAX),
+            Self::Leases { .. } => last,
+        };
+        let by = NonZeroU64::new(gone.since(key.lives_until()?).as_nanos().div_ceil(1_000))?;
+        let above = last.as_micros().saturating_sub(by.get()).max(now.as_micros_ceil());
+        Some(Ahead { above, by })
     }
 }
 
@@ -37,6 +71,8 @@ pub struct Scores<'k, 'c> {
     len: u64,
     /// The first and the last, when there are any.
     ends: Option<[Instant; 2]>,
+    /// The entries that count as earlier than their scores say.
+    ahead: Option<Ahead>,
 }
 
 impl<'k, 'c> Scores<'k, 'c> {
@@ -50,7 +86,7 @@ impl<'k, 'c> Scores<'k, 'c> {
     /// [`Error::WrongType`], and [`log::FOREIGN`] or [`lease::FOREIGN`], when the key holds something else.
     pub fn load(key: &'k Key<'c>, owner: Owner, now: Instant) -> Result<Self, Error> {
         match key.kind() {
-            Kind::Empty => return Ok(Self { key, owner, len: 0, ends: None }),
+            Kind::Empty => return Ok(Self { key, owner, len: 0, ends: None, ahead: None }),
             Kind::ZSet => {}
             _ => return Err(Error::WrongType),
         }
@@ -64,13 +100,19 @@ impl<'k, 'c> Scores<'k, 'c> {
         let last = last.flatten();
         let first = if len == 1 { last } else { key.lowest().and_then(instant) };
         let ends = first.zip(last).map(<[_; 2]>::from).filter(|&ends| match owner {
-            Owner::Log => named || log::may_be(ends, now),
-            Owner::Leases => !named && lease::may_be(ends, now, || key.expiry()),
+            Owner::Log { .. } => named || log::may_be(ends, now),
+            Owner::Leases { .. } => !named && lease::may_be(ends, now, || key.expiry()),
         });
-        if ends.is_none() {
-            return Err(owner.foreign().into());
+        let Some([first, last]) = ends else { return Err(owner.foreign().into()) };
+        let mut this = Self { key, owner, len, ends, ahead: None };
+        if last.since(now) > owner.furthest()
+            && let Some(ahead) = owner.ahead(key, last, now)
+        {
+            key.will_move_back(ahead);
+            this.ahead = Some(ahead);
+            this.ends = Some([this.moved(first), this.moved(last)]);
         }
-        Ok(Self { key, owner, len, ends })
+        Ok(this)
     }
 
     /// The instant that is the score of `member`.
@@ -79,7 +121,35 @@ impl<'k, 'c> Scores<'k, 'c> {
     /// The limiter's own when the score is not an instant.
     pub fn of(&self, member: Arg) -> Result<Option<Instant>, Error> {
         let Some(score) = self.ends.and_then(|_| self.key.score(member)) else { return Ok(None) };
-        Ok(Some(instant(score).ok_or_else(|| self.owner.foreign())?))
+        self.entry(score).map(Some)
+    }
+
+    /// The instant of an entry.
+    fn entry(&self, score: Score) -> Result<Instant, Error> {
+        Ok(self.moved(instant(score).ok_or_else(|| self.owner.foreign())?))
+    }
+
+    /// An entry's instant, moved back if it lies ahead.
+    #[inline]
+    fn moved(&self, entry: Instant) -> Instant {
+        match self.ahead {
+            Some(Ahead { above, by }) if entry.as_micros() > above => {
+                Instant::from_micros(entry.as_micros().saturating_sub(by.get())).unwrap_or(entry)
+            }
+            _ => entry,
+        }
+    }
+
+    /// How many entries are later than an instant, some of which are moved back.
+    #[cold]
+    fn moved_later_than(&self, instant: Instant, Ahead { above, by }: Ahead) -> Result<u64, Error> {
+        let after = instant.as_micros();
+        let moved = self.key.count_above(after.saturating_add(by.get()).max(above))?;
+        if after >= above {
+            return Ok(moved);
+        }
+        let others = self.key.count_above(after)?.saturating_sub(self.key.count_above(above)?);
+        Ok(moved.saturating_add(others))
     }
 }
 
@@ -94,14 +164,15 @@ impl Timeline for Scores<'_, '_> {
         match self.ends {
             Some([first, _]) if rank == 0 => Ok(Some(first)),
             Some([_, last]) if rank == self.len.saturating_sub(1) => Ok(Some(last)),
-            Some(_) if rank < self.len => {
-                Ok(Some(instant(self.key.score_at(rank)?).ok_or_else(|| self.owner.foreign())?))
-            }
+            Some(_) if rank < self.len => self.entry(self.key.score_at(rank)?).map(Some),
             _ => Ok(None),
         }
     }
 
     fn later_than(&self, instant: Instant) -> Result<u64, Error> {
+        if let Some(ahead) = self.ahead {
+            return self.moved_later_than(instant, ahead);
+        }
         match self.ends {
             Some([first, _]) if first > instant => Ok(self.len),
             // Scores are whole microseconds: one is later than an instant if it is than that rounded down.

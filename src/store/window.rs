@@ -1,12 +1,12 @@
 //! The windows: a string that counts until it expires, and a hash that counts in two windows.
 
 use redis_cell_core::Instant;
-use redis_cell_core::fixed::Counter;
+use redis_cell_core::fixed::{self, Counter};
 use redis_cell_core::window::{Limit, Sliding};
 
 use super::{Save, State};
 use crate::error::Error;
-use crate::ffi::{Announcement, Key, Kind, SharedString, Write};
+use crate::ffi::{self, Announcement, Key, Kind, SharedString, Write};
 
 static WINDOW: SharedString = SharedString::new(c"window");
 static CURRENT: SharedString = SharedString::new(c"current");
@@ -16,14 +16,31 @@ static PREVIOUS: SharedString = SharedString::new(c"previous");
 static FIELDS: [&SharedString; 3] = [&WINDOW, &CURRENT, &PREVIOUS];
 
 /// The fixed window: the count's digits in a string that expires with the window.
+///
+/// Its only instant is its key's expiry, by the wall clock, and so it goes by that clock.
 impl State for Counter {
-    fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
-        match key.kind() {
-            Kind::Empty => Ok(None),
-            Kind::String => Ok(Some(Self::decode(key.string(), key.expiry())?)),
-            _ => Err(Error::WrongType),
+    type Limit = fixed::Limit;
+
+    fn load(key: &Key, now: &mut Instant, limit: &fixed::Limit) -> Result<Option<Self>, Error> {
+        let counter = match key.kind_and_expiry() {
+            (Kind::Empty, _) => None,
+            (Kind::String, expiry) => Some(Self::decode(key.string(), expiry)?),
+            _ => return Err(Error::WrongType),
+        };
+        if !ffi::is_ahead() {
+            return Ok(counter);
         }
+        let (counter, then) = after_steps(counter, *limit, *now);
+        *now = then;
+        Ok(counter)
     }
+}
+
+// Not by reference, so that the limit need not be in memory on the common way.
+#[cold]
+fn after_steps(counter: Option<Counter>, limit: fixed::Limit, now: Instant) -> (Option<Counter>, Instant) {
+    let now = ffi::wall(now);
+    counter.map_or((None, now), |counter| counter.after_steps(&limit, now, ffi::stretches()))
 }
 
 impl Save for Counter {
@@ -37,16 +54,25 @@ impl Save for Counter {
 
 /// The sliding window: its start and the two counts.
 impl State for Sliding {
-    fn load(key: &Key, _: Instant) -> Result<Option<Self>, Error> {
+    type Limit = Limit;
+
+    fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
         match key.kind() {
             Kind::Empty => Ok(None),
             Kind::Hash => {
                 let [window, current, previous] = key.fields(&FIELDS);
-                Ok(Some(Self::decode(window, current, previous)?))
+                let window = Self::decode(window, current, previous)?;
+                Ok(Some(if window.start > *now { moved_back(key, window, *limit) } else { window }))
             }
             _ => Err(Error::WrongType),
         }
     }
+}
+
+/// A window that lies ahead, so that it is gone when its key expires, at the latest.
+#[cold]
+fn moved_back(key: &Key, window: Sliding, limit: Limit) -> Sliding {
+    key.lives_until().map_or(window, |end| window.gone_by(&limit, end))
 }
 
 impl Save for (Sliding, Limit) {
@@ -65,7 +91,7 @@ impl Save for (Sliding, Limit) {
                 current.format(window.current).as_bytes(),
                 previous.format(window.previous).as_bytes(),
             ],
-            window.gone_at(limit).as_millis_ceil().cast_signed(),
+            ffi::expiry_at(window.gone_at(limit)),
         )
     }
 }

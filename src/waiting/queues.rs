@@ -10,12 +10,13 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, TryLockError};
 
+use redis_cell_core::fair::{self, Readiness, Request};
 use redis_cell_core::gcra::{self, Limit, Tat};
 use redis_cell_core::queue::{self, Queue, Ticket};
 use redis_cell_core::{Change, Decision, Error, Instant, Span, Unit, Verdict};
 
 use crate::error;
-use crate::ffi::{Blocked, Identity, Timer};
+use crate::ffi::{Blocked, Call, Identity, Timer};
 use crate::outcome::Outcome;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(Mutex::default);
@@ -60,7 +61,90 @@ pub struct Client {
     pub unit: Unit,
     /// When it stops waiting.
     pub deadline: Option<Instant>,
+    /// Its call, if it waits in a queue of flows.
+    pub call: Option<Waiting>,
 }
+
+/// The call of a client in a queue of flows.
+pub struct Waiting {
+    pub arguments: Arc<[Box<[u8]>]>,
+    /// The keys of its other limiters, which decide whether it is ready.
+    pub others: Box<[Arc<[u8]>]>,
+    /// The key of `ONCE`.
+    pub once: Option<Arc<[u8]>>,
+    pub turns: &'static dyn Turns,
+}
+
+/// What decides the call of a client in a queue of flows, whenever it is looked at. Each function is given
+/// the call, with its arguments.
+pub trait Turns: Sync {
+    /// The reply of the call that this one repeats, if there is one.
+    ///
+    /// # Errors
+    /// What the key holds instead.
+    fn repeated(&self, call: &Call) -> Result<Option<Vec<[i64; 5]>>, error::Error>;
+
+    /// Whether the limiters but the first would admit the call.
+    ///
+    /// # Errors
+    /// Those of any limiter.
+    fn others_admit(&self, call: &Call) -> Result<Others, error::Error>;
+
+    /// The time until the first limiter admits the call; `None` when it does.
+    ///
+    /// # Errors
+    /// Those of the limiter.
+    fn first_admits(&self, call: &Call) -> Result<Option<Span>, error::Error>;
+
+    /// Takes from all limiters or from none.
+    ///
+    /// # Errors
+    /// Those of any limiter.
+    fn take(&self, call: &Call) -> Result<Outcome, error::Error>;
+}
+
+/// Whether a client that waits may be admitted, as far as its other limiters are concerned.
+pub enum Others {
+    Ready,
+    /// Not before this time has passed, unless one of their keys changes.
+    Wait(Span),
+}
+
+/// A queue to look at now.
+pub struct Due {
+    pub id: Id,
+    pub db: i32,
+    /// The name of its key.
+    pub name: Arc<[u8]>,
+    pub has_flows: bool,
+}
+
+/// What is to be done next for a queue of flows. The client has not left it yet.
+pub enum Step {
+    /// Look whether the reply of its `ONCE` is there.
+    Repeat(Head),
+    /// [Check](checked) whether it is ready.
+    Check(Head),
+    /// It is next.
+    Turn(Head),
+    /// Nothing for now.
+    None,
+}
+
+/// A client in a queue of flows.
+pub struct Head {
+    pub seat: Seat,
+    pub arguments: Arc<[Box<[u8]>]>,
+    pub command: &'static CStr,
+    pub number: u64,
+    pub turns: &'static dyn Turns,
+}
+
+/// How long queues wait before they look again whether the server may write.
+pub const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
+
+/// The unit of time in which keys expire: at an instant that has passed, not one that is reached.
+pub const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
 /// What becomes of a client that asks to wait.
 pub enum Joined {
@@ -100,7 +184,14 @@ pub struct Alarm {
 #[derive(Default)]
 struct Queues {
     by_id: HashMap<Id, Entry>,
-    by_key: BTreeMap<i32, HashMap<Arc<[u8]>, Id>>,
+    /// The queues of `CL.BTHROTTLE`.
+    by_key: ByKey<Id>,
+    /// The queues of flows.
+    flows: ByKey<Id>,
+    /// The first clients of flows that a key keeps from being ready, or may.
+    others: ByKey<BTreeSet<(Id, Ticket)>>,
+    /// The clients by the keys of their `ONCE`.
+    once: ByKey<BTreeSet<(Id, Ticket)>>,
     by_client: HashMap<Identity, Seat>,
     /// When to look at each queue.
     turns: BTreeSet<(Instant, Id)>,
@@ -113,11 +204,41 @@ struct Queues {
     next: Id,
 }
 
+/// Something for keys, by database and name.
+type ByKey<T> = BTreeMap<i32, HashMap<Arc<[u8]>, T>>;
+
+/// The clients that wait for one key.
+enum Line {
+    /// First come, first served.
+    Gcra(Queue),
+    /// Fair among flows, and the clients whose `ONCE` is to be looked up.
+    Flows(fair::Queue, BTreeSet<Ticket>),
+}
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Gcra(queue) => queue.is_empty(),
+            Self::Flows(queue, _) => queue.is_empty(),
+        }
+    }
+
+    fn leave(&mut self, ticket: Ticket) {
+        match self {
+            Self::Gcra(queue) => queue.leave(ticket),
+            Self::Flows(queue, repeats) => {
+                repeats.remove(&ticket);
+                queue.leave(ticket);
+            }
+        }
+    }
+}
+
 /// The queue of one key.
 struct Entry {
     db: i32,
     name: Arc<[u8]>,
-    queue: Queue,
+    line: Line,
     clients: BTreeMap<Ticket, Client>,
     /// When the key is known to expire, on this module's clock. The server tells of it much later if many
     /// keys expire.
@@ -160,7 +281,7 @@ pub fn clear() {
 #[cold] // the common key has no queue
 pub fn seen(place: Place, state: Option<Tat>, now: Instant) -> Result<Option<Tat>, Error> {
     locked(|queues| match queues.at(place) {
-        Some((_, entry)) => entry.queue.seen(state, now),
+        Some((_, queue)) => queue.seen(state, now),
         None => Ok(state),
     })
 }
@@ -169,8 +290,8 @@ pub fn seen(place: Place, state: Option<Tat>, now: Instant) -> Result<Option<Tat
 #[cold] // the common key has no queue
 pub fn saw(place: Place, state: Option<Tat>, now: Instant) {
     locked(|queues| {
-        if let Some((_, entry)) = queues.at(place) {
-            entry.queue.saw(state, now);
+        if let Some((_, queue)) = queues.at(place) {
+            queue.saw(state, now);
         }
     });
 }
@@ -187,8 +308,8 @@ pub fn tell(
     told: impl FnOnce(&mut Queue, &mut Decision<Tat>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     locked(|queues| {
-        let Some((id, entry)) = queues.at(place) else { return Ok(()) };
-        told(&mut entry.queue, decision)?;
+        let Some((id, queue)) = queues.at(place) else { return Ok(()) };
+        told(queue, decision)?;
         if !decision.change.is_keep() {
             queues.look_at(id, now);
         }
@@ -208,8 +329,8 @@ pub fn pause(
     decide: impl Fn(Option<Tat>) -> Result<Decision<Tat>, Error>,
 ) -> Result<Decision<Tat>, Error> {
     locked(|queues| {
-        let Some((id, entry)) = queues.at(place) else { return decide(state) };
-        let decision = entry.queue.pause(state, now, decide);
+        let Some((id, queue)) = queues.at(place) else { return decide(state) };
+        let decision = queue.pause(state, now, decide);
         queues.look_at(id, now);
         decision
     })
@@ -235,11 +356,11 @@ pub fn join(
             }
         }
         let mut new = Queue::default();
-        let queue = id.and_then(|id| queues.by_id.get_mut(&id)).map_or(&mut new, |entry| &mut entry.queue);
+        let queue = queues.at(place).map_or(&mut new, |(_, queue)| queue);
         let joined = queue.join(state, limit, now, quantity, patience);
         let id = match (id, &joined) {
             // A new queue is looked at now, for it to be known when its key expires.
-            (None, Ok(queue::Joined::Waiting(_))) => Some(queues.insert(place, new, now)),
+            (None, Ok(queue::Joined::Waiting(_))) => Some(queues.insert(place, Line::Gcra(new), now)),
             (None, _) => None,
             (Some(id), joined) => {
                 let state = match joined {
@@ -264,6 +385,10 @@ pub fn sit(seat: Seat, client: Client) -> Option<Client> {
         let Some(entry) = queues.by_id.get_mut(&seat.id) else { return Some(client) };
         queues.deadlines.extend(client.deadline.map(|deadline| (deadline, seat.id, seat.ticket)));
         queues.by_client.insert(client.blocked.identity(), seat);
+        if let Some(name) = client.call.as_ref().and_then(|call| call.once.clone()) {
+            let of_db = queues.once.entry(entry.db).or_default();
+            of_db.entry(name).or_default().insert((seat.id, seat.ticket));
+        }
         entry.clients.insert(seat.ticket, client)
     })
 }
@@ -284,28 +409,57 @@ pub fn leave(client: Identity, now: Instant) -> Option<Client> {
 /// The key was changed: its queue is looked at now. False when it has none; the clock is not read then.
 pub fn key_changed(place: Place, now: impl FnOnce() -> Instant) -> bool {
     locked(|queues| {
-        let Some((id, _)) = queues.at(place) else { return false };
-        queues.look_at(id, now());
+        let ids =
+            [&queues.by_key, &queues.flows].map(|by_key| Some(*by_key.get(&place.db)?.get(place.name)?));
+        let (others, once) = (of(&queues.others, place), of(&queues.once, place));
+        if ids == [None, None] && others.is_empty() && once.is_empty() {
+            return false;
+        }
+        let now = now();
+        ids.into_iter().flatten().for_each(|id| queues.look_at(id, now));
+        for seat in others {
+            queues.check_again(seat, now);
+        }
+        for seat in once {
+            queues.repeat(seat, now);
+        }
         true
     })
+}
+
+/// What is kept for a key.
+fn of(by_key: &ByKey<BTreeSet<(Id, Ticket)>>, place: Place) -> Vec<(Id, Ticket)> {
+    let clients = by_key.get(&place.db).and_then(|of_db| of_db.get(place.name));
+    clients.map(|clients| clients.iter().copied().collect()).unwrap_or_default()
 }
 
 /// All keys of a database (`None`: of all) were changed.
 pub fn database_changed(db: Option<i32>, now: Instant) {
     locked(|queues| {
-        let dbs = queues.by_key.iter().filter(|(changed, _)| db.is_none_or(|db| db == **changed));
-        let ids: Vec<Id> = dbs.flat_map(|(_, ids)| ids.values().copied()).collect();
+        let is_changed = |changed: &i32| db.is_none_or(|db| db == *changed);
+        let ids: Vec<Id> =
+            queues.by_id.iter().filter(|(_, entry)| is_changed(&entry.db)).map(|(id, _)| *id).collect();
         for id in ids {
             queues.look_at(id, now);
+        }
+        let clients = queues.others.iter().filter(|(changed, _)| is_changed(changed));
+        let clients: Vec<_> = clients.flat_map(|(_, of_db)| of_db.values().flatten().copied()).collect();
+        for seat in clients {
+            queues.check_again(seat, now);
         }
     });
 }
 
 /// A queue to look at now, with its database and the name of its key.
-pub fn next(now: Instant) -> Option<(Id, i32, Arc<[u8]>)> {
+pub fn next(now: Instant) -> Option<Due> {
     locked(|queues| {
         let &(_, id) = queues.turns.first().filter(|(turn, _)| *turn <= now)?;
-        queues.by_id.get(&id).map(|entry| (id, entry.db, Arc::clone(&entry.name)))
+        queues.by_id.get(&id).map(|entry| Due {
+            id,
+            db: entry.db,
+            name: Arc::clone(&entry.name),
+            has_flows: matches!(entry.line, Line::Flows(..)),
+        })
     })
 }
 
@@ -328,8 +482,8 @@ pub fn due(
 /// [`Queue::turn`].
 pub fn turn(id: Id, state: Option<Tat>, now: Instant) -> Turn {
     locked(|queues| {
-        let Some(entry) = queues.by_id.get_mut(&id) else { return Turn::NotYet };
-        let turn = match entry.queue.turn(state, now) {
+        let Some(queue) = queues.gcra(id) else { return Turn::NotYet };
+        let turn = match queue.turn(state, now) {
             queue::Turn::Admitted(ticket, decision) => {
                 queues.forget(Seat { id, ticket }).map(|client| Turn::Admitted(client, decision))
             }
@@ -350,12 +504,11 @@ pub fn turn(id: Id, state: Option<Tat>, now: Instant) -> Turn {
 /// Takes the first client out of a queue, or drops a queue that has none.
 pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     locked(|queues| {
-        let ticket = queues.by_id.get_mut(&id).and_then(|entry| entry.queue.dismiss());
-        let client = ticket.and_then(|ticket| queues.forget(Seat { id, ticket }));
+        let first = queues.by_id.get(&id).and_then(|entry| entry.clients.first_key_value());
+        let ticket = first.map(|(ticket, _)| *ticket);
+        let client = ticket.and_then(|ticket| queues.leave(Seat { id, ticket }, now));
         if client.is_none() {
             queues.drop(id);
-        } else {
-            queues.look_at(id, now);
         }
         client
     })
@@ -369,9 +522,132 @@ pub fn timed_out(now: Instant) -> Option<Client> {
     })
 }
 
-/// A queue is looked at again at this instant.
-pub fn come_again(id: Id, at: Instant) {
-    locked(|queues| queues.look_at(id, at));
+/// The costs of the clients that are before a call on this key which does not wait.
+#[cold] // the common key has no queue
+pub fn ahead(place: Place) -> u64 {
+    locked(|queues| {
+        let taken = queues.fair_at(place).map_or(0, |(_, queue)| queue.taken());
+        u64::try_from(taken).unwrap_or(u64::MAX)
+    })
+}
+
+/// The clients that wait for a key, and those of a flow.
+pub fn waiting(place: Place, flow: Option<&[u8]>) -> Option<usize> {
+    locked(|queues| queues.fair_at(place).map(|(_, queue)| queue.clients_of(flow)))
+}
+
+/// [`fair::Queue::settle`] for the queue of flows of a key, if it has one.
+pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
+    locked(|queues| {
+        if let Some((_, queue)) = queues.fair_at(place) {
+            queue.settle(flow, weight, difference);
+        }
+    });
+}
+
+/// Joins the queue of flows of a key, which is made when the first client joins it.
+pub fn join_flow(place: Place, request: Request, now: Instant) -> Seat {
+    locked(|queues| {
+        let id = queues.fair_at(place).map(|(id, _)| id);
+        let id = id.unwrap_or_else(|| {
+            queues.insert(place, Line::Flows(fair::Queue::default(), BTreeSet::new()), now)
+        });
+        let ticket = queues.fair(id).map(|queue| queue.join(request)).unwrap_or_default();
+        queues.look_at(id, now);
+        Seat { id, ticket }
+    })
+}
+
+/// What is to be done next for a queue of flows.
+pub fn step(id: Id, now: Instant) -> Step {
+    locked(|queues| {
+        let Some(Entry { line: Line::Flows(queue, repeats), clients, .. }) = queues.by_id.get_mut(&id) else {
+            return Step::None;
+        };
+        let head = |ticket: Ticket| {
+            let client = clients.get(&ticket)?;
+            let Waiting { arguments, turns, .. } = client.call.as_ref()?;
+            let Client { command, number, .. } = *client;
+            let (seat, arguments) = (Seat { id, ticket }, Arc::clone(arguments));
+            Some(Head { seat, arguments, command, number, turns: *turns })
+        };
+        if let Some(head) = repeats.pop_first().and_then(head) {
+            return Step::Repeat(head);
+        }
+        let (check, next) = (queue.to_check(now), queue.next());
+        if let Some(head) = check.and_then(head) {
+            return Step::Check(head);
+        }
+        next.and_then(head).map_or(Step::None, Step::Turn)
+    })
+}
+
+/// The client was checked: it is ready, or is to be checked again at an instant, or when one of its other
+/// keys changes.
+pub fn checked(seat: Seat, readiness: Readiness) {
+    locked(|queues| {
+        let Some(entry) = queues.by_id.get_mut(&seat.id) else { return };
+        let Line::Flows(queue, _) = &mut entry.line else { return };
+        queue.checked(seat.ticket, readiness);
+        let call = entry.clients.get(&seat.ticket).and_then(|client| client.call.as_ref());
+        for name in call.into_iter().flat_map(|call| &call.others) {
+            let of_db = queues.others.entry(entry.db).or_default();
+            of_db.entry(Arc::clone(name)).or_default().insert((seat.id, seat.ticket));
+        }
+    });
+}
+
+/// The client is not ready after all.
+pub fn check(seat: Seat) {
+    locked(|queues| {
+        if let Some(queue) = queues.fair(seat.id) {
+            queue.changed(seat.ticket);
+        }
+    });
+}
+
+/// The client is admitted, and leaves its queue.
+pub fn admitted(seat: Seat, now: Instant) -> Option<Client> {
+    locked(|queues| {
+        queues.fair(seat.id)?.admitted(seat.ticket);
+        queues.leave(seat, now)
+    })
+}
+
+/// The client leaves its queue without having taken anything.
+pub fn withdraw(seat: Seat, now: Instant) -> Option<Client> {
+    locked(|queues| queues.leave(seat, now))
+}
+
+/// A queue of flows is looked at again at this instant, or when a client is to be checked.
+pub fn look_again(id: Id, at: Instant) {
+    locked(|queues| {
+        let check = queues.fair(id).and_then(|queue| queue.next_check());
+        queues.look_at(id, check.map_or(at, |check| check.min(at)));
+    });
+}
+
+/// The flows that all queues remember.
+pub fn remembered() -> usize {
+    let count = |queues: &Queues| {
+        let lines = queues.by_id.values().map(|entry| match &entry.line {
+            Line::Gcra(_) => 0,
+            Line::Flows(queue, _) => queue.flows(),
+        });
+        lines.sum()
+    };
+    match QUEUES.try_lock() {
+        Ok(queues) => count(&queues),
+        Err(TryLockError::Poisoned(poisoned)) => count(&poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => 0,
+    }
+}
+
+/// The turn of a queue comes again: the server does not let its key be written to now. False, because nothing
+/// is left to do for now.
+pub fn come_again(id: Id, now: Instant) -> bool {
+    locked(|queues| queues.look_at(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX)));
+    false
 }
 
 /// A queue, if there is any.
@@ -415,16 +691,55 @@ pub fn armed(timer: Timer, alarm: Alarm) {
 }
 
 impl Queues {
-    fn at(&mut self, place: Place) -> Option<(Id, &mut Entry)> {
+    fn at(&mut self, place: Place) -> Option<(Id, &mut Queue)> {
         let id = *self.by_key.get(&place.db)?.get(place.name)?;
-        self.by_id.get_mut(&id).map(|entry| (id, entry))
+        self.gcra(id).map(|queue| (id, queue))
     }
 
-    fn insert(&mut self, place: Place, queue: Queue, now: Instant) -> Id {
+    fn gcra(&mut self, id: Id) -> Option<&mut Queue> {
+        match &mut self.by_id.get_mut(&id)?.line {
+            Line::Gcra(queue) => Some(queue),
+            Line::Flows(..) => None,
+        }
+    }
+
+    fn fair(&mut self, id: Id) -> Option<&mut fair::Queue> {
+        match &mut self.by_id.get_mut(&id)?.line {
+            Line::Gcra(_) => None,
+            Line::Flows(queue, _) => Some(queue),
+        }
+    }
+
+    fn fair_at(&mut self, place: Place) -> Option<(Id, &mut fair::Queue)> {
+        let id = *self.flows.get(&place.db)?.get(place.name)?;
+        self.fair(id).map(|queue| (id, queue))
+    }
+
+    /// The key of another limiter of the client has changed. One that was ready stays so until its turn.
+    fn check_again(&mut self, (id, ticket): (Id, Ticket), now: Instant) {
+        if let Some(queue) = self.fair(id).filter(|queue| !queue.is_ready(ticket)) {
+            queue.changed(ticket);
+            self.look_at(id, now);
+        }
+    }
+
+    /// The key of the client's `ONCE` has changed.
+    fn repeat(&mut self, (id, ticket): (Id, Ticket), now: Instant) {
+        if let Some(Entry { line: Line::Flows(_, repeats), .. }) = self.by_id.get_mut(&id) {
+            repeats.insert(ticket);
+            self.look_at(id, now);
+        }
+    }
+
+    fn insert(&mut self, place: Place, line: Line, now: Instant) -> Id {
         self.next = self.next.wrapping_add(1);
         let (id, name) = (self.next, Arc::from(place.name));
-        self.by_key.entry(place.db).or_default().insert(Arc::clone(&name), id);
-        let entry = Entry { db: place.db, name, queue, clients: BTreeMap::new(), expires: None, turn: now };
+        let by_key = match &line {
+            Line::Gcra(_) => &mut self.by_key,
+            Line::Flows(..) => &mut self.flows,
+        };
+        by_key.entry(place.db).or_default().insert(Arc::clone(&name), id);
+        let entry = Entry { db: place.db, name, line, clients: BTreeMap::new(), expires: None, turn: now };
         self.by_id.insert(id, entry);
         self.turns.insert((now, id));
         COUNT.store(self.by_id.len(), Relaxed);
@@ -433,12 +748,12 @@ impl Queues {
 
     /// Plans the next look at a queue whose key holds `state`; an empty queue is dropped.
     fn schedule(&mut self, id: Id, state: Option<Tat>, now: Instant) {
-        let Some(entry) = self.by_id.get_mut(&id) else { return };
-        match entry.queue.next_turn(state, now) {
+        let Some(queue) = self.gcra(id) else { return };
+        match queue.next_turn(state, now) {
             Some(wait) => {
                 let turn = now.checked_add(wait).unwrap_or(Instant::MAX);
-                let at = entry.expires.map_or(turn, |expires| expires.min(turn));
-                self.look_at(id, at);
+                let expires = self.by_id.get(&id).and_then(|entry| entry.expires);
+                self.look_at(id, expires.map_or(turn, |expires| expires.min(turn)));
             }
             None => self.drop(id),
         }
@@ -455,7 +770,7 @@ impl Queues {
     /// Takes a client out of a queue, of which those behind it move up.
     fn leave(&mut self, seat: Seat, now: Instant) -> Option<Client> {
         if let Some(entry) = self.by_id.get_mut(&seat.id) {
-            entry.queue.leave(seat.ticket);
+            entry.line.leave(seat.ticket);
         }
         let client = self.forget(seat);
         self.look_at(seat.id, now);
@@ -472,7 +787,22 @@ impl Queues {
                 self.deadlines.remove(&(deadline, seat.id, seat.ticket));
             }
         }
-        if entry.queue.is_empty() {
+        let (db, name, is_empty) = (entry.db, Arc::clone(&entry.name), entry.line.is_empty());
+        if let Some(call) = client.as_ref().and_then(|client| client.call.as_ref()) {
+            let key = (seat.id, seat.ticket);
+            call.others.iter().for_each(|name| remove(&mut self.others, db, name, key));
+            call.once.iter().for_each(|name| remove(&mut self.once, db, name, key));
+            // What it waited for does not count as taken any more.
+            for other in of(&self.others, Place { db, name: &name }) {
+                self.check_again(other, Instant::default());
+            }
+        }
+        // To clients of flows, those who wait for one limiter count as taken.
+        let flows = self.flows.get(&db).and_then(|of_db| of_db.get(&name)).copied();
+        if let Some(id) = flows.filter(|id| *id != seat.id) {
+            self.look_at(id, Instant::default());
+        }
+        if is_empty {
             self.drop(seat.id);
         }
         client
@@ -481,13 +811,31 @@ impl Queues {
     fn drop(&mut self, id: Id) {
         if let Some(entry) = self.by_id.remove(&id) {
             self.turns.remove(&(entry.turn, id));
-            if let Some(ids) = self.by_key.get_mut(&entry.db) {
+            let by_key = match entry.line {
+                Line::Gcra(_) => &mut self.by_key,
+                Line::Flows(..) => &mut self.flows,
+            };
+            if let Some(ids) = by_key.get_mut(&entry.db) {
                 ids.remove(&entry.name);
                 if ids.is_empty() {
-                    self.by_key.remove(&entry.db);
+                    by_key.remove(&entry.db);
                 }
             }
             COUNT.store(self.by_id.len(), Relaxed);
         }
+    }
+}
+
+/// Takes a client out of what is kept for a key.
+fn remove(by_key: &mut ByKey<BTreeSet<(Id, Ticket)>>, db: i32, name: &Arc<[u8]>, client: (Id, Ticket)) {
+    let Some(of_db) = by_key.get_mut(&db) else { return };
+    if let Some(clients) = of_db.get_mut(name) {
+        clients.remove(&client);
+        if clients.is_empty() {
+            of_db.remove(name);
+        }
+    }
+    if of_db.is_empty() {
+        by_key.remove(&db);
     }
 }

@@ -1,0 +1,142 @@
+//! `CL.BMTAKE`
+
+use core::ffi::CStr;
+use std::borrow::Cow;
+
+use redis_cell_core::several::Row;
+use redis_cell_core::{Span, Verdict, fair};
+
+use super::arguments::UNIT;
+use super::mtake::{ONCE, SEVERAL, SHADOWABLE_LIMITERS};
+use crate::error::Error;
+use crate::faults;
+use crate::ffi::{Arg, Argument, Call, Flag, Spec, Type};
+use crate::outcome::{Command, Outcome};
+use crate::several::{Queued, Request, Verb};
+use crate::tally::{REPEATED, SHADOW_REFUSED, Tally, tally};
+use crate::waiting::{self, FlowRequest, Others, Turns};
+
+/// Waits in a queue that is fair among flows until several limiters of any kind admit the call.
+pub struct Bmtake;
+
+/// The time complexity.
+const COST: &CStr = c"O(N log N + log M) where N is the number of limiters and M that of clients that wait, plus the cost of each limiter's own command.";
+
+/// Whose turn it is.
+pub const FLOW: Argument = Argument::new(
+    c"flow",
+    Type::Block(&[
+        Argument::new(c"flow", Type::String, c"Name of those who share: a tenant, a user, a model."),
+        Argument::new(c"weight", Type::Integer, c"Share of the flow, from 1 to 1,000,000; 1 by default.")
+            .after(c"WEIGHT")
+            .optional(),
+    ]),
+    c"The flow, which shares the first limiter with other flows by weight.",
+)
+.after(c"FLOW")
+.optional();
+
+impl Command for Bmtake {
+    const SPEC: Spec = Spec {
+        name: c"cl.bmtake",
+        summary: "Waits in a queue, fair among flows, until several limiters admit the call together.",
+        reply: "Replies arrays of five integers: the combined answer, then the answer of each limiter; or null when not admitted in time.",
+        complexity: COST,
+        arguments: &[
+            SHADOWABLE_LIMITERS,
+            Argument::new(
+                c"seconds",
+                Type::Double,
+                c"How long to wait, always in seconds; 0, the default, for no limit.",
+            )
+            .after(c"TIMEOUT")
+            .optional(),
+            FLOW,
+            Argument::new(
+                c"count",
+                Type::Integer,
+                c"Do not wait behind as many clients of the flow, at least 0.",
+            )
+            .after(c"MAXLEN")
+            .optional(),
+            ONCE,
+            UNIT,
+        ],
+        flags: &[Flag::Write, Flag::DenyOom, Flag::Blocking],
+        ..SEVERAL
+    };
+
+    const TALLY: &Tally = tally!(SHADOW_REFUSED, REPEATED);
+
+    /// The first one: which of the others was not ready in time is not known.
+    fn waited_for<'c>(call: &Call<'c>) -> Cow<'c, [Arg<'c>]> {
+        Cow::Borrowed(call.args(1, 1))
+    }
+
+    fn run(call: &Call) -> Result<Outcome, Error> {
+        if call.arg(1).is_some_and(waiting::is_asked) {
+            return Ok(Outcome::Done); // the server has let it through, and that was the question
+        }
+        let request = Request::parse(call, Verb::Wait)?;
+        let key = request.first()?;
+        let Queued { timeout, flow, weight, max_len, .. } = request.queued;
+        let flow = flow.filter(|_| !faults::has_one_flow());
+        let before = waiting::waiting(call, key, flow);
+        let is_full =
+            max_len.is_some_and(|most| most <= u64::try_from(before.unwrap_or(0)).unwrap_or(u64::MAX));
+        let outcome = if before.is_none() || is_full || !call.may_block() {
+            request.take(call)?
+        } else if let Some(rows) = request.repeated(call)? {
+            Outcome::Repeated(rows)
+        } else {
+            // Whose turn it is, the queue says: these are the limiters alone.
+            request.without_queue(call)?
+        };
+        let rows = match &outcome {
+            Outcome::Several(rows, _) if before.is_some() || rows.iter().any(Row::refuses) => rows,
+            _ => return Ok(outcome),
+        };
+        let is_never = rows.iter().any(|row| row.refuses() && row.answer.verdict == Verdict::Never);
+        if is_never || is_full {
+            return Ok(outcome);
+        }
+        if !call.may_block() {
+            return Ok(if rows.iter().any(Row::refuses) { Outcome::Null } else { outcome });
+        }
+        if request.is_too_late(rows) {
+            return Ok(Outcome::Null);
+        }
+        let (quantity, cost) = request.share()?;
+        let waits = FlowRequest {
+            key,
+            request: fair::Request { flow, weight, quantity, cost },
+            unit: request.unit,
+            patience: timeout,
+            others: request.others().map(Into::into).collect(),
+            once: request.once_key(call).map(Into::into),
+            turns: &Turn,
+        };
+        Ok(waiting::join_flow::<Self>(call, waits))
+    }
+}
+
+/// The call of a client that has waited.
+struct Turn;
+
+impl Turns for Turn {
+    fn repeated(&self, call: &Call) -> Result<Option<Vec<[i64; 5]>>, Error> {
+        Request::parse(call, Verb::Wait)?.repeated(call)
+    }
+
+    fn others_admit(&self, call: &Call) -> Result<Others, Error> {
+        Request::parse(call, Verb::Wait)?.others_admit(call)
+    }
+
+    fn first_admits(&self, call: &Call) -> Result<Option<Span>, Error> {
+        Request::parse(call, Verb::Wait)?.at_its_turn().first_admits(call)
+    }
+
+    fn take(&self, call: &Call) -> Result<Outcome, Error> {
+        Request::parse(call, Verb::Wait)?.at_its_turn().take(call)
+    }
+}
