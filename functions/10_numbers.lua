@@ -8,11 +8,15 @@
 --
 -- A call is decided with plain numbers, as nearly every call can be. If that raises INEXACT, it is decided again with
 -- big numbers, by the same code; nothing has been written by then. The code uses the operators +, - and <, and the
--- functions below, which `use_plain` and `use_big` set to those of a kind.
+-- functions below, which `use_plain` and `use_big` set to those of a kind. Text becomes a plain number by arithmetic,
+-- which takes half as long as `tonumber`.
 
 local EXACT = 2 ^ 53
 local LARGEST = 4e15 -- so that the sum of two numbers, and of a second and a unit on top, is exact
 local INEXACT = {}
+
+-- The end of 64-bit nanoseconds, in the year 2262, and the largest quantity.
+local LAST = '9223372036854775807'
 
 -- The number of a decimal text.
 local int
@@ -28,6 +32,22 @@ local last
 -- The largest integer of 64 bits.
 local highest
 local is_plain
+
+-- Whether a text is an integer as the server's own commands read one: no blanks, no plus sign, no leading zeros.
+local function is_integer(text)
+    return find(text, '^%-?[1-9]%d*$') ~= nil or text == '0'
+end
+
+-- Whether one text of digits is a larger number than another. As text, because it may have more than 53 bits.
+local function is_above(text, most)
+    local digits, most_digits = #text, #most
+    return digits > most_digits or digits == most_digits and text > most
+end
+
+-- Whether a text is an integer from 0 to 2^63 - 1.
+local function is_natural(text)
+    return find(text, '^[1-9]%d*$') ~= nil and not is_above(text, LAST) or text == '0'
+end
 
 -- The double next to a number.
 local function approximate(number)
@@ -66,16 +86,19 @@ local function product(a, b)
     return high, upper_a * upper_b - high + upper_a * lower_b + lower_a * upper_b + lower_a * lower_b
 end
 
-local function plain_int(text)
-    local number = tonumber(text)
+local function within_plain(number)
     if number > LARGEST or number < -LARGEST then
         error(INEXACT)
     end
     return number
 end
 
+local function plain_int(text)
+    return within_plain(text + 0)
+end
+
 local function plain_digits(number)
-    return string.format('%.0f', number)
+    return format(WHOLE, number)
 end
 
 local function plain_quotient(a, b)
@@ -133,7 +156,7 @@ local function trim(number)
 end
 
 local function big_int(number)
-    local text = type(number) == 'number' and string.format('%.0f', number) or number
+    local text = type(number) == 'number' and format('%.0f', number) or number
     local first = text:sub(1, 1) == '-' and 2 or 1
     local result = { negative = first == 2 or nil }
     for at = #text, first, -7 do
@@ -224,9 +247,9 @@ function Big.__eq(a, b)
 end
 
 function Big.__tostring(a)
-    local parts = { string.format('%s%d', a.negative and '-' or '', a[#a]) }
+    local parts = { format('%s%d', a.negative and '-' or '', a[#a]) }
     for i = #a - 1, 1, -1 do
-        parts[#parts + 1] = string.format('%07d', a[i])
+        parts[#parts + 1] = format('%07d', a[i])
     end
     return table.concat(parts)
 end
@@ -257,7 +280,7 @@ end
 
 local function use_big()
     is_plain, int, digits, quotient, divide = false, big_int, tostring, big_quotient, big_divide
-    zero, one, last, highest = big_int('0'), big_int('1'), big_int('9223372036854775807'), big_int('9223372036854775807')
+    zero, one, last, highest = big_int('0'), big_int('1'), big_int(LAST), big_int(LAST)
 end
 
 -- A time or an instant that a state can hold.

@@ -8,8 +8,7 @@ local MILLISECOND = 1e6
 local MICROSECOND = 1e3
 local DAY = 86400 -- in seconds
 
--- The end of 64-bit nanoseconds, in the year 2262. No state lies beyond it.
-local LAST = '9223372036854775807'
+-- The end of 64-bit nanoseconds. No state lies beyond it.
 local LAST_SECOND, LAST_NANOSECOND = 9223372036, 854775807
 
 -- The last second of which plain numbers need not know how near the end of time is: those of sorted sets end in 2255.
@@ -22,8 +21,8 @@ local origin
 
 -- Reads the server's clock, which has microseconds.
 local function read_clock()
-    local time = server('TIME')
-    clock_seconds, clock_nanoseconds = tonumber(time[1]), tonumber(time[2]) * MICROSECOND
+    local time = call('TIME')
+    clock_seconds, clock_nanoseconds = time[1] + 0, time[2] * MICROSECOND
     if not is_plain then
         now = big_int(clock_seconds) * big_int(SECOND) + big_int(clock_nanoseconds)
     elseif clock_seconds > LAST_PLAIN_SECOND then
@@ -38,27 +37,24 @@ local function split(text)
     return tonumber(text:sub(1, -10)) or 0, tonumber(text:sub(-9))
 end
 
-local function plain_instant(seconds, nanoseconds)
-    local instant = (seconds - origin) * SECOND + nanoseconds
-    if instant > LARGEST or instant < -LARGEST then
-        error(INEXACT)
-    end
-    return instant
-end
-
--- The instant that is written as decimal nanoseconds since the epoch.
+-- The instant that a text is, in decimal nanoseconds since the epoch. Nil if it is none up to the last one.
 local function instant(text)
-    if is_plain then
-        return plain_instant(split(text))
+    -- From 2001 to 2286, an instant has 19 digits.
+    local seconds, nanoseconds = match(text, '^([1-9]%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+    if is_plain and (seconds or is_natural(text)) then
+        if not seconds then
+            seconds, nanoseconds = split(text)
+        end
+        return within_plain((seconds - origin) * SECOND + nanoseconds)
+    elseif is_natural(text) then
+        return big_int(text)
     end
-    return big_int(text)
 end
 
 -- The instant of a number of microseconds below 2^53 since the epoch.
 local function instant_of_micros(micros)
     if is_plain then
-        local seconds = plain_quotient(micros, 1e6)
-        return plain_instant(seconds, (micros - seconds * 1e6) * MICROSECOND)
+        return within_plain((micros - origin * 1e6) * MICROSECOND)
     end
     return big_int(micros) * big_int(MICROSECOND)
 end
@@ -66,8 +62,7 @@ end
 -- The instant of a number of milliseconds below 2^53 since the epoch. Later ones than the last instant count as that.
 local function instant_of_millis(millis)
     if is_plain then
-        local seconds = plain_quotient(millis, 1000)
-        return plain_instant(seconds, (millis - seconds * 1000) * MILLISECOND)
+        return within_plain((millis - origin * 1000) * MILLISECOND)
     end
     return smaller(big_int(millis) * big_int(MILLISECOND), last)
 end
@@ -76,7 +71,7 @@ end
 local function nanos_of(moment)
     if is_plain then
         local nanoseconds = moment % SECOND
-        return string.format('%.0f%09.0f', origin + (moment - nanoseconds) / SECOND, nanoseconds)
+        return format(INSTANT, origin + (moment - nanoseconds) / SECOND, nanoseconds)
     end
     return tostring(moment)
 end
@@ -92,20 +87,19 @@ end
 -- The milliseconds from the epoch to an instant, rounded up: the first expiry that is not before it.
 local function millis_of(moment)
     if is_plain then
-        local over = moment % MILLISECOND
-        return origin * 1000 + (moment - over) / MILLISECOND + (over > 0 and 1 or 0)
+        return origin * 1000 + (moment + -moment % MILLISECOND) / MILLISECOND
     end
     return approximate(big_quotient(moment + big_int(MILLISECOND - 1), big_int(MILLISECOND)))
 end
 
 -- The milliseconds as an argument of a command.
 local function expiry_at(moment)
-    return string.format('%.0f', millis_of(moment))
+    return format(WHOLE, millis_of(moment))
 end
 
 -- The instant at which a key expires, nil for never.
 local function expiry(key)
-    local millis = server('PEXPIRETIME', key)
+    local millis = call('PEXPIRETIME', key)
     if millis >= 0 then
         return instant_of_millis(millis)
     end
@@ -118,7 +112,11 @@ end
 
 -- A time in units of the call, rounded up.
 local function rounded_up(time, unit)
-    local nanoseconds = int(unit.nanoseconds)
+    local nanoseconds = unit.nanoseconds
+    if is_plain then
+        return (time + -time % nanoseconds) / nanoseconds
+    end
+    nanoseconds = int(nanoseconds)
     return quotient(time + nanoseconds - one, nanoseconds)
 end
 

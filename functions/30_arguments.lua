@@ -3,30 +3,17 @@
 -- The units of time: `zeros` makes nanoseconds of a number that is written in the unit, `most` is the largest number
 -- of it that 292 years hold, and `last` the last whole millisecond of 64-bit nanoseconds.
 local UNITS = {
-    S = { nanoseconds = 1e9, zeros = '000000000', most = '9223372036', last = '9223372036' },
-    MS = { nanoseconds = 1e6, zeros = '000000', most = '9223372036854', last = '9223372036854' },
-    US = { nanoseconds = 1e3, zeros = '000', most = '9223372036854775', last = '9223372036854000' },
+    S = { name = 'S', nanoseconds = 1e9, zeros = '000000000', most = '9223372036', last = '9223372036' },
+    MS = { name = 'MS', nanoseconds = 1e6, zeros = '000000', most = '9223372036854', last = '9223372036854' },
+    US = { name = 'US', nanoseconds = 1e3, zeros = '000', most = '9223372036854775', last = '9223372036854000' },
 }
 
--- Whether a text is an integer as the server's own commands read one: no blanks, no plus sign, no leading zeros.
-local function is_integer(text)
-    return text:find('^%-?[1-9]%d*$') ~= nil or text == '0'
-end
-
--- Whether one text of digits is a larger number than another. As text, because it may have more than 53 bits.
-local function is_above(text, most)
-    return #text > #most or #text == #most and text > most
-end
-
--- Whether a text is an integer from 0 to 2^63 - 1.
-local function is_natural(text)
-    return is_integer(text) and text:sub(1, 1) ~= '-' and not is_above(text, LAST)
-end
-
--- Checks an argument, and returns it as it is written. `most` is a text.
+-- Checks an argument, and returns it as it is written. `least` is at most 1, and `most` is a text.
 local function checked(text, name, least, most)
-    if is_integer(text) then
-        local value = tonumber(text)
+    if #text < #most and find(text, '^[1-9]%d*$') then
+        return text -- as most are
+    elseif is_integer(text) then
+        local value = text + 0
         if value >= least and (value < 0 or not is_above(text, most)) then
             return text
         end
@@ -36,7 +23,8 @@ end
 
 -- Checks an argument that is a length of time in a unit, and returns it in nanoseconds.
 local function checked_time(text, name, least, unit)
-    return int(checked(text, name, least, unit.most) .. unit.zeros)
+    text = checked(text, name, least, unit.most)
+    return is_plain and within_plain(text * unit.nanoseconds) or int(text .. unit.zeros)
 end
 
 -- Checks a quantity of CL.MSETTLE, and returns it.
@@ -53,7 +41,7 @@ local function last_unit(args, i)
     if not args[i] then
         return UNITS.S
     end
-    return not args[i + 1] and UNITS[args[i]:upper()] or syntax_error()
+    return not args[i + 1] and UNITS[upper(args[i])] or syntax_error()
 end
 
 -- What a command can have behind its quantity: words alone, words with a number in a range, and words that it knows but
@@ -63,44 +51,75 @@ local NONE = {}
 local SATURATE = { SATURATE = ALONE }
 local BOOKING = { PREPAY = ALONE, MAXWAIT = { 0, LAST } }
 
--- Reads `[quantity] [options in any order]` from an index on. The quantity is a text, at most `most`.
+-- Reads `[quantity] [options in any order]` from an index on: the quantity, which is at most `most`, a text; the unit; and
+-- the other options by their names.
 local function options(args, i, known, most)
-    local read = { quantity = '1', unit = UNITS.S }
     local word = args[i]
     if not word then
-        return read
+        return one, UNITS.S, NONE
     end
-    word = word:upper()
+    local quantity = one
+    word = upper(word)
     if not UNITS[word] and not known[word] then
-        read.quantity = checked(args[i], 'quantity', 0, most or LAST)
+        quantity = int(checked(args[i], 'quantity', 0, most or LAST))
         i = i + 1
-    end
-    local given = {}
-    local function once(name, value)
-        if given[name] then
-            syntax_error()
+        if not args[i] then
+            return quantity, UNITS.S, NONE
         end
-        given[name], read[name] = true, value
     end
+    local unit, given = nil, {}
     while args[i] do
-        word = args[i]:upper()
+        word = upper(args[i])
         local option = known[word]
         if UNITS[word] then
-            once('unit', UNITS[word])
+            unit = not unit and UNITS[word] or syntax_error()
         elseif not option or option == EXCLUDED then
             syntax_error()
-        elseif option == ALONE then
-            once(word, true)
         else
-            i = i + 1
-            if not args[i] then
-                syntax_error()
+            local value = true
+            if option ~= ALONE then
+                i = i + 1
+                value = checked(args[i] or syntax_error(), word, option[1], option[2])
             end
-            once(word, checked(args[i], word, option[1], option[2]))
+            given[word] = not given[word] and value or syntax_error()
         end
         i = i + 1
     end
-    return read
+    return quantity, unit or UNITS.S, given
+end
+
+-- Limits that have been read, because calls repeat them, and reading takes longer than looking up: tables by the kind, the
+-- unit and each of the words. When there are too many, all are forgotten.
+local MOST_REMEMBERED = 1000
+local remembered, count_remembered = {}, 0
+
+local function read_and_remember(kind, args, i, unit)
+    local limit = kind.read(args, i, unit)
+    if count_remembered == MOST_REMEMBERED then
+        remembered, count_remembered = {}, 0
+    end
+    local path = { kind, unit, unpack(args, i, i + kind.words - 1) }
+    local at = remembered
+    for step = 1, #path - 1 do
+        local word = path[step]
+        at[word] = at[word] or {}
+        at = at[word]
+    end
+    at[path[#path]], count_remembered = limit, count_remembered + 1
+    return limit
+end
+
+-- The limit of a kind that the arguments from an index on are. There must be enough of them.
+local function limit_of(kind, args, i, unit)
+    if not is_plain then
+        return kind.read(args, i, unit)
+    end
+    local known = remembered[kind]
+    known = known and known[unit]
+    for word = i, i + kind.words - 1 do
+        known = known and known[args[word]]
+    end
+    return known or read_and_remember(kind, args, i, unit)
 end
 
 -- Decisions and replies -----------------------------------------------------------------------------------------------
@@ -112,18 +131,21 @@ end
 --   reset_after  the time until the limiter is fully replenished
 --   store        the new state; nil if it stays as it is, DELETED if the key is to be deleted
 --
--- A kind of limiter is a table with these functions, in which `limit` is what `read` has returned, and `state` what
--- `load` has, nil for no state:
+-- A kind of limiter is a table with these fields and functions, in which `limit` is what `read` has returned, and `state`
+-- what `load` has, nil for no state:
 --
+--   name, words                          the word for the kind in CL.MTAKE, and the number of words of a limit
 --   read(args, i, unit)                  the limit that the arguments from an index on are; its `most` is the `limit`
 --                                        of replies
---   load(key, limit)                     the state under a key
+--   load(key, limit)                     the state under a key. If the kind has `reads_clock`, the clock need not
+--                                        have been read before
 --   take(limit, state, quantity)         the decision to take so many units, all or none
 --   room(limit, state)                   the units that fit, for SATURATE
 --   settle(limit, state, difference, taken)  the decision of CL.MSETTLE. `taken` says when the units were taken that are
 --                                        given back, if the call does: their `age`, their `reset_after` if it is known,
 --                                        and the `unit` of both, which are rounded up to it
---   prepare(store)                       finds out, where needed, what `save` needs to know
+--   prepare(store)                       finds out what `save` needs to know, after which that cannot fail. Some kinds
+--                                        have no such function
 --   save(key, limit, store)              writes a new state
 --   delete                               the command that deletes the key
 
@@ -135,29 +157,27 @@ local commands = {}
 
 local NAMES = { 'limited', 'limit', 'remaining', 'retry_after', 'reset_after', 'the quantity taken' }
 
--- A number of a reply. The server makes integers of doubles, so that one from 2^53 on would be another number. Checked
+-- A reply of big numbers. The server makes integers of doubles, so that one from 2^53 on would be another number. Checked
 -- before anything is written.
-local function replied(number, i)
-    number = approximate(number)
-    if number >= EXACT then
-        fail(string.format('ERR %s is above 9007199254740991, the largest integer that a function can reply', NAMES[i]))
+local function replied(numbers)
+    for i = 1, #numbers do
+        local number = approximate(numbers[i])
+        if number >= EXACT then
+            fail(format('ERR %s is above 9007199254740991, the largest integer that a function can reply', NAMES[i]))
+        end
+        numbers[i] = number
     end
-    return number
+    return numbers
 end
 
--- The five integers of a decision.
-local function five(most, unit, wait, remaining, reset_after)
+-- The five integers of a decision, and the quantity taken if it is given.
+local function five(most, unit, wait, remaining, reset_after, taken)
     local retry_after = -1
     if wait and wait ~= FOREVER then
-        retry_after = replied(rounded_up(wait, unit), 4)
+        retry_after = rounded_up(wait, unit)
     end
-    return {
-        wait and 1 or 0,
-        replied(most, 2),
-        replied(remaining, 3),
-        retry_after,
-        replied(rounded_up(reset_after, unit), 5),
-    }
+    local reply = { wait and 1 or 0, most, remaining, retry_after, rounded_up(reset_after, unit), taken }
+    return is_plain and reply or replied(reply)
 end
 
 -- The decision to take as many of a quantity as fit, and the quantity taken.
@@ -180,13 +200,6 @@ local function peek(kind, limit, state, quantity)
     return wait, remaining, reset_after
 end
 
--- Finds out what a decision needs to know to be carried out, after which this cannot fail.
-local function prepare(kind, store)
-    if store and store ~= DELETED and kind.prepare then
-        kind.prepare(store)
-    end
-end
-
 -- How much of a take has not leaked away, if the units that are given back take so long to serve. The take was served
 -- at the end of its `reset_after`, which is at most one unit shorter than it says.
 local function still_owed(taken, time)
@@ -194,38 +207,41 @@ local function still_owed(taken, time)
     return difference(owed, taken.age)
 end
 
--- Carries out a decision that is prepared: the one way to write.
+-- Carries out a decision, for which the kind is prepared: the one way to write.
 local function write(kind, key, limit, store)
     if store == DELETED then
-        server(kind.delete, key)
+        call(kind.delete, key)
     elseif store then
         kind.save(key, limit, store)
     end
 end
 
--- Takes the quantity of a call, all or none or as SATURATE says, and replies.
-local function take(kind, call, limit, key)
-    local quantity = int(call.quantity)
-    read_clock()
+-- Takes a quantity, all or none or as SATURATE says, and replies.
+local function take(kind, key, limit, quantity, unit, saturates)
+    if not kind.reads_clock then
+        read_clock()
+    end
     local state = kind.load(key, limit)
     local wait, remaining, reset_after, store, taken
-    if call.SATURATE then
+    if saturates then
         wait, remaining, reset_after, store, taken = saturate(kind, limit, state, quantity)
     else
         wait, remaining, reset_after, store = kind.take(limit, state, quantity)
     end
-    local reply = five(limit.most, call.unit, wait, remaining, reset_after)
-    reply[6] = taken and replied(taken, 6)
-    prepare(kind, store)
-    write(kind, key, limit, store)
+    local reply = five(limit.most, unit, wait, remaining, reset_after, taken)
+    if store then
+        if kind.prepare then
+            kind.prepare(store)
+        end
+        write(kind, key, limit, store)
+    end
     return reply
 end
 
--- The function of a command `limit [quantity] [SATURATE] [unit]`, whose limit is so many words.
-local function taking(kind, words)
+-- The function of a command `limit [quantity] [SATURATE] [unit]`.
+local function taking(kind)
     return function(key, args)
-        local call = options(args, words + 1, SATURATE)
-        return take(kind, call, kind.read(args, 1, call.unit), key)
+        local quantity, unit, given = options(args, kind.words + 1, SATURATE)
+        return take(kind, key, limit_of(kind, args, 1, unit), quantity, unit, given.SATURATE)
     end
 end
-

@@ -1,6 +1,7 @@
 -- Rates: core/src/rate.rs ---------------------------------------------------------------------------------------------
 --
--- Units take cost(q) = floor(q * period / count), rounded once per call.
+-- Units take cost(q) = floor(q * period / count), rounded once per call. Where a unit takes a whole number of
+-- nanoseconds, that is the rate's `interval`, with which plain numbers need no `divide`.
 
 local function read_rate(count, period, unit)
     checked(count, 'count', 1, LAST)
@@ -8,19 +9,26 @@ local function read_rate(count, period, unit)
     if rate.period < rate.count then
         out_of_range('count', 1, digits(rate.period))
     elseif is_plain and rate.period % rate.count == 0 then
-        rate.period, rate.count = rate.period / rate.count, 1
+        rate.interval = rate.period / rate.count
     end
     return rate
 end
 
 -- The most units that take no longer than a time: floor(((time + 1) * count - 1) / period).
 local function units_in(rate, time)
+    local interval = rate.interval
+    if interval then
+        return (time - time % interval) / interval
+    end
     local units, rest = divide(time + one, rate.count, rate.period)
     return rest == zero and units - one or units
 end
 
 -- The time that units take; nil above 292 years.
 local function time_of(rate, units)
+    if rate.interval then
+        return within_plain(units * rate.interval)
+    end
     local time = divide(units, rate.period, rate.count)
     if not (last < time) then
         return time
@@ -42,7 +50,7 @@ end
 -- The state is the theoretical arrival time (TAT), the instant at which everything admitted is served, in decimal
 -- nanoseconds. `debt` is the time until then.
 
-local Throttle = { delete = 'DEL' }
+local Throttle = { name = 'THROTTLE', words = 3, delete = 'DEL' }
 
 do
 function Throttle.read(args, i, unit)
@@ -54,48 +62,49 @@ function Throttle.read(args, i, unit)
 end
 
 local function debt_of(tat)
-    return tat and difference(tat, now) or zero
+    return tat and now < tat and tat - now or zero
 end
 
 local function room(limit, debt)
-    return units_in(limit, difference(limit.tolerance, debt))
+    return debt < limit.tolerance and units_in(limit, limit.tolerance - debt) or zero
 end
 
--- If the number alone cannot tell that it is a TAT, the key's expiry does.
-function Throttle.load(key)
-    local text = server('GET', key)
+-- If the number alone cannot tell that it is a TAT, the key's expiry does. The clock may have been wrong when it was
+-- written: a state that owes more than `most`, by default the tolerance, owes no longer than its key lives.
+function Throttle.load(key, limit, most)
+    local text = call('GET', key)
     if not text then
         return nil
     end
-    if is_natural(text) then
-        local tat = instant(text)
-        if is_plain or are_near(tat, now, 365 * DAY) then
+    local tat = instant(text)
+    if tat then
+        local is_doubtful = now + (most or limit.tolerance) < tat
+        local is_certain = is_plain or are_near(tat, now, 365 * DAY)
+        if is_certain and not is_doubtful then
             return tat
         end
         local expires = expiry(key)
-        if expires and are_near(tat, expires, DAY) then
-            return tat
+        if is_certain or expires and are_near(tat, expires, DAY) then
+            return is_doubtful and expires and smaller(expires, tat) or tat
         end
     end
     foreign('a TAT in nanoseconds since the epoch')
 end
 
 function Throttle.save(key, _, tat)
-    server('SET', key, nanos_of(tat), 'PXAT', expiry_at(tat))
+    call('SET', key, nanos_of(tat), 'PXAT', expiry_at(tat))
 end
 
 function Throttle.take(limit, tat, quantity)
-    local debt, time = debt_of(tat), cost(limit, quantity)
-    if limit.tolerance < time then
-        return FOREVER, room(limit, debt), debt
-    end
+    local debt = tat and now < tat and tat - now or zero
+    local time = cost(limit, quantity)
     local most = limit.tolerance - time
     if most < debt then
-        return debt - most, room(limit, debt), debt
+        return most < zero and FOREVER or debt - most, room(limit, debt), debt
     elseif quantity == zero then
         return nil, room(limit, debt), debt
     end
-    debt = within_time(debt + time)
+    debt = debt + time
     return nil, room(limit, debt), debt, within_time(now + debt)
 end
 
@@ -147,31 +156,32 @@ end
 
 -- Serves `max_burst count period [quantity] [unit]` by a decision, which is written unless the call only looks.
 local function gcra(decide, key, args, looks)
-    local call = options(args, 4, NONE)
-    local limit = Throttle.read(args, 1, call.unit)
-    local quantity = int(call.quantity)
+    local quantity, unit = options(args, 4, NONE)
+    local limit = limit_of(Throttle, args, 1, unit)
     read_clock()
-    local wait, remaining, reset_after, store = decide(limit, Throttle.load(key), quantity)
-    local reply = five(limit.most, call.unit, wait, remaining, reset_after)
+    local wait, remaining, reset_after, store = decide(limit, Throttle.load(key, limit), quantity)
+    local reply = five(limit.most, unit, wait, remaining, reset_after)
     if not looks then
         write(Throttle, key, limit, store)
     end
     return reply
 end
 
+local function look(limit, tat, quantity)
+    return peek(Throttle, limit, tat, quantity)
+end
+
 function commands.peek(key, args)
-    return gcra(function(limit, tat, quantity)
-        return peek(Throttle, limit, tat, quantity)
-    end, key, args, true)
+    return gcra(look, key, args, true)
 end
 
 function commands.pause(key, args)
     local unit = last_unit(args, 5)
-    local limit = Throttle.read(args, 1, unit)
+    local limit = limit_of(Throttle, args, 1, unit)
     local wait = checked_time(args[4], 'wait', 0, unit)
     read_clock()
-    local debt = debt_of(Throttle.load(key))
     local ends = wait + room_for_one(limit)
+    local debt = debt_of(Throttle.load(key, limit, ends))
     local store
     if debt < ends then
         store = now + ends
@@ -187,26 +197,25 @@ function commands.pause(key, args)
 end
 
 function commands.reserve(key, args)
-    local call = options(args, 4, BOOKING)
-    local limit = Throttle.read(args, 1, call.unit)
-    local quantity = int(call.quantity)
-    local longest = call.MAXWAIT and checked_time(call.MAXWAIT, 'MAXWAIT', 0, call.unit)
+    local quantity, unit, given = options(args, 4, BOOKING)
+    local limit = limit_of(Throttle, args, 1, unit)
+    local longest = given.MAXWAIT and checked_time(given.MAXWAIT, 'MAXWAIT', 0, unit)
     read_clock()
-    local debt = debt_of(Throttle.load(key))
+    local debt = debt_of(Throttle.load(key, limit))
     local time = cost(limit, quantity)
     local wait, store
     local reply
-    if limit.most < quantity and not call.PREPAY then
-        reply = five(limit.most, call.unit, FOREVER, room(limit, debt), debt)
+    if limit.most < quantity and not given.PREPAY then
+        reply = five(limit.most, unit, FOREVER, room(limit, debt), debt)
     else
-        local awaited = call.PREPAY and cost(limit, smaller(quantity, one)) or time
+        local awaited = given.PREPAY and cost(limit, smaller(quantity, one)) or time
         wait = difference(debt, difference(limit.tolerance, awaited))
         if longest and longest < wait then
-            reply = five(limit.most, call.unit, wait, room(limit, debt), debt)
+            reply = five(limit.most, unit, wait, room(limit, debt), debt)
         else
             debt = within_time(debt + time)
             store = quantity ~= zero and within_time(now + debt) or nil
-            reply = five(limit.most, call.unit, wait, room(limit, debt), debt)
+            reply = five(limit.most, unit, wait, room(limit, debt), debt)
             reply[1] = 0 -- a booking is admitted, and waits
         end
     end
@@ -214,7 +223,7 @@ function commands.reserve(key, args)
     return reply
 end
 
-commands.throttle = taking(Throttle, 3)
+commands.throttle = taking(Throttle)
 
 function commands.refund(key, args)
     return gcra(refund, key, args)

@@ -16,20 +16,33 @@ local function read_bucket(args, i, unit)
     return limit
 end
 
--- Reads the two fields that make a state.
-local function load_bucket(key, free, since)
-    local fields = server('HMGET', key, free, since)
+-- When a bucket is full; the last instant, if that is later.
+local function full_at(limit, level)
+    local time = time_of(limit, larger(smaller(limit.most - level.free, highest), zero))
+    return time and smaller(level.since + time, last) or last
+end
+
+-- Reads the two fields that make a state. The clock may have been wrong when it was written: a bucket whose instant lies
+-- ahead is full when its key expires, at the latest.
+local function load_bucket(key, limit, free, since)
+    local fields = call('HMGET', key, free, since)
     if fields[1] and fields[2] then
         local units = fields[1]:gsub('^%-', '')
         -- The smallest integer has no positive counterpart.
         local is_free = is_integer(fields[1]) and (is_natural(units) or fields[1] == '-9223372036854775808')
-        if is_free and is_natural(fields[2]) then
-            return { free = int(fields[1]), since = instant(fields[2]) }
+        local from = is_free and instant(fields[2])
+        if from then
+            local level = { free = int(fields[1]), since = from }
+            local expires = now < from and expiry(key)
+            if expires then
+                level.since = since_epoch(from - difference(full_at(limit, level), expires))
+            end
+            return level
         end
-    elseif not fields[1] and not fields[2] and server('EXISTS', key) == 0 then
+    elseif not fields[1] and not fields[2] and call('EXISTS', key) == 0 then
         return nil
     end
-    foreign(string.format('a hash with the fields %s and %s', free, since))
+    foreign(format('a hash with the fields %s and %s', free, since))
 end
 
 -- When a bucket has so many units free.
@@ -131,35 +144,37 @@ local function per_second(rate)
     if fraction == 0 then
         return digits(whole)
     end
-    return digits(whole) .. '.' .. string.format('%09.0f', fraction):gsub('0+$', '')
+    return digits(whole) .. '.' .. format('%09.0f', fraction):gsub('0+$', '')
 end
 
-local function bucket_kind(free, since, save)
+local function bucket_kind(name, free, since, save)
     return {
+        name = name,
+        words = 3,
         delete = 'DEL',
         read = read_bucket,
-        load = function(key)
-            return load_bucket(key, free, since)
+        load = function(key, limit)
+            return load_bucket(key, limit, free, since)
         end,
         take = take_from_bucket,
         room = room_in_bucket,
         settle = settle_bucket,
         save = function(key, limit, level)
             save(key, limit, digits(level.free), nanos_of(level.since))
-            server('PEXPIREAT', key, expiry_at(free_at(limit, level, limit.most)))
+            call('PEXPIREAT', key, expiry_at(free_at(limit, level, limit.most)))
         end,
     }
 end
 
-Funnel = bucket_kind('left_quota', 'leaking_ts', function(key, limit, free, since)
+Funnel = bucket_kind('FUNNEL', 'left_quota', 'leaking_ts', function(key, limit, free, since)
     local capacity, rate = digits(limit.most), per_second(limit)
-    server('HSET', key, 'left_quota', free, 'leaking_ts', since, 'capacity', capacity, 'leaking_rate', rate)
+    call('HSET', key, 'left_quota', free, 'leaking_ts', since, 'capacity', capacity, 'leaking_rate', rate)
 end)
 
-Bucket = bucket_kind('tokens', 'timestamp', function(key, _, free, since)
-    server('HSET', key, 'tokens', free, 'timestamp', since)
+Bucket = bucket_kind('BUCKET', 'tokens', 'timestamp', function(key, _, free, since)
+    call('HSET', key, 'tokens', free, 'timestamp', since)
 end)
 
-commands.funnel, commands.bucket = taking(Funnel, 3), taking(Bucket, 3)
+commands.funnel, commands.bucket = taking(Funnel), taking(Bucket)
 end
 

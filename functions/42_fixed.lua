@@ -2,7 +2,7 @@
 --
 -- The state is a count, in a key that expires with the window, at a whole millisecond.
 
-local Fixed = { delete = 'DEL' }
+local Fixed = { name = 'FIXED', words = 2, delete = 'DEL', reads_clock = true }
 
 do
 -- The days from the epoch to a date, with months below 1 and above 12 in the years before and after. Counted in years
@@ -88,32 +88,50 @@ Fixed.options_of_calendar = {
 }
 
 -- The limit of a window that is `period`, the name of a calendar with its options, or `UNTIL` and an instant.
-function Fixed.limit(most, window, call, ends)
-    local limit = { most = int(checked(most, 'limit', 1, LAST)), unit = call.unit }
-    local word = window:upper()
+function Fixed.limit(most, window, unit, given, ends)
+    local limit = { most = int(checked(most, 'limit', 1, LAST)), unit = unit }
+    local word = upper(window)
     if word == 'UNTIL' then
-        limit.ends = checked(ends, 'UNTIL', 0, call.unit.last) .. call.unit.zeros
+        limit.ends = checked(ends or syntax_error(), 'UNTIL', 0, unit.last) .. unit.zeros
     elseif CALENDARS[word] then
-        limit.calendar, limit.offset, limit.from = word, tonumber(call.UTC or '0') * 60, tonumber(call.FROM or '1')
-    elseif word:find('^%a') then
+        limit.calendar, limit.offset, limit.from = word, (given.UTC or 0) * 60, (given.FROM or 1) + 0
+    elseif find(word, '^%a') then
         local words = 'HOUR, DAY, WEEK, MONTH, YEAR or UNTIL'
-        fail(string.format('ERR period must be an integer from 1 to %s, or %s', call.unit.most, words))
+        fail(format('ERR period must be an integer from 1 to %s, or %s', unit.most, words))
     else
-        limit.period = checked_time(window, 'period', 1, call.unit)
+        limit.period = checked_time(window, 'period', 1, unit)
     end
     return limit
 end
 
--- The count, and the end of its window. Nil for no state.
-function Fixed.load(key)
-    local text = server('GET', key)
+-- A window without options.
+function Fixed.read(args, i, unit)
+    return Fixed.limit(args[i], args[i + 1], unit, NONE)
+end
+
+-- The count, and the end of its window. Nil for no state. If the clock has not been read, it is read here.
+function Fixed.load(key, limit)
+    local text = call('GET', key)
+    if not now then
+        -- Windows end with a millisecond. So the milliseconds that one has left decide a call in any unit but US, and
+        -- the clock is not needed. Instants are then counted from now on.
+        if text and is_plain and limit.unit ~= UNITS.US and #text < 16 and find(text, '^[1-9]%d*$') then
+            local left = call('PTTL', key) * MILLISECOND
+            if left > 0 and left < LARGEST then
+                now = 0
+                return { count = text + 0, ends = left }
+            end
+        end
+        read_clock()
+    end
     if not text then
         return nil
     end
     if is_natural(text) then
         local ends = expiry(key)
-        -- The state of CL.THROTTLE is an instant within a minute of its key's expiry. All of these have 16 digits.
-        if ends and not (#text > 15 and are_near(instant(text), ends, 60)) then
+        -- The state of CL.THROTTLE is an instant within a minute of its key's expiry. No plain count is one, because
+        -- it would be an instant in 1970.
+        if ends and (is_plain or not (#text > 15 and are_near(instant(text), ends, 60))) then
             return { count = int(text), ends = ends }
         end
     end
@@ -121,7 +139,11 @@ function Fixed.load(key)
 end
 
 function Fixed.save(key, _, window)
-    server('SET', key, digits(window.count), 'PXAT', expiry_at(window.ends))
+    if window.added then
+        call('INCRBY', key, window.added)
+    else
+        call('SET', key, digits(window.count), 'PXAT', expiry_at(window.ends))
+    end
 end
 
 -- The window that is open. One in which nothing was admitted is not open.
@@ -146,8 +168,8 @@ end
 
 local function passed(limit)
     local unit = limit.unit.nanoseconds
-    local units = clock_seconds * (SECOND / unit) + math.floor(clock_nanoseconds / unit)
-    out_of_range('UNTIL', string.format('%.0f', units + 1), limit.unit.last)
+    local units = big_int(clock_seconds) * big_int(SECOND / unit) + big_int(math.floor(clock_nanoseconds / unit) + 1)
+    out_of_range('UNTIL', units, limit.unit.last)
 end
 
 local function fixed_answer(limit, window, wait, store)
@@ -158,19 +180,20 @@ local function fixed_answer(limit, window, wait, store)
     return wait, difference(limit.most, used), left, store
 end
 
--- The decision to store a count. One that would be read as a state of CL.THROTTLE is never written.
-local function count_in(limit, count, ends, wait)
-    local text = digits(count)
-    if #text > 15 and are_near(instant(text), ends, 60) then
+-- The decision to store a count: `added` to an open window, if that is enough. A big number may belong to a key whose
+-- expiry lies behind the last instant, and is to be that. A count that would be read as a state of CL.THROTTLE is
+-- never written.
+local function count_in(limit, count, ends, wait, added)
+    if not is_plain and #digits(count) > 15 and are_near(count, ends, 60) then
         fail('ERR quantity is out of range: the count would be the end of its window in nanoseconds, '
             .. 'a state of CL.THROTTLE')
     end
-    local window = { count = count, ends = ends }
+    local window = { count = count, ends = ends, added = is_plain and added }
     return fixed_answer(limit, window, wait, window)
 end
 
 function Fixed.take(limit, stored, quantity)
-    if limit.period then
+    if limit.period and not is_plain then
         check_periods(limit, 1)
     end
     local window = open_window(stored)
@@ -180,7 +203,7 @@ function Fixed.take(limit, stored, quantity)
     elseif quantity == zero then
         return fixed_answer(limit, window)
     end
-    return count_in(limit, count, window and window.ends or opened_until(limit) or passed(limit))
+    return count_in(limit, count, window and window.ends or opened_until(limit) or passed(limit), nil, window and quantity)
 end
 
 function Fixed.room(limit, stored)
@@ -234,7 +257,7 @@ function Fixed.settle(limit, stored, quantity, taken)
             out_of_range('quantity', '-9223372036854775807', highest - count)
         end
         count = count + quantity
-        return count_in(limit, count, ends, fixed_standing(limit, count, ends))
+        return count_in(limit, count, ends, fixed_standing(limit, count, ends), window and quantity)
     end
     if not window or not (quantity < zero) or taken and not covers(limit, window.ends, taken) then
         return fixed_answer(limit, window, window and fixed_standing(limit, count, window.ends))
@@ -243,18 +266,22 @@ function Fixed.settle(limit, stored, quantity, taken)
     if not (zero < count) then
         return fixed_answer(limit, nil, nil, DELETED)
     end
-    return count_in(limit, count, window.ends, fixed_standing(limit, count, window.ends))
+    return count_in(limit, count, window.ends, fixed_standing(limit, count, window.ends), quantity)
 end
 
 -- Reads `limit window [quantity] [options]`.
 function commands.fixed(key, args)
-    local ends
-    local i = 3
-    if args[2]:upper() == 'UNTIL' then
-        ends, i = args[3] or syntax_error(), 4
+    local window = args[3] and upper(args[2])
+    local ends = window == 'UNTIL' and args[3] or nil
+    local known = window and Fixed.options_of_calendar[window] or Fixed.options_of_period
+    local quantity, unit, given = options(args, ends and 4 or 3, known)
+    local limit
+    if ends or given.UTC or given.FROM then
+        limit = Fixed.limit(args[1], args[2], unit, given, ends)
+    else
+        limit = limit_of(Fixed, args, 1, unit)
     end
-    local call = options(args, i, Fixed.options_of_calendar[args[2]:upper()] or Fixed.options_of_period)
-    return take(Fixed, call, Fixed.limit(args[1], args[2], call, ends), key)
+    return take(Fixed, key, limit, quantity, unit, given.SATURATE)
 end
 end
 

@@ -3,7 +3,7 @@
 -- The state is the start of the present window, the units admitted in it, and those of the window before. That one
 -- weighs in by the share of it that the last period covers, to the nearest unit.
 
-local Window = { delete = 'DEL' }
+local Window = { name = 'WINDOW', words = 2, delete = 'DEL' }
 
 do
 function Window.read(args, i, unit)
@@ -11,14 +11,15 @@ function Window.read(args, i, unit)
     return { most = most, period = checked_time(args[i + 1], 'period', 1, unit), unit = unit }
 end
 
-function Window.load(key)
-    local fields = server('HMGET', key, 'window', 'current', 'previous')
+local function load_window(key)
+    local fields = call('HMGET', key, 'window', 'current', 'previous')
     local start, current, previous = fields[1], fields[2], fields[3]
     if start and current and previous then
-        if is_natural(start) and is_natural(current) and is_natural(previous) then
-            return { start = instant(start), current = int(current), previous = int(previous) }
+        start = is_natural(current) and is_natural(previous) and instant(start)
+        if start then
+            return { start = start, current = int(current), previous = int(previous) }
         end
-    elseif not start and not current and not previous and server('EXISTS', key) == 0 then
+    elseif not start and not current and not previous and call('EXISTS', key) == 0 then
         return nil
     end
     foreign('a hash with the fields window, current and previous')
@@ -42,6 +43,24 @@ local function start_of(limit, moment)
         _, into = divide(moment, one, limit.period)
     end
     return moment - into
+end
+
+-- The state under a key. The clock may have been wrong when it was written: of a window that begins ahead, nothing counts
+-- when its key expires, at the latest, and it is moved back by whole periods.
+function Window.load(key, limit)
+    local window = load_window(key)
+    local expires = window and now < window.start and expiry(key)
+    if expires then
+        local gone = start_of(limit, window.start) + limit.period
+        if zero < window.current then
+            gone = gone + limit.period
+        end
+        local too_late = difference(smaller(gone, last), expires)
+        local _, rest = divide(too_late, one, limit.period)
+        local back = rest == zero and too_late or too_late - rest + limit.period
+        window.start, window.is_moved = since_epoch(window.start - back), true
+    end
+    return window
 end
 
 -- What units of the previous window weigh that are covered to this part of the period.
@@ -74,8 +93,14 @@ local function present_window(limit, stored)
     return { start = start, current = zero, previous = zero }
 end
 
+-- The end of a window, which is kept in it.
 local function end_of(limit, window)
-    return within_time(start_of(limit, window.start) + limit.period)
+    local ends = window.ends
+    if not ends then
+        ends = within_time(start_of(limit, window.start) + limit.period)
+        window.ends = ends
+    end
+    return ends
 end
 
 -- The units that count now.
@@ -105,9 +130,25 @@ local function counts_until(limit, window)
 end
 
 function Window.save(key, limit, window)
-    local start, current, previous = nanos_of(window.start), digits(window.current), digits(window.previous)
-    server('HSET', key, 'window', start, 'current', current, 'previous', previous)
-    server('PEXPIREAT', key, expiry_at(counts_until(limit, window)))
+    if window.added then
+        call('HINCRBY', key, 'current', digits(window.added))
+    else
+        local start, current, previous = nanos_of(window.start), digits(window.current), digits(window.previous)
+        call('HSET', key, 'window', start, 'current', current, 'previous', previous)
+    end
+    call('PEXPIREAT', key, expiry_at(counts_until(limit, window)))
+end
+
+-- The window with another count. In the one that is stored, `added` is the difference.
+local function with_count(limit, stored, window, current)
+    local added = window == stored and current - window.current
+    return {
+        start = window.start,
+        current = current,
+        previous = window.previous,
+        ends = end_of(limit, window),
+        added = not window.is_moved and added,
+    }
 end
 
 local function window_answer(limit, window, wait, used, store)
@@ -132,7 +173,7 @@ function Window.take(limit, stored, quantity)
     elseif quantity == zero then
         return window_answer(limit, window, nil, used)
     end
-    window = { start = window.start, current = window.current + quantity, previous = window.previous }
+    window = with_count(limit, stored, window, window.current + quantity)
     counts_until(limit, window)
     return window_answer(limit, window, nil, used + quantity, window)
 end
@@ -155,7 +196,7 @@ function Window.settle(limit, stored, quantity, taken)
         -- A window that began when the units were taken, or earlier, can have admitted them.
         current = larger(current + quantity, zero)
     end
-    local after = { start = before.start, current = current, previous = before.previous }
+    local after = with_count(limit, stored, before, current)
     local used = estimate(limit, after)
     local wait
     if limit.most < used then
@@ -171,6 +212,6 @@ function Window.settle(limit, stored, quantity, taken)
     return window_answer(limit, after, wait, used, store)
 end
 
-commands.window = taking(Window, 2)
+commands.window = taking(Window)
 end
 

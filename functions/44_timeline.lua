@@ -14,31 +14,37 @@ local function micros_in(score)
     end
 end
 
-local function instant_in(score)
+-- The microseconds of an entry, which count as fewer if it lies ahead.
+local function moved(scores, micros)
+    return scores.above and micros > scores.above and math.max(micros - scores.by, 0) or micros
+end
+
+local function instant_in(scores, score)
     local micros = micros_in(score)
-    return micros and instant_of_micros(micros)
+    return micros and instant_of_micros(moved(scores, micros))
 end
 
 -- Whether an entry of a log with this score can have this name.
 local function is_entry_of_log(name, micros)
-    return name:match('^(%d+)%-%d+$') == string.format('%.0f', micros)
+    local score = match(name, '^(%d+)%-%d+$')
+    return score ~= nil and score == format(WHOLE, micros)
 end
 
 -- The sorted set under a key, nil for no key: the number of its entries, the first and the last instant, and whether
 -- the last entry has the name of a log's.
 local function load_scores(key)
-    local entry = server('ZRANGE', key, -1, -1, 'WITHSCORES')
+    local entry = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     if not entry[1] then
         return nil
     end
-    local scores = { key = key, count = server('ZCARD', key) }
+    local scores = { key = key, count = call('ZCARD', key) }
     local micros = micros_in(entry[2])
     if micros then
         scores.last = instant_of_micros(micros)
         scores.is_log = is_entry_of_log(entry[1], micros)
         scores.first = scores.last
         if scores.count > 1 then
-            scores.first = instant_in(server('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+            scores.first = instant_in(scores, call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
         end
     end
     return scores
@@ -53,17 +59,58 @@ local function at_rank(scores, rank)
     elseif rank == scores.count - 1 then
         return scores.last
     end
-    return instant_in(server('ZRANGE', scores.key, rank, rank, 'WITHSCORES')[2]) or foreign(scores.expected)
+    return instant_in(scores, call('ZRANGE', scores.key, rank, rank, 'WITHSCORES')[2]) or foreign(scores.expected)
+end
+
+-- The clock may have been wrong when entries were written. If the last one is later than `furthest` from now, and counts,
+-- for `time` from its instant on, longer than the key lives, then those that lie ahead count as earlier by that.
+local function heed_expiry(scores, furthest, time)
+    local expires = now + furthest < scores.last and expiry(scores.key)
+    local gone = expires and smaller(scores.last + time, last)
+    if gone and expires < gone then
+        local micros = int(MICROSECOND)
+        scores.by = approximate(quotient(gone - expires + micros - one, micros))
+        scores.above = math.max(micros_of(scores.last) - scores.by, micros_of(now))
+        scores.first = instant_of_micros(moved(scores, micros_of(scores.first)))
+        scores.last = instant_of_micros(moved(scores, micros_of(scores.last)))
+    end
+end
+
+-- Writes the scores of entries that count as earlier.
+local function move_back(scores)
+    while scores.above do
+        local entry = call('ZRANGE', scores.key, '-1', '-1', 'WITHSCORES')
+        local micros = micros_in(entry[2])
+        if not micros or micros <= scores.above then
+            return
+        end
+        local earlier = moved(scores, micros)
+        call('ZADD', scores.key, 'XX', format(WHOLE, earlier), entry[1])
+        if earlier > scores.above then
+            return
+        end
+    end
+end
+
+local function count_above(scores, micros)
+    return call('ZCOUNT', scores.key, '(' .. format(WHOLE, micros), '+inf')
 end
 
 -- The number of entries later than an instant.
 local function later_than(scores, moment)
     if not scores.first then
         return 0
+    elseif scores.above then
+        local after = micros_of(moment)
+        local ahead = count_above(scores, math.max(after + scores.by, scores.above))
+        if after >= scores.above then
+            return ahead
+        end
+        return ahead + count_above(scores, after) - count_above(scores, scores.above)
     elseif moment < scores.first then
         return scores.count
     elseif moment < scores.last then
-        return server('ZCOUNT', scores.key, string.format('(%.0f', micros_of(moment)), '+inf')
+        return call('ZCOUNT', scores.key, '(' .. format(WHOLE, micros_of(moment)), '+inf')
     end
     return 0
 end
@@ -86,7 +133,7 @@ end
 
 local function prune(key, count)
     if count > 0 then
-        server('ZREMRANGEBYRANK', key, 0, count - 1)
+        call('ZREMRANGEBYRANK', key, 0, count - 1)
     end
 end
 

@@ -2,7 +2,7 @@
 --
 -- An entry for every unit, named `<score>-<k>`, where k counts the entries with one score. It counts for a period.
 
-local Log = { delete = 'UNLINK', most_entries = '10000' }
+local Log = { name = 'LOG', words = 2, delete = 'UNLINK', most_entries = '10000' }
 
 do
 local LOG_STATE = 'a sorted set whose scores are past instants in microseconds since the epoch'
@@ -14,7 +14,7 @@ function Log.read(args, i, unit)
     return { most = int(most), units = most, period = checked_time(args[i + 1], 'period', 1, unit), unit = unit }
 end
 
-function Log.load(key)
+function Log.load(key, limit)
     local scores = load_scores(key)
     if not scores then
         return { key = key, count = 0 }
@@ -23,6 +23,7 @@ function Log.load(key)
     -- Entries with other names can be a log that something else has written, if none lies ahead or is older than years.
     local first, final = scores.first, scores.last
     if first and (scores.is_log or not (now < final) and (is_plain or are_near(first, now, YEARS))) then
+        heed_expiry(scores, int(MICROSECOND), limit.period)
         return scores
     end
     foreign(LOG_STATE)
@@ -56,7 +57,8 @@ end
 local function entries(limit, scores, quantity, expired, empties)
     local there = later_than(scores, now - int(MICROSECOND)) - later_than(scores, now)
     empties = larger(empties, leaves_at(limit, now))
-    return { key = scores.key, there = there, count = quantity, pruned = pruned(expired, quantity), empties = empties }
+    local count_pruned = pruned(expired, quantity)
+    return { scores = scores, key = scores.key, there = there, count = quantity, pruned = count_pruned, empties = empties }
 end
 
 function Log.take(limit, scores, units)
@@ -129,29 +131,29 @@ function Log.settle(limit, scores, units, taken)
         local latest = at_rank(scores, place - 1)
         empties = latest and leaves_at(limit, latest) or now
     end
-    local store = { removed = count, newer = newer, empties = empties }
+    local store = { scores = scores, removed = count, newer = newer, empties = empties }
     return log_standing(limit, scores, place, -count, alive - count, expired, empties, store)
 end
 
 -- Chooses the names of new entries. A name is taken when entries with this score were removed, or added, by hand; the
 -- next ones are free.
 function Log.prepare(store)
-    if store.removed then
+    if store == DELETED or store.removed then
         return
     end
-    store.score = string.format('%.0f', micros_of(now))
+    store.score = format(WHOLE, micros_of(now))
     store.names = {}
     local k, ends = store.there, store.there + store.count + MISSES
     while #store.names < store.count do
         local names = {}
         for i = k, math.min(k + math.min(store.count - #store.names, BATCH), ends) - 1 do
-            names[#names + 1] = string.format('%s-%d', store.score, i)
+            names[#names + 1] = format('%s-%d', store.score, i)
         end
         if #names == 0 then
             foreign(LOG_STATE)
         end
         k = k + #names
-        local found = server('ZMSCORE', store.key, unpack(names))
+        local found = call('ZMSCORE', store.key, unpack(names))
         for i = 1, #names do
             if not found[i] then
                 store.names[#store.names + 1] = names[i]
@@ -162,7 +164,8 @@ end
 
 function Log.save(key, _, store)
     if store.removed then
-        server('ZREMRANGEBYRANK', key, -store.newer - store.removed, -1 - store.newer)
+        move_back(store.scores)
+        call('ZREMRANGEBYRANK', key, -store.newer - store.removed, -1 - store.newer)
     else
         for first = 1, store.count, BATCH do
             local words = {}
@@ -170,23 +173,24 @@ function Log.save(key, _, store)
                 words[#words + 1] = store.score
                 words[#words + 1] = store.names[i]
             end
-            server('ZADD', key, 'NX', unpack(words))
+            call('ZADD', key, 'NX', unpack(words))
         end
+        move_back(store.scores)
         prune(key, store.pruned)
     end
-    server('PEXPIREAT', key, expiry_at(store.empties))
+    call('PEXPIREAT', key, expiry_at(store.empties))
 end
 
 function commands.log(key, args)
     -- With SATURATE any quantity may be asked for.
     local most = Log.most_entries
     for i = 3, #args do
-        if args[i]:upper() == 'SATURATE' then
+        if upper(args[i]) == 'SATURATE' then
             most = LAST
         end
     end
-    local call = options(args, 3, SATURATE, most)
-    return take(Log, call, Log.read(args, 1, call.unit), key)
+    local quantity, unit, given = options(args, 3, SATURATE, most)
+    return take(Log, key, limit_of(Log, args, 1, unit), quantity, unit, given.SATURATE)
 end
 end
 

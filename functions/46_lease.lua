@@ -2,7 +2,7 @@
 --
 -- An entry for every holder, whose score is the end of its lease.
 
-local Lease = { delete = 'UNLINK' }
+local Lease = { name = 'LEASE', words = 2, delete = 'UNLINK' }
 
 do
 local LEASE_STATE = 'a sorted set of holders and the ends of their leases in microseconds since the epoch'
@@ -33,8 +33,9 @@ function Lease.load(key, limit)
     if not first or scores.is_log or not (may_end(key, first) and may_end(key, final)) then
         foreign(LEASE_STATE)
     end
-    local own = server('ZSCORE', key, limit.id)
-    scores.own = own and (instant_in(own) or foreign(LEASE_STATE))
+    heed_expiry(scores, (limit.lease or int(DAY .. '000000000')) + int(MICROSECOND), zero)
+    local own = call('ZSCORE', key, limit.id)
+    scores.own = own and (instant_in(scores, own) or foreign(LEASE_STATE))
     return scores
 end
 
@@ -76,7 +77,7 @@ end
 -- The change after which the holder's lease has another end, and so many others are removed.
 local function held(limit, scores, ends, count)
     local other = last_other(scores)
-    return { id = limit.id, ends = ends, pruned = count, until_ = other and larger(other, ends) or ends }
+    return { scores = scores, id = limit.id, ends = ends, pruned = count, until_ = other and larger(other, ends) or ends }
 end
 
 -- The quantity is 1, or 0 to look.
@@ -107,7 +108,7 @@ local function release_lease(limit, scores)
         return nil
     end
     local other = last_other(scores)
-    return other and now < other and { id = limit.id, until_ = other } or DELETED
+    return other and now < other and { scores = scores, id = limit.id, until_ = other } or DELETED
 end
 
 -- Renews the lease, or with no lease gives the place back. How long ago it was taken does not matter.
@@ -127,18 +128,19 @@ function Lease.settle(limit, scores)
 end
 
 function Lease.save(key, _, store)
+    move_back(store.scores)
     if store.ends then
         local micros = micros_of(store.ends)
         -- No lease looks like an entry of a log.
         if is_entry_of_log(store.id, micros) then
             micros = micros - 1
         end
-        server('ZADD', key, string.format('%.0f', micros), store.id)
+        call('ZADD', key, format(WHOLE, micros), store.id)
         prune(key, store.pruned)
     else
-        server('ZREM', key, store.id)
+        call('ZREM', key, store.id)
     end
-    server('PEXPIREAT', key, expiry_at(store.until_))
+    call('PEXPIREAT', key, expiry_at(store.until_))
 end
 
 function commands.acquire(key, args)

@@ -1,17 +1,25 @@
 -- The functions -------------------------------------------------------------------------------------------------------
 
--- Runs a call: with plain numbers, or with big ones if that is not exact. Errors become replies.
-local function run(body, keys, args)
-    use_plain()
-    local is_served, reply = pcall(body, keys, args)
+-- Runs a call: with plain numbers, or with big ones if that is not exact. Errors become replies, those of the server's
+-- commands as well.
+local function run(body, key, args, verb)
+    if not call then
+        find_functions()
+    end
+    if not is_plain then
+        use_plain()
+    end
+    now = nil
+    local is_served, reply = pcall(body, key, args, verb)
     if reply == INEXACT then
         use_big()
-        is_served, reply = pcall(body, keys, args)
+        now = nil
+        is_served, reply = pcall(body, key, args, verb)
     end
     if is_served then
         return reply
     end
-    return redis.error_reply(reply)
+    return redis.error_reply(type(reply) == 'table' and reply.err or reply)
 end
 
 local function register(name, flags, callback)
@@ -25,31 +33,25 @@ end
 -- Registers the function of a command that has one key and at least so many other arguments.
 local function serve(name, arguments, flags)
     local command = commands[name]
-    local function body(keys, args)
-        return command(keys[1], args)
-    end
     register(name, flags, function(keys, args)
         if #keys ~= 1 then
             return redis.error_reply(string.format('ERR cl_%s takes one key', name))
         elseif #args < arguments then
             return wrong_number(name)
         end
-        return run(body, keys, args)
+        return run(command, keys[1], args)
     end)
 end
 
 -- Registers the function of a command for several limiters. The smallest limiter has four words.
 local function serve_several(name, flags, verb)
-    local function body(keys, args)
-        return several(keys, args, verb)
-    end
     register(name, flags, function(keys, args)
         if #keys == 0 then
             return redis.error_reply(string.format('ERR cl_%s takes at least one key', name))
         elseif #keys + #args < 5 then
             return wrong_number(name)
         end
-        return run(body, keys, args)
+        return run(several, keys, args, verb)
     end)
 end
 

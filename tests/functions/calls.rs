@@ -5,6 +5,9 @@ use fastrand::Rng;
 /// The number of keys: for each kind of limiter two in each unit. A key is called by its number.
 pub const KEYS: usize = 7 * 3 * 2;
 
+/// The number of keys for replies of calls with `ONCE`, which are called by the numbers that follow.
+pub const REPLIES: usize = 12;
+
 /// The kind of limiter that a key is used with, by its number.
 const KINDS: [&str; 7] = ["THROTTLE", "FIXED", "FUNNEL", "BUCKET", "WINDOW", "LOG", "LEASE"];
 
@@ -30,9 +33,9 @@ const BAD: [&[u8]; 18] = [
     b"18446744073709551616",
 ];
 
-const OPTIONS: [&str; 16] = [
+const OPTIONS: [&str; 17] = [
     "SATURATE", "S", "MS", "US", "UTC", "FROM", "BOGUS", "0", "UNTIL", "PREPAY", "MAXWAIT", "SHADOW", "AGO",
-    "LOG", "DAY", "RESET",
+    "LOG", "DAY", "RESET", "ONCE",
 ];
 
 /// The largest number of each unit that 292 years hold, as the module states it in its errors.
@@ -345,9 +348,19 @@ impl Calls {
             let age = if self.rng.bool() { self.rng.i64(0..3) } else { self.period(unit) - 1 };
             options.push(vec!["AGO".to_owned(), age.to_string()]);
         }
+        if name != "MPEEK" && self.one_in(4) {
+            // One of few keys, so that many calls find a reply, and one that a limiter has now and then.
+            let key =
+                if self.one_in(20) { self.rng.usize(0..KEYS) } else { KEYS + self.rng.usize(0..REPLIES) };
+            let period = if self.one_in(6) { self.period(unit) } else { self.rng.i64(1..100) };
+            options.push(vec!["ONCE".to_owned(), key.to_string(), period.to_string()]);
+        }
         self.unit(&mut options, unit);
         self.rng.shuffle(&mut options);
         for word in options.into_iter().flatten() {
+            if words.last().is_some_and(|last| last.eq_ignore_ascii_case(b"ONCE")) {
+                keys.push(words.len());
+            }
             let word = self.in_any_case(&word.to_uppercase());
             add(&mut words, word);
         }
@@ -378,6 +391,21 @@ impl Calls {
         }
     }
 
+    /// A reply as `ONCE` stores it, or nearly.
+    fn stored_reply(&mut self) -> Vec<String> {
+        let mut integers = Vec::new();
+        for _ in 0..self.rng.usize(2..4) {
+            let limit = self.any_length(i64::MAX).to_string();
+            integers.extend(["0", limit.as_str(), "3", "-1", "60"].map(str::to_owned));
+        }
+        if self.one_in(3) {
+            let at = self.rng.usize(0..integers.len());
+            let odd = ["", "-1", "0", "2", "9223372036854775808"][self.rng.usize(0..5)];
+            odd.clone_into(&mut integers[at]);
+        }
+        vec!["SET".to_owned(), integers.join(" ")]
+    }
+
     /// Something that another program does to the key, as the command without the key.
     pub fn interference(&mut self, key: usize, wall: i64) -> Vec<String> {
         let text = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
@@ -387,6 +415,7 @@ impl Calls {
             8 => text(&["PERSIST"]),
             9 => text(&["LPUSH", "x"]),
             10..=11 => text(&["PEXPIREAT", &soon]),
+            _ if key >= KEYS => self.stored_reply(),
             _ => match KINDS[key % KINDS.len()] {
                 "FUNNEL" => self.hash(&["left_quota", "leaking_ts"], wall),
                 "BUCKET" => self.hash(&["tokens", "timestamp"], wall),

@@ -2,7 +2,7 @@
 //! turns at random. Replies, errors, values and expiries must be equal at each step.
 
 use crate::both::{Both, Reply, agree, is_beyond, reply};
-use crate::calls::{Calls, KEYS};
+use crate::calls::{Calls, KEYS, REPLIES};
 use crate::common::{Clock, FUNCTIONS, to_function};
 use redis::Value;
 use std::io::Write;
@@ -57,6 +57,7 @@ pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, Stri
         both.clock.pass(pause);
         let wall = both.clock.wall();
         if random.rng().u32(0..25) == 0 {
+            let key = if random.rng().u32(0..4) == 0 { KEYS + random.rng().usize(0..REPLIES) } else { key };
             let mut interference = random.interference(key, wall);
             interference.insert(1, key.to_string());
             for database in DATABASES {

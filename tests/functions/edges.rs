@@ -6,7 +6,7 @@ use crate::common::FUNCTIONS;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// What the commands before it do, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 18] = [
+const EDGES: [(&[&str], &str, &str); 24] = [
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
     (
         &["SET k 9223372036854775806 PXAT 9223372036855"],
@@ -29,6 +29,19 @@ const EDGES: [(&[&str], &str, &str); 18] = [
     ),
     (&[], "CL.FIXED k 9007199254740991 60 9007199254740991", "[0, 9007199254740991, 0, -1, 60]"),
     (&[], "CL.FIXED k 5 UNTIL 1800000000000500 1 US", "[0, 5, 4, -1, 1000]"),
+    // More than a year ahead, and not near the key's expiry.
+    (
+        &["SET k 1831579200000000000 PXAT 1900000000000"],
+        "CL.THROTTLE k 9 10 60",
+        "ERR the key does not hold this limiter's state",
+    ),
+    // A unit that is free one nanosecond too late.
+    (&["SET k 1800000000000000001 PXAT 1800000000001"], "CL.THROTTLE k 2 3 7 0 US", "[0, 3, 2, -1, 1]"),
+    // A reply that is stored too long, and a key that is a limiter's too.
+    (&[], "CL.MTAKE k FIXED 5 60 1 ONCE o 7423372037", "ERR ONCE must be an integer from 1 to 7423372036"),
+    (&[], "CL.MTAKE k FIXED 5 60 1 ONCE k 60", "ERR the same key is named twice"),
+    (&[], "CL.MTAKE k FIXED 5 60 1 ONCE o", "ERR syntax error"),
+    (&[], "CL.MPEEK k FIXED 5 60 1 ONCE o 60", "ERR syntax error"),
     // Products of which a double is off by more than the divisor.
     (&[], "CL.THROTTLE k 989739254 989739255 932849 989739255", "[0, 989739255, 0, -1, 932849]"),
     (&[], "CL.THROTTLE k 806439310 188721509 717196 806439311 US", "[0, 806439311, 0, -1, 3064702]"),
@@ -54,6 +67,10 @@ const EDGES: [(&[&str], &str, &str); 18] = [
 /// Compares the two, or returns how they differ.
 pub fn edges(library: &str) -> Result<(), String> {
     let mut both = Both::at(WALL, library);
+    // More limits than the library remembers.
+    for limit in 1..1_500 {
+        both.call(&["CL.THROTTLE", "k", &limit.to_string(), "10", "60"], true)?;
+    }
     for (before, call, expected) in EDGES {
         let words: Vec<&str> = call.split(' ').collect();
         let mut outcomes = [false, true].map(|function| {
