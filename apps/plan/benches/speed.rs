@@ -17,11 +17,11 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use cell_plan::format::Hints;
 use cell_plan::input::Source;
 use cell_plan::plan::{Question, run};
 use fastrand::Rng;
 use redis_cell_core::Instant;
+use redis_cell_lines::format::Hints;
 use redis_cell_policy::{Fields, Policy, Replay};
 
 const CALLS: u64 = 2_000_000;

@@ -17,10 +17,12 @@ h1{font-size:1.6rem}h2{font-size:1.25rem;margin-top:2.5rem;border-top:1px solid 
 code{font:.9em ui-monospace,monospace;overflow-wrap:anywhere}.faint{color:var(--faint)}
 table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}
 th,td{padding:.25rem .75rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
-th:last-child,td:last-child{text-align:left;white-space:normal}
+.keys :is(th,td):first-child{text-align:left;white-space:normal;min-width:9rem}
 .big{font-size:2rem;font-weight:600}.no{color:var(--no)}.ok{color:var(--ok)}
-svg{width:100%;height:auto}svg text{font:14px system-ui,sans-serif;fill:var(--ink)}
-svg .ok{fill:var(--ok)}svg .no{fill:url(#hatch)}svg .axis{stroke:var(--faint);stroke-width:1}
+figure{margin:1rem 0}figure>div,figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1rem;font-size:.875rem}
+figcaption svg{width:.9rem;height:.9rem;vertical-align:-1px;margin-right:.3rem}
+.bars{display:block;width:100%;height:15rem;border-bottom:1px solid var(--faint)}
+svg .ok{fill:var(--ok)}svg .no{fill:url(#hatch)}summary{cursor:pointer}
 ";
 
 /// The report as a page.
@@ -151,19 +153,25 @@ fn one(page: &mut String, policy: &PolicyReport) -> fmt::Result {
 fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
     const WIDTH: f64 = 960.0;
     const HEIGHT: f64 = 240.0;
-    const TOP: f64 = 28.0;
     let both = || series.admitted.iter().zip(&series.refused);
     let most = both().map(|(admitted, refused)| admitted.saturating_add(*refused)).max().unwrap_or(1).max(1);
     let step = WIDTH / (series.admitted.len().max(1) as f64);
     let height = |count: u64| count as f64 / most as f64 * HEIGHT;
     let unit = span(series.width as f64);
+    // The bars are as wide as the page. Text in the picture would shrink with them on a phone.
+    page.push_str("<figure><figcaption>");
+    for (class, word) in [("ok", "admitted"), ("no", "refused")] {
+        write!(
+            page,
+            "<span><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\"><rect class=\"{class}\" width=\"14\" height=\"14\"/>\
+             </svg>{word}</span>"
+        )?;
+    }
     write!(
         page,
-        "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"Admitted and refused calls over time\">\
-         <rect class=\"ok\" x=\"0\" y=\"4\" width=\"14\" height=\"14\"/><text x=\"20\" y=\"16\">admitted</text>\
-         <rect class=\"no\" x=\"110\" y=\"4\" width=\"14\" height=\"14\"/><text x=\"130\" y=\"16\">refused</text>\
-         <text x=\"{WIDTH}\" y=\"16\" text-anchor=\"end\">at most {} calls in {unit}</text>",
-        TOP + HEIGHT + 26.0,
+        "<span>at most {} calls in {unit}</span></figcaption>\
+         <svg class=\"bars\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" \
+         aria-label=\"Admitted and refused calls over time\">",
         number(most)
     )?;
     for ((&admitted, &refused), at) in both().zip(0_u32..) {
@@ -172,7 +180,7 @@ fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
         }
         let (x, width) = (f64::from(at) * step, (step * 0.9).max(0.5));
         let (below, above) = (height(admitted), height(refused));
-        let (floor, roof) = (TOP + HEIGHT - below, TOP + HEIGHT - below - above);
+        let (floor, roof) = (HEIGHT - below, HEIGHT - below - above);
         let begins = clock(series, at.into());
         write!(
             page,
@@ -186,16 +194,11 @@ fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
              <rect class=\"no\" x=\"{x:.1}\" y=\"{roof:.1}\" width=\"{width:.1}\" height=\"{above:.1}\"/></g>"
         )?;
     }
-    let (floor, label) = (TOP + HEIGHT, TOP + HEIGHT + 20.0);
     let last = u64::try_from(series.admitted.len().saturating_sub(1)).unwrap_or_default();
     writeln!(
         page,
-        "<line class=\"axis\" x1=\"0\" y1=\"{floor}\" x2=\"{WIDTH}\" y2=\"{floor}\"/>\
-         <text x=\"0\" y=\"{label}\">{}</text><text x=\"{}\" y=\"{label}\" text-anchor=\"middle\">{}</text>\
-         <text x=\"{WIDTH}\" y=\"{label}\" text-anchor=\"end\">{}</text></svg>",
+        "</svg><div><span>{}</span><span>{}</span></div></figure>",
         clock(series, 0),
-        WIDTH / 2.0,
-        clock(series, last / 2),
         clock(series, last)
     )
 }
@@ -218,13 +221,18 @@ fn waits(page: &mut String, waits: &Waits) -> fmt::Result {
 
 /// What was tried in a search.
 fn search(page: &mut String, found: &Found) -> fmt::Result {
-    page.push_str("<table><tr><th>calls refused</th><th>keys refused</th><th>number</th></tr>\n");
+    writeln!(
+        page,
+        "<details><summary>{} numbers were tried</summary>\
+         <table><tr><th>calls refused</th><th>keys refused</th><th>number</th></tr>",
+        found.tried.len()
+    )?;
     for tried in &found.tried {
         let (calls, keys) = (percent(tried.refused_share), percent(tried.keys_refused_share));
         let mark = if tried.value == found.value { " ← found" } else { "" };
         writeln!(page, "<tr><td>{calls}</td><td>{keys}</td><td>{}{mark}</td></tr>", tried.value)?;
     }
-    page.push_str("</table>\n");
+    page.push_str("</table></details>\n");
     Ok(())
 }
 
@@ -234,18 +242,19 @@ fn keys(page: &mut String, top: &[KeyReport]) -> fmt::Result {
         return Ok(());
     }
     page.push_str(
-        "<table><tr><th>refused</th><th>calls</th><th>longest wait</th><th>first</th><th>last</th><th>key</th></tr>\n",
+        "<table class=\"keys\"><tr><th>key</th><th>refused</th><th>calls</th><th>longest wait</th><th>first</th>\
+         <th>last</th></tr>\n",
     );
     for key in top {
         writeln!(
             page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
+            "<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&key.key),
             number(key.refused),
             number(key.requests),
             span(key.longest_wait),
             key.first,
-            key.last,
-            escaped(&key.key)
+            key.last
         )?;
     }
     page.push_str("</table>\n");

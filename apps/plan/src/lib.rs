@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod format;
 pub mod html;
 pub mod input;
 pub mod log;
@@ -12,4 +11,3 @@ pub mod report;
 pub mod series;
 pub mod table;
 pub mod tally;
-pub mod time;

@@ -10,9 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use redis_cell_core::{Instant, Span};
 use redis_cell_policy::{CallError, Fields};
 
-use crate::format::{Format, Hints, Unreadable};
 use crate::input::{Lines, Source};
-use crate::time::Times;
+use redis_cell_lines::format::{Format, Hints, Unreadable};
+use redis_cell_lines::time::Times;
 
 /// How many lines of a file are read to recognize its format.
 const SAMPLE: usize = 100;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
-use cell_plan::format::{Hints, Pattern};
 use cell_plan::input::Source;
 use cell_plan::plan::{Question, run};
 use cell_plan::report::Check;
 use cell_plan::{html, table};
 use clap::Parser;
+use redis_cell_lines::format::{Hints, Pattern};
 
 /// Runs an access log through rate limits and tells which calls would have been refused.
 ///

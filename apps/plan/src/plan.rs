@@ -5,11 +5,11 @@ use core::error::Error;
 use redis_cell_core::Instant;
 use redis_cell_policy::{CallError, Fields, Policy, PolicyError, Replay, Taken};
 
-use crate::format::Hints;
 use crate::input::Source;
 use crate::log::{Log, Summary, demand_lines};
 use crate::report::{Check, Found, LogReport, PolicyReport, Report, Tried, share};
 use crate::tally::Tally;
+use redis_cell_lines::format::Hints;
 
 /// What a user wants to know.
 #[derive(Clone, Debug)]

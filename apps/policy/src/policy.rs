@@ -51,6 +51,20 @@ pub enum Kind {
     Lease(lease::Limit, Amount, Template),
 }
 
+impl Kind {
+    /// What a call takes: the quantity, or the length of the lease and its holder.
+    pub const fn taken(&self) -> (Amount, Option<&Template>) {
+        match self {
+            Self::Throttle(_, amount)
+            | Self::Bucket(_, amount)
+            | Self::Fixed(_, amount)
+            | Self::Window(_, amount)
+            | Self::Log(_, amount) => (*amount, None),
+            Self::Lease(_, lease, id) => (*lease, Some(id)),
+        }
+    }
+}
+
 /// The kinds, and how many arguments each has.
 const GRAMMARS: &[Grammar] = &[
     Grammar::THROTTLE,
@@ -90,7 +104,7 @@ impl Policy {
         if limiters.is_empty() {
             return Err(PolicyError::NoLimiter(text.trim().to_owned()));
         }
-        let options = Options::parse(parts.rest(), false);
+        let options = Options::parse(parts.rest(), &[]);
         let unit = options.map_err(|_| PolicyError::NoLimiter(rest.join(" ")))?.unit;
         Ok(Self { limiters, unit })
     }

@@ -84,7 +84,7 @@ impl Replay {
                     tables.push(Table { template: limiter.key, keys: Keys::default(), key: None });
                     tables.len().saturating_sub(1)
                 });
-                Rule::new(table, limiter.shadow, limiter.kind, policy.unit)
+                Rule::new(table, limiter.shadow, &limiter.kind, policy.unit)
             });
             Rules { limiters: limiters.collect() }
         });
@@ -144,6 +144,19 @@ impl Replay {
         Ok(rows)
     }
 
+    /// The answers of the limiters to the present call, without taking anything, as `CL.MPEEK` returns them.
+    ///
+    /// # Errors
+    /// The error that the server would reply.
+    pub fn peek(&mut self, policy: usize) -> Result<&[Taken], CallError> {
+        let Self { tables, policies, now, rows, .. } = self;
+        rows.clear();
+        if let Some(Rules { limiters }) = policies.get(policy) {
+            peek_at_all(limiters, tables, *now, rows)?;
+        }
+        Ok(rows)
+    }
+
     /// The keys of the limiter at this position of the policy.
     pub fn keys(&self, policy: usize, limiter: usize) -> Option<&Keys> {
         let table = self.policies.get(policy)?.limiters.get(limiter)?.table;
@@ -156,9 +169,9 @@ impl Replay {
     }
 }
 
-/// Takes from all of several limiters or from none.
-fn take_from_all(
-    limiters: &mut [Rule],
+/// The answers of all limiters, from which nothing is taken.
+fn peek_at_all(
+    limiters: &[Rule],
     tables: &[Table],
     now: Instant,
     rows: &mut Vec<Taken>,
@@ -168,9 +181,17 @@ fn take_from_all(
         let answer = rule.running.peek(&rule.request(key, now))?;
         rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer });
     }
-    if names_a_key_twice(limiters, tables) {
-        return Err(CallError::SameKey);
-    }
+    if names_a_key_twice(limiters, tables) { Err(CallError::SameKey) } else { Ok(()) }
+}
+
+/// Takes from all of several limiters or from none.
+fn take_from_all(
+    limiters: &mut [Rule],
+    tables: &[Table],
+    now: Instant,
+    rows: &mut Vec<Taken>,
+) -> Result<(), CallError> {
+    peek_at_all(limiters, tables, now, rows)?;
     if rows.iter().any(Taken::refuses) {
         return Ok(());
     }
@@ -198,17 +219,10 @@ fn names_a_key_twice(limiters: &[Rule], tables: &[Table]) -> bool {
 }
 
 impl Rule {
-    fn new(table: usize, shadow: bool, kind: Kind, unit: Unit) -> Self {
-        let running = Running::new(&kind, unit);
-        let (amount, id) = match kind {
-            Kind::Throttle(_, amount)
-            | Kind::Bucket(_, amount)
-            | Kind::Fixed(_, amount)
-            | Kind::Window(_, amount)
-            | Kind::Log(_, amount) => (amount, None),
-            Kind::Lease(_, lease, id) => (lease, Some(id)),
-        };
-        Self { table, shadow, running, amount, id, present: (0, Vec::new()) }
+    fn new(table: usize, shadow: bool, kind: &Kind, unit: Unit) -> Self {
+        let running = Running::new(kind, unit);
+        let (amount, id) = kind.taken();
+        Self { table, shadow, running, amount, id: id.cloned(), present: (0, Vec::new()) }
     }
 
     /// The key of the present call.

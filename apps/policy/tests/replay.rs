@@ -56,6 +56,21 @@ fn a_limiter_in_shadow_refuses_nothing_and_takes_only_what_it_admits() {
 }
 
 #[test]
+fn a_check_takes_nothing() {
+    for text in ["<u> THROTTLE 4 5 1 <n>", "{<u>}:a LOG 5 60 <n> {<u>}:b LEASE 2 30 x"] {
+        let mut limits = replay(text);
+        limits.call(at(0), &[b"7", b"2"]).unwrap();
+        let before = limits.peek(0).unwrap().to_vec();
+        assert_eq!(limits.peek(0).unwrap(), before);
+        let after = limits.decide(0).unwrap().to_vec();
+        for (before, after) in before.iter().zip(&after) {
+            assert!(before.answer.remaining > after.answer.remaining, "{before:?} {after:?}");
+        }
+        assert_eq!(limits.peek(1).unwrap(), []);
+    }
+}
+
+#[test]
 fn logs_and_leases_are_limiters_too() {
     let mut log = replay("log LOG 5 60 <n>");
     assert_eq!(rows(&mut log, 0, &["1"])[1], [0, 5, 4, -1, 60]);
