@@ -1,0 +1,262 @@
+//! A call to be copied: as a command, and for the clients in Python and in Rust.
+
+use redis_cell_core::Unit;
+use redis_cell_policy::{Limiter, Policy};
+use serde::Serialize;
+
+use crate::words;
+
+/// The same call in three languages.
+#[derive(Debug, Default, Serialize)]
+pub struct Copied {
+    /// For `redis-cli`.
+    pub command: String,
+    /// For the package `redis_cell`.
+    pub python: String,
+    /// For the crate `redis-cell-client`.
+    pub rust: String,
+}
+
+/// A limiter of a policy, with its fields filled in.
+struct Part {
+    key: String,
+    shadow: bool,
+    kind: String,
+    /// The arguments, without the last one.
+    arguments: Vec<String>,
+    /// The quantity; of a lease the holder.
+    last: String,
+}
+
+/// The call with these fields.
+pub fn copied(policy: &Policy, values: &[&[u8]]) -> Copied {
+    let parts: Vec<Part> = policy.limiters.iter().filter_map(|limiter| Part::new(limiter, values)).collect();
+    let unit = policy.unit;
+    let several = || {
+        let rows = parts.iter().map(|part| {
+            let shadow = if part.shadow { "SHADOW " } else { "" };
+            format!("{} {shadow}{} {} {}", quoted(&part.key), part.kind, part.arguments.join(" "), part.last)
+        });
+        let rows: Vec<_> = rows.collect();
+        format!("CL.MTAKE {}{}", rows.join(" "), suffix(unit))
+    };
+    match parts.as_slice() {
+        [] => Copied::default(),
+        [part] if !part.shadow => {
+            Copied { command: part.command(unit), python: part.python(unit), rust: part.rust(unit) }
+        }
+        parts => Copied { command: several(), python: python(parts, unit), rust: rust(parts, unit) },
+    }
+}
+
+fn suffix(unit: Unit) -> String {
+    if unit == Unit::Seconds { String::new() } else { format!(" {}", words::unit(unit)) }
+}
+
+fn python(parts: &[Part], unit: Unit) -> String {
+    let rows = parts.iter().map(|part| {
+        let quantity =
+            if part.is_lease() || part.last == "1" { String::new() } else { format!(", {}", part.last) };
+        let shadow = if part.shadow { ", shadow=True" } else { "" };
+        format!("    Take({}, {}{quantity}{shadow}),\n", text(&part.key), part.python_limit(unit))
+    });
+    format!("answer = cell.mtake(\n{})", rows.collect::<String>())
+}
+
+fn rust(parts: &[Part], unit: Unit) -> String {
+    let rows = parts.iter().map(|part| {
+        let name = part.kind.to_lowercase();
+        let arguments = format!("{}, {}", text(&part.key), part.rust_limit(unit));
+        let arguments =
+            if part.is_lease() { arguments } else { format!("{arguments}, Units({})", part.last) };
+        if part.shadow {
+            format!("\n    .shadow(|take| take.{name}({arguments}))")
+        } else {
+            format!("\n    .{name}({arguments})")
+        }
+    });
+    format!("let take = MTake::new(){};\nlet answer = connection.cl_mtake(take)?;", rows.collect::<String>())
+}
+
+impl Part {
+    /// `None` if a field of the key is absent: the limiter is left out then.
+    fn new(limiter: &Limiter, values: &[&[u8]]) -> Option<Self> {
+        let key = limiter
+            .key
+            .render(values, &mut Vec::new())
+            .map(|key| String::from_utf8_lossy(key).into_owned())?;
+        let mut words = limiter.text.split(' ').map(str::to_owned);
+        let kind = words.next()?.to_ascii_uppercase();
+        let mut arguments: Vec<String> = words.collect();
+        let _ = arguments.pop();
+        let (amount, holder) = limiter.kind.taken();
+        let mut last = amount.of(values).map(|amount| amount.to_string()).unwrap_or_default();
+        if let Some(holder) = holder {
+            if let Some(lease) = arguments.last_mut() {
+                *lease = last;
+            }
+            last = String::from_utf8_lossy(holder.render(values, &mut Vec::new()).unwrap_or_default())
+                .into_owned();
+        }
+        Some(Self { key, shadow: limiter.shadow, kind, arguments, last })
+    }
+
+    fn is_lease(&self) -> bool {
+        self.kind == "LEASE"
+    }
+
+    fn number(&self, at: usize) -> &str {
+        self.arguments.get(at).map_or("", String::as_str)
+    }
+
+    fn command(&self, unit: Unit) -> String {
+        let name = if self.is_lease() { "ACQUIRE" } else { &self.kind };
+        let mut words = self.arguments.clone();
+        // The quantity comes before the options of a window of the calendar.
+        let at = if self.kind == "FIXED" { if self.is_until() { 3 } else { 2 } } else { words.len() };
+        if self.is_lease() || self.last != "1" {
+            words.insert(at.min(words.len()), quoted(&self.last));
+        }
+        format!("CL.{name} {} {}{}", quoted(&self.key), words.join(" "), suffix(unit))
+    }
+
+    fn is_until(&self) -> bool {
+        self.number(1).eq_ignore_ascii_case("UNTIL")
+    }
+
+    fn python(&self, unit: Unit) -> String {
+        let name = if self.is_lease() { "acquire".to_owned() } else { self.kind.to_lowercase() };
+        let quantity =
+            if self.is_lease() || self.last == "1" { String::new() } else { format!(", {}", self.last) };
+        format!("answer = cell.{name}({}, {}{quantity})", text(&self.key), self.python_limit(unit))
+    }
+
+    fn python_limit(&self, unit: Unit) -> String {
+        let first = self.number(0);
+        let per = |at: usize| format!("per={}", seconds(self.number(at), unit));
+        match self.kind.as_str() {
+            "THROTTLE" => format!("Rate({}, {}, burst={first})", self.number(1), per(2)),
+            "FUNNEL" => format!("Funnel({first}, count={}, {})", self.number(1), per(2)),
+            "BUCKET" => format!("Bucket({first}, count={}, {})", self.number(1), per(2)),
+            "WINDOW" => format!("Window({first}, {})", per(1)),
+            "LOG" => format!("Log({first}, {})", per(1)),
+            "LEASE" => format!(
+                "Lease({first}, lease={}, holder={})",
+                seconds(self.number(1), unit),
+                text(&self.last)
+            ),
+            _ if self.is_until() => {
+                let end = seconds(self.number(2), unit);
+                format!("Fixed.until({first}, datetime.fromtimestamp({end}, timezone.utc))")
+            }
+            _ => match self.calendar() {
+                None => format!("Fixed.per({first}, {})", per(1)),
+                Some(window) => {
+                    let day =
+                        self.option("FROM").map_or_else(String::new, |day| format!(", first_day={day}"));
+                    let offset = self.option("UTC");
+                    let offset =
+                        offset.map_or_else(String::new, |it| format!(", utc_offset=timedelta(minutes={it})"));
+                    format!("Fixed.per_{window}({first}{day}{offset})")
+                }
+            },
+        }
+    }
+
+    fn rust(&self, unit: Unit) -> String {
+        let name = if self.is_lease() { "acquire".to_owned() } else { self.kind.to_lowercase() };
+        let key = text(&self.key);
+        if self.is_lease() {
+            let lease = duration(self.number(1), unit);
+            let places = format!("Places({}), {lease}, {}", self.number(0), text(&self.last));
+            return format!("let answer = connection.cl_{name}({key}, {places})?;");
+        }
+        format!("let answer = connection.cl_{name}({key}, {}, Units({}))?;", self.rust_limit(unit), self.last)
+    }
+
+    fn rust_limit(&self, unit: Unit) -> String {
+        let first = self.number(0);
+        let rate =
+            |count: &str, at: usize| format!("Rate::new({count}, {})", duration(self.number(at), unit));
+        match self.kind.as_str() {
+            "THROTTLE" => format!("{}.burst({first})", rate(self.number(1), 2)),
+            "FUNNEL" | "BUCKET" => format!("{}.capacity({first})", rate(self.number(1), 2)),
+            "WINDOW" | "LOG" => rate(first, 1),
+            "LEASE" => format!("Places({first}), {}, {}", duration(self.number(1), unit), text(&self.last)),
+            _ if self.is_until() => {
+                let end = duration(self.number(2), unit);
+                format!("Quota::new({first}, Window::until(UNIX_EPOCH + {end}))")
+            }
+            _ => match self.calendar() {
+                None => format!("Quota::new({first}, Window::period({}))", duration(self.number(1), unit)),
+                Some(window) => {
+                    let window = match (window.as_str(), self.option("FROM")) {
+                        ("week", Some(day)) => format!("week_from(Weekday::{})", weekday(day)),
+                        ("month", Some(day)) => format!("month_from({day})"),
+                        _ => format!("{window}()"),
+                    };
+                    let offset = self.option("UTC");
+                    let offset = offset.map_or_else(String::new, |it| format!(".utc_offset_minutes({it})"));
+                    format!("Quota::new({first}, Window::{window}{offset})")
+                }
+            },
+        }
+    }
+
+    /// The word for a window of the calendar.
+    fn calendar(&self) -> Option<String> {
+        Some(self.number(1).to_lowercase()).filter(|word| word.parse::<u64>().is_err())
+    }
+
+    /// The argument behind a word.
+    fn option(&self, name: &str) -> Option<&str> {
+        let at = self.arguments.iter().position(|word| word.eq_ignore_ascii_case(name))?;
+        self.arguments.get(at.saturating_add(1)).map(String::as_str)
+    }
+}
+
+fn weekday(day: &str) -> &'static str {
+    match day {
+        "2" => "Tuesday",
+        "3" => "Wednesday",
+        "4" => "Thursday",
+        "5" => "Friday",
+        "6" => "Saturday",
+        "7" => "Sunday",
+        _ => "Monday",
+    }
+}
+
+/// A number of units as seconds, exactly.
+fn seconds(number: &str, unit: Unit) -> String {
+    let units: u64 = number.parse().unwrap_or_default();
+    let per_second = 1_000_000_000_u64.checked_div(unit.nanos().get()).unwrap_or(1);
+    let (whole, rest) = words::divided(units, per_second);
+    let digits = match unit {
+        Unit::Seconds => return units.to_string(),
+        Unit::Milliseconds => format!("{whole}.{rest:03}"),
+        Unit::Microseconds => format!("{whole}.{rest:06}"),
+    };
+    digits.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn duration(number: &str, unit: Unit) -> String {
+    let unit = match unit {
+        Unit::Seconds => "secs",
+        Unit::Milliseconds => "millis",
+        Unit::Microseconds => "micros",
+    };
+    format!("Duration::from_{unit}({number})")
+}
+
+/// A string of Python and of Rust.
+fn text(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A word of `redis-cli`.
+fn quoted(word: &str) -> String {
+    let plain =
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic() && !br#""'\"#.contains(&byte));
+    if plain { word.to_owned() } else { text(word) }
+}

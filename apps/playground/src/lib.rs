@@ -1,0 +1,85 @@
+//! The program behind the playground: traffic through any mix of limiters, and what a picture needs to know.
+//!
+//! Every decision is the core's. The traffic follows from the request alone, its seed included, so that the
+//! same address shows everybody the same picture.
+
+#![forbid(unsafe_code)]
+
+mod copy;
+mod run;
+mod traffic;
+pub mod words;
+
+use redis_cell_policy::{Fields, Policy};
+use serde::{Deserialize, Serialize};
+
+pub use run::Picture;
+pub use traffic::{Pattern, Retry};
+
+/// What the page asks for.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Request {
+    /// Keys and limiters as in `CL.MTAKE`, with `<name>` for a field of the call.
+    pub policy: String,
+    /// When calls come.
+    pub pattern: Pattern,
+    /// Calls a minute, for `steady` and `random`.
+    pub rate: u32,
+    /// Calls at once, for `bursts`.
+    pub burst: u32,
+    /// Seconds between bursts.
+    pub gap: u32,
+    /// The number of clients, which call in turn; for `storm` each calls once.
+    pub clients: u32,
+    /// How long new calls come, in seconds.
+    pub seconds: u32,
+    /// What clients do after a refusal.
+    pub retry: Retry,
+    /// The seed of all chance.
+    pub seed: u64,
+    /// The client, or the line of the log, whose limiters are drawn, from 1.
+    pub watch: u32,
+    /// The call to be explained, from 1.
+    pub call: u32,
+    /// An access log, for `log`.
+    #[serde(default)]
+    pub log: String,
+}
+
+/// The answer to a request.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Error { error: String },
+    Picture(Box<Picture>),
+}
+
+/// Answers a request, both in JSON. What is wrong with it is `{"error": ...}`.
+///
+/// Cost: O(n log n) for n calls, of which there are at most 100,000.
+pub fn answer(request: &str) -> String {
+    let answer =
+        match serde_json::from_str(request).map_err(|error| error.to_string()).and_then(|it| picture(&it)) {
+            Ok(picture) => Answer::Picture(Box::new(picture)),
+            Err(error) => Answer::Error { error },
+        };
+    serde_json::to_string(&answer).unwrap_or_default()
+}
+
+/// Runs the traffic of a request through its policy.
+///
+/// # Errors
+/// What is wrong with the policy, with the log, or with a field of a key, for people to read.
+pub fn picture(request: &Request) -> Result<Picture, String> {
+    let mut fields = Fields::default();
+    let policy = Policy::parse(&request.policy, &mut fields).map_err(|error| error.to_string())?;
+    let traffic = traffic::Traffic::new(request, &fields)?;
+    let picture = run::run(request, &policy, &traffic);
+    // How many calls there are is known now: the last one is explained where fewer come.
+    let last = Request { call: picture.calls, ..request.clone() };
+    Ok(if picture.call.is_some() || picture.calls == 0 {
+        picture
+    } else {
+        run::run(&last, &policy, &traffic)
+    })
+}

@@ -1,0 +1,197 @@
+//! The page of the playground in a real browser: every control, the address that is shared, and the decisions
+//! of the program in WebAssembly, which are those of the same program on this machine.
+//!
+//! `make test-apps` builds the page and names it and the browser: `REDIS_CELL_PLAYGROUND`,
+//! `REDIS_CELL_BROWSER`.
+
+// A test should fail at the first unexpected value.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod chromium;
+
+use std::collections::BTreeSet;
+
+use chromium::Page;
+use serde_json::{Value, json};
+
+/// The picture that this machine's program answers to the request of the page.
+fn expected(page: &mut Page) -> Value {
+    let request = page.settled("JSON.stringify(state)");
+    serde_json::from_str(&redis_cell_playground::answer(request.as_str().unwrap())).unwrap()
+}
+
+/// Fails unless the page shows what this machine's program answers.
+fn same_picture(page: &mut Page) -> Value {
+    let expected = expected(page);
+    let shown = page.settled("JSON.stringify(picture)");
+    let shown: Value = serde_json::from_str(shown.as_str().unwrap()).unwrap();
+    assert_eq!(shown, expected);
+    shown
+}
+
+#[test]
+fn every_example_shows_the_decisions_of_the_core() {
+    let mut page = Page::open("");
+    let examples = page.settled("Object.keys(EXAMPLES)");
+    let mut kinds = BTreeSet::new();
+    for example in examples.as_array().unwrap() {
+        page.choose("example", example.as_str().unwrap());
+        let picture = same_picture(&mut page);
+        let refused: u64 =
+            picture["bins"].as_array().unwrap().iter().map(|bin| bin[1].as_u64().unwrap()).sum();
+        assert!(refused > 0, "{example}: {picture}");
+        assert_eq!(picture["error"], Value::Null, "{example}");
+        assert_eq!(page.settled("document.querySelectorAll('#reply td').length % 10"), 0);
+        page.screenshot(&format!("{} {}", example.as_str().unwrap(), picture["limiters"][0]["kind"]));
+        kinds.extend(picture["limiters"].as_array().unwrap().iter().map(|it| it["kind"].to_string()));
+    }
+    assert_eq!(kinds.len(), 7, "{kinds:?}");
+}
+
+#[test]
+fn every_control_changes_the_picture_or_the_request() {
+    let mut page = Page::open("#pattern=random&rate=90&retry=jitter&clients=3");
+    // Every slider of the form, by the keyboard: one step to the right and one to the left.
+    let sliders = page.settled("[...document.querySelectorAll('input[type=range]')].filter((it) => it.offsetParent).map((it) => it.id)");
+    let sliders = sliders.as_array().unwrap().clone();
+    assert!(sliders.len() >= 10, "{sliders:?}");
+    for slider in &sliders {
+        let id = slider.as_str().unwrap();
+        let before = page.settled("JSON.stringify(state)");
+        page.focus(id);
+        page.key("ArrowRight");
+        assert_ne!(page.settled("JSON.stringify(state)"), before, "{id}");
+        same_picture(&mut page);
+        page.key("ArrowLeft");
+        assert_eq!(page.settled("JSON.stringify(state)"), before, "{id}");
+    }
+    // Every kind of limiter, and what its text fields take.
+    for kind in ["FUNNEL", "BUCKET", "FIXED", "WINDOW", "LOG", "LEASE", "THROTTLE"] {
+        page.choose("limiter1-kind", kind);
+        let picture = same_picture(&mut page);
+        assert_eq!(picture["limiters"][0]["kind"], kind);
+    }
+    page.write("limiter1-max_burst", "3");
+    assert_eq!(same_picture(&mut page)["limiters"][0]["most"], 4);
+    page.write("limiter1-key", "<address>");
+    assert!(same_picture(&mut page)["copy"]["command"].as_str().unwrap().starts_with("CL.THROTTLE 198.51."));
+    page.click("limiter1-shadow");
+    assert_eq!(same_picture(&mut page)["limiters"][0]["shadow"], true);
+    page.click("add");
+    assert_eq!(same_picture(&mut page)["limiters"].as_array().unwrap().len(), 2);
+    page.click("limiter1-remove");
+    assert_eq!(same_picture(&mut page)["limiters"].as_array().unwrap().len(), 1);
+    page.choose("unit", "milliseconds");
+    assert_eq!(same_picture(&mut page)["unit"], "MS");
+    // The policy as text builds the sliders.
+    page.write("policy", "CL.MTAKE a:<user> LOG 5 60 1 b SHADOW FIXED 9 MONTH UTC 60 FROM 15 1");
+    let picture = same_picture(&mut page);
+    assert_eq!(picture["limiters"][1]["arguments"], json!(["9", "MONTH", "UTC", "60", "FROM", "15", "1"]));
+    assert_eq!(page.settled("document.querySelectorAll('#cards fieldset').length"), 2);
+    // What is wrong is said, and what is shown stays.
+    page.write("policy", "a:<nobody> LOG 5 60 1");
+    let error = page.settled("element('error').textContent");
+    assert!(error.as_str().unwrap().contains("<nobody>"), "{error}");
+    page.write("policy", "a:<user> LOG 5 60 1");
+    assert_eq!(page.settled("element('error').hidden"), true);
+    for pattern in ["steady: evenly spaced", "bursts: many at once", "a storm: all clients at once"] {
+        page.choose("pattern", pattern);
+        same_picture(&mut page);
+    }
+    for retry in ["gives up", "calls again every second", "calls again after retry_after"] {
+        page.choose("retry", retry);
+        same_picture(&mut page);
+    }
+    // Calls: the buttons, and the picture.
+    page.choose("example", "CL.THROTTLE: a burst, then a rate");
+    page.click("next");
+    assert_eq!(same_picture(&mut page)["call"]["number"], 18);
+    page.click("previous");
+    assert_eq!(same_picture(&mut page)["call"]["number"], 17);
+    page.click("chart");
+    assert!(same_picture(&mut page)["call"]["number"].as_u64().unwrap() > 40);
+    for button in ["share", "[data-copy=command]", "[data-copy=python]", "[data-copy=rust]"] {
+        page.evaluate("element('copied').textContent = ''");
+        page.click(button);
+        page.until("element('copied').textContent !== ''");
+    }
+}
+
+#[test]
+fn an_address_shows_others_the_same() {
+    let mut page = Page::open("");
+    page.choose("example", "CL.MTAKE: a second and a minute at once");
+    page.write("limiter2-limit", "40");
+    page.write("rate", "200");
+    page.choose("retry", "calls again every second");
+    let picture = same_picture(&mut page);
+    let address = page.settled("location.hash");
+    let mut other = Page::open(address.as_str().unwrap());
+    assert_eq!(same_picture(&mut other), picture);
+    assert_eq!(other.settled("element('limiter2-limit').value"), "40");
+    assert_eq!(other.settled("element('rate').value"), "200");
+    assert_eq!(other.settled("element('retry').value"), "second");
+    // What the address says wrongly is as if it were not there.
+    let mut wrong = Page::open("#rate=x&seconds=-5&nothing=1&policy=%3Cscript%3E");
+    assert_eq!(wrong.settled("state.rate"), 60);
+    assert!(wrong.settled("element('error').textContent").as_str().unwrap().contains("<script>"));
+}
+
+#[test]
+fn a_log_is_read_as_the_planner_reads_it() {
+    let lines: Vec<String> = (0..200)
+        .map(|call| {
+            format!(
+                "192.0.2.{} - - [22/Nov/2026:21:00:{:02} +0000] \"GET /a/{call} HTTP/1.1\" 200 5",
+                call % 3,
+                call / 4
+            )
+        })
+        .collect();
+    let log = format!("{}\nnonsense\n", lines.join("\n"));
+    let mut page = Page::open("#policy=ip:%3Caddress%3E+THROTTLE+4+30+60+1&pattern=log");
+    assert!(page.settled("element('error').textContent").as_str().unwrap().contains("paste"));
+    page.write("log", &log);
+    let picture = same_picture(&mut page);
+    assert_eq!(picture["calls"], 200);
+    assert_eq!(picture["unreadable"][0], 1);
+    assert!(page.settled("element('error').textContent").as_str().unwrap().contains("nonsense"));
+    page.write("policy", "tenant:<path/1> FIXED 50 60 1");
+    assert_eq!(same_picture(&mut page)["limiters"][0]["most"], 50);
+    assert!(page.settled("location.hash.length").as_u64().unwrap() < 400, "a long log is in the address");
+}
+
+#[test]
+fn the_largest_picture_and_nothing_from_elsewhere() {
+    let mut page = Page::open("#pattern=random&rate=12000&seconds=600&clients=50&call=90000");
+    let picture = same_picture(&mut page);
+    assert_eq!(picture["cut"], true);
+    assert_eq!(picture["calls"], 100_000);
+    for _ in 0..5 {
+        page.focus("limiter1-count-range");
+        page.key("ArrowRight");
+        println!("100,000 calls took {} ms", page.settled("document.documentElement.dataset.took"));
+    }
+    assert_eq!(page.requests().len(), 1, "{:?}", page.requests());
+}
+
+#[test]
+fn names_for_screen_readers_and_a_phone_without_scrolling_sideways() {
+    let mut page = Page::open("#policy=a:%3Cuser%3E+THROTTLE+15+30+60+1+b+LEASE+5+10+%3Ccall%3E");
+    page.settled("0");
+    let nameless = page.nameless_controls();
+    assert!(nameless.is_empty(), "{nameless:?}");
+    for dark in [false, true] {
+        page.phone(dark);
+        page.settled("0");
+        page.screenshot(if dark { "phone dark" } else { "phone" });
+        let width = page.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();
+        assert!(width <= 360, "{width}");
+    }
+}

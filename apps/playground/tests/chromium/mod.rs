@@ -1,0 +1,195 @@
+//! A page in Chromium, which is driven through a pipe by the protocol of its developer tools.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::{env, fs};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A page in a browser of its own, which ends with it.
+pub struct Page {
+    browser: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    session: Option<String>,
+    calls: u64,
+    requests: Vec<String>,
+    _profile: TempDir,
+}
+
+impl Page {
+    /// Opens the playground with this address behind that of its file.
+    pub fn open(hash: &str) -> Self {
+        let variable =
+            |name| env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use `make test-apps`"));
+        let file = fs::canonicalize(variable("REDIS_CELL_PLAYGROUND")).unwrap();
+        let profile = tempfile::tempdir().unwrap();
+        // The shell gives the pipes the numbers that the browser reads and writes.
+        let mut browser = Command::new("sh")
+            .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
+            .arg(variable("REDIS_CELL_BROWSER"))
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--remote-debugging-pipe",
+            ])
+            .args(["--no-first-run", "--window-size=1400,1600"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (to, from) = (browser.stdin.take().unwrap(), BufReader::new(browser.stdout.take().unwrap()));
+        let (session, calls, requests) = (None, 0, Vec::new());
+        let mut page = Self { browser, to, from, session, calls, requests, _profile: profile };
+        let target = page.send("Target.createTarget", &json!({"url": "about:blank"}))["targetId"].clone();
+        let attached = page.send("Target.attachToTarget", &json!({"targetId": target, "flatten": true}));
+        page.session = attached["sessionId"].as_str().map(str::to_owned);
+        page.send("Network.enable", &json!({}));
+        page.send("Page.enable", &json!({}));
+        page.send("Page.navigate", &json!({"url": format!("file://{}{hash}", file.display())}));
+        page.until("document.readyState === 'complete' && typeof program !== 'undefined' && program");
+        page
+    }
+
+    /// A command of the protocol and its result.
+    fn send(&mut self, method: &str, params: &Value) -> Value {
+        self.calls += 1;
+        let mut call = json!({"id": self.calls, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            call["sessionId"] = json!(session);
+        }
+        write!(self.to, "{call}\0").unwrap();
+        loop {
+            let mut answer = Vec::new();
+            self.from.read_until(0, &mut answer).unwrap();
+            answer.pop().expect("the browser has ended");
+            let answer: Value = serde_json::from_slice(&answer).unwrap();
+            if answer["method"] == "Network.requestWillBeSent" {
+                self.requests.push(answer["params"]["request"]["url"].to_string());
+            }
+            if answer["id"] == self.calls {
+                assert_eq!(answer["error"], Value::Null, "{call}");
+                return answer["result"].clone();
+            }
+        }
+    }
+
+    /// The value of an expression, or of its promise.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true});
+        let answer = self.send("Runtime.evaluate", &params);
+        assert_eq!(answer["exceptionDetails"], Value::Null, "{expression}");
+        answer["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    pub fn until(&mut self, condition: &str) {
+        self.evaluate(&format!(
+            "new Promise((done) => {{ const look = () => ({condition}) ? done() : setTimeout(look, 5); look(); }})"
+        ));
+    }
+
+    /// The value of an expression as soon as the page shows what its form says.
+    pub fn settled(&mut self, expression: &str) -> Value {
+        self.until("!running && document.documentElement.dataset.shown === JSON.stringify(state)");
+        self.evaluate(expression)
+    }
+
+    /// Chooses the option with this text.
+    pub fn choose(&mut self, id: &str, option: &str) {
+        let option = json!(option);
+        self.evaluate(&format!(
+            "(() => {{ const it = element('{id}'); it.focus();
+               it.selectedIndex = [...it.options].findIndex((option) => option.text.startsWith({option}));
+               if (it.selectedIndex < 0) throw new Error('no such option');
+               it.dispatchEvent(new Event('change')); }})()"
+        ));
+    }
+
+    /// Replaces the text of a field, as somebody who selects all of it and types.
+    pub fn write(&mut self, id: &str, text: &str) {
+        self.settled("0");
+        self.evaluate(&format!("(element('{id}').focus(), element('{id}').select())"));
+        self.send("Input.insertText", &json!({"text": text}));
+        self.settled("0");
+    }
+
+    /// Gives a control the keyboard.
+    pub fn focus(&mut self, id: &str) {
+        self.evaluate(&format!("element('{id}').focus()"));
+    }
+
+    /// Presses and releases a key.
+    pub fn key(&mut self, key: &str) {
+        let code = if key == "ArrowLeft" { 37 } else { 39 };
+        for event in ["keyDown", "keyUp"] {
+            let params = json!({"type": event, "key": key, "code": key, "windowsVirtualKeyCode": code});
+            self.send("Input.dispatchKeyEvent", &params);
+        }
+        self.settled("0");
+    }
+
+    /// Clicks in the middle of an element, which is named by its id or by a selector.
+    pub fn click(&mut self, element: &str) {
+        let selector = if element.starts_with('[') { element.to_owned() } else { format!("#{element}") };
+        let place = self.settled(&format!(
+            "(() => {{ const it = document.querySelector('{selector}'); it.scrollIntoView({{block: 'center'}});
+               const box = it.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"
+        ));
+        for event in ["mousePressed", "mouseReleased"] {
+            let params =
+                json!({"type": event, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
+            self.send("Input.dispatchMouseEvent", &params);
+        }
+        self.settled("0");
+    }
+
+    /// A screen of 360 points, in the light or in the dark.
+    pub fn phone(&mut self, dark: bool) {
+        let screen = json!({"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true});
+        self.send("Emulation.setDeviceMetricsOverride", &screen);
+        let scheme = if dark { "dark" } else { "light" };
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.send("Emulation.setEmulatedMedia", &features);
+    }
+
+    /// Controls that have no name for a screen reader.
+    pub fn nameless_controls(&mut self) -> Vec<Value> {
+        let tree = self.send("Accessibility.getFullAXTree", &json!({}));
+        let nodes = tree["nodes"].as_array().unwrap();
+        let roles = ["button", "checkbox", "combobox", "slider", "textbox", "image", "img"];
+        let controls = nodes.iter().filter(|node| roles.iter().any(|role| node["role"]["value"] == *role));
+        let controls: Vec<_> = controls.filter(|node| node["ignored"] != true).collect();
+        assert!(controls.len() > 20, "{tree}");
+        controls
+            .into_iter()
+            .filter(|node| node["name"]["value"].as_str().is_none_or(str::is_empty))
+            .cloned()
+            .collect()
+    }
+
+    /// The addresses that the page has asked for.
+    pub fn requests(&self) -> &[String] {
+        &self.requests
+    }
+
+    /// Keeps a picture of the page for somebody to look at, if `REDIS_CELL_SCREENSHOTS` names a folder.
+    pub fn screenshot(&mut self, name: &str) {
+        let Ok(folder) = env::var("REDIS_CELL_SCREENSHOTS") else { return };
+        let name: String =
+            name.chars().map(|letter| if letter.is_alphanumeric() { letter } else { '-' }).collect();
+        let picture = self.send("Page.captureScreenshot", &json!({"captureBeyondViewport": true}));
+        fs::write(format!("{folder}/{name}.png.base64"), picture["data"].as_str().unwrap()).unwrap();
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.browser.kill();
+        let _ = self.browser.wait();
+    }
+}

