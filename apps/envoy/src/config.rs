@@ -1,0 +1,690 @@
+//! The rules: the YAML of envoyproxy/ratelimit, and the keys that this service adds.
+//!
+//! Errors name the file, the line and the key. All errors are found before anything is replaced.
+
+use crate::duration;
+use crate::proto::{HeaderValue, RateLimitDescriptor, RateLimitOverride, Unit};
+use crate::yaml::{self, Fields, Node, Problem};
+use prost_types::Struct;
+use redis_cell_client::{Limit, LocalLimiter, Places, Quota, Rate, Units, Weekday, Window};
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// All domains with their rules.
+#[derive(Debug, Default)]
+pub struct Config {
+    domains: HashMap<String, Domain>,
+}
+
+/// A domain.
+#[derive(Debug)]
+struct Domain {
+    place: String,
+    tag: Tag,
+    top: Level,
+}
+
+/// What of a key is in braces. In a cluster, the keys of a request must be in one slot, which is that of the
+/// text in braces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// The domain: all its limiters are on one shard.
+    Domain,
+    /// The domain and the first entry: the descriptors of a request must begin with the same entry.
+    FirstEntry,
+    /// Nothing: for servers that are not a cluster.
+    Nothing,
+}
+
+/// The descriptors of one list, by their keys.
+#[derive(Debug, Default)]
+struct Level(HashMap<String, Values>);
+
+/// The descriptors of one key.
+#[derive(Debug, Default)]
+struct Values {
+    exact: HashMap<String, Branch>,
+    patterns: Vec<(Pattern, Branch)>,
+    any: Option<Branch>,
+}
+
+/// A descriptor of the configuration.
+#[derive(Debug)]
+struct Branch {
+    place: String,
+    /// The key and the value as they are written: a part of the name of the metric.
+    name: String,
+    value_to_metric: bool,
+    /// The pattern whose values share their limiter.
+    shared: Option<String>,
+    rule: Option<Arc<Rule>>,
+    below: Level,
+}
+
+/// A value with `*`, each of which stands for any number of characters.
+#[derive(Debug)]
+struct Pattern {
+    text: String,
+    first: String,
+    middle: Vec<String>,
+    last: String,
+}
+
+/// What a descriptor is limited by.
+#[derive(Debug)]
+pub struct Rule {
+    /// `file:line`, for messages.
+    pub place: String,
+    /// The names of the descriptors that lead to the rule, which are the labels of its metrics.
+    pub levels: Vec<String>,
+    /// The limit.
+    pub bound: Bound,
+    /// The hits per unit of time, for replies.
+    pub requests_per_unit: u32,
+    /// The unit of time, for replies.
+    pub unit: Unit,
+    /// The name, which other rules may replace. Empty if there is none.
+    pub name: String,
+    /// The names of the rules that do not apply when this one does.
+    pub replaces: Vec<String>,
+    /// Whether the rule refuses nothing.
+    pub shadow: bool,
+    /// Whether a request is refused only if all rules of this kind refuse it.
+    pub quota: bool,
+    /// Whether metrics have the values of all entries.
+    pub detailed: bool,
+    /// The metadata of requests that the rule admits.
+    pub metadata: Option<Struct>,
+    /// How long nothing is admitted after a refusal.
+    pub ban: Option<Duration>,
+    /// Whether hits are charged even beyond the limit. `None`: if the rule was asked with 0 hits.
+    overdraft: Option<bool>,
+    /// Whether a request has asked with 0 hits: requests are then checked first, and charged afterwards.
+    is_checked: AtomicBool,
+    /// Headers of responses that this rule refuses.
+    pub headers: Vec<HeaderValue>,
+    /// The end of the key, so that a rule that is changed finds no state of another kind.
+    pub suffix: String,
+}
+
+/// The limit of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Admits everything.
+    Unlimited,
+    /// Admits nothing.
+    Nothing,
+    /// Hits per time.
+    Limit(Limit),
+    /// Requests at the same time, each for at most this long. The entry of the rule names the request.
+    Places(Places, Duration),
+}
+
+/// The rule of a descriptor.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The rule.
+    pub rule: Arc<Rule>,
+    /// The key of the limiter, without the prefix of the settings.
+    pub key: String,
+    /// The labels of the metrics, if they are others than those of the rule.
+    pub levels: Option<Vec<String>>,
+}
+
+impl Config {
+    /// Reads the files, each with its name and its text.
+    ///
+    /// With `merge`, several files may have the same domain.
+    ///
+    /// # Errors
+    /// All that is wrong, in the order of the files and lines.
+    pub fn read(files: &[(String, String)], merge: bool) -> Result<Self, Vec<Problem>> {
+        let mut config = Self::default();
+        let mut problems = Vec::new();
+        for (name, text) in files {
+            let read = yaml::document(name, text, |node| {
+                if let Err(problem) = config.add(&node, merge, &mut problems) {
+                    problems.push(problem);
+                }
+            });
+            if let Err(problem) = read {
+                problems.push(problem);
+            }
+        }
+        if problems.is_empty() { Ok(config) } else { Err(problems) }
+    }
+
+    /// The number of domains.
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// Whether there is a domain of this name.
+    pub fn has(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// The rules, one in each line.
+    pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        let mut levels: Vec<&Level> = self.domains.values().map(|domain| &domain.top).collect();
+        let mut rules = Vec::new();
+        while let Some(level) = levels.pop() {
+            for values in level.0.values() {
+                let patterns = values.patterns.iter().map(|(_, branch)| branch);
+                for branch in values.exact.values().chain(patterns).chain(&values.any) {
+                    rules.extend(&branch.rule);
+                    levels.push(&branch.below);
+                }
+            }
+        }
+        rules.sort_by(|a, b| a.levels.cmp(&b.levels));
+        rules.into_iter()
+    }
+
+    /// Takes over what is known of the rules that these replace.
+    pub fn succeed(&self, former: &Self) {
+        let checked = former.rules().filter(|rule| rule.is_checked.load(Relaxed));
+        let checked: HashSet<&[String]> = checked.map(|rule| rule.levels.as_slice()).collect();
+        for rule in self.rules().filter(|rule| checked.contains(rule.levels.as_slice())) {
+            rule.checked();
+        }
+    }
+
+    fn add(&mut self, node: &Node<'_>, merge: bool, problems: &mut Vec<Problem>) -> Result<(), Problem> {
+        let mut fields = node.fields()?;
+        let name = match fields.take("domain") {
+            Some(name) if !name.text()?.is_empty() => name,
+            _ => return Err(node.problem("the file has no domain")),
+        };
+        let tag = match fields.take("hash_tag") {
+            None => None,
+            Some(tag) => Some(match tag.text()? {
+                "domain" => Tag::Domain,
+                "first_entry" => Tag::FirstEntry,
+                "none" => Tag::Nothing,
+                other => {
+                    return Err(tag.problem(format!("must be domain, first_entry or none, and is '{other}'")));
+                }
+            }),
+        };
+        let descriptors = fields.take("descriptors");
+        problems.extend(fields.unknown("domain, descriptors, hash_tag"));
+
+        let domain = name.text()?;
+        if let Some(known) = self.domains.get(domain).filter(|_| !merge) {
+            let text = format!("duplicate domain '{domain}', which is in {}", known.place);
+            return Err(name.problem(text));
+        }
+        let place = name.place();
+        let entry = self.domains.entry(domain.to_owned());
+        let known = entry.or_insert_with(|| Domain { place, tag: Tag::Domain, top: Level::default() });
+        known.tag = tag.unwrap_or(known.tag);
+        match descriptors {
+            Some(list) => known.top.add(&list, &[domain.to_owned()], problems),
+            None => Ok(()),
+        }
+    }
+
+    /// The rule of a descriptor. `None` if no rule limits it.
+    pub fn find(&self, domain: &str, descriptor: &RateLimitDescriptor) -> Option<Found> {
+        let known = self.domains.get(domain)?;
+        let mut shared: Vec<Option<&str>> = Vec::new();
+        if let Some(limit) = descriptor.limit {
+            let rule = Arc::new(Rule::of(limit, domain, descriptor));
+            let key = known.tag.key(domain, descriptor, &shared, &rule);
+            return Some(Found { rule, key, levels: None });
+        }
+        // Names of metrics, if they depend on the values.
+        let mut names: Vec<(&Branch, bool)> = Vec::new();
+        let mut level = &known.top;
+        for entry in &descriptor.entries {
+            let (branch, by_value) = level.find(&entry.key, &entry.value)?;
+            shared.push(branch.shared.as_deref());
+            names.push((branch, branch.value_to_metric && !by_value && branch.shared.is_none()));
+            level = &branch.below;
+        }
+        let rule = Arc::clone(names.last()?.0.rule.as_ref()?);
+        let key = known.tag.key(domain, descriptor, &shared, &rule);
+        let dynamic = rule.detailed || names.iter().any(|(_, dynamic)| *dynamic);
+        let levels = dynamic.then(|| {
+            let entries = names.iter().zip(&descriptor.entries);
+            let name =
+                |((branch, dynamic), entry): (&(&Branch, bool), &crate::proto::Entry)| match &branch.shared {
+                    Some(pattern) => format!("{}_{pattern}", entry.key),
+                    None if rule.detailed || *dynamic => format!("{}_{}", entry.key, entry.value),
+                    None => branch.name.clone(),
+                };
+            std::iter::once(domain.to_owned()).chain(entries.map(name)).collect()
+        });
+        Some(Found { rule, key, levels })
+    }
+}
+
+impl Level {
+    fn add(&mut self, list: &Node<'_>, above: &[String], problems: &mut Vec<Problem>) -> Result<(), Problem> {
+        for node in list.list()? {
+            if let Err(problem) = self.add_one(&node, above, problems) {
+                problems.push(problem);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_one(
+        &mut self,
+        node: &Node<'_>,
+        above: &[String],
+        problems: &mut Vec<Problem>,
+    ) -> Result<(), Problem> {
+        const KNOWN: &str = "key, value, rate_limit, descriptors, shadow_mode, quota_mode, detailed_metric, \
+             value_to_metric, share_threshold, metadata";
+        let mut fields = node.fields()?;
+        let key = match fields.take("key") {
+            Some(key) if !key.text()?.is_empty() => key,
+            _ => return Err(node.problem("the descriptor has no key")),
+        };
+        if key.text()?.contains('*') {
+            return Err(key.problem("a key has no wildcards; they are for values"));
+        }
+        let value = fields.take("value");
+        let text = value.as_ref().map(Node::text).transpose()?.unwrap_or_default();
+        let mut flag = |name| fields.take(name).map_or(Ok(false), |node| node.boolean());
+        let (shadow, quota) = (flag("shadow_mode")?, flag("quota_mode")?);
+        let (detailed, value_to_metric) = (flag("detailed_metric")?, flag("value_to_metric")?);
+        let share = fields.take("share_threshold");
+        let shares = share.as_ref().map_or(Ok(false), Node::boolean)?;
+        if let Some(share) = share.filter(|_| shares && !text.contains('*')) {
+            return Err(share.problem("needs a value with '*'"));
+        }
+        let metadata = fields.take("metadata").map(|node| node.structure()).transpose()?;
+        let limit = fields.take("rate_limit");
+        let below = fields.take("descriptors");
+        problems.extend(fields.unknown(KNOWN));
+
+        let key = key.text()?;
+        let name = if text.is_empty() { key.to_owned() } else { format!("{key}_{text}") };
+        let levels: Vec<String> = above.iter().chain(std::iter::once(&name)).cloned().collect();
+        let rule = match limit {
+            None => None,
+            Some(node) => {
+                let rule =
+                    Rule { shadow, quota, detailed, metadata, ..Rule::read(&node, &levels, problems)? };
+                if matches!(rule.bound, Bound::Places(..)) && !text.is_empty() {
+                    return Err(node.problem(
+                        "with algorithm: lease the descriptor has no value, which names the request",
+                    ));
+                }
+                Some(Arc::new(rule))
+            }
+        };
+        let mut branch = Branch {
+            place: node.place(),
+            name: name.clone(),
+            value_to_metric,
+            shared: shares.then(|| text.to_owned()),
+            rule,
+            below: Level::default(),
+        };
+        if let Some(list) = below {
+            branch.below.add(&list, &levels, problems)?;
+        }
+
+        let values = self.0.entry(key.to_owned()).or_default();
+        let known = if text.is_empty() {
+            values.any.as_ref()
+        } else if text.contains('*') {
+            values.patterns.iter().find(|(pattern, _)| pattern.text == text).map(|(_, branch)| branch)
+        } else {
+            values.exact.get(text)
+        };
+        if let Some(known) = known {
+            let text = format!("duplicate descriptor '{}', which is in {}", levels.join("."), known.place);
+            return Err(node.problem(text));
+        }
+        if text.is_empty() {
+            values.any = Some(branch);
+        } else if text.contains('*') {
+            values.patterns.push((Pattern::new(text), branch));
+        } else {
+            values.exact.insert(text.to_owned(), branch);
+        }
+        Ok(())
+    }
+
+    /// The most specific descriptor: that of the value, else the first whose pattern matches, else that of
+    /// the key. And whether it is that of the value itself.
+    fn find(&self, key: &str, value: &str) -> Option<(&Branch, bool)> {
+        let values = self.0.get(key)?;
+        if let Some(branch) = values.exact.get(value) {
+            return Some((branch, true));
+        }
+        let matching = values.patterns.iter().find(|(pattern, _)| pattern.matches(value));
+        matching.map(|(_, branch)| branch).or(values.any.as_ref()).map(|branch| (branch, false))
+    }
+}
+
+impl Pattern {
+    fn new(text: &str) -> Self {
+        let mut parts: Vec<String> = text.split('*').map(str::to_owned).collect();
+        let last = parts.pop().unwrap_or_default();
+        let mut parts = parts.into_iter();
+        Self { text: text.to_owned(), first: parts.next().unwrap_or_default(), middle: parts.collect(), last }
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let inner =
+            value.strip_prefix(self.first.as_str()).and_then(|rest| rest.strip_suffix(self.last.as_str()));
+        let found = inner.and_then(|inner| {
+            // The first place of each part leaves most for the next ones.
+            self.middle
+                .iter()
+                .try_fold(inner, |rest, part| rest.split_once(part.as_str()).map(|(_, behind)| behind))
+        });
+        found.is_some()
+    }
+}
+
+impl Tag {
+    /// The key of a limiter. No two descriptors have the same, whatever their entries are.
+    fn key(
+        self,
+        domain: &str,
+        descriptor: &RateLimitDescriptor,
+        shared: &[Option<&str>],
+        rule: &Rule,
+    ) -> String {
+        let mut key = String::with_capacity(64);
+        if self != Self::Nothing {
+            key.push('{');
+        }
+        escape(&mut key, domain);
+        if self == Self::Domain {
+            key.push('}');
+        }
+        // Of a request that holds a place, the last entry is the name.
+        let names = usize::from(matches!(rule.bound, Bound::Places(..)));
+        let entries = descriptor.entries.len().saturating_sub(names);
+        for (index, entry) in descriptor.entries.iter().take(entries).enumerate() {
+            key.push(';');
+            escape(&mut key, &entry.key);
+            key.push('=');
+            match shared.get(index) {
+                Some(Some(pattern)) => escape(&mut key, pattern),
+                _ => escape(&mut key, &entry.value),
+            }
+            if index == 0 && self == Self::FirstEntry {
+                key.push('}');
+            }
+        }
+        key.push('|');
+        key.push_str(&rule.suffix);
+        key
+    }
+}
+
+/// Writes a text so that it has no character that divides the parts of a key.
+fn escape(key: &mut String, text: &str) {
+    for c in text.chars() {
+        if matches!(c, '%' | '{' | '}' | ';' | '=' | '|') {
+            // A String takes everything.
+            let _: Result<(), std::fmt::Error> = write!(key, "%{:02X}", u32::from(c));
+        } else {
+            key.push(c);
+        }
+    }
+}
+
+impl Rule {
+    /// Notes that a request looks with 0 hits.
+    pub fn checked(&self) {
+        self.is_checked.store(true, Relaxed);
+    }
+
+    /// Whether hits are charged even beyond the limit.
+    pub fn is_overdrawn(&self) -> bool {
+        self.overdraft.unwrap_or_else(|| self.is_checked.load(Relaxed))
+    }
+
+    fn read(node: &Node<'_>, levels: &[String], problems: &mut Vec<Problem>) -> Result<Self, Problem> {
+        const KNOWN: &str = "unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, unit_multiplier, \
+             utc_offset, from, ban, overdraft, headers";
+        let mut fields = node.fields()?;
+        let name = fields.take("name").map_or(Ok(""), |node| node.text())?.to_owned();
+        let mut replaces = Vec::new();
+        if let Some(list) = fields.take("replaces") {
+            for item in list.list()? {
+                let mut fields = item.fields()?;
+                let replaced = fields.take("name").map_or(Ok(""), |node| node.text())?;
+                problems.extend(fields.unknown("name"));
+                match replaced {
+                    "" => problems.push(item.problem("has no name")),
+                    _ if replaced == name => problems.push(item.problem("a rule does not replace itself")),
+                    _ => replaces.push(replaced.to_owned()),
+                }
+            }
+        }
+        let ban = fields.take("ban").map(|node| read_duration(&node)).transpose()?;
+        let overdraft = fields.take("overdraft").map(|node| node.boolean()).transpose()?;
+        let headers = fields.take("headers").map_or(Ok(Vec::new()), |node| read_headers(&node))?;
+        let unlimited = fields.take("unlimited").map_or(Ok(false), |node| node.boolean())?;
+        let (bound, requests_per_unit, unit, suffix) = if unlimited {
+            if let Some(unit) = fields.take("unit") {
+                return Err(unit.problem("an unlimited rule has no unit"));
+            }
+            fields.take("requests_per_unit");
+            (Bound::Unlimited, 0, Unit::Unknown, String::new())
+        } else {
+            read_bound(node, &mut fields)?
+        };
+        problems.extend(fields.unknown(KNOWN));
+        Ok(Self {
+            place: node.place(),
+            levels: levels.to_vec(),
+            bound,
+            requests_per_unit,
+            unit,
+            name,
+            replaces,
+            shadow: false,
+            quota: false,
+            detailed: false,
+            metadata: None,
+            ban,
+            overdraft,
+            is_checked: AtomicBool::new(false),
+            headers,
+            suffix,
+        })
+    }
+
+    /// The rule of a descriptor that brings its limit along.
+    fn of(limit: RateLimitOverride, domain: &str, descriptor: &RateLimitDescriptor) -> Self {
+        let name = |entry: &crate::proto::Entry| {
+            if entry.value.is_empty() { entry.key.clone() } else { format!("{}_{}", entry.key, entry.value) }
+        };
+        let names = descriptor.entries.iter().map(name);
+        let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown);
+        let window = window(unit, 1, None, 1);
+        Self {
+            place: "the request".to_owned(),
+            levels: std::iter::once(domain.to_owned()).chain(names).collect(),
+            bound: match window {
+                _ if limit.requests_per_unit == 0 => Bound::Nothing,
+                // A unit that this service does not know.
+                None => Bound::Unlimited,
+                Some(window) => Bound::Limit(Quota::new(limit.requests_per_unit.into(), window).into()),
+            },
+            requests_per_unit: limit.requests_per_unit,
+            unit,
+            name: String::new(),
+            replaces: Vec::new(),
+            shadow: false,
+            quota: false,
+            detailed: false,
+            metadata: None,
+            ban: None,
+            overdraft: None,
+            is_checked: AtomicBool::new(false),
+            headers: Vec::new(),
+            suffix: format!("fixed:{}", unit.name()),
+        }
+    }
+}
+
+/// The limit with the numbers for replies, and the end of the key.
+fn read_bound(node: &Node<'_>, fields: &mut Fields<'_>) -> Result<(Bound, u32, Unit, String), Problem> {
+    let Some(unit_node) = fields.take("unit") else {
+        return Err(node.problem("has no unit, and is not unlimited"));
+    };
+    let text = unit_node.text()?;
+    let unit = Unit::ALL.into_iter().find(|known| text.eq_ignore_ascii_case(known.name()));
+    let Some(unit) = unit else {
+        let known = "second, minute, hour, day, week, month or year";
+        return Err(unit_node.problem(format!("must be {known}, and is '{text}'")));
+    };
+    let Some(count) = fields.take("requests_per_unit") else {
+        return Err(node.problem("has no requests_per_unit"));
+    };
+    let count = count.number(0, u32::MAX)?;
+    let multiplier = fields.take("unit_multiplier").map_or(Ok(1), |node| node.number(1, 1_000_000))?;
+    let algorithm = fields.take("algorithm");
+    let kind = algorithm.as_ref().map_or(Ok("fixed"), Node::text)?;
+    let burst_node = fields.take("burst");
+    let burst = burst_node.as_ref().map_or(Ok(count.max(1)), |node| node.number(1, u32::MAX))?;
+    let (utc, from) = (fields.take("utc_offset"), fields.take("from"));
+    if let Some(node) = [&utc, &from].into_iter().flatten().find(|_| kind != "fixed") {
+        return Err(node.problem("is for algorithm: fixed"));
+    }
+    if let Some(node) = burst_node.filter(|_| !matches!(kind, "gcra" | "bucket" | "funnel")) {
+        return Err(node.problem("is for algorithm: gcra, bucket or funnel"));
+    }
+
+    let period = length(unit).saturating_mul(multiplier);
+    let rate = Rate::new(count.into(), period);
+    let limit = match kind {
+        "fixed" => {
+            let minutes = utc.as_ref().map(read_offset).transpose()?;
+            if let Some(node) = utc.filter(|_| multiplier > 1 || length(unit) < length(Unit::Hour)) {
+                return Err(node
+                    .problem("is for windows of the calendar, which are an hour, a day, a week, ... long"));
+            }
+            let first = match (&from, unit) {
+                (Some(node), Unit::Week) => node.number(1, 7)?,
+                (Some(node), Unit::Month) => node.number(1, 31)?,
+                (Some(node), _) => return Err(node.problem("is for weeks and months")),
+                (None, _) => 1,
+            };
+            let Some(window) = window(unit, multiplier, minutes, first) else {
+                return Err(unit_node.problem("has no unit_multiplier: months and years differ in length"));
+            };
+            Limit::Fixed(Quota::new(count.into(), window))
+        }
+        "gcra" => rate.burst(burst.saturating_sub(1).into()).into(),
+        "bucket" => Limit::Bucket(rate.capacity(burst.into())),
+        "funnel" => Limit::Funnel(rate.capacity(burst.into())),
+        "window" => Limit::Window(rate),
+        "log" => Limit::Log(rate),
+        "lease" => {
+            let bound = if count == 0 { Bound::Nothing } else { Bound::Places(Places(count.into()), period) };
+            return Ok((bound, count, unit, "lease".to_owned()));
+        }
+        other => {
+            let at = algorithm.as_ref().unwrap_or(node);
+            let known = "fixed, gcra, window, log, bucket, funnel or lease";
+            return Err(at.problem(format!("must be {known}, and is '{other}'")));
+        }
+    };
+    let times = if multiplier == 1 { String::new() } else { multiplier.to_string() };
+    let suffix = format!("{kind}:{times}{}", unit.name());
+    if count == 0 {
+        return Ok((Bound::Nothing, count, unit, suffix));
+    }
+    // Reads the limit as the server does.
+    if let Err(error) = LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, Units(0)) {
+        return Err(node.problem(error.detail().unwrap_or("is out of range").to_owned()));
+    }
+    Ok((Bound::Limit(limit), count, unit, suffix))
+}
+
+/// How long a unit of time is: of a month 30 days, of a year 365.
+pub const fn length(unit: Unit) -> Duration {
+    const DAY: u64 = 86_400;
+    Duration::from_secs(match unit {
+        Unit::Unknown => 0,
+        Unit::Second => 1,
+        Unit::Minute => 60,
+        Unit::Hour => 3_600,
+        Unit::Day => DAY,
+        Unit::Week => 7 * DAY,
+        Unit::Month => 30 * DAY,
+        Unit::Year => 365 * DAY,
+    })
+}
+
+/// The window of a unit: of the calendar from an hour on. `None` for several months or years.
+fn window(unit: Unit, multiplier: u32, utc: Option<i16>, from: u8) -> Option<Window> {
+    let calendar = match unit {
+        Unit::Unknown => return None,
+        Unit::Month | Unit::Year if multiplier > 1 => return None,
+        Unit::Month => Window::month_from(from),
+        Unit::Year => Window::year(),
+        _ if multiplier > 1 => return Some(Window::period(length(unit).saturating_mul(multiplier))),
+        Unit::Second | Unit::Minute => return Some(Window::period(length(unit))),
+        Unit::Hour => Window::hour(),
+        Unit::Day => Window::day(),
+        Unit::Week => Window::week_from(match from {
+            2 => Weekday::Tuesday,
+            3 => Weekday::Wednesday,
+            4 => Weekday::Thursday,
+            5 => Weekday::Friday,
+            6 => Weekday::Saturday,
+            7 => Weekday::Sunday,
+            _ => Weekday::Monday,
+        }),
+    };
+    Some(match utc {
+        Some(minutes) => calendar.utc_offset_minutes(minutes),
+        None => calendar,
+    })
+}
+
+/// `+05:30`, `-08:00`, or `0`: how far local time is ahead of UTC.
+fn read_offset(node: &Node<'_>) -> Result<i16, Problem> {
+    let text = node.text()?;
+    let minutes = || {
+        let (sign, digits) = match text.strip_prefix('-') {
+            Some(digits) => (-1_i16, digits),
+            None => (1, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let (hours, minutes) = digits.split_once(':').unwrap_or((digits, "0"));
+        let minutes = minutes.parse::<i16>().ok().filter(|minutes| (0..60).contains(minutes))?;
+        let hours = hours.parse::<i16>().ok().filter(|hours| (0..=14).contains(hours))?;
+        let total = hours.checked_mul(60)?.checked_add(minutes)?;
+        sign.checked_mul(total).filter(|total| total.unsigned_abs() <= 840)
+    };
+    minutes().ok_or_else(|| node.problem(format!("must be an offset such as +05:30, and is '{text}'")))
+}
+
+fn read_duration(node: &Node<'_>) -> Result<Duration, Problem> {
+    let text = node.text()?;
+    let duration = duration::parse(text).filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| node.problem(format!("must be a duration such as 30s or 10m, and is '{text}'")))
+}
+
+fn read_headers(node: &Node<'_>) -> Result<Vec<HeaderValue>, Problem> {
+    let mut headers = Vec::new();
+    for (name, node) in node.fields()?.rest() {
+        let (key, value) = (name.to_ascii_lowercase(), node.text()?.to_owned());
+        let valid = axum::http::HeaderName::from_bytes(key.as_bytes()).is_ok()
+            && axum::http::HeaderValue::from_str(&value).is_ok();
+        if !valid {
+            return Err(node.problem("is not a header of HTTP"));
+        }
+        headers.push(HeaderValue { key, value });
+    }
+    Ok(headers)
+}

@@ -1,0 +1,673 @@
+//! Decisions: the descriptors of a request become the limiters of one call to the server, and its rows their
+//! statuses.
+
+use crate::config::{Bound, Config, Found, Rule, length};
+use crate::metrics::{Counters, Metrics};
+use crate::proto::{
+    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+    Unit,
+};
+use crate::server::Server;
+use crate::settings::{Settings, Unavailable};
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+use redis::RedisError;
+use redis_cell_client::several::{Several, Verb};
+use redis_cell_client::{
+    Answer, Balance, Gcra, Limit, LocalLimiter, MPeek, MSettle, MTake, Rate, Settlement, Taken, Together,
+    Units, UpTo, ask, call, is_unavailable,
+};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// Decides by the rules and the server.
+#[derive(Debug)]
+pub struct Decider {
+    server: Server,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    local: LocalLimiter,
+    config: RwLock<Arc<Config>>,
+    /// Why the server is unavailable, and when it was last asked.
+    outage: Mutex<Option<(Instant, RedisError)>>,
+    /// When an error of the server was last written to the log.
+    logged: Mutex<Option<Instant>>,
+}
+
+/// Why there is no decision.
+#[derive(Debug)]
+pub enum Failure {
+    /// The request has no meaning.
+    Request(&'static str),
+    /// The server is unavailable, or has answered with an error.
+    Server(RedisError),
+}
+
+/// A descriptor of the request, with its rule.
+struct Asked {
+    found: Option<Found>,
+    counters: Option<Arc<Counters>>,
+    hits: u64,
+    gives_back: bool,
+    quota: bool,
+    /// The limiter that counts it.
+    limiter: Option<usize>,
+}
+
+/// A limiter of the call.
+struct Limiter<'a> {
+    key: String,
+    rule: Arc<Rule>,
+    /// The name of the request that holds a place.
+    id: &'a str,
+    hits: u64,
+    gives_back: bool,
+    /// Refuses nothing.
+    shadow: bool,
+}
+
+/// What the server says of a limiter.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    admitted: bool,
+    remaining: u64,
+    /// Until the same hits are admitted, or until the limiter is full again.
+    wait: Duration,
+}
+
+impl From<&Answer> for Row {
+    fn from(answer: &Answer) -> Self {
+        let wait = answer.retry_after().unwrap_or(answer.reset_after);
+        Self { admitted: answer.admitted(), remaining: answer.remaining, wait }
+    }
+}
+
+impl From<&Balance> for Row {
+    fn from(balance: &Balance) -> Self {
+        let wait = balance.retry_after.unwrap_or(balance.reset_after);
+        Self { admitted: !balance.over_limit, remaining: balance.remaining, wait }
+    }
+}
+
+/// What the call does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    /// Takes all hits or none.
+    Take,
+    /// Takes nothing, because a rule admits nothing at all.
+    Look,
+    /// Charges and gives back, whatever the limits are.
+    Settle,
+}
+
+impl Decider {
+    /// Without rules yet.
+    pub fn new(server: Server, settings: Settings, metrics: Arc<Metrics>) -> Self {
+        let instances = match settings.unavailable {
+            Unavailable::Local(instances) => instances,
+            _ => std::num::NonZeroU32::MIN,
+        };
+        let local = LocalLimiter::new(instances);
+        Self {
+            server,
+            settings,
+            metrics,
+            local,
+            config: RwLock::default(),
+            outage: Mutex::default(),
+            logged: Mutex::default(),
+        }
+    }
+
+    /// The rules that apply.
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the rules. Requests that are being decided keep those that they began with.
+    pub fn replace(&self, config: Config) {
+        config.succeed(&self.config());
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    /// The metrics.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Whether the server answers.
+    pub async fn is_server_available(&self) -> bool {
+        let answer: Result<redis::Value, _> =
+            ask(&self.server, self.settings.timeout, &redis::cmd("PING")).await;
+        answer.is_ok()
+    }
+
+    /// Decides a request, in one call to the server. `patience` is how long the caller waits, if it says so.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn decide(
+        &self,
+        request: &RateLimitRequest,
+        patience: Option<Duration>,
+    ) -> Result<RateLimitResponse, Failure> {
+        let begun = Instant::now();
+        let response = self.decided(request, patience).await;
+        match &response {
+            Ok(_) => self.metrics.answered(begun.elapsed()),
+            Err(Failure::Request(_)) => _ = self.metrics.service_errors.fetch_add(1, Relaxed),
+            Err(Failure::Server(_)) => _ = self.metrics.server_errors.fetch_add(1, Relaxed),
+        }
+        response
+    }
+
+    async fn decided(
+        &self,
+        request: &RateLimitRequest,
+        patience: Option<Duration>,
+    ) -> Result<RateLimitResponse, Failure> {
+        if request.domain.is_empty() {
+            return Err(Failure::Request("rate limit domain must not be empty"));
+        }
+        if request.descriptors.is_empty() {
+            return Err(Failure::Request("rate limit descriptor list must not be empty"));
+        }
+        let config = self.config();
+        let mut asked = self.asked(&config, request);
+        let limiters = self.limiters(&mut asked, request);
+        // Three quarters of the time that the caller waits: the answer has to get back to it.
+        let patience = patience.map_or(Duration::MAX, |patience| patience.saturating_mul(3).div_f64(4.0));
+        let timeout = self.settings.timeout.min(patience);
+        let needs_server = limiters.iter().any(|limiter| limiter.rule.bound != Bound::Nothing);
+        let rows = match needs_server.then(|| self.known_outage()) {
+            Some(Some(error)) => Err(error),
+            Some(None) => self.learn(self.rows(&limiters, &asked, timeout).await),
+            None => self.rows(&limiters, &asked, timeout).await,
+        };
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => {
+                if !is_unavailable(&error) || self.settings.unavailable == Unavailable::Error {
+                    return Err(Failure::Server(error));
+                }
+                self.metrics.without_server.fetch_add(1, Relaxed);
+                match self.settings.unavailable {
+                    Unavailable::Error | Unavailable::Open => Vec::new(),
+                    Unavailable::Closed => limiters.iter().map(|_| refused()).collect(),
+                    Unavailable::Local(_) => self.local_rows(&limiters).map_err(Failure::Server)?,
+                }
+            }
+        };
+        Ok(self.response(request, &asked, &rows))
+    }
+
+    /// The rules of the descriptors, without those that others replace.
+    fn asked(&self, config: &Config, request: &RateLimitRequest) -> Vec<Asked> {
+        let known = config.has(&request.domain);
+        let found = |descriptor: &RateLimitDescriptor| {
+            let found = config.find(&request.domain, descriptor);
+            let hits = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
+            if let Some(found) = found.as_ref().filter(|_| hits == 0) {
+                found.rule.checked();
+            }
+            // An unknown domain has no metrics, so that callers cannot add names.
+            let counters = found.as_ref().filter(|_| known).map(|found| {
+                let counters = self.metrics.of(found.levels.as_ref().unwrap_or(&found.rule.levels));
+                counters.total.fetch_add(hits, Relaxed);
+                counters
+            });
+            let quota = found.as_ref().is_some_and(|found| found.rule.quota || self.settings.quota);
+            // The server's integers.
+            let hits = hits.min(i64::MAX.unsigned_abs());
+            Asked { found, counters, hits, gives_back: descriptor.is_negative_hits, quota, limiter: None }
+        };
+        let mut asked: Vec<Asked> = request.descriptors.iter().map(found).collect();
+        let rules = asked.iter().filter_map(|asked| asked.found.as_ref());
+        let replaced: HashSet<String> = rules.flat_map(|found| found.rule.replaces.iter().cloned()).collect();
+        for asked in &mut asked {
+            let is_replaced =
+                |found: &Found| !found.rule.name.is_empty() && replaced.contains(&found.rule.name);
+            // As in envoyproxy/ratelimit, an unlimited rule cannot be replaced.
+            let unlimited = |found: &Found| found.rule.bound == Bound::Unlimited;
+            asked.found = asked.found.take().filter(|found| unlimited(found) || !is_replaced(found));
+        }
+        asked
+    }
+
+    /// The limiters of the rules. Descriptors with the same key have one together.
+    fn limiters<'a>(&self, asked: &mut [Asked], request: &'a RateLimitRequest) -> Vec<Limiter<'a>> {
+        let quotas = asked.iter().filter(|asked| asked.quota && asked.found.is_some()).count();
+        let mut limiters: Vec<Limiter<'a>> = Vec::with_capacity(asked.len());
+        for (asked, descriptor) in asked.iter_mut().zip(&request.descriptors) {
+            let Some(Found { rule, key, .. }) = &asked.found else { continue };
+            let is_place = matches!(rule.bound, Bound::Places(..));
+            // A place is held or not.
+            if rule.bound == Bound::Unlimited || is_place && asked.hits == 0 {
+                continue;
+            }
+            let shadow = rule.shadow || self.settings.shadow || asked.quota && quotas > 1;
+            let known = limiters.iter_mut().enumerate().find(|(_, limiter)| {
+                limiter.gives_back == asked.gives_back
+                    && limiter.key.strip_prefix(&self.settings.prefix) == Some(key)
+            });
+            if let Some((index, limiter)) = known {
+                limiter.hits = limiter.hits.saturating_add(asked.hits).min(i64::MAX.unsigned_abs());
+                limiter.shadow &= shadow;
+                if rule.requests_per_unit < limiter.rule.requests_per_unit {
+                    limiter.rule = Arc::clone(rule);
+                }
+                asked.limiter = Some(index);
+                continue;
+            }
+            asked.limiter = Some(limiters.len());
+            limiters.push(Limiter {
+                key: format!("{}{key}", self.settings.prefix),
+                rule: Arc::clone(rule),
+                id: descriptor.entries.last().map_or("", |entry| &entry.value),
+                hits: asked.hits,
+                gives_back: asked.gives_back,
+                shadow,
+            });
+        }
+        limiters
+    }
+
+    /// Asks the server. One row for each limiter.
+    async fn rows(
+        &self,
+        limiters: &[Limiter<'_>],
+        asked: &[Asked],
+        timeout: Duration,
+    ) -> Result<Vec<Row>, RedisError> {
+        let action = action(limiters);
+        let mut taken = None;
+        let mut rows: Vec<Row> = match action {
+            _ if limiters.iter().all(|limiter| limiter.rule.bound == Bound::Nothing) => Vec::new(),
+            Action::Look => {
+                let peek = limiters.iter().fold(MPeek::new(), |call, limiter| match limiter.rule.bound {
+                    Bound::Places(places, _) => call.lease(&limiter.key, places, limiter.id),
+                    Bound::Limit(limit) => {
+                        with_ban(with(call, &limiter.key, limit, Units(limiter.hits)), limiter)
+                    }
+                    Bound::Nothing | Bound::Unlimited => call,
+                });
+                let answer: Together<Answer> = ask(&self.server, timeout, &call::mpeek(peek)?).await?;
+                answer.each.iter().map(Row::from).collect()
+            }
+            Action::Settle => {
+                let settle = limiters.iter().fold(MSettle::new(), |call, limiter| match limiter.rule.bound {
+                    Bound::Places(places, _) if limiter.gives_back => {
+                        call.release(&limiter.key, places, limiter.id)
+                    }
+                    Bound::Places(places, lease) => call.renew(&limiter.key, places, lease, limiter.id),
+                    Bound::Limit(limit) if limiter.gives_back => {
+                        with(call, &limiter.key, limit, Settlement::GiveBack(Units(limiter.hits)))
+                    }
+                    Bound::Limit(limit) => {
+                        with(call, &limiter.key, limit, Settlement::Charge(Units(limiter.hits)))
+                    }
+                    Bound::Nothing | Bound::Unlimited => call,
+                });
+                let balance: Together<Balance> = ask(&self.server, timeout, &call::msettle(settle)?).await?;
+                balance.each.iter().map(Row::from).collect()
+            }
+            Action::Take => {
+                let take = limiters.iter().fold(MTake::new(), |call, limiter| {
+                    if limiter.shadow {
+                        call.shadow(|call| taking(call, limiter))
+                    } else {
+                        taking(call, limiter)
+                    }
+                });
+                let (sent, cmd) = (Instant::now(), call::mtake(take.clone())?);
+                let answer: Together<Answer> = ask(&self.server, timeout, &cmd).await?;
+                let answer = taken.insert(Taken::new(answer, &take, sent));
+                answer.each.iter().map(Row::from).collect()
+            }
+        };
+
+        // The row behind that of a rule with a ban says whether one holds.
+        let mut of_server = rows.drain(..);
+        let mut rows = Vec::with_capacity(limiters.len());
+        for limiter in limiters {
+            if limiter.rule.bound == Bound::Nothing {
+                let wait = length(limiter.rule.unit);
+                rows.push(Row { admitted: limiter.hits == 0 || limiter.gives_back, remaining: 0, wait });
+                continue;
+            }
+            let mut row = of_server.next().unwrap_or_else(refused);
+            if let Some(ban) = limiter.rule.ban.filter(|_| action != Action::Settle) {
+                let banned = of_server.next().unwrap_or_else(refused);
+                if !banned.admitted {
+                    row = Row { remaining: 0, ..banned };
+                } else if !row.admitted && limiter.hits > 0 {
+                    let pause = call::pause(ban_key(limiter), BAN, ban)?;
+                    let _: Balance = ask(&self.server, timeout, &pause).await?;
+                    row.wait = row.wait.max(ban);
+                }
+            }
+            rows.push(row);
+        }
+        if let Some(taken) = taken {
+            self.give_back_without_quota(limiters, asked, &rows, &taken, timeout).await;
+        }
+        Ok(rows)
+    }
+
+    /// If all rules with `quota_mode` refuse, the request is refused: gives back what the other rules have
+    /// taken.
+    async fn give_back_without_quota(
+        &self,
+        limiters: &[Limiter<'_>],
+        asked: &[Asked],
+        rows: &[Row],
+        taken: &Taken,
+        timeout: Duration,
+    ) {
+        let quotas: HashSet<usize> =
+            asked.iter().filter(|asked| asked.quota).filter_map(|asked| asked.limiter).collect();
+        let refuses = |index: &usize| rows.get(*index).is_some_and(|row| !row.admitted);
+        let mut others = limiters.iter().enumerate();
+        let others = others.by_ref().filter(|(index, limiter)| !quotas.contains(index) && limiter.hits > 0);
+        let others: Vec<&Limiter<'_>> = others.map(|(_, limiter)| limiter).collect();
+        if !taken.combined.admitted() || quotas.is_empty() || others.is_empty() || !quotas.iter().all(refuses)
+        {
+            return;
+        }
+        let settle = others.into_iter().fold(MSettle::of(taken), |call, limiter| match limiter.rule.bound {
+            Bound::Limit(limit) => with(call, &limiter.key, limit, Settlement::GiveBack(Units(limiter.hits))),
+            Bound::Places(places, _) => call.release(&limiter.key, places, limiter.id),
+            Bound::Nothing | Bound::Unlimited => call,
+        });
+        let back = match call::msettle(settle) {
+            Ok(cmd) => ask::<_, Together<Balance>>(&self.server, timeout, &cmd).await.map(drop),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = back {
+            tracing::error!("what other rules have taken is not given back: {error}");
+        }
+    }
+
+    /// Decides in this process, one limiter after the other, up to the first that refuses.
+    fn local_rows(&self, limiters: &[Limiter<'_>]) -> Result<Vec<Row>, RedisError> {
+        let settles = action(limiters) == Action::Settle;
+        let mut is_refused = false;
+        let mut rows = Vec::with_capacity(limiters.len());
+        for limiter in limiters {
+            let row = match limiter.rule.bound {
+                Bound::Nothing => Row { admitted: limiter.hits == 0, ..refused() },
+                Bound::Limit(limit) => {
+                    let units = if is_refused || limiter.gives_back { 0 } else { limiter.hits };
+                    let answer = if settles {
+                        self.local.take(&limiter.key, limit, UpTo(units))?
+                    } else {
+                        self.local.take(&limiter.key, limit, Units(units))?
+                    };
+                    Row::from(&answer)
+                }
+                // Places are held in the server.
+                Bound::Places(..) | Bound::Unlimited => {
+                    Row { admitted: true, remaining: 0, wait: Duration::ZERO }
+                }
+            };
+            is_refused |= !row.admitted && !limiter.shadow;
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    fn response(&self, request: &RateLimitRequest, asked: &[Asked], rows: &[Row]) -> RateLimitResponse {
+        let row = |asked: &Asked| asked.limiter.and_then(|index| rows.get(index)).copied();
+        let is_refused = |asked: &Asked| {
+            let shadow = asked.found.as_ref().is_some_and(|found| found.rule.shadow);
+            !shadow && row(asked).is_some_and(|row| !row.admitted)
+        };
+        let quotas = asked.iter().filter(|asked| asked.quota).count();
+        let refused_quotas = asked.iter().filter(|asked| asked.quota && is_refused(asked)).count();
+        let is_over = asked.iter().any(|asked| !asked.quota && is_refused(asked))
+            || quotas > 0 && refused_quotas == quotas;
+
+        let mut statuses = Vec::with_capacity(asked.len());
+        for asked in asked {
+            self.count(asked, row(asked), is_over);
+            statuses.push(status(asked, row(asked), is_refused(asked)));
+        }
+        let admits_all = is_over && self.settings.shadow;
+        if admits_all {
+            self.metrics.global_shadow.fetch_add(1, Relaxed);
+        }
+        let code = if is_over && !admits_all { Code::OverLimit } else { Code::Ok };
+        let refusals = asked.iter().filter(|asked| code == Code::OverLimit && is_refused(asked));
+        RateLimitResponse {
+            overall_code: code.into(),
+            response_headers_to_add: self.headers(&statuses, refusals, &row),
+            dynamic_metadata: self.settings.metadata.then(|| metadata(request, asked, &statuses)),
+            statuses,
+        }
+    }
+
+    fn count(&self, asked: &Asked, row: Option<Row>, is_over: bool) {
+        let (Some(found), Some(counters)) = (&asked.found, &asked.counters) else { return };
+        let hits = asked.hits;
+        let Some(row) = row else {
+            counters.within.fetch_add(hits, Relaxed);
+            return;
+        };
+        if !row.admitted {
+            counters.over.fetch_add(hits, Relaxed);
+            if found.rule.shadow {
+                counters.shadow.fetch_add(hits, Relaxed);
+            }
+        } else if !is_over {
+            counters.within.fetch_add(hits, Relaxed);
+            let limit = f64::from(found.rule.requests_per_unit);
+            let remaining = f64::from(u32::try_from(row.remaining).unwrap_or(u32::MAX));
+            if limit - remaining > (limit * self.settings.near_limit_ratio).floor() {
+                counters.near.fetch_add(hits, Relaxed);
+            }
+        }
+    }
+
+    fn headers<'a>(
+        &self,
+        statuses: &[DescriptorStatus],
+        refusals: impl Iterator<Item = &'a Asked>,
+        row: &impl Fn(&Asked) -> Option<Row>,
+    ) -> Vec<HeaderValue> {
+        let mut headers = Vec::new();
+        if let Some(names) = &self.settings.headers {
+            let limited = statuses.iter().filter(|status| status.current_limit.is_some());
+            // The one that refuses, or else the one with the fewest hits left.
+            let refuses = |status: &DescriptorStatus| status.code == i32::from(Code::OverLimit);
+            if let Some(tightest) = limited.min_by_key(|status| (!refuses(status), status.limit_remaining)) {
+                let limit = tightest.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+                let reset = tightest.duration_until_reset.map_or(0, |wait| wait.seconds);
+                let values = [limit.to_string(), tightest.limit_remaining.to_string(), reset.to_string()];
+                let pairs = names.iter().cloned().zip(values);
+                headers.extend(pairs.map(|(key, value)| HeaderValue { key, value }));
+            }
+        }
+        let mut wait = None;
+        for asked in refusals {
+            wait = wait.max(row(asked).map(|row| row.wait));
+            headers.extend(asked.found.iter().flat_map(|found| found.rule.headers.iter().cloned()));
+        }
+        if let (Some(key), Some(wait)) = (&self.settings.retry_after_header, wait) {
+            headers.push(HeaderValue { key: key.clone(), value: whole_seconds(wait).to_string() });
+        }
+        headers
+    }
+
+    /// Why the server is unavailable, if it was asked within the last second. Then one request asks it again,
+    /// and the others are decided without it, and do not wait.
+    fn known_outage(&self) -> Option<RedisError> {
+        if self.settings.unavailable == Unavailable::Error {
+            return None;
+        }
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let (asked, error) = outage.as_mut()?;
+        if asked.elapsed() < PAUSE {
+            return Some(error.clone());
+        }
+        *asked = Instant::now();
+        None
+    }
+
+    /// Notes what became of a request that has asked the server.
+    fn learn(&self, rows: Result<Vec<Row>, RedisError>) -> Result<Vec<Row>, RedisError> {
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        match &rows {
+            Ok(_) => *outage = None,
+            Err(error) => {
+                // Other errors are those of one request.
+                if is_unavailable(error) {
+                    *outage = Some((Instant::now(), error.clone()));
+                }
+                let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+                if logged.is_none_or(|logged| logged.elapsed() >= PAUSE) {
+                    *logged = Some(Instant::now());
+                    tracing::error!("the server has not decided: {error}");
+                }
+            }
+        }
+        drop(outage);
+        rows
+    }
+}
+
+/// How long an unavailable server is not asked, and how often its errors are written to the log.
+const PAUSE: Duration = Duration::from_secs(1);
+
+fn action(limiters: &[Limiter<'_>]) -> Action {
+    let settles =
+        |limiter: &Limiter<'_>| limiter.gives_back || limiter.hits > 0 && limiter.rule.is_overdrawn();
+    let refuses =
+        |limiter: &Limiter<'_>| limiter.rule.bound == Bound::Nothing && limiter.hits > 0 && !limiter.shadow;
+    if limiters.iter().any(settles) {
+        Action::Settle
+    } else if limiters.iter().any(refuses) {
+        Action::Look
+    } else {
+        Action::Take
+    }
+}
+
+const fn refused() -> Row {
+    Row { admitted: false, remaining: 0, wait: Duration::ZERO }
+}
+
+/// A limiter that only a pause exhausts.
+const BAN: Gcra = Rate::per_second(1_000_000).burst(0);
+
+fn ban_key(limiter: &Limiter<'_>) -> String {
+    format!("{}|ban", limiter.key)
+}
+
+fn taking(call: MTake, limiter: &Limiter<'_>) -> MTake {
+    match limiter.rule.bound {
+        Bound::Places(places, lease) => call.lease(&limiter.key, places, lease, limiter.id),
+        Bound::Limit(limit) => with_ban(with(call, &limiter.key, limit, Units(limiter.hits)), limiter),
+        Bound::Nothing | Bound::Unlimited => call,
+    }
+}
+
+/// Adds the limiter that says whether a ban holds.
+fn with_ban<V: Verb<Quantity = Units>>(call: Several<V>, limiter: &Limiter<'_>) -> Several<V> {
+    match limiter.rule.ban {
+        Some(_) => call.throttle(ban_key(limiter), BAN, Units(0)),
+        None => call,
+    }
+}
+
+fn with<V: Verb>(call: Several<V>, key: &str, limit: Limit, quantity: V::Quantity) -> Several<V> {
+    match limit {
+        Limit::Throttle(limit) => call.throttle(key, limit, quantity),
+        Limit::Funnel(limit) => call.funnel(key, limit, quantity),
+        Limit::Bucket(limit) => call.bucket(key, limit, quantity),
+        Limit::Fixed(limit) => call.fixed(key, limit, quantity),
+        Limit::Window(limit) => call.window(key, limit, quantity),
+        Limit::Log(limit) => call.log(key, limit, quantity),
+    }
+}
+
+fn status(asked: &Asked, row: Option<Row>, is_refused: bool) -> DescriptorStatus {
+    let code = if is_refused { Code::OverLimit } else { Code::Ok }.into();
+    let none = DescriptorStatus { code, current_limit: None, limit_remaining: 0, duration_until_reset: None };
+    match (&asked.found, row) {
+        (Some(found), Some(row)) => DescriptorStatus {
+            current_limit: Some(RateLimit {
+                requests_per_unit: found.rule.requests_per_unit,
+                unit: found.rule.unit.into(),
+                name: found.rule.name.clone(),
+            }),
+            limit_remaining: u32::try_from(row.remaining).unwrap_or(u32::MAX),
+            duration_until_reset: Some(prost_types::Duration { seconds: whole_seconds(row.wait), nanos: 0 }),
+            ..none
+        },
+        (Some(found), None) if found.rule.bound == Bound::Unlimited => {
+            DescriptorStatus { limit_remaining: u32::MAX, ..none }
+        }
+        _ => none,
+    }
+}
+
+/// Rounded up, because Envoy's headers have whole seconds: a client that waits as long is not refused again.
+fn whole_seconds(wait: Duration) -> i64 {
+    let up = u64::from(wait.subsec_nanos() > 0);
+    i64::try_from(wait.as_secs().saturating_add(up)).unwrap_or(i64::MAX)
+}
+
+/// What other filters of Envoy may read: the request, and the metadata of the rules that admit it.
+fn metadata(request: &RateLimitRequest, asked: &[Asked], statuses: &[DescriptorStatus]) -> Struct {
+    let number = |number: u64| value(Kind::NumberValue(f64::from(u32::try_from(number).unwrap_or(u32::MAX))));
+    let text = |text: String| value(Kind::StringValue(text));
+    let list = |values: Vec<Value>| value(Kind::ListValue(ListValue { values }));
+    let descriptor = |descriptor: &RateLimitDescriptor| {
+        let entries = descriptor.entries.iter().map(|entry| text(format!("{}={}", entry.key, entry.value)));
+        let mut fields = BTreeMap::from([("entries".to_owned(), list(entries.collect()))]);
+        if let Some(limit) = descriptor.limit {
+            let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown).name().to_ascii_uppercase();
+            let limit = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
+            fields.insert("limit".to_owned(), text(limit));
+        }
+        if let Some(hits) = descriptor.hits_addend {
+            fields.insert("hitsAddend".to_owned(), number(hits));
+        }
+        value(Kind::StructValue(Struct { fields }))
+    };
+    let mut fields = BTreeMap::from([
+        ("domain".to_owned(), text(request.domain.clone())),
+        ("descriptors".to_owned(), list(request.descriptors.iter().map(descriptor).collect())),
+    ]);
+    if request.hits_addend > 0 {
+        fields.insert("hitsAddend".to_owned(), number(request.hits_addend.into()));
+    }
+    let mut passed = Struct::default();
+    for (asked, status) in asked.iter().zip(statuses) {
+        let metadata = asked.found.as_ref().and_then(|found| found.rule.metadata.as_ref());
+        if let Some(metadata) = metadata.filter(|_| status.code == i32::from(Code::Ok)) {
+            merge(&mut passed, metadata);
+        }
+    }
+    if !passed.fields.is_empty() {
+        fields.insert("metadata".to_owned(), value(Kind::StructValue(passed)));
+    }
+    Struct { fields }
+}
+
+fn value(kind: Kind) -> Value {
+    Value { kind: Some(kind) }
+}
+
+/// Adds what is not there yet, in mappings of mappings as well.
+fn merge(into: &mut Struct, from: &Struct) {
+    for (key, value) in &from.fields {
+        match (into.fields.get_mut(key).and_then(|known| known.kind.as_mut()), &value.kind) {
+            (Some(Kind::StructValue(known)), Some(Kind::StructValue(value))) => merge(known, value),
+            (Some(_), _) => {}
+            (None, _) => _ = into.fields.insert(key.clone(), value.clone()),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Health, metrics and rules by HTTP.
+
+use crate::decide::Decider;
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What health depends on.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Whether the process has been told to end.
+    pub is_ending: AtomicBool,
+    /// Whether a domain is needed.
+    pub needs_domain: bool,
+    /// Whether the server is needed.
+    pub needs_server: bool,
+}
+
+impl Health {
+    /// Whether requests are to be sent here.
+    pub async fn is_healthy(&self, decider: &Decider) -> bool {
+        !self.is_ending.load(Relaxed)
+            && (!self.needs_domain || decider.config().domains() > 0)
+            && (!self.needs_server || decider.is_server_available().await)
+    }
+}
+
+/// `/healthcheck`, `/rlconfig` and `/metrics`.
+pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
+    let of_health = (Arc::clone(decider), Arc::clone(health));
+    let healthcheck = async move || {
+        let (decider, health) = &of_health;
+        if health.is_healthy(decider).await {
+            (StatusCode::OK, "OK")
+        } else {
+            (StatusCode::INTERNAL_SERVER_ERROR, "not healthy")
+        }
+    };
+    let of_rules = Arc::clone(decider);
+    let rules = async move || {
+        let mut text = String::new();
+        for rule in of_rules.config().rules() {
+            let (levels, place) = (rule.levels.join("."), &rule.place);
+            let (count, unit) = (rule.requests_per_unit, rule.unit.name());
+            let (shadow, quota) = (rule.shadow, rule.quota);
+            // A String takes everything.
+            let _: Result<(), std::fmt::Error> = writeln!(
+                text,
+                "{levels}: unit={unit} requests_per_unit={count}, shadow_mode: {shadow}, quota_mode: {quota} ({place})"
+            );
+        }
+        text
+    };
+    Router::new()
+        .route("/healthcheck", get(healthcheck))
+        .route("/rlconfig", get(rules))
+        .merge(metrics(decider, "/metrics"))
+}
+
+/// The metrics at this path.
+pub fn metrics(decider: &Arc<Decider>, path: &str) -> Router {
+    let decider = Arc::clone(decider);
+    let text = async move || {
+        ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], decider.metrics().text()).into_response()
+    };
+    Router::new().route(path, get(text))
+}

@@ -1,0 +1,222 @@
+//! `redis-cell-envoy`: Envoy's rate limit service on redis-cell. The manual is README.md.
+
+use redis_cell_envoy::config::Config;
+use redis_cell_envoy::decide::Decider;
+use redis_cell_envoy::http::{self, Health};
+use redis_cell_envoy::metrics::Metrics;
+use redis_cell_envoy::proto;
+use redis_cell_envoy::service::RateLimitService;
+use redis_cell_envoy::settings::{Address, Settings, Tls};
+use redis_cell_envoy::{server, watch};
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use std::{env, fs};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch as channel;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+/// How long requests that are being decided may take when the process ends.
+const GRACE: Duration = Duration::from_secs(10);
+
+const USAGE: &str = "\
+Envoy's rate limit service on redis-cell.
+
+    redis-cell-envoy                 serves, with the settings of its environment variables
+    redis-cell-envoy check FOLDER    reads the rules of a folder, and says what is wrong with them
+    redis-cell-envoy --version";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        [] => serve(),
+        ["check", folder] => check(Path::new(folder)),
+        ["--version"] => {
+            println!("redis-cell-envoy {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        ["--help"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(USAGE.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(folder: &Path) -> Result<(), Box<dyn Error>> {
+    let merge = env::var("MERGE_DOMAIN_CONFIG").is_ok_and(|text| text.eq_ignore_ascii_case("true"));
+    let config = load(&watch::read(folder)?, merge)?;
+    println!("{} domains, {} rules", config.domains(), config.rules().count());
+    Ok(())
+}
+
+/// Reads the rules. The error has a line for each problem.
+fn load(files: &[(String, String)], merge: bool) -> Result<Config, String> {
+    Config::read(files, merge)
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+}
+
+fn serve() -> Result<(), Box<dyn Error>> {
+    let settings = Settings::read(|name| env::var(name).ok()).map_err(|errors| errors.join("\n"))?;
+    let log = tracing_subscriber::fmt().with_max_level(settings.log_level).with_writer(io::stderr);
+    if settings.log_json {
+        log.json().init();
+    } else {
+        log.with_ansi(false).init();
+    }
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    // An error means that there is one already.
+    let _: Result<(), _> = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(settings))
+}
+
+/// The certificates of gRPC.
+fn certificates(tls: &Tls) -> io::Result<ServerTlsConfig> {
+    let read = |path: &Path| {
+        fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    };
+    let mut config = ServerTlsConfig::new();
+    if let Some((certificate, key)) = &tls.own {
+        config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
+    if let Some(authority) = &tls.authority {
+        config = config.client_ca_root(Certificate::from_pem(read(authority)?));
+    }
+    Ok(config)
+}
+
+async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
+    let files = watch::read(&settings.folder)?;
+    let config = load(&files, settings.merge_domains)?;
+    tracing::info!(domains = config.domains(), "rules loaded");
+    let metrics = Arc::new(Metrics::default());
+    metrics.loads.fetch_add(1, Relaxed);
+    let connection = server::connect(&settings.servers)?;
+    let decider = Arc::new(Decider::new(connection, settings.clone(), metrics));
+    decider.replace(config);
+    let health = Arc::new(Health {
+        needs_domain: settings.healthy_with_a_domain,
+        needs_server: settings.healthy_with_server,
+        ..Health::default()
+    });
+
+    let (ends, ending) = channel::channel(());
+    let mut tasks = tokio::task::JoinSet::new();
+    let http = TcpListener::bind(&settings.http).await?;
+    tracing::info!("HTTP on {}", http.local_addr()?);
+    let routes = http::routes(&decider, &health);
+    let stop = stopped(ending.clone());
+    tasks.spawn(async move { axum::serve(http, routes).with_graceful_shutdown(stop).await.map_err(boxed) });
+    if let Some((address, path)) = &settings.prometheus {
+        let listener = TcpListener::bind(address).await?;
+        tracing::info!("Prometheus on {}", listener.local_addr()?);
+        let routes = http::metrics(&decider, path);
+        let stop = stopped(ending.clone());
+        tasks.spawn(async move {
+            axum::serve(listener, routes).with_graceful_shutdown(stop).await.map_err(boxed)
+        });
+    }
+
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_file_descriptor_set(proto::descriptors())
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let mut builder = Server::builder();
+    if let Some(tls) = &settings.grpc_tls {
+        builder = builder.tls_config(certificates(tls)?)?;
+    }
+    let server = builder
+        .tcp_nodelay(true)
+        .max_connection_age(settings.max_connection_age)
+        .max_connection_age_grace(GRACE)
+        .add_service(RateLimitService(Arc::clone(&decider)))
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    let stop = stopped(ending);
+    match &settings.grpc {
+        Address::Tcp(address) => {
+            let listener = TcpListener::bind(address).await?;
+            tracing::info!("gRPC on {}", listener.local_addr()?);
+            let incoming = TcpListenerStream::new(listener);
+            tasks.spawn(
+                async move { server.serve_with_incoming_shutdown(incoming, stop).await.map_err(boxed) },
+            );
+        }
+        Address::Unix(path) => {
+            // What a former process has left.
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+            let incoming = UnixListenerStream::new(UnixListener::bind(path)?);
+            tracing::info!("gRPC on {}", path.display());
+            tasks.spawn(
+                async move { server.serve_with_incoming_shutdown(incoming, stop).await.map_err(boxed) },
+            );
+        }
+    }
+    tokio::spawn(report(Arc::clone(&decider), Arc::clone(&health), reporter.clone()));
+    tokio::spawn(watch::watch(Arc::clone(&decider), settings.folder.clone(), settings.merge_domains, files));
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        Some(ended) = tasks.join_next() => return Err(ended?.err().unwrap_or_else(|| "a listener has ended".into())),
+    }
+    tracing::info!("ending");
+    health.is_ending.store(true, Relaxed);
+    set_health(&reporter, false).await;
+    ends.send_replace(());
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(GRACE, ended).await.is_err() {
+        tracing::warn!("requests were still being decided");
+    }
+    Ok(())
+}
+
+type Boxed = Box<dyn Error + Send + Sync>;
+
+fn boxed(error: impl Error + Send + Sync + 'static) -> Boxed {
+    error.into()
+}
+
+async fn stopped(mut ending: channel::Receiver<()>) {
+    // An error means that the sender is gone, which is an end as well.
+    let _: Result<(), channel::error::RecvError> = ending.changed().await;
+}
+
+/// Tells the health to clients of gRPC, every second.
+async fn report(decider: Arc<Decider>, health: Arc<Health>, reporter: HealthReporter) {
+    loop {
+        set_health(&reporter, health.is_healthy(&decider).await).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn set_health(reporter: &HealthReporter, is_healthy: bool) {
+    let status = if is_healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
+    reporter.set_service_status("", status).await;
+    reporter.set_service_status(proto::SERVICE, status).await;
+}

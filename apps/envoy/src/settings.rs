@@ -1,0 +1,310 @@
+//! The settings: the environment variables of envoyproxy/ratelimit that apply here, and a few more.
+
+use crate::duration;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Everything but the rules.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // switches of users, which are independent
+pub struct Settings {
+    /// Where gRPC is served.
+    pub grpc: Address,
+    /// The certificates of gRPC, if it is encrypted. With an authority, Envoy must have a certificate of it.
+    pub grpc_tls: Option<Tls>,
+    /// Where health, rules and metrics are served by HTTP.
+    pub http: String,
+    /// A further address and path for metrics.
+    pub prometheus: Option<(String, String)>,
+    /// The age at which a connection of Envoy is closed, so that connections spread over new instances.
+    pub max_connection_age: Duration,
+    /// The folder with the rules.
+    pub folder: PathBuf,
+    /// Whether several files may have the same domain.
+    pub merge_domains: bool,
+    /// The servers of the limiters.
+    pub servers: Servers,
+    /// How long to wait for the server.
+    pub timeout: Duration,
+    /// What to answer when the server is unavailable.
+    pub unavailable: Unavailable,
+    /// Written before each key.
+    pub prefix: String,
+    /// The share of a limit from which on hits are counted as near it.
+    pub near_limit_ratio: f64,
+    /// The names of the headers for the limit, the remaining hits and the seconds until the reset.
+    pub headers: Option<[String; 3]>,
+    /// The name of a header for the seconds until a refused request would be admitted.
+    pub retry_after_header: Option<String>,
+    /// Whether nothing is refused.
+    pub shadow: bool,
+    /// Whether all rules have `quota_mode`.
+    pub quota: bool,
+    /// Whether responses have dynamic metadata.
+    pub metadata: bool,
+    /// Whether the service is unhealthy without a domain.
+    pub healthy_with_a_domain: bool,
+    /// Whether the service is unhealthy without the server.
+    pub healthy_with_server: bool,
+    /// The level of the log.
+    pub log_level: tracing::Level,
+    /// Whether the log is in JSON.
+    pub log_json: bool,
+    /// What is set and has no meaning here.
+    pub warnings: Vec<String>,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Host and port.
+    Tcp(String),
+    /// A socket of the file system.
+    Unix(PathBuf),
+}
+
+/// The servers of the limiters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Servers {
+    /// How they work together.
+    pub kind: Kind,
+    /// `host:port` of each, a URL, or the path of a socket.
+    pub urls: Vec<String>,
+    /// The user and the password of the servers.
+    pub auth: Option<Auth>,
+    /// The user and the password of the Sentinels.
+    pub sentinel_auth: Option<Auth>,
+    /// Connections are encrypted.
+    pub tls: Option<Tls>,
+}
+
+/// A user, which may be the default one, and a password.
+pub type Auth = (Option<String>, String);
+
+/// Certificates, as paths of files in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Those that the other side must have. `None` for those of the system, or for none of a client.
+    pub authority: Option<PathBuf>,
+    /// Our own, and its key.
+    pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// How the servers work together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One server.
+    Single,
+    /// A cluster.
+    Cluster,
+    /// The primary that Sentinels name. The first of the URLs is its name, and the others are theirs.
+    Sentinel,
+}
+
+/// What to answer when the server is unavailable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    /// An error, so that `failure_mode_deny` of Envoy's filter decides.
+    Error,
+    /// Everything is within its limits.
+    Open,
+    /// Everything is over its limits.
+    Closed,
+    /// Limiters in this process decide, with the share of one of so many instances.
+    Local(NonZeroU32),
+}
+
+/// Variables of envoyproxy/ratelimit that have no meaning here, and why.
+const WITHOUT_MEANING: [(&str, &str); 9] = [
+    ("REDIS_POOL_SIZE", "one connection carries all calls"),
+    ("REDIS_PIPELINE_WINDOW", "a request is one call"),
+    ("REDIS_PIPELINE_LIMIT", "a request is one call"),
+    ("REDIS_PERSECOND", "all limits of a request are one call, to one server"),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "a key expires when its limiter is full again"),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "refusals are not cached"),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a refused request is never charged"),
+    ("USE_STATSD", "metrics are those of Prometheus"),
+    ("USE_DOG_STATSD", "metrics are those of Prometheus"),
+];
+
+/// Variables that name something that this service does not have: it does not start with them.
+const UNKNOWN: [(&str, &str, &str); 4] = [
+    ("BACKEND_TYPE", "redis", "only redis is known"),
+    ("CONFIG_TYPE", "FILE", "only FILE is known"),
+    ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", "the name in a certificate is always verified"),
+    ("GRPC_CLIENT_TLS_SAN", "-", "every certificate of the authority is accepted"),
+];
+
+struct Variables<F> {
+    get: F,
+    errors: Vec<String>,
+}
+
+impl<F: Fn(&str) -> Option<String>> Variables<F> {
+    fn text(&self, name: &str) -> Option<String> {
+        (self.get)(name).filter(|text| !text.is_empty())
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
+    }
+
+    fn auth(&self, name: &str) -> Option<Auth> {
+        self.text(name).map(|auth| match auth.split_once(':') {
+            Some((user, password)) => (Some(user.to_owned()), password.to_owned()),
+            None => (None, auth),
+        })
+    }
+
+    fn read<T>(&mut self, name: &str, default: T, what: &str, parse: impl FnOnce(&str) -> Option<T>) -> T {
+        let Some(text) = self.text(name) else { return default };
+        parse(&text).unwrap_or_else(|| {
+            self.errors.push(format!("{name}: must be {what}, and is '{text}'"));
+            default
+        })
+    }
+
+    fn flag(&mut self, name: &str) -> bool {
+        self.read(name, false, "true or false", |text| match text.to_ascii_lowercase().as_str() {
+            "true" | "t" | "1" => Some(true),
+            "false" | "f" | "0" => Some(false),
+            _ => None,
+        })
+    }
+
+    fn duration(&mut self, name: &str, default: Duration) -> Duration {
+        self.read(name, default, "a duration such as 500ms", duration::parse)
+    }
+
+    fn number<N: FromStr>(&mut self, name: &str, default: N) -> N {
+        self.read(name, default, "a number", |text| text.parse().ok())
+    }
+}
+
+impl Settings {
+    /// Reads the settings from variables.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<String>> {
+        let mut v = Variables { get, errors: Vec::new() };
+        let host = |v: &Variables<_>, name: &str| v.text(name).unwrap_or_else(|| "0.0.0.0".to_owned());
+        let (grpc_host, http_host) = (host(&v, "GRPC_HOST"), host(&v, "HOST"));
+        let grpc = match v.text("GRPC_UDS") {
+            Some(path) => Address::Unix(path.into()),
+            None => Address::Tcp(format!("{grpc_host}:{}", v.number::<u16>("GRPC_PORT", 8081))),
+        };
+        let grpc_tls = v.flag("GRPC_SERVER_USE_TLS").then(|| Tls {
+            authority: v.path("GRPC_CLIENT_TLS_CACERT"),
+            own: v.path("GRPC_SERVER_TLS_CERT").zip(v.path("GRPC_SERVER_TLS_KEY")),
+        });
+        if grpc_tls.as_ref().is_some_and(|tls| tls.own.is_none()) {
+            v.errors
+                .push("GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY".to_owned());
+        }
+        let http = format!("{http_host}:{}", v.number::<u16>("PORT", 8080));
+        let prometheus = v.flag("USE_PROMETHEUS").then(|| {
+            let address = v.text("PROMETHEUS_ADDR").unwrap_or_else(|| ":9090".to_owned());
+            let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
+            (address, v.text("PROMETHEUS_PATH").unwrap_or_else(|| "/metrics".to_owned()))
+        });
+        let folder = [
+            v.text("RUNTIME_ROOT").unwrap_or_else(|| "/srv/runtime_data/current".to_owned()),
+            v.text("RUNTIME_SUBDIRECTORY").unwrap_or_default(),
+            v.text("RUNTIME_APPDIRECTORY").unwrap_or_else(|| "config".to_owned()),
+        ];
+        let servers = servers(&mut v);
+        let instances = v.number("INSTANCES", NonZeroU32::MIN);
+        let unavailable = v.read(
+            "SERVER_UNAVAILABLE",
+            Unavailable::Error,
+            "error, open, closed or local",
+            |text| match text {
+                "error" => Some(Unavailable::Error),
+                "open" => Some(Unavailable::Open),
+                "closed" => Some(Unavailable::Closed),
+                "local" => Some(Unavailable::Local(instances)),
+                _ => None,
+            },
+        );
+        let prefix = v.read("CACHE_KEY_PREFIX", String::new(), "a text without braces", |text| {
+            (!text.contains(['{', '}'])).then(|| text.to_owned())
+        });
+        let name = |v: &Variables<_>, name: &str, default: &str| {
+            v.text(name).unwrap_or_else(|| default.to_owned()).to_ascii_lowercase()
+        };
+        let headers = v.flag("LIMIT_RESPONSE_HEADERS_ENABLED").then(|| {
+            [
+                name(&v, "LIMIT_LIMIT_HEADER", "ratelimit-limit"),
+                name(&v, "LIMIT_REMAINING_HEADER", "ratelimit-remaining"),
+                name(&v, "LIMIT_RESET_HEADER", "ratelimit-reset"),
+            ]
+        });
+        let retry_after_header = v.text("RETRY_AFTER_HEADER").map(|name| name.to_ascii_lowercase());
+        let names = headers.iter().flatten().chain(&retry_after_header);
+        let wrong = names.filter(|name| axum::http::HeaderName::from_bytes(name.as_bytes()).is_err());
+        let wrong: Vec<String> = wrong.map(|name| format!("'{name}' is not the name of a header")).collect();
+        v.errors.extend(wrong);
+        let log_level = v.read("LOG_LEVEL", tracing::Level::WARN, "a level such as info", |text| {
+            let text = if text.eq_ignore_ascii_case("warning") { "warn" } else { text };
+            text.parse().ok()
+        });
+        for (variable, known, why) in UNKNOWN {
+            if let Some(text) = v.text(variable).filter(|text| !text.eq_ignore_ascii_case(known)) {
+                v.errors.push(format!("{variable}: {why}, and not '{text}'"));
+            }
+        }
+        let warnings = WITHOUT_MEANING.iter().filter(|(name, _)| {
+            v.text(name).is_some_and(|text| !matches!(text.to_ascii_lowercase().as_str(), "0" | "false"))
+        });
+        let warnings = warnings.map(|(name, why)| format!("{name} has no meaning here: {why}")).collect();
+        let settings = Self {
+            grpc,
+            grpc_tls,
+            http,
+            prometheus,
+            max_connection_age: v.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400)),
+            folder: folder.iter().collect(),
+            merge_domains: v.flag("MERGE_DOMAIN_CONFIG"),
+            servers,
+            timeout: v.duration("REDIS_TIMEOUT", Duration::from_millis(500)),
+            unavailable,
+            prefix,
+            near_limit_ratio: v.number("NEAR_LIMIT_RATIO", 0.8),
+            headers,
+            retry_after_header,
+            shadow: v.flag("SHADOW_MODE"),
+            quota: v.flag("QUOTA_MODE"),
+            metadata: v.flag("RESPONSE_DYNAMIC_METADATA"),
+            healthy_with_a_domain: v.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
+            healthy_with_server: v.flag("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+            log_level,
+            log_json: v.text("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")),
+            warnings,
+        };
+        if v.errors.is_empty() { Ok(settings) } else { Err(v.errors) }
+    }
+}
+
+fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
+    let kind = v.read("REDIS_TYPE", Kind::Single, "SINGLE, CLUSTER or SENTINEL", |text| {
+        match text.to_ascii_lowercase().as_str() {
+            "single" => Some(Kind::Single),
+            "cluster" => Some(Kind::Cluster),
+            "sentinel" => Some(Kind::Sentinel),
+            _ => None,
+        }
+    });
+    let url = v.text("REDIS_URL").unwrap_or_else(|| "127.0.0.1:6379".to_owned());
+    let urls: Vec<String> = url.split(',').map(|url| url.trim().to_owned()).collect();
+    if kind == Kind::Sentinel && urls.len() < 2 {
+        v.errors.push("REDIS_URL: must be the name of the primary and the addresses of Sentinels".to_owned());
+    }
+    let tls = v.flag("REDIS_TLS").then(|| Tls {
+        authority: v.path("REDIS_TLS_CACERT"),
+        own: v.path("REDIS_TLS_CLIENT_CERT").zip(v.path("REDIS_TLS_CLIENT_KEY")),
+    });
+    Servers { kind, urls, auth: v.auth("REDIS_AUTH"), sentinel_auth: v.auth("REDIS_SENTINEL_AUTH"), tls }
+}

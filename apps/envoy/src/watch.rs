@@ -1,0 +1,81 @@
+//! The folder with the rules.
+//!
+//! It is read every second, and loaded when it has changed and was the same in two readings: what is half
+//! written is not loaded. This works with every file system and with the links that Kubernetes swaps, and
+//! costs microseconds.
+
+use crate::config::Config;
+use crate::decide::Decider;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use std::{fs, io};
+
+/// The files of the folder that end in `.yaml` or `.yml` and do not begin with a dot, each with its name and
+/// its text, in the order of the names.
+///
+/// # Errors
+/// If a file cannot be read, or is not text.
+pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
+    let with_name =
+        |error: io::Error, path: &Path| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|error| with_name(error, folder))? {
+        let path = entry?.path();
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if is_yaml && !is_hidden && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let file = |path: PathBuf| {
+        let text = fs::read_to_string(&path).map_err(|error| with_name(error, &path))?;
+        Ok((path.display().to_string(), text))
+    };
+    paths.into_iter().map(file).collect()
+}
+
+/// Loads the rules again whenever they change. `loaded` is what was loaded last.
+pub async fn watch(decider: Arc<Decider>, folder: PathBuf, merge: bool, mut loaded: Vec<(String, String)>) {
+    let mut before = loaded.clone();
+    let mut unreadable = String::new();
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let files = match read(&folder) {
+            Ok(files) => files,
+            Err(error) => {
+                // Once for each error.
+                let text = error.to_string();
+                if text != unreadable {
+                    tracing::error!("the rules stay as they are: {text}");
+                    decider.metrics().load_errors.fetch_add(1, Relaxed);
+                    unreadable = text;
+                }
+                continue;
+            }
+        };
+        unreadable.clear();
+        let is_stable = files == before;
+        before.clone_from(&files);
+        if !is_stable || files == loaded {
+            continue;
+        }
+        match Config::read(&files, merge) {
+            Ok(config) => {
+                let domains = config.domains();
+                decider.replace(config);
+                decider.metrics().loads.fetch_add(1, Relaxed);
+                tracing::info!(domains, "rules loaded");
+            }
+            Err(problems) => {
+                decider.metrics().load_errors.fetch_add(1, Relaxed);
+                for problem in problems {
+                    tracing::error!("the rules stay as they are: {problem}");
+                }
+            }
+        }
+        loaded = files;
+    }
+}

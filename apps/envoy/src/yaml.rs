@@ -1,0 +1,231 @@
+//! Values of a YAML file, each with its line and the path of keys that leads to it.
+
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+use saphyr::{MarkedYaml, Scalar, ScalarStyle, YamlData, YamlLoader};
+use std::fmt;
+
+/// An error in a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub file: String,
+    /// The line, from 1 on.
+    pub line: usize,
+    /// The keys that lead to the value, such as `descriptors[0].rate_limit.unit`. Empty for the file as a
+    /// whole.
+    pub path: String,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, path, text } = self;
+        write!(f, "{file}:{line}: ")?;
+        if !path.is_empty() {
+            write!(f, "{path}: ")?;
+        }
+        f.write_str(text)
+    }
+}
+
+/// A value, and where it is.
+#[derive(Clone, Debug)]
+pub struct Node<'a> {
+    file: &'a str,
+    /// That of the key, if the value has one.
+    line: usize,
+    path: String,
+    yaml: &'a MarkedYaml<'a>,
+}
+
+/// The keys of a mapping that nothing has read yet.
+#[derive(Debug)]
+pub struct Fields<'a> {
+    left: Vec<(&'a str, Node<'a>)>,
+}
+
+/// Reads the document of a file, and gives it to `read`.
+///
+/// # Errors
+/// If the text is not YAML, or has not exactly one document.
+pub fn document<T>(file: &str, text: &str, read: impl FnOnce(Node<'_>) -> T) -> Result<T, Problem> {
+    let problem = |line, text: String| Problem { file: file.to_owned(), line, path: String::new(), text };
+    let mut parser = saphyr_parser::Parser::new_from_str(text);
+    let mut loader = YamlLoader::<MarkedYaml<'_>>::default();
+    loader.early_parse(false); // `value: 007` is a text
+    let loaded = parser.load(&mut loader, true);
+    if let Some(error) = loaded.err().or_else(|| loader.error().cloned()) {
+        return Err(problem(error.marker().line(), error.info().to_owned()));
+    }
+    let documents = loader.into_documents();
+    match documents.as_slice() {
+        [node] => Ok(read(Node { file, line: node.span.start.line(), path: String::new(), yaml: node })),
+        [] => Err(problem(1, "the file is empty".to_owned())),
+        [_, second, ..] => {
+            Err(problem(second.span.start.line(), "a file has one document, with one domain".to_owned()))
+        }
+    }
+}
+
+impl<'a> Node<'a> {
+    /// An error at this value.
+    pub fn problem(&self, text: impl Into<String>) -> Problem {
+        Problem { file: self.file.to_owned(), line: self.line, path: self.path.clone(), text: text.into() }
+    }
+
+    /// `file:line`.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file, self.line)
+    }
+
+    /// Whether there is nothing behind the key, or `~` or `null`.
+    pub fn is_null(&self) -> bool {
+        match &self.yaml.data {
+            YamlData::Representation(text, ScalarStyle::Plain, None) => {
+                matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
+            }
+            _ => false,
+        }
+    }
+
+    /// A text, as it is written, without its quotes.
+    ///
+    /// # Errors
+    /// If it is a list or a mapping.
+    pub fn text(&self) -> Result<&'a str, Problem> {
+        match &self.yaml.data {
+            YamlData::Representation(text, _, _) if !self.is_null() => Ok(text),
+            YamlData::Representation(..) => Ok(""),
+            _ => Err(self.problem("must be a text")),
+        }
+    }
+
+    /// `true` or `false`, or another word of YAML 1.1 for one of them.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn boolean(&self) -> Result<bool, Problem> {
+        match self.text()?.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "y" => Ok(true),
+            "false" | "no" | "off" | "n" => Ok(false),
+            other => Err(self.problem(format!("must be true or false, and is '{other}'"))),
+        }
+    }
+
+    /// A number from `least` to `most`.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn number<N>(&self, least: N, most: N) -> Result<N, Problem>
+    where
+        N: std::str::FromStr + PartialOrd + fmt::Display + Copy,
+    {
+        let text = self.text()?;
+        let number = text.parse().ok().filter(|number| *number >= least && *number <= most);
+        number.ok_or_else(|| {
+            self.problem(format!("must be a whole number from {least} to {most}, and is '{text}'"))
+        })
+    }
+
+    /// The elements of a list. None if the value is null.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn list(&self) -> Result<Vec<Node<'a>>, Problem> {
+        match &self.yaml.data {
+            YamlData::Sequence(items) => {
+                let item = |(index, node): (usize, &'a MarkedYaml<'a>)| Node {
+                    file: self.file,
+                    line: node.span.start.line(),
+                    path: format!("{}[{index}]", self.path),
+                    yaml: node,
+                };
+                Ok(items.iter().enumerate().map(item).collect())
+            }
+            _ if self.is_null() => Ok(Vec::new()),
+            _ => Err(self.problem("must be a list")),
+        }
+    }
+
+    /// The keys of a mapping with their values.
+    ///
+    /// # Errors
+    /// If it is something else, or a key is not a text.
+    pub fn fields(&self) -> Result<Fields<'a>, Problem> {
+        let YamlData::Mapping(mapping) = &self.yaml.data else {
+            return Err(self.problem("must be a mapping of keys to values"));
+        };
+        let field = |(key, node): (&'a MarkedYaml<'a>, &'a MarkedYaml<'a>)| {
+            let (file, line) = (self.file, key.span.start.line());
+            let YamlData::Representation(name, _, _) = &key.data else {
+                let at = Node { file, line, path: self.path.clone(), yaml: key };
+                return Err(at.problem("a key must be a text"));
+            };
+            let dot = if self.path.is_empty() { "" } else { "." };
+            Ok((&**name, Node { file, line, path: format!("{}{dot}{name}", self.path), yaml: node }))
+        };
+        let left = mapping.iter().map(field).collect::<Result<_, _>>()?;
+        Ok(Fields { left })
+    }
+
+    /// Any value, for dynamic metadata.
+    ///
+    /// # Errors
+    /// If a key is not a text, or a value has a tag.
+    pub fn value(&self) -> Result<Value, Problem> {
+        let kind = match &self.yaml.data {
+            YamlData::Mapping(_) => Kind::StructValue(self.structure()?),
+            YamlData::Sequence(_) => {
+                let values = self.list()?.iter().map(Node::value).collect::<Result<_, _>>()?;
+                Kind::ListValue(ListValue { values })
+            }
+            YamlData::Representation(text, style, tag) => {
+                match Scalar::parse_from_cow_and_metadata(text.clone(), *style, tag.as_ref()) {
+                    Some(Scalar::Null) => Kind::NullValue(0),
+                    Some(Scalar::Boolean(value)) => Kind::BoolValue(value),
+                    // A number of JSON.
+                    Some(Scalar::Integer(_) | Scalar::FloatingPoint(_)) => {
+                        Kind::NumberValue(text.parse().map_err(|_| self.problem("must be a decimal number"))?)
+                    }
+                    Some(Scalar::String(text)) => Kind::StringValue(text.into_owned()),
+                    None => return Err(self.problem("has not the form that its tag names")),
+                }
+            }
+            _ => return Err(self.problem("has a tag, which means nothing here")),
+        };
+        Ok(Value { kind: Some(kind) })
+    }
+
+    /// A mapping of any values.
+    ///
+    /// # Errors
+    /// As [`value`](Self::value).
+    pub fn structure(&self) -> Result<Struct, Problem> {
+        let fields = self.fields()?.left.into_iter();
+        let fields = fields.map(|(name, node)| Ok((name.to_owned(), node.value()?)));
+        Ok(Struct { fields: fields.collect::<Result<_, Problem>>()? })
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// The value of a key, which counts as read. `None` if it is not there or null.
+    pub fn take(&mut self, name: &str) -> Option<Node<'a>> {
+        let index = self.left.iter().position(|(field, _)| *field == name)?;
+        let (_, node) = self.left.remove(index);
+        Some(node).filter(|node| !node.is_null())
+    }
+
+    /// All keys with their values.
+    pub fn rest(self) -> Vec<(&'a str, Node<'a>)> {
+        self.left
+    }
+
+    /// The errors of the keys that nothing has read. `known` are the keys that are known here.
+    pub fn unknown(self, known: &str) -> impl Iterator<Item = Problem> {
+        self.left
+            .into_iter()
+            .map(move |(name, node)| node.problem(format!("unknown key '{name}'; known here are {known}")))
+    }
+}

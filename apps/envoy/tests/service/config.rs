@@ -1,0 +1,425 @@
+//! The configuration reader.
+
+use redis_cell_client::{Limit, Places, Quota, Rate, Weekday, Window};
+use redis_cell_envoy::config::{Bound, Config, Found};
+use redis_cell_envoy::proto::{Entry, RateLimitDescriptor};
+use std::time::Duration;
+
+fn files(texts: &[&str]) -> Vec<(String, String)> {
+    texts.iter().zip(["a.yaml", "b.yaml"]).map(|(text, name)| (name.to_owned(), (*text).to_owned())).collect()
+}
+
+fn read(text: &str) -> Config {
+    Config::read(&files(&[text]), false).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)))
+}
+
+fn lines(problems: &[redis_cell_envoy::yaml::Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// All errors, a line for each.
+fn errors(text: &str) -> String {
+    lines(&Config::read(&files(&[text]), false).expect_err(text))
+}
+
+/// `key=value,key=value`.
+pub fn descriptor(text: &str) -> RateLimitDescriptor {
+    let entries = text.split(',').map(|entry| {
+        let (key, value) = entry.split_once('=').unwrap_or((entry, ""));
+        Entry { key: key.to_owned(), value: value.to_owned() }
+    });
+    RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
+}
+
+fn find(config: &Config, domain: &str, text: &str) -> Option<Found> {
+    config.find(domain, &descriptor(text))
+}
+
+/// The hits per unit of the rule of a descriptor.
+fn count(config: &Config, domain: &str, text: &str) -> Option<u32> {
+    find(config, domain, text).map(|found| found.rule.requests_per_unit)
+}
+
+/// The name of the metric of a descriptor.
+fn metric(config: &Config, domain: &str, text: &str) -> String {
+    let found = find(config, domain, text).unwrap();
+    found.levels.as_ref().unwrap_or(&found.rule.levels).join(".")
+}
+
+/// One descriptor with this rate limit.
+fn limited(rate_limit: &str) -> String {
+    format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{{rate_limit}}}\n")
+}
+
+fn bound(rate_limit: &str) -> Bound {
+    find(&read(&limited(rate_limit)), "d", "k=v").unwrap().rule.bound
+}
+
+const NESTED: &str = "
+# Calls to a data base.
+domain: calls
+descriptors:
+  - key: to
+    value: db
+    descriptors:
+      - key: from
+        rate_limit: {unit: second, requests_per_unit: 5}
+      - key: from
+        value: batch
+        rate_limit: {unit: second, requests_per_unit: 1}
+  - key: to
+    rate_limit:
+      unit: minute
+      requests_per_unit: 100
+  - key: to
+    value: free
+";
+
+#[test]
+fn the_most_specific_descriptor_of_each_level_decides() {
+    let config = read(NESTED);
+    assert_eq!(count(&config, "calls", "to=db,from=web"), Some(5));
+    assert_eq!(count(&config, "calls", "to=db,from=batch"), Some(1));
+    assert_eq!(count(&config, "calls", "to=mail"), Some(100));
+    // A descriptor without a limit admits everything, and so does one that is shorter or longer than all
+    // rules.
+    assert_eq!(count(&config, "calls", "to=free"), None);
+    assert_eq!(count(&config, "calls", "to=db"), None);
+    assert_eq!(count(&config, "calls", "to=mail,from=web"), None);
+    assert_eq!(count(&config, "calls", "to=db,from=web,for=me"), None);
+    assert_eq!(count(&config, "calls", "from=web"), None);
+    assert_eq!(count(&config, "others", "to=mail"), None);
+}
+
+#[test]
+fn a_wildcard_stands_anywhere_and_a_value_goes_before_it() {
+    let config = read(
+        "
+domain: paths
+descriptors:
+  - {key: path, value: /a/*/edit, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: path, value: /a/*, rate_limit: {unit: hour, requests_per_unit: 2}}
+  - {key: path, value: /a/b, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: path, value: '*x*y*', rate_limit: {unit: hour, requests_per_unit: 4}}
+  - {key: path, rate_limit: {unit: hour, requests_per_unit: 5}}
+  - {key: tail, value: '*.png', rate_limit: {unit: hour, requests_per_unit: 6}}
+  - {key: both, value: 'aa*aa', rate_limit: {unit: hour, requests_per_unit: 7}}
+",
+    );
+    for (path, expected) in [
+        ("/a/7/edit", 1),
+        ("/a//edit", 1),
+        ("/a/7/view", 2),
+        ("/a/", 2),
+        ("/a/b", 3),
+        ("xy", 4),
+        ("1x2y3", 4),
+        ("yx", 5),
+        ("", 5),
+    ] {
+        assert_eq!(count(&config, "paths", &format!("path={path}")), Some(expected), "{path}");
+    }
+    assert_eq!(count(&config, "paths", "tail=a.png"), Some(6));
+    assert_eq!(count(&config, "paths", "tail=a.jpg"), None);
+    assert_eq!(count(&config, "paths", "both=aaaa"), Some(7));
+    assert_eq!(count(&config, "paths", "both=aaa"), None);
+}
+
+#[test]
+fn each_value_has_its_own_key_unless_a_wildcard_shares_it() {
+    let config = read(
+        "
+domain: files
+descriptors:
+  - {key: file, value: pub/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: file, value: own/*, rate_limit: {unit: hour, requests_per_unit: 1}}
+",
+    );
+    let key = |text: &str| find(&config, "files", text).unwrap().key;
+    assert_eq!(key("file=pub/a"), "{files};file=pub/*|fixed:hour");
+    assert_eq!(key("file=pub/a"), key("file=pub/b"));
+    assert_eq!(key("file=own/a"), "{files};file=own/a|fixed:hour");
+    assert_ne!(key("file=own/a"), key("file=own/b"));
+}
+
+#[test]
+fn no_two_descriptors_have_the_same_key() {
+    let rule = "rate_limit: {unit: day, requests_per_unit: 1}";
+    let config = read(&format!(
+        "domain: d{{}}\ndescriptors:\n  - {{key: a, {rule}, descriptors: [{{key: b, {rule}}}]}}\n  - {{key: a;b, {rule}}}\n"
+    ));
+    let key = |entries: &[(&str, &str)]| {
+        let entries = entries.iter().map(|(key, value)| Entry { key: (*key).into(), value: (*value).into() });
+        let descriptor = RateLimitDescriptor { entries: entries.collect(), ..Default::default() };
+        config.find("d{}", &descriptor).unwrap().key
+    };
+    let mut keys = vec![
+        key(&[("a", "1;b=2")]),
+        key(&[("a", "1"), ("b", "2")]),
+        key(&[("a;b", "2")]),
+        key(&[("a", "1%3Bb=2")]),
+        key(&[("a", "}1|{")]),
+    ];
+    assert_eq!(keys[0], "{d%7B%7D};a=1%3Bb%3D2|fixed:day");
+    assert_eq!(keys[1], "{d%7B%7D};a=1;b=2|fixed:day");
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 5);
+}
+
+#[test]
+fn the_hash_tag_is_the_domain_or_the_first_entry_or_nothing() {
+    let text =
+        "descriptors: [{key: a, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]}]";
+    for (tag, expected) in [
+        ("domain", "{d};a=1;b=2|fixed:day"),
+        ("first_entry", "{d;a=1};b=2|fixed:day"),
+        ("none", "d;a=1;b=2|fixed:day"),
+    ] {
+        let config = read(&format!("domain: d\nhash_tag: {tag}\n{text}"));
+        assert_eq!(find(&config, "d", "a=1,b=2").unwrap().key, expected);
+    }
+}
+
+#[test]
+fn metrics_are_named_after_the_configuration() {
+    let config = read(
+        "
+domain: m
+descriptors:
+  - {key: plain, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: plain, value: x, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: all, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: wild, value: w*, rate_limit: {unit: day, requests_per_unit: 1}}
+  - key: route
+    value_to_metric: true
+    descriptors:
+      - key: verb
+        value: re*
+        value_to_metric: true
+        descriptors:
+          - {key: who, rate_limit: {unit: day, requests_per_unit: 1}}
+  - key: shared
+    value: s/*
+    share_threshold: true
+    value_to_metric: true
+    descriptors:
+      - {key: who, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
+",
+    );
+    let metric = |text: &str| metric(&config, "m", text);
+    assert_eq!(metric("plain=anything"), "m.plain");
+    assert_eq!(metric("plain=x"), "m.plain_x");
+    assert_eq!(metric("all=anything"), "m.all_anything");
+    assert_eq!(metric("wild=w1"), "m.wild_w*");
+    assert_eq!(metric("route=api,verb=read,who=7"), "m.route_api.verb_read.who");
+    assert_eq!(metric("shared=s/1,who=7"), "m.shared_s/*.who_7");
+}
+
+#[test]
+fn units_and_algorithms_become_limits() {
+    let fixed = |limit, window| Bound::Limit(Limit::Fixed(Quota::new(limit, window)));
+    let seconds = Duration::from_secs;
+    assert_eq!(bound("unit: SECOND, requests_per_unit: 3"), fixed(3, Window::period(seconds(1))));
+    assert_eq!(bound("unit: minute, requests_per_unit: 3"), fixed(3, Window::period(seconds(60))));
+    assert_eq!(bound("unit: hour, requests_per_unit: 3"), fixed(3, Window::hour()));
+    assert_eq!(bound("unit: day, requests_per_unit: 3"), fixed(3, Window::day()));
+    assert_eq!(bound("unit: week, requests_per_unit: 3"), fixed(3, Window::week()));
+    assert_eq!(bound("unit: month, requests_per_unit: 3"), fixed(3, Window::month()));
+    assert_eq!(bound("unit: year, requests_per_unit: 3"), fixed(3, Window::year()));
+    assert_eq!(
+        bound("unit: minute, unit_multiplier: 5, requests_per_unit: 3"),
+        fixed(3, Window::period(seconds(300)))
+    );
+    assert_eq!(
+        bound("unit: month, requests_per_unit: 3, from: 15, utc_offset: '-03:30'"),
+        fixed(3, Window::month_from(15).utc_offset_minutes(-210))
+    );
+    assert_eq!(
+        bound("unit: week, requests_per_unit: 3, from: 7"),
+        fixed(3, Window::week_from(Weekday::Sunday))
+    );
+    let rate = Rate::new(30, seconds(60));
+    let with = |algorithm: &str| bound(&format!("unit: minute, requests_per_unit: 30, {algorithm}"));
+    assert_eq!(with("algorithm: gcra"), Bound::Limit(rate.burst(29).into()));
+    assert_eq!(with("algorithm: gcra, burst: 16"), Bound::Limit(rate.burst(15).into()));
+    assert_eq!(with("algorithm: bucket, burst: 16"), Bound::Limit(Limit::Bucket(rate.capacity(16))));
+    assert_eq!(with("algorithm: funnel"), Bound::Limit(Limit::Funnel(rate.capacity(30))));
+    assert_eq!(with("algorithm: window"), Bound::Limit(Limit::Window(rate)));
+    assert_eq!(with("algorithm: log"), Bound::Limit(Limit::Log(rate)));
+    assert_eq!(with("algorithm: lease"), Bound::Places(Places(30), seconds(60)));
+    assert_eq!(bound("unit: minute, requests_per_unit: 0"), Bound::Nothing);
+    assert_eq!(bound("unlimited: true"), Bound::Unlimited);
+}
+
+#[test]
+fn values_are_read_as_they_are_written() {
+    let config = read(
+        "
+domain: 'd'
+descriptors:
+  - {key: code, value: 007, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: code, value: \"7\", rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: code, value: true, rate_limit: {unit: day, requests_per_unit: 3}, shadow_mode: yes}
+  - {key: code, value: ~, rate_limit: {unit: day, requests_per_unit: 4}}
+",
+    );
+    assert_eq!(count(&config, "d", "code=007"), Some(1));
+    assert_eq!(count(&config, "d", "code=7"), Some(2));
+    assert_eq!(count(&config, "d", "code=true"), Some(3));
+    assert!(find(&config, "d", "code=true").unwrap().rule.shadow);
+    assert_eq!(count(&config, "d", "code=null"), Some(4));
+}
+
+#[test]
+fn what_is_not_known_is_an_error_with_its_line_and_key() {
+    assert_eq!(
+        errors("domain: d\ndescriptors:\n  - key: k\n    ratelimit:\n      unit: day\n"),
+        "a.yaml:4: descriptors[0].ratelimit: unknown key 'ratelimit'; known here are key, value, rate_limit, \
+         descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata"
+    );
+    let text = errors(&limited("unit: day, requestsperunit: 5"));
+    assert_eq!(text, "a.yaml:4: descriptors[0].rate_limit: has no requests_per_unit");
+    let text = errors(&limited("unit: day, requests_per_unit: 5, shadow_mode: true"));
+    assert!(text.starts_with("a.yaml:4: descriptors[0].rate_limit.shadow_mode: unknown key"), "{text}");
+    assert_eq!(
+        errors("domain: d\nlimits: []\n"),
+        "a.yaml:2: limits: unknown key 'limits'; known here are domain, descriptors, hash_tag"
+    );
+    assert_eq!(errors("descriptors:\n  - key: k\n"), "a.yaml:1: the file has no domain");
+    assert_eq!(errors("domain: ''\n"), "a.yaml:1: the file has no domain");
+    assert_eq!(
+        errors("domain: d\ndescriptors:\n  - value: v\n"),
+        "a.yaml:3: descriptors[0]: the descriptor has no key"
+    );
+    assert_eq!(
+        errors("domain: d\ndescriptors:\n  - a\n  - b\n"),
+        "a.yaml:3: descriptors[0]: must be a mapping of keys to values\n\
+         a.yaml:4: descriptors[1]: must be a mapping of keys to values"
+    );
+    assert_eq!(errors("domain: d\ndescriptors: none\n"), "a.yaml:2: descriptors: must be a list");
+    assert_eq!(errors("[1]: d\n"), "a.yaml:1: a key must be a text");
+    assert_eq!(errors(""), "a.yaml:1: the file is empty");
+    assert_eq!(errors("domain: d\n---\ndomain: e\n"), "a.yaml:3: a file has one document, with one domain");
+    assert!(errors("domain: d\ndescriptors:\n  - {key: k\n").starts_with("a.yaml:4: "));
+    assert!(errors("domain: d\ndomain: e\n").starts_with("a.yaml:2: "));
+    assert_eq!(
+        errors("domain: d\ndescriptors:\n  - key: k*\n"),
+        "a.yaml:3: descriptors[0].key: a key has no wildcards; they are for values"
+    );
+    assert_eq!(
+        errors("domain: d\ndescriptors:\n  - key: k\n    value: v\n    share_threshold: true\n"),
+        "a.yaml:5: descriptors[0].share_threshold: needs a value with '*'"
+    );
+    assert_eq!(
+        errors("domain: d\ndescriptors:\n  - key: k\n    shadow_mode: maybe\n"),
+        "a.yaml:4: descriptors[0].shadow_mode: must be true or false, and is 'maybe'"
+    );
+}
+
+#[test]
+fn limits_that_make_no_sense_are_errors() {
+    let error =
+        |rate_limit: &str| errors(&limited(rate_limit)).replace("a.yaml:4: descriptors[0].rate_limit", "");
+    assert_eq!(
+        error("unit: foo, requests_per_unit: 5"),
+        ".unit: must be second, minute, hour, day, week, month or year, and is 'foo'"
+    );
+    assert_eq!(error("requests_per_unit: 5"), ": has no unit, and is not unlimited");
+    assert_eq!(
+        error("unit: day, requests_per_unit: -1"),
+        ".requests_per_unit: must be a whole number from 0 to 4294967295, and is '-1'"
+    );
+    assert_eq!(error("unlimited: true, unit: day"), ".unit: an unlimited rule has no unit");
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, name: a, replaces: [{name: a}]"),
+        ".replaces[0]: a rule does not replace itself"
+    );
+    assert_eq!(error("unit: day, requests_per_unit: 5, replaces: [{name: }]"), ".replaces[0]: has no name");
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, algorithm: leaky"),
+        ".algorithm: must be fixed, gcra, window, log, bucket, funnel or lease, and is 'leaky'"
+    );
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, burst: 5"),
+        ".burst: is for algorithm: gcra, bucket or funnel"
+    );
+    assert_eq!(error("unit: day, requests_per_unit: 5, from: 5"), ".from: is for weeks and months");
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, algorithm: log, from: 5"),
+        ".from: is for algorithm: fixed"
+    );
+    assert_eq!(
+        error("unit: month, unit_multiplier: 3, requests_per_unit: 5"),
+        ".unit: has no unit_multiplier: months and years differ in length"
+    );
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, utc_offset: '+15:00'"),
+        ".utc_offset: must be an offset such as +05:30, and is '+15:00'"
+    );
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, ban: 10"),
+        ".ban: must be a duration such as 30s or 10m, and is '10'"
+    );
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, headers: {'a b': c}"),
+        ".headers.a b: is not a header of HTTP"
+    );
+    // What the server would refuse.
+    assert!(error("unit: day, requests_per_unit: 2000000, algorithm: log").starts_with(": "));
+}
+
+#[test]
+fn all_errors_are_found_at_once() {
+    let text = "
+domain: d
+descriptors:
+  - key: a
+    rate_limit: {unit: foo, requests_per_unit: 1}
+  - key: b
+    typo: 1
+    descriptors:
+      - value: c
+";
+    let found = errors(text);
+    let places: Vec<&str> = found.lines().map(|line| line.split(": ").next().unwrap()).collect();
+    assert_eq!(places, ["a.yaml:5", "a.yaml:7", "a.yaml:9"], "{found}");
+}
+
+#[test]
+fn a_domain_is_in_one_file_unless_files_are_merged() {
+    let rule = |key: &str| {
+        format!(
+            "domain: d\ndescriptors:\n  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n"
+        )
+    };
+    let (first, second) = (rule("a"), rule("b"));
+    let both = files(&[&first, &second]);
+    let problems = Config::read(&both, false).unwrap_err();
+    assert_eq!(lines(&problems), "b.yaml:1: domain: duplicate domain 'd', which is in a.yaml:1");
+    let merged = Config::read(&both, true).unwrap();
+    assert_eq!(count(&merged, "d", "a=1"), Some(1));
+    assert_eq!(count(&merged, "d", "b=1"), Some(1));
+    let problems = Config::read(&files(&[&first, &first]), true).unwrap_err();
+    assert_eq!(
+        lines(&problems),
+        "b.yaml:3: descriptors[0]: duplicate descriptor 'd.a', which is in a.yaml:3"
+    );
+}
+
+#[test]
+fn bytes_at_random_are_errors_and_not_panics() {
+    let words = [
+        "domain:", "d", "\n", "  ", "- ", "key:", "{", "}", "[", "]", "*a", "&a", "|", "'", "!!int", "é",
+        "\t", "? ",
+    ];
+    let mut state: u64 = 7;
+    for _ in 0..5_000 {
+        let mut text = String::new();
+        for _ in 0..12 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            text.push_str(words[(state >> 33) as usize % words.len()]);
+        }
+        let _ = Config::read(&files(&[&text]), false);
+    }
+}

@@ -1,0 +1,458 @@
+//! Decisions of the service, asked by gRPC, with a real server of the limiters.
+
+use crate::common::Server;
+use crate::harness::{Client, Service, descriptor, is_ok, row, with_hits};
+use prost_types::value::Kind;
+use redis_cell_envoy::proto::{Code, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
+
+async fn start(rules: &str, settings: &[(&str, &str)]) -> (Server, Service, Client) {
+    let server = Server::start();
+    let service = Service::with(&server, rules, settings);
+    let client = service.client().await;
+    (server, service, client)
+}
+
+/// The rules of a domain `d`.
+fn rules(lines: &str) -> String {
+    format!("domain: d\ndescriptors:\n{lines}")
+}
+
+/// The examples of the reference's documentation, each with its domain.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_examples_of_the_reference_decide_as_it_documents() {
+    let server = Server::start();
+    let marketing = "
+domain: messages
+descriptors:
+  - key: kind
+    value: marketing
+    descriptors:
+      - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: number, rate_limit: {unit: day, requests_per_unit: 100}}
+";
+    let service = Service::start(&server, marketing);
+    let client = service.client().await.of("messages");
+    // Five marketing messages a day to each number, and a hundred messages of any kind.
+    assert_eq!(client.admitted(7, &["kind=marketing,number=1", "number=1"]).await, 5);
+    assert_eq!(client.admitted(7, &["kind=marketing,number=2", "number=2"]).await, 5);
+    // The two that were refused have not been charged anywhere: 95 are left.
+    assert_eq!(client.admitted(97, &["number=1"]).await, 95);
+
+    // The most specific value goes first: an address that is banned, among those that are limited.
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: address, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: address, value: 50.0.0.5, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: file, value: pub/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: file, value: own/*, rate_limit: {unit: hour, requests_per_unit: 10}}
+",
+        ),
+        &[],
+    )
+    .await;
+    assert_eq!(client.admitted(12, &["address=50.0.0.1"]).await, 10);
+    assert_eq!(client.admitted(3, &["address=50.0.0.5"]).await, 0);
+    // Levels must be equal in number.
+    assert_eq!(client.admitted(3, &["a=b,c=d"]).await, 3);
+    // Unlimited.
+    let response = client.ask(vec![descriptor("free=x")]).await;
+    assert_eq!(row(&response.statuses[0]), (true, u32::MAX));
+    assert_eq!(response.statuses[0].current_limit, None);
+    // Values that share a limiter, and values that have their own.
+    assert_eq!(client.admitted(5, &["file=pub/a"]).await, 5);
+    assert_eq!(client.admitted(5, &["file=pub/b"]).await, 5);
+    assert_eq!(client.admitted(5, &["file=pub/c"]).await, 0);
+    assert_eq!(client.admitted(12, &["file=own/a"]).await, 10);
+    assert_eq!(client.admitted(12, &["file=own/b"]).await, 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_replaces_others_by_their_names() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - key: a
+    value: '1'
+    descriptors:
+      - {key: user, rate_limit: {name: narrow, unit: hour, requests_per_unit: 5}}
+  - key: b
+    value: '2'
+    descriptors:
+      - {key: user, rate_limit: {replaces: [{name: narrow}], unit: hour, requests_per_unit: 10}}
+",
+        ),
+        &[],
+    )
+    .await;
+    assert_eq!(client.admitted(12, &["a=1,user=x", "b=2,user=x"]).await, 10);
+    // What is replaced was not charged.
+    assert_eq!(client.admitted(12, &["a=1,user=x"]).await, 5);
+    assert_eq!(client.admitted(12, &["b=2,user=y"]).await, 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_descriptors_of_a_request_are_charged_or_none() {
+    let (server, _service, client) = start(
+        &rules(
+            "  - {key: narrow, rate_limit: {unit: hour, requests_per_unit: 2}}
+  - {key: wide, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: gcra, rate_limit: {unit: day, requests_per_unit: 10, algorithm: gcra}}
+",
+        ),
+        &[],
+    )
+    .await;
+    let all = || ["wide=1", "narrow=1", "gcra=1", "unknown=1"].map(descriptor).to_vec();
+    for left in [1, 0] {
+        let response = client.ask(all()).await;
+        assert!(is_ok(&response));
+        let rows: Vec<_> = response.statuses.iter().map(row).collect();
+        assert_eq!(rows, [(true, 8 + left), (true, left), (true, 8 + left), (true, 0)]);
+        assert_eq!(response.statuses[3].current_limit, None);
+    }
+    for _ in 0..3 {
+        let response = client.ask(all()).await;
+        assert!(!is_ok(&response));
+        let rows: Vec<_> = response.statuses.iter().map(row).collect();
+        assert_eq!(rows, [(true, 8), (false, 0), (true, 8), (true, 0)]);
+        let limit = response.statuses[1].current_limit.as_ref().unwrap();
+        assert_eq!((limit.requests_per_unit, limit.unit), (2, i32::from(Unit::Hour)));
+        let wait = response.statuses[1].duration_until_reset.unwrap().seconds;
+        assert!((1..=3_600).contains(&wait), "{wait}");
+    }
+    // Five requests of four descriptors were five calls.
+    let calls = server.connect().text("INFO commandstats");
+    assert!(calls.contains("cmdstat_cl.mtake:calls=5,"), "{calls}");
+    assert!(!calls.contains("cmdstat_cl.msettle"), "{calls}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hits_are_those_of_the_descriptor_or_of_the_request() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: other, rate_limit: {unit: hour, requests_per_unit: 100}}
+",
+        ),
+        &[],
+    )
+    .await;
+    let request =
+        |hits_addend, descriptors| RateLimitRequest { domain: "d".into(), descriptors, hits_addend };
+    let response = client.send(request(3, vec![descriptor("k=1"), with_hits("other=1", 5)])).await.unwrap();
+    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 7), (true, 95)]);
+    // All or none: 8 do not fit.
+    let response = client.send(request(8, vec![descriptor("k=1"), descriptor("other=1")])).await.unwrap();
+    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(false, 7), (true, 95)]);
+    // The same descriptor twice is one limiter with the sum.
+    let response = client.send(request(3, vec![descriptor("k=1"), descriptor("k=1")])).await.unwrap();
+    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 1), (true, 1)]);
+    assert_eq!(client.admitted(1, &["k=1", "k=1"]).await, 0);
+    assert_eq!(client.admitted(2, &["k=1"]).await, 1);
+    // More than any limit, and more than an integer of the server.
+    let response = client.send(request(0, vec![with_hits("k=2", u64::MAX)])).await.unwrap();
+    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(false, 10)]);
+    // Refused for itself, so that nothing else is charged.
+    let response = client.send(request(0, vec![descriptor("k=2")])).await.unwrap();
+    assert_eq!(row(&response.statuses[0]), (true, 9));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_is_checked_with_0_hits_is_charged_beyond_its_limit() {
+    let (_server, _service, client) =
+        start(&rules("  - {key: tokens, rate_limit: {unit: hour, requests_per_unit: 100}}\n"), &[]).await;
+    let check = async || is_ok(&client.ask(vec![with_hits("tokens=1", 0)]).await);
+    let charge = async |hits| {
+        client.ask(vec![with_hits("tokens=1", hits)]).await;
+    };
+    assert!(check().await);
+    charge(90).await;
+    // Ten are left, and a response may need more: it is charged in full, and the next request is refused.
+    assert!(check().await);
+    charge(60).await;
+    assert!(!check().await);
+    // What was not needed comes back.
+    let back = RateLimitDescriptor { is_negative_hits: true, ..with_hits("tokens=1", 70) };
+    assert!(is_ok(&client.ask(vec![back]).await));
+    assert!(check().await);
+    let response = client.ask(vec![with_hits("tokens=1", 0)]).await;
+    assert_eq!(row(&response.statuses[0]), (true, 20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn overdraft_can_be_switched_on_and_off() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: never, rate_limit: {unit: hour, requests_per_unit: 10, overdraft: false}}
+  - {key: always, rate_limit: {unit: hour, requests_per_unit: 10, overdraft: true}}
+",
+        ),
+        &[],
+    )
+    .await;
+    assert!(is_ok(&client.ask(vec![with_hits("never=1", 0)]).await));
+    assert!(!is_ok(&client.ask(vec![with_hits("never=1", 11)]).await));
+    assert_eq!(row(&client.ask(vec![with_hits("never=1", 0)]).await.statuses[0]), (true, 10));
+    assert!(!is_ok(&client.ask(vec![with_hits("always=1", 11)]).await));
+    assert_eq!(row(&client.ask(vec![with_hits("always=1", 0)]).await.statuses[0]), (false, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_in_shadow_mode_refuses_nothing_and_says_so() {
+    let (_server, service, client) = start(
+        &rules(
+            "  - {key: new, rate_limit: {unit: hour, requests_per_unit: 2}, shadow_mode: true}
+  - {key: old, rate_limit: {unit: hour, requests_per_unit: 4}}
+  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}, shadow_mode: true}
+",
+        ),
+        &[],
+    )
+    .await;
+    assert_eq!(client.admitted(6, &["new=1", "old=1"]).await, 4);
+    assert_eq!(client.admitted(3, &["none=1", "old=2"]).await, 3);
+    let metrics = service.get("/metrics").1;
+    for line in [
+        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"new\"} 6",
+        "ratelimit_service_rate_limit_shadow_mode{domain=\"d\",key1=\"new\"} 4",
+        "ratelimit_service_rate_limit_over_limit{domain=\"d\",key1=\"old\"} 2",
+        "ratelimit_service_rate_limit_within_limit{domain=\"d\",key1=\"old\"} 7",
+        "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"old\"} 1",
+        "ratelimit_service_rate_limit_shadow_mode{domain=\"d\",key1=\"none\"} 3",
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 9",
+        "ratelimit_service_response_time_seconds_count{grpc_method=\"ShouldRateLimit\"} 9",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_global_shadow_mode_admits_everything_and_shows_what_is_over() {
+    let text = rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n");
+    let (_server, service, client) = start(&text, &[("SHADOW_MODE", "true")]).await;
+    assert_eq!(client.admitted(3, &["k=1"]).await, 3);
+    let response = client.ask(vec![descriptor("k=1")]).await;
+    assert_eq!((response.overall_code, row(&response.statuses[0])), (i32::from(Code::Ok), (false, 0)));
+    assert!(service.get("/metrics").1.contains("\nratelimit_service_global_shadow_mode 3\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_with_quota_mode_refuse_only_together() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: s, value: one, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1},
+     metadata: {pool: {name: one, rank: 1}}}
+  - {key: s, value: two, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2},
+     metadata: {pool: {name: two, spare: true}}}
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 5}}
+",
+        ),
+        &[("RESPONSE_DYNAMIC_METADATA", "true")],
+    )
+    .await;
+    let all = || ["s=one", "s=two", "user=1"].map(descriptor).to_vec();
+    let pool = |response: &redis_cell_envoy::proto::RateLimitResponse| {
+        let fields = &response.dynamic_metadata.as_ref().unwrap().fields;
+        let inner = |name: &str, kind: &Kind| match kind {
+            Kind::StructValue(inner) => inner.fields.get(name).and_then(|value| value.kind.clone()),
+            _ => None,
+        };
+        let metadata = fields.get("metadata").and_then(|value| value.kind.clone())?;
+        match inner("name", &inner("pool", &metadata)?)? {
+            Kind::StringValue(name) => Some(name),
+            _ => None,
+        }
+    };
+    let first = client.ask(all()).await;
+    assert_eq!((is_ok(&first), pool(&first).as_deref()), (true, Some("one")));
+    let second = client.ask(all()).await;
+    assert_eq!((is_ok(&second), pool(&second).as_deref()), (true, Some("two")));
+    // Both are used up: the request is refused, and the user's limit gets back what it gave.
+    for _ in 0..4 {
+        let third = client.ask(all()).await;
+        assert_eq!((is_ok(&third), pool(&third)), (false, None));
+    }
+    assert_eq!(client.admitted(5, &["user=1"]).await, 3);
+    let domain = first.dynamic_metadata.unwrap().fields.get("domain").cloned().unwrap();
+    assert_eq!(domain.kind, Some(Kind::StringValue("d".to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_can_bring_its_limit_along() {
+    let (_server, _service, client) =
+        start(&rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n"), &[]).await;
+    let limit =
+        |requests_per_unit, unit: Unit| Some(RateLimitOverride { requests_per_unit, unit: unit.into() });
+    let with = |limit| RateLimitDescriptor { limit, ..descriptor("user=1") };
+    for expected in [true, true, false] {
+        let response = client.ask(vec![with(limit(2, Unit::Month))]).await;
+        assert_eq!(is_ok(&response), expected);
+        let limit = response.statuses[0].current_limit.as_ref().unwrap();
+        assert_eq!((limit.requests_per_unit, limit.unit), (2, i32::from(Unit::Month)));
+    }
+    assert!(!is_ok(&client.ask(vec![with(limit(0, Unit::Day))]).await));
+    // An unknown domain has no limits at all.
+    let unknown =
+        RateLimitRequest { domain: "e".into(), descriptors: vec![with(limit(0, Unit::Day))], hits_addend: 0 };
+    assert!(is_ok(&client.send(unknown).await.unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_have_algorithms_of_any_kind() {
+    let mut text = String::new();
+    for kind in ["fixed", "gcra", "window", "log", "bucket", "funnel"] {
+        let limit = format!("{{unit: day, requests_per_unit: 3, algorithm: {kind}}}");
+        text = format!("{text}  - {{key: {kind}, rate_limit: {limit}}}\n");
+    }
+    text.push_str(
+        "  - {key: burst, rate_limit: {unit: day, requests_per_unit: 100, algorithm: gcra, burst: 2}}\n",
+    );
+    text.push_str(
+        "  - {key: month, rate_limit: {unit: month, requests_per_unit: 3, from: 15, utc_offset: '+01:00'}}\n",
+    );
+    text.push_str("  - {key: five, rate_limit: {unit: minute, unit_multiplier: 5, requests_per_unit: 3}}\n");
+    let (_server, _service, client) = start(&rules(&text), &[]).await;
+    for kind in ["fixed", "gcra", "window", "log", "bucket", "funnel", "month", "five"] {
+        assert_eq!(client.admitted(5, &[&format!("{kind}=1")]).await, 3, "{kind}");
+        // A refusal says when the next one would be admitted.
+        let response = client.ask(vec![descriptor(&format!("{kind}=1"))]).await;
+        assert!(response.statuses[0].duration_until_reset.unwrap().seconds >= 1, "{kind}: {response:?}");
+    }
+    assert_eq!(client.admitted(5, &["burst=1"]).await, 2);
+    // All of them in one call.
+    let all: Vec<String> = ["fixed", "gcra", "window", "log", "bucket", "funnel", "month"]
+        .map(|kind| format!("{kind}=2"))
+        .into();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    assert_eq!(client.admitted(5, &all).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ban_refuses_everything_until_it_is_over() {
+    let (server, _service, client) = start(
+        &rules("  - {key: login, rate_limit: {unit: second, requests_per_unit: 2, ban: 1h}}\n"),
+        &[("RETRY_AFTER_HEADER", "Retry-After")],
+    )
+    .await;
+    // The window may end in between: the ban begins with the first refusal in any case.
+    let mut admitted = 0;
+    while client.admits(&["login=eve"]).await {
+        admitted += 1;
+        assert!(admitted < 1_000);
+    }
+    // The window ends, and the ban does not.
+    server.connect().call("DEL {d};login=eve|fixed:second");
+    let response = client.ask(vec![descriptor("login=eve")]).await;
+    assert!(!is_ok(&response));
+    let wait = response.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((3_000..=3_600).contains(&wait), "{wait}");
+    assert_eq!(response.response_headers_to_add[0].key, "retry-after");
+    assert_eq!(response.response_headers_to_add[0].value, wait.to_string());
+    assert!(client.admits(&["login=adam"]).await);
+    server.connect().call("DEL {d};login=eve|fixed:second|ban");
+    assert!(client.admits(&["login=eve"]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_are_held_by_requests_until_they_are_given_back() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - key: pool
+    descriptors:
+      - {key: request, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: lease}}
+",
+        ),
+        &[],
+    )
+    .await;
+    assert!(client.admits(&["pool=a,request=1"]).await);
+    assert!(client.admits(&["pool=a,request=2"]).await);
+    assert!(!client.admits(&["pool=a,request=3"]).await);
+    assert!(client.admits(&["pool=b,request=3"]).await);
+    let done = RateLimitDescriptor { is_negative_hits: true, ..with_hits("pool=a,request=1", 1) };
+    client.ask(vec![done]).await;
+    assert!(client.admits(&["pool=a,request=3"]).await);
+    assert!(!client.admits(&["pool=a,request=4"]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_have_headers_of_their_own() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1, headers: {X-Plan: free}}}
+  - {key: wide, rate_limit: {unit: hour, requests_per_unit: 5}}
+",
+        ),
+        &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "x-limit")],
+    )
+    .await;
+    let headers = async || {
+        let response = client.ask(vec![descriptor("wide=1"), descriptor("k=1")]).await;
+        let headers = response.response_headers_to_add.into_iter();
+        headers.map(|header| (header.key, header.value)).collect::<Vec<_>>()
+    };
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let first = headers().await;
+    assert_eq!(first[..2], [pair("x-limit", "1"), pair("ratelimit-remaining", "0")]);
+    assert_eq!(first[2].0, "ratelimit-reset");
+    assert_eq!(first.len(), 3);
+    let second = headers().await;
+    assert_eq!(second[..2], [pair("x-limit", "1"), pair("ratelimit-remaining", "0")]);
+    assert_eq!(second[3], pair("x-plan", "free"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_meaning_are_errors() {
+    let (_server, service, client) = start("domain: d\n", &[]).await;
+    let request =
+        |domain: &str, descriptors| RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 };
+    for request in [request("", vec![descriptor("k=1")]), request("d", vec![])] {
+        assert_eq!(client.send(request).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    }
+    let metrics = service.get("/metrics").1;
+    assert!(metrics.contains("should_rate_limit_error{err_type=\"service_error\"} 2\n"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_unavailable_and_the_setting_decides() {
+    let text = rules(
+        "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 4}}
+  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
+",
+    );
+    // Nobody listens on a port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (mode, expected) in [("error", None), ("open", Some(6)), ("closed", Some(0)), ("local", Some(2))] {
+        let settings = [("SERVER_UNAVAILABLE", mode), ("INSTANCES", "2"), ("REDIS_TIMEOUT", "200ms")];
+        let service = Service::at(&format!("127.0.0.1:{port}"), &text, &settings);
+        let client = service.client().await;
+        match expected {
+            None => {
+                let request = RateLimitRequest {
+                    domain: "d".into(),
+                    descriptors: vec![descriptor("k=1")],
+                    hits_addend: 0,
+                };
+                assert_eq!(client.send(request).await.unwrap_err().code(), tonic::Code::Unavailable);
+            }
+            // Two instances share the limit of 4.
+            Some(expected) => assert_eq!(client.admitted(6, &["k=1"]).await, expected, "{mode}"),
+        }
+        // What needs no server is decided in any case.
+        assert!(!client.admits(&["none=1"]).await);
+        assert!(client.admits(&["unknown=1"]).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_the_module_decides_by_the_function_library() {
+    let server = crate::common::Options::new().without_module().start();
+
+    crate::common::load_functions(&mut server.connect(), &crate::common::FUNCTIONS);
+    let service =
+        Service::start(&server, &rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 3}}\n"));
+    let client = service.client().await;
+    assert_eq!(client.admitted(5, &["k=1"]).await, 3);
+    assert!(client.ask(vec![descriptor("k=2")]).await.statuses[0].duration_until_reset.unwrap().seconds > 0);
+}

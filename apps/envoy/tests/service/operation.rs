@@ -1,0 +1,224 @@
+//! The service in operation: reloads, health, reflection, and its end.
+
+use crate::common::{Server, wait_until};
+use crate::harness::{Service, command, descriptor, number};
+use redis_cell_envoy::proto::RateLimitRequest;
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tonic::Request;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+fn rule(key: &str, count: u32) -> String {
+    format!(
+        "domain: d\ndescriptors:\n  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: {count}}}}}\n"
+    )
+}
+
+fn wait_for_loads(service: &Service, loaded: u64, failed: u64) {
+    wait_until("a reload", || {
+        let seen = service.loads();
+        if seen == (loaded, failed) { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
+    let server = Server::start();
+    let mut service = Service::start(&server, &rule("k", 2));
+    let client = service.client().await;
+    assert_eq!(client.admitted(3, &["k=1"]).await, 2);
+    service.write(&rule("k", 5));
+    wait_for_loads(&service, 2, 0);
+    // The state is the same: two of the five are used.
+    assert_eq!(client.admitted(5, &["k=1"]).await, 3);
+    service.write("domain: d\ndescriptors:\n  - {key: k, typo: 1}\n");
+    wait_for_loads(&service, 2, 1);
+    assert!(
+        service
+            .process
+            .logged("the rules stay as they are: ")
+            .contains("rules.yaml:3: descriptors[0].typo: unknown key")
+    );
+    assert_eq!(client.admitted(7, &["k=2"]).await, 5);
+    assert!(service.get("/rlconfig").1.contains("d.k: unit=day requests_per_unit=5"));
+    // Another kind of limiter has another key, so that nothing is in its way.
+    service.write(&rule("k", 5).replace("day", "day, algorithm: gcra"));
+    wait_for_loads(&service, 3, 1);
+    assert_eq!(client.admitted(7, &["k=2"]).await, 5);
+    // A second file, and a file less.
+    let folder = service.process.folder().join("config");
+    fs::write(folder.join("more.yml"), rule("k", 1).replace("domain: d", "domain: e")).unwrap();
+    fs::write(folder.join(".hidden.yaml"), "typo").unwrap();
+    fs::write(folder.join("notes.txt"), "typo").unwrap();
+    wait_for_loads(&service, 4, 1);
+    assert_eq!(client.of("e").admitted(3, &["k=1"]).await, 1);
+    fs::remove_file(folder.join("more.yml")).unwrap();
+    wait_for_loads(&service, 5, 1);
+    assert_eq!(client.of("e").admitted(3, &["k=1"]).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_under_load_loses_no_decision() {
+    let server = Server::start();
+    let service = Service::start(&server, &rule("k", 1_000));
+    let client = service.client().await;
+    let (asked, admitted, ends) =
+        (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let load: Vec<_> = (0..16)
+        .map(|_| {
+            let (client, asked, admitted, ends) =
+                (client.clone(), Arc::clone(&asked), Arc::clone(&admitted), Arc::clone(&ends));
+            tokio::spawn(async move {
+                while !ends.load(Ordering::Relaxed) {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    admitted.fetch_add(u64::from(client.admits(&["k=1"]).await), Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for reload in 1..=3 {
+        // The rule is the same, and others come.
+        service.write(&format!("{}  - key: new{reload}\n", rule("k", 1_000)));
+        tokio::task::block_in_place(|| wait_for_loads(&service, reload + 1, 0));
+    }
+    tokio::task::block_in_place(|| {
+        wait_until("more requests than the limit", || {
+            let seen = asked.load(Ordering::Relaxed);
+            if seen > 1_100 { Ok(()) } else { Err(seen.to_string()) }
+        });
+    });
+    ends.store(true, Ordering::Relaxed);
+    for task in load {
+        task.await.unwrap();
+    }
+    let metrics = service.get("/metrics").1;
+    // Each request was answered, and exactly the limit was admitted.
+    assert_eq!(
+        number(&metrics, "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} "),
+        asked.load(Ordering::Relaxed)
+    );
+    assert_eq!(admitted.load(Ordering::Relaxed), 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_told_by_http_and_grpc() {
+    let mut server = Server::start();
+    let settings = [
+        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
+        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true"),
+        ("REDIS_TIMEOUT", "2s"),
+    ];
+    let service = Service::with(&server, &rule("k", 1), &settings);
+    let wait_for = |healthy: bool| {
+        let expected = if healthy { 200 } else { 500 };
+        wait_until("the health", || match service.get("/healthcheck") {
+            (status, _) if status == expected => Ok(()),
+            (status, text) => Err(format!("{status} {text}")),
+        });
+    };
+    wait_for(true);
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut health = HealthClient::new(channel.connect().await.unwrap());
+    let request = HealthCheckRequest { service: "envoy.service.ratelimit.v3.RateLimitService".to_owned() };
+    assert_eq!(health.check(Request::new(request)).await.unwrap().into_inner().status, 1);
+    server.kill();
+    wait_for(false);
+    server.restart_here();
+    wait_for(true);
+    fs::remove_file(service.process.folder().join("config/rules.yaml")).unwrap();
+    wait_for(false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_find_the_messages_by_reflection() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+    let server = Server::start();
+    let service = Service::start(&server, &rule("k", 1));
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", service.grpc)).unwrap();
+    let mut client = ServerReflectionClient::new(channel.connect().await.unwrap());
+    for symbol in [
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus",
+        "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor",
+        "google.protobuf.Struct",
+        "grpc.health.v1.Health",
+    ] {
+        let request = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::FileContainingSymbol(symbol.to_owned())),
+        };
+        let requests = tokio_stream::iter([request]);
+        let mut answers = client.server_reflection_info(requests).await.unwrap().into_inner();
+        let answer = answers.message().await.unwrap().unwrap().message_response;
+        assert!(matches!(answer, Some(MessageResponse::FileDescriptorResponse(_))), "{symbol}: {answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_being_decided_are_answered_before_the_end() {
+    let server = Server::start();
+    let mut service = Service::start(&server, &rule("k", 5));
+    let client = service.client().await;
+    assert!(client.admits(&["k=1"]).await);
+    server.signal("STOP");
+    let request =
+        RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor("k=1")], hits_addend: 0 };
+    let pending = tokio::spawn(async move { client.send(request).await });
+    // The request has arrived once the service counts its hit.
+    wait_until("the request", || {
+        let metrics = service.get("/metrics").1;
+        let hits = number(&metrics, "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"k\"} ");
+        if hits == 2 { Ok(()) } else { Err(hits.to_string()) }
+    });
+    service.process.signal("TERM");
+    service.process.logged("ending");
+    server.signal("CONT");
+    assert_eq!(pending.await.unwrap().unwrap().statuses[0].limit_remaining, 3);
+    assert!(service.process.wait().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_listens_on_a_socket_too() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("grpc.sock");
+    fs::write(&socket, "left by a former process").unwrap();
+    let service = Service::with(&server, &rule("k", 1), &[("GRPC_UDS", socket.to_str().unwrap())]);
+    assert_eq!(service.grpc, socket.to_str().unwrap());
+    std::os::unix::net::UnixStream::connect(&socket).unwrap();
+}
+
+#[test]
+fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("a.yaml"), "domain: d\nlimits: 1\n").unwrap();
+    let output = |command: &mut Command| {
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[]));
+    assert!(code == Some(1) && text.contains("a.yaml:2: limits: unknown key"), "{text}");
+    let check = |folder: &std::path::Path| {
+        output(Command::new(env!("CARGO_BIN_EXE_redis-cell-envoy")).arg("check").arg(folder))
+    };
+    let (code, text) = check(&config);
+    assert!(code == Some(1) && text.contains("a.yaml:2: limits: unknown key"), "{text}");
+    fs::write(config.join("a.yaml"), rule("k", 1)).unwrap();
+    assert_eq!(check(&config), (Some(0), "1 domains, 1 rules\n".to_owned()));
+    let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[("BACKEND_TYPE", "memcache")]));
+    assert!(code == Some(1) && text.contains("BACKEND_TYPE"), "{text}");
+    let (code, text) = check(&folder.path().join("nowhere"));
+    assert!(code == Some(1) && text.contains("nowhere"), "{text}");
+}
