@@ -3,10 +3,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -51,11 +55,26 @@ func (l *Limiter) Throttle(ctx context.Context, key string, quantity int64) (Dec
 	return Decision{n[0], n[1], n[2], n[3], n[4]}, nil
 }
 
+// cannotDecide matches the error replies of a server that does not decide now.
+var cannotDecide = regexp.MustCompile("^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|" +
+	"ERR max number of clients) ")
+
+// isUnavailable tells whether no server decides now. All other errors are those of the call or of the set-up: they must
+// be seen.
+func isUnavailable(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, redis.ErrPoolTimeout) ||
+		cannotDecide.MatchString(err.Error())
+}
+
 // handle serves an HTTP request: it returns the status and header of its response.
 func handle(ctx context.Context, limiter *Limiter, key string, failOpen bool) (int, http.Header) {
 	header := http.Header{}
 	decision, err := limiter.Throttle(ctx, key, 1)
 	switch {
+	case err != nil && !isUnavailable(err):
+		log.Printf("%s: %v", key, err)
+		return http.StatusInternalServerError, header
 	case err != nil && failOpen:
 		log.Printf("no decision on %s: %v", key, err)
 		return http.StatusOK, header
@@ -104,6 +123,11 @@ func main() {
 	time.Sleep(time.Duration(wait) * time.Second)
 	status, _ = handle(ctx, limiter, key, false)
 	fmt.Printf("a request after the wait: %d\n", status)
+
+	limiter.Client.Set(ctx, key, "of another type", 0)
+	status, _ = handle(ctx, limiter, key, true)
+	fmt.Printf("an error of the call, fail open: %d\n", status)
+	limiter.Client.Del(ctx, key)
 
 	down, err := NewLimiter(argument(2, "redis://127.0.0.1:1"), 2, 30, 60) // nobody listens there
 	if err != nil {

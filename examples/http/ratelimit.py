@@ -2,11 +2,13 @@
 
 import json
 import logging
+import ssl
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
 import redis
 import redis.asyncio
+from redis import exceptions as errors
 
 Headers = list[tuple[str, str]]
 UNKNOWN = "unknown"  # the client of all requests without an address, as through a Unix socket
@@ -62,6 +64,25 @@ def seconds(milliseconds: int, divisor: int = 1) -> int:
     return -(-milliseconds // (1000 * divisor))
 
 
+# The errors of a server that does not decide now. Three kinds of ConnectionError are errors of the set-up.
+UNAVAILABLE = (
+    errors.ConnectionError,
+    errors.TimeoutError,
+    errors.ClusterDownError,
+    errors.OutOfMemoryError,
+    errors.ReadOnlyError,
+    errors.TryAgainError,
+)
+SET_UP = (errors.AuthenticationError, errors.AuthorizationError, errors.MaxConnectionsError)
+
+
+def is_unavailable(error: redis.RedisError) -> bool:
+    """Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen."""
+    if isinstance(error, SET_UP) or isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
+        return False
+    return isinstance(error, UNAVAILABLE) or str(error).startswith(("BUSY ", "MISCONF ", "NOREPLICAS "))
+
+
 PROBLEM: Headers = [("Content-Type", "application/problem+json")]
 NO_DECISION = json.dumps({"title": "Rate limiter unavailable", "status": 503}).encode()
 
@@ -83,6 +104,8 @@ class RateLimitWSGI:
         try:
             reply = self.client.execute_command(*self.policy.call(self.client_of(environ)))
         except redis.RedisError as error:
+            if not is_unavailable(error):
+                raise  # the web server responds with 500
             logging.warning("no rate limit: %s", error)
             if self.fail_open:
                 return self.app(environ, start_response)
@@ -118,6 +141,8 @@ class RateLimitASGI:
         try:
             reply = await self.client.execute_command(*self.policy.call(self.client_of(scope)))
         except redis.RedisError as error:
+            if not is_unavailable(error):
+                raise  # the web server responds with 500
             logging.warning("no rate limit: %s", error)
             if self.fail_open:
                 return await self.app(scope, receive, send)

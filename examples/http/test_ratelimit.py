@@ -162,6 +162,40 @@ class Suite:
         self.assertEqual(status, 503)
         self.assertFalse(NEVER_SENT & set(headers))
 
+    def test_an_error_of_the_call_is_an_error_in_both_choices(self):
+        for fail_open in (True, False):
+            with self.subTest(fail_open=fail_open), redis.Redis.from_url(URL) as client:
+                self.serve(fail_open=fail_open)
+                client.set(f"http:default:{self.user}", "of another type")
+                status, headers, _ = self.get()
+                self.assertEqual(status, 500)
+                self.assertFalse(NEVER_SENT & set(headers))
+                client.delete(f"http:default:{self.user}")
+                self.assertEqual(self.get()[0], 200)
+
+    def test_a_server_that_cannot_write_is_unavailable(self):
+        with redis.Redis.from_url(URL) as client:
+            for setting, value, normal in (("maxmemory", 1, 0), ("min-replicas-to-write", 1, 0)):
+                client.config_set(setting, value)
+                self.addCleanup(redis.Redis.from_url(URL).config_set, setting, normal)
+                with self.subTest(setting):
+                    self.serve(fail_open=True)
+                    self.assertEqual(self.get()[0], 200)
+                    self.serve(fail_open=False)
+                    self.assertEqual(self.get()[0], 503)
+                client.config_set(setting, normal)
+
+    def test_an_error_of_the_set_up_is_an_error(self):
+        with redis.Redis.from_url(URL) as client:
+            client.ping()  # this connection stays allowed
+            client.config_set("requirepass", "secret")
+            try:
+                for url in (URL, URL.replace("//", "//:wrong@")):
+                    self.serve(url=url, fail_open=True)
+                    self.assertEqual(self.get()[0], 500)
+            finally:
+                client.config_set("requirepass", "")
+
 
 class WSGI(Suite, unittest.TestCase):
     start = WSGIServer

@@ -1,10 +1,13 @@
 // CL.THROTTLE with Jedis 7 or newer. Arguments: URL of the server, URL of a server that is down.
 import java.net.URI;
+import java.security.GeneralSecurityException;
 import java.util.List;
+import java.util.regex.Pattern;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.commands.ProtocolCommand;
+import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.util.SafeEncoder;
 
@@ -50,12 +53,30 @@ public final class Throttle {
         }
     }
 
+    /** The error replies of a server that does not decide now. */
+    private static final Pattern CANNOT_DECIDE = Pattern.compile(
+            "(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) .*");
+
+    /** Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen. */
+    static boolean isUnavailable(JedisException error) {
+        for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+            if (cause instanceof GeneralSecurityException) { // such as that of a certificate
+                return false;
+            }
+        }
+        return error instanceof JedisConnectionException || CANNOT_DECIDE.matcher(error.getMessage()).matches();
+    }
+
     /** Handles an HTTP request. */
     static Response handle(Limiter limiter, String key, boolean failOpen) {
         try {
             Decision decision = limiter.throttle(key, 1);
             return decision.limited() ? new Response(429, decision.retryAfter()) : new Response(200, null);
         } catch (JedisException error) {
+            if (!isUnavailable(error)) {
+                System.err.println(key + ": " + error.getMessage());
+                return new Response(500, null);
+            }
             System.err.println("no decision on " + key + ": " + error.getMessage());
             return new Response(failOpen ? 200 : 503, null);
         }
@@ -79,6 +100,10 @@ public final class Throttle {
             System.out.printf("a request now: %d, Retry-After: %d%n", response.status(), response.retryAfter());
             Thread.sleep(response.retryAfter() * 1000);
             System.out.println("a request after the wait: " + handle(limiter, key, false).status());
+
+            limiter.redis.set(key, "of another type");
+            System.out.println("an error of the call, fail open: " + handle(limiter, key, true).status());
+            limiter.redis.del(key);
 
             System.out.println("server down, fail open: " + handle(down, key, true).status());
             System.out.println("server down, fail closed: " + handle(down, key, false).status());

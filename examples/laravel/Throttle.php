@@ -28,6 +28,13 @@ class Throttle
             $problem = $e->getMessage();
         }
         if ($problem !== null) {
+            // An error reply begins with its code, in capital letters. All but these are errors of the call or of the
+            // set-up, which must be seen: Laravel responds with 500.
+            $cannotDecide = '/^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN'
+                . '|ERR max number of clients) /';
+            if (preg_match('/^[A-Z]+ /', $problem) && ! preg_match($cannotDecide, $problem)) {
+                throw new RedisException($problem);
+            }
             error_log("no rate limit: $problem");
 
             return $away === 'open' ? $next($request) : new Response('Rate limiter unavailable', 503);

@@ -74,13 +74,22 @@ class LaravelTest(Served, unittest.TestCase):
         self.start(redis_port=frozen.getsockname()[1], away="closed")
         self.assertEqual(self.get()[0], 503)
 
-    def test_an_error_of_the_server_is_no_decision(self) -> None:
-        self.start(away="closed")
+    def test_an_error_of_the_call_is_an_error_in_both_choices(self) -> None:
         self.redis.lpush(KEY, "of another type")
-        self.assertEqual(self.get()[0], 503)
-        self.assertIn("no rate limit: WRONGTYPE", self.log.read_text())
+        for away in ("open", "closed"):
+            self.start(away=away)
+            self.assertEqual(self.get()[0], 500)
+            self.assertIn("WRONGTYPE", self.log.read_text())
         self.redis.delete(KEY)
         self.assertEqual(self.get()[0], 200)
+
+    def test_a_server_that_cannot_write_is_away(self) -> None:
+        self.addCleanup(self.redis.config_set, "maxmemory", 0)
+        self.redis.config_set("maxmemory", 1)
+        for away, status in (("open", 200), ("closed", 503)):
+            self.start(away=away)
+            self.assertEqual(self.get()[0], status)
+            self.assertIn("no rate limit: OOM", self.log.read_text())
 
     def test_there_is_no_third_choice(self) -> None:
         self.start(away="ignore")

@@ -1,9 +1,19 @@
 // CL.THROTTLE with node-redis. Arguments: URL of the server, URL of a server that is down.
 'use strict';
-const { createClient } = require('redis');
+const { createClient, ErrorReply } = require('redis');
 const { setTimeout: sleep } = require('node:timers/promises');
 
 const TIMEOUT = 500; // milliseconds: a limiter that does not answer soon is no help
+
+// The error replies of a server that does not decide now.
+const CANNOT_DECIDE =
+  /^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) /;
+
+// Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+function isUnavailable(error) {
+  if (error instanceof ErrorReply) return CANNOT_DECIDE.test(error.message);
+  return !/CERT|SELF_SIGNED|ISSUER|SIGNATURE|ALTNAME/.test(error.code);
+}
 
 // The result of the promise, or an error if it takes too long.
 function within(milliseconds, promise) {
@@ -22,7 +32,10 @@ class Limiter {
       disableOfflineQueue: true,
       socket: { connectTimeout: TIMEOUT, reconnectStrategy: (attempt) => Math.min(attempt * 50, 1000) },
     });
-    this.client.on('error', (error) => console.error(`redis: ${error.code ?? error.message}`));
+    this.client.on('error', (error) => {
+      console.error(`redis: ${error.code ?? error.message}`);
+      this.lastError = error;
+    });
     this.limit = [maxBurst, count, period];
   }
 
@@ -36,7 +49,10 @@ class Limiter {
 
   async throttle(key, quantity = 1) {
     const call = ['CL.THROTTLE', key, ...this.limit, quantity].map(String);
-    const [limited, limit, remaining, retryAfter, resetAfter] = await within(TIMEOUT, this.client.sendCommand(call));
+    const reply = await within(TIMEOUT, this.client.sendCommand(call)).catch((error) => {
+      throw this.client.isReady ? error : (this.lastError ?? error); // why there is no connection
+    });
+    const [limited, limit, remaining, retryAfter, resetAfter] = reply;
     return { limited: limited === 1, limit, remaining, retryAfter, resetAfter };
   }
 }
@@ -47,6 +63,10 @@ async function handle(limiter, key, failOpen) {
     const { limited, retryAfter } = await limiter.throttle(key);
     return limited ? { status: 429, headers: { 'Retry-After': String(retryAfter) } } : { status: 200, headers: {} };
   } catch (error) {
+    if (!isUnavailable(error)) {
+      console.error(`${key}: ${error.message}`);
+      return { status: 500, headers: {} };
+    }
     console.error(`no decision on ${key}: ${error.message}`);
     return { status: failOpen ? 200 : 503, headers: {} };
   }
@@ -68,6 +88,10 @@ async function main() {
   console.log(`a request now: ${status}, Retry-After: ${headers['Retry-After']}`);
   await sleep(headers['Retry-After'] * 1000);
   console.log(`a request after the wait: ${(await handle(limiter, key, false)).status}`);
+
+  await limiter.client.set(key, 'of another type');
+  console.log(`an error of the call, fail open: ${(await handle(limiter, key, true)).status}`);
+  await limiter.client.del(key);
 
   const down = await new Limiter(urlDown, 2, 30, 60).connect(); // nobody listens there
   console.log(`server down, fail open: ${(await handle(down, key, true)).status}`);

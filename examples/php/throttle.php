@@ -59,12 +59,27 @@ final class Limiter
     }
 }
 
+/**
+ * Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen. phpredis
+ * throws the same class for both, but an error reply begins with its code, in capital letters.
+ */
+function isUnavailable(RedisException $error): bool
+{
+    $cannotDecide = '/^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN'
+        . '|ERR max number of clients) /';
+    return preg_match($cannotDecide, $error->getMessage()) || !preg_match('/^[A-Z]+ /', $error->getMessage());
+}
+
 /** Handles an HTTP request: returns the status and headers of its response. */
 function handle(Limiter $limiter, string $key, bool $failOpen): array
 {
     try {
         $decision = $limiter->throttle($key);
     } catch (RedisException $error) {
+        if (!isUnavailable($error)) {
+            fwrite(STDERR, "$key: {$error->getMessage()}\n");
+            return [500, []];
+        }
         fwrite(STDERR, "no decision on $key: {$error->getMessage()}\n");
         return [$failOpen ? 200 : 503, []];
     }
@@ -85,6 +100,10 @@ for ($i = 0; $i < 4; $i++) {
 echo "a request now: $status, Retry-After: {$headers['Retry-After']}\n";
 sleep($headers['Retry-After']);
 echo 'a request after the wait: ', handle($limiter, $key, false)[0], "\n";
+
+$limiter->redis()->set($key, 'of another type');
+echo 'an error of the call, fail open: ', handle($limiter, $key, true)[0], "\n";
+$limiter->redis()->del($key);
 
 $down = new Limiter($argv[3] ?? '127.0.0.1', (int) ($argv[4] ?? 1), 2, 30, 60); // nobody listens there
 echo 'server down, fail open: ', handle($down, $key, true)[0], "\n";

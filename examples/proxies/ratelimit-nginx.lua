@@ -4,8 +4,15 @@ local redis = require "nginx.redis" -- OpenResty and others have it as "resty.re
 
 local M = {}
 
+-- The codes of the error replies of a server that does not decide now. All others are errors of the call or of the
+-- set-up, which must be seen.
+local cannot_decide = {
+    BUSY = true, CLUSTERDOWN = true, LOADING = true, MASTERDOWN = true, MISCONF = true, NOREPLICAS = true, OOM = true,
+    READONLY = true, TRYAGAIN = true,
+}
+
 -- Calls the command, on a connection that has authenticated itself if there is a password. Returns the five numbers, or
--- nil or false and what went wrong.
+-- what went wrong: with nil that of the connection, with false the text of an error reply.
 local function throttle(limit)
     local server = redis:new()
     server:set_timeout(500) -- milliseconds: the most that a failing limiter costs
@@ -17,7 +24,7 @@ local function throttle(limit)
         local allowed, problem = server:auth(limit.user or "default", limit.password)
         if not allowed then
             server:close()
-            return nil, problem
+            return allowed, problem
         end
     end
     local reply, problem = server["CL.THROTTLE"](server, limit.key, limit.max_burst, limit.count, limit.period)
@@ -26,7 +33,7 @@ local function throttle(limit)
         return nil, problem
     end
     server:set_keepalive(10000, 50) -- each worker keeps up to 50 connections, each for ten idle seconds
-    return reply, problem -- false and its text for an error, such as that of a server without the module
+    return reply, problem
 end
 
 -- Lets the request pass, or answers it.
@@ -34,6 +41,10 @@ function M.check(limit)
     local reply, problem = throttle(limit)
     if not reply then
         ngx.log(ngx.ERR, "no rate limit: ", problem)
+        local full = problem:find("max number of clients", 1, true)
+        if reply == false and not cannot_decide[problem:match("^%u+")] and not full then
+            return ngx.exit(500)
+        end
         if limit.fail_open then
             return
         end

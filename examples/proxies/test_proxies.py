@@ -128,12 +128,13 @@ class Suite(Served):
             status, headers = self.get()
             self.assertEqual((status, headers["X-RateLimit-Limit"]), (200, "10"))
 
-    def test_a_wrong_password_is_no_decision(self) -> None:
+    def test_a_wrong_password_is_an_error_in_both_choices(self) -> None:
         self.redis.ping()
         self.redis.config_set("requirepass", "p@ss word")
         self.addCleanup(self.redis.config_set, "requirepass", "")
-        self.start(fail_open=False, REDIS_PASSWORD="wrong")
-        self.assertEqual(self.get()[0], 503)
+        for fail_open in (True, False):
+            self.start(fail_open=fail_open, REDIS_PASSWORD="wrong")
+            self.assertEqual((self.get()[0], Application.requests), (500, 0))
 
     def test_tls(self) -> None:
         """With the authority of the certificate, and with another one."""
@@ -160,12 +161,21 @@ class Suite(Served):
         self.start(redis_port=frozen.getsockname()[1])
         self.assertEqual((self.get()[0], Application.requests), (200, 1))
 
-    def test_an_error_of_the_server_is_no_decision(self) -> None:
-        self.start(fail_open=False)
-        self.redis.set(KEY, "foreign")
-        self.assertEqual(self.get()[0], 503)
-        self.redis.delete(KEY)
-        self.assertEqual(self.get()[0], 200)
+    def test_an_error_of_the_call_is_an_error_in_both_choices(self) -> None:
+        for fail_open in (True, False):
+            self.start(fail_open=fail_open)
+            self.redis.set(KEY, "foreign")
+            before = Application.requests
+            self.assertEqual((self.get()[0], Application.requests), (500, before))
+            self.redis.delete(KEY)
+            self.assertEqual(self.get()[0], 200)
+
+    def test_a_server_that_cannot_write_does_not_decide(self) -> None:
+        self.addCleanup(self.redis.config_set, "maxmemory", 0)
+        self.redis.config_set("maxmemory", 1)
+        for fail_open, status in ((True, 200), (False, 503)):
+            self.start(fail_open=fail_open)
+            self.assertEqual(self.get()[0], status)
 
 
 class Nginx(Suite, unittest.TestCase):

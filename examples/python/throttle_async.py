@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import ssl
 import sys
 from typing import NamedTuple
 
 import redis.asyncio as redis
+from redis import exceptions as errors
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -31,11 +33,33 @@ class Limiter:
         return Decision(*await self.client.execute_command("CL.THROTTLE", key, *self.limit, quantity))
 
 
+# The errors of a server that does not decide now. Three kinds of ConnectionError are errors of the set-up.
+UNAVAILABLE = (
+    errors.ConnectionError,
+    errors.TimeoutError,
+    errors.ClusterDownError,
+    errors.OutOfMemoryError,
+    errors.ReadOnlyError,
+    errors.TryAgainError,
+)
+SET_UP = (errors.AuthenticationError, errors.AuthorizationError, errors.MaxConnectionsError)
+
+
+def is_unavailable(error: redis.RedisError) -> bool:
+    """Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen."""
+    if isinstance(error, SET_UP) or isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
+        return False
+    return isinstance(error, UNAVAILABLE) or str(error).startswith(("BUSY ", "MISCONF ", "NOREPLICAS "))
+
+
 async def handle(limiter: Limiter, key: str, fail_open: bool) -> tuple[int, dict[str, str]]:
     """Handles an HTTP request: returns the status and headers of its response."""
     try:
         decision = await limiter.throttle(key)
     except redis.RedisError as error:
+        if not is_unavailable(error):
+            logging.error("%s: %s", key, error)
+            return 500, {}
         logging.warning("no decision on %s: %s", key, error)
         return (200, {}) if fail_open else (503, {})
     if decision.limited:
@@ -59,6 +83,10 @@ async def main() -> None:
     print(f"a request now: {status}, Retry-After: {headers['Retry-After']}")
     await asyncio.sleep(int(headers["Retry-After"]))
     print("a request after the wait:", (await handle(limiter, key, fail_open=False))[0])
+
+    await limiter.client.set(key, "of another type")
+    print("an error of the call, fail open:", (await handle(limiter, key, fail_open=True))[0])
+    await limiter.client.delete(key)
 
     down = Limiter(url_down, max_burst=2, count=30, period=60)
     print("server down, fail open:", (await handle(down, key, fail_open=True))[0])

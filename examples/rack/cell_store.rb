@@ -8,8 +8,10 @@ class CellStore
   NEVER = 1_000_000_000_000
   # The count of a request without a decision, if it is to be refused. It is above every limit.
   UNKNOWN = Float::INFINITY
-  # The errors of a server that answers that it cannot write now.
-  CANNOT_WRITE = /\A(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|TRYAGAIN|OOM|MISCONF|NOREPLICAS|BUSY )/
+  # The error replies of a server that does not decide now.
+  CANNOT_DECIDE = /\A(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) /
+  # Of what the gem calls a connection error: an error reply, such as that of a wrong password, and a certificate.
+  SET_UP = /\A[A-Z]+ |certificate verify failed/
 
   # redis: a ConnectionPool. away: what a request is if the server does not answer, :fail_open or :fail_closed.
   # ask_again: for how long after that the server is not asked, in seconds.
@@ -43,11 +45,18 @@ class CellStore
 
     @redis.with(&call)
   rescue Redis::BaseError => e
-    raise unless e.is_a?(Redis::BaseConnectionError) || CANNOT_WRITE.match?(e.message)
+    raise unless unavailable?(e)
 
     warn "no decision: #{e.message}"
     @again = now + @ask_again
     otherwise
+  end
+
+  # Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+  def unavailable?(error)
+    return true if CANNOT_DECIDE.match?(error.message)
+
+    error.is_a?(Redis::BaseConnectionError) && !SET_UP.match?(error.message)
   end
 
   def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)

@@ -109,6 +109,14 @@ class RackTest(Served, unittest.TestCase):
         self.redis.delete(key)
         self.assertEqual(self.get()[0], 200)
 
+    def test_a_wrong_password_is_an_error_of_the_configuration(self) -> None:
+        self.redis.ping()  # this connection stays allowed
+        self.redis.config_set("requirepass", "secret")
+        self.addCleanup(self.redis.config_set, "requirepass", "")
+        for url in (URL, URL.replace("//", "//:wrong@")):
+            self.start(url)
+            self.assertEqual(self.get()[0], 500)
+
     def test_rack_attack_reads_writes_and_deletes_by_the_store(self) -> None:
         program = """
             $LOAD_PATH << Dir.pwd

@@ -20,11 +20,27 @@ class Limiter
   end
 end
 
+# The error replies of a server that does not decide now.
+CANNOT_DECIDE = /\A(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) /
+# Of what the gem calls a connection error: an error reply, such as that of a wrong password, and a certificate.
+SET_UP = /\A[A-Z]+ |certificate verify failed/
+
+# Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+def unavailable?(error)
+  return true if CANNOT_DECIDE.match?(error.message)
+
+  error.is_a?(Redis::BaseConnectionError) && !SET_UP.match?(error.message)
+end
+
 # Handles an HTTP request: returns the status and headers of its response.
 def handle(limiter, key, fail_open:)
   decision = limiter.throttle(key)
   decision.limited? ? [429, { 'Retry-After' => decision.retry_after.to_s }] : [200, {}]
 rescue Redis::BaseError => e
+  unless unavailable?(e)
+    warn "#{key}: #{e.message}"
+    return [500, {}]
+  end
   warn "no decision on #{key}: #{e.message}"
   [fail_open ? 200 : 503, {}]
 end
@@ -43,6 +59,10 @@ status, headers = handle(limiter, key, fail_open: false)
 puts "a request now: #{status}, Retry-After: #{headers['Retry-After']}"
 sleep headers['Retry-After'].to_i
 puts "a request after the wait: #{handle(limiter, key, fail_open: false)[0]}"
+
+limiter.redis.set(key, 'of another type')
+puts "an error of the call, fail open: #{handle(limiter, key, fail_open: true)[0]}"
+limiter.redis.del(key)
 
 down = Limiter.new(url_down, max_burst: 2, count: 30, period: 60)
 puts "server down, fail open: #{handle(down, key, fail_open: true)[0]}"

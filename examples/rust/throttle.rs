@@ -1,6 +1,6 @@
 //! `CL.THROTTLE` with redis-rs. Arguments: URL of the server, URL of a server that is down.
 
-use redis::{Client, Connection, RedisResult};
+use redis::{Client, Connection, ErrorKind, RedisError, RedisResult};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -53,9 +53,9 @@ impl Limiter {
         Ok(Decision { limited, limit, remaining, retry_after, reset_after })
     }
 
-    fn reset(&mut self, key: &str) -> RedisResult<()> {
+    fn send(&mut self, command: &str, arguments: &[&str]) -> RedisResult<()> {
         let mut connection = self.connect()?;
-        redis::cmd("DEL").arg(key).exec(&mut connection)?;
+        redis::cmd(command).arg(arguments).exec(&mut connection)?;
         self.connection = Some(connection);
         Ok(())
     }
@@ -67,10 +67,26 @@ struct Response {
     retry_after: Option<i64>,
 }
 
+/// The codes of the error replies of a server that does not decide now.
+const CANNOT_DECIDE: [&str; 9] =
+    ["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN"];
+
+/// Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+fn is_unavailable(error: &RedisError) -> bool {
+    match error.code() {
+        Some(code) => CANNOT_DECIDE.contains(&code) || error.to_string().contains("max number of clients"),
+        None => error.kind() == ErrorKind::Io,
+    }
+}
+
 fn handle(limiter: &mut Limiter, key: &str, fail_open: bool) -> Response {
     match limiter.throttle(key, 1) {
         Ok(decision) if decision.limited => Response { status: 429, retry_after: Some(decision.retry_after) },
         Ok(_) => Response { status: 200, retry_after: None },
+        Err(error) if !is_unavailable(&error) => {
+            eprintln!("{key}: {error}");
+            Response { status: 500, retry_after: None }
+        }
         Err(error) => {
             eprintln!("no decision on {key}: {error}");
             Response { status: if fail_open { 200 } else { 503 }, retry_after: None }
@@ -84,7 +100,7 @@ fn main() -> RedisResult<()> {
     let url_down = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:1".to_owned()); // nobody listens there
     let key = "example:rust";
     let mut limiter = Limiter::new(&url, 2, 30, 60)?; // 3 at once, then one every 2 seconds
-    limiter.reset(key)?;
+    limiter.send("DEL", &[key])?;
     for _ in 0..4 {
         let Decision { limited, limit, remaining, retry_after, reset_after } = limiter.throttle(key, 1)?;
         println!(
@@ -97,6 +113,10 @@ fn main() -> RedisResult<()> {
     println!("a request now: {}, Retry-After: {wait}", response.status);
     sleep(Duration::from_secs(wait.try_into().unwrap_or_default()));
     println!("a request after the wait: {}", handle(&mut limiter, key, false).status);
+
+    limiter.send("SET", &[key, "of another type"])?;
+    println!("an error of the call, fail open: {}", handle(&mut limiter, key, true).status);
+    limiter.send("DEL", &[key])?;
 
     let mut down = Limiter::new(&url_down, 2, 30, 60)?;
     println!("server down, fail open: {}", handle(&mut down, key, true).status);

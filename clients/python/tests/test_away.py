@@ -357,7 +357,10 @@ async def test_calls_that_are_overdue_keep_nobody_waiting(flavor: tuple[str, str
         await close(client, way)
 
 
-async def test_guards_of_one_pool_wait_for_each_other(server: servers.Server, flavor: tuple[str, str]) -> None:
+async def test_guards_of_one_pool_wait_for_each_other(
+    server: servers.Server, flavor: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
     _, way = flavor
     first, client = guard_of(flavor, server.port, FailOpen(), max_connections=1)
     if way == "asyncio":
@@ -610,15 +613,49 @@ async def acquired(start: str, uri: str, **options: str) -> list[bool]:
     return results
 
 
+def over_tls(folder: Path, *, days: int = 2) -> tuple[int, str, list[str]]:
+    """A port, a certificate that is its own authority, and the options of a server that has both.
+
+    A number of days below zero makes a certificate that has expired.
+    """
+    key, request, certificate = (str(folder / name) for name in ("key.pem", "request.pem", "certificate.pem"))
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    extensions = ["-copy_extensions", "copy"]
+    for words in (
+        ["req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", request, *names],
+        ["x509", "-req", "-in", request, "-signkey", key, "-days", str(days), "-out", certificate, *extensions],
+    ):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    port = servers.free_port()
+    files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
+    return port, certificate, ["--tls-port", str(port), "--tls-auth-clients", "no", *files]
+
+
+@pytest.mark.parametrize("away", [FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)])
+async def test_a_certificate_that_must_be_replaced_is_an_error_in_every_choice(
+    flavor: tuple[str, str], away: Away, tmp_path: Path
+) -> None:
+    for name, days in (("good", 2), ("expired", -1)):
+        folder = tmp_path / name
+        folder.mkdir()
+        port, certificate, options = over_tls(folder, days=days)
+        with servers.running(*options):
+            guard, client = guard_of(flavor, port, away, ssl=True, ssl_ca_certs=certificate)
+            for _ in range(2):
+                if name == "good":
+                    assert (await guard.throttle("k", RATE)).decided_by == "server"
+                else:
+                    with pytest.raises(Exception) as raised:
+                        await guard.throttle("k", RATE)
+                    assert "certificate has expired" in "".join(traceback.format_exception(raised.value))
+            await close(client, flavor[1])
+
+
 @pytest.mark.parametrize("start", ["", "async+"])
 async def test_the_ways_to_connect(start: str, tmp_path: Path) -> None:
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
-    words = ["-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(["openssl", "req", "-x509", *words, *names], check=True, capture_output=True)
-    path, port = tmp_path / "socket", servers.free_port()
-    tls = ["--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no"]
-    with servers.running("--unixsocket", str(path), *tls, "--tls-ca-cert-file", certificate) as server:
+    path = tmp_path / "socket"
+    port, certificate, tls = over_tls(tmp_path)
+    with servers.running("--unixsocket", str(path), *tls) as server:
         with server.admin as admin:
             admin.execute_command("ACL", "SETUSER", "app", "on", ">p@ss/:?#%", "~*", "&*", "+@all")
         user = "app:p%40ss%2F%3A%3F%23%25"

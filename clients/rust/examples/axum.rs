@@ -23,7 +23,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The service starts, and serves, whether the server is there or not.
     let client = redis::Client::open(redis)?;
-    let connection = ConnectionManager::new_lazy_with_config(client, ConnectionManagerConfig::new())?;
+    // One attempt to connect for each call that asks, so that its error is known within the call's timeout.
+    let once = ConnectionManagerConfig::new().set_number_of_retries(0);
+    let connection = ConnectionManager::new_lazy_with_config(client, once)?;
     // While it is unavailable, this process, the only one, limits by itself.
     let limiter = Limiter::new(connection, WhenAway::Local(LocalLimiter::new(NonZeroU32::MIN)));
     let policy = Policy::new("default", Rate::per_minute(30).burst(2))?;

@@ -1,10 +1,12 @@
 //! What happens to a call when the server is unavailable.
 
+use crate::local::check;
 use crate::{Answer, Decision, Limit, LocalLimiter, Take};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use std::error::Error;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Whether an error means that no server decides now, so that the same call can succeed later: a connection
 /// that cannot be made or breaks, no answer in time, and the answer of a server that cannot decide at the
@@ -12,7 +14,8 @@ use std::sync::Arc;
 ///
 /// All other errors are those of the call or of the set-up, and only a change of the program or of its
 /// configuration mends them: an argument that the server rejects, a key with a value of another type, a
-/// server without the module, a wrong password, missing permissions, a certificate that is not trusted.
+/// server without the module, a wrong password, missing permissions, a certificate that has expired or is not
+/// trusted.
 ///
 /// # Example
 /// ```
@@ -71,11 +74,12 @@ pub enum WhenAway {
 pub enum Ruling {
     /// The server has answered.
     Server(Answer),
-    /// The server is unavailable, and this process has decided by its share of the limit.
+    /// The server is unavailable, and this process has decided: by its share of the limit, or, whatever the
+    /// choice, because the quantity exceeds the limit, so that no server would ever admit it.
     Local {
         /// The answer, with the numbers of the share.
         answer: Answer,
-        /// The share.
+        /// The share: the whole limit, unless the choice is [`WhenAway::Local`].
         share: Limit,
         /// Why the server is unavailable.
         error: RedisError,
@@ -118,13 +122,74 @@ impl Ruling {
     }
 }
 
-impl WhenAway {
+/// The choice, and whether the server is known to be unavailable. All clones share what is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Outage {
+    choice: WhenAway,
+    /// How long a failure keeps other calls from asking the server.
+    pub ask_again: Duration,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Why the last call that has asked was not decided. `None` if it was.
+    error: Option<RedisError>,
+    /// When a call asked, or learned that nobody answers.
+    asked: Option<Instant>,
+}
+
+impl Outage {
+    pub const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+    pub fn new(choice: WhenAway) -> Self {
+        Self { choice, ask_again: Self::ASK_AGAIN, known: Arc::default() }
+    }
+
+    pub const fn choice(&self) -> &WhenAway {
+        &self.choice
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this call asks the server. During an outage one call in `ask_again` does.
+    ///
+    /// # Errors
+    /// If it does not: why the server is unavailable.
+    pub fn asks(&self) -> RedisResult<()> {
+        let mut known = self.known();
+        if let Some(error) = &known.error
+            && known.asked.is_some_and(|asked| asked.elapsed() < self.ask_again)
+        {
+            return Err(error.clone());
+        }
+        known.asked = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Notes what became of a call that has asked, and returns it.
+    pub fn learn(&self, answer: RedisResult<Answer>) -> RedisResult<Answer> {
+        let mut known = self.known();
+        match &answer {
+            Err(error) if is_unavailable(error) => {
+                *known = Known { error: Some(error.clone()), asked: Some(Instant::now()) };
+            }
+            // An error of the set-up, such as that of a certificate: no server has answered.
+            Err(error) if error.code().is_none() => {}
+            _ => known.error = None,
+        }
+        drop(known);
+        answer
+    }
+
     /// The outcome of a call that has ended in `answer`.
     ///
     /// # Errors
     /// Those of the call, which do not mean that the server is unavailable; and if the share of the limit is
     /// out of the range that the command accepts.
-    pub(crate) fn rule(
+    pub fn rule(
         &self,
         answer: RedisResult<Answer>,
         key: &[u8],
@@ -136,13 +201,17 @@ impl WhenAway {
             Err(error) if is_unavailable(&error) => error,
             Err(error) => return Err(error),
         };
-        Ok(match self {
-            Self::FailOpen => Ruling::FailedOpen(error),
-            Self::FailClosed => Ruling::FailedClosed(error),
-            Self::Local(local) => {
-                let (answer, share) = (local.take(key, limit, take)?, local.share(limit));
-                Ruling::Local { answer, share, error }
+        if let WhenAway::Local(local) = &self.choice {
+            let (answer, share) = (local.take(key, limit, take)?, local.share(limit));
+            return Ok(Ruling::Local { answer, share, error });
+        }
+        let untouched = check(limit, take)?;
+        Ok(match self.choice {
+            _ if untouched.decision == Decision::RefusedForever => {
+                Ruling::Local { answer: Answer { remaining: 0, ..untouched }, share: limit, error }
             }
+            WhenAway::FailOpen => Ruling::FailedOpen(error),
+            _ => Ruling::FailedClosed(error),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The blocking counterpart of `Limiter`.
 
+use crate::away::Outage;
 use crate::{Answer, CellConnection, Limit, Ruling, Take, WhenAway, call, local};
 use redis::{
     Client, Cmd, Connection, ConnectionLike, ErrorKind, RedisError, RedisResult, ServerErrorKind,
@@ -49,6 +50,9 @@ impl<C: TimedConnection> TimedConnection for CellConnection<C> {
 /// connection, no answer within the [timeout](Self::timeout), and the error of a replica.
 /// [`Ruling::error`] has it; log it. All other errors are those of [`take`](Self::take), whatever the choice.
 ///
+/// While the server is unavailable, one call [a second](Self::ask_again) asks it, and the others are decided
+/// at once. All clones share what they know of the server.
+///
 /// A call is sent once, and again only if a node of a cluster has not run it, because its slot has moved.
 /// After a timeout or a broken connection, the server may have counted the call nevertheless.
 ///
@@ -65,21 +69,21 @@ impl<C: TimedConnection> TimedConnection for CellConnection<C> {
 /// ```
 pub struct BlockingLimiter<C = Connection> {
     connections: Arc<Connections<C>>,
-    when_away: WhenAway,
+    outage: Outage,
     timeout: Duration,
 }
 
 impl<C> Clone for BlockingLimiter<C> {
     fn clone(&self) -> Self {
-        let (connections, when_away) = (Arc::clone(&self.connections), self.when_away.clone());
-        Self { connections, when_away, timeout: self.timeout }
+        let (connections, outage) = (Arc::clone(&self.connections), self.outage.clone());
+        Self { connections, outage, timeout: self.timeout }
     }
 }
 
 impl<C> fmt::Debug for BlockingLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockingLimiter")
-            .field("when_away", &self.when_away)
+            .field("when_away", self.outage.choice())
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
@@ -95,6 +99,10 @@ impl BlockingLimiter {
 impl<C: TimedConnection + Send + 'static> BlockingLimiter<C> {
     /// The timeout of a limiter that sets none: 500 ms.
     pub const TIMEOUT: Duration = Duration::from_millis(500);
+
+    /// How long a limiter that sets no other time decides without an unavailable server before a call asks it
+    /// again: one second.
+    pub const ASK_AGAIN: Duration = Outage::ASK_AGAIN;
 
     /// How long a connection may be unused before it is replaced: one minute. Servers and firewalls close
     /// unused connections, mostly after several minutes, and the next call on such a connection would fail.
@@ -124,7 +132,7 @@ impl<C: TimedConnection + Send + 'static> BlockingLimiter<C> {
     ) -> Self {
         let pool = Mutex::new(Pool { unused: Vec::new(), attempts: 0 });
         let connections = Connections { connect: Box::new(connect), pool, changed: Condvar::new() };
-        Self { connections: Arc::new(connections), when_away, timeout: Self::TIMEOUT }
+        Self { connections: Arc::new(connections), outage: Outage::new(when_away), timeout: Self::TIMEOUT }
     }
 
     /// How long a call waits for the server in all: for the look-up of its name, the connection, and the
@@ -132,6 +140,14 @@ impl<C: TimedConnection + Send + 'static> BlockingLimiter<C> {
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
+    }
+
+    /// For how long after a failure calls are decided without the server. Then one call asks again, and the
+    /// others follow if it is answered. With zero each call asks, and waits for the timeout.
+    #[must_use]
+    pub fn ask_again(mut self, pause: Duration) -> Self {
+        self.outage.ask_again = pause;
+        self
     }
 
     /// Takes units, or says why not.
@@ -151,7 +167,8 @@ impl<C: TimedConnection + Send + 'static> BlockingLimiter<C> {
         let bytes = key.as_ref().to_vec();
         local::check(limit, take)?;
         let cmd = call::take(key, limit, take)?;
-        self.when_away.rule(self.ask(&cmd), &bytes, limit, take)
+        let answer = self.outage.asks().and_then(|()| self.outage.learn(self.ask(&cmd)));
+        self.outage.rule(answer, &bytes, limit, take)
     }
 
     /// Sends a command once, and waits for its answer for the timeout at most.

@@ -33,7 +33,7 @@ pub use kind::Limit;
 pub use leased::{Leased, LeasedLimit};
 pub use limit::{Bucket, Gcra, Places, Quota, Rate, Settlement, Take, Units, UpTo, Weekday, Window};
 #[cfg(feature = "aio")]
-pub use limiter::Limiter;
+pub use limiter::{Limiter, ask};
 pub use local::LocalLimiter;
 pub use reply::{Answer, Balance, Booking, Decision, Refused, Slot, Together};
 pub use several::{MPeek, MSettle, MTake, Taken};

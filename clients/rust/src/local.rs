@@ -167,11 +167,12 @@ fn quantity(Units(units): Units) -> Result<i64, Error> {
     i64::try_from(units).map_err(|_| QUANTITY.error())
 }
 
-/// Reads the arguments as the server does, so that a call that it rejects is an error without it too.
+/// Reads the arguments as the server does, so that a call that it rejects is an error without it too. Returns
+/// the answer of a limiter from which nothing is taken.
 ///
 /// # Errors
 /// If the limit or the quantity is out of the range that the command accepts.
-pub(crate) fn check(limit: Limit, take: Take) -> RedisResult<()> {
+pub(crate) fn check(limit: Limit, take: Take) -> RedisResult<Answer> {
     let limit = match limit {
         // Whether the instant has passed is decided by the server's clock, and by the open window.
         Limit::Fixed(quota) if quota.window.ends_at_an_instant() => {
@@ -179,7 +180,7 @@ pub(crate) fn check(limit: Limit, take: Take) -> RedisResult<()> {
         }
         limit => limit,
     };
-    LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, take).map(drop)
+    LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, take)
 }
 
 /// What is kept of a key.

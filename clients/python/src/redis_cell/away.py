@@ -64,8 +64,6 @@ _CLASSES = ("ReadOnlyError", "ClusterDownError", "TryAgainError", "OutOfMemoryEr
 _CLUSTER = ("RedisClusterException", "ValkeyClusterException", "ClusterError")
 _FULL = ("Too many connections", "No connection available.")
 _NO_CLUSTER = "Cluster mode is not enabled"
-_DATES = (9, 10)
-"""The codes of certificates that are not valid yet and not valid any more."""
 
 
 def _is_full(errors: Any, error: Exception) -> bool:
@@ -77,9 +75,7 @@ def _is_set_up_wrong(refused: tuple[type[Exception], ...], error: Exception) -> 
     """Whether the set-up must change before a server can answer. The libraries may call that a lost connection."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, refused) or _NO_CLUSTER in str(cause):
-            return True
-        if isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code not in _DATES:
+        if isinstance(cause, (*refused, ssl.SSLCertVerificationError)) or _NO_CLUSTER in str(cause):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
@@ -90,7 +86,8 @@ def is_away(errors: Any, error: Exception) -> bool:
 
     True if no server answers, and if the server answers that it cannot write. An error that a change of the program or
     of its configuration would mend is not one of them: a wrong password, a key of another type, a full pool, a single
-    server in place of a cluster, or a certificate that is not the server's or that nobody vouches for.
+    server in place of a cluster, or a certificate that is not the server's, that nobody vouches for, or that has
+    expired.
     """
     refused = (errors.AuthenticationError, getattr(errors, "AuthorizationError", errors.AuthenticationError))
     if _is_full(errors, error) or _is_set_up_wrong(refused, error):

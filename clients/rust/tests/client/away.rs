@@ -18,6 +18,9 @@ pub const KEY: &str = "k";
 /// For a server that answers, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// While a test runs, an unavailable server is not asked again.
+pub const NEVER: Duration = Duration::from_secs(3_600);
+
 /// Four at once, which never leak while a test runs.
 pub fn limit() -> redis_cell_client::Gcra {
     Rate::per_day(4).burst(3)
@@ -35,8 +38,13 @@ pub fn nobody() -> u16 {
 fn manager(port: u16) -> ConnectionManager {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
     // Without a timeout of its own, so that the limiter's is the one that ends a call.
-    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    let config = ConnectionManagerConfig::new().set_response_timeout(None).set_number_of_retries(0);
     ConnectionManager::new_lazy_with_config(client, config).unwrap()
+}
+
+/// A limiter of which each call asks, and waits for a busy machine.
+fn patient(port: u16, choice: WhenAway) -> Limiter<ConnectionManager> {
+    Limiter::new(manager(port), choice).timeout(PATIENCE).ask_again(Duration::ZERO)
 }
 
 async fn ask<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> Ruling {
@@ -45,9 +53,9 @@ async fn ask<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> Ruling {
 
 /// The three choices on a connection whose server is away.
 async fn assert_each_choice<C: ConnectionLike + Clone + Send>(connection: C) {
-    let open = Limiter::new(connection.clone(), WhenAway::FailOpen);
-    let closed = Limiter::new(connection.clone(), WhenAway::FailClosed);
-    let local = Limiter::new(connection, WhenAway::Local(two_processes()));
+    let open = Limiter::new(connection.clone(), WhenAway::FailOpen).ask_again(NEVER);
+    let closed = Limiter::new(connection.clone(), WhenAway::FailClosed).ask_again(NEVER);
+    let local = Limiter::new(connection, WhenAway::Local(two_processes())).ask_again(NEVER);
     for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
         let ruling = ask(&open).await;
         assert!(matches!(ruling, Ruling::FailedOpen(_)) && ruling.admitted(), "{ruling:?}");
@@ -87,18 +95,43 @@ async fn a_frozen_server() {
     assert_each_choice(connection).await;
     server.signal("CONT");
     let mut client = server.connect();
-    // The nine calls were sent, and have waited in the server's socket. Each is served once.
+    // The first call of each was sent, and has waited in the server's socket. It is served once.
     wait_until("the calls to be served", || match served(&mut client) {
-        10 => Ok(()),
+        4 => Ok(()),
         seen => Err(seen.to_string()),
     });
     assert!(matches!(ask(&limiter).await, Ruling::Server(answer) if !answer.admitted()));
+    assert_eq!(served(&mut client), 5);
+}
+
+/// As in Python. Without that, each call of an outage would wait for the timeout.
+#[tokio::test]
+async fn an_unavailable_server_is_asked_by_one_call_and_the_others_follow_it() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    let limiter = Limiter::new(manager(server.port()), WhenAway::FailClosed).ask_again(NEVER);
+    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    server.signal("STOP");
+    assert!(matches!(ask(&limiter).await, Ruling::FailedClosed(_)));
+    let patient = limiter.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
+    for _ in 0..100 {
+        assert!(matches!(ask(&patient).await, Ruling::FailedClosed(_)));
+    }
+    server.signal("CONT");
+    assert!(matches!(ask(&patient).await, Ruling::FailedClosed(_)));
+    // This one asks, and an error of the call is an answer.
+    inspector.call("LPUSH other x");
+    let again = patient.clone().ask_again(Duration::ZERO);
+    let error = again.take("other", limit(), Units(1)).await.unwrap_err();
+    assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
+    assert!(matches!(ask(&patient).await, Ruling::Server(_)));
+    assert_eq!(served(&mut inspector), 3);
 }
 
 #[tokio::test]
 async fn a_server_that_comes_back() {
     let mut server = Server::start();
-    let limiter = Limiter::new(manager(server.port()), WhenAway::Local(two_processes())).timeout(PATIENCE);
+    let limiter = patient(server.port(), WhenAway::Local(two_processes()));
     assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
     server.kill();
     let ruling = ask(&limiter).await;
@@ -122,7 +155,7 @@ async fn asked_until_it_answers<C: ConnectionLike + Clone + Send>(limiter: &Limi
 #[tokio::test]
 async fn a_call_that_was_on_its_way_when_the_server_died_is_not_sent_again() {
     let mut server = Server::start();
-    let limiter = Limiter::new(manager(server.port()), WhenAway::FailClosed).timeout(Duration::from_secs(60));
+    let limiter = patient(server.port(), WhenAway::FailClosed);
     assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
     server.signal("STOP");
     let call = tokio::spawn({
@@ -143,14 +176,14 @@ async fn a_replica_that_is_promoted() {
     let replica = Options::new().start();
     let mut copy = replica.connect();
     copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    let before = Limiter::new(manager(primary.port()), WhenAway::FailClosed).timeout(PATIENCE);
+    let before = patient(primary.port(), WhenAway::FailClosed);
     assert!(matches!(ask(&before).await, Ruling::Server(_)));
     wait_until("the replica to have the key", || match copy.int("EXISTS k") {
         1 => Ok(()),
         seen => Err(seen.to_string()),
     });
     // A replica rejects the call, which is a reason for the choice.
-    let after = Limiter::new(manager(replica.port()), WhenAway::FailOpen).timeout(PATIENCE);
+    let after = patient(replica.port(), WhenAway::FailOpen);
     let ruling = ask(&after).await;
     assert!(ruling.error().is_some_and(|error| error.code() == Some("READONLY")), "{ruling:?}");
     primary.kill();
@@ -165,7 +198,7 @@ async fn a_replica_that_is_promoted() {
 #[tokio::test]
 async fn a_server_that_becomes_a_replica_keeps_the_connection_of_a_manager() {
     let server = Server::start();
-    let limiter = Limiter::new(manager(server.port()), WhenAway::FailOpen).timeout(PATIENCE);
+    let limiter = patient(server.port(), WhenAway::FailOpen);
     assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
     let mut inspector = server.connect();
     inspector.call(&format!("REPLICAOF 127.0.0.1 {}", nobody()));
@@ -187,7 +220,7 @@ async fn a_server_that_becomes_a_replica_keeps_the_connection_of_a_manager() {
 }
 
 /// The three choices.
-fn choices() -> [WhenAway; 3] {
+pub fn choices() -> [WhenAway; 3] {
     [WhenAway::FailOpen, WhenAway::FailClosed, WhenAway::Local(two_processes())]
 }
 
@@ -198,7 +231,16 @@ async fn errors_of_the_call_and_of_the_set_up_are_errors_in_every_choice() {
     let locked = Server::start();
     locked.connect().call("CONFIG SET requirepass secret");
     server.connect().call("LPUSH k x");
+    let wrong = redis::Client::open(format!("redis://:wrong@127.0.0.1:{}", locked.port())).unwrap();
     for choice in choices() {
+        // Within the timeout that a limiter has by default.
+        let once = ConnectionManagerConfig::new().set_number_of_retries(0);
+        let connection = ConnectionManager::new_lazy_with_config(wrong.clone(), once).unwrap();
+        let limiter = Limiter::new(connection, choice.clone());
+        assert_eq!(
+            limiter.take(KEY, limit(), Units(1)).await.unwrap_err().kind(),
+            ErrorKind::AuthenticationFailed
+        );
         for (server, expected) in [(&server, "WRONGTYPE"), (&without, "unknown command"), (&locked, "NOAUTH")]
         {
             let limiter = Limiter::new(manager(server.port()), choice.clone()).timeout(PATIENCE);
@@ -245,6 +287,31 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
     let passed = SystemTime::now() - Duration::from_secs(3_600);
     let error = limiter.take(KEY, until(passed), Units(1)).await.unwrap_err();
     assert!(error.to_string().contains("UNTIL"), "{error}");
+}
+
+/// The Python package says the same.
+#[tokio::test]
+async fn more_than_the_limit_is_refused_for_ever_whether_the_server_is_available_or_not() {
+    let server = Server::start();
+    for choice in choices() {
+        for port in [server.port(), nobody()] {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+            let blocking = BlockingLimiter::new(client, choice.clone()).timeout(PATIENCE);
+            let limiter = Limiter::new(manager(port), choice.clone()).timeout(PATIENCE);
+            for (index, limit) in kinds(8).into_iter().enumerate() {
+                let key = format!("more:{index}");
+                for ruling in [
+                    limiter.take(&key, limit, Units(9)).await.unwrap(),
+                    blocking.take(&key, limit, Units(9)).unwrap(),
+                ] {
+                    assert!(ruling.refused_forever() && !ruling.admitted(), "{limit:?}: {ruling:?}");
+                    assert_eq!(ruling.error().is_none(), port == server.port(), "{ruling:?}");
+                }
+                // No more than can be had.
+                assert!(!limiter.take(&key, limit, UpTo(9)).await.unwrap().refused_forever(), "{limit:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

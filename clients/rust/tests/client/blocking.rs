@@ -1,6 +1,6 @@
 //! The blocking limiter, with the server there and away. As in away.rs, no call is sent twice.
 
-use crate::away::{KEY, PATIENCE, limit, nobody, served, two_processes};
+use crate::away::{KEY, NEVER, PATIENCE, limit, nobody, served, two_processes};
 use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
 use crate::common::{BINARY, Options, Server, requires, wait_until};
 use crate::functions::library;
@@ -17,9 +17,9 @@ fn client(port: u16) -> redis::Client {
     redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
 }
 
-/// A limiter that waits for a busy machine.
+/// A limiter of which each call asks, and waits for a busy machine.
 fn limiter(port: u16, when_away: WhenAway) -> BlockingLimiter {
-    BlockingLimiter::new(client(port), when_away).timeout(PATIENCE)
+    BlockingLimiter::new(client(port), when_away).timeout(PATIENCE).ask_again(Duration::ZERO)
 }
 
 fn ask<C: TimedConnection + Send + 'static>(limiter: &BlockingLimiter<C>) -> Ruling {
@@ -42,7 +42,7 @@ fn choices() -> [WhenAway; 3] {
 /// The three choices with a server that is unavailable.
 fn assert_each_choice(port: u16) {
     let soon = Duration::from_millis(50);
-    let by = |choice| BlockingLimiter::new(client(port), choice).timeout(soon);
+    let by = |choice| BlockingLimiter::new(client(port), choice).timeout(soon).ask_again(Duration::ZERO);
     let (open, closed) = (by(WhenAway::FailOpen), by(WhenAway::FailClosed));
     let local = by(WhenAway::Local(two_processes()));
     for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
@@ -90,7 +90,7 @@ fn a_server_that_is_there_decides_limits_of_every_kind() {
 #[test]
 fn a_frozen_server() {
     let server = Server::start();
-    let limiter = BlockingLimiter::new(client(server.port()), WhenAway::FailClosed).timeout(PATIENCE);
+    let limiter = limiter(server.port(), WhenAway::FailClosed);
     assert!(matches!(ask(&limiter), Ruling::Server(_)));
     server.signal("STOP");
     let impatient = limiter.clone().timeout(Duration::from_millis(100));
@@ -115,6 +115,29 @@ fn a_frozen_server() {
     let ruling = limiter.take("another", Rate::per_day(7), Units(1)).unwrap();
     assert_eq!(ruling.answer().unwrap().limit, 7);
     assert_eq!(served(&mut server.connect()), 3);
+}
+
+/// As in Python. Without that, each call of an outage would wait for the timeout.
+#[test]
+fn an_unavailable_server_is_asked_by_one_call_and_the_others_follow_it() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    let limiter = BlockingLimiter::new(client(server.port()), WhenAway::FailClosed).ask_again(NEVER);
+    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    server.signal("STOP");
+    assert!(matches!(ask_in_vain(&limiter), Ruling::FailedClosed(_)));
+    let patient = limiter.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
+    for _ in 0..100 {
+        assert!(matches!(ask_in_vain(&patient), Ruling::FailedClosed(_)));
+    }
+    server.signal("CONT");
+    assert!(matches!(ask(&patient), Ruling::FailedClosed(_)));
+    // This one asks, and an error of the call is an answer.
+    inspector.call("LPUSH other x");
+    let again = patient.clone().ask_again(Duration::ZERO);
+    assert_eq!(again.take("other", limit(), Units(1)).unwrap_err().code(), Some("WRONGTYPE"));
+    assert!(matches!(ask(&patient), Ruling::Server(_)));
+    assert_eq!(served(&mut inspector), 3);
 }
 
 #[test]
@@ -207,12 +230,6 @@ fn errors_of_the_set_up_are_errors_in_every_choice() {
         let limiter = BlockingLimiter::with_connections(connect, choice.clone()).timeout(PATIENCE);
         let seen = error(limiter.take(KEY, limit(), Units(1)));
         assert!(seen.contains("is it one?"), "{seen}");
-        // How rustls reports a certificate that is not trusted.
-        let connect = |_| -> redis::RedisResult<redis::Connection> {
-            Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "UnknownIssuer").into())
-        };
-        let limiter = BlockingLimiter::with_connections(connect, choice.clone()).timeout(PATIENCE);
-        assert!(error(limiter.take(KEY, limit(), Units(1))).contains("UnknownIssuer"));
     }
 }
 
@@ -277,7 +294,7 @@ fn a_call_does_not_wait_for_a_connection_beyond_its_timeout() {
             client.get_connection()
         }
     };
-    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailClosed);
+    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailClosed).ask_again(Duration::ZERO);
     let impatient = limiter.clone().timeout(Duration::from_millis(50));
     let calls: Vec<_> = (0..3)
         .map(|_| {

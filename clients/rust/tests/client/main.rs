@@ -29,4 +29,5 @@ mod processes;
 mod readme;
 mod replies;
 mod settle;
+mod tls;
 mod waiting;

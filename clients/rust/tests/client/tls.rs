@@ -1,0 +1,79 @@
+//! Servers that are reached over TLS. A certificate that must be replaced is an error, whatever the choice.
+
+use crate::away::{KEY, PATIENCE, choices, limit, nobody};
+use crate::common::{Options, Server};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, TlsCertificates};
+use redis_cell_client::{BlockingLimiter, Limiter, Ruling, Units, is_unavailable};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Makes a certificate, which is its own authority, and its key: the files NAME.pem and NAME.key.
+fn certificate(folder: &Path, name: &str, host: &str, days: &str) {
+    let openssl = |words: &str| {
+        let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let subject = format!("-subj /CN={host} -addext subjectAltName=DNS:{host}");
+    openssl(&format!("req -new -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr {subject}"));
+    // A number of days below zero makes a certificate that has expired.
+    let sign = format!("-signkey {name}.key -days {days} -copy_extensions copy");
+    openssl(&format!("x509 -req -in {name}.csr {sign} -out {name}.pem"));
+}
+
+/// A server with a certificate, and its port for TLS.
+fn server(folder: &Path, name: &str) -> (Server, u16) {
+    let port = nobody();
+    let file = |kind: &str| folder.join(format!("{name}.{kind}")).display().to_string();
+    let server = Options::new()
+        .set("tls-port", &port.to_string())
+        .set("tls-cert-file", &file("pem"))
+        .set("tls-key-file", &file("key"))
+        .set("tls-ca-cert-file", &file("pem"))
+        .set("tls-auth-clients", "no")
+        .start();
+    (server, port)
+}
+
+#[tokio::test]
+async fn a_certificate_that_must_be_replaced_is_an_error_in_every_choice() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, host, days) in
+        [("good", "localhost", "2"), ("expired", "localhost", "-1"), ("other", "elsewhere", "2")]
+    {
+        certificate(folder.path(), name, host, days);
+    }
+    // The server's certificate, and the authority that the client trusts.
+    for (name, trusted, expected) in [
+        ("good", "good", None),
+        ("expired", "expired", Some("Expired")),
+        ("other", "other", Some("not valid for name")),
+        ("good", "other", Some("UnknownIssuer")),
+    ] {
+        let (_server, port) = server(folder.path(), name);
+        let authority = fs::read(folder.path().join(format!("{trusted}.pem"))).unwrap();
+        let certificates = TlsCertificates { client_tls: None, root_cert: Some(authority) };
+        let client = Client::build_with_tls(format!("rediss://localhost:{port}"), certificates).unwrap();
+        for choice in choices() {
+            let once = ConnectionManagerConfig::new().set_number_of_retries(0).set_response_timeout(None);
+            let connection = ConnectionManager::new_lazy_with_config(client.clone(), once).unwrap();
+            let limiter = Limiter::new(connection, choice.clone()).timeout(PATIENCE);
+            let blocking = BlockingLimiter::new(client.clone(), choice).timeout(PATIENCE);
+            for _ in 0..2 {
+                for outcome in
+                    [limiter.take(KEY, limit(), Units(0)).await, blocking.take(KEY, limit(), Units(0))]
+                {
+                    match (outcome, expected) {
+                        (Ok(Ruling::Server(_)), None) => {}
+                        (Err(error), Some(expected)) => {
+                            assert!(format!("{error:?}").contains(expected), "{expected}: {error:?}");
+                            assert!(!is_unavailable(&error), "{error}");
+                        }
+                        (seen, expected) => panic!("{name}, {trusted}: {seen:?}, {expected:?}"),
+                    }
+                }
+            }
+        }
+    }
+}
