@@ -57,8 +57,28 @@ fn limiter_end(words: &[Vec<u8>], mut at: usize) -> Option<usize> {
     (end <= words.len()).then_some(end)
 }
 
+/// The position of the key of `ONCE` among the options of a call for several limiters; `None` if there is
+/// none, or if another word is no option.
+fn once_key(options: &[Vec<u8>]) -> Option<usize> {
+    let (mut at, mut key) = (0, None);
+    while at < options.len() {
+        let is_one_of = |keywords: &[&str]| keywords.iter().any(|keyword| is(options.get(at), keyword));
+        if is_one_of(&["ONCE"]) && at + 2 < options.len() {
+            key = Some(at + 1);
+            at += 3;
+        } else if is_one_of(&["AGO"]) {
+            at += 2;
+        } else if is_one_of(&["S", "MS", "US"]) {
+            at += 1;
+        } else {
+            return None;
+        }
+    }
+    key
+}
+
 /// The call of the function that does what a command with these words does: `CL.PEEK key ...` becomes `FCALL
-/// cl_peek 1 key ...`. For several limiters, the keys are moved to the front.
+/// cl_peek 1 key ...`. For several limiters, the keys are moved to the front, with that of `ONCE` last.
 pub fn to_function<W: AsRef<[u8]>>(words: &[W]) -> Vec<Vec<u8>> {
     let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_ref().to_vec()).collect();
     let name = words[0].to_ascii_lowercase();
@@ -75,7 +95,11 @@ pub fn to_function<W: AsRef<[u8]>>(words: &[W]) -> Vec<Vec<u8>> {
             keys.push(words[at].clone());
             at += 1;
         }
-        arguments.extend_from_slice(&words[at..]);
+        let mut rest = words[at..].to_vec();
+        if let Some(key) = once_key(&rest) {
+            keys.push(rest.remove(key));
+        }
+        arguments.append(&mut rest);
     } else {
         keys.push(words[1].clone());
         arguments.extend_from_slice(&words[2..]);

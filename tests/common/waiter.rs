@@ -32,7 +32,7 @@ impl Waiter {
         Self { socket: BufReader::with_capacity(512, socket), id: 0 }
     }
 
-    pub fn send(&mut self, command: &str) {
+    pub fn send<W: Words + ?Sized>(&mut self, command: &W) {
         let mut packed = redis::Cmd::new();
         for word in command.words() {
             packed.arg(word);

@@ -40,7 +40,7 @@ const LAYERS: [&[&str]; 8] = [
 ];
 
 /// What `src/ffi` takes from the core: times and integers.
-const CORE_IN_FFI: [&str; 4] = ["Instant", "Span", "Unit", "parse_integer"];
+const CORE_IN_FFI: [&str; 5] = ["Instant", "Span", "Stretch", "Unit", "parse_integer"];
 
 /// The one file of `src/ffi` that uses a limiter, for itself: it limits how often panics are logged.
 const USES_A_LIMITER: &str = "ffi/panic.rs";

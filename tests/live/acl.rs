@@ -3,13 +3,14 @@
 use crate::common::{Client, Server, module_path, requires};
 
 /// A call of each command on a key that starts with `@`.
-const CALLS: [&str; 18] = [
+const CALLS: [&str; 19] = [
     "CL.THROTTLE @a 9 1 60",
     "CL.PEEK @a 9 1 60",
     "CL.REFUND @a 9 1 60",
     "CL.CHARGE @a 9 1 60",
     "CL.RESERVE @a 9 1 60",
     "CL.BTHROTTLE @a 9 1 60 1 0",
+    "CL.BMTAKE @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1 TIMEOUT 0.1 FLOW u",
     "CL.PAUSE @p 9 1 60 1",
     "CL.MTAKE @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",
     "CL.MPEEK @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",

@@ -189,6 +189,72 @@ fn out_of_memory_only_what_gives_back_and_looks_goes_on() {
     assert_eq!(client.integers(&function("CL.RELEASE places a")), "0");
 }
 
+/// The calls of `several::without_memory_a_settlement_makes_no_keys_and_no_entries`.
+#[test]
+fn without_memory_a_settlement_makes_no_keys_and_no_entries() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = loaded(&server);
+    for call in ["CL.LOG log 1000 3600 5", "CL.THROTTLE old 9 10 3600 5", "CL.ACQUIRE busy 3 60 r1"] {
+        client.call(&function(call));
+    }
+    client.call("CONFIG SET maxmemory 1");
+    let before = ["log", "old", "busy", "new"].map(|key| client.snapshot(key));
+    let grows = [
+        "CL.MSETTLE new THROTTLE 9 10 60 1",
+        "CL.MSETTLE old THROTTLE 9 10 3600 -2 new FIXED 10 60 1",
+        "CL.MSETTLE new FUNNEL 9 10 60 1",
+        "CL.MSETTLE busy LEASE 3 0 r1 log LOG 1000 3600 2",
+    ];
+    for call in grows {
+        let error = client.error(&function(call));
+        assert_eq!(error, "OOM command not allowed when used memory > 'maxmemory'.", "{call}");
+        assert_eq!(["log", "old", "busy", "new"].map(|key| client.snapshot(key)), before, "{call}");
+    }
+    // What makes nothing gets through.
+    client.call(&function(
+        "CL.MSETTLE new THROTTLE 9 10 60 -1 old THROTTLE 9 10 3600 2 log LOG 1000 3600 -2 busy LEASE 3 0 r1",
+    ));
+    assert_eq!(client.int("DBSIZE"), 2);
+    // So does every settlement where the server makes room, or has room.
+    for setting in ["maxmemory-policy allkeys-random", "maxmemory 1gb"] {
+        client.call(&format!("CONFIG SET {setting}"));
+        client.call("DEL new");
+        assert!(client.ask(&function(grows[0])).is_ok(), "{setting}");
+    }
+}
+
+#[test]
+fn a_call_with_once_that_is_repeated_is_charged_once() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = loaded(&server);
+    let mut stream = ReplicaStream::attach(&server);
+    let take = function("CL.MTAKE {a}:k FIXED 100 3600 25 ONCE {a}:id 600");
+    let first = client.call(&take);
+    let (state, reply) = (client.text("GET {a}:k"), client.text("GET {a}:id"));
+    assert_eq!([state.as_str(), reply.as_str()], ["25", "0 100 75 -1 3600 0 100 75 -1 3600"]);
+    let effects = stream.effects(&server);
+    let expected = format!("SET {{a}}:id {reply} PXAT {}", client.expiry_ms("{a}:id"));
+    let commands: Vec<&str> = effects.iter().map(|effect| effect.command.as_str()).collect();
+    assert!(commands.len() == 4 && commands[0] == "MULTI" && commands[2] == expected, "{commands:?}");
+    assert_eq!(client.call(&take), first);
+    assert_eq!(client.text("GET {a}:k"), "25");
+    assert_eq!(stream.effects(&server), []);
+    let other = client.error("FCALL cl_mtake 3 {a}:k {a}:l {a}:id LOG 5 60 1 LOG 5 60 1 ONCE 600");
+    assert!(other.ends_with("expected a reply of as many limiters, stored by ONCE"), "{other}");
+    // A refusal stores nothing.
+    client.call(&function("CL.MTAKE {a}:k FIXED 100 3600 76 ONCE {a}:refused 600"));
+    assert_eq!(client.int("EXISTS {a}:refused"), 0);
+    // A new settlement needs memory, a repeated one does not.
+    let settle = |id: &str| function(&format!("CL.MSETTLE {{a}}:k FIXED 100 3600 -5 ONCE {{a}}:{id} 600"));
+    let settled = client.call(&settle("one"));
+    client.call("CONFIG SET maxmemory 1");
+    assert!(client.error(&settle("two")).starts_with("OOM "));
+    assert_eq!(client.call(&settle("one")), settled);
+    assert_eq!(client.text("GET {a}:k"), "20");
+}
+
 #[test]
 fn a_replica_has_what_each_function_writes() {
     requires!(has_functions(), NONE);

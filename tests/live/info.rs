@@ -53,6 +53,12 @@ fn each_command_counts_what_it_answers() {
             "CL.MTAKE k THROTTLE 0 1 60 1 k THROTTLE 0 1 60 1",
         ),
         (
+            "bmtake",
+            "CL.BMTAKE k THROTTLE 0 1 60 1",
+            "CL.BMTAKE k THROTTLE 0 1 60 1 TIMEOUT 0.1",
+            "CL.BMTAKE k THROTTLE 0 1 60 x",
+        ),
+        (
             "mpeek",
             "CL.MPEEK k THROTTLE 0 1 60 1",
             "CL.MPEEK k THROTTLE 0 1 60 2",

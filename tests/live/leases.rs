@@ -402,6 +402,31 @@ fn foreign_scores_in_the_middle_kill_nobody() {
     server.assert_alive("foreign scores in the middle");
 }
 
+/// Of leases that end later than their key lives, each ends with it. Those of later calls do not.
+#[test]
+fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 3 100000 a");
+    let life = wall_ns() / 1_000_000 + 3_600_000;
+    client.call(&format!("PEXPIREAT k {life}"));
+    stream.effects(&server);
+    let earliest = wall_ns() / 1_000 + 7_200_000_000;
+    client.call("CL.ACQUIRE k 3 7200 b");
+    let ends = entries(&mut client, "k");
+    assert_eq!(ends[0], (b"a".to_vec(), life * 1_000));
+    assert_eq!(ends[1].0, b"b");
+    let b = ends[1].1;
+    assert!(b >= earliest, "{b}");
+    let expected = [
+        format!("ZADD k XX {} a", life * 1_000),
+        format!("ZADD k {b} b"),
+        format!("PEXPIREAT k {}", ceil_div(b.into(), 1_000)),
+    ];
+    assert_eq!(stream.effects(&server), propagated(0, expected));
+}
+
 #[test]
 fn effects_are_one_transaction() {
     let server = Server::start();

@@ -71,6 +71,7 @@ fn units_of_one_microsecond_have_names_of_their_own() {
     client.call("CL.LOG k 10000 3600");
     let future = entries(&mut client, "k")[0].1 + 3_000_000_000;
     client.call(&format!("ZADD k {future} {future}-0"));
+    client.call(&format!("PEXPIREAT k {}", ceil_div((future + 3_600_000_000).into(), 1_000)));
     for _ in 0..50 {
         client.call("CL.LOG k 10000 3600 7");
     }

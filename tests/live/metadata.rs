@@ -180,6 +180,7 @@ fn what_a_command_does_with_its_keys() {
         ("CL.BTHROTTLE k 1 1 60 1 1", &["k"], take),
         ("CL.PAUSE k 1 1 60 1", &["k"], take),
         ("CL.MTAKE a THROTTLE 1 1 60 1 b SHADOW LOG 1 60 1", &["a", "b"], take),
+        ("CL.BMTAKE a THROTTLE 1 1 60 1 b LOG 1 60 1 FLOW f WEIGHT 2 ONCE o 60", &["a", "b", "o"], take),
         ("CL.MPEEK a THROTTLE 1 1 60 1 b LOG 1 60 1", &["a", "b"], &["RO", "access"]),
         ("CL.MSETTLE a THROTTLE 1 1 60 1 b LOG 1 60 1", &["a", "b"], take),
         ("CL.FUNNEL k 1 1 60", &["k"], take),

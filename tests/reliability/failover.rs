@@ -12,13 +12,13 @@ use std::time::Duration;
 /// The number of callers, and so the most calls that can be in flight for one key.
 const CALLERS: usize = 4;
 
-fn node() -> Options {
+pub fn node() -> Options {
     // The heartbeat of the link: these tests last longer than a replica tolerates a silent primary.
     Options::new().set("repl-ping-replica-period", "5")
 }
 
 /// A replica that receives its primary's writes.
-fn replica_of(primary: &Server) -> Server {
+pub fn replica_of(primary: &Server) -> Server {
     let replica = node().start();
     let (mut client, mut copy) = (primary.connect(), replica.connect());
     copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
@@ -27,7 +27,7 @@ fn replica_of(primary: &Server) -> Server {
     replica
 }
 
-fn wait_for_info(client: &mut Client, field: &str, value: &str) {
+pub fn wait_for_info(client: &mut Client, field: &str, value: &str) {
     wait_until(&format!("{field} to be {value}"), || match client.info(field) {
         seen if seen == value => Ok(()),
         seen => Err(seen),
@@ -171,7 +171,7 @@ pub fn a_planned_failover_loses_nothing_and_admits_nothing_extra() {
 }
 
 /// Promotes a replica that has received everything that the killed primary sent.
-fn promote(replica: &mut Client) {
+pub fn promote(replica: &mut Client) {
     wait_for_info(replica, "master_link_status", "down");
     replica.call("REPLICAOF NO ONE");
 }

@@ -2,7 +2,7 @@
 //! against it fail.
 
 use crate::common::with_fault;
-use crate::{clock, crash, exact, failover, hostile, queues};
+use crate::{clock, crash, exact, failover, flows, hostile, once, queues};
 use std::panic::catch_unwind;
 
 /// Tests with their names.
@@ -40,6 +40,18 @@ fn a_raw_wall_clock_is_seen() {
             clock::a_step_forward_is_an_hour_that_has_passed,
             clock::a_slow_drift_moves_limits_by_the_drift_alone,
             clock::a_pause_is_time_that_passes_on_the_faster_clock,
+        ],
+    );
+}
+
+#[test]
+fn a_lead_that_is_ignored_is_seen() {
+    must_fail(
+        "no-lead",
+        tests![
+            clock::a_wrong_moment_lengthens_no_life,
+            clock::the_calendar_is_right_as_soon_as_the_wall_clock,
+            clock::after_a_restart_nobody_waits_longer_than_the_key_lives,
         ],
     );
 }
@@ -102,6 +114,18 @@ fn lost_effects_are_seen() {
 fn calls_for_several_limiters_that_go_wrong_are_seen() {
     for fault in ["charge-refused", "write-at-once", "shadow-refuses", "ignore-age", "settle-takes"] {
         must_fail(fault, tests![exact::every_reply_and_every_state_is_that_of_the_exact_model]);
+    }
+}
+
+#[test]
+fn repeated_calls_that_are_charged_again_are_seen() {
+    must_fail("forget-replies", tests![once::payments_are_charged_once_through_lost_replies_and_a_failover]);
+}
+
+#[test]
+fn turns_that_are_not_fair_are_seen() {
+    for fault in ["one-flow", "ignore-flows"] {
+        must_fail(fault, tests![flows::turns_are_those_of_the_simulation_and_nobody_is_overtaken]);
     }
 }
 

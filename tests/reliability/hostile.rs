@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 type Words = Vec<Vec<u8>>;
 
 /// The commands, with the kinds of their arguments.
-const COMMANDS: [(&str, &str); 19] = [
+const COMMANDS: [(&str, &str); 20] = [
     ("CL.THROTTLE", "key small count period quantity options"),
     ("CL.PEEK", "key small count period quantity options"),
     ("CL.REFUND", "key small count period quantity options"),
@@ -21,6 +21,7 @@ const COMMANDS: [(&str, &str); 19] = [
     ("CL.BTHROTTLE", "key small count period quantity timeout options"),
     ("CL.PAUSE", "key small count period count options"),
     ("CL.MTAKE", "limiter limiter limiter options"),
+    ("CL.BMTAKE", "limiter limiter queued options"),
     ("CL.MPEEK", "limiter limiter options"),
     ("CL.MSETTLE", "limiter limiter age options"),
     ("CL.FUNNEL", "key count count period quantity options"),
@@ -149,7 +150,7 @@ impl Writer {
         if !sound && self.chance(percent::EXTENDED) {
             (0..self.random.usize(..300)).for_each(|_| words.push(b"1".to_vec()));
         }
-        shorten_timeout(name, &mut words);
+        shorten_wait(name, &mut words);
         words
     }
 
@@ -204,7 +205,10 @@ impl Writer {
                 words.push("AGO".into());
                 words.push(self.number(60));
             }
-            "quantity" | "age" => {}
+            "queued" if self.chance(percent::OPTION) => {
+                words.extend(["FLOW".into(), self.number(6), "WEIGHT".into(), self.number(6)]);
+            }
+            "quantity" | "age" | "queued" => {}
             fixed => words.push(fixed.into()),
         }
     }
@@ -251,6 +255,14 @@ fn family(name: &str) -> usize {
         "CL.ACQUIRE" | "CL.RENEW" | "CL.RELEASE" => 6,
         _ => 0,
     }
+}
+
+/// Lets no call wait that would block the pipeline.
+fn shorten_wait(name: &str, words: &mut Words) {
+    if name == "CL.BMTAKE" {
+        words.extend([b"MAXLEN".to_vec(), b"0".to_vec()]);
+    }
+    shorten_timeout(name, words);
 }
 
 /// Replaces a timeout that would block the pipeline. One too large to be valid stays.
@@ -655,31 +667,51 @@ pub fn what_it_leaves_behind_is_what_the_append_only_file_says() {
     }
 }
 
-/// Every access to memory checked by valgrind, and at the end what nobody has freed.
+/// A server of which valgrind checks every access to memory, and at the end what nobody has freed.
+pub struct Checked {
+    pub options: Options,
+    log: NamedTempFile,
+}
+
+impl Checked {
+    /// `None` where there is no valgrind.
+    pub fn new() -> Option<Self> {
+        let found = Command::new("valgrind").arg("--version").output();
+        found.ok().filter(|output| output.status.success())?;
+        let log = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let log_file = format!("--log-file={}", log.path().display());
+        // The server's compression looks at memory that it has not set, on purpose.
+        let options = Options::new().set("rdbcompression", "no").under(&[
+            "valgrind",
+            &log_file,
+            "--leak-check=full",
+            "--show-leak-kinds=definite",
+            "--errors-for-leak-kinds=definite",
+            "--keep-debuginfo=yes",
+            "--soname-synonyms=somalloc=*jemalloc*", // an allocator that is not libc's
+        ]);
+        Some(Self { options, log })
+    }
+
+    /// Ends the server, and asserts that valgrind has found nothing.
+    pub fn assert_no_errors(&self, server: &mut Server) {
+        server.shut_down();
+        let log = std::fs::read_to_string(self.log.path()).unwrap();
+        assert!(log.contains("ERROR SUMMARY: 0 errors "), "{log}");
+    }
+}
+
 #[test]
 pub fn valgrind_finds_no_error_and_no_leak() {
-    let found = Command::new("valgrind").arg("--version").output();
-    requires!(found.is_ok_and(|output| output.status.success()), "there is no valgrind");
-    let log = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let log_file = format!("--log-file={}", log.path().display());
-    // The server's compression looks at memory that it has not set, on purpose.
-    let options = Options::new().set("rdbcompression", "no").under(&[
-        "valgrind",
-        &log_file,
-        "--leak-check=full",
-        "--show-leak-kinds=definite",
-        "--errors-for-leak-kinds=definite",
-        "--keep-debuginfo=yes",
-        "--soname-synonyms=somalloc=*jemalloc*", // an allocator that is not libc's
-    ]);
-    let mut fuzzer = Fuzzer::start(options, 4);
+    let checked = Checked::new();
+    requires!(checked.is_some(), "there is no valgrind");
+    let checked = checked.unwrap();
+    let mut fuzzer = Fuzzer::start(checked.options.clone(), 4);
     fuzzer.run(if long() { 100_000 } else { 5_000 });
     // What the module holds on to must not stay behind when it goes.
     fuzzer.client.call("MODULE UNLOAD redis-cell");
     fuzzer.client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
     fuzzer.run(500);
     fuzzer.client.call("MODULE UNLOAD redis-cell");
-    fuzzer.server.shut_down();
-    let log = std::fs::read_to_string(log.path()).unwrap();
-    assert!(log.contains("ERROR SUMMARY: 0 errors "), "{log}");
+    checked.assert_no_errors(&mut fuzzer.server);
 }

@@ -16,6 +16,7 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the live suite uses the rest
 mod common;
 
+mod bookings;
 mod clock;
 mod cluster;
 mod containers;
@@ -24,10 +25,12 @@ mod exact;
 mod failover;
 mod faults;
 mod figures;
+mod flows;
 mod hostile;
 mod limits;
 mod load;
 mod nested;
+mod once;
 mod oracle;
 mod promises;
 mod queues;

@@ -4,6 +4,7 @@ use crate::common::{
     BINARY, Client, Clock, Options, SECOND, Server, Waiter, compile_library, ints, requires,
     wait_for_blocked, wait_until,
 };
+use crate::hostile::Checked;
 use std::time::{Duration, Instant};
 
 fn load_nested(server: &Server) {
@@ -91,6 +92,8 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
         "CL.MTAKE k0 THROTTLE 5 1 10 1 k1 FUNNEL 5 1 20 1 k2 LOG 5 20 1 k3 LEASE 5 20 id MS",
         "CL.MTAKE k3 THROTTLE 5 1 10 1 k2 THROTTLE 5 1 10 1 k1 THROTTLE 5 1 10 1 MS",
         "CL.MSETTLE k0 THROTTLE 5 1 10 -1 k1 FIXED 5 20 1 k2 WINDOW 5 20 1 k3 LEASE 5 0 id MS",
+        "CL.MTAKE k0 THROTTLE 5 1 10 1 k1 FUNNEL 5 1 20 1 ONCE key: 15 MS",
+        "CL.MSETTLE k2 FIXED 5 20 1 ONCE k3 15 MS",
         "CL.THROTTLE key 0 1 10 1 MS",
         "CL.FUNNEL key 5 1 20 1 MS",
         "CL.BUCKET key 5 1 20 1 MS",
@@ -141,6 +144,29 @@ fn has_new() -> bool {
 /// that was made, ended the server, wrote into freed memory, or was charged for nothing.
 #[test]
 pub fn what_another_module_does_to_the_other_keys_of_a_call_comes_before_or_after_it() {
+    for event in EVENTS {
+        let (server, mut client) = start_with(Options::new(), &[]);
+        act_on_other_keys(event, &server, &mut client);
+    }
+}
+
+/// The same with every access to memory checked: some of these writes into freed memory ended no server.
+#[test]
+pub fn valgrind_finds_no_error_beside_another_module() {
+    let checked = Checked::new();
+    requires!(checked.is_some(), "there is no valgrind");
+    let checked = checked.unwrap();
+    let (mut server, mut client) = start_with(checked.options.clone(), &[]);
+    for event in EVENTS {
+        act_on_other_keys(event, &server, &mut client);
+    }
+    checked.assert_no_errors(&mut server);
+}
+
+const EVENTS: [&str; 7] = ["set", "hset", "zadd", "expire", "del", "expired", "new"];
+
+/// The second module acts on other keys of calls, at an event of one of them.
+fn act_on_other_keys(event: &str, server: &Server, client: &mut Client) {
     let actions = [
         "DEL b",
         "SET b hello",
@@ -157,37 +183,31 @@ pub fn what_another_module_does_to_the_other_keys_of_a_call_comes_before_or_afte
         "FIXED 10 3600 #",
         "LOG 10 3600 #",
     ];
-    let has_new = has_new();
-    for event in ["set", "hset", "zadd", "expire", "del", "expired", "new"] {
-        let (server, mut client) = start_with(Options::new(), &[]);
-        for action in actions.iter().filter(|action| event != "new" || **action != "FLUSHALL") {
-            client.call("NESTED.OFF");
-            client.int(&format!("NESTED.ON {event} a {action}"));
-            for (call, kind) in
-                ["CL.MTAKE", "CL.MSETTLE"].iter().flat_map(|call| kinds.map(|kind| (call, kind)))
-            {
-                client.call("FLUSHALL");
-                let of = |quantity: &str| kind.replace('#', quantity);
-                if event == "expired" {
-                    client.call(&format!("CL.MTAKE a {}", of("1")));
-                    client.call("PEXPIRE a 1");
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                for b in [false, true] {
-                    if b {
-                        client.call("DEL b");
-                        client.call("CL.THROTTLE b 9 10 3600");
-                    }
-                    let _ =
-                        client.ask(&format!("{call} b THROTTLE 9 10 3600 1 a {} d LEASE 3 60 x", of("1")));
-                    let _ = client.ask(&format!("{call} a {} b THROTTLE 9 10 3600 1", of("1")));
-                    let _ = client.ask(&format!("CL.MSETTLE a {} b THROTTLE 9 10 3600 -1", of("-9")));
-                }
+    for action in actions.iter().filter(|action| event != "new" || **action != "FLUSHALL") {
+        client.call("NESTED.OFF");
+        client.int(&format!("NESTED.ON {event} a {action}"));
+        for (call, kind) in ["CL.MTAKE", "CL.MSETTLE"].iter().flat_map(|call| kinds.map(|kind| (call, kind)))
+        {
+            client.call("FLUSHALL");
+            let of = |quantity: &str| kind.replace('#', quantity);
+            if event == "expired" {
+                client.call(&format!("CL.MTAKE a {}", of("1")));
+                client.call("PEXPIRE a 1");
+                std::thread::sleep(Duration::from_millis(2));
             }
-            server.assert_alive(&format!("{action} at {event}"));
+            for b in [false, true] {
+                if b {
+                    client.call("DEL b");
+                    client.call("CL.THROTTLE b 9 10 3600");
+                }
+                let _ = client.ask(&format!("{call} b THROTTLE 9 10 3600 1 a {} d LEASE 3 60 x", of("1")));
+                let _ = client.ask(&format!("{call} a {} b THROTTLE 9 10 3600 1", of("1")));
+                let _ = client.ask(&format!("CL.MSETTLE a {} b THROTTLE 9 10 3600 -1", of("-9")));
+            }
         }
-        assert!(client.int("NESTED.OFF") > 0 || event == "new" && !has_new, "nothing was run at {event}");
+        server.assert_alive(&format!("{action} at {event}"));
     }
+    assert!(client.int("NESTED.OFF") > 0 || event == "new" && !has_new(), "nothing was run at {event}");
 }
 
 /// Regression: a call admitted as much beside what another module had taken in its events.

@@ -7,7 +7,7 @@ use crate::figures::figure;
 use redis::Value;
 
 /// A call of every command, with `KEY` for its key and `ID` for other names that the caller chooses freely.
-const CALLS: [&str; 18] = [
+const CALLS: [&str; 19] = [
     "CL.THROTTLE KEY 15 30 60",
     "CL.PEEK KEY 15 30 60",
     "CL.REFUND KEY 15 30 60",
@@ -16,6 +16,7 @@ const CALLS: [&str; 18] = [
     "CL.BTHROTTLE KEY 15 30 60 1 0.001",
     "CL.PAUSE KEY 15 30 60 1",
     "CL.MTAKE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1",
+    "CL.BMTAKE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1 TIMEOUT 0.001 FLOW x",
     "CL.MPEEK limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1",
     "CL.MSETTLE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 -1",
     "CL.FUNNEL KEY 15 30 60",
@@ -68,6 +69,7 @@ fn memory_is_bounded_by_keys() {
     for call in CALLS {
         if ["CL.PEEK", "CL.REFUND", "CL.RENEW", "CL.RELEASE"].contains(&name(call))
             || call.starts_with("CL.M")
+            || call.starts_with("CL.BM")
         {
             continue; // they make no key, or the same as CL.THROTTLE
         }

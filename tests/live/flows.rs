@@ -1,0 +1,641 @@
+//! CL.BMTAKE: clients that wait for several limiters, fairly among flows.
+
+use crate::common::{
+    BINARY, Client, ReplicaStream, Server, Waiter, module_path, requires, wait_for_blocked, wait_until,
+};
+use crate::several::rows;
+use redis::Value;
+use std::time::{Duration, Instant};
+
+/// A limiter of one unit or place of each kind, that nothing comes back to during a test, the call that takes
+/// all of it, and its own command.
+const KINDS: [(&str, &str); 8] = [
+    ("THROTTLE 0 1 3600 1", "CL.THROTTLE k 0 1 3600 1"),
+    ("FUNNEL 1 1 3600 1", "CL.FUNNEL k 1 1 3600 1"),
+    ("BUCKET 1 1 3600 1", "CL.BUCKET k 1 1 3600 1"),
+    ("FIXED 1 3600 1", "CL.FIXED k 1 3600 1"),
+    ("FIXED 1 YEAR 1", "CL.FIXED k 1 YEAR 1"),
+    ("WINDOW 1 3600000 1", "CL.WINDOW k 1 3600000 1"),
+    ("LOG 1 3600 1", "CL.LOG k 1 3600 1"),
+    ("LEASE 1 3600 me", "CL.ACQUIRE k 1 3600 other"),
+];
+
+/// The settlement that gives the unit or the place back.
+fn give_back(limiter: &str) -> String {
+    match limiter.strip_suffix(" 1") {
+        Some(limit) => format!("CL.MSETTLE k {limit} -1"),
+        None => "CL.MSETTLE k LEASE 1 0 other".to_owned(),
+    }
+}
+
+/// Waits with this call, when `count` clients wait with it.
+fn wait_with(server: &Server, client: &mut Client, call: &str, count: usize) -> Waiter {
+    let waiter = Waiter::ask(server, call);
+    wait_for_blocked(client, count);
+    waiter
+}
+
+fn flows(client: &mut Client) -> String {
+    crate::info::fields(client)["flows"].clone()
+}
+
+#[test]
+fn a_call_that_need_not_wait_is_answered_as_that_of_mtake() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (limiter, single) in KINDS {
+        client.call("DEL k");
+        let mut taken = rows(&mut client, &format!("CL.BMTAKE k {limiter}"));
+        client.call("DEL k");
+        let mut expected = rows(&mut client, &format!("CL.MTAKE k {limiter}"));
+        for row in taken.iter_mut().chain(&mut expected) {
+            row.truncate(4);
+        }
+        assert_eq!(taken, expected, "{single}");
+    }
+    // A call that can never be admitted is refused at once, and so is one with MAXLEN 0.
+    client.call("DEL k");
+    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 1 3600 2")[0][..4], [1, 1, 1, -1]);
+    client.call("CL.FIXED k 1 3600");
+    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 1 3600 1 MAXLEN 0")[0][..3], [1, 1, 0]);
+    assert_eq!(client.info("blocked_clients"), "0");
+}
+
+#[test]
+fn every_kind_is_waited_for_and_not_overtaken() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (limiter, single) in KINDS {
+        client.call("DEL k other");
+        client.call(single);
+        let mut waiter =
+            wait_with(&server, &mut client, &format!("CL.BMTAKE k {limiter} other LOG 9 60 1"), 1);
+        let before = client.snapshot("k");
+        // One that does not wait is behind it: by its own command, and among several.
+        let both = format!("CL.MTAKE k {}", limiter.replace("me", "you"));
+        let own = single.replace("other", "you");
+        client.call("MULTI");
+        client.call(&give_back(limiter));
+        client.call(&both);
+        client.call(&own);
+        let Value::Array(answers) = client.call("EXEC") else { panic!("{limiter}") };
+        let refused: Vec<Vec<i64>> = redis::from_redis_value(answers[1].clone()).unwrap();
+        assert_eq!((refused[0][0], refused[1][0], refused[1][2]), (1, 1, 0), "{both}: {refused:?}");
+        let refused: Vec<i64> = redis::from_redis_value(answers[2].clone()).unwrap();
+        assert_eq!((refused[0], refused[2]), (1, 0), "{own}: {refused:?}");
+        let answer = waiter.answer();
+        assert!(answer.starts_with("0 1 0 -1 "), "{limiter}: {answer}");
+        wait_for_blocked(&mut client, 0);
+        assert_eq!(client.int("ZCARD other"), 1, "{limiter}: it has taken from both");
+        assert_ne!(client.snapshot("k"), before, "{limiter}");
+        client.call("DEL k");
+        assert_eq!(rows(&mut client, &format!("CL.MTAKE k {limiter}"))[0][0], 0, "nobody waits any more");
+    }
+}
+
+#[test]
+fn saturate_and_other_quantities_are_behind_the_queue_too() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (limiter, single, two) in [
+        ("THROTTLE 2 3 3600", "CL.THROTTLE k 2 3 3600", "1"),
+        ("FUNNEL 3 3 3600", "CL.FUNNEL k 3 3 3600", "1"),
+        ("BUCKET 3 3 3600", "CL.BUCKET k 3 3 3600", "1"),
+        ("FIXED 3 3600", "CL.FIXED k 3 3600", "1"),
+        ("WINDOW 3 3600000", "CL.WINDOW k 3 3600000", "1"),
+        ("LOG 3 3600", "CL.LOG k 3 3600", "1"),
+    ] {
+        client.call("DEL k");
+        client.call(&format!("{single} {two}"));
+        let waiter = wait_with(&server, &mut client, &format!("CL.BMTAKE k {limiter} 3"), 1);
+        // Two are left, and three are waited for.
+        assert_eq!(client.ints(&format!("{single} 1"))[..3], [1, 3, 0], "{single}");
+        let saturated = client.ints(&format!("{single} 2 SATURATE"));
+        assert_eq!((saturated[0], saturated[5]), (1, 0), "{single}: {saturated:?}");
+        assert_eq!(rows(&mut client, &format!("CL.MPEEK k {limiter} 1"))[1][..3], [1, 3, 0], "{single}");
+        drop(waiter);
+        wait_for_blocked(&mut client, 0);
+        let saturated = client.ints(&format!("{single} 9 SATURATE"));
+        assert_eq!((saturated[0], saturated[5]), (0, 2), "{single}: {saturated:?}");
+    }
+    // A limit with room for both admits behind the queue, and takes its own quantity only.
+    client.call("DEL k");
+    client.call("CL.FIXED k 3 3600 2");
+    let _waiter = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 3 3600 2", 1);
+    assert_eq!(client.ints("CL.FIXED k 9 3600 3")[..3], [0, 9, 2]);
+    assert_eq!(client.int("GET k"), 5);
+    assert_eq!(client.ints("CL.FIXED k 9 3600 9 SATURATE")[5], 2);
+    client.call("DEL k");
+    assert!(wait_with(&server, &mut client, "PING", 0).answer() == "PONG");
+}
+
+/// Who is not ready holds up no other flow, keeps its place, and counts as taken for nobody.
+#[test]
+fn the_other_limiters_say_who_is_ready() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (limiter, single) in KINDS {
+        client.call("FLUSHALL");
+        client.call(single);
+        client.call("CL.ACQUIRE busy 1 3600 holder");
+        let call = |id: &str, other: &str, flow: &str| {
+            format!("CL.BMTAKE busy LEASE 1 3600 {id}{other} FLOW {flow}")
+        };
+        let other = format!(" k {limiter}");
+        let mut poor = wait_with(&server, &mut client, &call("p1", &other, "poor"), 1);
+        let mut behind = wait_with(&server, &mut client, &call("p2", "", "poor"), 2);
+        let mut rich = wait_with(&server, &mut client, &call("r1", "", "rich"), 3);
+        client.call("CL.RELEASE busy holder");
+        assert_eq!(rich.answer().split(' ').next(), Some("0"), "{limiter}");
+        client.call("CL.RELEASE busy r1");
+        // Nobody is ready, so that calls which do not wait are admitted.
+        assert_eq!(client.ints("CL.ACQUIRE busy 1 3600 plain")[0], 0, "{limiter}");
+        client.call("CL.RELEASE busy plain");
+        assert!(poor.is_waiting() && behind.is_waiting(), "{limiter}");
+        client.call(&give_back(limiter));
+        assert_eq!(poor.answer().split(' ').next(), Some("0"), "{limiter}");
+        assert!(behind.is_waiting());
+        client.call("CL.RELEASE busy p1");
+        assert_eq!(behind.answer().split(' ').next(), Some("0"), "{limiter}");
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+/// A client becomes ready by time alone, too.
+#[test]
+fn an_other_limiter_that_replenishes_makes_a_client_ready() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for limiter in ["THROTTLE 0 1 200 1", "BUCKET 1 1 200 1", "FIXED 1 200 1", "LOG 1 200 1", "LEASE 1 200 x"]
+    {
+        client.call("FLUSHALL");
+        rows(&mut client, &format!("CL.MTAKE k {} MS", limiter.replace(" x", " y")));
+        let mut waiter = Waiter::ask(&server, &format!("CL.BMTAKE busy LEASE 1 3600 me k {limiter} MS"));
+        assert_eq!(waiter.answer().split(' ').next(), Some("0"), "{limiter}");
+    }
+}
+
+/// The order in which flows are served, as a simulation of its own finds it: each flow has its weight and its
+/// clients' quantities, and all of them are there from the beginning.
+fn simulated(flows: &[(&str, u64, usize)], mut first_at: Vec<usize>) -> Vec<String> {
+    // A multiple of all weights, so that no tag has a fraction.
+    let unit = 840;
+    let mut start = vec![0; flows.len()];
+    let (mut served, mut order) = (vec![0; flows.len()], Vec::new());
+    let mut time = 0;
+    loop {
+        let waiting = (0..flows.len()).filter(|&flow| served[flow] < flows[flow].2);
+        let Some(next) = waiting.min_by_key(|&flow| (start[flow], first_at[flow])) else { return order };
+        order.push(flows[next].0.to_owned());
+        time = time.max(start[next]);
+        start[next] = time + unit / flows[next].1;
+        served[next] += 1;
+        first_at[next] += flows.len(); // its next client came one round later
+    }
+}
+
+#[test]
+fn flows_share_by_their_weights_in_the_order_of_the_simulation() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let all = [("a", 1, 12), ("b", 2, 24), ("c", 4, 48)];
+    client.call("CL.ACQUIRE busy 1 3600 holder");
+    let mut waiters = Vec::new();
+    for round in 0..48 {
+        for (flow, weight, clients) in all {
+            if round < clients {
+                let call =
+                    format!("CL.BMTAKE busy LEASE 1 3600 {flow}-{round:03} FLOW {flow} WEIGHT {weight}");
+                waiters.push(wait_with(&server, &mut client, &call, waiters.len() + 1));
+            }
+        }
+    }
+    assert_eq!(flows(&mut client), "3");
+    let (mut holder, mut order) = ("holder".to_owned(), Vec::new());
+    for _ in 0..waiters.len() {
+        client.call(&format!("CL.RELEASE busy {holder}"));
+        holder = wait_until("the next to be admitted", || {
+            let held: Vec<String> = client.get("ZRANGE busy 0 -1");
+            held.into_iter().next().ok_or_else(String::new)
+        });
+        order.push(holder.clone());
+    }
+    let served: Vec<String> = order.iter().map(|id| id.split('-').next().unwrap().to_owned()).collect();
+    assert_eq!(served, simulated(&all, vec![0, 1, 2]));
+    // While all of them wait, their shares are 1 : 2 : 4, and within a flow it is first come, first served.
+    for (flow, _, clients) in all {
+        let own: Vec<&String> = order.iter().filter(|id| id.starts_with(flow)).collect();
+        let expected: Vec<String> = (0..clients).map(|round| format!("{flow}-{round:03}")).collect();
+        assert_eq!(own, expected.iter().collect::<Vec<_>>(), "{flow}");
+        let share = served[..70].iter().filter(|name| *name == flow).count();
+        assert!(share.abs_diff(clients * 70 / 84) <= 1, "{flow}: {share} of 70");
+    }
+    wait_for_blocked(&mut client, 0);
+    assert_eq!(flows(&mut client), "0");
+}
+
+/// Without flows all are one, and FLOW "" is another.
+#[test]
+fn a_flow_with_many_clients_does_not_starve_one_with_few() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED k 1 3600");
+    let mut many: Vec<Waiter> =
+        (1..=6).map(|place| wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", place)).collect();
+    let mut empty = Waiter::connect(&server);
+    let words: Vec<&[u8]> = vec![b"CL.BMTAKE", b"k", b"FIXED", b"1", b"3600", b"1", b"FLOW", b""];
+    empty.send(&words);
+    wait_for_blocked(&mut client, 7);
+    assert_eq!(flows(&mut client), "2");
+    client.call("DEL k");
+    assert!(many.remove(0).answer().starts_with("0 "));
+    client.call("DEL k");
+    assert!(empty.answer().starts_with("0 "), "the second turn is that of the other flow");
+    for (left, mut waiter) in many.into_iter().enumerate() {
+        client.call("DEL k");
+        assert!(waiter.answer().starts_with("0 "), "{left}");
+    }
+}
+
+#[test]
+fn a_settlement_of_a_flow_moves_its_turn() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (settle, first) in [("", "a"), ("CL.MSETTLE k FIXED 9 3600 5 FLOW a", "b")] {
+        client.call("FLUSHALL");
+        client.call("CL.FIXED k 9 3600 9");
+        let mut a = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 9 FLOW a", 1);
+        let mut b = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 9 FLOW b", 2);
+        if !settle.is_empty() {
+            client.call(settle);
+            client.call("CL.MSETTLE k FIXED 9 3600 5 FLOW stranger WEIGHT 3");
+        }
+        client.call("DEL k");
+        let (one, other) = if first == "a" { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        assert!(one.answer().starts_with("0 "), "{first}");
+        assert!(other.is_waiting(), "{first}");
+        client.call("DEL k");
+        assert!(other.answer().starts_with("0 "));
+    }
+    assert!(client.error("CL.MTAKE k FIXED 9 3600 5 FLOW a").contains("syntax error"));
+}
+
+#[test]
+fn those_who_wait_behind_count_as_taken_in_the_reply() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED k 3 3600 3");
+    let call = "CL.BMTAKE k FIXED 3 3600 # ONCE o# 60 FLOW f#";
+    let mut first = wait_with(&server, &mut client, &call.replace('#', "1"), 1);
+    let _second = wait_with(&server, &mut client, &call.replace('#', "2"), 2);
+    client.call("CL.MSETTLE k FIXED 3 3600 -2");
+    let answer = first.answer();
+    assert!(answer.starts_with("0 3 0 -1 "), "one is left, and two are waited for: {answer}");
+    assert_eq!(client.text("GET o1"), answer, "and so the reply is stored");
+    assert_eq!(client.int("GET k"), 2);
+}
+
+#[test]
+fn maxlen_tells_at_once_who_cannot_be_served_soon() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED k 1 3600");
+    let call = "CL.BMTAKE k FIXED 1 3600 1 FLOW a MAXLEN 2";
+    let _first = wait_with(&server, &mut client, call, 1);
+    let _second = wait_with(&server, &mut client, call, 2);
+    assert_eq!(rows(&mut client, call)[0][..3], [1, 1, 0], "a refusal, as of CL.MTAKE");
+    let _other = wait_with(&server, &mut client, &call.replace("FLOW a", "FLOW b"), 3);
+}
+
+#[test]
+fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (limiter, single) in KINDS {
+        client.call("FLUSHALL");
+        client.call(single);
+        let asked = Instant::now();
+        if limiter.starts_with("LEASE") {
+            // A place may be given back at any time.
+            assert_eq!(client.call(&format!("CL.BMTAKE k {limiter} TIMEOUT 0.3")), Value::Nil);
+            assert!(asked.elapsed() >= Duration::from_millis(300), "{:?}", asked.elapsed());
+            continue;
+        }
+        for call in [
+            format!("CL.BMTAKE k {limiter} TIMEOUT 900"),
+            format!("CL.BMTAKE free LOG 9 60 1 k {limiter} TIMEOUT 900"),
+        ] {
+            assert_eq!(client.call(&call), Value::Nil, "{call}");
+        }
+        assert_eq!(client.int("EXISTS free"), 0);
+        // A limiter in shadow is not waited for.
+        let shadowed = format!("CL.BMTAKE free LOG 9 60 1 k SHADOW {limiter} TIMEOUT 900");
+        assert_eq!(rows(&mut client, &shadowed)[0][0], 0);
+        client.call("DEL free");
+    }
+}
+
+#[test]
+fn a_timeout_ends_a_wait_and_leaves_no_trace() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 1 3600 other");
+    let asked = Instant::now();
+    let mut waiter = Waiter::ask(&server, "CL.BMTAKE k LEASE 1 3600 me l LOG 9 60 1 TIMEOUT 0.4 FLOW a");
+    assert_eq!(waiter.answer(), "null");
+    assert!(asked.elapsed() >= Duration::from_millis(400));
+    for way in ["CLIENT UNBLOCK id", "CLIENT UNBLOCK id ERROR", "CLIENT KILL ID id", "disconnect"] {
+        let mut leaver =
+            wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me l LOG 9 60 1 FLOW a", 1);
+        let mut stays = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 you FLOW a", 2);
+        let before = client.snapshot("k");
+        if way != "disconnect" {
+            assert_eq!(client.int(&way.replace("id", &leaver.id.to_string())), 1, "{way}");
+        }
+        match way {
+            "CLIENT UNBLOCK id ERROR" => {
+                assert_eq!(leaver.answer(), "UNBLOCKED client unblocked via CLIENT UNBLOCK");
+            }
+            "CLIENT KILL ID id" | "disconnect" => drop(leaver),
+            _ => assert_eq!(leaver.answer(), "null", "{way}"),
+        }
+        wait_for_blocked(&mut client, 1);
+        assert_eq!(client.snapshot("k"), before, "{way}");
+        assert!(stays.is_waiting());
+        client.call("CL.RELEASE k other");
+        assert!(stays.answer().starts_with("0 "), "{way}");
+        assert_eq!(client.int("EXISTS l"), 0, "{way}");
+        client.call("DEL k");
+        client.call("CL.ACQUIRE k 1 3600 other");
+    }
+}
+
+#[test]
+fn in_transactions_and_scripts_it_does_not_block() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED k 1 3600");
+    client.call("MULTI");
+    client.call("CL.BMTAKE k FIXED 1 3600 1 FLOW a");
+    client.call("CL.BMTAKE free FIXED 1 3600 1 FLOW a");
+    let Value::Array(replies) = client.call("EXEC") else { panic!("no array") };
+    assert_eq!(replies[0], Value::Nil);
+    assert!(matches!(&replies[1], Value::Array(rows) if rows.len() == 2));
+    let script = "return redis.call('CL.BMTAKE', KEYS[1], 'FIXED', 1, 3600, 1)";
+    assert_eq!(client.call(&["EVAL", script, "1", "k"]), Value::Nil);
+    assert_eq!(rows(&mut client, &["EVAL", script, "1", "other"])[0][..3], [0, 1, 0]);
+    // Behind clients that wait, too.
+    let _waiter = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", 1);
+    assert_eq!(client.call(&["EVAL", script, "1", "k"]), Value::Nil);
+}
+
+#[test]
+fn all_who_wait_with_one_key_of_once_are_answered_when_the_first_is_admitted() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("CL.FIXED k 3 3600 3");
+    stream.effects(&server);
+    let call = "CL.BMTAKE k FIXED 3 3600 2 l LOG 9 60 1 ONCE o 60 FLOW ";
+    let mut waiters: Vec<Waiter> = ["a", "a", "b", "c"]
+        .iter()
+        .enumerate()
+        .map(|(place, flow)| wait_with(&server, &mut client, &format!("{call}{flow}"), place + 1))
+        .collect();
+    assert_eq!(stream.effects(&server), [], "nothing is written while they wait");
+    client.call("CL.MSETTLE k FIXED 3 3600 -2");
+    stream.effects(&server);
+    let answers: Vec<String> = waiters.iter_mut().map(Waiter::answer).collect();
+    assert!(
+        answers[0].starts_with("0 3 0 -1 ") && answers.iter().all(|one| *one == answers[0]),
+        "{answers:?}"
+    );
+    assert_eq!(client.int("GET k"), 3);
+    assert_eq!(client.int("ZCARD l"), 1);
+    assert_eq!(client.text("GET o"), answers[0]);
+    assert_eq!(rows(&mut client, &format!("{call}d")).len(), 3, "and who comes later");
+    assert_eq!(crate::info::fields(&mut client)["bmtake_repeated"], "4");
+    assert_eq!(crate::info::fields(&mut client)["bmtake_admitted"], "1");
+}
+
+#[test]
+fn an_admission_is_one_transaction() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 1 3600 other");
+    let mut waiter =
+        wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me f FIXED 9 60 1 ONCE o 60", 1);
+    stream.effects(&server);
+    client.call("DEL k");
+    assert!(waiter.answer().starts_with("0 "));
+    let effects: Vec<String> = stream.effects(&server).into_iter().map(|effect| effect.command).collect();
+    let deleted = effects.iter().position(|effect| effect == "DEL k").unwrap();
+    let effects = &effects[deleted + 1..];
+    let words: Vec<&str> = effects.iter().map(|effect| effect.split(' ').next().unwrap()).collect();
+    assert_eq!((words.first(), words.last()), (Some(&"MULTI"), Some(&"EXEC")), "{effects:?}");
+    assert_eq!(words.iter().filter(|word| **word == "MULTI").count(), 1, "{effects:?}");
+    for key in ["ZADD k ", "SET f ", "SET o "] {
+        assert!(effects.iter().any(|effect| effect.starts_with(key)), "{key}: {effects:?}");
+    }
+    assert!(words.iter().all(|word| !word.starts_with("CL.")), "{effects:?}");
+}
+
+#[test]
+fn keys_that_turn_foreign_are_an_error_for_each_client() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (other, value, error) in [
+        ("", "SET k foo", "ERR the key does not hold"),
+        ("", "RPUSH k a", "WRONGTYPE "),
+        ("x", "SET x foo", "WRONGTYPE "),
+    ] {
+        client.call("FLUSHALL");
+        client.call("CL.FIXED k 1 3600");
+        client.call("CL.LOG x 1 3600");
+        let others = if other.is_empty() { "" } else { " x LOG 1 3600 1" };
+        let mut waiters: Vec<Waiter> = (1..=2)
+            .map(|n| {
+                wait_with(&server, &mut client, &format!("CL.BMTAKE k FIXED 1 3600 1{others} FLOW f{n}"), n)
+            })
+            .collect();
+        client.call("MULTI");
+        client.call(&format!("DEL {}", value.split(' ').nth(1).unwrap()));
+        client.call(value);
+        client.call("EXEC");
+        // A list has no event that is followed; the next look is due to the deletion.
+        for waiter in &mut waiters {
+            let answer = waiter.answer();
+            assert!(answer.starts_with(error), "{value}: {answer}");
+        }
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_unblocks_all() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 1 3600 other");
+    let mut waiters: Vec<Waiter> = (1..=3)
+        .map(|n| wait_with(&server, &mut client, &format!("CL.BMTAKE k LEASE 1 3600 {n} FLOW f{n}"), n))
+        .collect();
+    client.call("REPLICAOF 127.0.0.1 1");
+    for waiter in &mut waiters {
+        assert!(waiter.answer().starts_with("UNBLOCKED "));
+    }
+    wait_for_blocked(&mut client, 0);
+}
+
+/// A client that waits, and what the server says at its turn.
+fn at_its_turn(change: impl Fn(&mut Client), expected: &str) {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("ACL SETUSER u on nopass ~* +@all");
+    client.call("CL.ACQUIRE k 1 3600 other");
+    let mut waiter = Waiter::connect(&server);
+    waiter.send("AUTH u any");
+    assert_eq!(waiter.answer(), "OK");
+    waiter.send("CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a");
+    wait_for_blocked(&mut client, 1);
+    client.call("CL.RENEW k 1 other");
+    change(&mut client);
+    let answer = waiter.answer();
+    assert!(answer.starts_with(expected), "{answer}");
+    assert_eq!(client.int("EXISTS {k}second"), i64::from(expected == "0 "));
+    wait_for_blocked(&mut client, 0);
+}
+
+#[test]
+fn at_its_turn_the_server_would_have_to_run_the_call() {
+    at_its_turn(|_| {}, "0 ");
+    at_its_turn(|client| drop(client.call("CONFIG SET maxmemory 1")), "OOM ");
+    requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for the rest");
+    at_its_turn(|client| drop(client.call("CONFIG SET min-replicas-to-write 1")), "NOREPLICAS ");
+    at_its_turn(|client| drop(client.call("ACL SETUSER u -cl.bmtake")), "NOPERM ");
+    // Of all its keys, not of the first alone.
+    at_its_turn(|client| drop(client.call("ACL SETUSER u resetkeys ~k")), "NOPERM ");
+    at_its_turn(|client| drop(client.call("ACL SETUSER u resetkeys ~k ~{k}second")), "0 ");
+}
+
+#[test]
+fn while_writes_are_paused_nobody_is_admitted_and_timeouts_are_replied() {
+    requires!(BINARY.at_least(6, 2, 0), "no CLIENT PAUSE WRITE");
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 1 100 other MS");
+    let mut patient = Waiter::ask(&server, "CL.BMTAKE k LEASE 1 3600000 me MS FLOW a");
+    wait_for_blocked(&mut client, 1);
+    let mut hasty = Waiter::ask(&server, "CL.BMTAKE k LEASE 1 3600000 you TIMEOUT 0.3 MS FLOW b");
+    let paused = Instant::now();
+    client.call("CLIENT PAUSE 900 WRITE");
+    assert_eq!(hasty.answer(), "null");
+    assert!(patient.is_waiting());
+    assert!(patient.answer().starts_with("0 "));
+    assert!(paused.elapsed() >= Duration::from_millis(800), "{:?}", paused.elapsed());
+}
+
+#[test]
+fn the_module_stays_loaded_while_a_client_waits() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED k 1 3600");
+    let waiter = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 1 3600 1", 1);
+    assert!(client.error("MODULE UNLOAD redis-cell").starts_with("ERR "));
+    drop(waiter);
+    wait_for_blocked(&mut client, 0);
+    client.call("MODULE UNLOAD redis-cell");
+    client.call(&["MODULE", "LOAD", module_path().to_str().unwrap()]);
+    assert_eq!(flows(&mut client), "0");
+}
+
+#[test]
+fn deleted_expired_and_flushed_keys_move_the_queue() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for event in ["DEL k", "UNLINK k", "FLUSHDB", "FLUSHALL", "SWAPDB 0 5", "RENAME k away", "PEXPIRE k 1"] {
+        client.call("FLUSHALL");
+        client.call("CL.FUNNEL k 1 1 3600");
+        client.call("CL.LOG x 1 3600");
+        let mut first = wait_with(&server, &mut client, "CL.BMTAKE k FUNNEL 1 1 3600 1", 1);
+        client.call(event);
+        assert!(first.answer().starts_with("0 "), "{event}");
+        // The same of the key of another limiter.
+        client.call("FLUSHALL");
+        client.call("CL.LOG x 1 3600");
+        let mut other = wait_with(&server, &mut client, "CL.BMTAKE free FUNNEL 1 1 3600 1 x LOG 1 3600 1", 1);
+        client.call(&event.replace(" k", " x").replace("SWAPDB 0 5", "FLUSHALL"));
+        assert!(other.answer().starts_with("0 "), "{event}");
+    }
+}
+
+#[test]
+fn clients_of_bthrottle_go_before_and_so_do_bookings() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600");
+    let mut fair = wait_with(&server, &mut client, "CL.BMTAKE k THROTTLE 0 1 3600 1 FLOW a", 1);
+    let mut line = wait_with(&server, &mut client, "CL.BTHROTTLE k 0 1 3600 1 0", 2);
+    client.call("DEL k");
+    assert!(line.answer().starts_with("0 1 0 -1 "));
+    assert!(fair.is_waiting());
+    // One that leaves makes room.
+    let line = wait_with(&server, &mut client, "CL.BTHROTTLE k 0 1 3600 1 0", 2);
+    client.call(&format!("CLIENT UNBLOCK {}", line.id));
+    wait_for_blocked(&mut client, 1);
+    client.call("DEL k");
+    assert!(fair.answer().starts_with("0 "));
+    let mut fair = wait_with(&server, &mut client, "CL.BMTAKE k THROTTLE 0 1 3600 1 FLOW a", 1);
+    let booked = client.ints("CL.RESERVE k 0 1 3600");
+    assert!(booked[0] == 0 && (3599..=3600).contains(&booked[3]), "{booked:?}");
+    client.call("CL.REFUND k 0 1 3600");
+    assert!(fair.is_waiting(), "what the booking took is given back, and no more");
+}
+
+#[test]
+fn a_first_limiter_in_shadow_queues_and_counts_nothing_as_taken() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.LOG x 1 3600");
+    client.call("CL.FIXED k 1 3600");
+    let mut waiter =
+        wait_with(&server, &mut client, "CL.BMTAKE k SHADOW FIXED 1 3600 1 x LOG 1 3600 1 FLOW a", 1);
+    client.call("DEL k");
+    assert_eq!(client.ints("CL.FIXED k 1 3600")[0], 0);
+    client.call("DEL x");
+    let answer = waiter.answer();
+    assert!(answer.starts_with("0 1 0 -1 3600 1 1 0 "), "{answer}");
+}
+
+/// No client of a schedule that holds and releases is lost, and places are never exceeded.
+#[test]
+fn many_clients_in_many_flows_are_all_served() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (places, clients) = (3, 120);
+    let mut threads = Vec::new();
+    for n in 0..clients {
+        let mut waiter = Waiter::connect(&server);
+        threads.push(std::thread::spawn(move || {
+            waiter.send(&format!(
+                "CL.BMTAKE busy LEASE {places} 3600 c{n} {{x}}{} LEASE 1 3600 c{n} FLOW f{}",
+                n % 20,
+                n % 7
+            ));
+            let answer = waiter.answer();
+            assert!(answer.starts_with("0 "), "{answer}");
+            waiter.send("ZCARD busy");
+            let held: i64 = waiter.answer().parse().unwrap();
+            assert!(held <= places, "{held} places are held");
+            waiter.send(&format!("CL.MSETTLE busy LEASE {places} 0 c{n} {{x}}{} LEASE 1 0 c{n}", n % 20));
+            waiter.answer();
+        }));
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    wait_for_blocked(&mut client, 0);
+    assert_eq!(client.int("DBSIZE"), 0);
+    assert_eq!(flows(&mut client), "0");
+    server.assert_alive("many flows");
+}

@@ -1,0 +1,262 @@
+//! ONCE: calls for several limiters that may be repeated.
+
+use crate::common::{Client, Options, ReplicaStream, Server, WRONGTYPE, read_aof, requires, wall_ns};
+use crate::replication::{attach, catch_up};
+use crate::several::{own_all_slots, rows};
+use redis::Value;
+
+/// A limiter of each kind, of ten units or two places.
+const ALL: &str = "t THROTTLE 9 10 3600 # f FUNNEL 10 10 3600 # b BUCKET 10 10 3600 # x FIXED 10 3600 # \
+                   w WINDOW 10 3600000 # l LOG 10 3600 # p LEASE 2 3600 me";
+const KEYS: [&str; 7] = ["t", "f", "b", "x", "w", "l", "p"];
+
+fn all(command: &str, quantity: i64) -> String {
+    format!("{command} {}", ALL.replace('#', &quantity.to_string()))
+}
+
+fn repeated(client: &mut Client, command: &str) -> String {
+    crate::info::fields(client)[&format!("{command}_repeated")].clone()
+}
+
+/// The integers of a reply, as they are stored.
+fn stored(rows: &[Vec<i64>]) -> String {
+    rows.iter().flatten().map(i64::to_string).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_call_that_is_repeated_is_charged_once() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (command, quantity) in [("CL.MTAKE", 3), ("CL.MSETTLE", 3), ("CL.MSETTLE", -1), ("CL.MTAKE", 0)] {
+        let call = format!("{} ONCE o 60", all(command, quantity));
+        client.call("DEL o");
+        let first = rows(&mut client, &call);
+        assert_eq!(first.len(), KEYS.len() + 1, "{call}");
+        let before = KEYS.map(|key| client.snapshot(key));
+        assert_eq!(client.text("GET o"), stored(&first), "{call}");
+        for again in [call.as_str(), &call.replace("CL.MTAKE", "cl.mtake").replace("ONCE", "once")] {
+            assert_eq!(rows(&mut client, again), first, "{again}");
+        }
+        assert_eq!(KEYS.map(|key| client.snapshot(key)), before, "{call}");
+        assert!((59_000..=60_000).contains(&client.int("PTTL o")), "{call}");
+    }
+    assert_eq!(repeated(&mut client, "mtake"), "4");
+    assert_eq!(repeated(&mut client, "msettle"), "4");
+    let fields = crate::info::fields(&mut client);
+    assert_eq!([&fields["mtake_admitted"], &fields["msettle_admitted"]], ["2", "2"]);
+    // Another key is another call.
+    let other = rows(&mut client, &format!("{} ONCE other 60", all("CL.MTAKE", 1)));
+    assert_ne!(stored(&other), client.text("GET o"));
+}
+
+#[test]
+fn a_refusal_stores_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut stream = ReplicaStream::attach(&server);
+    let call = "CL.MTAKE a THROTTLE 0 1 3600 1 b FIXED 5 60 1 ONCE o 60";
+    assert_eq!(rows(&mut client, call)[0][0], 0);
+    client.call("DEL o");
+    stream.effects(&server);
+    for _ in 0..2 {
+        assert_eq!(rows(&mut client, call)[0][0], 1);
+        assert_eq!(client.int("EXISTS o"), 0);
+    }
+    assert_eq!(stream.effects(&server), []);
+    // It may be tried again.
+    client.call("DEL a");
+    let admitted = rows(&mut client, call);
+    assert_eq!(admitted[0][0], 0);
+    assert_eq!(rows(&mut client, call), admitted);
+    assert_eq!(client.int("GET b"), 2);
+    // A settlement that ends in debt is none, and is stored with what it says.
+    let debt = rows(&mut client, "CL.MSETTLE b FIXED 5 60 9 ONCE d 60");
+    assert_eq!(debt[0][0], 1);
+    assert_eq!(rows(&mut client, "CL.MSETTLE b FIXED 5 60 9 ONCE d 60"), debt);
+    assert_eq!(client.int("GET b"), 11);
+}
+
+#[test]
+fn the_reply_is_kept_for_its_period() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let call = "CL.MTAKE k FIXED 9 3600000 1 ONCE o 200 MS";
+    let before = wall_ns() / 1_000_000;
+    rows(&mut client, call);
+    let expires = client.expiry_ms("o");
+    assert!((before + 200..=wall_ns() / 1_000_000 + 201).contains(&expires), "{expires} from {before}");
+    crate::common::wait_until("the reply to expire", || match client.int("EXISTS o") {
+        0 => Ok(()),
+        _ => Err(String::from("it is there")),
+    });
+    assert_eq!(rows(&mut client, call)[0][2], 7, "it is a new call");
+    // In microseconds it lives for the rest of a millisecond at least, and a reply without an expiry is one.
+    rows(&mut client, "CL.MTAKE k FIXED 9 3600000000 1 ONCE u 1 US");
+    client.call("DEL o");
+    let first = rows(&mut client, "CL.MTAKE k FIXED 9 3600 1 ONCE o 60");
+    client.call("PERSIST o");
+    assert_eq!(rows(&mut client, "CL.MTAKE k FIXED 9 3600 1 MS ONCE o 60"), first, "the first call's unit");
+}
+
+#[test]
+fn what_is_wrong_with_the_key_is_said_before_anything_is_written() {
+    let server = Server::start();
+    let mut client = server.connect();
+    rows(&mut client, "CL.MTAKE k FIXED 9 3600 1 m THROTTLE 9 10 3600 1 ONCE two 60");
+    let limiter = "k FIXED 9 3600 1";
+    for (value, error) in [
+        ("SET o foo", "ERR the key does not hold"),
+        ("SET o 1", "ERR the key does not hold"),
+        ("CL.MTAKE l FIXED 9 3600 1 n THROTTLE 9 10 3600 1 ONCE o 60", "ERR the key does not hold"),
+        ("SET o \"\"", "ERR the key does not hold"),
+        ("CL.THROTTLE o 1 1 60", "ERR the key does not hold"),
+        ("RPUSH o a", WRONGTYPE),
+        ("HSET o a b", WRONGTYPE),
+    ] {
+        client.call("DEL o");
+        client.call(value);
+        let before = ["o", "k", "two"].map(|key| client.snapshot(key));
+        for command in ["CL.MTAKE", "CL.MSETTLE"] {
+            let seen = client.error(&format!("{command} {limiter} ONCE o 60"));
+            assert!(seen.starts_with(error), "{command} after {value}: {seen}");
+        }
+        assert_eq!(["o", "k", "two"].map(|key| client.snapshot(key)), before, "{value}");
+    }
+    client.call("DEL o");
+    let before = client.snapshot("k");
+    for (options, named) in [
+        ("ONCE", "syntax error"),
+        ("ONCE o", "syntax error"),
+        ("ONCE o 60 60", "syntax error"),
+        ("ONCE o 60 ONCE p 60", "syntax error"),
+        ("ONCE o 0", "ONCE must be an integer from 1 to"),
+        ("ONCE o x", "ONCE must be"),
+        ("ONCE o 9223372036", "ONCE must be"),
+        ("ONCE k 60", "the same key is named twice"),
+        ("ONCE log 60 5", "LOG"),
+    ] {
+        for command in ["CL.MTAKE", "CL.MSETTLE"] {
+            let seen = client.error(&format!("{command} {limiter} {options}"));
+            assert!(
+                seen.starts_with("ERR ") && (seen.contains(named) || named == "LOG"),
+                "{options}: {seen}"
+            );
+        }
+    }
+    assert!(client.error(&format!("CL.MPEEK {limiter} ONCE o 60")).contains("syntax error"));
+    // An error of a limiter stores nothing either; but a reply is found before any limiter's state is read.
+    client.call("SET m foo");
+    client.error("CL.MTAKE k FIXED 9 3600 1 m THROTTLE 9 10 3600 1 ONCE o 60");
+    assert_eq!(client.int("EXISTS o"), 0);
+    assert_eq!(client.snapshot("k"), before);
+    assert_eq!(rows(&mut client, "CL.MTAKE k FIXED 9 3600 1 m THROTTLE 9 10 3600 1 ONCE two 60").len(), 3);
+}
+
+#[test]
+fn the_reply_is_in_the_transaction_of_the_effects() {
+    let server = Options::new().append_only().start();
+    let replica = attach(&server, Options::new());
+    let mut stream = ReplicaStream::attach(&server);
+    let (mut client, mut copy) = (server.connect(), replica.connect());
+    for call in ["CL.MTAKE k FIXED 9 3600 1 ONCE o 60", "CL.MSETTLE k FIXED 9 3600 1 ONCE p 60"] {
+        let answer = rows(&mut client, call);
+        let effects = stream.effects(&server);
+        let words: Vec<&str> = effects.iter().map(|effect| effect.command.as_str()).collect();
+        let key = call.split(' ').nth_back(1).unwrap();
+        let set = format!("SET {key} {}", stored(&answer));
+        assert_eq!((words.first(), words.last()), (Some(&"MULTI"), Some(&"EXEC")), "{words:?}");
+        assert!(words[1].starts_with("SET k "), "{words:?}");
+        assert!(words[2..].iter().any(|word| word.starts_with(&set)), "{set} is not in {words:?}");
+        assert!(words.iter().all(|word| !word.starts_with("CL.")), "{words:?}");
+        assert_eq!(rows(&mut client, call), answer);
+        assert_eq!(stream.effects(&server), [], "a repeated call has no effect");
+    }
+    catch_up(&mut client, &mut copy);
+    for key in ["k", "o", "p"] {
+        assert_eq!(copy.snapshot(key), client.snapshot(key), "{key}");
+    }
+    let appended: Vec<String> = read_aof(&server).into_iter().map(|effect| effect.command).collect();
+    assert!(appended.iter().any(|word| word.starts_with("SET o ")), "{appended:?}");
+    // What was charged before a failover is not charged again.
+    copy.call("REPLICAOF NO ONE");
+    let before = copy.snapshot("k");
+    assert_eq!(stored(&rows(&mut copy, "CL.MTAKE k FIXED 9 3600 1 ONCE o 60")), copy.text("GET o"));
+    assert_eq!(copy.snapshot("k"), before);
+}
+
+#[test]
+fn without_memory_a_settlement_stores_no_reply() {
+    let server = Server::start();
+    let mut client = server.connect();
+    rows(&mut client, "CL.MTAKE k FIXED 9 3600 5 ONCE o 60");
+    rows(&mut client, "CL.MSETTLE k FIXED 9 3600 -1 ONCE s 60");
+    client.call("CONFIG SET maxmemory 1");
+    let before = client.snapshot("k");
+    let error = client.error("CL.MSETTLE k FIXED 9 3600 -1 ONCE new 60");
+    assert_eq!(error, "OOM command not allowed when used memory > 'maxmemory'.");
+    assert_eq!(client.snapshot("k"), before);
+    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 9 3600 -1 ONCE s 60").len(), 2, "it is stored already");
+    assert!(client.error("CL.MTAKE k FIXED 9 3600 5 ONCE o 60").starts_with("OOM "));
+    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 9 3600 -1")[0][2], 6);
+    client.call("CONFIG SET maxmemory 0");
+    assert_eq!(crate::info::fields(&mut client)["msettle_out_of_memory"], "1");
+}
+
+#[test]
+fn the_key_is_one_of_the_calls_keys() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for call in [
+        "CL.MTAKE a LOG 5 60 1 b LEASE 1 60 x MS ONCE o 60",
+        "CL.MSETTLE a LOG 5 60 1 b LEASE 1 60 x AGO 5 ONCE o 60 MS",
+    ] {
+        let keys: Vec<String> = client.get(&format!("COMMAND GETKEYS {call}"));
+        assert_eq!(keys, ["a", "b", "o"], "{call}");
+    }
+    client.call("ACL SETUSER tenant on nopass ~a* +cl.mtake +cl.msettle");
+    client.call("AUTH tenant any");
+    for command in ["CL.MTAKE", "CL.MSETTLE"] {
+        let error = client.error(&format!("{command} a LOG 5 60 1 ONCE o 60"));
+        assert!(error.starts_with("NOPERM "), "{error}");
+        assert_eq!(rows(&mut client, &format!("{command} a LOG 5 60 1 ONCE a{command} 60")).len(), 2);
+    }
+}
+
+#[test]
+fn in_a_cluster_the_key_is_in_the_slot() {
+    let server = Options::new().set("cluster-enabled", "yes").start();
+    let mut client = server.connect();
+    own_all_slots(&mut client);
+    for command in ["CL.MTAKE", "CL.MSETTLE"] {
+        let error = client.error(&format!("{command} a LOG 5 60 1 ONCE o 60"));
+        assert!(error.starts_with("CROSSSLOT "), "{error}");
+        rows(&mut client, &format!("{command} {{t}}a LOG 5 60 1 ONCE {{t}}{command} 60"));
+    }
+    assert_eq!(client.int("DBSIZE"), 3);
+}
+
+#[test]
+fn a_server_without_set_stores_no_reply() {
+    let server = Options::new().rename("SET", "").start();
+    let mut client = server.connect();
+    let error = client.error("CL.MTAKE a LOG 5 60 1 ONCE o 60");
+    assert_eq!(error, "ERR command SET is not available on this server");
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+#[test]
+fn in_transactions_and_functions() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("MULTI");
+    for _ in 0..3 {
+        client.call("CL.MTAKE k FIXED 9 3600 1 ONCE o 60");
+    }
+    let Value::Array(replies) = client.call("EXEC") else { panic!("no array") };
+    assert!(replies.windows(2).all(|pair| pair[0] == pair[1]), "{replies:?}");
+    assert_eq!(client.int("GET k"), 1);
+    requires!(client.has_command("FUNCTION"), "no functions");
+    let script = "return redis.call('CL.MTAKE', KEYS[1], 'FIXED', 9, 3600, 1, 'ONCE', KEYS[2], 60)";
+    assert_eq!(rows(&mut client, &["EVAL", script, "2", "k", "o"]).len(), 2);
+    assert_eq!(client.int("GET k"), 1);
+}
