@@ -45,7 +45,7 @@ pub struct Side {
     /// The calls that create each key before the measurement.
     pub prepare: &'static str,
     /// The calls that count as one unit, separated by ` ; `. `{a}`, `{b}` and `{c}` are three keys, which
-    /// differ each time; `{hot}` is always the same key, and all may have a suffix; `{gcra}` and `{mtake}`
+    /// differ each time; `{hot}` is always the same key, and all may have a suffix; `{gcra}` and such
     /// are names of scripts.
     pub call: &'static str,
     /// The beginning of the reply to the first call, as on the wire.
@@ -197,6 +197,29 @@ const fn floor_refused(call: &'static str) -> Side {
 }
 
 const REFUSED: &str = "FLOOR.REFUSED {a} 0 1 3600";
+
+const GCRA_FUNCTION: Side = Side {
+    name: "FCALL cl_throttle",
+    server: Kind::Bare,
+    prepare: "FCALL cl_throttle 1 {a} 1000000 1 1 3600",
+    call: "FCALL cl_throttle 1 {a} 1000000 1 1",
+    answer: "*5\r\n:0\r\n",
+};
+
+/// A function against a script that people use for the same purpose. Both create their keys by their first
+/// calls.
+const fn scripted(
+    name: &'static str,
+    function: &'static str,
+    answer: &'static str,
+    script: &'static str,
+    script_answer: &'static str,
+) -> Line {
+    let ours = Side { name: function, server: Kind::Bare, prepare: function, call: function, answer };
+    let against =
+        Side { name: script, server: Kind::Bare, prepare: script, call: script, answer: script_answer };
+    Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
+}
 
 /// A command of the module against the function that does the same on a server without the module.
 const fn function(name: &'static str, ours: Side, prepare: &'static str, call: &'static str) -> Line {
@@ -578,5 +601,51 @@ pub const LINES: &[Line] = &[
         },
         "FCALL cl_fixed 1 {a} 1000000 3600",
         "FCALL cl_fixed 1 {a} 1000000 3600",
+    ),
+    Line {
+        name: "function against script, GCRA",
+        measure: Measure::Speed,
+        target: None,
+        ours: GCRA_FUNCTION,
+        against: SCRIPT,
+        floor: None,
+    },
+    scripted(
+        "function against script, counter",
+        "FCALL cl_fixed 1 {a} 1000000 3600",
+        "*5\r\n:0\r\n",
+        "EVALSHA {counter} 1 {a} 1 3600",
+        "*2\r\n",
+    ),
+    scripted(
+        "function against script, sliding window",
+        "FCALL cl_window 1 {a} 1000000 86400",
+        "*5\r\n:0\r\n",
+        "EVALSHA {halves} 2 {a}:old {a} 1000000 86400 1",
+        ":1\r\n",
+    ),
+    scripted(
+        "function against script, log",
+        "FCALL cl_log 1 {a} 1000 3600",
+        "*5\r\n:0\r\n",
+        "EVALSHA {list} 1 {a} 1700000000.25 1000 3600 1",
+        ":1\r\n",
+    ),
+    scripted(
+        "function against script, four counters",
+        "FCALL cl_mtake 4 {a} {a}:b {a}:c {a}:d FIXED 1000000 3600 1 FIXED 1000000 3600 1 \
+         FIXED 1000000 3600 1 FIXED 1000000 3600 1",
+        "*5\r\n*5\r\n:0\r\n",
+        "EVALSHA {counters} 8 {a}:a {a} {a}:b {a}:c {a}:d {a}:e {a}:f {a}:g 1700000000 3600",
+        "*8\r\n",
+    ),
+    scripted(
+        "function against script, four kinds",
+        "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 1 THROTTLE 1000000 1 1 1 \
+         FIXED 1000000 MONTH 1 LEASE 9 3600 me",
+        "*5\r\n*5\r\n:0\r\n",
+        "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
+         1000000 1 1 1 1000000 1 1 1 1000000 1 9 3600 me",
+        "*5\r\n*5\r\n:0\r\n",
     ),
 ];

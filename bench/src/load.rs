@@ -21,8 +21,14 @@ pub const KEYS: usize = 100_000;
 const CALLS: usize = 256_000;
 
 /// The scripts, by the placeholders for their names.
-const SCRIPTS: [(&str, &str); 2] =
-    [("{gcra}", include_str!("gcra.lua")), ("{mtake}", include_str!("mtake.lua"))];
+const SCRIPTS: [(&str, &str); 6] = [
+    ("{counter}", include_str!("counter.lua")),
+    ("{counters}", include_str!("counters.lua")),
+    ("{gcra}", include_str!("gcra.lua")),
+    ("{halves}", include_str!("halves.lua")),
+    ("{list}", include_str!("list.lua")),
+    ("{mtake}", include_str!("mtake.lua")),
+];
 /// The function library, as scripts/functions.sh puts it together.
 const FUNCTIONS: &str = "target/functions/redis_cell.lua";
 

@@ -135,7 +135,7 @@ pub fn arguments(input: &[u8]) {
         part.arguments.end
     });
     assert!(parts.rest().eq(all[end..].iter().copied()));
-    if let Some(options) = clear(several::Options::parse(parts.rest(), true)) {
+    if let Some(options) = clear(several::Options::parse(parts.rest(), &several::Keyword::ALL)) {
         assert_eq!(unit, options.unit);
     }
     let Ok(three) = <[&[u8]; 3]>::try_from(numbers) else { return };
