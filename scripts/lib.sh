@@ -260,9 +260,21 @@ suite() {
             }
         }
         END { print p + 0, f + 0 }' "$log")
-    rm "$log"
     if ((code != 0 && failed == 0)); then failed=1; fi
+    if ((failed > 0)); then failures "$log" | sed "s|^|$name: |" >>"$RESULTS.failures"; fi
+    rm "$log"
     record "$name" "$passed" "$failed" $((SECONDS - start))
+}
+
+# failures LOG: the tests that failed, a line each with what the first of their panics or exceptions said; the last lines
+# of the log when no test names itself.
+failures() {
+    awk '
+        /^---- .* stdout ----$/ { name = $2; next }
+        name && / panicked at / { getline said; print name ": " said; name = ""; seen = 1 }
+        /^(FAILED|ERROR) / { print; seen = 1 }
+        { last[NR % 5] = $0 }
+        END { if (!seen) for (i = 1; i <= 5; i++) print last[(NR + i) % 5] }' "$1" | cut -c1-300
 }
 
 # two_at_a_time FUNCTION ARGUMENT...: calls a function of the calling script with each argument, two calls at the same

@@ -21,7 +21,7 @@ declare -A instants=(
 )
 RESULTS=$(mktemp -p target)
 export RESULTS
-trap 'rm -f "$RESULTS"' EXIT
+trap 'rm -f "$RESULTS" "$RESULTS.failures"' EXIT
 
 mkdir -p target/tmp
 SHIM=$PWD/target/tmp/clock_shim_hours.so

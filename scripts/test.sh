@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 mkdir -p target
 RESULTS=$(mktemp -p target)
 export RESULTS
-trap 'rm -f "$RESULTS"' EXIT
+trap 'rm -f "$RESULTS" "$RESULTS.failures"' EXIT
 
 # live_suite NAME SERVER FOLDER COMMAND...: the live suite against a server of this machine and the modules in FOLDER.
 # Four tests at a time for each processor, because most of the time they wait for their servers.
@@ -219,5 +219,10 @@ awk -F '\t' '
     { printf "%-48s %7d %7d %8d\n", $1, $2, $3, $4 }
 ' "$RESULTS"
 echo
+if [[ -e $RESULTS.failures ]]; then
+    # Once more at the end, where a machine that keeps only the last lines shows them.
+    cat "$RESULTS.failures"
+    echo
+fi
 if [[ ! $named ]] && why=$(engine_missing); then echo "Docker tests and the tests of images, packages and examples (but those in Rust, the LLM gateway, Celery and Django) skipped: $why"; fi
 awk -F '\t' '{ p += $2; f += $3 } END { print p " passed, " f " failed"; exit f > 0 }' "$RESULTS"
