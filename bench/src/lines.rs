@@ -162,6 +162,16 @@ pub const FOUR_KINDS: Side = Side {
 const FOUR_CALLS: &str = "CL.THROTTLE {a}:rpm 1000000 1 1 3600 ; CL.THROTTLE {a}:tpm 1000000 1 1 3600 ; \
                           CL.FIXED {a}:month 1000000 MONTH 1000 ; CL.ACQUIRE {a}:busy 9 3600 me";
 
+const FOUR_KINDS_SCRIPT: Side = Side {
+    name: "4 kinds in Lua, EVALSHA",
+    server: Kind::Bare,
+    prepare: "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
+              1000000 1 1 3600 1000000 1 1 3600 1000000 1000 9 3600 me",
+    call: "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
+           1000000 1 1 1 1000000 1 1 1 1000000 1 9 3600 me",
+    answer: "*5\r\n*5\r\n:0\r\n",
+};
+
 const INCR: Side =
     Side { name: "INCR", server: Kind::Bare, prepare: "SET {a} 1 PX 3600000", call: "INCR {a}", answer: ":" };
 
@@ -450,15 +460,7 @@ pub const LINES: &[Line] = &[
         measure: Measure::Speed,
         target: Some(6.0),
         ours: FOUR_KINDS,
-        against: Side {
-            name: "4 kinds in Lua, EVALSHA",
-            server: Kind::Bare,
-            prepare: "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
-                      1000000 1 1 3600 1000000 1 1 3600 1000000 1000 9 3600 me",
-            call: "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
-                   1000000 1 1 1 1000000 1 1 1 1000000 1 9 3600 me",
-            answer: "*5\r\n*5\r\n:0\r\n",
-        },
+        against: FOUR_KINDS_SCRIPT,
         floor: None,
     },
     Line {
@@ -639,13 +641,20 @@ pub const LINES: &[Line] = &[
         "EVALSHA {counters} 8 {a}:a {a} {a}:b {a}:c {a}:d {a}:e {a}:f {a}:g 1700000000 3600",
         "*8\r\n",
     ),
-    scripted(
-        "function against script, four kinds",
-        "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 1 THROTTLE 1000000 1 1 1 \
-         FIXED 1000000 MONTH 1 LEASE 9 3600 me",
-        "*5\r\n*5\r\n:0\r\n",
-        "EVALSHA {mtake} 4 {a}:rpm {a}:tpm {a}:month {a}:busy \
-         1000000 1 1 1 1000000 1 1 1 1000000 1 9 3600 me",
-        "*5\r\n*5\r\n:0\r\n",
-    ),
+    Line {
+        name: "function against script, four kinds",
+        measure: Measure::Speed,
+        target: None,
+        ours: Side {
+            name: "FCALL cl_mtake of 4 kinds",
+            server: Kind::Bare,
+            prepare: "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 3600 \
+                      THROTTLE 1000000 1 1 3600 FIXED 1000000 MONTH 1000 LEASE 9 3600 me",
+            call: "FCALL cl_mtake 4 {a}:rpm {a}:tpm {a}:month {a}:busy THROTTLE 1000000 1 1 1 \
+                   THROTTLE 1000000 1 1 1 FIXED 1000000 MONTH 1 LEASE 9 3600 me",
+            answer: "*5\r\n*5\r\n:0\r\n",
+        },
+        against: FOUR_KINDS_SCRIPT,
+        floor: None,
+    },
 ];

@@ -94,9 +94,12 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
     let bar = ProgressBar::new(lines.iter().map(|line| rounds_of(line, rounds) as u64).sum());
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos:>3}/{len} {eta:>4} left  {msg}")?);
     let bench = Bench { binaries, cores, servers, length, bar };
-    let mut measured = Vec::new();
+    let (mut measured, mut failed) = (Vec::new(), Vec::new());
     for line in lines {
-        measured.extend(bench.measure(line, rounds_of(line, rounds))?);
+        match bench.measure(line, rounds_of(line, rounds)) {
+            Ok(rows) => measured.extend(rows),
+            Err(error) => failed.push(format!("{}: {error}", line.name)),
+        }
     }
     bench.bar.finish_and_clear();
     publish_run(&Report {
@@ -106,7 +109,8 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
         rounds,
         round_ms: length.as_millis() as u64,
         lines: measured,
-    })
+    })?;
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }
 
 /// A percentile far from the median varies more from round to round than the median of a hundred thousand
