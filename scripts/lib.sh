@@ -266,8 +266,8 @@ suite() {
     record "$name" "$passed" "$failed" $((SECONDS - start))
 }
 
-# failures LOG: the tests that failed, a line each with what the first of their panics or exceptions said; the last lines
-# of the log when no test names itself.
+# failures LOG: the tests that failed, a line each with what its panic or exception said; the last lines of the log
+# when no test names itself.
 failures() {
     awk '
         /^---- .* stdout ----$/ { name = $2; next }
