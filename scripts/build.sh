@@ -3,8 +3,6 @@
 # target/release/libredis_cell_faulty.so, the module with seeded faults for the live suite to catch.
 source "$(dirname "$0")/lib.sh"
 need_compiler
-if [[ ${1:-} == --tests ]]; then
-    cargo build --release --locked --features faults
-    install target/release/libredis_cell.so target/release/libredis_cell_faulty.so
-fi
-cargo build --release --locked
+packages=(-p redis-cell)
+if [[ ${1:-} == --tests ]]; then packages+=(-p redis-cell-faulty); fi
+cargo build --release --locked --lib "${packages[@]}"

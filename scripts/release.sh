@@ -79,7 +79,7 @@ publish() {
 
 for platform in "${@:-$own}"; do
     say "linux-$platform"
-    module=target/$(target_of "$platform")/release/libredis_cell.so
+    built=target/$(target_of "$platform")/release
     dist=target/dist/linux-$platform
     suite=target/suite/linux-$platform
     if [[ $tests && $platform == "$own" ]]; then
@@ -87,14 +87,14 @@ for platform in "${@:-$own}"; do
             grep -oE '"executable":"[^"]+"' | cut -d '"' -f 4)
         publish "$platform" "$live" target/suite/live
     fi
-    if [[ $tests ]]; then
-        build "$platform" --lib --features faults
-        publish "$platform" "$module" "$suite/libredis_cell_faulty.so"
-    fi
-    build "$platform" --lib
+    packages=(-p redis-cell)
+    if [[ $tests ]]; then packages+=(-p redis-cell-faulty); fi
+    build "$platform" --lib "${packages[@]}"
+    if [[ $tests ]]; then publish "$platform" "$built/libredis_cell_faulty.so" "$suite/libredis_cell_faulty.so"; fi
     mkdir -p "$dist"
-    objcopy "$platform" --only-keep-debug "$module" "$dist/libredis_cell.so.debug"
-    objcopy "$platform" --strip-unneeded --add-gnu-debuglink="$dist/libredis_cell.so.debug" "$module" "$dist/stripped.so"
+    objcopy "$platform" --only-keep-debug "$built/libredis_cell.so" "$dist/libredis_cell.so.debug"
+    objcopy "$platform" --strip-unneeded --add-gnu-debuglink="$dist/libredis_cell.so.debug" "$built/libredis_cell.so" \
+        "$dist/stripped.so"
     publish "$platform" "$dist/stripped.so" "$dist/libredis_cell.so"
     rm "$dist/stripped.so"
     if [[ $tests ]]; then install "$dist/libredis_cell.so" "$suite"; fi

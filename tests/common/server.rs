@@ -86,7 +86,7 @@ pub fn module_path() -> PathBuf {
 /// The build with the faults of `src/faults.rs`.
 pub fn faulty_module_path() -> PathBuf {
     let path = std::env::var_os("REDIS_CELL_FAULTY_MODULE")
-        .expect("REDIS_CELL_FAULTY_MODULE must name a build with `--features faults`: run `make test`");
+        .expect("REDIS_CELL_FAULTY_MODULE must name the module of tests/faulty: run `make test`");
     let path = PathBuf::from(path);
     assert!(path.is_file(), "no module at {}: run `make test`, which builds it", path.display());
     path
