@@ -160,13 +160,17 @@ impl Top {
     /// Adds one to a row's count, and moves it behind those that it was equal to.
     fn rise(&mut self, index: usize) -> Option<()> {
         let place = self.rows.get(index)?.place;
-        let count = self.counts.get(place)?.count;
-        let equal = self.counts.get(place..)?.partition_point(|other| other.count <= count);
-        let target = place.checked_add(equal)?.checked_sub(1)?;
-        self.counts.swap(place, target);
-        self.rows.get_mut(self.counts.get(place)?.row)?.place = place;
-        self.rows.get_mut(index)?.place = target;
-        self.counts.get_mut(target)?.count = count.saturating_add(1);
+        let (own, above) = self.counts.get_mut(place..)?.split_first_mut()?;
+        let count = own.count;
+        own.count = count.saturating_add(1);
+        let equal = above.partition_point(|other| other.count <= count);
+        // The key that leads, of which most refusals are, has none above.
+        if equal > 0 {
+            let target = place.checked_add(equal)?;
+            self.counts.swap(place, target);
+            self.rows.get_mut(self.counts.get(place)?.row)?.place = place;
+            self.rows.get_mut(index)?.place = target;
+        }
         Some(())
     }
 
