@@ -128,7 +128,7 @@ stage_clients() {
     suite "Python client, the tests of limits" limits_tests "$python"
     python=$(python_venv clients/python/requirements/oldest.txt clients/python)
     suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py --ignore tests/test_http.py \
-        --ignore tests/test_pages.py
+        --ignore tests/test_pages.py --ignore tests/test_httpx.py
     python=$(python_venv clients/others/requirements.txt)
     suite "Other clients in Python" other_clients_tests "$python"
     suite "Rust client" rust_client_tests

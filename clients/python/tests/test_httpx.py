@@ -1,0 +1,206 @@
+"""The transports for httpx and httpx2, with the SDKs of OpenAI and Anthropic, and the limiter of LangChain."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+import redis
+import redis.asyncio
+
+import servers
+from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Guard, Rate
+from redis_cell.httpx import AsyncTransport, Transport, Turn, retry_after, seconds_of
+from redis_cell.langchain import RateLimiter
+from upstream import Upstream, serving
+
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+NEVER = Rate(1, per=3600, burst=0)
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with serving(Upstream()) as upstream:
+        yield upstream
+
+
+@pytest.fixture
+def cell(server: servers.Server) -> Iterator[Cell]:
+    with server.admin as admin, redis.Redis(port=server.port, socket_timeout=5) as client:
+        admin.flushall()
+        yield Cell(client)
+
+
+def openai_client(cell: Any, upstream: Upstream, rate: Rate | None, retries: int = 0, **options: Any) -> openai.OpenAI:
+    http = openai.DefaultHttpxClient(transport=Transport(cell, "upstream", rate, **options))
+    return openai.OpenAI(api_key="k", base_url=upstream.url + "/v1", http_client=http, max_retries=retries)
+
+
+def ask(client: openai.OpenAI) -> Any:
+    return client.chat.completions.create(model="fake", messages=MESSAGES)
+
+
+@pytest.mark.parametrize("ways", [["openai"] * 2 + ["anthropic"] * 2, ["langchain"] * 3], ids=["SDKs", "LangChain"])
+def test_all_workers_together_stay_within_the_limit(server: servers.Server, ways: list[str]) -> None:
+    limit, period, calls = 20, 1, 8
+    with server.admin as admin:
+        admin.flushall()
+    with serving(Upstream(limit, period)) as upstream:
+        command = [sys.executable, str(Path(__file__).parent / "worker.py")]
+        arguments = [upstream.url, str(server.port), str(calls), str(limit), str(period)]
+        workers = [subprocess.Popen([*command, way, *arguments]) for way in ways]
+        assert [worker.wait() for worker in workers] == [0] * len(ways)
+        assert upstream.refused == 0
+        assert len(upstream.seen) == len(ways) * calls
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+async def test_both_libraries_take_the_transports(
+    server: servers.Server, cell: Cell, upstream: Upstream, library: str
+) -> None:
+    httpx = importlib.import_module(library)
+    rate = Rate(2, per=3600)
+    transport = Transport(cell, "upstream", rate, max_wait=0, transport=httpx.HTTPTransport())
+    with httpx.Client(transport=transport) as client:
+        assert client.get(upstream.url).status_code == 200
+    async with redis.asyncio.Redis(port=server.port) as other:
+        inner = httpx.AsyncHTTPTransport()
+        paced = AsyncTransport(AsyncCell(other), "upstream", rate, max_wait=0, transport=inner)
+        async with httpx.AsyncClient(transport=paced) as client:
+            assert (await client.get(upstream.url)).status_code == 200
+            refused = await client.get(upstream.url)
+    assert refused.status_code == 429
+    assert 1700 <= int(refused.headers["retry-after"]) <= 1800
+    assert len(upstream.seen) == 2
+
+
+def test_a_429_stops_all_workers(cell: Cell, upstream: Upstream) -> None:
+    rate = Rate.per_minute(6000)
+    first, second = (openai_client(cell, upstream, rate) for _ in range(2))
+    ask(second)
+    upstream.faults.append((429, {"retry-after": "1"}))
+    with pytest.raises(openai.RateLimitError):
+        ask(first)
+    ask(second)
+    assert upstream.seen[2] - upstream.seen[1] >= 0.95
+
+
+def test_the_retries_of_an_sdk_do_not_pay_twice(cell: Cell, upstream: Upstream) -> None:
+    rate = Rate(3, per=3600)
+    client = openai_client(cell, upstream, rate, retries=2, max_wait=5)
+    for _ in range(3):
+        upstream.faults.append((429, {"retry-after-ms": "50"}))
+        ask(client)
+    assert len(upstream.seen) == 6
+
+
+def test_what_a_transport_refuses_is_not_tried_again(server: servers.Server, cell: Cell, upstream: Upstream) -> None:
+    rate = Rate(1, per=5)
+    client = openai_client(cell, upstream, rate, retries=2, max_wait=0)
+    ask(client)
+    taken = cell.peek("{upstream}:requests", rate)
+    calls = server.calls("cl.mtake")
+    with pytest.raises(openai.RateLimitError, match="max_wait"):
+        ask(client)
+    assert server.calls("cl.mtake") == calls + 1
+    assert cell.peek("{upstream}:requests", rate).reset_after <= taken.reset_after
+    assert len(upstream.seen) == 1
+
+
+def test_a_request_that_was_not_sent_has_its_turn_back(cell: Cell) -> None:
+    rate = Rate(2, per=3600)
+    client = openai_client(cell, Upstream(), rate, max_wait=0)
+    client.base_url = "http://127.0.0.1:1/v1"
+    for _ in range(4):
+        with pytest.raises(openai.APIConnectionError):
+            ask(client)
+    # What came meanwhile is not given back.
+    servers.wait_until(lambda: cell.peek("{upstream}:requests", rate).remaining == 2, 5)
+
+
+def test_the_limit_of_the_upstream_is_learned(cell: Cell, upstream: Upstream) -> None:
+    upstream.headers = lambda: {"x-ratelimit-limit-requests": "2", "x-ratelimit-remaining-requests": "1"}
+    client = openai_client(cell, upstream, None, max_wait=0)
+    ask(client)  # the first response has the limit
+    ask(client)
+    ask(client)
+    with pytest.raises(openai.RateLimitError):
+        ask(client)
+    assert len(upstream.seen) == 3
+
+
+def test_what_others_use_of_the_account_is_learned(cell: Cell, upstream: Upstream) -> None:
+    remaining = iter([3, 2, 1, 0])
+    headers = ("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining")
+    upstream.headers = lambda: dict(zip(headers, ("60", str(next(remaining))), strict=True))
+    http = anthropic.DefaultHttpxClient(transport=Transport(cell, "upstream", Rate.per_minute(60), max_wait=0))
+    client = anthropic.Anthropic(api_key="k", base_url=upstream.url, http_client=http, max_retries=0)
+    client.messages.create(model="fake", max_tokens=5, messages=MESSAGES)
+    # Of a part of a unit that has come meanwhile nobody knows.
+    assert 3 <= cell.peek("{upstream}:requests", Rate.per_minute(60)).remaining <= 5
+
+
+def test_slow_responses_do_not_slow_the_workers_down(cell: Cell, upstream: Upstream) -> None:
+    # What remained when a request was sent says nothing of what has come since then.
+    transport = Transport(cell, "upstream", Rate.per_minute(600))
+    pacing = transport.pacing
+    takes = pacing.takes()
+    turn = Turn(cell.mtake(*takes), takes, time.monotonic() - 61)
+    headers = {"x-ratelimit-limit-requests": "600", "x-ratelimit-remaining-requests": "0"}
+    assert list(pacing.learned(turn, 200, headers)) == []
+    turn.since = time.monotonic()
+    assert [call.name for call in pacing.learned(turn, 200, headers)] == ["CL.PAUSE"]
+
+
+def test_the_times_in_headers_are_read() -> None:
+    now = 1_700_000_000.0
+    assert seconds_of("1.5", now) == 1.5
+    assert seconds_of("1m30.5s", now) == 90.5
+    assert seconds_of("20ms", now) == 0.02
+    assert seconds_of("1700000009", now) == 9
+    assert seconds_of("2023-11-14T22:13:30Z", now) == 10
+    assert seconds_of("Tue, 14 Nov 2023 22:13:30 GMT", now) == 10
+    assert seconds_of("soon", now) is None
+    assert seconds_of("inf", now) is None
+    assert retry_after({"retry-after-ms": "1500", "retry-after": "9"}, now) == 1.5
+    assert retry_after({"x-ratelimit-reset-requests": "6m0s"}, now) == 360
+    assert retry_after({}, now) is None
+
+
+@pytest.mark.parametrize(("away", "admitted"), [(FailOpen(), True), (FailClosed(ask_again=60), False)])
+def test_a_guard_decides_without_the_server(upstream: Upstream, away: Any, admitted: bool) -> None:
+    with servers.running() as server, redis.Redis(port=server.port, socket_timeout=0.5) as client:
+        asks = openai_client(Guard(Cell(client), away=away), upstream, Rate.per_minute(600), max_wait=0)
+        ask(asks)
+        server.stop()
+        if admitted:
+            ask(asks)
+        else:
+            with pytest.raises(openai.RateLimitError):
+                ask(asks)
+        assert len(upstream.seen) == 1 + admitted
+
+
+async def test_the_limiter_of_langchain(server: servers.Server, cell: Cell) -> None:
+    limiter = RateLimiter(cell, "chain", NEVER, timeout=0.05)
+    assert limiter.acquire(blocking=False)
+    assert not limiter.acquire(blocking=False)
+    assert not await limiter.aacquire(blocking=False)
+    with pytest.raises(TimeoutError):
+        limiter.acquire()
+    with pytest.raises(TimeoutError):
+        await limiter.aacquire()
+    async with redis.asyncio.Redis(port=server.port) as client:
+        both = RateLimiter(cell, "both", Rate(1, per=0.2), async_cell=AsyncCell(client))
+        begun = time.monotonic()
+        await asyncio.gather(*(both.aacquire() for _ in range(3)))
+        assert time.monotonic() - begun >= 0.4
