@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,51 @@ def running(*options: str, module: bool = True) -> Iterator[Server]:
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Lossy:
+    """A proxy in front of a server that loses replies to calls: it closes the connection in place of every such one."""
+
+    def __init__(self, port: int, share: float) -> None:
+        self.to, self.share = port, share
+        self.random = random.Random(22)
+        self.lost = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self.listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self.listener.accept()[0]
+                threading.Thread(target=self._relay, args=(client,), daemon=True).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self.to)) as server:
+            is_call = False
+            while True:
+                for ready in select.select([client, server], [], [])[0]:
+                    data = ready.recv(1 << 16)
+                    if not data:
+                        return
+                    if ready is client:
+                        is_call = b"CL." in data or b"cl_" in data
+                        server.sendall(data)
+                    elif is_call and self.random.random() < self.share:
+                        self.lost += 1
+                        return
+                    else:
+                        client.sendall(data)
+
+
+@contextmanager
+def lossy(server: Server, share: float) -> Iterator[Lossy]:
+    """A way to a server on which a share of the replies is lost. The calls themselves arrive."""
+    proxy = Lossy(server.port, share)
+    try:
+        yield proxy
+    finally:
+        proxy.listener.close()
 
 
 @contextmanager

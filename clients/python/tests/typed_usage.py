@@ -22,6 +22,7 @@ from redis_cell import (
     Cell,
     FailOpen,
     Fixed,
+    Once,
     Rate,
     Refused,
     RefusedForever,
@@ -55,6 +56,8 @@ def blocking() -> None:
     several = cell.mtake(Take("a", Rate.per_second(1)), Take("b", Fixed.per_month(100), 3, shadow=True))
     assert_type(several, Several[Answer])
     assert_type(several["a"], Answer)
+    waited = cell.bmtake(Take("a", Rate.per_second(1)), timeout=2, flow="f", weight=2, once=Once("b", period=60))
+    assert_type(waited, Several[Answer] | None)
     assert_type(cell.top(3), list[TopKey])
     assert_type(cell.release("jobs", "me"), bool)
 

@@ -19,7 +19,7 @@ from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .leased import AsyncLeased, Leased, Verdict
 from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window
 from .times import Seconds
-from .wire import Call, Change, Release, Renew, Settle, Take
+from .wire import Call, Change, Once, Release, Renew, Settle, Take
 
 __all__ = [
     "Admitted",
@@ -52,6 +52,7 @@ __all__ = [
     "Limiter",
     "Local",
     "Log",
+    "Once",
     "Rate",
     "Refused",
     "RefusedForever",

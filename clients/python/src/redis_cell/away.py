@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
@@ -16,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 from . import answers, wire
 from .answers import Admitted, Answer, DecidedBy, Key, Refused, RefusedForever, Several
 from .client import AsyncCell, Cell
+from .errors import FULL, is_away, is_full
 from .local import LocalLimiters
 from .sending import Ready
 from .times import Seconds, micros
@@ -58,45 +58,6 @@ class Local:
 
 
 Away: TypeAlias = FailOpen | FailClosed | Local
-
-_PREFIXES = ("READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "NOREPLICAS", "BUSY ")
-_CLASSES = ("ReadOnlyError", "ClusterDownError", "TryAgainError", "OutOfMemoryError")
-_CLUSTER = ("RedisClusterException", "ValkeyClusterException", "ClusterError")
-_FULL = ("Too many connections", "No connection available.")
-_NO_CLUSTER = "Cluster mode is not enabled"
-
-
-def _is_full(errors: Any, error: Exception) -> bool:
-    """Whether all connections of the client's pool are in use, which says nothing of the server."""
-    return isinstance(error, errors.MaxConnectionsError) or str(error) in _FULL
-
-
-def _is_set_up_wrong(refused: tuple[type[Exception], ...], error: Exception) -> bool:
-    """Whether the set-up must change before a server can answer. The libraries may call that a lost connection."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, (*refused, ssl.SSLCertVerificationError)) or _NO_CLUSTER in str(cause):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
-
-
-def is_away(errors: Any, error: Exception) -> bool:
-    """Whether an error means that the server is unavailable. `errors` is the client library's module of them.
-
-    True if no server answers, and if the server answers that it cannot write. An error that a change of the program or
-    of its configuration would mend is not one of them: a wrong password, a key of another type, a full pool, a single
-    server in place of a cluster, or a certificate that is not the server's, that nobody vouches for, or that has
-    expired.
-    """
-    refused = (errors.AuthenticationError, getattr(errors, "AuthorizationError", errors.AuthenticationError))
-    if _is_full(errors, error) or _is_set_up_wrong(refused, error):
-        return False
-    names = (*_CLASSES, *_CLUSTER)
-    classes = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
-    if isinstance(error, (errors.ConnectionError, errors.TimeoutError, OSError, asyncio.TimeoutError, *classes)):
-        return True
-    return isinstance(error, errors.ResponseError) and str(error).startswith(_PREFIXES)
 
 
 class Unavailable(Exception):
@@ -143,7 +104,7 @@ class Policy:
             raise
         except Exception as error:
             # While the server is unavailable, calls that wait for it can keep all connections in use.
-            if not is_away(errors, error) and not (self.failing and _is_full(errors, error)):
+            if not is_away(errors, error) and not (self.failing and is_full(errors, error)):
                 if isinstance(error, errors.ResponseError):
                     self._answered(place)
                 raise
@@ -238,7 +199,7 @@ def _decided(policy: Policy, call: Call[T]) -> T:
 
 def _full(errors: Any) -> Exception:
     """The error of a pool whose connections were all in use for too long, in the words of both libraries."""
-    return cast(Exception, errors.ConnectionError(_FULL[1]))
+    return cast(Exception, errors.ConnectionError(FULL[1]))
 
 
 class Guard(Decisions):
@@ -270,7 +231,7 @@ class Guard(Decisions):
                 raise _full(errors) from None
             except Exception as error:
                 # Others use the pool as well, or it is one of a cluster's nodes.
-                if not _is_full(errors, error) or not traffic.under_way:
+                if not is_full(errors, error) or not traffic.under_way:
                     raise
                 after = traffic.ended
 
@@ -310,6 +271,6 @@ class AsyncGuard(Decisions):
                 raise _full(errors) from None
             except Exception as error:
                 # Others use the pool as well, or it is one of a cluster's nodes.
-                if not _is_full(errors, error) or not traffic.under_way:
+                if not is_full(errors, error) or not traffic.under_way:
                     raise
                 after = traffic.ended

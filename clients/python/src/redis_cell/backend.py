@@ -38,14 +38,16 @@ def as_function(call: Call[Any]) -> Words:
     fcall = "FCALL_RO" if call.name in READ_ONLY else "FCALL"
     head = (fcall, call.name.lower().replace(".", "_"))
     key, words, place = call.key, call.words, _keys_first if call.name in SEVERAL else _key_first
-    return (lambda: (*head, *place(key, words()))) if callable(words) else (*head, *place(key, words))
+    once = call.once is not None
+    return (lambda: (*head, *place(key, words(), once))) if callable(words) else (*head, *place(key, words, once))
 
 
-def _key_first(key: Key, words: tuple[Word, ...]) -> tuple[Word, ...]:
+def _key_first(key: Key, words: tuple[Word, ...], once: bool) -> tuple[Word, ...]:
     return (1, key, *words)
 
 
-def _keys_first(key: Key, rest: tuple[Word, ...]) -> tuple[Word, ...]:
+def _keys_first(key: Key, rest: tuple[Word, ...], once: bool) -> tuple[Word, ...]:
+    """The keys of all limiters, and that of ONCE, which is the last option before the unit, if the call has it."""
     keys, words = list[Word]([key]), list[Word]()
     length = _length(rest)
     while length:
@@ -55,6 +57,11 @@ def _keys_first(key: Key, rest: tuple[Word, ...]) -> tuple[Word, ...]:
         if length:
             keys.append(rest[0])
             rest = rest[1:]
+    if "FLOW" in (rest[:-4] if once else rest):
+        raise NotImplementedError("a flow needs the module: the function library has no clients that wait")
+    if once:
+        keys.append(rest[-3])
+        rest = (*rest[:-3], *rest[-2:])
     return (len(keys), *keys, *words, *rest)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine
@@ -11,8 +12,10 @@ from . import backend as _backend
 from . import wire
 from .answers import Key, Several
 from .backend import Backend
+from .errors import is_lost
 from .sending import AsyncLink, Link, Ready
-from .wire import Call
+from .times import micros
+from .wire import Call, Once
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,22 +80,57 @@ class Commands:
     renew = Command(wire.renew)
     release = Command(wire.release)
     mtake = Command(wire.mtake)
+    bmtake = Command(wire.bmtake)
     mpeek = Command(wire.mpeek)
     msettle = Command(wire.msettle)
     top = Command(wire.top)
     reset_top = Command(wire.reset_top)
 
 
-def _timed(answer: T, sent: float) -> T:
-    """The answer, which notes when its call was made if it has several rows: `msettle` needs that."""
+WAY = 0.1
+"""How long the reply of a call that has waited is taken to be on its way at most, in seconds."""
+
+
+def _timed(answer: T, sent: float, held: float | None = 0) -> T:
+    """The answer, which notes when its units were taken if it has several rows: `msettle` needs that."""
     made: object = answer
     if isinstance(made, Several):
-        object.__setattr__(cast(object, made), "sent", sent)
+        taken = sent if held == 0 else max(sent, time.monotonic() - WAY)
+        object.__setattr__(cast(object, made), "sent", taken)
     return answer
 
 
+class _Attempts(Generic[T]):
+    """The attempts at a call that may be repeated. No I/O."""
+
+    def __init__(self, call: Call[T], once: Once) -> None:
+        self._first = call
+        self._begin = time.monotonic()
+        self._last = self._begin + micros(once.period, "period") / 2_000_000
+        self._pause = micros(once.pause, "pause") / 1_000_000
+        self._most, self._made = once.tries, 0
+
+    def next(self) -> Call[T]:
+        """The call to send now."""
+        self._made += 1
+        if self._made == 1 or self._first.rest is None:
+            return self._first
+        return self._first.rest(time.monotonic() - self._begin)
+
+    def pause(self, errors: Any, error: Exception) -> float | None:
+        """How long to wait before the next attempt, after an error. None if there is none."""
+        pause, self._pause = self._pause, 2 * self._pause
+        late = time.monotonic() + pause >= self._last
+        return None if late or self._made == self._most or not is_lost(errors, error) else pause
+
+    def answer(self, answer: T) -> T:
+        """The answer. If it is not that of the first attempt, the units may have been taken by any of them."""
+        return answer if self._made == 1 else _timed(answer, self._begin)
+
+
 class Cell(Commands):
-    """The commands of the module, by a client that blocks. A call is sent once, whatever the client's retries.
+    """The commands of the module, by a client that blocks. A call is sent once, whatever the client's retries,
+    unless it may be repeated: see `Once`.
 
     Errors are those of the client's library. If the server is unavailable, the call raises: `Guard` decides instead.
     """
@@ -118,13 +156,25 @@ class Cell(Commands):
 
         `ready` is asked when the call has a connection: if it raises an exception, nothing is sent.
         """
+        if call.once is None:
+            return self._run(call, ready)
+        attempts = _Attempts(call, call.once)
+        while True:
+            try:
+                return attempts.answer(self._run(attempts.next(), ready))
+            except Exception as error:
+                if (pause := attempts.pause(self.errors, error)) is None:
+                    raise
+            time.sleep(pause)
+
+    def _run(self, call: Call[T], ready: Ready | None) -> T:
         if call.key is None:
             return call.read(self._link.send_to_all(_backend.as_command(call)))
         sent = time.monotonic()
         if not self._by_functions:
             try:
                 reply = self._link.send(_backend.as_command(call), call.key, call.held, ready)
-                return _timed(call.read(reply), sent)
+                return _timed(call.read(reply), sent, call.held)
             except self.errors.ResponseError as error:
                 # A server that does not know the command has done nothing.
                 if self._backend != "auto" or not _backend.is_unknown_command(error):
@@ -149,7 +199,8 @@ class Cell(Commands):
 
 
 class AsyncCell(Commands):
-    """The commands of the module, by a client for asyncio. A call is sent once, whatever the client's retries.
+    """The commands of the module, by a client for asyncio. A call is sent once, whatever the client's retries,
+    unless it may be repeated: see `Once`.
 
     Errors are those of the client's library. If the server is unavailable, the call raises, and `AsyncGuard` decides
     instead.
@@ -176,13 +227,25 @@ class AsyncCell(Commands):
 
         `ready` is asked when the call has a connection: if it raises an exception, nothing is sent.
         """
+        if call.once is None:
+            return await self._run(call, ready)
+        attempts = _Attempts(call, call.once)
+        while True:
+            try:
+                return attempts.answer(await self._run(attempts.next(), ready))
+            except Exception as error:
+                if (pause := attempts.pause(self.errors, error)) is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _run(self, call: Call[T], ready: Ready | None) -> T:
         if call.key is None:
             return call.read(await self._link.send_to_all(_backend.as_command(call)))
         sent = time.monotonic()
         if not self._by_functions:
             try:
                 reply = await self._link.send(_backend.as_command(call), call.key, call.held, ready)
-                return _timed(call.read(reply), sent)
+                return _timed(call.read(reply), sent, call.held)
             except self.errors.ResponseError as error:
                 # A server that does not know the command has done nothing.
                 if self._backend != "auto" or not _backend.is_unknown_command(error):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """One limiter of `mtake` or `mpeek`. With `shadow`, which is for `mtake`, it refuses nothing."""
+    """One limiter of `mtake`, `bmtake` or `mpeek`. With `shadow`, which is not for `mpeek`, it refuses nothing."""
 
     key: Key
     limiter: Limiter
@@ -33,6 +33,31 @@ class Take:
         _positive(self.quantity)
         if isinstance(self.limiter, Lease) and self.quantity != 1:
             raise ValueError("the quantity of a lease is 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Makes a call that may be repeated: the server keeps its reply under `key` for `period`, and takes units once.
+
+    The client repeats the call itself if the reply is lost or the server is unavailable: `tries` times in all, after
+    pauses that begin with `pause` and double, and not later than half of `period` after the first time. Use one key for
+    each piece of work. To repeat a call that has raised an error nevertheless, make it again with the same key.
+    """
+
+    key: Key
+    period: Seconds
+    tries: int = 5
+    pause: Seconds = 0.05
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        micros(self.period, "period", least=1)
+        micros(self.pause, "pause")
+        if self.tries < 1:
+            raise ValueError(f"tries must be at least 1, not {self.tries}")
+
+    def words(self) -> tuple[Word, ...]:
+        return ("ONCE", self.key, micros(self.period, "period"))
 
 
 class Decide(Protocol):
@@ -64,6 +89,10 @@ class Call(Generic[T]):
     """How the call is decided without the server, if it can be."""
     everywhere: bool = False
     """Whether the call has no key and goes to every primary."""
+    once: Once | None = None
+    """Whether the call may be repeated, and how often."""
+    rest: Callable[[float], Call[T]] | None = None
+    """The call for a repetition, so many seconds after the first one, if the time that it waits is shorter then."""
 
     def __post_init__(self) -> None:
         if not self.everywhere:
@@ -79,6 +108,11 @@ MOST_LOGGED = 10_000
 def _check_key(key: object) -> None:
     if not isinstance(key, (str, bytes)):
         raise TypeError(f"a key is a str or bytes, not {type(key).__name__}")
+
+
+def _seconds(whole: int) -> str:
+    """So many microseconds as a number of seconds, as blocking commands read it."""
+    return f"{whole // 1_000_000}.{whole % 1_000_000:06}"
 
 
 def _positive(quantity: int) -> int:
@@ -180,7 +214,7 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
     A timeout of None waits without a limit. The call occupies a connection while it waits.
     """
     whole = 0 if timeout is None else micros(timeout, "timeout", least=1)
-    words = (*rate.words(), _positive(quantity), f"{whole // 1_000_000}.{whole % 1_000_000:06}", "US")
+    words = (*rate.words(), _positive(quantity), _seconds(whole), "US")
 
     def read(reply: Any) -> Answer | None:
         return None if reply is None else answers.answer(reply, quantity)
@@ -276,15 +310,10 @@ def _limiter(limiter: Limiter, quantity: int, lease: int | None = None) -> tuple
     return (limiter.kind, *limiter.words(), *limiter.options(), quantity)
 
 
-def _several(
-    name: str,
-    limiters: tuple[tuple[Word, ...], ...],
-    first: Key,
-    read: Callable[[Any], T],
-    decide: Callable[[Decide], T] | None = None,
-) -> Call[T]:
-    words = tuple(word for limiter in limiters for word in limiter)
-    return Call(name, first, (*words[1:], "US"), read, decide=decide)
+def _takes(takes: tuple[Take, ...]) -> tuple[Word, ...]:
+    """The words of several limiters, without the first key."""
+    limiters = ((t.key, *(("SHADOW",) if t.shadow else ()), *_limiter(t.limiter, t.quantity)) for t in takes)
+    return tuple(word for limiter in limiters for word in limiter)[1:]
 
 
 def _rows(takes: tuple[Take, ...], taking: bool) -> Callable[[Any], Several[Answer]]:
@@ -300,19 +329,20 @@ def _rows(takes: tuple[Take, ...], taking: bool) -> Callable[[Any], Several[Answ
     return read
 
 
-def mtake(first: Take, *others: Take) -> Call[Several[Answer]]:
+def mtake(first: Take, *others: Take, once: Once | None = None) -> Call[Several[Answer]]:
     """Takes units from several limiters of any kind, from all of them or from none: CL.MTAKE.
 
     In a cluster all keys must be in one slot. `combined.taken` is 0: each row has the quantity that was taken from it.
+    With `once` the call is repeated if its reply is lost, and takes the units once.
     """
     takes = _logged((first, *others))
-    limiters = tuple((t.key, *(("SHADOW",) if t.shadow else ()), *_limiter(t.limiter, t.quantity)) for t in takes)
-    return _several(
+    return Call(
         "CL.MTAKE",
-        limiters,
         first.key,
+        (*_takes(takes), *(once.words() if once else ()), "US"),
         _rows(takes, taking=True),
-        lambda by: by.decide(takes, saturate=False, taking=True),
+        decide=lambda by: by.decide(takes, saturate=False, taking=True),
+        once=once,
     )
 
 
@@ -321,13 +351,71 @@ def mpeek(first: Take, *others: Take) -> Call[Several[Answer]]:
     takes = _logged((first, *others))
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
-    limiters = tuple((take.key, *_limiter(take.limiter, take.quantity)) for take in takes)
-    return _several(
+    return Call(
         "CL.MPEEK",
-        limiters,
         first.key,
+        (*_takes(takes), "US"),
         _rows(takes, taking=False),
-        lambda by: by.decide(takes, saturate=False, taking=False),
+        decide=lambda by: by.decide(takes, saturate=False, taking=False),
+    )
+
+
+MOST_WEIGHT = 1_000_000
+"""The largest weight of a flow."""
+
+
+def _flow(flow: str | bytes | None, weight: int | None) -> tuple[Word, ...]:
+    if weight is None:
+        return () if flow is None else ("FLOW", flow)
+    if flow is None:
+        raise ValueError("weight is that of a flow: name the flow")
+    if not 1 <= weight <= MOST_WEIGHT:
+        raise ValueError(f"weight must be at least 1 and at most {MOST_WEIGHT}, not {weight}")
+    return ("FLOW", flow, "WEIGHT", weight)
+
+
+def bmtake(
+    first: Take,
+    *others: Take,
+    timeout: Seconds | None,
+    flow: str | bytes | None = None,
+    weight: int | None = None,
+    maxlen: int | None = None,
+    once: Once | None = None,
+) -> Call[Several[Answer] | None]:
+    """Takes units from several limiters, and waits in the server until all admit the call, fairly: CL.BMTAKE.
+
+    `first` is the limiter that all who wait share. The clients of a `flow` are served in their order, and flows share
+    `first` by their `weight`: without it a flow keeps the weight that it has. None if the units do not become available
+    within `timeout`; a timeout of None waits without a limit. The answer is a refusal at once if a limiter can never
+    admit its quantity, or if `maxlen` clients of the flow wait already. The call occupies a connection while it waits.
+
+    With `once` the call is repeated if its reply is lost, for the rest of the timeout, and takes the units once.
+    """
+    takes = _logged((first, *others))
+    whole = 0 if timeout is None else micros(timeout, "timeout", least=1)
+    if maxlen is not None and not 0 <= maxlen <= MOST:
+        raise ValueError(f"maxlen must be at least 0 and at most {MOST}, not {maxlen}")
+    options: tuple[Word, ...] = (
+        *(() if timeout is None else ("TIMEOUT", _seconds(whole))),
+        *_flow(flow, weight),
+        *(() if maxlen is None else ("MAXLEN", maxlen)),
+        *(once.words() if once else ()),
+    )
+    rows = _rows(takes, taking=True)
+
+    def rest(passed: float) -> Call[Several[Answer] | None]:
+        left = None if timeout is None else max(0.000_001, whole / 1_000_000 - passed)
+        return bmtake(first, *others, timeout=left, flow=flow, weight=weight, maxlen=maxlen, once=once)
+
+    return Call(
+        "CL.BMTAKE",
+        first.key,
+        (*_takes(takes), *options, "US"),
+        lambda reply: None if reply is None else rows(reply),
+        held=None if timeout is None else whole / 1_000_000,
+        once=once,
+        rest=rest,
     )
 
 
@@ -356,13 +444,22 @@ def _of_its_row(change: Change, taken: Several[Answer]) -> Change:
 
 
 def msettle(
-    first: Change, *others: Change, ago: Seconds | None = None, taken: Several[Answer] | None = None
+    first: Change,
+    *others: Change,
+    ago: Seconds | None = None,
+    taken: Several[Answer] | None = None,
+    flow: str | bytes | None = None,
+    weight: int | None = None,
+    once: Once | None = None,
 ) -> Call[Several[Balance]]:
     """Takes or gives back units of several limiters, whether they are available or not: CL.MSETTLE.
 
-    `taken` is the answer of the `mtake` that took the units. The call then says itself how long ago that was, and by
-    RESET what was owed then, and gives back no more than was taken and is still owed. Without it, `ago` is how long ago
-    the units that are given back were taken. In a cluster all keys must be in one slot.
+    `taken` is the answer of the `mtake` or `bmtake` that took the units. The call then says itself how long ago that
+    was, and by RESET what was owed then, and gives back no more than was taken and is still owed. Without it, `ago` is
+    how long ago the units that are given back were taken. In a cluster all keys must be in one slot.
+
+    With `flow`, the difference of `first` also changes whose turn it is among the flows that wait for it in `bmtake`,
+    so that they share by what was used. With `once` the call is repeated if its reply is lost, and settles once.
     """
     changes, sent = (first, *others), None
     if taken is not None:
@@ -379,12 +476,13 @@ def msettle(
         return Several(answers.balance(reply[0]), rows)
 
     limiters = tuple(word for change in changes for word in _change(change))[1:]
+    options = (*_flow(flow, weight), *(once.words() if once else ()), "US")
 
     def words() -> tuple[Word, ...]:
         age = ago if sent is None else time.monotonic() - sent  # when this call is sent
-        return (*limiters, *(() if age is None else ("AGO", micros_up(age, "ago"))), "US")
+        return (*limiters, *(() if age is None else ("AGO", micros_up(age, "ago"))), *options)
 
-    return Call("CL.MSETTLE", first.key, words if taken is not None else words(), read)
+    return Call("CL.MSETTLE", first.key, words if taken is not None else words(), read, once=once)
 
 
 def top(count: int = 10) -> Call[list[TopKey]]:

@@ -1,0 +1,228 @@
+"""Calls that wait for several limiters, and calls that may be repeated: CL.BMTAKE, FLOW and ONCE."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import servers
+from conftest import cell_of, client_class, close
+from redis_cell import Answer, AsyncCell, Bucket, Fixed, Lease, Once, Rate, RefusedForever, Settle, Several, Take, wire
+from redis_cell.backend import as_function
+from test_backend import LIBRARY
+
+SLOW = Rate(1, per=1000)
+MONTH = Fixed.per(1000, per=10_000)
+ONE = Fixed.per(1, per=10_000)
+
+
+def busy(holder: str) -> Take:
+    return Take("{g}:busy", Lease(1, lease=100, holder=holder))
+
+
+THREADS = ThreadPoolExecutor(16)
+
+
+def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Several[Answer] | None]:
+    """A call of `bmtake` that runs while the test goes on."""
+    if isinstance(cell, AsyncCell):
+        return asyncio.ensure_future(cell.bmtake(*takes, **options))
+    call = functools.partial(cell.cell.bmtake, *takes, **options)
+    return asyncio.get_running_loop().run_in_executor(THREADS, call)
+
+
+async def blocked(server: servers.Server, count: int) -> None:
+    """Waits until so many clients wait."""
+    for _ in range(3000):
+        if server.counted("blocked_clients") == count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{server.counted('blocked_clients')} clients wait, not {count}")
+
+
+async def turns(server: servers.Server, cell: Any, waiting: list[tuple[str, int]], settled: int = 0) -> str:
+    """The flows of calls in the order in which they are admitted, one by one. They come in the order of `waiting`."""
+    order, calls = "", dict[asyncio.Future[Any], str]()
+    assert await cell.fixed("k", ONE)
+    for flow, weight in waiting:
+        calls[aside(cell, Take("k", ONE), timeout=None, flow=flow, weight=weight)] = flow
+        await blocked(server, len(calls))
+    if settled:
+        await cell.msettle(Settle("k", ONE, settled), flow=waiting[0][0], weight=1)
+    with server.admin as admin:
+        while calls:
+            admin.delete("k")
+            done, _ = await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+            (admitted,) = done
+            assert await admitted
+            order += calls.pop(admitted)
+    return order
+
+
+async def test_a_mix_that_waits(cell: Any) -> None:
+    answer = await cell.bmtake(busy("a"), Take("{g}:month", MONTH, 5), timeout=10, flow="acme", weight=2)
+    assert answer and answer["{g}:busy"].taken == 1 and answer["{g}:month"].remaining == 995
+    assert await cell.bmtake(busy("b"), timeout=0.1) is None
+    refused = await cell.bmtake(busy("b"), Take("{g}:month", MONTH, 5), timeout=None, flow=b"acme", maxlen=0)
+    assert not refused and refused["{g}:month"].admitted and refused["{g}:busy"].retry_after > 90
+    never = await cell.bmtake(Take("{g}:other", SLOW, 2), timeout=1)
+    assert isinstance(never.combined, RefusedForever)
+    # What will not be available in time is None at once.
+    assert await cell.bmtake(Take("{g}:new", SLOW), timeout=None)
+    assert await cell.bmtake(Take("{g}:new", SLOW), timeout=900) is None
+
+
+async def test_it_waits_longer_than_the_timeout_of_the_client(server: servers.Server, flavor: tuple[str, str]) -> None:
+    library, way = flavor
+    with server.admin as admin:
+        admin.flushall()
+    client = client_class(library, way)(port=server.port, socket_timeout=0.2)
+    cell = cell_of(client, way)
+    take = Take("k", Rate(1, per=0.3))
+    assert await cell.bmtake(take, timeout=10)
+    assert await cell.bmtake(take, timeout=10)
+    assert await cell.bmtake(take, timeout=None)
+    await close(client, way)
+
+
+async def test_flows_take_turns_by_their_weights(server: servers.Server, cell: Any) -> None:
+    waiting = [("l", 1)] * 4 + [("h", 3)] * 4
+    assert await turns(server, cell, waiting) == "lhhhlhll"
+
+
+async def test_flows_take_turns_by_what_they_have_used(server: servers.Server, cell: Any) -> None:
+    waiting = [("a", 1)] * 2 + [("b", 1)] * 3
+    assert await turns(server, cell, waiting) == "ababb"
+    with server.admin as admin:
+        admin.flushall()
+    # The first call of the flow needed two more units than it asked for.
+    assert await turns(server, cell, waiting, settled=2) == "bbaba"
+
+
+async def test_the_age_of_what_was_waited_for_is_that_of_its_turn(cell: Any) -> None:
+    """Units that were taken at the end of a long wait are still owed."""
+    rate = Rate(100, per=1)
+    assert await cell.throttle("k", rate, 100)
+    answer = await cell.bmtake(Take("k", rate, 70), timeout=10)
+    settled = await cell.msettle(Settle("k", rate, -60), taken=answer)
+    # Nothing would come back if the wait counted: 700 ms of 1000 have passed since the call.
+    assert settled["k"].remaining >= 50
+
+
+@pytest.mark.parametrize("library", ["module", "functions"])
+async def test_calls_whose_replies_are_lost_count_once(flavor: tuple[str, str], library: str) -> None:
+    with servers.running() as server, servers.lossy(server, 0.3) as way_there:
+        with server.admin as admin:
+            admin.execute_command("FUNCTION", "LOAD", LIBRARY.read_text())
+        client = client_class(*flavor)(port=way_there.port)
+        cell = cell_of(client, flavor[1], backend=library)
+        bucket = Bucket(1000, count=1, per=10_000)
+        for number in range(30):
+            once = Once(f"{{p}}:payment-{number}", period=600, tries=30, pause=0.001)
+            assert await cell.mtake(Take("{p}:paid", MONTH, 25), Take("{p}:b", bucket, 10), once=once)
+            once = Once(f"{{p}}:settlement-{number}", period=600, tries=30, pause=0.001)
+            settled = await cell.msettle(Settle("{p}:paid", MONTH, -5), Settle("{p}:b", bucket, 3), ago=0, once=once)
+        assert way_there.lost > 10
+        assert settled["{p}:paid"].remaining == 1000 - 30 * 20 and settled["{p}:b"].remaining == 1000 - 30 * 13
+        if library == "module":
+            repeated = server.counted("mtake_repeated") + server.counted("msettle_repeated")
+            assert repeated == way_there.lost
+        await close(client, flavor[1])
+
+
+async def test_a_call_that_waits_is_repeated_for_the_rest_of_its_timeout(flavor: tuple[str, str]) -> None:
+    with servers.running() as server, servers.lossy(server, 0.3) as way_there:
+        client = client_class(*flavor)(port=way_there.port)
+        cell = cell_of(client, flavor[1])
+        takes = (Take("{w}:rate", Rate(1, per=0.01)), Take("{w}:all", MONTH))
+        for number in range(30):
+            once = Once(f"{{w}}:{number}", period=600, tries=30, pause=0.001)
+            answer = await cell.bmtake(*takes, timeout=20, flow="f", maxlen=5, once=once)
+            assert answer
+        assert way_there.lost > 5
+        assert answer["{w}:all"].remaining == 970 and server.counted("bmtake_admitted") == 30
+        assert server.counted("bmtake_repeated") == way_there.lost
+        await close(client, flavor[1])
+
+
+async def test_a_waiting_call_whose_connection_breaks_waits_again(flavor: tuple[str, str]) -> None:
+    with servers.running() as server, server.admin as admin:
+        client = client_class(*flavor)(port=server.port)
+        cell = cell_of(client, flavor[1])
+        assert await cell.fixed("{c}:k", ONE)
+
+        for once in (Once("{c}:id", period=600), None):
+            call = aside(cell, Take("{c}:k", ONE), timeout=None, once=once)
+            await blocked(server, 1)
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            if once is None:
+                with pytest.raises(Exception, match=r"(?i)connection|closed"):
+                    await call
+                continue
+            while server.calls("cl.bmtake") < 2:
+                await asyncio.sleep(0.01)
+            await blocked(server, 1)
+            admin.delete("{c}:k")
+            assert await call
+        # A demoted server ends the wait with an error, and so does the end of the attempts.
+        once = Once("{c}:2", period=600, tries=2, pause=0)
+        call = aside(cell, Take("{c}:k", ONE), timeout=None, once=once)
+        await blocked(server, 1)
+        admin.replicaof("127.0.0.1", str(servers.free_port()))
+        with pytest.raises(Exception, match="read only replica"):
+            await call
+        await close(client, flavor[1])
+
+
+async def test_the_end_of_the_attempts_is_the_error(flavor: tuple[str, str]) -> None:
+    with servers.running() as server, servers.lossy(server, 1) as way_there:
+        client = client_class(*flavor)(port=way_there.port)
+        cell = cell_of(client, flavor[1])
+        with pytest.raises(Exception, match=r"(?i)connection|closed"):
+            await cell.mtake(Take("{e}:k", MONTH), once=Once("{e}:1", period=600, tries=4, pause=0))
+        assert way_there.lost == 4
+        # Half of the period has passed after the third attempt: 100 ms, 200 ms.
+        with pytest.raises(Exception, match=r"(?i)connection|closed"):
+            await cell.mtake(Take("{e}:k", MONTH), once=Once("{e}:2", period=1, tries=100, pause=0.1))
+        assert way_there.lost in (6, 7)
+        # An error of the call is no reason for another attempt.
+        way_there.share = 0
+        with server.admin as admin:
+            admin.rpush("{e}:list", "x")
+        with pytest.raises(Exception, match="WRONGTYPE"):
+            await cell.mtake(Take("{e}:list", MONTH), once=Once("{e}:3", period=600))
+        assert server.counted("mtake_errors") == 1
+        with server.admin as admin:
+            assert admin.get("{e}:k") == "2"
+        await close(client, flavor[1])
+
+
+def test_a_repetition_waits_for_the_rest_of_the_timeout() -> None:
+    call = wire.bmtake(busy("a"), timeout=10, flow="f", weight=2, once=Once("{g}:id", period=60))
+    assert call.rest and callable(call.words) is False
+    assert call.rest(4).words == tuple("6.000000" if word == "10.000000" else word for word in call.words)
+    late = call.rest(11)
+    assert late.held == 0.000_001 and "0.000001" in late.words
+    assert wire.bmtake(busy("a"), timeout=None).rest(5).held is None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: wire.bmtake(busy("a"), timeout=0), "timeout must be at least"),
+        (lambda: wire.bmtake(busy("a"), timeout=1, weight=2), "name the flow"),
+        (lambda: wire.bmtake(busy("a"), timeout=1, flow="f", weight=0), "weight must be at least 1"),
+        (lambda: wire.bmtake(busy("a"), timeout=1, maxlen=-1), "maxlen must be at least 0"),
+        (lambda: Once("k", period=0), "period must be at least"),
+        (lambda: Once("k", period=1, tries=0), "tries must be at least 1"),
+        (lambda: as_function(wire.bmtake(busy("a"), timeout=1)), "CL.BMTAKE needs the module"),
+        (lambda: as_function(wire.msettle(Settle("k", SLOW, 1), flow="f")), "a flow needs the module"),
+    ],
+)
+def test_what_cannot_be_sent(build: Any, message: str) -> None:
+    with pytest.raises((ValueError, NotImplementedError), match=message):
+        build()
