@@ -14,7 +14,7 @@ const KINDS: [(&str, &str); 8] = [
     ("FUNNEL 1 1 3600 1", "CL.FUNNEL k 1 1 3600 1"),
     ("BUCKET 1 1 3600 1", "CL.BUCKET k 1 1 3600 1"),
     ("FIXED 1 3600 1", "CL.FIXED k 1 3600 1"),
-    ("FIXED 1 YEAR 1", "CL.FIXED k 1 YEAR 1"),
+    ("FIXED 1 UNTIL 4102444800 1", "CL.FIXED k 1 UNTIL 4102444800 1"), // the year 2100
     ("WINDOW 1 3600000 1", "CL.WINDOW k 1 3600000 1"),
     ("LOG 1 3600 1", "CL.LOG k 1 3600 1"),
     ("LEASE 1 3600 me", "CL.ACQUIRE k 1 3600 other"),
