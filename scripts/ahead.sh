@@ -1,9 +1,19 @@
 #!/usr/bin/env bash
-# Builds and fetches what the later stages of scripts/test.sh need, at the lowest priority: the portable modules, the
-# servers of other platforms, and the images of servers and of the examples. What fails here is done again, and
+# Builds and fetches what the later stages of scripts/test.sh need, at the lowest priority: the portable modules and the
+# servers of other platforms; beside them, the images of servers and of the examples. What fails here is done again, and
 # reported, by the stage that needs it.
 source "$(dirname "$0")/lib.sh"
 renice -n 19 $$ >/dev/null
+
+images() {
+    local name
+    if engine_missing; then return; fi
+    while read -r name _ <&3; do
+        docker/server.sh "$name"
+    done 3< <(grep -v '^#' docker/matrix.tsv)
+    test_images
+}
+images &
 
 own=$(uname -m)
 scripts/release.sh --tests "$own" x86_64-musl aarch64-musl aarch64
@@ -11,8 +21,4 @@ for platform in x86_64-musl aarch64-musl; do scripts/platform-server.sh "$platfo
 if [[ $own != aarch64 ]]; then
     for kind in redis valkey; do scripts/platform-server.sh aarch64 "$kind"; done
 fi
-if engine_missing; then exit; fi
-while read -r name _ <&3; do
-    docker/server.sh "$name"
-done 3< <(grep -v '^#' docker/matrix.tsv)
-test_images
+wait

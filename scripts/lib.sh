@@ -155,7 +155,9 @@ limits_sources() {
 # library for TARGET. It is the one of this machine, if that has the same version, or it is fetched. Nothing is
 # installed: the folder is below target/.
 rust() {
-    local version date host folder own
+    local version date host folder own lock
+    exec {lock}>target/rust.lock
+    flock "$lock" # scripts/ahead.sh may want it as well
     read -r version date < <(grep -E '^[0-9.]+ ' scripts/rust.txt)
     host=$(uname -m)-unknown-linux-gnu
     folder=$PWD/target/rust-$version
@@ -180,6 +182,7 @@ rust() {
         mv "$folder.std/lib/rustlib/$1/lib" "$folder/lib/rustlib/$1/lib"
         rm -rf "$folder.std"
     fi
+    exec {lock}>&-
     echo "$folder"
 }
 

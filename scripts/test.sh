@@ -114,25 +114,39 @@ stage_platforms() {
     fi
 }
 
-# The clients of clients/, against this machine's own server: the Python package with the newest libraries and type
-# checkers, and with the oldest redis-py that it supports. Most of the time they wait, and their servers write nothing
-# to the disk, so in a run of all stages the next ones are prepared meanwhile.
+# The clients of clients/, against this machine's own server. Most of the time they wait.
 stage_clients() {
-    local python
     REDIS_CELL_SERVER=$(find_server)
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
     scripts/build.sh
-    if [[ ! $named ]]; then setpriv --pdeathsig TERM scripts/ahead.sh >target/ahead.log 2>&1 & fi
-    python=$(python_venv clients/python/requirements/newest.txt clients/python)
-    suite "Python client, newest libraries" python_tests "$python"
-    suite "Python client, the tests of limits" limits_tests "$python"
-    python=$(python_venv clients/python/requirements/oldest.txt clients/python)
-    suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py --ignore tests/test_http.py \
-        --ignore tests/test_pages.py --ignore tests/test_httpx.py
-    python=$(python_venv clients/others/requirements.txt)
-    suite "Other clients in Python" other_clients_tests "$python"
-    suite "Rust client" rust_client_tests
-    wait || true # what has failed is done again, and reported, where it is needed
+    python_venv clients/python/requirements/newest.txt clients/python >/dev/null # two suites use it
+    two_at_a_time client newest rust oldest limits others
+}
+
+# client NAME: the suites of a client: the Python package with the newest libraries and type checkers, with the oldest
+# redis-py that it supports, and as storages of the library limits; other libraries; the Rust package.
+client() {
+    local python
+    case $1 in
+    newest)
+        python=$(python_venv clients/python/requirements/newest.txt clients/python)
+        suite "Python client, newest libraries" python_tests "$python"
+        ;;
+    limits)
+        python=$(python_venv clients/python/requirements/newest.txt clients/python)
+        suite "Python client, the tests of limits" limits_tests "$python"
+        ;;
+    oldest)
+        python=$(python_venv clients/python/requirements/oldest.txt clients/python)
+        suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py \
+            --ignore tests/test_http.py --ignore tests/test_pages.py --ignore tests/test_httpx.py
+        ;;
+    others)
+        python=$(python_venv clients/others/requirements.txt)
+        suite "Other clients in Python" other_clients_tests "$python"
+        ;;
+    rust) suite "Rust client" rust_client_tests ;;
+    esac
 }
 
 # other_clients_tests VENV: what docs/clients.md says of other client libraries.
@@ -201,6 +215,10 @@ stage_examples() {
 named=$*
 for stage in ${named:-core live functions apps clients reliability instructions servers platforms docker shipping}; do
     start=$SECONDS
+    # In a run of all stages, what the later ones need is prepared beside those whose servers write nothing to the disk.
+    # What has failed is done again, and reported, where it is needed.
+    if [[ ! $named && $stage == functions ]]; then setpriv --pdeathsig TERM scripts/ahead.sh >target/ahead.log 2>&1 & fi
+    if [[ $stage == reliability ]]; then wait || true; fi
     # In a subshell outside of any condition, because bash ignores `set -e` in a function called from one.
     set +e
     (
