@@ -36,13 +36,14 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     std::fs::create_dir_all(&sources).unwrap();
     let manifest =
         format!("[package]\nname = \"readme\"\nedition = \"2024\"\n\n[dependencies]\n{own}\n\n[workspace]\n");
-    std::fs::write(project.join("Cargo.toml"), manifest).unwrap();
+    put(project.join("Cargo.toml"), &manifest);
     // The versions that all tests have.
-    std::fs::copy(Path::new(MANIFEST).join("../../Cargo.lock"), project.join("Cargo.lock")).unwrap();
+    let locked = std::fs::read_to_string(Path::new(MANIFEST).join("../../Cargo.lock")).unwrap();
+    put(project.join("Cargo.lock"), &locked);
     assert_eq!(program.matches(LOCAL).count(), 1);
     for (name, choice) in CHOICES {
         let code = format!("use axum::{}\n", program.replace(LOCAL, choice));
-        std::fs::write(sources.join(format!("{name}.rs")), code).unwrap();
+        put(sources.join(format!("{name}.rs")), &code);
     }
     let built = Command::new("cargo")
         .args(["build", "--bins"])
@@ -53,6 +54,13 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     target.join("debug")
 });
+
+/// Writes a file at once: where each test is a process of its own, another one may be reading it.
+fn put(path: PathBuf, text: &str) {
+    let written = path.with_extension(std::process::id().to_string());
+    std::fs::write(&written, text).unwrap();
+    std::fs::rename(written, path).unwrap();
+}
 
 struct Service {
     address: SocketAddr,
