@@ -169,7 +169,7 @@ async def test_a_waiting_call_whose_connection_breaks_waits_again(flavor: tuple[
             admin.delete("{c}:k")
             assert await call
         # A demoted server ends the wait with an error, and so does the end of the attempts.
-        once = Once("{c}:2", period=600, tries=2, pause=0)
+        once = Once("{c}:2", period=600, tries=5, pause=0)
         call = aside(cell, Take("{c}:k", ONE), timeout=None, once=once)
         await blocked(server, 1)
         admin.replicaof("127.0.0.1", str(servers.free_port()))

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 pub enum Backend {
     /// The module.
     Module,
-    /// The function library `redis_cell`, which has all commands but `CL.BTHROTTLE` and `CL.TOP`.
+    /// The function library `redis_cell`, which has all commands but `CL.BTHROTTLE`, `CL.BMTAKE` and
+    /// `CL.TOP`.
     Functions,
     /// The module if the server has it, otherwise the library. The first call finds out.
     Auto,

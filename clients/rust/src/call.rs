@@ -17,9 +17,9 @@
 //! # redis::RedisResult::Ok(())
 //! ```
 
-use crate::limit::rounded_up;
+use crate::limit::{invalid, rounded_up};
 use crate::several::{Peek, Settle, Several, Take as Taking};
-use crate::{Bucket, Gcra, Limit, Places, Quota, Rate, Take, Units};
+use crate::{Bucket, Gcra, Limit, Places, Quota, Rate, Take, Units, Wait};
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
@@ -285,6 +285,14 @@ pub fn mtake(limiters: Several<Taking>) -> RedisResult<Cmd> {
     limiters.finish()
 }
 
+/// `CL.BMTAKE`, read as an `Option<`[`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>>`.
+///
+/// # Errors
+/// As [`mtake`], and if the weight of the flow is out of range.
+pub fn bmtake(limiters: Several<Taking>, wait: &Wait) -> RedisResult<Cmd> {
+    limiters.waiting(wait, Duration::ZERO)
+}
+
 /// `CL.MPEEK`, read as a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
 ///
 /// # Errors
@@ -356,7 +364,7 @@ pub fn as_function(cmd: &Cmd) -> RedisResult<Cmd> {
     let call = if matches!(*name, b"CL.PEEK" | b"CL.MPEEK") { "FCALL_RO" } else { "FCALL" };
     let mut translated = redis::cmd(call);
     translated.arg(String::from_utf8_lossy(name).to_lowercase().replace('.', "_"));
-    let (keys, others) = keys_first(name, arguments);
+    let (keys, others) = keys_first(name, arguments)?;
     translated.arg(keys.len());
     for argument in keys.iter().chain(&others) {
         translated.arg(*argument);
@@ -378,8 +386,10 @@ fn words(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+type Words<'a> = Vec<&'a [u8]>;
+
 /// The keys of a command's arguments, and the other arguments. Several limiters have a key before each.
-fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> (Vec<&'a [u8]>, Vec<&'a [u8]>) {
+fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Words<'a>, Words<'a>)> {
     let (mut keys, mut others) = (Vec::new(), Vec::new());
     let mut rest = arguments;
     let is_several = matches!(name, b"CL.MTAKE" | b"CL.MPEEK" | b"CL.MSETTLE");
@@ -393,8 +403,25 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> (Vec<&'a [u8]>, Vec<&'
         others.extend_from_slice(limiter);
         rest = behind;
     }
-    others.extend_from_slice(rest);
-    (keys, others)
+    while let [option, behind @ ..] = rest {
+        if is_several && option.eq_ignore_ascii_case(b"FLOW") {
+            return Err(invalid("a flow needs the module: the function library has no clients that wait"));
+        }
+        others.push(*option);
+        rest = behind;
+        if let (b"ONCE", [key, behind @ ..], true) =
+            (option.to_ascii_uppercase().as_slice(), rest, is_several)
+        {
+            keys.push(*key);
+            rest = behind;
+        }
+        // The number of an option.
+        if let ([number, behind @ ..], true) = (rest, is_several) {
+            others.push(*number);
+            rest = behind;
+        }
+    }
+    Ok((keys, others))
 }
 
 /// The number of words of the limiter that `words` begin with. `None` if they do not begin with one.

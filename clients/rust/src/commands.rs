@@ -1,11 +1,14 @@
 //! The commands as methods of connections.
 
+#[cfg(feature = "aio")]
+use crate::once::repeat_async;
+use crate::once::{Attempts, repeat};
 use crate::{
     Answer, Balance, Booking, Bucket, Gcra, Places, Quota, Rate, Refused, Reserve, Take, Together, Units,
 };
-use crate::{MPeek, MSettle, MTake, Taken, call};
+use crate::{MPeek, MSettle, MTake, Taken, Wait, call};
 use redis::{RedisResult, ToSingleRedisArg};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 macro_rules! commands {
     ($(
@@ -20,8 +23,8 @@ macro_rules! commands {
         /// Every method returns the errors of its function in [`call`](crate::call), those of the server,
         /// such as `WRONGTYPE`, those of the connection, and an error that shows the reply if it is not one
         /// of the command. After an error of the connection nobody knows whether the call was counted. No
-        /// method sends a call twice, but a cluster's connection does unless its retries are off: see [the
-        /// crate](crate#clusters).
+        /// method sends a call twice that has no [`Once`](crate::Once), but a cluster's connection does unless
+        /// its retries are off: see [the crate](crate#clusters).
         #[allow(clippy::missing_errors_doc)] // above
         pub trait CellCommands: redis::ConnectionLike {
             $(
@@ -41,9 +44,51 @@ macro_rules! commands {
             where
                 Self: Sized,
             {
-                let cmd = call::mtake(limiters.clone())?;
-                let sent = Instant::now();
-                Ok(Taken::new(cmd.query(self)?, &limiters, sent))
+                let mut attempts = Attempts::new(limiters.is_once());
+                let answer = repeat(self, &mut attempts, |_| call::mtake(limiters.clone()))?;
+                Ok(Taken::new(answer, &limiters, attempts.begin()))
+            }
+
+            /// `CL.BMTAKE`: takes units from several limiters, and waits in the server until all admit the
+            /// call, fairly among flows. `None` if they cannot within the time of `wait`.
+            ///
+            /// The first limiter is the one that all clients wait for. A call that can never be admitted, and
+            /// one that does not wait because of [`maxlen`](Wait::maxlen), is a refusal. The connection is
+            /// occupied while it waits, as by [`cl_bthrottle`](Self::cl_bthrottle).
+            ///
+            /// The age of the units, for [`MSettle::of`], counts from a tenth of a second before the answer
+            /// came, or from the call if that was later.
+            ///
+            /// # Example
+            /// ```
+            /// use redis_cell_client::{CellCommands, Flow, MTake, Places, Wait};
+            /// use std::time::Duration;
+            /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+            /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+            /// let lease = Duration::from_secs(120);
+            /// let gpu = MTake::new().lease("doc:gpu", Places(8), lease, "req-5");
+            /// let wait = Wait::at_most(Duration::from_secs(30)).flow(Flow::new("tenant:acme").weight(2));
+            /// let taken = connection.cl_bmtake(gpu, wait)?;
+            /// assert!(taken.is_some_and(|taken| taken.combined.admitted()));
+            /// # redis::RedisResult::Ok(())
+            /// ```
+            fn cl_bmtake(&mut self, limiters: MTake, wait: Wait) -> RedisResult<Option<Taken>>
+            where
+                Self: Sized,
+            {
+                let mut attempts = Attempts::new(limiters.is_once());
+                let again = |passed| limiters.clone().waiting(&wait, passed);
+                let answer: Option<_> = repeat(self, &mut attempts, again)?;
+                Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts)))
+            }
+
+            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or not.
+            fn cl_msettle(&mut self, limiters: MSettle) -> RedisResult<Together<Balance>>
+            where
+                Self: Sized,
+            {
+                let mut attempts = Attempts::new(limiters.is_once());
+                repeat(self, &mut attempts, |_| call::msettle(limiters.clone()))
             }
         }
 
@@ -54,6 +99,9 @@ macro_rules! commands {
         ///
         /// # Errors
         /// As [`CellCommands`].
+        ///
+        /// # Panics
+        /// A call with [`Once`](crate::Once) that is repeated panics outside of a tokio runtime with a timer.
         #[cfg(feature = "aio")]
         #[allow(clippy::missing_errors_doc)] // those of CellCommands
         pub trait AsyncCellCommands: redis::aio::ConnectionLike {
@@ -75,9 +123,41 @@ macro_rules! commands {
                 Self: Sized + Send,
             {
                 async move {
-                    let cmd = call::mtake(limiters.clone())?;
-                    let sent = Instant::now();
-                    Ok(Taken::new(cmd.query_async(self).await?, &limiters, sent))
+                    let mut attempts = Attempts::new(limiters.is_once());
+                    let answer = repeat_async(self, &mut attempts, |_| call::mtake(limiters.clone())).await?;
+                    Ok(Taken::new(answer, &limiters, attempts.begin()))
+                }
+            }
+
+            /// `CL.BMTAKE`: takes units from several limiters, and waits in the server until all admit the
+            /// call, fairly among flows. [`Waiter`](crate::Waiter) has connections for such calls.
+            fn cl_bmtake(
+                &mut self,
+                limiters: MTake,
+                wait: Wait,
+            ) -> impl Future<Output = RedisResult<Option<Taken>>> + Send
+            where
+                Self: Sized + Send,
+            {
+                async move {
+                    let mut attempts = Attempts::new(limiters.is_once());
+                    let again = |passed| limiters.clone().waiting(&wait, passed);
+                    let answer: Option<_> = repeat_async(self, &mut attempts, again).await?;
+                    Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts)))
+                }
+            }
+
+            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or not.
+            fn cl_msettle(
+                &mut self,
+                limiters: MSettle,
+            ) -> impl Future<Output = RedisResult<Together<Balance>>> + Send
+            where
+                Self: Sized + Send,
+            {
+                async move {
+                    let mut attempts = Attempts::new(limiters.is_once());
+                    repeat_async(self, &mut attempts, |_| call::msettle(limiters.clone())).await
                 }
             }
         }
@@ -245,9 +325,6 @@ commands! {
 
     /// `CL.MPEEK`: what [`cl_mtake`](Self::cl_mtake) would return now. Takes nothing, and runs on replicas.
     fn cl_mpeek(limiters: MPeek) -> Together<Answer> = mpeek;
-
-    /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or not.
-    fn cl_msettle(limiters: MSettle) -> Together<Balance> = msettle;
 
     /// `CL.TOP`: at most `rows` of the keys that are refused most often, on this node and in this database.
     ///

@@ -82,7 +82,7 @@ pub struct RateLimitLayer<C, K> {
     on_error: Option<Report>,
 }
 
-type Report = Arc<dyn Fn(&RedisError) + Send + Sync>;
+pub(crate) type Report = Arc<dyn Fn(&RedisError) + Send + Sync>;
 
 impl<C, K> RateLimitLayer<C, K> {
     /// A layer that limits requests by `policy`. `key_of` returns what identifies the client, such as a user,
@@ -180,14 +180,14 @@ where
 }
 
 /// Whether the client expects the status of gRPC, which stands in a field of its own.
-fn is_grpc<B>(request: &Request<B>) -> bool {
+pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc"))
 }
 
 /// Why the service does not see a request.
 #[derive(Clone, Copy)]
-enum Refusal {
+pub(crate) enum Refusal {
     Limited,
     /// The server is unavailable.
     Unavailable,
@@ -204,7 +204,7 @@ impl Refusal {
         }
     }
 
-    fn in_http(self) -> Response<Full<Bytes>> {
+    pub fn in_http(self) -> Response<Full<Bytes>> {
         let (status, kind) = match self {
             Self::Limited => (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -222,7 +222,7 @@ impl Refusal {
     }
 
     /// A response without a body, whose fields are also its trailers.
-    fn in_grpc(self) -> Response<Full<Bytes>> {
+    pub fn in_grpc(self) -> Response<Full<Bytes>> {
         let code = match self {
             Self::Limited => "8",      // RESOURCE_EXHAUSTED
             Self::Unavailable => "14", // UNAVAILABLE
@@ -267,13 +267,13 @@ fn describe(headers: &mut HeaderMap, name: &str, limit: Limit, answer: &Answer) 
 
 const REMAINING: &str = "x-ratelimit-remaining";
 
-fn set(headers: &mut HeaderMap, name: &'static str, value: String) {
+pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(HeaderName::from_static(name), value);
     }
 }
 
 /// Rounds up: a client that waits for this time must not be refused because of rounding.
-fn seconds(duration: Duration) -> u64 {
+pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

@@ -9,6 +9,8 @@ pub mod call;
 mod commands;
 #[cfg(feature = "tower")]
 mod http;
+#[cfg(feature = "tower")]
+mod http_wait;
 mod kind;
 #[cfg(feature = "aio")]
 mod leased;
@@ -16,8 +18,12 @@ mod limit;
 #[cfg(feature = "aio")]
 mod limiter;
 mod local;
+mod once;
 mod reply;
 pub mod several;
+mod wait;
+#[cfg(feature = "aio")]
+mod waiter;
 
 pub use away::{Ruling, WhenAway, is_unavailable};
 pub use backend::{Backend, CellConnection};
@@ -28,6 +34,8 @@ pub use commands::AsyncCellCommands;
 pub use commands::CellCommands;
 #[cfg(feature = "tower")]
 pub use http::{Policy, RateLimit, RateLimitLayer};
+#[cfg(feature = "tower")]
+pub use http_wait::{WaitForTurn, WaitLayer};
 pub use kind::Limit;
 #[cfg(feature = "aio")]
 pub use leased::{Leased, LeasedLimit};
@@ -35,5 +43,9 @@ pub use limit::{Bucket, Gcra, Places, Quota, Rate, Settlement, Take, Units, UpTo
 #[cfg(feature = "aio")]
 pub use limiter::{Limiter, ask};
 pub use local::LocalLimiter;
+pub use once::Once;
 pub use reply::{Answer, Balance, Booking, Decision, Refused, Slot, Together};
 pub use several::{MPeek, MSettle, MTake, Taken};
+pub use wait::{Flow, Wait};
+#[cfg(feature = "aio")]
+pub use waiter::Waiter;

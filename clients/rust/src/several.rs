@@ -1,7 +1,8 @@
 //! Several limiters of any kind in one call.
 
 use crate::limit::{invalid, rounded_up};
-use crate::{Answer, Bucket, Gcra, Places, Quota, Rate, Settlement, Together, Units};
+use crate::once::Attempts;
+use crate::{Answer, Bucket, Flow, Gcra, Once, Places, Quota, Rate, Settlement, Together, Units, Wait};
 use redis::{Cmd, RedisResult, ToSingleRedisArg};
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -57,6 +58,8 @@ pub struct Several<V> {
     keys: Vec<(Vec<u8>, u64)>,
     /// What the call took whose units an [`MSettle`] gives back.
     taken: Option<TakenUnits>,
+    flow: Option<Flow>,
+    once: Option<Once>,
     verb: PhantomData<V>,
 }
 
@@ -156,7 +159,12 @@ impl sealed::Quantity for Settlement {
     }
 }
 
-/// The answer of [`cl_mtake`](crate::CellCommands::cl_mtake), and what [`MSettle::of`] needs to give back
+/// How long the reply of a call that has waited is taken to be on its way at most. The server does not say
+/// how long a call has waited.
+const WAY: Duration = Duration::from_millis(100);
+
+/// The answer of [`cl_mtake`](crate::CellCommands::cl_mtake) or
+/// [`cl_bmtake`](crate::CellCommands::cl_bmtake), and what [`MSettle::of`] needs to give back
 /// units of that call later.
 #[derive(Clone, Debug)]
 pub struct Taken {
@@ -179,6 +187,16 @@ impl Taken {
         });
         let units = TakenUnits { sent, rows: rows.collect() };
         Self { combined: answer.combined, each: answer.each, units }
+    }
+
+    /// The answer of a call that has waited, and has just been received: the units were taken at the end of
+    /// the wait. If the call was `repeated`, they may have been taken since the first attempt.
+    pub(crate) fn after_wait(answer: Together<Answer>, limiters: &MTake, attempts: &Attempts) -> Self {
+        let sent = match Instant::now().checked_sub(WAY) {
+            Some(turn) if !attempts.repeated => attempts.begin().max(turn),
+            _ => attempts.begin(),
+        };
+        Self::new(answer, limiters, sent)
     }
 }
 
@@ -205,6 +223,8 @@ impl<V: Verb> Several<V> {
             age: None,
             keys: Vec::new(),
             taken: None,
+            flow: None,
+            once: None,
             verb: PhantomData,
         }
     }
@@ -303,6 +323,11 @@ impl<V: Verb> Several<V> {
     }
 
     pub(crate) fn finish(self) -> RedisResult<Cmd> {
+        self.end(|_| Ok(()))
+    }
+
+    /// The command with its options, `options` among them.
+    fn end(self, options: impl FnOnce(&mut Cmd) -> RedisResult<()>) -> RedisResult<Cmd> {
         let mut cmd = self.cmd?;
         if self.limiters == 0 {
             return Err(invalid("the call names no limiter"));
@@ -310,12 +335,40 @@ impl<V: Verb> Several<V> {
         if let Some(age) = self.age.or_else(|| self.taken.map(|taken| taken.sent.elapsed())) {
             cmd.arg("AGO").arg(rounded_up(age));
         }
+        options(&mut cmd)?;
+        if let Some(flow) = self.flow {
+            flow.write(&mut cmd)?;
+        }
+        if let Some(once) = self.once {
+            once.write(&mut cmd);
+        }
         cmd.arg("US");
         Ok(cmd)
+    }
+
+    pub(crate) const fn is_once(&self) -> Option<&Once> {
+        self.once.as_ref()
     }
 }
 
 impl Several<Take> {
+    /// The call may be repeated, and takes its units once.
+    pub fn once(self, once: Once) -> Self {
+        Self { once: Some(once), ..self }
+    }
+
+    /// `CL.BMTAKE` with these limiters, `passed` after its first attempt.
+    pub(crate) fn waiting(mut self, wait: &Wait, passed: Duration) -> RedisResult<Cmd> {
+        let mut cmd = redis::cmd("CL.BMTAKE");
+        for word in self.cmd?.args_iter().skip(1) {
+            if let redis::Arg::Simple(word) = word {
+                cmd.arg(word);
+            }
+        }
+        self.cmd = Ok(cmd);
+        self.end(|cmd| wait.write(cmd, passed))
+    }
+
     /// Adds a place that is held by `id` for `lease`, rounded up to a whole microsecond.
     pub fn lease(
         self,
@@ -351,6 +404,16 @@ fn bytes(key: &impl ToSingleRedisArg) -> Vec<u8> {
 }
 
 impl Several<Settle> {
+    /// The call may be repeated, and settles once.
+    pub fn once(self, once: Once) -> Self {
+        Self { once: Some(once), ..self }
+    }
+
+    /// Changes what the flow was charged, too, in the queue of the first key: flows share by what was used.
+    pub fn flow(self, flow: Flow) -> Self {
+        Self { flow: Some(flow), ..self }
+    }
+
     /// Gives back units that a call of [`cl_mtake`](crate::CellCommands::cl_mtake) took: at most as many of
     /// each key as it took, and only what is still there of them.
     ///

@@ -28,6 +28,10 @@ impl Response {
         fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
+    pub fn body(&self) -> &str {
+        &self.body
+    }
+
     /// The fields of a rate limit, in the order of docs/http.md.
     fn limits(&self) -> [Option<&str>; 6] {
         [

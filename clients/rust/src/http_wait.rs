@@ -1,0 +1,165 @@
+//! Requests that wait for their turn.
+
+use crate::http::{Refusal, Report, is_grpc, seconds, set};
+use crate::{MTake, Taken, Wait, Waiter, is_unavailable};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{Either, Full};
+use redis::{RedisError, RedisResult};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Lets requests wait until several limiters admit them, fairly among flows, instead of refusing them.
+///
+/// A function reads from each request what it takes, from which limiters, how long it may wait, and its flow;
+/// `None` for a request that is not limited. The service sees a request when its turn has come, with
+/// [`Taken`] in the request's extensions: a service that settles what was used, or gives back a place, has it
+/// from there. A request that does not get its units in time, and one that is refused because too many of its
+/// flow wait, gets 429, the latter with `Retry-After`. When the client goes while it waits, and its server
+/// drops the request, it leaves the queue.
+///
+/// When the server of the limiters is unavailable, a layer that [fails open](Self::fail_open) lets the request
+/// through, without `Taken`, and one that [fails closed](Self::fail_closed) responds with 503. Any other error
+/// is a 500. Requests of gRPC get the codes of [`RateLimitLayer`](crate::RateLimitLayer).
+///
+/// # Example
+/// ```
+/// use http::Request;
+/// use redis_cell_client::{Flow, MTake, Once, Rate, Units, Wait, WaitLayer, Waiter};
+/// use std::time::Duration;
+/// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+/// let waiter = Waiter::new(redis::Client::open(url)?);
+/// let layer = WaitLayer::fail_closed(waiter, |request: &Request<()>| {
+///     let tenant = request.headers().get("x-tenant")?.to_str().ok()?;
+///     let upstream = MTake::new().throttle("upstream", Rate::per_second(100), Units(1));
+///     let wait = Wait::at_most(Duration::from_secs(10)).maxlen(50);
+///     Some((upstream, wait.flow(Flow::new(format!("tenant:{tenant}")))))
+/// });
+/// # redis::RedisResult::Ok(())
+/// ```
+#[derive(Clone)]
+pub struct WaitLayer<K> {
+    waiter: Waiter,
+    takes_of: K,
+    fails_open: bool,
+    on_error: Option<Report>,
+}
+
+impl<K> fmt::Debug for WaitLayer<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitLayer").field("fails_open", &self.fails_open).finish_non_exhaustive()
+    }
+}
+
+impl<K> WaitLayer<K> {
+    /// A layer that lets requests through while the server is unavailable.
+    pub const fn fail_open<B>(waiter: Waiter, takes_of: K) -> Self
+    where
+        K: Fn(&Request<B>) -> Option<(MTake, Wait)>,
+    {
+        Self { waiter, takes_of, fails_open: true, on_error: None }
+    }
+
+    /// A layer that responds with 503 while the server is unavailable.
+    pub const fn fail_closed<B>(waiter: Waiter, takes_of: K) -> Self
+    where
+        K: Fn(&Request<B>) -> Option<(MTake, Wait)>,
+    {
+        Self { waiter, takes_of, fails_open: false, on_error: None }
+    }
+
+    /// Calls `report` with the error of each request that the server has not decided, for a log or a metric.
+    #[must_use]
+    pub fn on_error(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Self {
+        Self { on_error: Some(Arc::new(report)), ..self }
+    }
+
+    /// Why the service does not see a request, and what it sees if it does.
+    fn rule(&self, answer: RedisResult<Option<Taken>>) -> Result<Option<Taken>, (Refusal, Option<u64>)> {
+        match answer {
+            Ok(Some(taken)) if taken.combined.admitted() => Ok(Some(taken)),
+            Ok(Some(taken)) => Err((Refusal::Limited, taken.combined.retry_after().map(seconds))),
+            Ok(None) => Err((Refusal::Limited, None)),
+            Err(error) => {
+                if let Some(report) = &self.on_error {
+                    report(&error);
+                }
+                match is_unavailable(&error) {
+                    true if self.fails_open => Ok(None),
+                    true => Err((Refusal::Unavailable, None)),
+                    false => Err((Refusal::Error, None)),
+                }
+            }
+        }
+    }
+}
+
+impl<S, K: Clone> Layer<S> for WaitLayer<K> {
+    type Service = WaitForTurn<S, K>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        WaitForTurn { inner, layer: Arc::new(self.clone()) }
+    }
+}
+
+/// The service that [`WaitLayer`] makes of another one.
+#[derive(Debug)]
+pub struct WaitForTurn<S, K> {
+    inner: S,
+    layer: Arc<WaitLayer<K>>,
+}
+
+impl<S: Clone, K> Clone for WaitForTurn<S, K> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer) }
+    }
+}
+
+impl<S, K, B, R> Service<Request<B>> for WaitForTurn<S, K>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    K: Fn(&Request<B>) -> Option<(MTake, Wait)> + Send + Sync + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<Either<R, Full<Bytes>>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        // The one that is ready goes with the request.
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let layer = Arc::clone(&self.layer);
+        let takes = (layer.takes_of)(&request);
+        Box::pin(async move {
+            let ruling = match takes {
+                Some((limiters, wait)) => layer.rule(layer.waiter.take(limiters, wait).await),
+                None => Ok(None),
+            };
+            match ruling {
+                Ok(taken) => {
+                    if let Some(taken) = taken {
+                        request.extensions_mut().insert(taken);
+                    }
+                    inner.call(request).await.map(|own| own.map(Either::Left))
+                }
+                Err((refusal, wait)) => {
+                    let mut response = if is_grpc(&request) { refusal.in_grpc() } else { refusal.in_http() };
+                    if let Some(wait) = wait {
+                        set(response.headers_mut(), "retry-after", wait.to_string());
+                    }
+                    Ok(response.map(Either::Right))
+                }
+            }
+        })
+    }
+}

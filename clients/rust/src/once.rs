@@ -1,0 +1,134 @@
+//! Calls that may be repeated, because the server keeps their replies.
+
+use crate::is_unavailable;
+use crate::limit::rounded_up;
+use redis::{Cmd, ConnectionLike, FromRedisValue, RedisError, RedisResult, ToSingleRedisArg};
+use std::time::{Duration, Instant};
+
+/// Makes a call one that may be repeated: the server keeps its reply under a key for a period, and takes its
+/// units once.
+///
+/// The methods that send the call repeat it themselves, if its reply is lost or the server is unavailable
+/// ([`is_unavailable`]): five times in all, after pauses of 50 ms, 100 ms, and so on. No attempt begins when
+/// half of the period has passed, so that none can come when the reply is no longer stored: a period of at
+/// least four times the longest time that a call waits leaves time for repetitions. Use one key for each
+/// piece of work, such as the identifier of a payment. After an error, the call can be made again with the
+/// same key.
+///
+/// A `Connection` and a `MultiplexedConnection` stay broken once they are. A `ConnectionManager`, a `Client`
+/// and a cluster's connection make another one for the next attempt.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{CellCommands, MTake, Once, Rate, Units};
+/// use std::time::Duration;
+/// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+/// let mut client = redis::Client::open(url)?; // connects for each call
+/// let once = Once::new("{once}:payment-77", Duration::from_secs(600));
+/// let paid = MTake::new().throttle("{once}:paid", Rate::per_hour(100), Units(25)).once(once);
+/// let first = client.cl_mtake(paid.clone())?;
+/// let again = client.cl_mtake(paid)?;
+/// assert_eq!((first.combined.remaining, again.combined.remaining), (75, 75));
+/// # redis::RedisResult::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Once {
+    key: Vec<u8>,
+    period: Duration,
+    tries: u32,
+    pause: Duration,
+}
+
+impl Once {
+    /// The reply is kept under `key` for `period`, which is rounded up to a whole microsecond.
+    pub fn new(key: impl ToSingleRedisArg, period: Duration) -> Self {
+        let key = key.to_redis_args().into_iter().next().unwrap_or_default();
+        Self { key, period, tries: 5, pause: Duration::from_millis(50) }
+    }
+
+    /// How often the call is sent in all. With 1 it is not repeated.
+    #[must_use]
+    pub fn tries(self, tries: u32) -> Self {
+        Self { tries, ..self }
+    }
+
+    /// The pause before the second attempt. Each further one is twice as long as the one before.
+    #[must_use]
+    pub fn pause(self, pause: Duration) -> Self {
+        Self { pause, ..self }
+    }
+
+    pub(crate) fn write(&self, cmd: &mut Cmd) {
+        cmd.arg("ONCE").arg(&self.key).arg(rounded_up(self.period).max(1));
+    }
+}
+
+/// The attempts at a call: one, or several if it may be repeated.
+pub(crate) struct Attempts {
+    begin: Instant,
+    last: Duration,
+    left: u32,
+    pause: Duration,
+    pub repeated: bool,
+}
+
+impl Attempts {
+    pub fn new(once: Option<&Once>) -> Self {
+        let (last, left, pause) = once.map_or((Duration::ZERO, 1, Duration::ZERO), |once| {
+            (once.period.checked_div(2).unwrap_or_default(), once.tries, once.pause)
+        });
+        Self { begin: Instant::now(), last, left, pause, repeated: false }
+    }
+
+    /// When the first attempt began: units that are taken by a repeated call may have been taken then.
+    pub const fn begin(&self) -> Instant {
+        self.begin
+    }
+
+    /// How long to wait before the next attempt, after an error. `None` if there is none.
+    pub fn pause(&mut self, error: &RedisError) -> Option<Duration> {
+        let pause = self.pause;
+        self.left = self.left.saturating_sub(1);
+        let late = self.begin.elapsed().saturating_add(pause) >= self.last;
+        // The server in which the call has waited became a replica.
+        let demoted =
+            error.code() == Some("UNBLOCKED") && error.detail().is_some_and(|text| text.starts_with("force"));
+        if self.left == 0 || late || !(demoted || is_unavailable(error)) {
+            return None;
+        }
+        self.pause = pause.saturating_mul(2);
+        self.repeated = true;
+        Some(pause)
+    }
+}
+
+/// Sends a call, and again if it may be. `build` is given the time since the first attempt.
+pub(crate) fn repeat<C: ConnectionLike, T: FromRedisValue>(
+    connection: &mut C,
+    attempts: &mut Attempts,
+    build: impl Fn(Duration) -> RedisResult<Cmd>,
+) -> RedisResult<T> {
+    loop {
+        let error = match build(attempts.begin.elapsed())?.query(connection) {
+            Err(error) => error,
+            answer => return answer,
+        };
+        std::thread::sleep(attempts.pause(&error).ok_or(error)?);
+    }
+}
+
+/// Sends a call, and again if it may be. `build` is given the time since the first attempt.
+#[cfg(feature = "aio")]
+pub(crate) async fn repeat_async<C: redis::aio::ConnectionLike + Send, T: FromRedisValue>(
+    connection: &mut C,
+    attempts: &mut Attempts,
+    build: impl Fn(Duration) -> RedisResult<Cmd> + Send,
+) -> RedisResult<T> {
+    loop {
+        let error = match build(attempts.begin.elapsed())?.query_async(connection).await {
+            Err(error) => error,
+            answer => return answer,
+        };
+        tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await;
+    }
+}

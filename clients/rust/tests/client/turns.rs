@@ -1,0 +1,168 @@
+//! Calls that wait for several limiters: their turns, and the layer in front of a service of axum.
+
+use crate::common::{Client, Server, wait_until};
+use crate::http::{Response, try_request};
+use axum::{Router, extract::Request, routing::get};
+use redis::IntoConnectionInfo;
+use redis_cell_client::{
+    AsyncCellCommands, CellCommands, Flow, MSettle, MTake, Places, Quota, Rate, Settlement, Taken, Units,
+    Wait, WaitLayer, Waiter, Window, call,
+};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+fn client(server: &Server) -> redis::Client {
+    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
+}
+
+fn one() -> Quota {
+    Quota::new(1, Window::period(Duration::from_secs(10_000)))
+}
+
+fn waiting(inspector: &mut Client, clients: usize) {
+    wait_until("clients to wait", || match inspector.info("blocked_clients") {
+        seen if seen == clients.to_string() => Ok(()),
+        seen => Err(seen),
+    });
+}
+
+/// The flows of calls in the order of their turns. The limiter is deleted before each turn.
+fn turns(server: &Server, flows: &str, weight: impl Fn(char) -> u32, settled: u64) -> String {
+    let mut inspector = server.connect();
+    inspector.call("CL.FIXED k 1 10000");
+    let (said, turns) = std::sync::mpsc::channel();
+    for (number, flow) in flows.chars().enumerate() {
+        let (mut client, said) = (client(server), said.clone());
+        let wait = Wait::forever().flow(Flow::new(flow.to_string()).weight(weight(flow)));
+        std::thread::spawn(move || {
+            let taken = client.cl_bmtake(MTake::new().fixed("k", one(), Units(1)), wait).unwrap();
+            assert!(taken.unwrap().combined.admitted());
+            said.send(flow).unwrap();
+        });
+        waiting(&mut inspector, number + 1);
+    }
+    if settled > 0 {
+        let more = MSettle::new().fixed("k", one(), Settlement::Charge(Units(settled)));
+        client(server).cl_msettle(more.flow(Flow::new(&flows[..1]))).unwrap();
+    }
+    let next = |_| {
+        inspector.call("DEL k");
+        turns.recv_timeout(Duration::from_secs(30)).unwrap()
+    };
+    flows.chars().map(next).collect()
+}
+
+#[test]
+fn flows_take_turns_by_their_weights_and_by_what_they_used() {
+    let server = Server::start();
+    assert_eq!(turns(&server, "llllhhhh", |flow| if flow == 'h' { 3 } else { 1 }, 0), "lhhhlhll");
+    assert_eq!(turns(&server, "aabbb", |_| 1, 0), "ababb");
+    assert_eq!(turns(&server, "aabbb", |_| 1, 2), "bbaba");
+}
+
+#[test]
+fn what_is_not_waited_for() {
+    let server = Server::start();
+    let mut connection = client(&server).get_connection().unwrap();
+    let soon = Wait::at_most(Duration::from_millis(50));
+    let place = |id: &str| MTake::new().lease("busy", Places(1), Duration::from_secs(100), id);
+    assert!(connection.cl_bmtake(place("a"), soon.clone()).unwrap().unwrap().combined.admitted());
+    assert!(connection.cl_bmtake(place("b"), soon.clone()).unwrap().is_none());
+    let refused = connection.cl_bmtake(place("b"), Wait::forever().maxlen(0)).unwrap().unwrap();
+    assert!(refused.combined.retry_after().unwrap() > Duration::from_secs(90));
+    let much = MTake::new().fixed("k", one(), Units(2));
+    let refused = connection.cl_bmtake(much, Wait::forever()).unwrap().unwrap();
+    assert_eq!(refused.combined.decision, redis_cell_client::Decision::RefusedForever);
+    let heavy = soon.flow(Flow::new("f").weight(0));
+    assert!(connection.cl_bmtake(place("b"), heavy).unwrap_err().to_string().contains("weight"));
+    let function = call::bmtake(place("b"), &Wait::forever()).and_then(|cmd| call::as_function(&cmd));
+    assert!(function.unwrap_err().to_string().contains("needs the module"));
+    let flow = MSettle::new().fixed("k", one(), Settlement::Charge(Units(1))).flow(Flow::new("f"));
+    let function = call::msettle(flow).and_then(|cmd| call::as_function(&cmd));
+    assert!(function.unwrap_err().to_string().contains("a flow needs the module"));
+}
+
+/// What was taken at the end of a long wait is still owed: the wait is not a part of its age.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_age_of_what_was_waited_for_is_that_of_its_turn() {
+    let server = Server::start();
+    let mut connection = client(&server).get_multiplexed_async_connection().await.unwrap();
+    let rate = Rate::per_second(100);
+    connection.cl_throttle("k", rate, Units(100)).await.unwrap();
+    let take = MTake::new().throttle("k", rate, Units(70));
+    let taken = Waiter::new(client(&server)).take(take, Wait::forever()).await.unwrap().unwrap();
+    let settle = MSettle::of(&taken).throttle("k", rate, Settlement::GiveBack(Units(60)));
+    let settled = connection.cl_msettle(settle).await.unwrap();
+    assert!(settled.combined.remaining >= 50, "{settled:?}");
+}
+
+/// A service with one place, which its handler gives back. The time that the handler takes is in the path.
+async fn service(server: redis::Client, open: bool) -> SocketAddr {
+    let waiter = Waiter::new(server.clone()).connect_timeout(Duration::from_secs(5));
+    let place = Places(1);
+    let takes = move |request: &Request| {
+        let tenant = request.headers().get("x-api-key")?.to_str().ok().filter(|key| !key.is_empty())?;
+        let take = MTake::new().lease("{s}:busy", place, Duration::from_secs(100), tenant);
+        let wait = Wait::at_most(Duration::from_millis(if tenant == "soon" { 50 } else { 20_000 }));
+        Some((take, wait.flow(Flow::new(tenant)).maxlen(2)))
+    };
+    let handler = async move |request: Request| {
+        let Some(taken) = request.extensions().get::<Taken>() else { return "no turn" };
+        let mut connection = server.get_multiplexed_async_connection().await.unwrap();
+        let tenant = request.headers()["x-api-key"].to_str().unwrap();
+        if tenant != "stays" {
+            let done = MSettle::of(taken).release("{s}:busy", place, tenant);
+            connection.cl_msettle(done).await.unwrap();
+        }
+        "a turn"
+    };
+    let layer =
+        if open { WaitLayer::fail_open(waiter, takes) } else { WaitLayer::fail_closed(waiter, takes) };
+    let app = Router::new().route("/", get(handler)).layer(layer.on_error(|error| eprintln!("{error}")));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    address
+}
+
+async fn request(to: SocketAddr, key: &'static str) -> Response {
+    tokio::task::spawn_blocking(move || try_request(to, key).unwrap()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_wait_for_their_turn() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    let to = service(client(&server), false).await;
+    assert!(request(to, "a").await.body().ends_with("a turn"));
+    assert!(request(to, "").await.body().ends_with("no turn"));
+    assert_eq!(request(to, "stays").await.status, 200);
+    let in_vain = request(to, "soon").await;
+    assert_eq!((in_vain.status, in_vain.field("retry-after")), (429, None));
+    let waiters: Vec<_> = (0..2).map(|_| tokio::spawn(request(to, "b"))).collect();
+    waiting(&mut inspector, 2);
+    let refused = request(to, "b").await;
+    assert_eq!(refused.status, 429);
+    assert!((1..=100).contains(&refused.field("retry-after").unwrap().parse().unwrap()));
+    // A client that goes leaves the queue.
+    let gone = std::net::TcpStream::connect(to).unwrap();
+    std::io::Write::write_all(&mut &gone, b"GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: c\r\n\r\n").unwrap();
+    waiting(&mut inspector, 3);
+    drop(gone);
+    waiting(&mut inspector, 2);
+    inspector.call("CL.RELEASE {s}:busy stays");
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_server_the_choice_decides_and_an_error_of_the_call_is_one() {
+    let nobody = "redis://127.0.0.1:1".into_connection_info().unwrap();
+    let nobody = redis::Client::open(nobody).unwrap();
+    assert_eq!(request(service(nobody.clone(), false).await, "a").await.status, 503);
+    assert!(request(service(nobody, true).await, "a").await.body().ends_with("no turn"));
+    let server = Server::start();
+    server.connect().call("RPUSH {s}:busy x");
+    assert_eq!(request(service(client(&server), true).await, "a").await.status, 500);
+}
