@@ -23,8 +23,8 @@ macro_rules! commands {
         /// Every method returns the errors of its function in [`call`](crate::call), those of the server,
         /// such as `WRONGTYPE`, those of the connection, and an error that shows the reply if it is not one
         /// of the command. After an error of the connection nobody knows whether the call was counted. No
-        /// method sends a call twice that has no [`Once`](crate::Once), but a cluster's connection does unless
-        /// its retries are off: see [the crate](crate#clusters).
+        /// method sends a call twice that has no [`Once`](crate::Once), but a cluster's connection does
+        /// unless its retries are off: see [the crate](crate#clusters).
         #[allow(clippy::missing_errors_doc)] // above
         pub trait CellCommands: redis::ConnectionLike {
             $(
@@ -82,7 +82,8 @@ macro_rules! commands {
                 Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts)))
             }
 
-            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or not.
+            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or
+            /// not.
             fn cl_msettle(&mut self, limiters: MSettle) -> RedisResult<Together<Balance>>
             where
                 Self: Sized,
@@ -147,7 +148,8 @@ macro_rules! commands {
                 }
             }
 
-            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or not.
+            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or
+            /// not.
             fn cl_msettle(
                 &mut self,
                 limiters: MSettle,

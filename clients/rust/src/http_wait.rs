@@ -22,9 +22,9 @@ use tower_service::Service;
 /// flow wait, gets 429, the latter with `Retry-After`. When the client goes while it waits, and its server
 /// drops the request, it leaves the queue.
 ///
-/// When the server of the limiters is unavailable, a layer that [fails open](Self::fail_open) lets the request
-/// through, without `Taken`, and one that [fails closed](Self::fail_closed) responds with 503. Any other error
-/// is a 500. Requests of gRPC get the codes of [`RateLimitLayer`](crate::RateLimitLayer).
+/// When the server of the limiters is unavailable, a layer that [fails open](Self::fail_open) lets the
+/// request through, without `Taken`, and one that [fails closed](Self::fail_closed) responds with 503. Any
+/// other error is a 500. Requests of gRPC get the codes of [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// # Example
 /// ```

@@ -45,8 +45,8 @@ impl fmt::Debug for Waiter {
 }
 
 impl Waiter {
-    /// How long a connection may take to be made: one second, unless [`connect_timeout`](Self::connect_timeout)
-    /// says otherwise.
+    /// How long a connection may take to be made, unless [`connect_timeout`](Self::connect_timeout) says
+    /// otherwise: one second.
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// Calls wait in the server of `client`. No connection is made before the first call.
