@@ -120,17 +120,22 @@ stage_clients() {
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
     scripts/build.sh
     python_venv clients/python/requirements/newest.txt clients/python >/dev/null # two suites use it
-    two_at_a_time client newest rust oldest limits others
+    two_at_a_time client newest rust litellm oldest limits others
 }
 
 # client NAME: the suites of a client: the Python package with the newest libraries and type checkers, with the oldest
-# redis-py that it supports, and as storages of the library limits; other libraries; the Rust package.
+# redis-py that it supports, behind LiteLLM's proxy, and as storages of the library limits; other libraries; the Rust
+# package.
 client() {
     local python
     case $1 in
     newest)
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
-        suite "Python client, newest libraries" python_tests "$python"
+        suite "Python client, newest libraries" python_tests "$python" --ignore tests/test_litellm.py
+        ;;
+    litellm)
+        python=$(python_venv clients/python/requirements/litellm.txt clients/python)
+        suite "Python client, LiteLLM's proxy" python_tests "$python" tests/test_litellm.py
         ;;
     limits)
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
@@ -139,7 +144,8 @@ client() {
     oldest)
         python=$(python_venv clients/python/requirements/oldest.txt clients/python)
         suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py \
-            --ignore tests/test_http.py --ignore tests/test_pages.py --ignore tests/test_httpx.py
+            --ignore tests/test_http.py --ignore tests/test_pages.py --ignore tests/test_httpx.py \
+            --ignore tests/test_litellm.py
         ;;
     others)
         python=$(python_venv clients/others/requirements.txt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -15,8 +16,6 @@ import uvicorn
 
 import servers
 
-USAGE = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
-
 
 class Upstream:
     """Admits `limit` requests in any `period`, and refuses the others. `faults` are answered first."""
@@ -25,10 +24,17 @@ class Upstream:
         self.limit, self.period = limit, period
         self.admitted: deque[float] = deque()
         self.seen: list[float] = []
+        self.who: list[str] = []
+        """The last message of each request."""
         self.refused = 0
         self.faults: deque[tuple[int, dict[str, str]]] = deque()
         self.headers: Callable[[], dict[str, str]] = dict
-        self.busy = self.most_busy = 0
+        self.delay = 0.0
+        """How long an answer takes, in seconds."""
+        self.tokens = 0
+        """The tokens of all answers."""
+        self.busy = self.busiest = 0
+        """The requests under way now, and the most of them ever."""
         self.url = ""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -38,13 +44,36 @@ class Upstream:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
+        if scope["path"].endswith("/models"):  # LiteLLM asks what there is
+            await start(send, 404, {})
+            await write(send, b"", False)
+            return
+        self.busy += 1
+        self.busiest = max(self.busy, self.busiest)
+        try:
+            await self.answer(scope["path"], json.loads(body or b"{}"), send)
+        finally:
+            self.busy -= 1
+
+    async def answer(self, path: str, request: dict[str, Any], send: Any) -> None:
+        self.who.append(str((request.get("messages") or [{}])[-1].get("content", "")))
         status, headers = self.decide()
-        content = json.dumps(answer(scope["path"], status)).encode()
-        head = [
-            (name.encode(), value.encode()) for name, value in {"content-type": "application/json", **headers}.items()
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": head})
-        await send({"type": "http.response.body", "body": content})
+        completion = max(1, request.get("max_tokens", 10) // 2)
+        await asyncio.sleep(0 if request.get("stream") else self.delay)
+        if request.get("stream") and status == 200:
+            await start(send, 200, {"content-type": "text/event-stream", **headers})
+            for number in range(completion):
+                await write(send, chunk({"choices": [{"index": 0, "delta": {"content": "word "}}]}), True)
+                self.tokens += 1 + (5 if number == 0 else 0)
+                await asyncio.sleep(self.delay)
+            end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+            await write(send, chunk(end) + chunk({"choices": [], "usage": usage(completion)}), True)
+            await write(send, b"data: [DONE]\n\n", False)
+            return
+        if status == 200:
+            self.tokens += 5 + completion
+        await start(send, status, {"content-type": "application/json", **headers})
+        await write(send, json.dumps(answer(path, status, completion)).encode(), False)
 
     def decide(self) -> tuple[int, dict[str, str]]:
         now = time.monotonic()
@@ -60,16 +89,36 @@ class Upstream:
         return 200, self.headers()
 
 
-def answer(path: str, status: int) -> dict[str, Any]:
+async def start(send: Any, status: int, headers: dict[str, str]) -> None:
+    head = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+
+
+async def write(send: Any, body: bytes, more: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def usage(completion: int) -> dict[str, int]:
+    return {"prompt_tokens": 5, "completion_tokens": completion, "total_tokens": 5 + completion}
+
+
+def chunk(content: dict[str, Any]) -> bytes:
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "fake"}
+    return b"data: " + json.dumps({**head, **content}).encode() + b"\n\n"
+
+
+def answer(path: str, status: int, completion: int) -> dict[str, Any]:
     if status != 200:
-        return {"error": {"message": "no", "type": "rate_limit_error", "code": "rate_limit_exceeded"}}
+        kind = "rate_limit_exceeded" if status == 429 else "server_error"
+        return {"error": {"message": "no", "type": kind, "code": kind}}
     if path.endswith("/messages"):
         content = [{"type": "text", "text": "hello"}]
-        usage = {"input_tokens": 5, "output_tokens": 5}
+        used = {"input_tokens": 5, "output_tokens": completion}
         message = {"id": "1", "type": "message", "role": "assistant", "model": "fake", "stop_reason": "end_turn"}
-        return {**message, "content": content, "stop_sequence": None, "usage": usage}
+        return {**message, "content": content, "stop_sequence": None, "usage": used}
     choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}
-    return {"id": "1", "object": "chat.completion", "created": 1, "model": "fake", "choices": [choice], "usage": USAGE}
+    head = {"id": "1", "object": "chat.completion", "created": 1, "model": "fake"}
+    return {**head, "choices": [choice], "usage": usage(completion)}
 
 
 @contextmanager

@@ -1,14 +1,20 @@
-"""Waiting for several limiters at once: calls that are refused are made again when they can be admitted."""
+"""Waiting for several limiters at once, in the server if it can be, and else by asking again."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+import weakref
 from collections.abc import Generator
-from typing import Protocol, TypeAlias, TypeVar
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 from . import wire
 from .answers import Answer, Refused, Several
+from .away import AsyncGuard, Guard
+from .client import AsyncCell, Cell
+from .errors import is_away, is_full
 from .limiters import Lease
 from .times import Seconds, micros
 from .wire import Call, Take
@@ -16,9 +22,11 @@ from .wire import Call, Take
 T = TypeVar("T")
 
 SOON = 0.1
-"""How long to wait for a place, in seconds: its holder may release it long before its lease ends."""
+"""How long to wait before asking again for a place, in seconds: it may be free long before its lease ends."""
 SHORTEST = 0.001
-"""The shortest wait, in seconds."""
+"""The shortest wait before asking again, in seconds."""
+STRETCH = 30.0
+"""How long a call waits in the server at a time, in seconds. A frozen server is noticed that late."""
 
 
 class Runs(Protocol):
@@ -33,51 +41,119 @@ class AsyncRuns(Protocol):
     async def run(self, call: Call[T]) -> T: ...
 
 
-Pauses: TypeAlias = Generator[float, Several[Answer], None]
+_waiting: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def _pauses(takes: tuple[Take, ...], timeout: Seconds | None) -> Pauses:
-    """How long to wait after each answer, in seconds. It ends with the answer that is the last."""
-    end = None if timeout is None else time.monotonic() + micros(timeout, "timeout") / 1_000_000
-    places = {take.key for take in takes if isinstance(take.limiter, Lease)}
-    answer = yield 0
-    while isinstance(answer.combined, Refused):
+@contextmanager
+def _connection(pool: Any) -> Generator[bool, None, None]:
+    """Whether a call may occupy a connection while it waits: half of a pool is for calls that do not wait."""
+    waiting = _waiting.get(pool, 0)
+    if waiting >= getattr(pool, "max_connections", math.inf) // 2:
+        yield False
+        return
+    _waiting[pool] = waiting + 1
+    try:
+        yield True
+    finally:
+        _waiting[pool] -= 1
+
+
+class _Wait:
+    """What `wait` and `async_wait` share. No I/O."""
+
+    def __init__(
+        self, takes: tuple[Take, ...], timeout: Seconds | None, flow: str | bytes | None, weight: int | None
+    ) -> None:
+        self.takes, self.flow, self.weight = takes, flow, weight
+        self.take = wire.mtake(*takes)
+        self.end = math.inf if timeout is None else time.monotonic() + micros(timeout, "timeout") / 1_000_000
+        self.places = {take.key for take in takes if isinstance(take.limiter, Lease)}
+        self.blocks = True
+
+    def pause(self, answer: Several[Answer]) -> float | None:
+        """How long to wait before asking again, in seconds. None if this answer is the last."""
+        if not isinstance(answer.combined, Refused) or answer.combined.decided_by == "fail_closed":
+            return None
         pause = answer.combined.retry_after
         refusing = [key for key, row in answer.items() if isinstance(row, Refused)]
-        if any(key in places for key in refusing):
-            others = [answer[key].retry_after or 0 for key in refusing if key not in places]
+        if any(key in self.places for key in refusing):
+            others = [answer[key].retry_after or 0 for key in refusing if key not in self.places]
             pause = max(SOON, *others) if others else min(SOON, pause)
-        left = None if end is None else end - time.monotonic()
-        if left is not None and pause > left:
-            return
-        answer = yield max(SHORTEST, pause)
+        return max(SHORTEST, pause) if pause <= self.end - time.monotonic() else None
+
+    def stretch(self, pause: float) -> Call[Several[Answer] | None]:
+        """The call that waits in the server."""
+        timeout = max(SHORTEST, min(self.end - time.monotonic(), max(STRETCH, 2 * pause)))
+        return wire.bmtake(*self.takes, timeout=timeout, flow=self.flow, weight=self.weight)
+
+    def goes_on(self, guarded: bool, errors: Any, error: Exception) -> bool:
+        """Whether an error of a call that waits in the server is not one of the whole wait."""
+        if isinstance(error, NotImplementedError):  # the function library has no call that waits
+            self.blocks = False
+            return True
+        return is_full(errors, error) or (guarded and is_away(errors, error))
 
 
-def wait(cell: Runs, first: Take, *others: Take, timeout: Seconds | None) -> Several[Answer]:
-    """Waits until `mtake` admits the call, and returns its answer. A timeout of None waits without a limit.
+def wait(
+    cell: Runs,
+    first: Take,
+    *others: Take,
+    timeout: Seconds | None,
+    flow: str | bytes | None = None,
+    weight: int | None = None,
+) -> Several[Answer]:
+    """Waits until all limiters admit the call, and returns the answer. A timeout of None waits without a limit.
 
-    Returns the refusal if the call cannot be admitted within `timeout`, as soon as that is known. Nothing is taken
-    then.
+    Returns the refusal if the call cannot be admitted within `timeout`. Nothing is taken then. The call waits in the
+    server, as `bmtake` with `flow` and `weight`. By the function library, and while half of the client's connections
+    are in use by calls that wait, it asks again when it may be admitted. A Guard decides if the server is unavailable.
     """
-    pauses = _pauses((first, *others), timeout)
-    next(pauses)
+    plan = _Wait((first, *others), timeout, flow, weight)
+    plain = cell.cell if isinstance(cell, Guard) else cell
     while True:
-        answer = cell.run(wire.mtake(first, *others))
-        try:
-            pause = pauses.send(answer)
-        except StopIteration:
+        answer = cell.run(plan.take)
+        if (pause := plan.pause(answer)) is None:
             return answer
+        if plan.blocks and isinstance(plain, Cell):
+            with _connection(plain.pool) as free:
+                if free:
+                    try:
+                        waited = plain.run(plan.stretch(pause))
+                    except Exception as error:
+                        if not plan.goes_on(isinstance(cell, Guard), plain.errors, error):
+                            raise
+                    else:
+                        if waited is not None:
+                            return waited
+                        pause = min(pause, SOON)
         time.sleep(pause)
 
 
-async def async_wait(cell: AsyncRuns, first: Take, *others: Take, timeout: Seconds | None) -> Several[Answer]:
+async def async_wait(
+    cell: AsyncRuns,
+    first: Take,
+    *others: Take,
+    timeout: Seconds | None,
+    flow: str | bytes | None = None,
+    weight: int | None = None,
+) -> Several[Answer]:
     """As `wait`, for asyncio."""
-    pauses = _pauses((first, *others), timeout)
-    next(pauses)
+    plan = _Wait((first, *others), timeout, flow, weight)
+    plain = cell.cell if isinstance(cell, AsyncGuard) else cell
     while True:
-        answer = await cell.run(wire.mtake(first, *others))
-        try:
-            pause = pauses.send(answer)
-        except StopIteration:
+        answer = await cell.run(plan.take)
+        if (pause := plan.pause(answer)) is None:
             return answer
+        if plan.blocks and isinstance(plain, AsyncCell):
+            with _connection(plain.pool) as free:
+                if free:
+                    try:
+                        waited = await plain.run(plan.stretch(pause))
+                    except Exception as error:
+                        if not plan.goes_on(isinstance(cell, AsyncGuard), plain.errors, error):
+                            raise
+                    else:
+                        if waited is not None:
+                            return waited
+                        pause = min(pause, SOON)
         await asyncio.sleep(pause)

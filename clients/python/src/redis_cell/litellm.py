@@ -1,0 +1,494 @@
+"""Limits for the proxy of LiteLLM, which hold for all its processes together.
+
+    limiter = Limiter("redis://localhost:6379", away=FailOpen(), limits={"key": Limits(requests_per_minute=60)})
+
+in a file `limits.py` beside the proxy's configuration, which names it: `litellm_settings: {callbacks: limits.limiter}`.
+One call of CL.MTAKE takes from all limits of a request, with an estimate of its tokens and of its price, before the
+upstream is asked. One call of CL.MSETTLE corrects the estimate afterwards and releases the places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Literal, TypeAlias, cast
+
+import litellm
+import redis.asyncio
+from fastapi import HTTPException
+from litellm.integrations.custom_logger import CustomLogger
+
+from . import wire
+from .answers import Answer, Refused, RefusedForever, Several
+from .away import AsyncGuard, Away
+from .client import AsyncCell
+from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
+from .limiters import Fixed, Lease, Log, Rate
+from .limiters import Limiter as AnyLimiter
+from .times import Seconds, micros
+from .waiting import async_wait
+from .wire import Change, Release, Renew, Settle, Take
+
+_log = logging.getLogger("redis_cell")
+
+Scope: TypeAlias = Literal["model", "key", "user", "team", "organisation"]
+"""Whose limits a request counts against."""
+Unit: TypeAlias = Literal["requests", "tokens", "micro-dollars", "calls at once", "pause"]
+"""What a limit counts."""
+MICRO = 1_000_000
+METADATA = "redis_cell"
+"""The name of the limits in the metadata of a key, a team or an organisation."""
+MAX_TOKENS = 1000
+"""The estimate of an answer whose request does not say how long it may be, in tokens."""
+SETTLED = 10.0
+"""How long after the end of a request LiteLLM may still report its usage, in seconds."""
+TIMEOUT = 5.0
+"""How long to wait for a connection and for a reply, in seconds. A proxy that is busy reads its replies late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of a model, a key, a user, a team or an organisation. None is no limit.
+
+    Requests a minute are counted exactly: never more than that in any minute. Of tokens a minute that many may be used
+    at once, and then as many a minute. Months are those of the calendar, in UTC.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_month: int | None = None
+    dollars_per_month: Decimal | str | float | None = None
+    calls_at_once: int | None = None
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, Any]) -> Limits:
+        """The limits in a mapping, as in the metadata of a key. Raises ValueError for a name that is no limit."""
+        if unknown := set(mapping) - {field.name for field in fields(cls)}:
+            raise ValueError(f"no limit is called {', '.join(sorted(unknown))}")
+        return cls(**mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a request may use: tokens of its prompt, and of its answer."""
+
+    prompt: int
+    answer: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.answer
+
+
+def _bytes_of(content: object) -> int:
+    """The bytes of the text in a request. Pictures and files, which are data URLs, are not text."""
+    if isinstance(content, str):
+        return 0 if content.startswith("data:") else len(content.encode("utf-8", "replace"))
+    if isinstance(content, Mapping):
+        return sum(_bytes_of(part) for part in cast(Mapping[object, object], content).values())
+    if isinstance(content, (list, tuple)):
+        return sum(_bytes_of(part) for part in cast(list[object], content))
+    return 1 if isinstance(content, int) else 0  # an embedding's input can be tokens
+
+
+def estimate(data: Mapping[str, Any]) -> Estimate:
+    """The estimate of a request: a token for each two bytes of its text, and as many as its answer may have.
+
+    Of most languages that is more than there are. What is really used is settled afterwards.
+    """
+    prompt = sum(_bytes_of(data.get(name)) for name in ("messages", "prompt", "input", "system", "tools"))
+    longest = 0
+    if any(name in data for name in ("messages", "prompt")) or "max_output_tokens" in data:
+        names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+        given = [data[name] for name in names if isinstance(data.get(name), int)]
+        choices = data.get("n")
+        longest = max(0, *given, 0) if given else MAX_TOKENS
+        longest *= max(1, choices) if isinstance(choices, int) else 1
+    return Estimate(-(-prompt // 2), min(longest, 10**9))
+
+
+def micro_dollars(dollars: Decimal | str | float) -> int:
+    """A price in integers, rounded up."""
+    return int((Decimal(str(dollars)) * MICRO).to_integral_value(ROUND_CEILING))
+
+
+def price_of(model: str, tokens: Estimate) -> float:
+    """The price of an estimate in dollars, by the prices that LiteLLM knows for a model. 0 if it knows none."""
+    from litellm.proxy import proxy_server
+
+    info: Any = None
+    with contextlib.suppress(Exception):
+        router: Any = proxy_server.llm_router
+        info = router.get_model_group_info(model) if router is not None else None
+    prices = (getattr(info, "input_cost_per_token", None), getattr(info, "output_cost_per_token", None))
+    if not any(prices):
+        with contextlib.suppress(Exception):
+            known: Any = litellm.get_model_info(model)
+            prices = (known.get("input_cost_per_token"), known.get("output_cost_per_token"))
+    return tokens.prompt * (prices[0] or 0) + tokens.answer * (prices[1] or 0)
+
+
+@dataclass(slots=True)
+class Part:
+    """One limit of a request."""
+
+    scope: str
+    unit: Unit
+    take: Take
+
+
+@dataclass(slots=True)
+class Admission:
+    """What a request has taken, until it is settled."""
+
+    parts: list[Part]
+    tokens: int
+    micros: int
+    flow: str | None
+    call_id: object
+    gate: str
+    answer: Several[Answer] | None = None
+    attempts: int = 0
+    settled: bool = False
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def by_server(self) -> bool:
+        return self.answer is not None and self.answer.sent is not None
+
+    def leases(self) -> list[tuple[str, Lease]]:
+        return [(str(p.take.key), p.take.limiter) for p in self.parts if isinstance(p.take.limiter, Lease)]
+
+    def changes(self, tokens: int | None, micros: int | None) -> list[Change]:
+        """What settles the admission. None leaves an estimate as it is."""
+        used = {"tokens": tokens, "micro-dollars": micros}
+        estimated = {"tokens": self.tokens, "micro-dollars": self.micros}
+        changes: list[Change] = []
+        for part in self.parts:
+            limiter, actual = part.take.limiter, used.get(part.unit)
+            if isinstance(limiter, Lease):
+                changes.append(Release(part.take.key, limiter))
+            elif actual is not None and actual != estimated[part.unit]:
+                changes.append(Settle(part.take.key, limiter, actual - estimated[part.unit]))
+        return changes
+
+
+_admission: ContextVar[Admission | None] = ContextVar("redis_cell_admission", default=None)
+
+
+def _call_id(kwargs: Mapping[str, Any]) -> object:
+    return kwargs.get("litellm_call_id")
+
+
+class Limiter(CustomLogger):
+    """The limits of a proxy, as one of its callbacks.
+
+    `url` is that of the server, or a function that returns a client of redis.asyncio. `away` is what happens if it is
+    unavailable. `limits` has for each scope the limits of all names alike, or of each name, where "*" is all others. A
+    name is that of a model, the hash of a key, or the id of a user, a team or an organisation. Metadata of a key, a
+    team or an organisation under the name `redis_cell` comes before that.
+
+    A request that cannot be admitted at once waits up to `max_wait` seconds, fairly among the names of the scope
+    `flow`, by their `weights`. A place is held for the time `lease` and renewed meanwhile, so the places of a process
+    that has crashed are free after it.
+    """
+
+    def __init__(
+        self,
+        url: str | Callable[[], Any],
+        *,
+        away: Away,
+        limits: Mapping[Scope, Limits | Mapping[str, Limits]],
+        max_wait: Seconds = 0,
+        flow: Scope = "team",
+        weights: Mapping[str, int] | None = None,
+        lease: Seconds = 60,
+        prefix: str = "litellm",
+        estimate: Callable[[Mapping[str, Any]], Estimate] = estimate,
+        timeout: Seconds | None = None,
+    ) -> None:
+        super().__init__()
+        self.connect = (
+            url
+            if callable(url)
+            else lambda: redis.asyncio.Redis.from_url(
+                url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, max_connections=400
+            )
+        )
+        self.away, self.limits, self.flow = away, limits, flow
+        self.weights = weights or {}
+        self.max_wait = micros(max_wait, "max_wait") / MICRO
+        self.lease = micros(lease, "lease", least=1) / MICRO
+        self.prefix, self.estimate, self.timeout = prefix, estimate, timeout
+        self._guard: AsyncGuard | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def guard(self) -> AsyncGuard:
+        """The connection to the server, made by the event loop that uses it."""
+        if self._guard is None:
+            self._guard = AsyncGuard(AsyncCell(self.connect()), away=self.away, timeout=self.timeout)
+        return self._guard
+
+    # Before the call.
+
+    async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:
+        """Takes from all limits, or raises the answer 429, 413 or 503."""
+        admission = self._admission_of(user_api_key_dict, data)
+        if not admission.parts:
+            return None
+        answer = await self._ask([part.take for part in admission.parts], admission.flow)
+        if not answer:
+            raise self._refusal(admission, answer)
+        admission.answer = answer
+        _admission.set(admission)
+        task = asyncio.current_task()
+        self._later(self._watch(admission, task))
+        return None
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
+        """A further attempt of LiteLLM's router is a further request for the upstream."""
+        admission = self._mine(kwargs)
+        if admission is None:
+            return None
+        admission.attempts += 1
+        again = [p.take for p in admission.parts if p.scope == "model" and p.unit in ("requests", "pause")]
+        if admission.attempts > 1 and again and not await self._ask(again, admission.flow):
+            raise litellm.RateLimitError("redis_cell: no request is left for another attempt", "redis_cell", "")
+        return None
+
+    def _admission_of(self, user: Any, data: Mapping[str, Any]) -> Admission:
+        model = str(data.get("model") or "")
+        names: dict[Scope, str | None] = {
+            "model": model or None,
+            "key": user.api_key,
+            "user": user.user_id,
+            "team": user.team_id,
+            "organisation": user.org_id,
+        }
+        metadata: dict[Scope, Any] = {
+            "key": getattr(user, "metadata", None),
+            "team": getattr(user, "team_metadata", None),
+            "organisation": getattr(user, "organization_metadata", None),
+        }
+        found = {
+            scope: limits
+            for scope, name in names.items()
+            if name is not None and (limits := self._limits_of(scope, name, metadata.get(scope))) is not None
+        }
+        tokens = self.estimate(data)
+        money = any(limits.dollars_per_month is not None for limits in found.values())
+        price = micro_dollars(price_of(model, tokens)) if money else 0
+        holder, parts = secrets.token_hex(8), list[Part]()
+        gate = self._key("model", model, "pause")
+        for scope, limits in found.items():
+            counts: tuple[tuple[Unit, str, AnyLimiter | None, int], ...] = (
+                ("tokens", "tpm", _rate(limits.tokens_per_minute), tokens.tokens),
+                ("requests", "rpm", _log_of(limits.requests_per_minute), 1),
+                ("tokens", "month", _month(limits.tokens_per_month), tokens.tokens),
+                ("micro-dollars", "money", _money(limits.dollars_per_month), price),
+                ("calls at once", "busy", self._places(limits.calls_at_once, holder), 1),
+            )
+            for unit, kind, limiter, quantity in counts:
+                if limiter is not None:
+                    parts.append(Part(scope, unit, Take(self._key(scope, str(names[scope]), kind), limiter, quantity)))
+        if "model" in found:
+            parts.append(Part("model", "pause", Take(gate, GATE, 0)))
+        return Admission(parts, tokens.tokens, price, names[self.flow], _call_id(data), gate)
+
+    def _limits_of(self, scope: Scope, name: str, metadata: Any) -> Limits | None:
+        own = metadata.get(METADATA) if isinstance(metadata, Mapping) else None
+        if isinstance(own, Mapping):
+            return Limits.of(own)
+        given = self.limits.get(scope)
+        if given is None or isinstance(given, Limits):
+            return given
+        return given.get(name, given.get("*"))
+
+    def _key(self, scope: str, name: str, kind: str) -> str:
+        # The braces put all keys into one slot of a cluster: one call takes from all of them.
+        return f"{{{self.prefix}}}:{scope}:{name}:{kind}"
+
+    def _places(self, count: int | None, holder: str) -> Lease | None:
+        return None if count is None else Lease(count, lease=self.lease, holder=holder)
+
+    async def _ask(self, takes: list[Take], flow: str | None) -> Several[Answer]:
+        if not self.max_wait:
+            return await self.guard.mtake(*takes)
+        # A name from outside may be called like a kind of limiter.
+        name = None if flow is None else f"{self.flow}:{flow}"
+        weight = None if flow is None else self.weights.get(flow, self.weights.get("*"))
+        return await async_wait(self.guard, *takes, timeout=self.max_wait, flow=name, weight=weight)
+
+    def _refusal(self, admission: Admission, answer: Several[Answer]) -> HTTPException:
+        rows = [(part, answer[part.take.key]) for part in admission.parts]
+        if any(row.decided_by == "fail_closed" for _, row in rows):
+            return HTTPException(503, "redis_cell: the rate limiter is unavailable")
+        refusing = [(part, row) for part, row in rows if isinstance(row, (Refused, RefusedForever))]
+        what = ", ".join(f"{part.unit} of the {part.scope}" for part, _ in refusing)
+        if isinstance(answer.combined, RefusedForever):
+            return HTTPException(413, f"redis_cell: the request alone exceeds the limit: {what}")
+        # Places are free again long before their leases end.
+        waits = [1 if part.unit == "calls at once" else math.ceil(row.retry_after or 0) for part, row in refusing]
+        headers = {"retry-after": str(max([1, *waits])), **self._headers(admission, answer)}
+        return HTTPException(429, f"redis_cell: a limit is reached: {what}", headers=headers)
+
+    # After the call.
+
+    async def async_post_call_success_hook(self, data: Any, user_api_key_dict: Any, response: Any) -> Any:
+        """Settles an answer in one piece, before the client has it."""
+        admission = self._mine(data)
+        usage = getattr(response, "usage", None)
+        if admission is not None and usage is not None:
+            hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
+            await self._settle(admission, _total(usage), hidden.get("response_cost"))
+        return response
+
+    async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+        """Settles a stream that has ended, or from which the client has gone away."""
+        admission = self._mine(kwargs)
+        if admission is not None:
+            if kwargs.get("cache_hit"):
+                await self._settle(admission, 0, 0)
+            else:
+                usage = getattr(response_obj, "usage", None)
+                await self._settle(admission, _total(usage), kwargs.get("response_cost"))
+
+    async def async_post_call_failure_hook(
+        self, request_data: Any, original_exception: Any, user_api_key_dict: Any, traceback_str: Any = None
+    ) -> None:
+        """Settles a request that has failed for good. A stream that breaks off has used something."""
+        admission = self._mine(request_data)
+        if admission is not None:
+            usage, cost = request_data.get("combined_usage_object"), request_data.get("response_cost")
+            # Of a request without an answer LiteLLM estimates the prompt. The upstream has refused it, or failed.
+            began = bool(getattr(usage, "completion_tokens", 0))
+            await self._settle(admission, (_total(usage) or 0) if began else 0, (cost or 0) if began else 0)
+
+    async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+        """One 429 of the upstream stops all requests of a model that has one deployment."""
+        admission, error = self._mine(kwargs), kwargs.get("exception")
+        if admission is None or getattr(error, "status_code", None) != 429 or not _has_one_deployment(admission):
+            return
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        own = getattr(error, "litellm_response_headers", None) or {}
+        wait = retry_after({str(name).lower(): str(value) for name, value in {**headers, **own}.items()}, time.time())
+        wait = PAUSE if wait is None else wait
+        if wait > 0:
+            await self._tell(wire.pause(admission.gate, GATE, min(wait, LONGEST_PAUSE)))
+
+    async def async_post_call_response_headers_hook(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """What remains, as the upstreams say it."""
+        admission = self._mine(data)
+        if admission is None or admission.answer is None:
+            return None
+        return self._headers(admission, admission.answer)
+
+    def _headers(self, admission: Admission, answer: Several[Answer]) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        for unit in ("requests", "tokens"):
+            rows = [answer[part.take.key] for part in admission.parts if part.unit == unit]
+            if rows:
+                row = min(rows, key=lambda row: row.remaining)
+                headers[f"x-ratelimit-limit-{unit}"] = str(row.limit)
+                headers[f"x-ratelimit-remaining-{unit}"] = str(row.remaining)
+        return headers
+
+    def _mine(self, kwargs: Any) -> Admission | None:
+        """The admission of this request, and not that of one inside of it, such as a guardrail's."""
+        admission = _admission.get()
+        if admission is None or (admission.settled and admission.done.is_set()):
+            return admission if admission is not None and kwargs.get("litellm_call_id") == admission.call_id else None
+        return admission if _call_id(kwargs) == admission.call_id else None
+
+    async def _settle(self, admission: Admission, tokens: int | None, dollars: float | None) -> None:
+        if admission.settled:
+            return
+        admission.settled = True
+        admission.done.set()
+        # A request that is cancelled now is settled nevertheless.
+        price = None if dollars is None else micro_dollars(dollars)
+        await asyncio.shield(self._later(self._settle_by_server(admission, tokens, price)))
+
+    async def _settle_by_server(self, admission: Admission, tokens: int | None, price: int | None) -> None:
+        if not admission.by_server:
+            for key, lease in admission.leases():
+                await self.guard.release(key, lease)
+            return
+        if changes := admission.changes(tokens, price):
+            first = admission.parts[0].take.key
+            shared = changes[0].key == first and admission.flow is not None and self.max_wait > 0
+            flow = f"{self.flow}:{admission.flow}" if shared else None
+            await self._tell(wire.msettle(*changes, taken=admission.answer, flow=flow))
+
+    async def _tell(self, call: wire.Call[Any]) -> None:
+        try:
+            await self.guard.cell.run(call)
+        except Exception as error:  # an estimate stays charged, and a place is free when its lease ends
+            _log.error("%s was not sent: %s", call.name, error)
+
+    async def _watch(self, admission: Admission, task: asyncio.Task[Any] | None) -> None:
+        """Renews the places while the request runs, and releases them if nobody settles it."""
+        if task is not None:
+            task.add_done_callback(lambda _: admission.done.set())
+        while not admission.done.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(admission.done.wait(), self.lease / 3)
+            renewals = [Renew(key, lease) for key, lease in admission.leases()]
+            if renewals and admission.by_server and not admission.done.is_set():
+                await self._tell(wire.msettle(*renewals))
+        if not admission.settled:
+            await asyncio.sleep(min(SETTLED, self.lease / 3))
+            await self._settle(admission, None, None)
+
+    def _later(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # the event loop keeps no reference
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _rate(count: int | None) -> Rate | None:
+    return None if count is None else Rate.per_minute(count)
+
+
+def _log_of(count: int | None) -> Log | None:
+    return None if count is None else Log(count, per=60)
+
+
+def _month(count: int | None) -> Fixed | None:
+    return None if count is None else Fixed.per_month(count)
+
+
+def _money(dollars: Decimal | str | float | None) -> Fixed | None:
+    return None if dollars is None else Fixed.per_month(micro_dollars(dollars))
+
+
+def _total(usage: Any) -> int | None:
+    """The tokens that a usage reports, if it reports any."""
+    total = usage.get("total_tokens") if isinstance(usage, Mapping) else getattr(usage, "total_tokens", None)
+    if total is None and usage is not None:
+        parts = [getattr(usage, name, None) for name in ("input_tokens", "output_tokens")]
+        total = sum(part for part in parts if isinstance(part, int)) if any(parts) else None
+    return total if isinstance(total, int) and total >= 0 else None
+
+
+def _has_one_deployment(admission: Admission) -> bool:
+    from litellm.proxy import proxy_server
+
+    router: Any = proxy_server.llm_router
+    model = admission.gate.rsplit(":", 1)[0].split(":", 2)[2]
+    with contextlib.suppress(Exception):
+        return len(router.get_model_list(model_name=model) or []) == 1
+    return False
+
+
+__all__ = ["Estimate", "Limiter", "Limits", "estimate", "micro_dollars"]

@@ -1,0 +1,41 @@
+"""What the proxies of test_litellm.py are told: whose key is whose, and the limits."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from litellm.proxy._types import UserAPIKeyAuth
+
+from redis_cell import FailClosed
+from redis_cell.litellm import Limiter, Limits
+
+limiter = Limiter(
+    os.environ["REDIS_URL"],
+    away=FailClosed(ask_again=0.1),
+    limits={
+        "model": {
+            "requests": Limits(requests_per_minute=50),
+            "used": Limits(tokens_per_minute=100_000, tokens_per_month=1_000_000, dollars_per_month="10"),
+            "month": Limits(tokens_per_month=1000),
+            "money": Limits(dollars_per_month="0.001"),
+            "places": Limits(calls_at_once=5),
+            "fair": Limits(calls_at_once=2),
+            "paused": Limits(requests_per_minute=1000),
+            "again": Limits(requests_per_minute=2),
+        },
+        "team": {"red": Limits(requests_per_minute=15)},
+        "user": {"tight": Limits(requests_per_minute=2)},
+    },
+    max_wait=25,
+    lease=6,
+)
+
+
+async def auth(request: Any, api_key: str) -> UserAPIKeyAuth:
+    """A key is `sk-TEAM-USER`, and a team that is not free is of the organisation acme."""
+    team, user = api_key.removeprefix("sk-").split("-")
+    metadata = {"redis_cell": {"requests_per_minute": 40}}
+    if team.startswith("free"):
+        return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team)
+    return UserAPIKeyAuth(api_key=api_key, user_id=user, team_id=team, org_id="acme", organization_metadata=metadata)

@@ -1,0 +1,245 @@
+"""LiteLLM's proxy, four processes of it, in front of an upstream that has limits of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+import servers
+from upstream import Upstream, serving
+
+PROXIES = 4
+MODELS = ["requests", "used", "month", "money", "places", "fair", "paused", "again", "unlimited"]
+HERE = Path(__file__).parent / "proxy"
+PRICE = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2.5e-6}
+
+
+class Proxies:
+    """The proxies, the server, and an upstream for each model."""
+
+    def __init__(self, server: servers.Server, urls: list[str], upstreams: dict[str, Upstream]) -> None:
+        self.server, self.urls, self.upstreams = server, urls, upstreams
+
+    async def ask(
+        self, client: httpx.AsyncClient, model: str, key: str = "sk-free-anybody", text: str = "hello", **more: Any
+    ) -> Any:
+        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 20, **more}
+        return await client.post(
+            random.choice(self.urls) + "/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}
+        )
+
+    async def ask_all(self, model: str, keys: list[str], **more: Any) -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+            return await asyncio.gather(*(self.ask(client, model, key, **more) for key in keys))
+
+    def number(self, scope: str, name: str, kind: str) -> int:
+        """What a limiter has counted."""
+        key = f"{{litellm}}:{scope}:{name}:{kind}"
+        with self.server.admin as admin:
+            return int(admin.get(key) or 0) if kind in ("month", "money") else int(admin.zcard(key))
+
+
+@pytest.fixture(scope="module")
+def proxies() -> Iterator[Proxies]:
+    with ExitStack() as stack:
+        server = stack.enter_context(servers.running())
+        upstreams = {model: stack.enter_context(serving(Upstream())) for model in MODELS}
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        models = [
+            {
+                "model_name": model,
+                "litellm_params": {
+                    "model": "openai/fake",
+                    "api_base": upstream.url + "/v1",
+                    "api_key": "k",
+                    "num_retries": 2 if model == "again" else 0,
+                    **PRICE,
+                },
+            }
+            for model, upstream in upstreams.items()
+        ]
+        config = {
+            "model_list": models,
+            "litellm_settings": {"callbacks": "rules.limiter", "num_retries": 0},
+            "router_settings": {"disable_cooldowns": True, "num_retries": 0},
+            "general_settings": {"custom_auth": "rules.auth"},
+        }
+        (folder / "config.yaml").write_text(json.dumps(config))
+        (folder / "rules.py").write_text((HERE / "rules.py").read_text())
+        environment = {
+            **os.environ,
+            "CONFIG_FILE_PATH": str(folder / "config.yaml"),
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_MASTER_KEY": "sk-" + secrets.token_hex(32),
+            "REDIS_URL": f"redis://127.0.0.1:{server.port}",
+        }
+        urls = list[str]()
+        for _ in range(PROXIES):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=500))
+            command = [sys.executable, "-m", "uvicorn", "litellm.proxy.proxy_server:app", "--log-level", "warning"]
+            command += ["--fd", str(listener.fileno())]
+            log = stack.enter_context((folder / "log").open("ab"))
+            process = subprocess.Popen(
+                command, env=environment, pass_fds=[listener.fileno()], stdout=log, stderr=log, cwd=folder
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        for url in urls:
+            # The proxy listens when it has started; the kernel holds the request until then.
+            httpx.get(url + "/health/liveliness", timeout=120).raise_for_status()
+        yield Proxies(server, urls, upstreams)
+
+
+def counts(responses: list[httpx.Response]) -> Counter[int]:
+    return Counter(response.status_code for response in responses)
+
+
+async def test_requests_of_a_model_are_exact(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["requests"]
+    upstream.limit = 50
+    responses = await proxies.ask_all("requests", ["sk-free-anybody"] * 200)
+    assert counts(responses) == {200: 50, 429: 150}
+    assert (len(upstream.seen), upstream.refused) == (50, 0)
+    refused = next(response for response in responses if response.status_code == 429)
+    assert 30 <= int(refused.headers["retry-after"]) <= 60
+    assert "requests of the model" in refused.text
+    assert refused.headers["x-ratelimit-limit-requests"] == "50"
+
+
+async def test_all_scopes_are_one_decision(proxies: Proxies) -> None:
+    teams = [f"sk-red-{index}" for index in range(30)] + [f"sk-blue-{index}" for index in range(30)]
+    responses = await proxies.ask_all("unlimited", [*teams, *["sk-blue-tight"] * 20])
+    # The organisation has 40, of which the team red has 15 at most and the user tight 2.
+    assert counts(responses) == {200: 40, 429: 40}
+    assert len(proxies.upstreams["unlimited"].seen) == 40
+    # Whoever was refused by one limit has taken nothing from the others.
+    assert proxies.number("organisation", "acme", "rpm") == 40
+    assert proxies.number("team", "red", "rpm") <= 15
+    assert proxies.number("user", "tight", "rpm") <= 2
+    responses = await proxies.ask_all("unlimited", ["sk-free-tight"] * 5)
+    assert counts(responses)[200] == 2 - (proxies.number("user", "tight", "rpm") - counts(responses)[200])
+
+
+async def test_what_is_used_is_settled(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["used"]
+    await proxies.ask_all("used", ["sk-free-anybody"] * 40)
+    await proxies.ask_all("used", ["sk-free-anybody"] * 40, stream=True)
+    upstream.faults.extend([(500, {})] * 10)
+    assert counts(await proxies.ask_all("used", ["sk-free-anybody"] * 10)) == {500: 10}
+    assert upstream.tokens == 80 * 15
+    servers.wait_until(lambda: proxies.number("model", "used", "month") == upstream.tokens)
+    servers.wait_until(lambda: proxies.number("model", "used", "money") == 80 * (5 + 25))
+
+
+@pytest.mark.parametrize(("model", "kind", "limit"), [("month", "month", 1000), ("money", "money", 1000)])
+async def test_a_month_is_never_exceeded(proxies: Proxies, model: str, kind: str, limit: int) -> None:
+    upstream = proxies.upstreams[model]
+    for _ in range(4):
+        assert set(counts(await proxies.ask_all(model, ["sk-free-anybody"] * 50))) <= {200, 429}
+    used = upstream.tokens if kind == "month" else 30 * len(upstream.seen)
+    servers.wait_until(lambda: proxies.number("model", model, kind) == used)
+    # What is left is less than the estimate of one more request.
+    assert limit - 60 < used <= limit
+
+
+async def test_calls_at_once(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["places"]
+    upstream.delay = 0.02
+    assert counts(await proxies.ask_all("places", ["sk-free-anybody"] * 100)) == {200: 100}
+    assert counts(await proxies.ask_all("places", ["sk-free-anybody"] * 20, stream=True)) == {200: 20}
+    upstream.faults.extend([(500, {})] * 10)
+    assert counts(await proxies.ask_all("places", ["sk-free-anybody"] * 10)) == {500: 10}
+    assert upstream.busiest == 5
+    servers.wait_until(lambda: proxies.number("model", "places", "busy") == 0)
+
+
+async def test_clients_that_go_away_leave_no_place(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["places"]
+    upstream.delay = 0.2
+
+    async def leave(stream: bool) -> None:
+        async with httpx.AsyncClient(timeout=30) as client:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(proxies.ask(client, "places", stream=stream, max_tokens=100), 1)
+
+    await asyncio.gather(*(leave(True) for _ in range(5)))
+    servers.wait_until(lambda: proxies.number("model", "places", "busy") == 0)
+    upstream.delay = 2
+    await asyncio.gather(*(leave(False) for _ in range(5)))
+    upstream.delay = 0
+    servers.wait_until(lambda: proxies.number("model", "places", "busy") == 0)
+
+
+async def test_teams_wait_fairly(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["fair"]
+    upstream.delay = 0.05
+    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
+        many = [asyncio.ensure_future(proxies.ask(client, "fair", "sk-free1-a", "many")) for _ in range(60)]
+        while len(upstream.seen) < 4:
+            await asyncio.sleep(0.01)
+        few = [asyncio.ensure_future(proxies.ask(client, "fair", "sk-free2-b", "few")) for _ in range(8)]
+        responses = await asyncio.gather(*many, *few)
+    assert counts(responses) == {200: 68}, Counter(response.text for response in responses)
+    last = max(index for index, who in enumerate(upstream.who) if who == "few")
+    # They take turns: 8 of the one team, as many of the other, and those who were there before.
+    assert upstream.who[:last].count("many") <= 30
+    assert upstream.busiest == 2
+
+
+async def test_a_429_of_the_upstream_stops_all_processes(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["paused"]
+    upstream.faults.append((429, {"retry-after": "2"}))
+    assert counts(await proxies.ask_all("paused", ["sk-free-anybody"])) == {429: 1}
+    with proxies.server.admin as admin:
+        servers.wait_until(lambda: admin.exists("{litellm}:model:paused:pause"))
+    assert counts(await proxies.ask_all("paused", ["sk-free-anybody"] * 20)) == {200: 20}
+    assert min(upstream.seen[1:]) - upstream.seen[0] >= 1.9
+
+
+async def test_attempts_of_the_router_are_requests(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["again"]
+    upstream.faults.extend([(500, {})] * 6)
+    await proxies.ask_all("again", ["sk-free-anybody"])
+    assert len(upstream.seen) == 2
+    assert proxies.number("model", "again", "rpm") == 2
+
+
+async def test_without_the_server_nothing_is_admitted(proxies: Proxies) -> None:
+    before = len(proxies.upstreams["paused"].seen)
+    proxies.server.freeze()
+    try:
+        responses = await proxies.ask_all("paused", ["sk-free-anybody"] * 20)
+    finally:
+        proxies.server.thaw()
+    assert counts(responses) == {503: 20}
+    assert len(proxies.upstreams["paused"].seen) == before
+    end = time.monotonic() + 30
+    while counts(await proxies.ask_all("paused", ["sk-free-anybody"])) != {200: 1}:
+        assert time.monotonic() < end
+
+
+def test_the_server_is_not_asked_for_what_has_no_limit(proxies: Proxies) -> None:
+    with redis.Redis(port=proxies.server.port) as client:
+        calls = proxies.server.calls("cl.mtake")
+        assert set(counts(asyncio.run(proxies.ask_all("unlimited", ["sk-free-anybody"] * 4)))) == {200}
+        assert proxies.server.calls("cl.mtake") == calls
+        assert client.ping()
