@@ -1,5 +1,6 @@
 """A gateway in front of a language model. Each organisation has four limits, which one call of CL.MTAKE checks before
-a request, and which one call of CL.MSETTLE corrects after it.
+a request, and which one call of CL.MSETTLE corrects after it. If all organisations share an account with the model, a
+request waits for its turn instead, by CL.BMTAKE.
 
 Usage: uvicorn --factory gateway:application --timeout-graceful-shutdown 5
 
@@ -32,6 +33,7 @@ LARGEST_BODY = 1_000_000  # bytes
 DEFAULT_MAX_TOKENS = 1000  # of a request that does not say how long its answer may be
 MOST_TOKENS = 1_000_000_000  # of an answer
 LONGEST_PAUSE = 86_400  # seconds for which a model may refuse all requests
+LONGEST_WAY = 0.1  # seconds for which the reply to a call that has waited is on its way
 WRITE_TIMEOUT = 30  # seconds in which a client must read a piece of its answer
 MINUTE = 60_000  # milliseconds, the unit of all calls
 LIMITS = ("requests a minute", "tokens a minute", "tokens a month", "requests at once")  # in the order of CL.MTAKE
@@ -50,9 +52,12 @@ class Organisation:
     tokens_a_month: int
     requests_at_once: int
     lease: int = 120  # seconds, after which the place of a gateway that has crashed is free again
+    weight: int = 1  # its share of the account, relative to the others
+    account: "Account | None" = None
 
     def key(self, limiter: str) -> str:
-        return f"{{{self.name}}}:{limiter}"  # the braces put all keys into one slot of a cluster
+        # The braces put all keys of a call into one slot of a cluster.
+        return f"{{{self.account.name}}}:{self.name}:{limiter}" if self.account else f"{{{self.name}}}:{limiter}"
 
     def requests(self) -> tuple:
         return self.key("rpm"), "THROTTLE", self.requests_a_minute - 1, self.requests_a_minute, MINUTE, 1
@@ -67,28 +72,48 @@ class Organisation:
         return self.key("busy"), "LEASE", self.requests_at_once, lease * 1000, holder
 
 
+@dataclass(frozen=True)
+class Account:
+    """An account with the model that all organisations share, and how their requests wait for it."""
+
+    name: str
+    tokens_a_minute: int
+    tokens_at_once: int
+    wait: float  # seconds, at most
+    most_waiting: int  # requests of one organisation
+
+    def tokens(self, quantity: int, *reset: int | str) -> tuple:
+        rate = "THROTTLE", self.tokens_at_once - 1, self.tokens_a_minute, MINUTE, quantity
+        return f"{{{self.name}}}:account", *reset, *rate
+
+    def turn(self, organisation: Organisation) -> tuple:
+        flow = "FLOW", f"org:{organisation.name}", "WEIGHT", organisation.weight
+        return *flow, "TIMEOUT", self.wait, "MAXLEN", self.most_waiting
+
+
 class Admission:
     """What a request takes before its answer and settles after it."""
 
-    def __init__(self, redis: Redis, organisation: Organisation, prompt: int, longest: int):
-        self.redis, self.organisation = redis, organisation
+    def __init__(self, redis: Redis, waiting: Redis, organisation: Organisation, prompt: int, longest: int):
+        self.redis, self.waiting, self.organisation = redis, waiting, organisation
+        self.account = organisation.account
         self.prompt, self.estimate = prompt, prompt + longest
         self.holder = secrets.token_hex(8)
-        self.reply: list[list[int]] = []
+        self.reply: list[list[int]] | None = []
         self.admitted = False
         self.used = 0
 
     async def take(self) -> None:
         self.since = time.monotonic()
-        limits = self.organisation
-        self.reply = await self.redis.execute_command(
-            "CL.MTAKE",
-            *limits.requests(),
-            *limits.tokens(self.estimate),
-            *limits.place(limits.lease, self.holder),
-            "MS",
-        )
-        self.admitted = self.reply[0][0] == 0
+        limits, account = self.organisation, self.account
+        all_of_it = *limits.requests(), *limits.tokens(self.estimate), *limits.place(limits.lease, self.holder)
+        if account:  # what all wait for comes first
+            call = "CL.BMTAKE", *account.tokens(self.estimate), *all_of_it, *account.turn(limits), "MS"
+            self.reply = await self.waiting.execute_command(*call)
+            self.since = max(self.since, time.monotonic() - LONGEST_WAY)  # it was taken at the end of the wait
+        else:
+            self.reply = await self.redis.execute_command("CL.MTAKE", *all_of_it, "MS")
+        self.admitted = self.reply is not None and self.reply[0][0] == 0
 
     async def hold(self) -> None:
         """Renews the lease for as long as the answer takes. Returns when the place is lost: the server says so, or the
@@ -128,16 +153,23 @@ class Admission:
         if not self.admitted:
             return
         limits, age = self.organisation, math.ceil((time.monotonic() - self.since) * 1000)
-        resets = [("RESET", row[4]) for row in self.reply[2:4]]  # until when what was taken is owed
-        tokens = limits.tokens(self.used - self.estimate, *resets)
+        first = 1 if self.account else 0  # the row of the account comes before those of the organisation
+        resets = [("RESET", row[4]) for row in self.reply[1:]]  # until when what was taken is owed
+        tokens = limits.tokens(self.used - self.estimate, *resets[first + 1 : first + 3])
+        flow = ()
+        if self.account:  # organisations share it by what they have used
+            tokens = *self.account.tokens(self.used - self.estimate, *resets[0]), *tokens
+            flow = "FLOW", f"org:{limits.name}", "WEIGHT", limits.weight
+        call = "CL.MSETTLE", *tokens, *limits.place(0, self.holder), "AGO", age, *flow, "MS"
         try:
-            await self.redis.execute_command("CL.MSETTLE", *tokens, *limits.place(0, self.holder), "AGO", age, "MS")
+            await self.redis.execute_command(*call)
         except RedisError as error:  # the estimate stays charged, and the place is free when the lease ends
             log.error("not settled: %s", error)
 
     async def pause(self, wait: int) -> None:
-        """Stops all requests of the organisation for a time, since the model would refuse them."""
-        key, _, *limit, _ = self.organisation.requests()
+        """Stops all requests of the account, or of the organisation if it has its own, since the model would refuse
+        them."""
+        key, _, *limit, _ = self.account.tokens(0) if self.account else self.organisation.requests()
         try:
             await to_the_end(self.redis.execute_command("CL.PAUSE", key, *limit, wait * 1000, "MS"))
         except RedisError as error:
@@ -204,14 +236,15 @@ class Gateway:
         timeouts = {"timeout": 10, "socket_connect_timeout": 2, "socket_timeout": 2}
         # With maintenance notifications, redis-py sends calls on connections that the server has closed.
         notifications = MaintNotificationsConfig(enabled=False)
-        pool = BlockingConnectionPool.from_url(
-            redis_url,
-            max_connections=50,
-            retry=Retry(NoBackoff(), 0),
-            maint_notifications_config=notifications,
-            **timeouts,
-        )
-        self.redis = Redis(connection_pool=pool)
+        options = {"retry": Retry(NoBackoff(), 0), "maint_notifications_config": notifications, **timeouts}
+        pool = BlockingConnectionPool.from_url(redis_url, max_connections=50, **options)
+        self.redis = self.waiting = Redis(connection_pool=pool)
+        if account := next((each.account for each in organisations.values() if each.account), None):
+            # Each request that waits has a connection of its own.
+            most = account.most_waiting * len(organisations) + 50
+            pool = BlockingConnectionPool.from_url(redis_url, max_connections=most, **options)
+            pool.connection_kwargs["socket_timeout"] = account.wait + timeouts["socket_timeout"]
+            self.waiting = Redis(connection_pool=pool)
         self.model = httpx.AsyncClient(
             base_url=upstream,
             headers={"accept-encoding": "identity", "content-type": "application/json"},
@@ -243,7 +276,8 @@ class Gateway:
         if self.requests:  # they have been cancelled, and settle
             await asyncio.wait(self.requests)
         await self.model.aclose()
-        await self.redis.aclose(close_connection_pool=True)
+        for redis in {self.redis, self.waiting}:
+            await redis.aclose(close_connection_pool=True)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def handle(self, client: Client) -> None:
@@ -272,7 +306,7 @@ class Gateway:
             return await client.fail(400, f"not a request: {error}")
 
         # An upper bound for text: a token of the prompt has at least one byte.
-        admission = Admission(self.redis, organisation, prompt=len(body), longest=longest)
+        admission = Admission(self.redis, self.waiting, organisation, prompt=len(body), longest=longest)
         try:
             await to_the_end(admission.take())
             if admission.admitted:
@@ -367,13 +401,20 @@ def longest_answer(request: dict) -> int:
 
 
 async def refuse(client: Client, admission: Admission) -> None:
+    if admission.reply is None:
+        return await client.fail(429, "no turn in time", {"retry-after": "1"})
     (_, _, _, retry_after, _), *rows = admission.reply
+    limits = LIMITS
+    if admission.account:
+        if not any(row[0] for row in rows[1:]) and retry_after >= 0:
+            return await client.fail(429, "too many requests wait", {"retry-after": "1"})
+        limits = "tokens a minute of the account", *LIMITS
     if retry_after >= 0:
-        names = " and ".join(name for name, row in zip(LIMITS, rows, strict=True) if row[0])
+        names = " and ".join(name for name, row in zip(limits, rows, strict=True) if row[0])
         # A place is told to be free when its lease ends, but most requests end long before.
         wait = max((math.ceil(row[3] / 1000) for row in rows[:-1] if row[0]), default=1)
         return await client.fail(429, f"no more {names}", {"retry-after": str(wait)})
-    never = " and ".join(f"{row[1]} {name}" for name, row in zip(LIMITS, rows, strict=True) if row[0] and row[3] < 0)
+    never = " and ".join(f"{row[1]} {name}" for name, row in zip(limits, rows, strict=True) if row[0] and row[3] < 0)
     await client.fail(413, f"a request for up to {admission.estimate} tokens is never admitted: the limit is {never}")
 
 
@@ -407,8 +448,10 @@ async def to_the_end(work: Awaitable[Any]) -> None:
 def application() -> Gateway:
     path = os.environ.get("ORGANISATIONS", Path(__file__).with_name("organisations.toml"))
     organisations = tomllib.loads(Path(path).read_text())
+    account = organisations.pop("account", None)
+    account = account and Account("gateway", **account)
     return Gateway(
         os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"),
         os.environ.get("UPSTREAM", "http://127.0.0.1:9000"),
-        {key: Organisation(**limits) for key, limits in organisations.items()},
+        {key: Organisation(**limits, account=account) for key, limits in organisations.items()},
     )

@@ -24,7 +24,7 @@ import httpx
 import uvicorn
 from redis.asyncio import Redis
 
-from gateway import DEFAULT_MAX_TOKENS, LONGEST_PAUSE, PATH, Admission, Gateway, Organisation
+from gateway import DEFAULT_MAX_TOKENS, LONGEST_PAUSE, PATH, Account, Admission, Gateway, Organisation
 from model import Model
 
 URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
@@ -117,7 +117,7 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         self.addAsyncCleanup(stop)
         return served
 
-    async def ask(self, load: Load = Load(), stream: bool = True) -> Answer:
+    async def ask(self, load: Load = Load(), stream: bool = True, key: dict[str, str] = KEY) -> Answer:
         answer = Answer(secrets.token_hex(8), time.monotonic())
         url = random.choice(self.gateways).url + PATH
         request = {
@@ -128,7 +128,7 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
             "stream": stream,
             "fake": load.fake,
         }
-        async with self.http.stream("POST", url, json=request, headers=KEY) as response:
+        async with self.http.stream("POST", url, json=request, headers=key) as response:
             answer.status, answer.retry_after = response.status_code, response.headers.get("retry-after")
             async for text in response.aiter_text():
                 answer.text += text
@@ -190,6 +190,54 @@ class GatewayTest(unittest.IsolatedAsyncioTestCase):
         most, rate = limits["tokens_at_once"], limits["tokens_a_minute"] / 60
         excess = max(count - most - rate * (instant - self.begin) for count, instant in enumerate(self.model.tokens, 1))
         self.assertLessEqual(excess, 0, "tokens a minute")
+
+    # Waiting for an account
+
+    async def start_with_account(self, organisations: dict[str, dict], **limits: float) -> None:
+        """Starts a model and a gateway for organisations that share an account. A name is also a key."""
+        account = Account(f"test-{secrets.token_hex(4)}", **limits)
+        self.model = Model()
+        of = {name: Organisation(name, **AMPLE | own, account=account) for name, own in organisations.items()}
+        self.organisation = next(iter(of.values()))
+        self.gateways = [await self.serve(Gateway(URL, (await self.serve(self.model)).url, of)) for _ in range(2)]
+        self.http = httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
+        self.addAsyncCleanup(self.http.aclose)
+
+    async def test_organisations_share_an_account_by_the_tokens_that_they_use(self) -> None:
+        """One uses all that it asks for, and the other one a tenth. Both wait, and none of them is refused."""
+        limits = {"tokens_a_minute": 24_000, "tokens_at_once": 300, "wait": 100, "most_waiting": 100}
+        await self.start_with_account({"all": {}, "tenth": {}, "double": {"weight": 2}}, **limits)
+        words, most = {"all": 40, "tenth": 4, "double": 40}, 2_400
+        used = dict.fromkeys(words, 0)
+
+        async def client(name: str) -> None:
+            key = {"authorization": f"Bearer {name}"}
+            while sum(used.values()) < most:
+                answer = await self.ask(Load({"tokens": words[name]}, max_tokens=40), key=key)
+                self.assertEqual(answer.status, 200)
+                if sum(used.values()) < most:  # all three wait
+                    used[name] += answer.used
+
+        await asyncio.gather(*(client(name) for name in words for _ in range(12)))
+        share = most / 4
+        for name, parts in {"all": 1, "tenth": 1, "double": 2}.items():
+            # By requests, a tenth of the tokens would be those of the second one. Some answers are under way.
+            self.assertLess(abs(used[name] - parts * share), 0.3 * parts * share, used)
+        await self.all_released()
+
+    async def test_a_request_waits_only_so_long_and_behind_so_many(self) -> None:
+        limits = {"tokens_a_minute": 60, "tokens_at_once": 1_000, "wait": 0.5, "most_waiting": 3}
+        await self.start_with_account({"sk-test": {}}, **limits)
+        self.assertEqual((await self.ask(Load({"tokens": 500}, max_tokens=700))).status, 200)
+        redis_key = f"{{{self.organisation.account.name}}}:account"
+        await self.redis.execute_command("CL.CHARGE", redis_key, 999, 60, 60, 1_000)
+        # Nothing will be free within the wait, so the answer comes at once.
+        answer = await self.ask(Load(max_tokens=700))
+        self.assertEqual((answer.status, answer.retry_after), (429, "1"))
+        await self.redis.execute_command("CL.REFUND", redis_key, 999, 60, 60, 2_000)
+        self.assertEqual((await self.ask(Load(max_tokens=100_000))).status, 413)
+        self.assertEqual((await self.ask(Load({"tokens": 1}, max_tokens=1))).status, 200)
+        await self.all_released()
 
     # The limits
 

@@ -1,0 +1,96 @@
+"""The programs of docs/recipes.md for many clients that wait, and for a way to the server that loses replies."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+import servers
+from redis_cell import Cell
+from test_pages import BLOCK, on_ports, text
+
+
+@pytest.fixture(scope="module")
+def recipes(server: servers.Server) -> dict[str, Any]:
+    """The functions of the page."""
+    namespace: dict[str, Any] = {}
+    for block in BLOCK.finditer(text("docs/recipes.md")):
+        exec(on_ports(block[1], server.port, 0), namespace)
+    return namespace
+
+
+@pytest.fixture
+def cell(server: servers.Server) -> Cell:
+    with server.admin as admin:
+        admin.flushall()
+    return Cell(redis.Redis(port=server.port))
+
+
+def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Runs so many calls, each in a thread of its own."""
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(work, range(count)))
+
+
+def test_tenants_share_a_gpu_by_their_weights(recipes: dict[str, Any], cell: Cell) -> None:
+    weights, most = {"small": 1, "middle": 2, "large": 4}, 1400
+    turns, inside, fullest = list[str](), Counter[int](), 0
+    lock, number = threading.Lock(), itertools.count()
+
+    def client(index: int) -> None:
+        tenant = list(weights)[index % 3]
+
+        def work() -> None:
+            nonlocal fullest
+            with lock:
+                turns.append(tenant)
+                inside[0] += 1
+                fullest = max(fullest, inside[0])
+            time.sleep(0.001)
+            with lock:
+                inside[0] -= 1
+
+        while next(number) < most + 48:
+            recipes["on_the_gpu"](cell, tenant, weights[tenant], work)
+
+    at_once(48, client)
+    # Not the first turns, when not all tenants have come, nor the last ones, when some have gone.
+    shares = Counter(turns[100 : most - 100])
+    for tenant, weight in weights.items():
+        assert abs(shares[tenant] - 1200 * weight / 7) < 60, shares
+    assert 2 <= fullest <= 8
+
+
+def test_workers_pace_an_upstream_together(recipes: dict[str, Any], cell: Cell, server: servers.Server) -> None:
+    sent = list[float]()
+    at_once(40, lambda index: recipes["send_job"](cell, f"c{index % 4}", lambda: sent.append(time.monotonic())))
+    assert len(sent) == 40
+    # Four at once, and 36 at 50 a second. A thread that is late makes no other call earlier.
+    assert max(sent) - min(sent) >= 36 / 50 - 0.02
+
+
+def test_a_flood_is_shed_and_harms_no_other_tenant(recipes: dict[str, Any], cell: Cell) -> None:
+    statuses = at_once(41, lambda index: recipes["status"](cell, "flood" if index < 40 else "small"))
+    # Five at once, 20 that wait, and those of the 50 that come when some of these have had their turn.
+    assert statuses.count(429) >= 5 and statuses[40] == 200
+    assert statuses.count(200) >= 25 and statuses.count(503) == 0
+
+
+def test_payments_are_taken_once_through_lost_replies(recipes: dict[str, Any], server: servers.Server) -> None:
+    with server.admin as admin:
+        admin.flushall()
+    with servers.lossy(server, 0.3) as way_there:
+        cell = Cell(redis.Redis(port=way_there.port))
+        paid = [recipes["pay"](cell, f"customer{n // 5}", f"payment-{n}", 25) for n in range(50)]
+    # Four of five payments of each customer: the fifth would be more than 100.
+    assert paid == [True, True, True, True, False] * 10 and way_there.lost > 10
+    with server.admin as admin:
+        assert {admin.get(f"{{customer{n}}}:spent") for n in range(10)} == {"100"}
