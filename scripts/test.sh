@@ -120,12 +120,12 @@ stage_clients() {
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
     scripts/build.sh
     python_venv clients/python/requirements/newest.txt clients/python >/dev/null # two suites use it
-    two_at_a_time client newest rust litellm oldest limits others
+    two_at_a_time client newest rust litellm oldest limits others node
 }
 
 # client NAME: the suites of a client: the Python package with the newest libraries and type checkers, with the oldest
 # redis-py that it supports, behind LiteLLM's proxy, and as storages of the library limits; other libraries; the Rust
-# package.
+# package; the stores for Node.
 client() {
     local python
     case $1 in
@@ -151,8 +151,24 @@ client() {
         python=$(python_venv clients/others/requirements.txt)
         suite "Other clients in Python" other_clients_tests "$python"
         ;;
+    node)
+        command -v node >/dev/null || apt_install nodejs
+        scripts/debian.sh sid amd64 target/roots/express node-express node-express-rate-limit node-redis
+        suite "express-rate-limit" node_tests
+        ;;
     rust) suite "Rust client" rust_client_tests ;;
     esac
+}
+
+# node_tests: the tests of clients/node, with packages of Debian, counted in the words of `cargo test`.
+node_tests() {
+    server=$REDIS_CELL_SERVER
+    start_server
+    NODE_PATH=$PWD/target/roots/express/usr/share/nodejs REDIS_URL=redis://127.0.0.1:$port \
+        node --test --test-reporter=tap clients/node/test.js | awk '
+            { print; fflush() }
+            /^# (pass|fail) [0-9]+$/ { count[$2] = $3 }
+            END { print "test result: counted. " count["pass"] + 0 " passed; " count["fail"] + 0 " failed" }'
 }
 
 # other_clients_tests VENV: what docs/clients.md says of other client libraries.

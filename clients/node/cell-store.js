@@ -1,0 +1,105 @@
+// A store on the Redis module redis-cell for express-rate-limit, and one for @fastify/rate-limit. No dependency.
+'use strict';
+
+// The middleware compares the hits with its own limit, which may differ from request to request. So the store counts
+// under a limit that is never reached.
+const LIMIT = '1000000000000';
+
+/** A function that sends a command by a client of node-redis or ioredis, for one server or for a cluster. */
+function sender(client) {
+  if (typeof client === 'function') return client;
+  if (typeof client.call === 'function') return (key, words) => client.call(...words); // ioredis
+  if (typeof client.getMasters === 'function' || Array.isArray(client.masters)) {
+    return (key, words) => client.sendCommand(key, false, words); // a cluster of node-redis
+  }
+  if (typeof client.sendCommand === 'function') return (key, words) => client.sendCommand(words);
+  throw new TypeError('a client of node-redis or ioredis is needed, or a function (key, words) => Promise');
+}
+
+/** Hits in windows of a time, which begin with the first hit of a key: CL.FIXED. */
+class Counter {
+  constructor(client, prefix) {
+    this.send = sender(client);
+    this.prefix = prefix;
+  }
+
+  /** Counts `quantity` hits, 0 to look: the hits of the window, and the milliseconds until its end. */
+  async hit(key, windowMs, quantity) {
+    const name = this.prefix + key;
+    const reply = await this.send(name, ['CL.FIXED', name, LIMIT, String(windowMs), String(quantity), 'MS']);
+    const [, limit, remaining, , resetAfter] = reply.map(Number);
+    return { hits: limit - remaining, resetAfter };
+  }
+
+  /** Takes a hit back, if the window has one. */
+  async back(key, windowMs) {
+    const name = this.prefix + key;
+    await this.send(name, ['CL.MSETTLE', name, 'FIXED', LIMIT, String(windowMs), '-1', 'MS']);
+  }
+
+  async forget(key) {
+    await this.send(this.prefix + key, ['DEL', this.prefix + key]);
+  }
+}
+
+function whole(windowMs) {
+  const window = Math.ceil(Number(windowMs));
+  if (!(window >= 1)) throw new RangeError(`the window must be at least 1 ms, not ${windowMs}`);
+  return window;
+}
+
+/** A store for express-rate-limit 6 to 8: `rateLimit({ store: new CellStore({ client }), ... })`. */
+class CellStore {
+  constructor({ client, prefix = 'limit:' }) {
+    this.prefix = prefix; // of each limiter its own, if keys could be equal
+    this.localKeys = false; // the keys are those of all processes
+    this.counter = new Counter(client, prefix);
+  }
+
+  init({ windowMs }) {
+    this.windowMs = whole(windowMs);
+  }
+
+  async get(key) {
+    const { hits, resetAfter } = await this.counter.hit(key, this.windowMs, 0);
+    return hits === 0 ? undefined : { totalHits: hits, resetTime: new Date(Date.now() + resetAfter) };
+  }
+
+  async increment(key) {
+    const { hits, resetAfter } = await this.counter.hit(key, this.windowMs, 1);
+    return { totalHits: hits, resetTime: new Date(Date.now() + resetAfter) };
+  }
+
+  async decrement(key) {
+    await this.counter.back(key, this.windowMs);
+  }
+
+  async resetKey(key) {
+    await this.counter.forget(key);
+  }
+}
+
+/** A class of stores for @fastify/rate-limit 9 and 10: `{ store: fastifyStore({ client }), ... }`. */
+function fastifyStore({ client, prefix = 'limit:' }) {
+  return class FastifyCellStore {
+    constructor(options = {}) {
+      this.options = options;
+      const { method = '', url = '' } = options.routeInfo ?? {};
+      this.counter = new Counter(client, `${prefix}${method}${url}${url && ':'}`);
+    }
+
+    incr(key, callback, timeWindow = this.options.timeWindow) {
+      const counted = Promise.resolve().then(() => this.counter.hit(key, whole(timeWindow), 1));
+      counted.then(
+        ({ hits, resetAfter }) => callback(null, { current: hits, ttl: resetAfter }),
+        (error) => callback(error, null),
+      );
+    }
+
+    child(routeOptions) {
+      return new FastifyCellStore({ ...this.options, ...routeOptions });
+    }
+  };
+}
+
+module.exports = { CellStore, fastifyStore };

@@ -1,0 +1,226 @@
+// The stores, with the real express-rate-limit, express and node-redis, and a server with the module: REDIS_URL.
+'use strict';
+const assert = require('node:assert');
+const fs = require('node:fs');
+const path = require('node:path');
+const { after, before, beforeEach, test } = require('node:test');
+const express = require('express');
+const { rateLimit } = require('express-rate-limit');
+const redis = require('redis');
+const { CellStore, fastifyStore } = require('./cell-store.js');
+
+const WINDOW = 60_000;
+let client;
+
+before(async () => {
+  client = redis.createClient({ url: process.env.REDIS_URL });
+  client.on('error', () => {});
+  await client.connect();
+});
+beforeEach(() => client.flushAll());
+after(() => client.quit());
+
+function store(windowMs = WINDOW, options = {}) {
+  const made = new CellStore({ client, ...options });
+  made.init({ windowMs });
+  return made;
+}
+
+/** Runs a function with the address of an application behind a limiter. */
+async function serving(options, use, status = () => 200) {
+  const application = express();
+  const errors = [];
+  const usual = { windowMs: WINDOW, limit: 3, standardHeaders: 'draft-7', keyGenerator: () => 'client' };
+  application.use(rateLimit({ ...usual, ...options }));
+  application.get('/', (request, response) => response.status(status()).send('answer'));
+  application.use((error, request, response, next) => {
+    errors.push(error);
+    response.status(500).send('error');
+  });
+  const server = await new Promise((resolve) => {
+    const listening = application.listen(0, '127.0.0.1', () => resolve(listening));
+  });
+  try {
+    await use(`http://127.0.0.1:${server.address().port}/`, errors);
+  } finally {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
+}
+
+const statuses = async (url, count) =>
+  (await Promise.all(Array.from({ length: count }, () => fetch(url)))).map((response) => response.status).sort();
+
+test('hits are counted from 1, and the window ends when it should', async () => {
+  const limiter = store();
+  for (let hits = 1; hits <= 3; hits++) {
+    const { totalHits, resetTime } = await limiter.increment('a');
+    assert.strictEqual(totalHits, hits);
+    assert(resetTime instanceof Date);
+    const left = resetTime - Date.now();
+    assert(left > WINDOW - 10_000 && left <= WINDOW, `${left}`);
+  }
+  assert.strictEqual((await limiter.increment('b')).totalHits, 1);
+});
+
+test('the key expires with its window, and later hits do not move its end', async () => {
+  const limiter = store();
+  await limiter.increment('a');
+  const end = await client.pExpireTime('limit:a');
+  await limiter.increment('a');
+  assert.strictEqual(await client.pExpireTime('limit:a'), end);
+  assert.strictEqual(await client.get('limit:a'), '2');
+});
+
+test('a window that is over is forgotten', async () => {
+  const limiter = store(50);
+  await limiter.increment('a');
+  await limiter.increment('a');
+  while (await client.exists('limit:a')) await new Promise((resolve) => setTimeout(resolve, 5));
+  assert.strictEqual((await limiter.increment('a')).totalHits, 1);
+});
+
+test('get looks and counts nothing', async () => {
+  const limiter = store();
+  assert.strictEqual(await limiter.get('a'), undefined);
+  assert.strictEqual(await client.exists('limit:a'), 0);
+  await limiter.increment('a');
+  assert.strictEqual((await limiter.get('a')).totalHits, 1);
+  assert.strictEqual((await limiter.get('a')).totalHits, 1);
+});
+
+test('decrement takes a hit back, and never one that was not there', async () => {
+  const limiter = store();
+  await limiter.increment('a');
+  await limiter.increment('a');
+  await limiter.decrement('a');
+  assert.strictEqual((await limiter.get('a')).totalHits, 1);
+  await limiter.decrement('a');
+  await limiter.decrement('a');
+  assert.strictEqual(await limiter.get('a'), undefined);
+  assert.strictEqual((await limiter.increment('a')).totalHits, 1);
+});
+
+test('resetKey forgets the hits of one key', async () => {
+  const limiter = store();
+  await limiter.increment('a');
+  await limiter.increment('b');
+  await limiter.resetKey('a');
+  assert.strictEqual((await limiter.increment('a')).totalHits, 1);
+  assert.strictEqual((await limiter.increment('b')).totalHits, 2);
+});
+
+test('two processes share the hits, and two prefixes do not', async () => {
+  await store().increment('a');
+  assert.strictEqual((await store().increment('a')).totalHits, 2);
+  assert.strictEqual((await store(WINDOW, { prefix: 'other:' }).increment('a')).totalHits, 1);
+});
+
+test('hits at the same time are all counted', async () => {
+  const limiter = store();
+  const hits = await Promise.all(Array.from({ length: 100 }, () => limiter.increment('a')));
+  const counted = hits.map(({ totalHits }) => totalHits).sort((a, b) => a - b);
+  assert.deepStrictEqual(counted, Array.from({ length: 100 }, (_, index) => index + 1));
+});
+
+test('a window that is no time is an error, and so is a client that cannot send', () => {
+  for (const windowMs of [0, -1, NaN]) assert.throws(() => store(windowMs), RangeError);
+  assert.throws(() => new CellStore({ client: {} }), TypeError);
+});
+
+test('clients of ioredis, of clusters, and functions send', async () => {
+  const routed = [];
+  const send = (key, words) => {
+    routed.push(key);
+    return client.sendCommand(words);
+  };
+  const ways = [
+    { call: (...words) => send(words[1], words) },
+    { masters: [], sendCommand: (key, readOnly, words) => send(key, words) },
+    send,
+  ];
+  for (const [index, way] of ways.entries()) {
+    const limiter = store(WINDOW, { client: way });
+    assert.strictEqual((await limiter.increment('a')).totalHits, index + 1);
+  }
+  assert.deepStrictEqual(routed, Array(3).fill('limit:a'));
+});
+
+test('the middleware admits exactly the limit', async () => {
+  await serving({ store: new CellStore({ client }) }, async (url, errors) => {
+    assert.deepStrictEqual(await statuses(url, 20), [...Array(3).fill(200), ...Array(17).fill(429)]);
+    const refused = await fetch(url);
+    assert.match(refused.headers.get('ratelimit'), /limit=3, remaining=0, reset=(60|5\d)/);
+    assert(Number(refused.headers.get('retry-after')) > 50);
+    assert.deepStrictEqual(errors, []);
+  });
+});
+
+test('two middlewares of two prefixes count by themselves', async () => {
+  await serving({ store: new CellStore({ client, prefix: 'one:' }) }, async (url) => {
+    assert.deepStrictEqual(await statuses(url, 4), [200, 200, 200, 429]);
+  });
+  await serving({ store: new CellStore({ client, prefix: 'two:' }) }, async (url) => {
+    assert.deepStrictEqual(await statuses(url, 4), [200, 200, 200, 429]);
+  });
+});
+
+test('skipSuccessfulRequests gives hits back', async () => {
+  let status = 200;
+  await serving(
+    { store: new CellStore({ client }), skipSuccessfulRequests: true },
+    async (url) => {
+      for (let request = 0; request < 5; request++) {
+        assert.strictEqual((await fetch(url)).status, 200);
+        while (await client.exists('limit:client')) await new Promise((resolve) => setTimeout(resolve, 5));
+      }
+      status = 404;
+      assert.deepStrictEqual(await statuses(url, 4), [404, 404, 404, 429]);
+    },
+    () => status,
+  );
+});
+
+test('without a server requests pass or are errors, as passOnStoreError says', async () => {
+  const gone = redis.createClient({ socket: { port: 1, reconnectStrategy: false }, disableOfflineQueue: true });
+  gone.on('error', () => {});
+  for (const [passOnStoreError, status] of [[true, 200], [false, 500]]) {
+    await serving({ store: new CellStore({ client: gone }), passOnStoreError }, async (url) => {
+      assert.strictEqual((await fetch(url)).status, status);
+    });
+  }
+});
+
+test('the store for fastify counts as its interface says', async () => {
+  const Store = fastifyStore({ client });
+  const global = new Store({ timeWindow: WINDOW });
+  const incr = (made, ...more) =>
+    new Promise((resolve, reject) => {
+      made.incr('a', (error, result) => (error ? reject(error) : resolve(result)), ...more);
+    });
+  assert.strictEqual((await incr(global, WINDOW, 3)).current, 1);
+  const second = await incr(global);
+  assert.strictEqual(second.current, 2);
+  assert(second.ttl > WINDOW - 10_000 && second.ttl <= WINDOW);
+  const route = global.child({ routeInfo: { method: 'GET', url: '/x' } });
+  assert.strictEqual((await incr(route, WINDOW, 3)).current, 1);
+  assert.strictEqual((await incr(global.child({}), WINDOW, 3)).current, 3);
+  await assert.rejects(incr(global, 0), RangeError);
+});
+
+test('the program of the page limits', async () => {
+  const [, program] = /```js\n([^]*?)```/.exec(fs.readFileSync(path.join(__dirname, 'README.md'), 'utf8'));
+  const AsyncFunction = (async () => {}).constructor;
+  const code = program.replace('redis://localhost:6379', process.env.REDIS_URL).replace('listen(3000)', 'listen(0)');
+  const run = new AsyncFunction('require', `${code}; return { server, client }`);
+  const started = await run((name) => require(name === 'redis-cell-store' ? './cell-store.js' : name));
+  try {
+    await new Promise((resolve) => started.server.once('listening', resolve));
+    const url = `http://127.0.0.1:${started.server.address().port}/`;
+    assert.deepStrictEqual(await statuses(url, 102), [...Array(100).fill(200), 429, 429]);
+  } finally {
+    started.server.closeAllConnections();
+    started.server.close();
+    await started.client.quit();
+  }
+});
