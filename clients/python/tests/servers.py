@@ -229,3 +229,36 @@ def _info(node: Server) -> str:
     with node.admin as admin:
         info = admin.execute_command("CLUSTER", "INFO")
     return info if isinstance(info, str) else "\r\n".join(f"{name}:{value}" for name, value in info.items())
+
+
+@contextmanager
+def sentinel(server: Server, name: str = "mymaster") -> Iterator[int]:
+    """A Sentinel that knows a server by a name. Returns its port."""
+    folder = Path(tempfile.mkdtemp())
+    file = folder / "sentinel.conf"
+    process = None
+    try:
+        while process is None:
+            port = free_port()
+            file.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n")
+            words = ["setpriv", "--pdeathsig", "TERM", SERVER, str(file), "--sentinel"]
+            started = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with redis.Redis(port=port) as admin:
+                # It ends by itself if the port is taken.
+                wait_until(lambda admin=admin, started=started: started.poll() is not None or _pings(admin))
+                if started.poll() is None:
+                    process = started
+                    admin.execute_command("SENTINEL", "MONITOR", name, "127.0.0.1", server.port, 1)
+        yield port
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pings(admin: redis.Redis) -> bool:
+    try:
+        return bool(admin.ping())
+    except redis.ConnectionError:
+        return False

@@ -16,11 +16,15 @@ import openai
 import pytest
 import redis
 import redis.asyncio
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import servers
-from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Guard, Rate
+from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Guard, Rate, Take, observe
 from redis_cell.httpx import AsyncTransport, Transport, Turn, retry_after, seconds_of
 from redis_cell.langchain import RateLimiter
+from redis_cell.wire import Call
 from upstream import Upstream, serving
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -204,3 +208,23 @@ async def test_the_limiter_of_langchain(server: servers.Server, cell: Cell) -> N
         begun = time.monotonic()
         await asyncio.gather(*(both.aacquire() for _ in range(3)))
         assert time.monotonic() - begun >= 0.4
+
+
+def test_calls_are_spans(cell: Cell) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    observe(cell, tracer=provider.get_tracer("test"))
+    cell.throttle("a", NEVER)
+    cell.mtake(Take(b"\xff", NEVER), Take("a", NEVER))
+    cell.charge("a", NEVER)
+    with pytest.raises(redis.ResponseError):
+        cell.run(cell_call("a"))
+    spans = exporter.get_finished_spans()
+    seen = [(span.name, dict(span.attributes or {}).get("redis_cell.admitted"), span.status.is_ok) for span in spans]
+    names = ["CL.THROTTLE", "CL.MTAKE", "CL.CHARGE", "CL.NOTHING"]
+    assert seen == list(zip(names, [True, False, None, None], [True, True, True, False], strict=True))
+    assert (spans[0].attributes or {})["redis_cell.decided_by"] == "server"
+
+
+def cell_call(key: str) -> Call[Any]:
+    return Call("CL.NOTHING", key, (), int)

@@ -9,6 +9,7 @@ from .answers import (
     DecidedBy,
     Decision,
     Key,
+    RateLimited,
     Refused,
     RefusedForever,
     Several,
@@ -18,7 +19,10 @@ from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .leased import AsyncLeased, Leased, Verdict
 from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window
+from .observing import observe
+from .places import AsyncPlace, Place, limited
 from .times import Seconds
+from .waiting import async_wait, wait
 from .wire import Call, Change, Once, Release, Renew, Settle, Take
 
 __all__ = [
@@ -28,6 +32,7 @@ __all__ = [
     "AsyncClient",
     "AsyncGuard",
     "AsyncLeased",
+    "AsyncPlace",
     "Away",
     "Backend",
     "Balance",
@@ -53,7 +58,9 @@ __all__ = [
     "Local",
     "Log",
     "Once",
+    "Place",
     "Rate",
+    "RateLimited",
     "Refused",
     "RefusedForever",
     "Release",
@@ -66,4 +73,8 @@ __all__ = [
     "TopKey",
     "Verdict",
     "Window",
+    "async_wait",
+    "limited",
+    "observe",
+    "wait",
 ]

@@ -12,6 +12,17 @@ DecidedBy: TypeAlias = Literal["server", "local", "fail_open", "fail_closed"]
 """Where a decision was made: by the server or, if it was away, by the choice that the caller made for that case."""
 
 
+class RateLimited(Exception):
+    """A call was refused. `answer` is the refusal, and `retry_after` its wait in seconds, or None if it is for ever."""
+
+    def __init__(self, answer: Refused | RefusedForever, key: Key | None = None) -> None:
+        self.answer, self.key = answer, key
+        self.retry_after = answer.retry_after
+        of = "" if key is None else f" of {key!r}"
+        wait = "no wait helps" if self.retry_after is None else f"try again in {self.retry_after:g} seconds"
+        super().__init__(f"a limit{of} is reached: {wait}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What Admitted, Refused and RefusedForever have in common. It is true if the call was admitted."""
@@ -30,6 +41,13 @@ class Decision:
 
     def __bool__(self) -> bool:
         return self.admitted
+
+    def or_raise(self) -> Admitted:
+        """Returns the answer if the call was admitted, and raises RateLimited if it was not."""
+        if isinstance(self, Admitted):
+            return self
+        assert isinstance(self, (Refused, RefusedForever))
+        raise RateLimited(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +134,13 @@ class Several(Mapping[Key, Row], Generic[Row]):
 
     def __bool__(self) -> bool:
         return bool(self.combined)
+
+    def or_raise(self) -> Several[Row]:
+        """Returns the answer if the call was admitted, and raises RateLimited, with the first key, if it was not."""
+        if isinstance(self.combined, (Refused, RefusedForever)):
+            refusing = (key for key, row in self.rows.items() if isinstance(row, (Refused, RefusedForever)))
+            raise RateLimited(self.combined, next(refusing, None))
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from . import answers, wire
 from .answers import Admitted, Answer, DecidedBy, Key, Refused, RefusedForever, Several
-from .client import AsyncCell, Cell
+from .client import AsyncCell, AsyncPlaces, Cell, Places, as_method
 from .errors import FULL, is_away, is_full
 from .local import LocalLimiters
 from .sending import Ready
@@ -152,7 +151,7 @@ class Guarded(Generic[P, T]):
     """A function of `wire` as a method of Guard, which returns the answer, and of AsyncGuard, which is awaited."""
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
-        self.build = build
+        self.method = as_method(build)
         self.__doc__ = build.__doc__
 
     @overload
@@ -164,13 +163,7 @@ class Guarded(Generic[P, T]):
     def __get__(
         self, guard: Guard | AsyncGuard | None, owner: type
     ) -> Guarded[P, T] | Callable[P, T] | Callable[P, Coroutine[Any, Any, T]]:
-        if guard is None:
-            return self
-
-        @functools.wraps(self.build)
-        def method(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return guard.run(self.build(*args, **kwargs))
-
+        method: Callable[..., Any] = self.method if guard is None else self.method.__get__(guard)
         return method
 
 
@@ -202,7 +195,7 @@ def _full(errors: Any) -> Exception:
     return cast(Exception, errors.ConnectionError(FULL[1]))
 
 
-class Guard(Decisions):
+class Guard(Decisions, Places):
     """The commands of a Cell that admit or refuse, with a choice for the time in which the server is unavailable."""
 
     def __init__(self, cell: Cell, *, away: Away) -> None:
@@ -236,7 +229,7 @@ class Guard(Decisions):
                 after = traffic.ended
 
 
-class AsyncGuard(Decisions):
+class AsyncGuard(Decisions, AsyncPlaces):
     """The commands of an AsyncCell that admit or refuse, with a choice for the time in which the server is unavailable.
 
     A call that has no answer within `timeout` is decided without the server. By asyncio.wait_for the guard would not

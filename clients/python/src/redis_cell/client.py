@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
+import inspect
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from urllib.parse import unquote, urlsplit
 
 from . import backend as _backend
 from . import wire
 from .answers import Key, Several
 from .backend import Backend
 from .errors import is_lost
-from .sending import AsyncLink, Link, Ready
-from .times import micros
+from .limiters import Words
+from .sending import AsyncLink, Link, Ready, is_cluster
+from .times import Seconds, micros
 from .wire import Call, Once
+
+if TYPE_CHECKING:
+    from .places import AsyncPlace, Place
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,29 +42,37 @@ class AsyncClient(Protocol):
     def execute_command(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
+def as_method(build: Callable[..., Call[Any]]) -> Callable[..., Any]:
+    """A function of `wire` as a method, with the signature that help() shows."""
+
+    @functools.wraps(build)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.run(build(*args, **kwargs))
+
+    of = inspect.signature(build)
+    answer = str(of.return_annotation).removeprefix("Call[").removesuffix("]")
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *of.parameters.values()]
+    method.__dict__["__signature__"] = of.replace(parameters=parameters, return_annotation=answer)
+    return method
+
+
 class Command(Generic[P, T]):
     """A function of `wire` as a method: of Cell, which returns the answer, and of AsyncCell, which is awaited."""
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
-        self.build = build
+        self.method = as_method(build)
         self.__doc__ = build.__doc__
 
     @overload
     def __get__(self, cell: None, owner: type) -> Command[P, T]: ...
     @overload
-    def __get__(self, cell: Cell, owner: type) -> Callable[P, T]: ...
+    def __get__(self, cell: Places, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, cell: AsyncCell, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, cell: AsyncPlaces, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(
-        self, cell: Cell | AsyncCell | None, owner: type
+        self, cell: Places | AsyncPlaces | None, owner: type
     ) -> Command[P, T] | Callable[P, T] | Callable[P, Coroutine[Any, Any, T]]:
-        if cell is None:
-            return self
-
-        @functools.wraps(self.build)
-        def method(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return cell.run(self.build(*args, **kwargs))
-
+        method: Callable[..., Any] = self.method if cell is None else self.method.__get__(cell)
         return method
 
 
@@ -100,6 +115,39 @@ def _timed(answer: T, sent: float, held: float | None = 0) -> T:
     return answer
 
 
+def _client(url: str, library: str, options: dict[str, Any]) -> Any:
+    """A client of redis-py for a URL, which may name Sentinels."""
+    if not url.startswith("redis+sentinel://"):
+        return importlib.import_module(library).from_url(url, **options)
+    parts = urlsplit(url)
+    access, _, places = parts.netloc.rpartition("@")
+    user, _, password = access.partition(":")
+    name, _, database = parts.path.lstrip("/").partition("/")
+    if not name:
+        raise ValueError("redis+sentinel:// needs the name of the primary: redis+sentinel://host:26379/mymaster")
+    own = {"username": unquote(user) or None, "password": unquote(password) or None, "db": int(database or 0)}
+    hosts = [place.rpartition(":") for place in places.split(",")]
+    sentinels = [(host.strip("[]"), int(port)) for host, _, port in hosts]
+    sentinel = importlib.import_module(library + ".sentinel").Sentinel(sentinels, sentinel_kwargs=options)
+    return sentinel.master_for(name, **{key: value for key, value in own.items() if value is not None}, **options)
+
+
+def _words(client: Any, by_functions: bool, calls: tuple[Call[Any], ...]) -> list[Words]:
+    """The words of the calls of a pipeline."""
+    if is_cluster(client):
+        raise NotImplementedError("a pipeline is for a single server: in a cluster each call has a node of its own")
+    if any(call.held != 0 or call.everywhere for call in calls):
+        raise ValueError("a pipeline has no calls that wait, or that go to every primary")
+    return [_backend.as_function(call) if by_functions else _backend.as_command(call) for call in calls]
+
+
+def _answers(calls: tuple[Call[Any], ...], replies: list[Any], sent: float, errors: Any) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, errors.ResponseError):
+            raise reply
+    return [_timed(call.read(reply), sent) for call, reply in zip(calls, replies, strict=True)]
+
+
 class _Attempts(Generic[T]):
     """The attempts at a call that may be repeated. No I/O."""
 
@@ -128,7 +176,51 @@ class _Attempts(Generic[T]):
         return answer if self._made == 1 else _timed(answer, self._begin)
 
 
-class Cell(Commands):
+class Places:
+    """What a Cell and a Guard have in common."""
+
+    def place(
+        self,
+        key: Key,
+        limit: int,
+        *,
+        lease: Seconds,
+        holder: str | bytes | None = None,
+        timeout: Seconds | None = 0,
+    ) -> Place:
+        """One of `limit` places for the block of `with`, which releases it. Raises RateLimited without one.
+
+        It waits up to `timeout` for a place. The place is lost if the block takes longer than `lease`, unless it calls
+        the place's method `renew` in time.
+        """
+        from .places import Place
+
+        return Place(cast(Any, self), key, limit, lease, holder, timeout)
+
+
+class AsyncPlaces:
+    """What an AsyncCell and an AsyncGuard have in common."""
+
+    def place(
+        self,
+        key: Key,
+        limit: int,
+        *,
+        lease: Seconds,
+        holder: str | bytes | None = None,
+        timeout: Seconds | None = 0,
+    ) -> AsyncPlace:
+        """One of `limit` places for the block of `async with`, which releases it. Raises RateLimited without one.
+
+        It waits up to `timeout` for a place. The place is lost if the block takes longer than `lease`, unless it calls
+        the place's method `renew` in time.
+        """
+        from .places import AsyncPlace
+
+        return AsyncPlace(cast(Any, self), key, limit, lease, holder, timeout)
+
+
+class Cell(Commands, Places):
     """The commands of the module, by a client that blocks. A call is sent once, whatever the client's retries,
     unless it may be repeated: see `Once`.
 
@@ -140,6 +232,23 @@ class Cell(Commands):
         self._backend: Backend = backend
         self._by_functions = backend == "functions"
         self._checked = False
+
+    @classmethod
+    def from_url(cls, url: str, *, backend: Backend = "module", **options: Any) -> Cell:
+        """A Cell with a client of redis-py for a URL: `redis://`, `rediss://`, `unix://` or `redis+sentinel://`.
+
+        `redis+sentinel://user:password@host:port,host:port/name/0` is the database 0 of the primary that the Sentinels
+        know by the name. `options` are those of the client, such as `socket_timeout`.
+        """
+        return cls(_client(url, "redis", options), backend=backend)
+
+    def pipeline(self, *calls: Call[Any]) -> list[Any]:
+        """Sends calls to a single server at once, and returns the answers. Functions of `redis_cell.wire` build them.
+
+        Each call is decided by itself. The first error is raised when all calls have been answered.
+        """
+        words, sent = _words(self._link.client, self._by_functions, calls), time.monotonic()
+        return _answers(calls, self._link.send_many(words), sent, self.errors)
 
     @property
     def errors(self) -> Any:
@@ -198,7 +307,7 @@ class Cell(Commands):
             raise self.errors.ResponseError(_backend.NOT_LOADED) from None
 
 
-class AsyncCell(Commands):
+class AsyncCell(Commands, AsyncPlaces):
     """The commands of the module, by a client for asyncio. A call is sent once, whatever the client's retries,
     unless it may be repeated: see `Once`.
 
@@ -211,6 +320,23 @@ class AsyncCell(Commands):
         self._backend: Backend = backend
         self._by_functions = backend == "functions"
         self._checked = False
+
+    @classmethod
+    def from_url(cls, url: str, *, backend: Backend = "module", **options: Any) -> AsyncCell:
+        """An AsyncCell with a client of redis-py for a URL: `redis://`, `rediss://`, `unix://` or `redis+sentinel://`.
+
+        `redis+sentinel://user:password@host:port,host:port/name/0` is the database 0 of the primary that the Sentinels
+        know by the name. `options` are those of the client, such as `socket_timeout`.
+        """
+        return cls(_client(url, "redis.asyncio", options), backend=backend)
+
+    async def pipeline(self, *calls: Call[Any]) -> list[Any]:
+        """Sends calls to a single server at once, and returns the answers. Functions of `redis_cell.wire` build them.
+
+        Each call is decided by itself. The first error is raised when all calls have been answered.
+        """
+        words, sent = _words(self._link.client, self._by_functions, calls), time.monotonic()
+        return _answers(calls, await self._link.send_many(words), sent, self.errors)
 
     @property
     def errors(self) -> Any:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Protocol, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Key, Refused, RefusedForever, Several
+from .answers import Admitted, Answer, Balance, Key, Refused, RefusedForever, Several
 from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Window
 from .times import micros, seconds
-from .wire import Take
+from .wire import Change, Release, Renew, Settle, Take
 
 KEYS = 100_000
 """How many keys are remembered. With one more, the key that was not used for the longest time is forgotten."""
@@ -41,7 +42,9 @@ class State(Protocol):
     """What is taken of one key. Every call brings its own limit, as with the server: `of` sets it."""
 
     def look(self, now: int, quantity: int) -> Look: ...
-    def take(self, now: int, quantity: int) -> None: ...
+    def take(self, now: int, quantity: int) -> None:
+        """Takes units, or gives units back if the quantity is below 0: never more than were taken."""
+        ...
 
 
 class _Paced:
@@ -76,7 +79,8 @@ class _Gcra(_Paced):
         return self.says(self.units(room), self.cost(quantity) - room, debt)
 
     def take(self, now: int, quantity: int) -> None:
-        self.tat = max(self.tat, now * _MICRO) + self.cost(quantity)
+        cost = self.cost(quantity) if quantity >= 0 else -self.cost(-quantity)
+        self.tat = max(self.tat, now * _MICRO) + cost
 
 
 class _Bucket(_Paced):
@@ -100,7 +104,7 @@ class _Bucket(_Paced):
 
     def take(self, now: int, quantity: int) -> None:
         free, since, come = self.level(now * _MICRO)
-        self.free, self.since = free + come - quantity, since + self.cost(come)
+        self.free, self.since = min(self.limit, free + come - quantity), since + self.cost(come)
         self.full_at = self.since + self.cost(self.limit - self.free)
 
 
@@ -127,8 +131,10 @@ class _Window:
 
     def take(self, now: int, quantity: int) -> None:
         if now >= self.end:
+            if quantity <= 0:
+                return
             self.count, self.end = 0, self.end_of(now)
-        self.count += quantity
+        self.count = max(0, self.count + quantity)
 
 
 class _Log:
@@ -155,7 +161,14 @@ class _Log:
         return Look(self.limit, max(0, self.limit - self.count), wait, reset)
 
     def take(self, now: int, quantity: int) -> None:
-        self.count += quantity
+        self.count = max(0, self.count + quantity)
+        while quantity < 0 and self.entries:  # the newest go first
+            instant, entry = self.entries.pop()
+            if entry + quantity > 0:
+                self.entries.append((instant, entry + quantity))
+            quantity = min(0, entry + quantity)
+        if quantity <= 0:
+            return
         if self.entries and now - self.begun < self.per // ENTRIES:
             quantity += self.entries.pop()[1]
         else:
@@ -195,15 +208,15 @@ Kind = TypeVar("Kind", _Gcra, _Bucket, _Window, _Log, _Places)
 class LocalLimiters:
     """The limiters of this process. Calls of several threads are decided one after the other."""
 
-    def __init__(self, share: int) -> None:
-        self.share = share
+    def __init__(self, share: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.share, self.clock = share, clock
         self.states: OrderedDict[tuple[Key, type[State]], State] = OrderedDict()
         self.lock = threading.Lock()
 
     def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
         """Takes from all limiters or from none, as CL.MTAKE does."""
         with self.lock:
-            now = time.monotonic_ns() // 1000
+            now = self.clock() // 1000
             states = [self._of(take) for take in takes]
             rows: dict[Key, Answer] = {}
             for take, state in zip(takes, states, strict=True):
@@ -232,7 +245,36 @@ class LocalLimiters:
         """Gives a place back, as CL.RELEASE does."""
         with self.lock:
             state = self.states.get((key, _Places))
-            return isinstance(state, _Places) and state.release(holder, time.monotonic_ns() // 1000)
+            return isinstance(state, _Places) and state.release(holder, self.clock() // 1000)
+
+    def settle(self, changes: tuple[Change, ...]) -> Several[Balance]:
+        """Takes or gives back, whatever is available, as CL.MSETTLE does."""
+        with self.lock:
+            now = self.clock() // 1000
+            rows: dict[Key, Balance] = {}
+            for change in changes:
+                lost = False
+                if isinstance(change, Settle):
+                    state = self._of(Take(change.key, change.limiter))
+                    state.take(now, change.difference)
+                else:
+                    state = self._of(Take(change.key, change.lease))
+                    holds = isinstance(state, _Places) and state.ends.get(change.lease.holder, now) > now
+                    if isinstance(change, Release) and isinstance(state, _Places):
+                        state.release(change.lease.holder, now)
+                    elif holds:
+                        state.take(now, 1)
+                    lost = isinstance(change, Renew) and not holds
+                rows[change.key] = _balance(state.look(now, 0), lost)
+            return Several(_tightest(rows), rows)
+
+    def pause(self, key: Key, rate: Rate, wait: int) -> Balance:
+        """Admits nothing before the wait is over, as CL.PAUSE does."""
+        with self.lock:
+            now = self.clock() // 1000
+            state = self._known(key, _Gcra).of(rate, self.share)
+            state.tat = max(state.tat, (now + wait) * _MICRO + state.cost(rate.burst))
+            return _balance(state.look(now, 0), False)
 
     def _of(self, take: Take) -> State:
         match take.limiter:
@@ -255,6 +297,29 @@ class LocalLimiters:
             state = self.states[key, kind] = kind()
         self.states.move_to_end((key, kind))
         return state
+
+
+def _balance(look: Look, lost: bool) -> Balance:
+    wait = seconds(look.wait) if look.wait else None
+    return Balance(
+        limit=look.limit,
+        remaining=look.remaining,
+        reset_after=seconds(look.reset),
+        retry_after=wait,
+        in_debt=lost or wait is not None,
+    )
+
+
+def _tightest(rows: dict[Key, Balance]) -> Balance:
+    tightest = min(rows.values(), key=lambda row: row.remaining)
+    waits = [row.retry_after for row in rows.values() if row.retry_after is not None]
+    return Balance(
+        limit=tightest.limit,
+        remaining=tightest.remaining,
+        reset_after=max(row.reset_after for row in rows.values()),
+        retry_after=max(waits, default=None),
+        in_debt=any(row.in_debt for row in rows.values()),
+    )
 
 
 def _answer(look: Look, quantity: int) -> Answer:

@@ -111,6 +111,24 @@ class Link:
                 raise
         raise self.errors.ClusterError("the call was redirected too often")
 
+    def send_many(self, calls: list[Words]) -> list[Any]:
+        """Sends calls to a single server at once, and returns the replies. An error stands in place of its reply."""
+        connection = connection_of(self.client.connection_pool)
+        try:
+            connection.send_packed_command(connection.pack_commands([_now(words) for words in calls]))
+            return [self._reply(connection) for _ in calls]
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            self.client.connection_pool.release(connection)
+
+    def _reply(self, connection: Any) -> Any:
+        try:
+            return connection.read_response()
+        except self.errors.ResponseError as error:
+            return error
+
     def send_to_all(self, words: Words) -> list[Any]:
         """Sends a call to every primary, and returns the replies."""
         if not is_cluster(self.client):
@@ -210,6 +228,29 @@ class AsyncLink:
                 self.stale = True
                 raise
         raise self.errors.ClusterError("the call was redirected too often")
+
+    async def send_many(self, calls: list[Words]) -> list[Any]:
+        """Sends calls to a single server at once, and returns the replies. An error stands in place of its reply."""
+        pool = self.client.connection_pool
+        connection = await connection_of(pool)
+        try:
+            if _is_broken(connection):
+                await connection.disconnect(nowait=True)  # connecting again is what sending does
+            if not connection.is_connected:
+                await connection.connect()
+            await connection.send_packed_command(connection.pack_commands([_now(words) for words in calls]))
+            return [await self._reply(connection) for _ in calls]
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
+
+    async def _reply(self, connection: Any) -> Any:
+        try:
+            return await connection.read_response()
+        except self.errors.ResponseError as error:
+            return error
 
     async def send_to_all(self, words: Words) -> list[Any]:
         """Sends a call to every primary, and returns the replies."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -62,11 +62,17 @@ class _Wait:
     """What `wait` and `async_wait` share. No I/O."""
 
     def __init__(
-        self, takes: tuple[Take, ...], timeout: Seconds | None, flow: str | bytes | None, weight: int | None
+        self,
+        cell: object,
+        takes: tuple[Take, ...],
+        timeout: Seconds | None,
+        flow: str | bytes | None,
+        weight: int | None,
     ) -> None:
+        self.clock: Callable[[], float] = getattr(cell, "clock", time.monotonic)  # a fake has a clock of its own
         self.takes, self.flow, self.weight = takes, flow, weight
         self.take = wire.mtake(*takes)
-        self.end = math.inf if timeout is None else time.monotonic() + micros(timeout, "timeout") / 1_000_000
+        self.end = math.inf if timeout is None else self.clock() + micros(timeout, "timeout") / 1_000_000
         self.places = {take.key for take in takes if isinstance(take.limiter, Lease)}
         self.blocks = True
 
@@ -79,19 +85,21 @@ class _Wait:
         if any(key in self.places for key in refusing):
             others = [answer[key].retry_after or 0 for key in refusing if key not in self.places]
             pause = max(SOON, *others) if others else min(SOON, pause)
-        return max(SHORTEST, pause) if pause <= self.end - time.monotonic() else None
+        return max(SHORTEST, pause) if pause <= self.end - self.clock() else None
 
     def stretch(self, pause: float) -> Call[Several[Answer] | None]:
         """The call that waits in the server."""
-        timeout = max(SHORTEST, min(self.end - time.monotonic(), max(STRETCH, 2 * pause)))
+        timeout = max(SHORTEST, min(self.end - self.clock(), max(STRETCH, 2 * pause)))
         return wire.bmtake(*self.takes, timeout=timeout, flow=self.flow, weight=self.weight)
 
-    def goes_on(self, guarded: bool, errors: Any, error: Exception) -> bool:
-        """Whether an error of a call that waits in the server is not one of the whole wait."""
+    def after(self, guarded: bool, errors: Any, error: Exception, pause: float) -> float | None:
+        """How long to wait before asking again, after an error of the call that waits in the server. None: raise it."""
         if isinstance(error, NotImplementedError):  # the function library has no call that waits
             self.blocks = False
-            return True
-        return is_full(errors, error) or (guarded and is_away(errors, error))
+            return pause
+        if is_full(errors, error):
+            return pause
+        return 0 if guarded and is_away(errors, error) else None  # the guard decides at once
 
 
 def wait(
@@ -108,7 +116,7 @@ def wait(
     server, as `bmtake` with `flow` and `weight`. By the function library, and while half of the client's connections
     are in use by calls that wait, it asks again when it may be admitted. A Guard decides if the server is unavailable.
     """
-    plan = _Wait((first, *others), timeout, flow, weight)
+    plan = _Wait(cell, (first, *others), timeout, flow, weight)
     plain = cell.cell if isinstance(cell, Guard) else cell
     while True:
         answer = cell.run(plan.take)
@@ -120,13 +128,15 @@ def wait(
                     try:
                         waited = plain.run(plan.stretch(pause))
                     except Exception as error:
-                        if not plan.goes_on(isinstance(cell, Guard), plain.errors, error):
+                        again = plan.after(isinstance(cell, Guard), plain.errors, error, pause)
+                        if again is None:
                             raise
+                        pause = again
                     else:
                         if waited is not None:
                             return waited
                         pause = min(pause, SOON)
-        time.sleep(pause)
+        getattr(cell, "sleep", time.sleep)(pause)
 
 
 async def async_wait(
@@ -138,7 +148,7 @@ async def async_wait(
     weight: int | None = None,
 ) -> Several[Answer]:
     """As `wait`, for asyncio."""
-    plan = _Wait((first, *others), timeout, flow, weight)
+    plan = _Wait(cell, (first, *others), timeout, flow, weight)
     plain = cell.cell if isinstance(cell, AsyncGuard) else cell
     while True:
         answer = await cell.run(plan.take)
@@ -150,10 +160,12 @@ async def async_wait(
                     try:
                         waited = await plain.run(plan.stretch(pause))
                     except Exception as error:
-                        if not plan.goes_on(isinstance(cell, AsyncGuard), plain.errors, error):
+                        again = plan.after(isinstance(cell, AsyncGuard), plain.errors, error, pause)
+                        if again is None:
                             raise
+                        pause = again
                     else:
                         if waited is not None:
                             return waited
                         pause = min(pause, SOON)
-        await asyncio.sleep(pause)
+        await getattr(cell, "sleep", asyncio.sleep)(pause)

@@ -72,6 +72,13 @@ class Decide(Protocol):
         ...
 
 
+class Settles(Protocol):
+    """Changes limiters without the server, as CL.MSETTLE does. For tests."""
+
+    def settle(self, changes: tuple[Change, ...]) -> Several[Balance]: ...
+    def pause(self, key: Key, rate: Rate, wait: int) -> Balance: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
     """A call that has not been sent yet."""
@@ -87,6 +94,8 @@ class Call(Generic[T]):
     """How long the server may hold the reply back on purpose, in seconds. None: without a limit."""
     decide: Callable[[Decide], T] | None = None
     """How the call is decided without the server, if it can be."""
+    settle: Callable[[Settles], T] | None = None
+    """How the call changes limiters without the server, if it is one that is never refused."""
     everywhere: bool = False
     """Whether the call has no key and goes to every primary."""
     once: Once | None = None
@@ -182,17 +191,23 @@ def peek(key: Key, rate: Rate, quantity: int = 1) -> Call[Answer]:
 
 def charge(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Takes units even if they are not available, which leaves the limiter in debt: CL.CHARGE."""
-    return Call("CL.CHARGE", key, (*rate.words(), _positive(quantity), "US"), answers.balance)
+    change = Settle(key, rate, _positive(quantity))
+    words = (*rate.words(), quantity, "US")
+    return Call("CL.CHARGE", key, words, answers.balance, settle=lambda by: by.settle((change,))[key])
 
 
 def refund(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
     """Gives units back to a rate limiter: CL.REFUND."""
-    return Call("CL.REFUND", key, (*rate.words(), _positive(quantity), "US"), answers.balance)
+    change = Settle(key, rate, -_positive(quantity))
+    words = (*rate.words(), quantity, "US")
+    return Call("CL.REFUND", key, words, answers.balance, settle=lambda by: by.settle((change,))[key])
 
 
 def pause(key: Key, rate: Rate, wait: Seconds) -> Call[Balance]:
     """Admits nothing until `wait` has passed, and then one unit after another at the rate: CL.PAUSE."""
-    return Call("CL.PAUSE", key, (*rate.words(), micros(wait, "wait"), "US"), answers.balance)
+    whole = micros(wait, "wait")
+    words = (*rate.words(), whole, "US")
+    return Call("CL.PAUSE", key, words, answers.balance, settle=lambda by: by.pause(key, rate, whole))
 
 
 def reserve(
@@ -482,7 +497,14 @@ def msettle(
         age = ago if sent is None else time.monotonic() - sent  # when this call is sent
         return (*limiters, *(() if age is None else ("AGO", micros_up(age, "ago"))), *options)
 
-    return Call("CL.MSETTLE", first.key, words if taken is not None else words(), read, once=once)
+    return Call(
+        "CL.MSETTLE",
+        first.key,
+        words if taken is not None else words(),
+        read,
+        settle=lambda by: by.settle(changes),
+        once=once,
+    )
 
 
 def top(count: int = 10) -> Call[list[TopKey]]:

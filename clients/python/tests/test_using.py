@@ -1,0 +1,309 @@
+"""What an application writes: decorators, places, waits, errors in place of answers, pipelines, URLs, fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pydoc
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import servers
+from redis_cell import (
+    AsyncCell,
+    AsyncGuard,
+    Bucket,
+    Cell,
+    FailClosed,
+    Fixed,
+    Funnel,
+    Guard,
+    Lease,
+    Log,
+    Rate,
+    RateLimited,
+    RefusedForever,
+    Release,
+    Renew,
+    Settle,
+    Take,
+    async_wait,
+    limited,
+    observe,
+    wait,
+    wire,
+)
+from redis_cell.testing import AsyncFakeCell, FakeCell
+
+HOURLY = Rate(1, per=3600, burst=0)
+
+
+@pytest.fixture
+def client(server: servers.Server) -> Iterator[redis.Redis]:
+    with server.admin as admin, redis.Redis(port=server.port, socket_timeout=5) as client:
+        admin.flushall()
+        yield client
+
+
+@pytest.fixture(params=["cell", "guard"])
+def cell(client: redis.Redis, request: pytest.FixtureRequest) -> Any:
+    if request.param == "guard":
+        return Guard(Cell(client), away=FailClosed())
+    return Cell(client)
+
+
+def test_refusals_are_raised_where_that_is_wanted(client: redis.Redis) -> None:
+    cell = Cell(client)
+    assert cell.throttle("a", HOURLY).or_raise().taken == 1
+    with pytest.raises(RateLimited, match="try again in") as refusal:
+        cell.throttle("a", HOURLY).or_raise()
+    assert 3590 < (refusal.value.retry_after or 0) <= 3600
+    with pytest.raises(RateLimited, match="no wait helps") as refusal:
+        cell.throttle("b", HOURLY, 2).or_raise()
+    assert isinstance(refusal.value.answer, RefusedForever)
+    with pytest.raises(RateLimited) as refusal:
+        cell.mtake(Take("b", HOURLY), Take("a", HOURLY)).or_raise()
+    assert refusal.value.key == "a"
+
+
+def test_a_function_with_a_limit(cell: Any) -> None:
+    @limited(cell, lambda name, **_: f"greet:{name}", HOURLY)
+    def greet(name: str, *, loud: bool = False) -> str:
+        """Greets."""
+        return name.upper() if loud else name
+
+    assert greet("ann", loud=True) == "ANN"
+    assert greet("bob") == "bob"
+    with pytest.raises(RateLimited):
+        greet("ann")
+    assert greet.__doc__ == "Greets."
+    assert list(inspect.signature(greet).parameters) == ["name", "loud"]
+
+
+async def test_a_coroutine_function_with_a_limit(server: servers.Server, client: redis.Redis) -> None:
+    async with redis.asyncio.Redis(port=server.port) as other:
+        for cell in (AsyncCell(other), AsyncGuard(AsyncCell(other), away=FailClosed())):
+
+            @limited(cell, f"{type(cell).__name__}", HOURLY)
+            async def greet() -> str:
+                return "hello"
+
+            assert await greet() == "hello"
+            with pytest.raises(RateLimited):
+                await greet()
+
+
+def test_a_place_is_released_whatever_happens(cell: Any, client: redis.Redis) -> None:
+    with cell.place("jobs", 1, lease=60) as place:
+        assert place.renew()
+        with pytest.raises(RateLimited), cell.place("jobs", 1, lease=60):
+            raise AssertionError("there is one place")
+    with pytest.raises(KeyError), cell.place("jobs", 1, lease=60):
+        raise KeyError
+    assert client.zcard("jobs") == 0
+
+
+async def test_a_place_for_asyncio(server: servers.Server, client: redis.Redis) -> None:
+    async with redis.asyncio.Redis(port=server.port) as other:
+        cell = AsyncCell(other)
+        async with cell.place("jobs", 1, lease=60) as place:
+            assert await place.renew()
+            with pytest.raises(RateLimited):
+                async with cell.place("jobs", 1, lease=60):
+                    raise AssertionError("there is one place")
+        assert client.zcard("jobs") == 0
+
+
+def test_a_wait_for_a_place_ends_when_it_is_released(cell: Any, server: servers.Server) -> None:
+    held = cell.place("jobs", 1, lease=600)
+    held.__enter__()
+
+    def release() -> None:
+        servers.wait_until(lambda: server.counted("blocked_clients"))
+        held.__exit__(None, None, None)
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    with cell.place("jobs", 1, lease=600, timeout=60):
+        thread.join()
+
+
+def test_a_wait_has_a_timeout(cell: Any) -> None:
+    rate = Rate(1, per=0.05, burst=0)
+    begun = time.monotonic()
+    for _ in range(4):
+        assert wait(cell, Take("a", rate), timeout=10)
+    assert time.monotonic() - begun >= 0.15
+    assert wait(cell, Take("b", HOURLY), timeout=None)
+    assert not wait(cell, Take("b", HOURLY), timeout=0.01)
+    assert isinstance(wait(cell, Take("b", HOURLY, 2), timeout=None).combined, RefusedForever)
+
+
+async def test_waits_beyond_half_of_the_pool_ask_again(server: servers.Server, client: redis.Redis) -> None:
+    async with redis.asyncio.Redis(port=server.port, max_connections=4) as other:
+        cell, rate = AsyncCell(other), Rate(1, per=0.02, burst=0)
+        guard = AsyncGuard(cell, away=FailClosed())
+        assert all(await asyncio.gather(*(async_wait(guard, Take("a", rate), timeout=30) for _ in range(20))))
+
+
+def test_a_wait_without_the_server_is_the_choice_of_the_guard() -> None:
+    with servers.running() as server, redis.Redis(port=server.port, socket_timeout=1) as client:
+        guard = Guard(Cell(client), away=FailClosed())
+        take = Take("a", Rate(1, per=60, burst=0))
+        assert wait(guard, take, timeout=1)
+
+        def stop() -> None:
+            servers.wait_until(lambda: server.counted("blocked_clients"))
+            server.stop()
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        answer = wait(guard, take, timeout=90)
+        thread.join()
+        assert answer.combined.decided_by == "fail_closed"
+
+
+@pytest.mark.parametrize("backend", ["module", "auto"])
+def test_a_pipeline_is_one_request(client: redis.Redis, backend: Any) -> None:
+    cell = Cell(client, backend=backend)
+    calls = [wire.throttle("a", Rate.per_hour(2)) for _ in range(3)]
+    answers = cell.pipeline(*calls, wire.mtake(Take("b", HOURLY)), wire.release("c", "me"))
+    assert [bool(answer) for answer in answers] == [True, True, False, True, False]
+    cell.msettle(Settle("b", HOURLY, -1), taken=answers[3])
+    client.set("text", "no limiter")
+    with pytest.raises(redis.ResponseError):
+        cell.pipeline(wire.throttle("text", HOURLY), wire.throttle("d", HOURLY))
+    assert not cell.throttle("d", HOURLY)  # the connection is in order, and the other call was made
+    with pytest.raises(ValueError, match="wait"):
+        cell.pipeline(wire.bthrottle("a", HOURLY, timeout=1))
+    assert cell.pipeline() == []
+
+
+async def test_a_pipeline_for_asyncio(server: servers.Server, client: redis.Redis) -> None:
+    async with redis.asyncio.Redis(port=server.port) as other:
+        cell = AsyncCell(other)
+        for expected in ([True, False], [False, False]):
+            answers = await cell.pipeline(wire.throttle("a", HOURLY), wire.throttle("a", HOURLY))
+            assert [bool(answer) for answer in answers] == expected
+
+
+def test_a_pipeline_is_not_for_clusters(cluster: list[servers.Server]) -> None:
+    with redis.RedisCluster(host="127.0.0.1", port=cluster[0].port) as client, pytest.raises(NotImplementedError):
+        Cell(client).pipeline(wire.throttle("a", HOURLY))
+
+
+async def test_cells_of_urls(server: servers.Server) -> None:
+    with ExitStack() as stack:
+        sentinel = stack.enter_context(servers.sentinel(server))
+        for url in (
+            f"redis://127.0.0.1:{server.port}/3",
+            f"redis+sentinel://127.0.0.1:{sentinel},127.0.0.1:1/mymaster/3",
+        ):
+            with server.admin as admin:
+                admin.flushall()
+            cell = Cell.from_url(url, socket_timeout=5)
+            assert cell.throttle("a", HOURLY)
+            other = AsyncCell.from_url(url, socket_timeout=5)
+            assert not await other.throttle("a", HOURLY)
+            await other.pool.disconnect()
+            cell.pool.disconnect()
+            with redis.Redis(port=server.port, db=3) as client:
+                assert client.exists("a")
+    with pytest.raises(ValueError, match="name of the primary"):
+        Cell.from_url("redis+sentinel://127.0.0.1:26379")
+
+
+def test_a_function_hears_of_refusals(cell: Any) -> None:
+    heard: list[tuple[str, Any, bool]] = []
+    observe(cell, on_refusal=lambda call, refusal: heard.append((call.name, call.key, refusal.admitted)))
+    cell.throttle("a", HOURLY)
+    cell.throttle("a", HOURLY)
+    cell.mtake(Take("b", HOURLY), Take("a", HOURLY))
+    assert heard == [("CL.THROTTLE", "a", False), ("CL.MTAKE", "b", False)]
+
+
+def test_help_shows_the_arguments() -> None:
+    for owner in (Cell, AsyncCell, Guard, AsyncGuard, FakeCell):
+        signature = inspect.signature(owner.throttle)
+        assert list(signature.parameters) == ["self", "key", "rate", "quantity", "saturate"]
+        assert signature.return_annotation == "Answer"
+        text = pydoc.plain(pydoc.render_doc(owner))
+        assert "throttle(self, /, key: 'Key', rate: 'Rate', quantity: 'int' = 1" in text
+        assert "Takes units from a rate limiter: CL.THROTTLE." in text
+    assert list(inspect.signature(FakeCell().throttle).parameters) == ["key", "rate", "quantity", "saturate"]
+
+
+LIMITERS: list[Any] = [
+    Rate(5, per=3600, burst=9),
+    Bucket(10, count=5, per=3600),
+    Funnel(10, count=5, per=3600),
+    Fixed.per(10, per=3600),
+    Log(10, per=3600),
+]
+
+
+@pytest.mark.parametrize("limiter", LIMITERS, ids=lambda limiter: limiter.kind)
+def test_the_fake_decides_as_the_server(client: redis.Redis, limiter: Any) -> None:
+    dice, cell, fake = random.Random(7), Cell(client), FakeCell()
+    for _ in range(60):
+        quantity = dice.randrange(0, 5)
+        if dice.random() < 0.3:
+            difference = dice.randrange(-4, 5)
+            real: Any = cell.msettle(Settle("k", limiter, difference))["k"]
+            faked: Any = fake.msettle(Settle("k", limiter, difference))["k"]
+            assert (faked.in_debt, faked.limit) == (real.in_debt, real.limit)
+        else:
+            real, faked = (some.mtake(Take("k", limiter, quantity))["k"] for some in (cell, fake))
+            assert (type(faked), faked.limit) == (type(real), real.limit)
+        # The server's clock goes on, by less than a unit.
+        assert faked.remaining == real.remaining
+        assert abs(faked.reset_after - real.reset_after) < 30
+
+
+def test_the_clock_of_the_fake_moves_when_it_is_told() -> None:
+    fake = FakeCell()
+    assert fake.throttle("a", HOURLY)
+    fake.advance(3599)
+    assert fake.throttle("a", HOURLY).retry_after == 1
+    fake.advance(1)
+    assert fake.throttle("a", HOURLY)
+    assert wait(fake, Take("a", HOURLY), timeout=None)
+    assert fake.clock() == 7200
+    assert not wait(fake, Take("a", HOURLY), timeout=3599)
+    fake.pause("a", HOURLY, 7200)
+    fake.advance(7199)
+    assert not fake.throttle("a", HOURLY)
+    fake.advance(1)
+    assert fake.throttle("a", HOURLY)
+    with pytest.raises(NotImplementedError):
+        fake.top()
+
+
+def test_places_and_settlements_of_the_fake() -> None:
+    fake, month = FakeCell(), Fixed.per_month(100)
+    with fake.place("jobs", 1, lease=60) as place:
+        assert not fake.acquire("jobs", Lease(1, lease=60, holder="other"))
+        fake.advance(61)
+        assert fake.msettle(Renew("jobs", place.lease))["jobs"].in_debt
+    taken = fake.mtake(Take("month", month, 40), Take("jobs", Lease(1, lease=60, holder="me")))
+    fake.msettle(Settle("month", month, -15), Release("jobs", Lease(1, lease=60, holder="me")), taken=taken)
+    assert fake.fixed("month", month, 0).remaining == 75
+    assert fake.acquire("jobs", Lease(1, lease=60, holder="other"))
+    fake.charge("rate", Rate.per_minute(1), 3)
+    assert fake.refund("rate", Rate.per_minute(1), 2).remaining == 0
+
+
+async def test_the_fake_for_asyncio() -> None:
+    fake = AsyncFakeCell()
+    assert await fake.throttle("a", HOURLY)
+    assert await async_wait(fake, Take("a", HOURLY), timeout=3600)
+    async with fake.place("jobs", 1, lease=60):
+        assert fake.clock() == 3600
