@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from litellm.proxy._types import UserAPIKeyAuth
 
 import servers
 from upstream import Upstream, serving
@@ -243,3 +244,24 @@ def test_the_server_is_not_asked_for_what_has_no_limit(proxies: Proxies) -> None
         assert set(counts(asyncio.run(proxies.ask_all("unlimited", ["sk-free-anybody"] * 4)))) == {200}
         assert proxies.server.calls("cl.mtake") == calls
         assert client.ping()
+
+
+def test_the_rules_of_the_page_can_be_made() -> None:
+    page = (Path(__file__).parents[3] / "docs/language-models.md").read_text()
+    program = page.split("```py\n")[1].split("```")[0]
+    namespace: dict[str, Any] = {}
+    exec(program, namespace)
+    limiter = namespace["limiter"]
+    data = {"model": "gpt", "messages": [{"role": "user", "content": "hello"}], "litellm_call_id": "1"}
+    user = UserAPIKeyAuth(api_key="k", user_id="u", team_id="other", org_id="acme")
+    parts = limiter._admission_of(user, data).parts
+    assert [(part.scope, part.unit) for part in parts] == [
+        ("model", "tokens"),
+        ("model", "requests"),
+        ("model", "calls at once"),
+        ("key", "requests"),
+        ("team", "micro-dollars"),
+        ("organisation", "tokens"),
+        ("model", "pause"),
+    ]
+    assert parts[4].take.limiter.limit == 100_000_000

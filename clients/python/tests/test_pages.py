@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from redis.retry import Retry
 import redis_cell
 import servers
 from redis_cell.limits import ASYNC_SCHEMES, SCHEMES
+from upstream import Upstream, serving
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = ["clients/python/README.md", "docs/client-python.md", "docs/adapters.md", "docs/migrating.md"]
 """The pages of this client, whose expressions and storages are tested too."""
 PROGRAMS = {
+    "docs/language-models.md": "cl.mtake",
     **dict.fromkeys(PAGES[:2], "cl.throttle"),
     **dict.fromkeys(PAGES[2:], None),
     "README.md": "cl.throttle",
@@ -39,12 +42,19 @@ EXPRESSION = re.compile(rf"`((?:redis\.Redis|{'|'.join(CLASSES)})(?:\.\w+)?\([^`
 STORAGE = re.compile(r"(?:async\+)?\brediss?-cell(?:\+\w+)?://[^\s\"'`]*")
 
 
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[str]:
+    with serving(Upstream()) as upstream:
+        yield upstream.url
+
+
 def text(page: str) -> str:
     return (ROOT / page).read_text()
 
 
-def on_ports(code: str, server: int, cluster: int) -> str:
+def on_ports(code: str, server: int, cluster: int, upstream: str) -> str:
     """The code with these ports. A page has the port that everybody knows."""
+    code = code.replace("http://localhost:9000", upstream)
     code = code.replace("7000", str(cluster)).replace("6379", str(server))
     return re.sub(r"\bRedis\((?!port=)", f"Redis(port={server}, ", code)
 
@@ -52,7 +62,7 @@ def on_ports(code: str, server: int, cluster: int) -> str:
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("page", PROGRAMS)
 async def test_the_programs_of_a_page_run(
-    server: servers.Server, cluster: list[servers.Server], page: str, monkeypatch: pytest.MonkeyPatch
+    server: servers.Server, cluster: list[servers.Server], upstream: str, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with server.admin as admin:
         admin.flushall()
@@ -61,7 +71,7 @@ async def test_the_programs_of_a_page_run(
     # The application is the reader's own.
     namespace: dict[str, Any] = {"__name__": "page", "app": lambda environ, start_response: []}
     for block in BLOCK.finditer(text(page)):
-        code = on_ports(block[1], server.port, cluster[0].port)
+        code = on_ports(block[1], server.port, cluster[0].port, upstream)
         # The empty lines make the line numbers of a failure the page's.
         lines = "\n" * text(page)[: block.start(1)].count("\n")
         program = compile(lines + code, ROOT / page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -256,7 +256,7 @@ def test_the_fake_decides_as_the_server(client: redis.Redis, limiter: Any) -> No
     for _ in range(60):
         quantity = dice.randrange(0, 5)
         if dice.random() < 0.3:
-            difference = dice.randrange(-4, 5)
+            difference = dice.randrange(-12, 5)
             real: Any = cell.msettle(Settle("k", limiter, difference))["k"]
             faked: Any = fake.msettle(Settle("k", limiter, difference))["k"]
             assert (faked.in_debt, faked.limit) == (real.in_debt, real.limit)

@@ -135,6 +135,8 @@ class _Window:
                 return
             self.count, self.end = 0, self.end_of(now)
         self.count = max(0, self.count + quantity)
+        if not self.count:
+            self.end = now  # as good as new: the window is over
 
 
 class _Log:
