@@ -60,6 +60,7 @@ fn is_of_tls(error: &RedisError) -> bool {
 ///
 /// [`is_unavailable`] says which errors these are. All others are errors of the call, whatever the choice.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum WhenAway {
     /// Admit the call.
     FailOpen,
@@ -71,6 +72,7 @@ pub enum WhenAway {
 
 /// The outcome of a call of [`BlockingLimiter`](crate::BlockingLimiter) or `Limiter`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Ruling {
     /// The server has answered.
     Server(Answer),

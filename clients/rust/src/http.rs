@@ -52,7 +52,64 @@ impl Policy {
     }
 }
 
+/// What a request asks of [`RateLimitLayer`]: a key, and where they differ from those of others, a cost and a
+/// limit.
+///
+/// # Example
+/// ```
+/// use redis_cell_client::{Demand, Rate};
+/// let export = Demand::new("user:7").cost(20);
+/// let customer = Demand::new("user:8").limit(Rate::per_minute(600).burst(99));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Demand {
+    key: String,
+    cost: u64,
+    limit: Option<Limit>,
+}
+
+impl Demand {
+    /// One unit of the policy's limit.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self { key: key.into(), cost: 1, limit: None }
+    }
+
+    /// So many units. 0 takes nothing, and is refused only beyond the limit. A request whose cost exceeds the
+    /// limit is refused without `Retry-After`, because no wait helps.
+    #[must_use]
+    pub fn cost(self, units: u64) -> Self {
+        Self { cost: units, ..self }
+    }
+
+    /// A limit other than the policy's, of the same kind, because the state of a key is that of its kind. A
+    /// limit that the server rejects is an error of the request, which gets 500.
+    #[must_use]
+    pub fn limit(self, limit: impl Into<Limit>) -> Self {
+        Self { limit: Some(limit.into()), ..self }
+    }
+}
+
+/// What the function of [`RateLimitLayer`] may return of a request: a [`Demand`], or a key of any text.
+pub trait IntoDemand {
+    /// The demand.
+    fn into_demand(self) -> Demand;
+}
+
+impl IntoDemand for Demand {
+    fn into_demand(self) -> Demand {
+        self
+    }
+}
+
+impl<K: AsRef<str>> IntoDemand for K {
+    fn into_demand(self) -> Demand {
+        Demand::new(self.as_ref())
+    }
+}
+
 /// Limits requests by a key that a function reads from each.
+///
+/// The function may return a [`Demand`] in place of a key: a cost, a limit and a key per request.
 ///
 /// A response has the fields `RateLimit-Policy`, `RateLimit` and `X-RateLimit-*`. A request that is refused
 /// gets 429 with `Retry-After`, and the service does not see it. When the server is unavailable,
@@ -80,8 +137,10 @@ pub struct RateLimitLayer<C, K> {
     policy: Policy,
     key_of: K,
     on_error: Option<Report>,
+    answer: Option<Answering>,
 }
 
+type Answering = Arc<dyn Fn(Refusal, Option<&Answer>) -> Response<Bytes> + Send + Sync>;
 pub(crate) type Report = Arc<dyn Fn(&RedisError) + Send + Sync>;
 
 impl<C, K> RateLimitLayer<C, K> {
@@ -90,9 +149,40 @@ impl<C, K> RateLimitLayer<C, K> {
     pub const fn new<B, I>(limiter: Limiter<C>, policy: Policy, key_of: K) -> Self
     where
         K: Fn(&Request<B>) -> Option<I>,
-        I: AsRef<str>,
+        I: IntoDemand,
     {
-        Self { limiter, policy, key_of, on_error: None }
+        Self { limiter, policy, key_of, on_error: None, answer: None }
+    }
+
+    /// Answers requests that the service does not see by a function, in place of the layer's own answers. The
+    /// answer of the limiter is `None` if nobody has decided. The fields of the rate limit are added to it.
+    ///
+    /// # Example
+    /// ```
+    /// # use redis_cell_client::{Limiter, Policy, Rate, RateLimitLayer, WhenAway};
+    /// # async fn layer(connection: redis::aio::ConnectionManager) -> redis::RedisResult<()> {
+    /// use http::{Request, Response, StatusCode};
+    /// use redis_cell_client::Refusal;
+    ///
+    /// let limiter = Limiter::new(connection, WhenAway::FailClosed);
+    /// let policy = Policy::new("api", Rate::per_minute(30))?;
+    /// let all = |_: &Request<()>| Some("all");
+    /// let layer = RateLimitLayer::new(limiter, policy, all).answer(|refusal, _| {
+    ///     let limited = matches!(refusal, Refusal::Limited);
+    ///     let body = if limited { "Slow down" } else { "Come back later" };
+    ///     let mut response = Response::new(body.into());
+    ///     *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    ///     response
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn answer(
+        self,
+        answer: impl Fn(Refusal, Option<&Answer>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        Self { answer: Some(Arc::new(answer)), ..self }
     }
 
     /// Calls `report` with the error of each request that the server has not decided, for a log or a metric.
@@ -128,7 +218,7 @@ where
     S::Future: Send,
     C: ConnectionLike + Clone + Send + Sync + 'static,
     K: Fn(&Request<B>) -> Option<I> + Send + Sync + 'static,
-    I: AsRef<str>,
+    I: IntoDemand,
     B: Send + 'static,
 {
     type Response = Response<Either<R, Full<Bytes>>>;
@@ -144,12 +234,15 @@ where
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
-        let key = (layer.key_of)(&request).map(|key| format!("http:{}:{}", layer.policy.name, key.as_ref()));
+        let demand = (layer.key_of)(&request).map(IntoDemand::into_demand);
         let grpc = is_grpc(&request);
         Box::pin(async move {
-            let Some(key) = key else { return inner.call(request).await.map(|own| own.map(Either::Left)) };
-            let limit = layer.policy.limit;
-            let ruling = layer.limiter.take(key, limit, Units(1)).await;
+            let Some(demand) = demand else {
+                return inner.call(request).await.map(|own| own.map(Either::Left));
+            };
+            let key = format!("http:{}:{}", layer.policy.name, demand.key);
+            let limit = demand.limit.unwrap_or(layer.policy.limit);
+            let ruling = layer.limiter.take(key, limit, Units(demand.cost)).await;
             let error = ruling.as_ref().map_or_else(Some, Ruling::error);
             if let (Some(report), Some(error)) = (&layer.on_error, error) {
                 report(error);
@@ -163,7 +256,13 @@ where
             let mut response = match refusal {
                 None => inner.call(request).await?.map(Either::Left),
                 Some(refusal) if grpc => refusal.in_grpc().map(Either::Right),
-                Some(refusal) => refusal.in_http().map(Either::Right),
+                Some(refusal) => match &layer.answer {
+                    None => refusal.in_http().map(Either::Right),
+                    Some(own) => {
+                        let answer = ruling.as_ref().ok().and_then(Ruling::answer);
+                        own(refusal, answer).map(|body| Either::Right(Full::from(body)))
+                    }
+                },
             };
             let Ok(ruling) = ruling else { return Ok(response) };
             let numbers = match &ruling {
@@ -186,8 +285,10 @@ pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
 }
 
 /// Why the service does not see a request.
-#[derive(Clone, Copy)]
-pub(crate) enum Refusal {
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The limit is reached.
     Limited,
     /// The server is unavailable.
     Unavailable,
@@ -204,7 +305,7 @@ impl Refusal {
         }
     }
 
-    pub fn in_http(self) -> Response<Full<Bytes>> {
+    pub(crate) fn in_http(self) -> Response<Full<Bytes>> {
         let (status, kind) = match self {
             Self::Limited => (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -222,7 +323,7 @@ impl Refusal {
     }
 
     /// A response without a body, whose fields are also its trailers.
-    pub fn in_grpc(self) -> Response<Full<Bytes>> {
+    pub(crate) fn in_grpc(self) -> Response<Full<Bytes>> {
         let code = match self {
             Self::Limited => "8",      // RESOURCE_EXHAUSTED
             Self::Unavailable => "14", // UNAVAILABLE

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 /// The limit of [`Leased`]: a rate with a burst, or a quota per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LeasedLimit {
     /// `CL.THROTTLE`.
     Gcra(Gcra),

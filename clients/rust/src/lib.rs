@@ -33,7 +33,7 @@ pub use call::Reserve;
 pub use commands::AsyncCellCommands;
 pub use commands::CellCommands;
 #[cfg(feature = "tower")]
-pub use http::{Policy, RateLimit, RateLimitLayer};
+pub use http::{Demand, IntoDemand, Policy, RateLimit, RateLimitLayer, Refusal};
 #[cfg(feature = "tower")]
 pub use http_wait::{WaitForTurn, WaitLayer};
 pub use kind::Limit;

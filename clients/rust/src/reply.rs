@@ -24,6 +24,7 @@ pub enum Decision {
 /// # Errors
 /// [`ParsingError`] if the reply is not five or six integers in their ranges. The text shows the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Answer {
     /// Whether the call was admitted.
     pub decision: Decision,
@@ -59,6 +60,7 @@ impl Answer {
 /// # Errors
 /// As [`Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Balance {
     /// Whether more units are taken than the limit allows, after this call.
     ///
@@ -90,6 +92,7 @@ pub enum Slot {
 /// # Errors
 /// As [`Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Booking {
     /// Whether the units are booked, and for when.
     pub slot: Slot,
@@ -118,6 +121,7 @@ pub struct Together<T> {
 /// # Errors
 /// [`ParsingError`] if the row is not a text and three integers in their ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Refused {
     /// The key, as text: bytes that are not readable are written as `\xHH`.
     pub key: String,

@@ -4,7 +4,8 @@ use crate::common::{Server, wait_until};
 use axum::{Router, extract::Request, routing::get};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    Answer, Limit, Limiter, LocalLimiter, Policy, Quota, Rate, RateLimitLayer, Units, WhenAway, Window, call,
+    Answer, Demand, Limit, Limiter, LocalLimiter, Policy, Quota, Rate, RateLimitLayer, Refusal, Units,
+    WhenAway, Window, call,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -408,4 +409,53 @@ fn a_policy_has_a_name_that_a_field_can_hold() {
         let error = Policy::new(name, Rate::per_second(1)).err().unwrap_or_else(|| panic!("{name:?}"));
         assert!(error.to_string().contains("a policy's name has letters"), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_have_a_cost_a_limit_and_an_answer_of_their_own() {
+    let server = Server::start();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let connection = ConnectionManager::new(client).await.unwrap();
+    let limiter = Limiter::new(connection, WhenAway::FailClosed).timeout(Duration::from_secs(60));
+    // A key such as `3/10/a` is a cost, a limit and a client.
+    let demand = |request: &Request| {
+        let mut parts = request.headers()["x-api-key"].to_str().unwrap().split('/');
+        let (cost, most) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Demand::new(parts.next()?).cost(cost).limit(Rate::per_hour(1).burst(most)))
+    };
+    let policy = Policy::new("own", Rate::per_hour(1)).unwrap();
+    let layer = RateLimitLayer::new(limiter, policy, demand).answer(|refusal, answer| {
+        assert_eq!(refusal, Refusal::Limited);
+        let remaining = answer.unwrap().remaining;
+        http::Response::builder().status(420).body(format!("{remaining} left").into()).unwrap()
+    });
+    let app = Router::new().route("/", get(async || "served")).layer(layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, app).await });
+    let seen = tokio::task::spawn_blocking(move || {
+        ["4/9/a", "4/9/a", "4/9/a", "0/9/a", "2/9/a", "11/9/b", "5/99/b", "none"].map(|key| {
+            let response = request(to, key);
+            let remaining = response.field("x-ratelimit-remaining").map(str::to_owned);
+            (response.status, response.body.clone(), remaining, response.field("retry-after").is_some())
+        })
+    })
+    .await
+    .unwrap();
+    let served = |remaining: &str| (200, "served".to_owned(), Some(remaining.to_owned()), false);
+    let refused =
+        |remaining: &str, retry| (420, format!("{remaining} left"), Some(remaining.to_owned()), retry);
+    assert_eq!(
+        seen,
+        [
+            served("6"),
+            served("2"),
+            refused("2", true),
+            served("2"),
+            served("0"),
+            refused("10", false), // no wait helps
+            served("95"),
+            (200, "served".to_owned(), None, false),
+        ]
+    );
 }
