@@ -245,7 +245,12 @@ class Limiter(CustomLogger):
         admission = self._admission_of(user_api_key_dict, data)
         if not admission.parts:
             return None
-        answer = await self._ask([part.take for part in admission.parts], admission.flow)
+        asking = self._later(self._ask([part.take for part in admission.parts], admission.flow))
+        try:
+            answer = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(lambda asked: self._give_back(admission, asked))
+            raise
         if not answer:
             raise self._refusal(admission, answer)
         admission.answer = answer
@@ -253,6 +258,12 @@ class Limiter(CustomLogger):
         task = asyncio.current_task()
         self._later(self._watch(admission, task))
         return None
+
+    def _give_back(self, admission: Admission, asked: asyncio.Task[Several[Answer]]) -> None:
+        """Settles a request whose client has gone away before it was admitted: the call may have been admitted."""
+        if not asked.cancelled() and asked.exception() is None and asked.result():
+            admission.answer = asked.result()
+            self._later(self._settle(admission, 0, 0))
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
         """A further attempt of LiteLLM's router is a further request for the upstream."""

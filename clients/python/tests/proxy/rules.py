@@ -20,6 +20,7 @@ limiter = Limiter(
             "month": Limits(tokens_per_month=1000),
             "money": Limits(dollars_per_month="0.001"),
             "places": Limits(calls_at_once=5),
+            "long": Limits(calls_at_once=5),
             "fair": Limits(calls_at_once=2),
             "paused": Limits(requests_per_minute=1000),
             "again": Limits(requests_per_minute=2),
@@ -28,7 +29,7 @@ limiter = Limiter(
         "user": {"tight": Limits(requests_per_minute=2)},
     },
     max_wait=25,
-    lease=6,
+    lease=4,
 )
 
 
