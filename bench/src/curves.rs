@@ -258,7 +258,7 @@ fn queues(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> 
     Ok(vec![writes, after, flushes, paused])
 }
 
-fn wait_for_blocked(server: &Server, count: usize) -> Result<(), Box<dyn Error>> {
+pub fn wait_for_blocked(server: &Server, count: usize) -> Result<(), Box<dyn Error>> {
     while server.info("blocked_clients")? != count.to_string() {
         thread::sleep(Duration::from_millis(5));
     }
@@ -266,7 +266,7 @@ fn wait_for_blocked(server: &Server, count: usize) -> Result<(), Box<dyn Error>>
 }
 
 /// The cost of a unit of calls: processor time of the server's main thread, the median of the rounds.
-fn cost(server: &Server, unit: &str, units: usize, rounds: usize) -> Result<f64, Box<dyn Error>> {
+pub fn cost(server: &Server, unit: &str, units: usize, rounds: usize) -> Result<f64, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let each = unit.split(" ; ").count();
     let units_at_once = (PIPELINE / each).min(units);
@@ -299,7 +299,7 @@ fn measure(
     Ok(quantile(took.into_iter().skip(1), 0.5))
 }
 
-fn ask(connection: &mut Connection, calls: &str) -> Result<(), Box<dyn Error>> {
+pub fn ask(connection: &mut Connection, calls: &str) -> Result<(), Box<dyn Error>> {
     let count = calls.split(" ; ").count();
     connection.req_packed_commands(&encode(calls, 0), 0, count)?.iter().try_for_each(no_error)
 }

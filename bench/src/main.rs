@@ -19,6 +19,7 @@ mod load;
 mod report;
 mod scale;
 mod server;
+mod waiting;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -61,6 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["instructions", "record"] => return instructions::record(&binaries),
         ["instructions", "check"] => return instructions::check(&binaries),
         ["scale", part, rest @ ..] => return scale::run(&binaries, part, rest),
+        ["waiting"] => return waiting::run(&binaries, number("ROUNDS", 5)? as usize),
         ["curves"] => return curves::run(&binaries, number("ROUNDS", 15)? as usize),
         _ => {}
     }
@@ -254,7 +256,9 @@ fn publish() -> Result<(), Box<dyn Error>> {
     for file in fs::read_dir(RESULTS)? {
         let file = file?.path();
         let name = file.file_stem().and_then(OsStr::to_str).unwrap_or_default();
-        if file.extension().is_none_or(|extension| extension != "json") || name == "curves" {
+        if file.extension().is_none_or(|extension| extension != "json")
+            || ["curves", "waiting"].contains(&name)
+        {
             continue;
         }
         let report: Report = serde_json::from_str(&fs::read_to_string(&file)?)?;
@@ -268,6 +272,11 @@ fn publish() -> Result<(), Box<dyn Error>> {
         let all: curves::Curves = serde_json::from_str(&text)?;
         curves::draw(&all, Path::new("docs/plots/curves.svg"))?;
         page = report::between(&page, "curves", &curves::markdown(&all))?;
+    }
+    if let Ok(text) = fs::read_to_string(Path::new(RESULTS).join("waiting.json")) {
+        let all: waiting::Waits = serde_json::from_str(&text)?;
+        waiting::draw(&all, Path::new("docs/plots/waiting.svg"))?;
+        page = report::between(&page, "waiting", &waiting::markdown(&all))?;
     }
     Ok(fs::write(PAGE, page)?)
 }

@@ -94,8 +94,10 @@ class Account:
 class Admission:
     """What a request takes before its answer and settles after it."""
 
-    def __init__(self, redis: Redis, waiting: Redis, organisation: Organisation, prompt: int, longest: int):
-        self.redis, self.waiting, self.organisation = redis, waiting, organisation
+    def __init__(
+        self, redis: Redis, organisation: Organisation, prompt: int, longest: int, waiting: Redis | None = None
+    ):
+        self.redis, self.waiting, self.organisation = redis, waiting or redis, organisation
         self.account = organisation.account
         self.prompt, self.estimate = prompt, prompt + longest
         self.holder = secrets.token_hex(8)
@@ -306,7 +308,7 @@ class Gateway:
             return await client.fail(400, f"not a request: {error}")
 
         # An upper bound for text: a token of the prompt has at least one byte.
-        admission = Admission(self.redis, self.waiting, organisation, prompt=len(body), longest=longest)
+        admission = Admission(self.redis, organisation, len(body), longest, self.waiting)
         try:
             await to_the_end(admission.take())
             if admission.admitted:

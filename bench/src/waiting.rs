@@ -1,0 +1,353 @@
+//! `make bench-waiting`: clients that wait in `CL.BMTAKE`, their turns, and what they cost others.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plotters::prelude::*;
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+
+use crate::curves::{cost, wait_for_blocked};
+use crate::load::encode;
+use crate::report::{machine, now, quantile, thousands};
+use crate::server::{Binaries, Cores, Kind, Server, on};
+
+/// The server's periodic work for each connection is not part of an admission.
+const QUIET: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "16000"];
+/// Places, of which a client that is admitted gives one back and waits again. Half as many if there are fewer
+/// clients.
+const PLACES: usize = 32;
+/// Admissions of a round.
+const TURNS: usize = 2_000;
+/// Admissions whose instants are compared with the limiter's.
+const TIMED: usize = 1_000;
+/// Admissions of the picture, and of each of its points.
+const SHARED: usize = 10_000;
+const POINT: usize = 250;
+/// The weights of the flows in the picture.
+const WEIGHTS: [usize; 3] = [1, 2, 4];
+
+/// A whole run.
+#[derive(Serialize, Deserialize)]
+pub struct Waits {
+    when: String,
+    machine: Vec<(String, String)>,
+    rounds: usize,
+    turns: Vec<Turns>,
+    bystanders: Vec<Bystander>,
+    /// Of all clients in one flow, and of a flow for each tenant: the tenants in the order of admissions.
+    shares: [Vec<u8>; 2],
+}
+
+/// Admissions with so many clients in so many flows.
+#[derive(Serialize, Deserialize)]
+struct Turns {
+    clients: usize,
+    flows: usize,
+    /// Processor time of the server's main thread for an admission, in nanoseconds.
+    cpu: f64,
+    /// Admissions in a second, when each begins with the end of the one before.
+    per_second: f64,
+    /// How late an admission is after its units are there, in milliseconds.
+    late: [f64; 2],
+}
+
+/// A call of a client that does not wait.
+#[derive(Serialize, Deserialize)]
+struct Bystander {
+    call: String,
+    /// Processor time with nobody in the queue, and with all clients in it, in nanoseconds.
+    alone: f64,
+    beside: f64,
+}
+
+/// Clients on connections of their own, each with at most one call under way.
+struct Crowd {
+    streams: Vec<TcpStream>,
+    epoll: OwnedFd,
+}
+
+impl Crowd {
+    fn new(server: &Server, clients: usize) -> Result<Self, Box<dyn Error>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut streams = Vec::new();
+        for client in 0..clients {
+            let stream = server.stream()?;
+            let data = epoll::EventData::new_u64(client as u64);
+            epoll::add(&epoll, &stream, data, epoll::EventFlags::IN)?;
+            streams.push(stream);
+        }
+        Ok(Self { streams, epoll })
+    }
+
+    fn send(&mut self, client: usize, calls: &str) -> Result<(), Box<dyn Error>> {
+        Ok(self.streams[client].write_all(&encode(calls, 0))?)
+    }
+
+    /// The clients that have been replied to, and what.
+    fn replies(&mut self) -> Result<Vec<(usize, String)>, Box<dyn Error>> {
+        let mut events = Vec::with_capacity(64);
+        while events.is_empty() {
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None)?;
+        }
+        let mut replies = Vec::new();
+        for event in events {
+            let client = event.data.u64() as usize;
+            let mut buffer = [0; 1_024];
+            let length = self.streams[client].read(&mut buffer)?;
+            replies.push((client, String::from_utf8_lossy(&buffer[..length]).into_owned()));
+        }
+        Ok(replies)
+    }
+}
+
+/// A reply that admits a call: its combined row begins with 0.
+fn is_admitted(reply: &str) -> bool {
+    reply.contains("*5\r\n:0\r\n")
+}
+
+/// Measures, and writes the results to `target/bench`.
+pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
+    let files = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
+    let cores = Cores::choose();
+    if let Some(cores) = cores {
+        cores.pin_load()?;
+    }
+    let program = cores.map(|cores| on(cores.server)).unwrap_or_default();
+    let start = || Server::start_under(&program, Kind::Module, binaries, &QUIET);
+    let mut all = Vec::new();
+    for (clients, flows) in [
+        (10, 1),
+        (10, 10),
+        (1_000, 1),
+        (1_000, 100),
+        (1_000, 1_000),
+        (10_000, 1),
+        (10_000, 100),
+        (10_000, 1_000),
+    ] {
+        eprintln!("{clients} clients in {flows} flows ...");
+        all.push(turns(&start()?, clients, flows, rounds)?);
+    }
+    eprintln!("bystanders ...");
+    let bystanders = bystanders(&start()?, rounds)?;
+    eprintln!("shares ...");
+    let shares = [shares(&start()?, false)?, shares(&start()?, true)?];
+    let waits =
+        Waits { when: now()?, machine: machine(binaries, cores)?, rounds, turns: all, bystanders, shares };
+    println!("{}", markdown(&waits));
+    let folder = Path::new("target/bench");
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join("waiting.json"), serde_json::to_string_pretty(&waits)?)?;
+    draw(&waits, &folder.join("waiting.svg"))?;
+    println!("also in target/bench: waiting.json, waiting.svg");
+    Ok(())
+}
+
+/// A client that is admitted gives its place back and waits again, in one write.
+fn turns(server: &Server, clients: usize, flows: usize, rounds: usize) -> Result<Turns, Box<dyn Error>> {
+    let mut crowd = Crowd::new(server, clients)?;
+    let places = PLACES.min(clients / 2);
+    let wait =
+        |client: usize| format!("CL.BMTAKE busy LEASE {places} 3600 c{client} FLOW f{}", client % flows);
+    for client in 0..clients {
+        crowd.send(client, &wait(client))?;
+    }
+    wait_for_blocked(server, clients - places)?;
+    let (mut cpu, mut wall) = (Vec::new(), Vec::new());
+    for _ in 0..=rounds {
+        let (before, begin, mut admitted) = (server.cpu()?, Instant::now(), 0);
+        while admitted < TURNS {
+            for (client, reply) in crowd.replies()? {
+                // The reply to CL.RELEASE may come by itself.
+                if is_admitted(&reply) {
+                    admitted += 1;
+                    crowd.send(client, &format!("CL.RELEASE busy c{client} ; {}", wait(client)))?;
+                }
+            }
+        }
+        wall.push(begin.elapsed().as_secs_f64() / admitted as f64);
+        thread::sleep(Duration::from_millis(2));
+        cpu.push((server.cpu()? - before) / admitted as f64);
+    }
+    drop(crowd);
+    Ok(Turns {
+        clients,
+        flows,
+        cpu: quantile(cpu.into_iter().skip(1), 0.5),
+        per_second: 1.0 / quantile(wall.into_iter().skip(1), 0.5),
+        late: late(server, clients, flows)?,
+    })
+}
+
+/// How late admissions are, the median and the latest: a unit becomes available every 2 ms.
+fn late(server: &Server, clients: usize, flows: usize) -> Result<[f64; 2], Box<dyn Error>> {
+    const EVERY: f64 = 2.0;
+    wait_for_blocked(server, 0)?;
+    let mut crowd = Crowd::new(server, clients)?;
+    // Units that nobody takes in time are not lost, so that the instants do not depend on lateness before.
+    let wait = |client: usize| format!("CL.BMTAKE pace THROTTLE 49 500 1 1 FLOW f{}", client % flows);
+    crate::curves::ask(&mut server.connect()?, "CL.CHARGE pace 49 500 1 5050")?;
+    for client in 0..clients {
+        crowd.send(client, &wait(client))?;
+    }
+    wait_for_blocked(server, clients)?;
+    let (mut instants, begin) = (Vec::new(), Instant::now());
+    while instants.len() < TIMED {
+        for (client, reply) in crowd.replies()? {
+            if is_admitted(&reply) {
+                instants.push(begin.elapsed().as_secs_f64() * 1e3);
+                crowd.send(client, &wait(client))?;
+            }
+        }
+    }
+    let after = |(number, at): (usize, &f64)| at - number as f64 * EVERY;
+    let due = instants.iter().enumerate().map(after).fold(f64::MAX, f64::min);
+    let late: Vec<f64> = instants.iter().enumerate().map(|each| after(each) - due).collect();
+    let latest = late.iter().copied().fold(0.0, f64::max);
+    Ok([quantile(late.into_iter(), 0.5), latest])
+}
+
+/// Calls on another key, and refused calls on the key that 10,000 clients wait for.
+fn bystanders(server: &Server, rounds: usize) -> Result<Vec<Bystander>, Box<dyn Error>> {
+    const CLIENTS: usize = 10_000;
+    let calls = ["SET other 1", "CL.THROTTLE another 1000000 1000000 1", "CL.ACQUIRE busy 1 3600 hasty"];
+    crate::curves::ask(&mut server.connect()?, "CL.ACQUIRE busy 1 3600 holder")?;
+    let measure = || -> Result<Vec<f64>, Box<dyn Error>> {
+        calls.iter().map(|call| cost(server, call, 4_096, rounds)).collect()
+    };
+    let alone = measure()?;
+    let mut crowd = Crowd::new(server, CLIENTS)?;
+    for client in 0..CLIENTS {
+        crowd.send(client, &format!("CL.BMTAKE busy LEASE 1 3600 c{client} FLOW f{}", client % 1_000))?;
+    }
+    wait_for_blocked(server, CLIENTS)?;
+    let beside = measure()?;
+    let each = calls.iter().zip(alone).zip(beside);
+    Ok(each.map(|((call, alone), beside)| Bystander { call: (*call).to_owned(), alone, beside }).collect())
+}
+
+/// Three tenants, of which the one with the smallest weight floods the service: 300 clients, and 20 of each
+/// other. The tenants in the order of admissions.
+fn shares(server: &Server, by_flow: bool) -> Result<Vec<u8>, Box<dyn Error>> {
+    const FLOOD: usize = 300;
+    let tenant = |client: usize| if client < FLOOD { 0 } else { 1 + client % 2 };
+    let wait = |client: usize| {
+        let flow = format!(" FLOW t{} WEIGHT {}", tenant(client), WEIGHTS[tenant(client)]);
+        let flow = if by_flow { flow } else { String::new() };
+        format!("CL.BMTAKE busy LEASE 1 3600 c{client}{flow}")
+    };
+    let clients = FLOOD + 40;
+    let mut crowd = Crowd::new(server, clients)?;
+    crate::curves::ask(&mut server.connect()?, "CL.ACQUIRE busy 1 3600 holder")?;
+    for client in 0..clients {
+        crowd.send(client, &wait(client))?;
+    }
+    wait_for_blocked(server, clients)?;
+    crate::curves::ask(&mut server.connect()?, "CL.RELEASE busy holder")?;
+    let mut admitted = Vec::new();
+    while admitted.len() < SHARED {
+        for (client, reply) in crowd.replies()? {
+            if is_admitted(&reply) {
+                admitted.push(tenant(client) as u8);
+                crowd.send(client, &format!("CL.RELEASE busy c{client} ; {}", wait(client)))?;
+            }
+        }
+    }
+    Ok(admitted)
+}
+
+/// The share of a tenant, in percent.
+fn share(admitted: &[u8], tenant: usize) -> f64 {
+    let of_it = admitted.iter().filter(|each| usize::from(**each) == tenant).count();
+    100.0 * of_it as f64 / admitted.len() as f64
+}
+
+/// The results as tables for a page.
+pub fn markdown(all: &Waits) -> String {
+    let mut text = format!("{}. Medians of {} rounds.\n\n", all.when, all.rounds);
+    for (what, value) in &all.machine {
+        let _ = writeln!(text, "- {what}: {value}");
+    }
+    text += "\n| clients | flows | µs of the server per admission | admissions a second | late, median | latest |\n";
+    text += "|--:|--:|--:|--:|--:|--:|\n";
+    for Turns { clients, flows, cpu, per_second, late: [median, latest] } in &all.turns {
+        let (clients, flows) = (thousands(*clients), thousands(*flows));
+        let (us, per_second) = (cpu / 1e3, thousands(*per_second as usize));
+        let _ = writeln!(
+            text,
+            "| {clients} | {flows} | {us:.1} | {per_second} | {median:.2} ms | {latest:.2} ms |"
+        );
+    }
+    text += "\n| call of a client that does not wait | µs, nobody waits | µs, 10,000 wait |\n|---|--:|--:|\n";
+    for Bystander { call, alone, beside } in &all.bystanders {
+        let _ = writeln!(text, "| `{call}` | {:.2} | {:.2} |", alone / 1e3, beside / 1e3);
+    }
+    let _ = writeln!(
+        text,
+        "\n| {} admissions | weight 1, 300 clients | weight 2, 20 | weight 4, 20 |",
+        thousands(SHARED)
+    );
+    text += "|---|--:|--:|--:|\n";
+    for (name, admitted) in ["all in one flow", "a flow for each"].iter().zip(&all.shares) {
+        let [one, two, four] = [0, 1, 2].map(|tenant| share(admitted, tenant));
+        let _ = writeln!(text, "| {name} | {one:.2} % | {two:.2} % | {four:.2} % |");
+    }
+    let [one, two, four] = WEIGHTS.map(|weight| 100.0 * weight as f64 / 7.0);
+    let _ = writeln!(text, "| by weight | {one:.2} % | {two:.2} % | {four:.2} % |");
+    text
+}
+
+/// The share of each tenant over time, in one flow and in a flow of its own.
+pub fn draw(all: &Waits, file: &Path) -> Result<(), Box<dyn Error>> {
+    const COLOURS: [RGBColor; 3] =
+        [RGBColor(0xd6, 0x27, 0x28), RGBColor(0x1f, 0x77, 0xb4), RGBColor(0x2c, 0xa0, 0x2c)];
+    let area = SVGBackend::new(file, (1_000, 380)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let halves = area.split_evenly((1, 2));
+    for ((half, admitted), title) in
+        halves.iter().zip(&all.shares).zip(["all in one flow", "a flow for each tenant"])
+    {
+        let mut chart = ChartBuilder::on(half)
+            .margin(12)
+            .caption(title, ("sans-serif", 16))
+            .set_label_area_size(LabelAreaPosition::Left, 50)
+            .set_label_area_size(LabelAreaPosition::Bottom, 44)
+            .build_cartesian_2d(0.0..SHARED as f64, 0.0..100.0)?;
+        chart
+            .configure_mesh()
+            .light_line_style(WHITE.mix(0.0))
+            .x_labels(5)
+            .x_desc("admissions")
+            .y_desc("share in percent; dashed: by weight")
+            .x_label_formatter(&|n: &f64| thousands(n.round() as usize))
+            .label_style(("sans-serif", 13))
+            .draw()?;
+        for (tenant, colour) in COLOURS.iter().enumerate() {
+            let due = 100.0 * WEIGHTS[tenant] as f64 / 7.0;
+            let dashes = [(0.0, due), (SHARED as f64, due)];
+            chart.draw_series(DashedLineSeries::new(dashes, 4, 4, colour.mix(0.5).stroke_width(1)))?;
+            let points = admitted.chunks(POINT).enumerate();
+            let points = points.map(|(at, of)| (((at + 1) * POINT) as f64, share(of, tenant)));
+            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
+            let last = share(&admitted[admitted.len() - POINT..], tenant);
+            let (clients, weight) = (if tenant == 0 { 300 } else { 20 }, WEIGHTS[tenant]);
+            let label = format!("weight {weight}, {clients} clients");
+            let y = if last < 5.0 { 4.0 + 6.0 * tenant as f64 } else { last + 6.0 };
+            let at = (SHARED as f64 * 0.55, y);
+            let style = ("sans-serif", 13, colour).into_text_style(half);
+            chart.draw_series(std::iter::once(Text::new(label, at, style)))?;
+        }
+    }
+    area.present()?;
+    Ok(())
+}
