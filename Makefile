@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ bench-core: # the core's decisions alone, in nanoseconds; make bench has them as
 
 bench-curves: # what a call costs with 10 to 1,000,000 entries, queued clients, or keys
 	@scripts/bench.sh curves
+
+bench-waiting: # clients that wait in CL.BMTAKE: admissions, shares of flows, and what a queue costs others
+	@scripts/bench.sh waiting
 
 bench-scale: # how far a server goes, clusters, io-threads, leases: the measured tables of docs/scaling.md
 	@scripts/bench-scale.sh

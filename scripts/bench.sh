@@ -4,6 +4,7 @@
 # core's decisions. Arguments choose lines of the table by a part of their name, or one of the other things there are:
 #   core     the core's decisions alone
 #   curves   what grows with what is there already
+#   waiting  clients that wait in CL.BMTAKE
 #   publish  puts what was measured last into docs/benchmarks.md
 source "$(dirname "$0")/lib.sh"
 
@@ -12,9 +13,9 @@ bench() { cargo run --quiet --release --locked -p redis-cell-bench -- "$@"; }
 case ${1:-} in
 publish) bench publish ;;
 core) ;;
-curves)
+curves | waiting)
     scripts/build.sh
-    REDIS_CELL_SERVER=$(find_server) bench curves
+    REDIS_CELL_SERVER=$(find_server) bench "$1"
     ;;
 *)
     scripts/build.sh

@@ -132,7 +132,16 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         let may_have_options = from_the_end(1).and_then(Unit::parse).is_some()
             || from_the_end(2).is_some_and(is_option_with_a_value)
             || from_the_end(3).is_some_and(|once| is(once, ONCE.name.as_bytes()));
-        if !may_have_options {
+        // Nor do most calls with `ONCE key period`, the only option with two values, have any other option.
+        let is_once_alone = || {
+            let is_other = |back| {
+                from_the_end(back)
+                    .is_some_and(|word| Unit::parse(word).is_some() || is_option_with_a_value(word))
+            };
+            let is_once = |back| from_the_end(back).is_some_and(|word| is(word, ONCE.name.as_bytes()));
+            is_once(3) && !is_once(6) && !is_other(1) && !is_other(4) && !is_other(5)
+        };
+        if !may_have_options || is_once_alone() {
             return Unit::default();
         }
         let mut all = self.clone();

@@ -6,6 +6,7 @@
 
 use redis_cell_core::several::{self, Row};
 use redis_cell_core::{Instant, Unit};
+use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Key, Kind, Write};
@@ -18,8 +19,8 @@ pub struct Once<'c> {
 
 /// What the key holds.
 pub enum Stored<'c> {
-    /// Nothing: the open key, in a box because nearly all calls have none, and move it nevertheless.
-    Nothing(Box<Key<'c>>),
+    /// Nothing: the open key.
+    Nothing(Key<'c>),
     /// The reply of an earlier call: its rows.
     Reply(Vec<[i64; 5]>),
 }
@@ -33,7 +34,7 @@ impl<'c> Once<'c> {
     pub fn look_up(&self, call: &Call<'c>, limiters: usize) -> Result<Stored<'c>, Error> {
         let key = Key::open(*call, self.key, Access::Write)?;
         match key.kind() {
-            Kind::Empty => Write::String.check().map(|()| Stored::Nothing(Box::new(key))),
+            Kind::Empty => Write::String.check().map(|()| Stored::Nothing(key)),
             Kind::String => Ok(Stored::Reply(several::read_reply(key.string(), limiters)?)),
             _ => Err(Error::WrongType),
         }
@@ -42,12 +43,19 @@ impl<'c> Once<'c> {
     /// Stores a reply under the open key, which holds nothing.
     pub fn store(key: &mut Key<'c>, rows: &[Row], unit: Unit, until: Instant) -> Announcement<'c> {
         let combined = several::combine_rows(rows);
-        let mut reply = Vec::with_capacity(rows.len().saturating_add(1).saturating_mul(24));
+        let mut reply = SmallVec::<[u8; 256]>::new();
         let mut digits = itoa::Buffer::new();
         for answer in combined.iter().chain(rows.iter().map(|row| &row.answer)) {
             for integer in answer.reply(unit).five {
-                reply.extend_from_slice(digits.format(integer).as_bytes());
-                reply.push(b' ');
+                // Two of five, nearly always.
+                match integer {
+                    0 => reply.extend_from_slice(b"0 "),
+                    -1 => reply.extend_from_slice(b"-1 "),
+                    _ => {
+                        reply.extend_from_slice(digits.format(integer).as_bytes());
+                        reply.push(b' ');
+                    }
+                }
             }
         }
         reply.pop();

@@ -1,7 +1,8 @@
 //! CL.BMTAKE: clients that wait for several limiters, fairly among flows.
 
 use crate::common::{
-    BINARY, Client, ReplicaStream, Server, Waiter, module_path, requires, wait_for_blocked, wait_until,
+    BINARY, Client, Options, ReplicaStream, Server, Waiter, module_path, requires, wait_for_blocked,
+    wait_until,
 };
 use crate::several::rows;
 use redis::Value;
@@ -489,11 +490,14 @@ fn a_server_that_becomes_a_replica_unblocks_all() {
 
 /// A client that waits, and what the server says at its turn.
 fn at_its_turn(change: impl Fn(&mut Client), expected: &str) {
-    let server = Server::start();
+    at_its_turn_on(&Server::start(), change, expected);
+}
+
+fn at_its_turn_on(server: &Server, change: impl Fn(&mut Client), expected: &str) {
     let mut client = server.connect();
     client.call("ACL SETUSER u on nopass ~* +@all");
     client.call("CL.ACQUIRE k 1 3600 other");
-    let mut waiter = Waiter::connect(&server);
+    let mut waiter = Waiter::connect(server);
     waiter.send("AUTH u any");
     assert_eq!(waiter.answer(), "OK");
     waiter.send("CL.BMTAKE k LEASE 1 3600 me {k}second LOG 9 60 1 FLOW a");
@@ -516,6 +520,60 @@ fn at_its_turn_the_server_would_have_to_run_the_call() {
     // Of all its keys, not of the first alone.
     at_its_turn(|client| drop(client.call("ACL SETUSER u resetkeys ~k")), "NOPERM ");
     at_its_turn(|client| drop(client.call("ACL SETUSER u resetkeys ~k ~{k}second")), "0 ");
+}
+
+#[test]
+fn after_a_failed_save_a_client_receives_the_servers_error_at_its_turn() {
+    requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
+    let server = Options::new().set("dbfilename", "snapshot").start();
+    // A directory in the place of the file.
+    std::fs::create_dir(server.folder().join("snapshot")).unwrap();
+    let fail_to_save = |client: &mut Client| {
+        client.call(&["CONFIG", "SET", "save", "3600 1"]);
+        client.call("BGSAVE");
+        wait_until("the save to fail", || match client.ask("SET other 1") {
+            Err(error) if error.starts_with("MISCONF ") => Ok(()),
+            _ => Err(client.text("INFO persistence")),
+        });
+    };
+    at_its_turn_on(&server, fail_to_save, "MISCONF ");
+}
+
+/// Flows that were given more than their share are remembered while others wait, up to a number of them.
+#[test]
+fn so_many_flows_are_remembered() {
+    const MOST: usize = 65_536;
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE gate 1 3600 holder");
+    // Not ready: it keeps the queue alive, and takes no turn.
+    let waiter = wait_with(
+        &server,
+        &mut client,
+        "CL.BMTAKE k FIXED 9000000000 36000 1 gate LEASE 1 3600 me FLOW first",
+        1,
+    );
+    let mut callers: Vec<Waiter> = (0..200).map(|_| Waiter::connect(&server)).collect();
+    let before = client.used_memory();
+    // The first ones are given most, so that the last ones are forgotten.
+    for number in 0..(MOST + 1_000) / callers.len() {
+        for (caller, waiter) in callers.iter_mut().enumerate() {
+            let units = MOST + 2_000 - number;
+            waiter.send(&format!("CL.BMTAKE k FIXED 9000000000 36000 {units} FLOW flow:{number}:{caller}"));
+        }
+        for waiter in &mut callers {
+            assert!(waiter.answer().starts_with("0 "));
+        }
+    }
+    assert_eq!(flows(&mut client), (MOST + 1).to_string());
+    let bytes = (client.used_memory() - before) / i64::try_from(MOST).unwrap();
+    assert!((1..1_000).contains(&bytes), "{bytes} bytes for a flow");
+    // When nobody waits, none is remembered.
+    client.call("CL.RELEASE gate holder");
+    let mut waiter = waiter;
+    assert!(waiter.answer().starts_with("0 "));
+    assert_eq!(flows(&mut client), "0");
+    server.assert_alive("many flows");
 }
 
 #[test]

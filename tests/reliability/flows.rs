@@ -1,32 +1,37 @@
 //! CL.BMTAKE against a simulation of its own, over random arrivals, departures and turns.
 
-use crate::common::{Client, Server, Waiter, wait_for_blocked, wait_until};
-use crate::figures::long;
+use crate::common::{Client, Options, Server, Waiter, wait_for_blocked, wait_until};
+use crate::figures::{figure, long};
 use fastrand::Rng;
 use redis::Value;
+use std::time::Duration;
 
-/// The flows: their names and weights.
-const FLOWS: [(&str, u64); 5] = [("a", 1), ("b", 2), ("c", 4), ("d", 1), ("e", 3)];
+/// The flows of random arrivals: their weights.
+const WEIGHTS: [u64; 5] = [1, 2, 4, 1, 3];
 
-/// A multiple of all weights, so that no tag has a fraction.
-const UNIT: u64 = 12;
+/// A unit in tags, which are rounded up: three steps of a flow of weight 3 are a little more than a unit.
+const UNIT: u64 = 1 << 32;
 
 /// A flow as the rule describes it: all of it is looked at for every turn.
 #[derive(Clone, Default)]
 struct Flow {
+    weight: u64,
     finish: u64,
     start: u64,
     /// The numbers of its clients, which came in this order.
     clients: Vec<usize>,
 }
 
-#[derive(Default)]
 struct Simulation {
     time: u64,
-    flows: [Flow; FLOWS.len()],
+    flows: Vec<Flow>,
 }
 
 impl Simulation {
+    fn new(weights: impl Iterator<Item = u64>) -> Self {
+        Self { time: 0, flows: weights.map(|weight| Flow { weight, ..Flow::default() }).collect() }
+    }
+
     fn waiting(&self) -> usize {
         self.flows.iter().map(|flow| flow.clients.len()).sum()
     }
@@ -52,11 +57,10 @@ impl Simulation {
 
     /// Serves the client whose turn it is.
     fn serve(&mut self) -> usize {
-        let flows = (0..FLOWS.len()).filter(|&flow| !self.flows[flow].clients.is_empty());
-        let next = flows.min_by_key(|&flow| (self.flows[flow].start, self.flows[flow].clients[0])).unwrap();
-        let flow = &mut self.flows[next];
+        let waiting = self.flows.iter_mut().filter(|flow| !flow.clients.is_empty());
+        let flow = waiting.min_by_key(|flow| (flow.start, flow.clients[0])).unwrap();
         self.time = self.time.max(flow.start);
-        flow.finish = self.time + UNIT / FLOWS[next].1;
+        flow.finish = self.time + UNIT.div_ceil(flow.weight);
         flow.start = flow.finish;
         let client = flow.clients.remove(0);
         self.begin_again();
@@ -66,7 +70,7 @@ impl Simulation {
     /// When nobody waits, all begin equal again.
     fn begin_again(&mut self) {
         if self.waiting() == 0 {
-            *self = Self::default();
+            *self = Self::new(self.flows.iter().map(|flow| flow.weight));
         }
     }
 }
@@ -84,7 +88,8 @@ pub fn turns_are_those_of_the_simulation_and_nobody_is_overtaken() {
     let server = Server::start();
     let mut client = server.connect();
     let mut random = Rng::with_seed(22);
-    let (mut simulation, mut waiters) = (Simulation::default(), std::collections::BTreeMap::new());
+    let (mut simulation, mut waiters) =
+        (Simulation::new(WEIGHTS.into_iter()), std::collections::BTreeMap::new());
     client.call("CL.ACQUIRE busy 1 3600 nobody");
     let mut held = "nobody".to_owned();
     let mut served = 0;
@@ -92,9 +97,9 @@ pub fn turns_are_those_of_the_simulation_and_nobody_is_overtaken() {
         match random.usize(..10) {
             0..5 => {
                 // Some flows come more often than others.
-                let flow = random.usize(..FLOWS.len()).min(random.usize(..FLOWS.len()));
-                let (name, weight) = FLOWS[flow];
-                let call = format!("CL.BMTAKE busy LEASE 1 3600 c{number} FLOW {name} WEIGHT {weight}");
+                let flow = random.usize(..WEIGHTS.len()).min(random.usize(..WEIGHTS.len()));
+                let weight = WEIGHTS[flow];
+                let call = format!("CL.BMTAKE busy LEASE 1 3600 c{number} FLOW f{flow} WEIGHT {weight}");
                 waiters.insert(number, Waiter::ask(&server, &call));
                 simulation.join(flow, number);
                 wait_for_blocked(&mut client, simulation.waiting());
@@ -122,4 +127,101 @@ pub fn turns_are_those_of_the_simulation_and_nobody_is_overtaken() {
         }
     }
     assert!(served > 300, "{served} turns");
+}
+
+/// A thousand connections in a hundred flows, and 10,000 in 1,000 flows in the long form: each batch of turns
+/// is that of the simulation, two flows never differ by more than a call of each, and after 10,000 turns the
+/// flows of each weight have had their share.
+#[test]
+fn a_thousand_connections_have_their_turns_and_their_shares() {
+    const PLACES: usize = 50;
+    let (connections, flows, turns) = if long() { (10_000, 1_000, 50_000) } else { (1_000, 100, 10_000) };
+    let server = Options::new().set("maxclients", "11000").start();
+    let mut client = server.connect();
+    let weight = |flow: usize| [1, 2, 4][flow % 3];
+    let mut simulation = Simulation::new((0..flows).map(weight));
+    let mut waiters: Vec<Waiter> = (0..connections).map(|_| Waiter::connect(&server)).collect();
+    // The connection of each client. Clients have the numbers in which they came.
+    let mut clients: Vec<usize> = Vec::new();
+    let mut join =
+        |simulation: &mut Simulation, clients: &mut Vec<usize>, connection: usize, waiter: &mut Waiter| {
+            let (number, flow) = (clients.len(), connection % flows);
+            let weight = weight(flow);
+            waiter
+                .send(&format!("CL.BMTAKE busy LEASE {PLACES} 36000 {number} FLOW f{flow} WEIGHT {weight}"));
+            // The server reads what was sent before this before it reads what is sent after the reply.
+            client.call("PING");
+            simulation.join(flow, number);
+            clients.push(connection);
+        };
+    let mut other = server.connect();
+    let mut held: Vec<String> = (0..PLACES).map(|place| format!("holder{place}")).collect();
+    for holder in &held {
+        other.call(&format!("CL.ACQUIRE busy {PLACES} 36000 {holder}"));
+    }
+    for (connection, waiter) in waiters.iter_mut().enumerate() {
+        join(&mut simulation, &mut clients, connection, waiter);
+    }
+    // Microseconds of all threads of the server.
+    let cpu = |client: &mut Client| -> u128 {
+        let seconds = |name: &str| client.info(name).parse::<f64>().unwrap();
+        ["used_cpu_user", "used_cpu_sys"]
+            .map(seconds)
+            .map(Duration::from_secs_f64)
+            .iter()
+            .map(Duration::as_micros)
+            .sum()
+    };
+    let before = cpu(&mut other);
+    // What each flow was given, four times, divided by its weight.
+    let mut given = vec![0_i64; flows];
+    for _ in 0..turns / PLACES {
+        let releases: Vec<String> = held.iter().map(|holder| format!("CL.RELEASE busy {holder}")).collect();
+        other.pipeline(&releases.iter().map(String::as_str).collect::<Vec<_>>());
+        let expected: Vec<usize> = (0..PLACES).map(|_| simulation.serve()).collect();
+        held = wait_until("the next clients to be admitted", || {
+            let held: Vec<String> = other.get("ZRANGE busy 0 -1");
+            if held.len() == PLACES { Ok(held) } else { Err(format!("{held:?}")) }
+        });
+        let mut admitted: Vec<usize> = held.iter().map(|holder| holder.parse().unwrap()).collect();
+        let mut turn = expected.clone();
+        admitted.sort_unstable();
+        turn.sort_unstable();
+        assert_eq!(admitted, turn);
+        for &number in &expected {
+            let flow = clients[number] % flows;
+            let share = |flow: usize| i64::try_from(4 / weight(flow)).unwrap();
+            given[flow] += share(flow);
+            for other in 0..flows {
+                assert!(
+                    (given[flow] - given[other]).abs() <= share(flow) + share(other),
+                    "{flow} and {other}"
+                );
+            }
+        }
+        for number in expected {
+            let connection = clients[number];
+            assert!(waiters[connection].answer().starts_with("0 "));
+            assert!(
+                !simulation.flows[connection % flows].clients.is_empty(),
+                "the flow was not always ready"
+            );
+            join(&mut simulation, &mut clients, connection, &mut waiters[connection]);
+        }
+    }
+    let micros = (cpu(&mut other) - before) / u128::try_from(turns).unwrap();
+    figure(
+        &format!("a turn of {connections} clients in {flows} flows, processor time"),
+        format!("{micros} µs"),
+    );
+    let all: u64 = (0..flows).map(weight).sum();
+    for class in 0..3 {
+        let of_class = || (0..flows).filter(|flow| flow % 3 == class);
+        // In parts of 10,000, of all turns.
+        let part = |some: i64, all: u64| some * 10_000 / i64::try_from(all).unwrap();
+        let turns_of = of_class().map(|flow| given[flow] * i64::try_from(weight(flow)).unwrap() / 4).sum();
+        let share = part(turns_of, turns.try_into().unwrap());
+        let due = part(of_class().map(weight).sum::<u64>().try_into().unwrap(), all);
+        assert!((share - due).abs() < 100, "{share} of 10,000 turns, not {due}");
+    }
 }
