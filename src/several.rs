@@ -629,7 +629,7 @@ impl<'c> Request<'c> {
         now: Instant,
         decided: &mut AllDecided<'c>,
         verb: Verb,
-        reply: Option<(Key<'c>, Instant)>,
+        reply: Option<(Box<Key<'c>>, Instant)>,
         rows: &mut Rows,
     ) {
         let mut announcements = SmallVec::<[_; FEW]>::new();

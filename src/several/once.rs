@@ -6,10 +6,26 @@
 
 use redis_cell_core::several::{self, Row};
 use redis_cell_core::{Instant, Unit};
-use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Key, Kind, Write};
+use crate::outcome::FEW;
+
+/// The longest row: five integers, each with a sign and a space before it.
+const ROW: usize = 5 * 21;
+
+/// The digits of 0 to 99.
+static PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [*b"00"; 100];
+    let mut number = 0_u8;
+    let mut rest: &mut [[u8; 2]] = &mut pairs;
+    while let Some((pair, behind)) = rest.split_first_mut() {
+        *pair = [b'0' + number / 10, b'0' + number % 10];
+        number += 1;
+        rest = behind;
+    }
+    pairs
+};
 
 /// Where a call stores its reply.
 pub struct Once<'c> {
@@ -19,8 +35,8 @@ pub struct Once<'c> {
 
 /// What the key holds.
 pub enum Stored<'c> {
-    /// Nothing: the open key.
-    Nothing(Key<'c>),
+    /// Nothing: the open key, in a box because nearly all calls have none, and move it nevertheless.
+    Nothing(Box<Key<'c>>),
     /// The reply of an earlier call: its rows.
     Reply(Vec<[i64; 5]>),
 }
@@ -34,7 +50,7 @@ impl<'c> Once<'c> {
     pub fn look_up(&self, call: &Call<'c>, limiters: usize) -> Result<Stored<'c>, Error> {
         let key = Key::open(*call, self.key, Access::Write)?;
         match key.kind() {
-            Kind::Empty => Write::String.check().map(|()| Stored::Nothing(key)),
+            Kind::Empty => Write::String.check().map(|()| Stored::Nothing(Box::new(key))),
             Kind::String => Ok(Stored::Reply(several::read_reply(key.string(), limiters)?)),
             _ => Err(Error::WrongType),
         }
@@ -43,22 +59,65 @@ impl<'c> Once<'c> {
     /// Stores a reply under the open key, which holds nothing.
     pub fn store(key: &mut Key<'c>, rows: &[Row], unit: Unit, until: Instant) -> Announcement<'c> {
         let combined = several::combine_rows(rows);
-        let mut reply = SmallVec::<[u8; 256]>::new();
-        let mut digits = itoa::Buffer::new();
-        for answer in combined.iter().chain(rows.iter().map(|row| &row.answer)) {
-            for integer in answer.reply(unit).five {
-                // Two of five, nearly always.
-                match integer {
-                    0 => reply.extend_from_slice(b"0 "),
-                    -1 => reply.extend_from_slice(b"-1 "),
-                    _ => {
-                        reply.extend_from_slice(digits.format(integer).as_bytes());
-                        reply.push(b' ');
-                    }
-                }
+        let longest = rows.len().saturating_add(1).saturating_mul(ROW);
+        let (mut few, mut many) = ([b' '; ROW * (FEW + 1)], Vec::new());
+        let reply = if let Some(reply) = few.get_mut(..longest) {
+            reply
+        } else {
+            many.resize(longest, b' ');
+            &mut many
+        };
+        // From the last digit to the first, which needs no copies.
+        let (mut end, mut last) = (longest, ([-1; 5], 0));
+        for answer in rows.iter().rev().map(|row| &row.answer).chain(&combined) {
+            let (five, behind) = (answer.reply(unit).five, end);
+            // The combined row of one limiter is its own.
+            if last.0 == five
+                && let Some(begin) = end.checked_sub(last.1)
+                && let Some((free, written)) = reply.split_at_mut_checked(end)
+                && let (Some(copy), Some(row)) = (free.get_mut(begin..), written.get(..last.1))
+            {
+                copy.copy_from_slice(row);
+                end = begin;
+                continue;
             }
+            for integer in five.into_iter().rev() {
+                end = write_before(reply, end, integer);
+            }
+            last = (five, behind.saturating_sub(end));
         }
-        reply.pop();
-        key.set_string(&reply, ffi::expiry_at(until))
+        let begin = end.saturating_add(1); // behind the first space
+        key.set_string(reply.get(begin..).unwrap_or_default(), ffi::expiry_at(until))
     }
+}
+
+/// Writes an integer before the position `end`, with a space before it. Returns the position of the space.
+#[inline]
+fn write_before(reply: &mut [u8], mut end: usize, integer: i64) -> usize {
+    let mut left = integer.unsigned_abs();
+    while left > 9 {
+        let pair = usize::try_from(left % 100).unwrap_or_default();
+        left /= 100;
+        end = end.saturating_sub(2);
+        if let (Some(places), Some(digits)) =
+            (reply.get_mut(end..).and_then(<[u8]>::first_chunk_mut), PAIRS.get(pair))
+        {
+            *places = *digits;
+        }
+    }
+    let mut write = |byte| {
+        end = end.saturating_sub(1);
+        if let Some(place) = reply.get_mut(end) {
+            *place = byte;
+        }
+    };
+    // One digit is left, or none of an even number of them.
+    if left > 0 || integer == 0 {
+        write(b'0' | u8::try_from(left).unwrap_or_default());
+    }
+    if integer < 0 {
+        write(b'-');
+    }
+    write(b' ');
+    end
 }

@@ -50,6 +50,25 @@ fn a_call_that_is_repeated_is_charged_once() {
 }
 
 #[test]
+fn the_stored_integers_are_those_of_the_reply_however_long_they_are() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limits =
+        [1, 9, 10, 11, 99, 100, 101, 999, 1_000, 1_010, 99_999, 1_000_000_007, 1_000_000_000_000_000_003_i64];
+    for (number, limit) in limits.iter().enumerate() {
+        // One row, whose combined row is the same, and several, which differ.
+        let one = format!("k{number} FIXED {limit} UNTIL 4102444800000000 1 ONCE one{number} 60 US");
+        let many: String =
+            limits.iter().map(|limit| format!("m{number}:{limit} FIXED {limit} 3600 0 ")).collect();
+        for (call, key) in [(one, "one"), (format!("{many}ONCE many{number} 60"), "many")] {
+            let reply = rows(&mut client, &format!("CL.MTAKE {call}"));
+            assert_eq!(client.text(&format!("GET {key}{number}")), stored(&reply));
+            assert_eq!(rows(&mut client, &format!("CL.MTAKE {call}")), reply);
+        }
+    }
+}
+
+#[test]
 fn a_refusal_stores_nothing() {
     let server = Server::start();
     let mut client = server.connect();
