@@ -58,9 +58,10 @@ fn the_stored_integers_are_those_of_the_reply_however_long_they_are() {
     for (number, limit) in limits.iter().enumerate() {
         // One row, whose combined row is the same, and several, which differ.
         let one = format!("k{number} FIXED {limit} UNTIL 4102444800000000 1 ONCE one{number} 60 US");
-        let many: String =
-            limits.iter().map(|limit| format!("m{number}:{limit} FIXED {limit} 3600 0 ")).collect();
-        for (call, key) in [(one, "one"), (format!("{many}ONCE many{number} 60"), "many")] {
+        let many: Vec<String> =
+            limits.iter().map(|limit| format!("m{number}:{limit} FIXED {limit} 3600 0")).collect();
+        let many = many.join(" ");
+        for (call, key) in [(one, "one"), (format!("{many} ONCE many{number} 60"), "many")] {
             let reply = rows(&mut client, &format!("CL.MTAKE {call}"));
             assert_eq!(client.text(&format!("GET {key}{number}")), stored(&reply));
             assert_eq!(rows(&mut client, &format!("CL.MTAKE {call}")), reply);
