@@ -52,9 +52,9 @@ def text(page: str) -> str:
     return (ROOT / page).read_text()
 
 
-def on_ports(code: str, server: int, cluster: int, upstream: str) -> str:
+def on_ports(code: str, server: int, cluster: int, upstream: str = "") -> str:
     """The code with these ports. A page has the port that everybody knows."""
-    code = code.replace("http://localhost:9000", upstream)
+    code = code.replace("http://localhost:9000", upstream or "http://localhost:9000")
     code = code.replace("7000", str(cluster)).replace("6379", str(server))
     return re.sub(r"\bRedis\((?!port=)", f"Redis(port={server}, ", code)
 
