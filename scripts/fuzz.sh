@@ -18,7 +18,7 @@ done
 RUSTFLAGS="${pass[*]} --cfg fuzzing -Ccodegen-units=1" \
     cargo build --release --locked --manifest-path fuzz/Cargo.toml --target "$host"
 
-for target in arguments states decisions queues; do
+for target in arguments states decisions queues flows; do
     say "libFuzzer: $target"
     mkdir -p "target/fuzz/$target"
     "target/$host/release/$target" -seed="$REDIS_CELL_FUZZ_SEED" -max_len=400 -timeout=10 -print_final_stats=1 \

@@ -44,3 +44,8 @@ fn decisions() {
 fn queues() {
     try_many(targets::queues);
 }
+
+#[test]
+fn flows() {
+    try_many(targets::flows);
+}
