@@ -32,7 +32,7 @@ fn book(server: &Server, client: &mut Client, key: &str) -> (Vec<Waiter>, i64) {
         answer[3]
     });
     let last = told.last().unwrap();
-    (waiters, before + last * 1_000_000)
+    (waiters, before + (last - 1) * 1_000_000) // what is told is rounded up, by less than a millisecond
 }
 
 /// What calls the server that has the key now acts behind all bookings, one each interval. Instants at which
