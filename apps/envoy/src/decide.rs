@@ -274,13 +274,16 @@ impl Decider {
         limiters
     }
 
-    /// Asks the server. One row for each limiter.
+    /// Asks the server. One row for each limiter. Only what decides can fail: a refusal stands, whatever
+    /// becomes of the ban that it begins.
     async fn rows(
         &self,
         limiters: &[Limiter<'_>],
         asked: &[Asked],
         timeout: Duration,
     ) -> Result<Vec<Row>, RedisError> {
+        let begun = Instant::now();
+        let left = || timeout.saturating_sub(begun.elapsed());
         let action = action(limiters);
         let mut taken = None;
         let mut rows: Vec<Row> = match action {
@@ -344,14 +347,16 @@ impl Decider {
                     row = Row { remaining: 0, ..banned };
                 } else if !row.admitted && limiter.hits > 0 {
                     let pause = call::pause(ban_key(limiter), BAN, ban)?;
-                    let _: Balance = ask(&self.server, timeout, &pause).await?;
-                    row.wait = row.wait.max(ban);
+                    match ask::<_, Balance>(&self.server, left(), &pause).await {
+                        Ok(_) => row.wait = row.wait.max(ban),
+                        Err(error) => tracing::error!("a ban has not begun: {error}"),
+                    }
                 }
             }
             rows.push(row);
         }
         if let Some(taken) = taken {
-            self.give_back_without_quota(limiters, asked, &rows, &taken, timeout).await;
+            self.give_back_without_quota(limiters, asked, &rows, &taken, left()).await;
         }
         Ok(rows)
     }
@@ -397,7 +402,7 @@ impl Decider {
         let mut rows = Vec::with_capacity(limiters.len());
         for limiter in limiters {
             let row = match limiter.rule.bound {
-                Bound::Nothing => Row { admitted: limiter.hits == 0, ..refused() },
+                Bound::Nothing => Row { admitted: limiter.hits == 0 || limiter.gives_back, ..refused() },
                 Bound::Limit(limit) => {
                     let units = if is_refused || limiter.gives_back { 0 } else { limiter.hits };
                     let answer = if settles {

@@ -355,6 +355,22 @@ async fn a_ban_refuses_everything_until_it_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_stands_when_its_ban_cannot_begin() {
+    let server = Server::start();
+    let mut admin = server.connect();
+    admin.call("ACL SETUSER limits on >secret ~* +@all -cl.pause");
+    let mut service = Service::with(
+        &server,
+        &rules("  - {key: login, rate_limit: {unit: year, requests_per_unit: 2, ban: 1h}}\n"),
+        &[("REDIS_AUTH", "limits:secret"), ("SERVER_UNAVAILABLE", "open")],
+    );
+    let client = service.client().await;
+    assert_eq!(client.admitted(9, &["login=eve"]).await, 2);
+    service.process.logged("a ban has not begun");
+    assert_eq!(admin.int("EXISTS {d};login=eve|fixed:year|ban"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn places_are_held_by_requests_until_they_are_given_back() {
     let (_server, _service, client) = start(
         &rules(
