@@ -57,7 +57,7 @@ fn the_stored_integers_are_those_of_the_reply_however_long_they_are() {
         [1, 9, 10, 11, 99, 100, 101, 999, 1_000, 1_010, 99_999, 1_000_000_007, 1_000_000_000_000_000_003_i64];
     for (number, limit) in limits.iter().enumerate() {
         // One row, whose combined row is the same, and several, which differ.
-        let one = format!("k{number} FIXED {limit} UNTIL 4102444800000000 1 ONCE one{number} 60 US");
+        let one = format!("k{number} FIXED {limit} UNTIL 4102444800000000 1 ONCE one{number} 60000000 US");
         let many: Vec<String> =
             limits.iter().map(|limit| format!("m{number}:{limit} FIXED {limit} 3600 0")).collect();
         let many = many.join(" ");
