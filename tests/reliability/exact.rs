@@ -28,6 +28,7 @@ mod percent {
     /// One key is named twice.
     pub const TWICE: u8 = 1;
     pub const SHADOW: u8 = 25;
+    pub const WAITS: u8 = 30;
     pub const AGE: u8 = 50;
     pub const RESET: u8 = 50;
     /// The clock moves to an instant that a reply has named, or to the nanosecond before it.
@@ -186,7 +187,7 @@ impl Writer {
         let mut words = command.to_owned();
         for part in parts {
             write!(words, " {}", part.key).unwrap();
-            if part.shadow && command == "CL.MTAKE" {
+            if part.shadow && command.ends_with("MTAKE") {
                 words += " SHADOW";
             }
             if let Some(reset) = part.reset {
@@ -206,7 +207,12 @@ impl Writer {
         if twice {
             parts.push(parts[0].clone());
         }
-        let (words, unit) = self.several("CL.MTAKE", &parts, None);
+        // Who does not wait behind anybody is decided as CL.MTAKE decides.
+        let waits = self.chance(percent::WAITS);
+        let (mut words, unit) = self.several(if waits { "CL.BMTAKE" } else { "CL.MTAKE" }, &parts, None);
+        if waits {
+            write!(words, " FLOW f{} WEIGHT {} MAXLEN 0", self.random.u8(..3), self.random.u8(1..9)).unwrap();
+        }
         let rows = if twice { Err("ERR the same key is named twice") } else { self.model.take(&parts) };
         self.expecting(words, rows, unit, &parts)
     }
