@@ -2,10 +2,12 @@
 
 use core::fmt;
 
+use foldhash::fast::RandomState;
+
 use redis_cell_core::several::{Row, combine_rows};
 use redis_cell_core::{Answer, Error, Instant, Unit};
 
-use crate::keys::Keys;
+use crate::keys::{Keys, Numbered};
 use crate::limiters::{Request, Running};
 use crate::policy::{Kind, Policy};
 use crate::template::{Amount, Template};
@@ -31,7 +33,7 @@ struct Table {
     template: Template,
     keys: Keys,
     /// The key of the present call; `None` if one of its fields is absent.
-    key: Option<u32>,
+    key: Option<Numbered>,
 }
 
 /// A policy.
@@ -77,11 +79,12 @@ impl Replay {
     /// Policies without any calls yet. The fields of all of them are those of one list.
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
         let mut tables: Vec<Table> = Vec::new();
+        let hasher = RandomState::default();
         let policies = policies.into_iter().map(|policy| {
             let limiters = policy.limiters.into_iter().map(|limiter| {
                 let known = tables.iter().position(|table| table.template == limiter.key);
                 let table = known.unwrap_or_else(|| {
-                    tables.push(Table { template: limiter.key, keys: Keys::default(), key: None });
+                    tables.push(Table { template: limiter.key, keys: Keys::new(hasher.clone()), key: None });
                     tables.len().saturating_sub(1)
                 });
                 Rule::new(table, limiter.shadow, &limiter.kind, policy.unit)
@@ -208,10 +211,12 @@ fn take_from_all(
 fn names_a_key_twice(limiters: &[Rule], tables: &[Table]) -> bool {
     let mut rest = limiters.iter().filter_map(|rule| {
         let table = tables.get(rule.table)?;
-        Some(table.keys.name(table.key?))
+        Some((&table.keys, table.key?))
     });
-    while let Some(name) = rest.next() {
-        if rest.clone().any(|other| other == name) {
+    while let Some((keys, key)) = rest.next() {
+        if rest.clone().any(|(others, other)| {
+            other.hash == key.hash && others.name(other.number) == keys.name(key.number)
+        }) {
             return true;
         }
     }
@@ -227,7 +232,7 @@ impl Rule {
 
     /// The key of the present call.
     fn key(&self, tables: &[Table]) -> Option<u32> {
-        tables.get(self.table)?.key
+        Some(tables.get(self.table)?.key?.number)
     }
 
     fn request(&self, key: u32, now: Instant) -> Request<'_> {
