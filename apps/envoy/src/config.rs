@@ -4,9 +4,10 @@
 
 use crate::duration;
 use crate::proto::{HeaderValue, RateLimitDescriptor, RateLimitOverride, Unit};
-use crate::yaml::{self, Fields, Node, Problem};
+use crate::yaml::{self, Fields, Node, Problem, noted};
 use prost_types::Struct;
 use redis_cell_client::{Limit, LocalLimiter, Places, Quota, Rate, Units, Weekday, Window};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
@@ -146,14 +147,11 @@ impl Config {
         let mut config = Self::default();
         let mut problems = Vec::new();
         for (name, text) in files {
-            let read = yaml::document(name, text, |node| {
-                if let Err(problem) = config.add(&node, merge, &mut problems) {
-                    problems.push(problem);
-                }
-            });
-            if let Err(problem) = read {
-                problems.push(problem);
-            }
+            let mut of_file = Vec::new();
+            let read = yaml::document(name, text, |node| config.add(&node, merge, &mut of_file));
+            noted(read.and_then(|added| added), &mut of_file);
+            of_file.sort_by_key(|problem| problem.line);
+            problems.append(&mut of_file);
         }
         if problems.is_empty() { Ok(config) } else { Err(problems) }
     }
@@ -195,38 +193,31 @@ impl Config {
     }
 
     fn add(&mut self, node: &Node<'_>, merge: bool, problems: &mut Vec<Problem>) -> Result<(), Problem> {
-        let mut fields = node.fields()?;
-        let name = match fields.take("domain") {
-            Some(name) if !name.text()?.is_empty() => name,
-            _ => return Err(node.problem("the file has no domain")),
+        let mut fields = node.fields(&["domain", "descriptors", "hash_tag"], problems)?;
+        let name = fields.take("domain");
+        let domain = name.as_ref().and_then(|name| noted(name.text(), problems)).unwrap_or_default();
+        let tag = fields.take("hash_tag").and_then(|tag| noted(Tag::read(&tag), problems));
+        let new = |place| Domain { place, tag: Tag::Domain, top: Level::default() };
+        // Where the errors of rules are found whose domain is wrong.
+        let mut stray = new(String::new());
+        let known = match (name, self.domains.entry(domain.to_owned())) {
+            (Some(name), Entry::Vacant(entry)) if !domain.is_empty() => entry.insert(new(name.place())),
+            (Some(_), Entry::Occupied(entry)) if merge => entry.into_mut(),
+            (Some(name), Entry::Occupied(entry)) => {
+                let place = &entry.get().place;
+                problems.push(name.problem(format!("duplicate domain '{domain}', which is in {place}")));
+                &mut stray
+            }
+            _ => {
+                problems.push(node.problem("the file has no domain"));
+                &mut stray
+            }
         };
-        let tag = match fields.take("hash_tag") {
-            None => None,
-            Some(tag) => Some(match tag.text()? {
-                "domain" => Tag::Domain,
-                "first_entry" => Tag::FirstEntry,
-                "none" => Tag::Nothing,
-                other => {
-                    return Err(tag.problem(format!("must be domain, first_entry or none, and is '{other}'")));
-                }
-            }),
-        };
-        let descriptors = fields.take("descriptors");
-        problems.extend(fields.unknown("domain, descriptors, hash_tag"));
-
-        let domain = name.text()?;
-        if let Some(known) = self.domains.get(domain).filter(|_| !merge) {
-            let text = format!("duplicate domain '{domain}', which is in {}", known.place);
-            return Err(name.problem(text));
-        }
-        let place = name.place();
-        let entry = self.domains.entry(domain.to_owned());
-        let known = entry.or_insert_with(|| Domain { place, tag: Tag::Domain, top: Level::default() });
         known.tag = tag.unwrap_or(known.tag);
-        match descriptors {
-            Some(list) => known.top.add(&list, &[domain.to_owned()], problems),
-            None => Ok(()),
+        if let Some(list) = fields.take("descriptors") {
+            known.top.add(&list, &[domain.to_owned()], problems);
         }
+        Ok(())
     }
 
     /// The rule of a descriptor. `None` if no rule limits it.
@@ -265,13 +256,11 @@ impl Config {
 }
 
 impl Level {
-    fn add(&mut self, list: &Node<'_>, above: &[String], problems: &mut Vec<Problem>) -> Result<(), Problem> {
-        for node in list.list()? {
-            if let Err(problem) = self.add_one(&node, above, problems) {
-                problems.push(problem);
-            }
+    fn add(&mut self, list: &Node<'_>, above: &[String], problems: &mut Vec<Problem>) {
+        for node in noted(list.list(), problems).unwrap_or_default() {
+            let added = self.add_one(&node, above, problems);
+            noted(added, problems);
         }
-        Ok(())
     }
 
     fn add_one(
@@ -280,57 +269,67 @@ impl Level {
         above: &[String],
         problems: &mut Vec<Problem>,
     ) -> Result<(), Problem> {
-        const KNOWN: &str = "key, value, rate_limit, descriptors, shadow_mode, quota_mode, detailed_metric, \
-             value_to_metric, share_threshold, metadata";
-        let mut fields = node.fields()?;
-        let key = match fields.take("key") {
-            Some(key) if !key.text()?.is_empty() => key,
-            _ => return Err(node.problem("the descriptor has no key")),
-        };
-        if key.text()?.contains('*') {
-            return Err(key.problem("a key has no wildcards; they are for values"));
+        const KNOWN: [&str; 10] = [
+            "key",
+            "value",
+            "rate_limit",
+            "descriptors",
+            "shadow_mode",
+            "quota_mode",
+            "detailed_metric",
+            "value_to_metric",
+            "share_threshold",
+            "metadata",
+        ];
+        let mut fields = node.fields(&KNOWN, problems)?;
+        let key_node = fields.take("key");
+        let key = key_node.as_ref().and_then(|key| noted(key.text(), problems)).unwrap_or_default();
+        match key_node {
+            Some(node) if key.contains('*') => {
+                problems.push(node.problem("a key has no wildcards; they are for values"));
+            }
+            _ if key.is_empty() => problems.push(node.problem("the descriptor has no key")),
+            _ => {}
         }
         let value = fields.take("value");
-        let text = value.as_ref().map(Node::text).transpose()?.unwrap_or_default();
-        let mut flag = |name| fields.take(name).map_or(Ok(false), |node| node.boolean());
-        let (shadow, quota) = (flag("shadow_mode")?, flag("quota_mode")?);
-        let (detailed, value_to_metric) = (flag("detailed_metric")?, flag("value_to_metric")?);
+        let text = value.as_ref().and_then(|value| noted(value.text(), problems)).unwrap_or_default();
+        let mut flag = |name| {
+            let flag = fields.take(name).and_then(|node| noted(node.boolean(), problems));
+            flag.unwrap_or_default()
+        };
+        let (shadow, quota) = (flag("shadow_mode"), flag("quota_mode"));
+        let (detailed, value_to_metric) = (flag("detailed_metric"), flag("value_to_metric"));
         let share = fields.take("share_threshold");
-        let shares = share.as_ref().map_or(Ok(false), Node::boolean)?;
+        let shares = share.as_ref().and_then(|node| noted(node.boolean(), problems)).unwrap_or_default();
         if let Some(share) = share.filter(|_| shares && !text.contains('*')) {
-            return Err(share.problem("needs a value with '*'"));
+            problems.push(share.problem("needs a value with '*'"));
         }
-        let metadata = fields.take("metadata").map(|node| node.structure()).transpose()?;
-        let limit = fields.take("rate_limit");
-        let below = fields.take("descriptors");
-        problems.extend(fields.unknown(KNOWN));
+        let metadata = fields.take("metadata").and_then(|node| noted(node.structure(), problems));
 
-        let key = key.text()?;
         let name = if text.is_empty() { key.to_owned() } else { format!("{key}_{text}") };
         let levels: Vec<String> = above.iter().chain(std::iter::once(&name)).cloned().collect();
-        let rule = match limit {
-            None => None,
-            Some(node) => {
-                let rule =
-                    Rule { shadow, quota, detailed, metadata, ..Rule::read(&node, &levels, problems)? };
-                if matches!(rule.bound, Bound::Places(..)) && !text.is_empty() {
-                    return Err(node.problem(
+        let mut rule = None;
+        if let Some(node) = fields.take("rate_limit") {
+            let read = Rule::read(&node, &levels, problems);
+            if let Some(read) = noted(read, problems).flatten() {
+                if matches!(read.bound, Bound::Places(..)) && !text.is_empty() {
+                    problems.push(node.problem(
                         "with algorithm: lease the descriptor has no value, which names the request",
                     ));
                 }
-                Some(Arc::new(rule))
+                rule = Some(Arc::new(Rule { shadow, quota, detailed, metadata, ..read }));
             }
-        };
+        }
         let mut branch = Branch {
             place: node.place(),
-            name: name.clone(),
+            name,
             value_to_metric,
             shared: shares.then(|| text.to_owned()),
             rule,
             below: Level::default(),
         };
-        if let Some(list) = below {
-            branch.below.add(&list, &levels, problems)?;
+        if let Some(list) = fields.take("descriptors") {
+            branch.below.add(&list, &levels, problems);
         }
 
         let values = self.0.entry(key.to_owned()).or_default();
@@ -389,6 +388,15 @@ impl Pattern {
 }
 
 impl Tag {
+    fn read(node: &Node<'_>) -> Result<Self, Problem> {
+        match node.text()? {
+            "domain" => Ok(Self::Domain),
+            "first_entry" => Ok(Self::FirstEntry),
+            "none" => Ok(Self::Nothing),
+            other => Err(node.problem(format!("must be domain, first_entry or none, and is '{other}'"))),
+        }
+    }
+
     /// The key of a limiter. No two descriptors have the same, whatever their entries are.
     fn key(
         self,
@@ -449,45 +457,57 @@ impl Rule {
         self.overdraft.unwrap_or_else(|| self.is_checked.load(Relaxed))
     }
 
-    fn read(node: &Node<'_>, levels: &[String], problems: &mut Vec<Problem>) -> Result<Self, Problem> {
-        const KNOWN: &str = "unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, unit_multiplier, \
-             utc_offset, from, ban, overdraft, headers";
-        let mut fields = node.fields()?;
-        let name = fields.take("name").map_or(Ok(""), |node| node.text())?.to_owned();
+    /// `None` if there are errors, which are in `problems`.
+    fn read(
+        node: &Node<'_>,
+        levels: &[String],
+        problems: &mut Vec<Problem>,
+    ) -> Result<Option<Self>, Problem> {
+        const KNOWN: [&str; 13] = [
+            "unit",
+            "requests_per_unit",
+            "unlimited",
+            "name",
+            "replaces",
+            "algorithm",
+            "burst",
+            "unit_multiplier",
+            "utc_offset",
+            "from",
+            "ban",
+            "overdraft",
+            "headers",
+        ];
+        let mut fields = node.fields(&KNOWN, problems)?;
+        let name = fields.take("name").and_then(|node| noted(node.text(), problems)).unwrap_or_default();
         let mut replaces = Vec::new();
         if let Some(list) = fields.take("replaces") {
-            for item in list.list()? {
-                let mut fields = item.fields()?;
-                let replaced = fields.take("name").map_or(Ok(""), |node| node.text())?;
-                problems.extend(fields.unknown("name"));
-                match replaced {
-                    "" => problems.push(item.problem("has no name")),
-                    _ if replaced == name => problems.push(item.problem("a rule does not replace itself")),
-                    _ => replaces.push(replaced.to_owned()),
-                }
+            for item in noted(list.list(), problems).unwrap_or_default() {
+                let read = read_replaced(&item, name, problems);
+                replaces.extend(noted(read, problems).map(str::to_owned));
             }
         }
-        let ban = fields.take("ban").map(|node| read_duration(&node)).transpose()?;
-        let overdraft = fields.take("overdraft").map(|node| node.boolean()).transpose()?;
-        let headers = fields.take("headers").map_or(Ok(Vec::new()), |node| read_headers(&node))?;
-        let unlimited = fields.take("unlimited").map_or(Ok(false), |node| node.boolean())?;
-        let (bound, requests_per_unit, unit, suffix) = if unlimited {
-            if let Some(unit) = fields.take("unit") {
-                return Err(unit.problem("an unlimited rule has no unit"));
-            }
+        let ban = fields.take("ban").and_then(|node| noted(read_duration(&node), problems));
+        let overdraft = fields.take("overdraft").and_then(|node| noted(node.boolean(), problems));
+        let headers = fields.take("headers").and_then(|node| noted(read_headers(&node), problems));
+        let unlimited = fields.take("unlimited").and_then(|node| noted(node.boolean(), problems));
+        let read = if unlimited == Some(true) {
             fields.take("requests_per_unit");
-            (Bound::Unlimited, 0, Unit::Unknown, String::new())
+            for (name, node) in fields.rest() {
+                problems.push(node.problem(format!("an unlimited rule has no {name}")));
+            }
+            Some((Bound::Unlimited, 0, Unit::Unknown, String::new()))
         } else {
-            read_bound(node, &mut fields)?
+            read_bound(node, &mut fields, problems)
         };
-        problems.extend(fields.unknown(KNOWN));
-        Ok(Self {
+        let Some((bound, requests_per_unit, unit, suffix)) = read else { return Ok(None) };
+        Ok(Some(Self {
             place: node.place(),
             levels: levels.to_vec(),
             bound,
             requests_per_unit,
             unit,
-            name,
+            name: name.to_owned(),
             replaces,
             shadow: false,
             quota: false,
@@ -496,9 +516,9 @@ impl Rule {
             ban,
             overdraft,
             is_checked: AtomicBool::new(false),
-            headers,
+            headers: headers.unwrap_or_default(),
             suffix,
-        })
+        }))
     }
 
     /// The rule of a descriptor that brings its limit along.
@@ -535,54 +555,43 @@ impl Rule {
     }
 }
 
-/// The limit with the numbers for replies, and the end of the key.
-fn read_bound(node: &Node<'_>, fields: &mut Fields<'_>) -> Result<(Bound, u32, Unit, String), Problem> {
-    let Some(unit_node) = fields.take("unit") else {
-        return Err(node.problem("has no unit, and is not unlimited"));
+/// The limit with the numbers for replies, and the end of the key. `None` if there are errors, which are in
+/// `problems`.
+fn read_bound(
+    node: &Node<'_>,
+    fields: &mut Fields<'_>,
+    problems: &mut Vec<Problem>,
+) -> Option<(Bound, u32, Unit, String)> {
+    let unit_node = fields.take("unit");
+    let unit = match &unit_node {
+        Some(unit) => read_unit(unit),
+        None => Err(node.problem("has no unit, and is not unlimited")),
     };
-    let text = unit_node.text()?;
-    let unit = Unit::ALL.into_iter().find(|known| text.eq_ignore_ascii_case(known.name()));
-    let Some(unit) = unit else {
-        let known = "second, minute, hour, day, week, month or year";
-        return Err(unit_node.problem(format!("must be {known}, and is '{text}'")));
+    let count = match fields.take("requests_per_unit") {
+        Some(count) => count.number(0, u32::MAX),
+        None => Err(node.problem("has no requests_per_unit")),
     };
-    let Some(count) = fields.take("requests_per_unit") else {
-        return Err(node.problem("has no requests_per_unit"));
-    };
-    let count = count.number(0, u32::MAX)?;
-    let multiplier = fields.take("unit_multiplier").map_or(Ok(1), |node| node.number(1, 1_000_000))?;
-    let algorithm = fields.take("algorithm");
-    let kind = algorithm.as_ref().map_or(Ok("fixed"), Node::text)?;
-    let burst_node = fields.take("burst");
-    let burst = burst_node.as_ref().map_or(Ok(count.max(1)), |node| node.number(1, u32::MAX))?;
-    let (utc, from) = (fields.take("utc_offset"), fields.take("from"));
-    if let Some(node) = [&utc, &from].into_iter().flatten().find(|_| kind != "fixed") {
-        return Err(node.problem("is for algorithm: fixed"));
+    let multiplier = fields.take("unit_multiplier").map_or(Ok(1), |node| node.number(1, 1_000_000));
+    let kind = fields.take("algorithm").map_or(Ok("fixed"), |node| read_algorithm(&node));
+    let (unit, count) = (noted(unit, problems), noted(count, problems));
+    let (multiplier, kind) = (noted(multiplier, problems), noted(kind, problems));
+    let (burst_node, utc, from) = (fields.take("burst"), fields.take("utc_offset"), fields.take("from"));
+    let burst = burst_node.as_ref().and_then(|node| noted(node.number(1, u32::MAX), problems));
+    if kind.is_some_and(|kind| kind != "fixed") {
+        let calendar = [&utc, &from].into_iter().flatten();
+        problems.extend(calendar.map(|node| node.problem("is for algorithm: fixed")));
     }
-    if let Some(node) = burst_node.filter(|_| !matches!(kind, "gcra" | "bucket" | "funnel")) {
-        return Err(node.problem("is for algorithm: gcra, bucket or funnel"));
+    if let Some(node) = burst_node
+        && kind.is_some_and(|kind| !matches!(kind, "gcra" | "bucket" | "funnel"))
+    {
+        problems.push(node.problem("is for algorithm: gcra, bucket or funnel"));
     }
+    let (unit, count, multiplier, kind) = (unit?, count?, multiplier?, kind?);
 
     let period = length(unit).saturating_mul(multiplier);
     let rate = Rate::new(count.into(), period);
+    let burst = burst.unwrap_or(count.max(1));
     let limit = match kind {
-        "fixed" => {
-            let minutes = utc.as_ref().map(read_offset).transpose()?;
-            if let Some(node) = utc.filter(|_| multiplier > 1 || length(unit) < length(Unit::Hour)) {
-                return Err(node
-                    .problem("is for windows of the calendar, which are an hour, a day, a week, ... long"));
-            }
-            let first = match (&from, unit) {
-                (Some(node), Unit::Week) => node.number(1, 7)?,
-                (Some(node), Unit::Month) => node.number(1, 31)?,
-                (Some(node), _) => return Err(node.problem("is for weeks and months")),
-                (None, _) => 1,
-            };
-            let Some(window) = window(unit, multiplier, minutes, first) else {
-                return Err(unit_node.problem("has no unit_multiplier: months and years differ in length"));
-            };
-            Limit::Fixed(Quota::new(count.into(), window))
-        }
         "gcra" => rate.burst(burst.saturating_sub(1).into()).into(),
         "bucket" => Limit::Bucket(rate.capacity(burst.into())),
         "funnel" => Limit::Funnel(rate.capacity(burst.into())),
@@ -590,24 +599,76 @@ fn read_bound(node: &Node<'_>, fields: &mut Fields<'_>) -> Result<(Bound, u32, U
         "log" => Limit::Log(rate),
         "lease" => {
             let bound = if count == 0 { Bound::Nothing } else { Bound::Places(Places(count.into()), period) };
-            return Ok((bound, count, unit, "lease".to_owned()));
+            return Some((bound, count, unit, "lease".to_owned()));
         }
-        other => {
-            let at = algorithm.as_ref().unwrap_or(node);
-            let known = "fixed, gcra, window, log, bucket, funnel or lease";
-            return Err(at.problem(format!("must be {known}, and is '{other}'")));
+        _ => {
+            let window = read_window(unit, multiplier, utc.as_ref(), from.as_ref());
+            let Some(window) = noted(window, problems)? else {
+                let node = unit_node.as_ref().unwrap_or(node);
+                problems.push(node.problem("has no unit_multiplier: months and years differ in length"));
+                return None;
+            };
+            Limit::Fixed(Quota::new(count.into(), window))
         }
     };
     let times = if multiplier == 1 { String::new() } else { multiplier.to_string() };
     let suffix = format!("{kind}:{times}{}", unit.name());
     if count == 0 {
-        return Ok((Bound::Nothing, count, unit, suffix));
+        return Some((Bound::Nothing, count, unit, suffix));
     }
     // Reads the limit as the server does.
     if let Err(error) = LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, Units(0)) {
-        return Err(node.problem(error.detail().unwrap_or("is out of range").to_owned()));
+        problems.push(node.problem(error.detail().unwrap_or("is out of range").to_owned()));
+        return None;
     }
-    Ok((Bound::Limit(limit), count, unit, suffix))
+    Some((Bound::Limit(limit), count, unit, suffix))
+}
+
+fn read_unit(node: &Node<'_>) -> Result<Unit, Problem> {
+    let text = node.text()?;
+    Unit::ALL.into_iter().find(|known| text.eq_ignore_ascii_case(known.name())).ok_or_else(|| {
+        node.problem(format!("must be second, minute, hour, day, week, month or year, and is '{text}'"))
+    })
+}
+
+fn read_algorithm(node: &Node<'_>) -> Result<&'static str, Problem> {
+    let text = node.text()?;
+    let known = ["fixed", "gcra", "window", "log", "bucket", "funnel", "lease"];
+    known.into_iter().find(|known| *known == text).ok_or_else(|| {
+        node.problem(format!("must be fixed, gcra, window, log, bucket, funnel or lease, and is '{text}'"))
+    })
+}
+
+/// The name of a rule that the rule called `name` replaces.
+fn read_replaced<'a>(node: &Node<'a>, name: &str, problems: &mut Vec<Problem>) -> Result<&'a str, Problem> {
+    let mut fields = node.fields(&["name"], problems)?;
+    match fields.take("name").map_or(Ok(""), |node| node.text())? {
+        "" => Err(node.problem("has no name")),
+        replaced if replaced == name => Err(node.problem("a rule does not replace itself")),
+        replaced => Ok(replaced),
+    }
+}
+
+/// The window of a rule. `None` for several months or years.
+fn read_window(
+    unit: Unit,
+    multiplier: u32,
+    utc: Option<&Node<'_>>,
+    from: Option<&Node<'_>>,
+) -> Result<Option<Window>, Problem> {
+    let minutes = utc.map(read_offset).transpose()?;
+    if let Some(node) = utc.filter(|_| multiplier > 1 || length(unit) < length(Unit::Hour)) {
+        return Err(
+            node.problem("is for windows of the calendar, which are an hour, a day, a week, ... long")
+        );
+    }
+    let first = match (from, unit) {
+        (Some(node), Unit::Week) => node.number(1, 7)?,
+        (Some(node), Unit::Month) => node.number(1, 31)?,
+        (Some(node), _) => return Err(node.problem("is for weeks and months")),
+        (None, _) => 1,
+    };
+    Ok(window(unit, multiplier, minutes, first))
 }
 
 /// How long a unit of time is: of a month 30 days, of a year 365.
@@ -677,7 +738,7 @@ fn read_duration(node: &Node<'_>) -> Result<Duration, Problem> {
 
 fn read_headers(node: &Node<'_>) -> Result<Vec<HeaderValue>, Problem> {
     let mut headers = Vec::new();
-    for (name, node) in node.fields()?.rest() {
+    for (name, node) in node.mapping()?.rest() {
         let (key, value) = (name.to_ascii_lowercase(), node.text()?.to_owned());
         let valid = axum::http::HeaderName::from_bytes(key.as_bytes()).is_ok()
             && axum::http::HeaderValue::from_str(&value).is_ok();

@@ -31,8 +31,14 @@ pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
     }
     paths.sort();
     let file = |path: PathBuf| {
-        let text = fs::read_to_string(&path).map_err(|error| with_name(error, &path))?;
-        Ok((path.display().to_string(), text))
+        let name = path.display().to_string();
+        let bytes = fs::read(&path).map_err(|error| with_name(error, &path))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let valid = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+            let line = valid.split(|byte| *byte == b'\n').count();
+            io::Error::new(io::ErrorKind::InvalidData, format!("{name}:{line}: is not text in UTF-8"))
+        })?;
+        Ok((name, text))
     };
     paths.into_iter().map(file).collect()
 }

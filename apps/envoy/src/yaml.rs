@@ -149,11 +149,29 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The keys of a mapping with their values.
+    /// The keys of a mapping with their values. `known` are all that have a meaning here: each other one is
+    /// added to `problems`, whatever else is wrong.
+    ///
+    /// # Errors
+    /// As [`mapping`](Self::mapping).
+    pub fn fields(&self, known: &[&str], problems: &mut Vec<Problem>) -> Result<Fields<'a>, Problem> {
+        let mut fields = self.mapping()?;
+        fields.left.retain(|(name, node)| {
+            let is_known = known.contains(name);
+            if !is_known {
+                let text = format!("unknown key '{name}'; known here are {}", known.join(", "));
+                problems.push(node.problem(text));
+            }
+            is_known
+        });
+        Ok(fields)
+    }
+
+    /// The keys of a mapping with their values, whatever the keys are.
     ///
     /// # Errors
     /// If it is something else, or a key is not a text.
-    pub fn fields(&self) -> Result<Fields<'a>, Problem> {
+    pub fn mapping(&self) -> Result<Fields<'a>, Problem> {
         let YamlData::Mapping(mapping) = &self.yaml.data else {
             return Err(self.problem("must be a mapping of keys to values"));
         };
@@ -203,7 +221,7 @@ impl<'a> Node<'a> {
     /// # Errors
     /// As [`value`](Self::value).
     pub fn structure(&self) -> Result<Struct, Problem> {
-        let fields = self.fields()?.left.into_iter();
+        let fields = self.mapping()?.left.into_iter();
         let fields = fields.map(|(name, node)| Ok((name.to_owned(), node.value()?)));
         Ok(Struct { fields: fields.collect::<Result<_, Problem>>()? })
     }
@@ -221,11 +239,9 @@ impl<'a> Fields<'a> {
     pub fn rest(self) -> Vec<(&'a str, Node<'a>)> {
         self.left
     }
+}
 
-    /// The errors of the keys that nothing has read. `known` are the keys that are known here.
-    pub fn unknown(self, known: &str) -> impl Iterator<Item = Problem> {
-        self.left
-            .into_iter()
-            .map(move |(name, node)| node.problem(format!("unknown key '{name}'; known here are {known}")))
-    }
+/// What was read. An error is added to `problems`, so that it hides no other one.
+pub fn noted<T>(result: Result<T, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
+    result.map_err(|problem| problems.push(problem)).ok()
 }

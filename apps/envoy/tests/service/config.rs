@@ -278,8 +278,30 @@ fn what_is_not_known_is_an_error_with_its_line_and_key() {
         "a.yaml:4: descriptors[0].ratelimit: unknown key 'ratelimit'; known here are key, value, rate_limit, \
          descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata"
     );
-    let text = errors(&limited("unit: day, requestsperunit: 5"));
-    assert_eq!(text, "a.yaml:4: descriptors[0].rate_limit: has no requests_per_unit");
+    // A key that is misspelt is named, and so is the one that is missing because of it.
+    let known = "unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, unit_multiplier, \
+                 utc_offset, from, ban, overdraft, headers";
+    for misspelt in ["requestsperunit", "requests_per_units", "Requests_Per_Unit", "request_per_unit"] {
+        assert_eq!(
+            errors(&format!(
+                "domain: d\ndescriptors:\n- key: k\n  rate_limit:\n    unit: day\n    {misspelt}: 5\n"
+            )),
+            format!(
+                "a.yaml:4: descriptors[0].rate_limit: has no requests_per_unit\n\
+                 a.yaml:6: descriptors[0].rate_limit.{misspelt}: unknown key '{misspelt}'; known here are {known}"
+            )
+        );
+    }
+    let text = errors(&limited("units: day, requests_per_unit: 5"));
+    assert!(text.contains("a.yaml:4: descriptors[0].rate_limit.units: unknown key 'units'"), "{text}");
+    let text = errors("domains: d\ndescriptor: []\n");
+    let expected =
+        ["a.yaml:1: domains: unknown key", "a.yaml:1: the file has no domain", "a.yaml:2: descriptor: "];
+    for (line, expected) in text.lines().zip(expected) {
+        assert!(line.starts_with(expected), "{text}");
+    }
+    let text = errors(&limited("unit: day, requests_per_unit: 5, replaces: [{named: a}]"));
+    assert!(text.contains("a.yaml:4: descriptors[0].rate_limit.replaces[0].named: unknown key"), "{text}");
     let text = errors(&limited("unit: day, requests_per_unit: 5, shadow_mode: true"));
     assert!(text.starts_with("a.yaml:4: descriptors[0].rate_limit.shadow_mode: unknown key"), "{text}");
     assert_eq!(
@@ -331,6 +353,7 @@ fn limits_that_make_no_sense_are_errors() {
         ".requests_per_unit: must be a whole number from 0 to 4294967295, and is '-1'"
     );
     assert_eq!(error("unlimited: true, unit: day"), ".unit: an unlimited rule has no unit");
+    assert_eq!(error("unlimited: true, burst: 5"), ".burst: an unlimited rule has no burst");
     assert_eq!(
         error("unit: day, requests_per_unit: 5, name: a, replaces: [{name: a}]"),
         ".replaces[0]: a rule does not replace itself"
@@ -378,12 +401,27 @@ descriptors:
     rate_limit: {unit: foo, requests_per_unit: 1}
   - key: b
     typo: 1
+    shadow_mode: maybe
+    quota_mode: perhaps
     descriptors:
       - value: c
+        rate_limit: {requestsperunit: 5, ban: never, algorithm: leaky}
 ";
     let found = errors(text);
     let places: Vec<&str> = found.lines().map(|line| line.split(": ").next().unwrap()).collect();
-    assert_eq!(places, ["a.yaml:5", "a.yaml:7", "a.yaml:9"], "{found}");
+    let at = |line: usize| format!("a.yaml:{line}");
+    assert_eq!(places, [5, 7, 8, 9, 11, 12, 12, 12, 12, 12].map(at), "{found}");
+    for key in ["requestsperunit", "ban", "algorithm", "requests_per_unit", "unit"] {
+        assert!(found.contains(key), "{found}");
+    }
+    // In files, too.
+    let problems = Config::read(&files(&[text, "domain: e\nlimits: 1\n"]), false).unwrap_err();
+    assert!(
+        lines(&problems).ends_with(
+            "\nb.yaml:2: limits: unknown key 'limits'; known here are domain, descriptors, hash_tag"
+        )
+    );
+    assert_eq!(problems.len(), 11);
 }
 
 #[test]

@@ -34,14 +34,10 @@ async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
     wait_for_loads(&service, 2, 0);
     // The state is the same: two of the five are used.
     assert_eq!(client.admitted(5, &["k=1"]).await, 3);
-    service.write("domain: d\ndescriptors:\n  - {key: k, typo: 1}\n");
+    service.write(&rule("k", 7).replace("requests_per_unit", "requestsperunit"));
     wait_for_loads(&service, 2, 1);
-    assert!(
-        service
-            .process
-            .logged("the rules stay as they are: ")
-            .contains("rules.yaml:3: descriptors[0].typo: unknown key")
-    );
+    let logged = service.process.logged("rules.yaml:3: descriptors[0].rate_limit.requestsperunit: ");
+    assert!(logged.starts_with("unknown key 'requestsperunit'"), "{logged}");
     assert_eq!(client.admitted(7, &["k=2"]).await, 5);
     assert!(service.get("/rlconfig").1.contains("d.k: unit=day requests_per_unit=5"));
     // Another kind of limiter has another key, so that nothing is in its way.
@@ -215,6 +211,9 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
     };
     let (code, text) = check(&config);
     assert!(code == Some(1) && text.contains("a.yaml:2: limits: unknown key"), "{text}");
+    fs::write(config.join("a.yaml"), b"domain: d\n# \xff\n").unwrap();
+    let (code, text) = check(&config);
+    assert!(code == Some(1) && text.contains("a.yaml:2: is not text in UTF-8"), "{text}");
     fs::write(config.join("a.yaml"), rule("k", 1)).unwrap();
     assert_eq!(check(&config), (Some(0), "1 domains, 1 rules\n".to_owned()));
     let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[("BACKEND_TYPE", "memcache")]));
