@@ -431,8 +431,8 @@ fn address(text: &[u8]) -> &[u8] {
     if let Some(rest) = text.strip_prefix(b"[") {
         return rest.get(..memchr::memchr(b']', rest).unwrap_or(rest.len())).unwrap_or_default();
     }
-    match (memchr::memchr(b':', text), memchr::memrchr(b':', text)) {
-        (Some(first), Some(last)) if first == last => text.get(..first).unwrap_or_default(),
-        _ => text,
-    }
+    let Some(first) = memchr::memchr(b':', text) else { return text };
+    let (before, behind) = text.split_at_checked(first).unwrap_or_default();
+    // Several are those of an address of IPv6.
+    if memchr::memchr(b':', behind.get(1..).unwrap_or_default()).is_some() { text } else { before }
 }

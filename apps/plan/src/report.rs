@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 use redis_cell_core::Instant;
-use redis_cell_policy::{Keys, Policy, Replay};
+use redis_cell_policy::{Names, Policy, Replay};
 use serde::Serialize;
 
 use crate::log::Summary;
-use crate::tally::{KeyTally, LimiterTally, Tally};
+use crate::tally::{LimiterTally, Refusals, Tally};
 
 /// All that a run has found.
 #[derive(Clone, Debug, Serialize)]
@@ -260,7 +260,10 @@ impl PolicyReport {
                 keys,
                 keys_refused,
                 refused: tally.refused,
-                top: replay.keys(position, at).map(|keys| most_refused(tally, keys, top)).unwrap_or_default(),
+                top: replay
+                    .names(position, at)
+                    .map(|names| most_refused(tally, names, top))
+                    .unwrap_or_default(),
             }
         });
         let errors = tally.errors.iter();
@@ -300,22 +303,25 @@ impl PolicyReport {
 }
 
 /// The keys that were refused most often, and among equals those with the first names.
-fn most_refused(tally: &LimiterTally, keys: &Keys, top: usize) -> Vec<KeyReport> {
-    let refused = tally.keys.iter().zip(0_u32..).filter(|(key, _)| key.refused > 0);
-    let mut refused: Vec<(&KeyTally, u32)> = refused.collect();
-    let order = |&(key, number): &(&KeyTally, u32)| (core::cmp::Reverse(key.refused), keys.name(number));
+fn most_refused(tally: &LimiterTally, names: Names, top: usize) -> Vec<KeyReport> {
+    let refused = tally.refusals.iter().zip(&tally.requests).zip(0_u32..);
+    let refused = refused.filter(|((refusals, _), _)| refusals.count > 0);
+    let mut refused: Vec<((&Refusals, &u64), u32)> = refused.collect();
+    let order = |&((refusals, _), number): &((&Refusals, &u64), u32)| {
+        (core::cmp::Reverse(refusals.count), names.part(number))
+    };
     if refused.len() > top {
         refused.select_nth_unstable_by(top, |one, other| order(one).cmp(&order(other)));
         refused.truncate(top);
     }
     refused.sort_unstable_by(|one, other| order(one).cmp(&order(other)));
-    let report = |(key, number): (&KeyTally, u32)| KeyReport {
-        key: String::from_utf8_lossy(keys.name(number)).into_owned(),
-        requests: key.requests,
-        refused: key.refused,
-        first: time(key.first),
-        last: time(key.last),
-        longest_wait: seconds(key.longest),
+    let report = |((refusals, &requests), number): ((&Refusals, &u64), u32)| KeyReport {
+        key: String::from_utf8_lossy(&names.name(number)).into_owned(),
+        requests,
+        refused: refusals.count,
+        first: time(refusals.first),
+        last: time(refusals.last),
+        longest_wait: seconds(refusals.longest),
     };
     refused.into_iter().map(report).collect()
 }

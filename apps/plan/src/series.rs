@@ -26,12 +26,27 @@ pub struct Series {
     /// The number of the first interval since the epoch.
     first: u64,
     intervals: Vec<Interval>,
+    /// The second of the latest call, and its interval.
+    latest: Option<(u64, usize)>,
 }
 
 impl Series {
     /// Counts a call. Calls come in the order of time.
     pub fn count(&mut self, now: Instant, refused: bool) {
         let second = now.as_nanos() / 1_000_000_000;
+        let at = match self.latest {
+            Some((latest, at)) if latest == second => at,
+            _ => self.reached(second),
+        };
+        self.latest = Some((second, at));
+        if let Some(interval) = self.intervals.get_mut(at) {
+            let count = if refused { &mut interval.refused } else { &mut interval.admitted };
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// The position of the interval of a second, which is made if it is new.
+    fn reached(&mut self, second: u64) -> usize {
         if self.intervals.is_empty() {
             self.first = second;
         }
@@ -44,11 +59,7 @@ impl Series {
             self.intervals.resize(at.saturating_add(1), Interval::default());
         }
         // Seven thousand years do not fit: they are counted in the last interval.
-        let last = self.intervals.len().saturating_sub(1);
-        if let Some(interval) = self.intervals.get_mut(at.min(last)) {
-            let count = if refused { &mut interval.refused } else { &mut interval.admitted };
-            *count = count.saturating_add(1);
-        }
+        at.min(self.intervals.len().saturating_sub(1))
     }
 
     /// The intervals.

@@ -36,20 +36,21 @@ pub struct Tally {
 pub struct LimiterTally {
     /// Calls that it refused, or would have refused if it were not in shadow.
     pub refused: u64,
-    /// Each key, by its number.
-    pub keys: Vec<KeyTally>,
+    /// The calls of each key, by its number. Apart from the refusals, so that an admitted call changes little
+    /// memory.
+    pub requests: Vec<u64>,
+    /// The refused calls of each key, by its number, up to the last key that was refused.
+    pub refusals: Vec<Refusals>,
 }
 
-/// The counts of one key.
+/// The refused calls of one key.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KeyTally {
-    /// Calls.
-    pub requests: u64,
-    /// Those that were refused.
-    pub refused: u64,
-    /// When the first of them was refused.
+pub struct Refusals {
+    /// How many.
+    pub count: u64,
+    /// When the first of them came.
     pub first: Instant,
-    /// When the last of them was refused.
+    /// When the last of them came.
     pub last: Instant,
     /// The longest wait in microseconds.
     pub longest: u64,
@@ -127,28 +128,35 @@ impl Tally {
 impl LimiterTally {
     fn count(&mut self, now: Instant, row: &Taken, wait: u64) {
         let number = usize::try_from(row.key).unwrap_or(usize::MAX);
-        if self.keys.len() <= number {
-            self.keys.resize(number.saturating_add(1), KeyTally::default());
+        if let Some(requests) = grown(&mut self.requests, number) {
+            *requests = requests.saturating_add(1);
         }
-        let Some(key) = self.keys.get_mut(number) else { return };
-        key.requests = key.requests.saturating_add(1);
         if row.answer.limited() {
             self.refused = self.refused.saturating_add(1);
-            if key.refused == 0 {
-                key.first = now;
+            let Some(refusals) = grown(&mut self.refusals, number) else { return };
+            if refusals.count == 0 {
+                refusals.first = now;
             }
-            key.refused = key.refused.saturating_add(1);
-            key.last = now;
-            key.longest = key.longest.max(wait);
+            refusals.count = refusals.count.saturating_add(1);
+            refusals.last = now;
+            refusals.longest = refusals.longest.max(wait);
         }
     }
 
     /// How many keys there are, and how many were refused at least once.
     pub fn keys(&self) -> (u64, u64) {
-        let seen = self.keys.iter().filter(|key| key.requests > 0);
-        let refused = seen.clone().filter(|key| key.refused > 0).count();
-        (count(seen.count()), count(refused))
+        let seen = self.requests.iter().filter(|&&requests| requests > 0);
+        let refused = self.refusals.iter().filter(|refusals| refusals.count > 0);
+        (count(seen.count()), count(refused.count()))
     }
+}
+
+/// The place with this number, made if it is new.
+fn grown<T: Clone + Default>(places: &mut Vec<T>, number: usize) -> Option<&mut T> {
+    if places.len() <= number {
+        places.resize(number.saturating_add(1), T::default());
+    }
+    places.get_mut(number)
 }
 
 fn count(length: usize) -> u64 {

@@ -33,7 +33,6 @@ mod policy;
 mod replay;
 mod template;
 
-pub use keys::Keys;
 pub use policy::{Kind, Limiter, Policy, PolicyError};
-pub use replay::{CallError, Replay, Taken, combined};
+pub use replay::{CallError, Names, Replay, Taken, combined};
 pub use template::{Amount, Fields, Template};

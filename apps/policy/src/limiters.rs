@@ -17,8 +17,8 @@ pub enum Running {
     Bucket(Whole<bucket::Limit>),
     Fixed(Whole<fixed::Limit>),
     Window(Whole<window::Limit>),
-    Log(log::Limit, Vec<Log>),
-    Lease(lease::Limit, Unit, Vec<Leases>),
+    Log(log::Limit, Vec<Log>, Option<Entries>),
+    Lease(lease::Limit, Unit, Vec<Leases>, Option<Held>),
 }
 
 /// What a call takes.
@@ -41,55 +41,78 @@ impl Running {
             Kind::Bucket(limit, _) => Self::Bucket(Whole::new(*limit)),
             Kind::Fixed(limit, _) => Self::Fixed(Whole::new(*limit)),
             Kind::Window(limit, _) => Self::Window(Whole::new(*limit)),
-            Kind::Log(limit, _) => Self::Log(*limit, Vec::new()),
-            Kind::Lease(limit, ..) => Self::Lease(*limit, unit, Vec::new()),
+            Kind::Log(limit, _) => Self::Log(*limit, Vec::new(), None),
+            Kind::Lease(limit, ..) => Self::Lease(*limit, unit, Vec::new(), None),
         }
     }
 
-    /// Takes what the call asks for, if that is admitted.
-    pub fn take(&mut self, call: &Request) -> Result<Answer, Error> {
+    /// Decides what the call asks for. Nothing is taken before [`commit`](Self::commit).
+    pub fn decide(&mut self, call: &Request) -> Result<Answer, Error> {
         match self {
-            Self::Throttle(whole) => whole.take(call),
-            Self::Bucket(whole) => whole.take(call),
-            Self::Fixed(whole) => whole.take(call),
-            Self::Window(whole) => whole.take(call),
-            Self::Log(limit, logs) => {
+            Self::Throttle(whole) => whole.decide(call),
+            Self::Bucket(whole) => whole.decide(call),
+            Self::Fixed(whole) => whole.decide(call),
+            Self::Window(whole) => whole.decide(call),
+            Self::Log(limit, logs, pending) => {
                 let log = slot(logs, call.key);
                 let decision = log::take(&log.0, limit, call.now, call.amount)?;
-                if let Change::Store(entries) = decision.change {
-                    log.add(&entries);
-                }
+                *pending = stored(decision.change);
                 Ok(decision.answer)
             }
-            Self::Lease(limit, unit, keys) => {
+            Self::Lease(limit, unit, keys, pending) => {
                 let (leases, lease) = (slot(keys, call.key), Lease::new(call.amount, *unit)?);
                 let decision = lease::acquire(&leases.places(call.id), limit, call.now, &lease)?;
-                if let Change::Store(held) = decision.change {
-                    leases.hold(call.id, &held);
-                }
+                *pending = stored(decision.change);
                 Ok(decision.answer)
             }
         }
     }
 
-    /// The verdict of [`take`](Self::take), which changes nothing. The other numbers are those of the state
-    /// as it is.
+    /// Takes what the call that was decided last asks for.
+    pub fn commit(&mut self, call: &Request) {
+        match self {
+            Self::Throttle(whole) => whole.commit(call),
+            Self::Bucket(whole) => whole.commit(call),
+            Self::Fixed(whole) => whole.commit(call),
+            Self::Window(whole) => whole.commit(call),
+            Self::Log(_, logs, pending) => {
+                if let Some(entries) = pending.take() {
+                    slot(logs, call.key).add(&entries);
+                }
+            }
+            Self::Lease(_, _, keys, pending) => {
+                if let Some(held) = pending.take() {
+                    slot(keys, call.key).hold(call.id, &held);
+                }
+            }
+        }
+    }
+
+    /// The verdict of [`decide`](Self::decide). The other numbers are those of the state as it is.
     pub fn peek(&self, call: &Request) -> Result<Answer, Error> {
         match self {
             Self::Throttle(whole) => whole.peek(call),
             Self::Bucket(whole) => whole.peek(call),
             Self::Fixed(whole) => whole.peek(call),
             Self::Window(whole) => whole.peek(call),
-            Self::Log(limit, logs) => {
+            Self::Log(limit, logs, _) => {
                 static NONE: Log = Log(Instants(VecDeque::new()));
                 log::peek(&logs.get(call.key).unwrap_or(&NONE).0, limit, call.now, call.amount)
             }
-            Self::Lease(limit, unit, keys) => {
+            Self::Lease(limit, unit, keys, _) => {
                 static NONE: Leases = Leases(Vec::new());
                 let leases = keys.get(call.key).unwrap_or(&NONE);
                 lease::peek(&leases.places(call.id), limit, call.now, &Lease::new(call.amount, *unit)?)
             }
         }
+    }
+}
+
+/// The new state, if the change has one: what is taken never deletes a state.
+fn stored<S>(change: Change<S>) -> Option<S> {
+    match change {
+        Change::Store(state) => Some(state),
+        Change::Keep | Change::Delete => None,
     }
 }
 
@@ -108,25 +131,33 @@ fn slot<S: Default>(states: &mut Vec<S>, key: usize) -> &mut S {
 pub struct Whole<L: Limiter> {
     limit: L,
     states: Vec<Option<L::State>>,
+    /// The state that the call which was decided last leaves.
+    pending: Option<L::State>,
 }
 
 impl<L: Limiter> Whole<L> {
     fn new(limit: L) -> Self {
-        Self { limit, states: Vec::new() }
+        Self { limit, states: Vec::new(), pending: None }
     }
 
-    fn take(&mut self, call: &Request) -> Result<Answer, Error> {
-        let state = slot(&mut self.states, call.key);
-        let decision = self.limit.take(*state, call.now, call.amount)?;
-        if let Change::Store(new) = decision.change {
-            *state = Some(new);
-        }
+    fn state(&self, key: usize) -> Option<L::State> {
+        self.states.get(key).copied().flatten()
+    }
+
+    fn decide(&mut self, call: &Request) -> Result<Answer, Error> {
+        let decision = self.limit.take(self.state(call.key), call.now, call.amount)?;
+        self.pending = stored(decision.change);
         Ok(decision.answer)
     }
 
+    fn commit(&mut self, call: &Request) {
+        if let Some(state) = self.pending.take() {
+            *slot(&mut self.states, call.key) = Some(state);
+        }
+    }
+
     fn peek(&self, call: &Request) -> Result<Answer, Error> {
-        let state = self.states.get(call.key).copied().flatten();
-        self.limit.peek(state, call.now, call.amount)
+        self.limit.peek(self.state(call.key), call.now, call.amount)
     }
 }
 

@@ -2,20 +2,18 @@
 
 use core::fmt;
 
-use foldhash::fast::RandomState;
-
 use redis_cell_core::several::{Row, combine_rows};
 use redis_cell_core::{Answer, Error, Instant, Unit};
 
-use crate::keys::{Keys, Numbered};
+use crate::keys::Keys;
 use crate::limiters::{Request, Running};
 use crate::policy::{Kind, Policy};
 use crate::template::{Amount, Template};
 
 /// Calls through one or more policies, each with states of its own.
 ///
-/// Policies whose keys are made alike share the names of their keys, so that a further policy costs its
-/// decisions and its states.
+/// Limiters whose keys differ only in the text before and behind their fields, in one policy or in several,
+/// share the names: a further limiter costs its decisions and its states.
 ///
 /// Memory: by the number of keys. A log takes 8 bytes for each unit that counts, and leases take their names.
 #[derive(Clone, Debug)]
@@ -27,25 +25,29 @@ pub struct Replay {
     rows: Vec<Taken>,
 }
 
-/// The keys that one template makes.
+/// What one template makes of the fields of the calls.
 #[derive(Clone, Debug)]
 struct Table {
     template: Template,
     keys: Keys,
-    /// The key of the present call; `None` if one of its fields is absent.
-    key: Option<Numbered>,
+    /// The number of the present call's; `None` if one of its fields is absent.
+    key: Option<u32>,
 }
 
 /// A policy.
 #[derive(Clone, Debug)]
 struct Rules {
     limiters: Vec<Rule>,
+    /// The limiters, by their positions, that the fields of a call could give the same key.
+    alike: Vec<(usize, usize)>,
 }
 
 /// One limiter of a policy.
 #[derive(Clone, Debug)]
 struct Rule {
     table: usize,
+    /// The text of the key around what the table holds.
+    around: [Vec<u8>; 2],
     shadow: bool,
     running: Running,
     amount: Amount,
@@ -79,17 +81,17 @@ impl Replay {
     /// Policies without any calls yet. The fields of all of them are those of one list.
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
         let mut tables: Vec<Table> = Vec::new();
-        let hasher = RandomState::default();
         let policies = policies.into_iter().map(|policy| {
-            let limiters = policy.limiters.into_iter().map(|limiter| {
-                let known = tables.iter().position(|table| table.template == limiter.key);
+            let limiters = policy.limiters.iter().map(|limiter| {
+                let (before, template, behind) = limiter.key.split();
+                let known = tables.iter().position(|table| table.template == template);
                 let table = known.unwrap_or_else(|| {
-                    tables.push(Table { template: limiter.key, keys: Keys::new(hasher.clone()), key: None });
+                    tables.push(Table { template, keys: Keys::default(), key: None });
                     tables.len().saturating_sub(1)
                 });
-                Rule::new(table, limiter.shadow, &limiter.kind, policy.unit)
+                Rule::new(table, [before, behind], limiter.shadow, &limiter.kind, policy.unit)
             });
-            Rules { limiters: limiters.collect() }
+            Rules::new(limiters.collect())
         });
         let policies = policies.collect();
         Self { tables, policies, now: Instant::default(), buffer: Vec::new(), rows: Vec::new() }
@@ -136,13 +138,8 @@ impl Replay {
     pub fn decide(&mut self, policy: usize) -> Result<&[Taken], CallError> {
         let Self { tables, policies, now, rows, .. } = self;
         rows.clear();
-        let Some(Rules { limiters }) = policies.get_mut(policy) else { return Ok(rows) };
-        if let [rule] = limiters.as_mut_slice() {
-            if let Some(key) = rule.key(tables) {
-                rows.push(rule.take(0, key, *now)?);
-            }
-        } else {
-            take_from_all(limiters, tables, *now, rows)?;
+        if let Some(rules) = policies.get_mut(policy) {
+            rules.decide(tables, *now, rows)?;
         }
         Ok(rows)
     }
@@ -154,16 +151,16 @@ impl Replay {
     pub fn peek(&mut self, policy: usize) -> Result<&[Taken], CallError> {
         let Self { tables, policies, now, rows, .. } = self;
         rows.clear();
-        if let Some(Rules { limiters }) = policies.get(policy) {
-            peek_at_all(limiters, tables, *now, rows)?;
+        if let Some(rules) = policies.get(policy) {
+            rules.peek(tables, *now, rows)?;
         }
         Ok(rows)
     }
 
     /// The keys of the limiter at this position of the policy.
-    pub fn keys(&self, policy: usize, limiter: usize) -> Option<&Keys> {
-        let table = self.policies.get(policy)?.limiters.get(limiter)?.table;
-        self.tables.get(table).map(|table| &table.keys)
+    pub fn names(&self, policy: usize, limiter: usize) -> Option<Names<'_>> {
+        let Rule { table, around, .. } = self.policies.get(policy)?.limiters.get(limiter)?;
+        Some(Names { keys: &self.tables.get(*table)?.keys, around })
     }
 
     /// The clock: the instant of the latest call.
@@ -172,67 +169,109 @@ impl Replay {
     }
 }
 
-/// The answers of all limiters, from which nothing is taken.
-fn peek_at_all(
-    limiters: &[Rule],
-    tables: &[Table],
-    now: Instant,
-    rows: &mut Vec<Taken>,
-) -> Result<(), CallError> {
-    for (position, rule) in limiters.iter().enumerate() {
-        let Some(key) = rule.key(tables) else { continue };
-        let answer = rule.running.peek(&rule.request(key, now))?;
-        rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer });
-    }
-    if names_a_key_twice(limiters, tables) { Err(CallError::SameKey) } else { Ok(()) }
+/// The keys of a limiter by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'a> {
+    keys: &'a Keys,
+    around: &'a [Vec<u8>; 2],
 }
 
-/// Takes from all of several limiters or from none.
-fn take_from_all(
-    limiters: &mut [Rule],
-    tables: &[Table],
-    now: Instant,
-    rows: &mut Vec<Taken>,
-) -> Result<(), CallError> {
-    peek_at_all(limiters, tables, now, rows)?;
-    if rows.iter().any(Taken::refuses) {
-        return Ok(());
+impl<'a> Names<'a> {
+    /// The key with this number.
+    pub fn name(self, number: u32) -> Vec<u8> {
+        let [before, behind] = self.around;
+        [before, self.part(number), behind].concat()
     }
-    // Of what admits, the answers above describe the state before the call.
-    for row in rows {
-        if let Some(rule) = limiters.get_mut(row.limiter).filter(|_| !row.answer.limited()) {
-            *row = rule.take(row.limiter, row.key, now)?;
-        }
+
+    /// What of it other keys have differently.
+    pub fn part(self, number: u32) -> &'a [u8] {
+        self.keys.name(number)
     }
-    Ok(())
 }
 
-/// Whether two limiters of the present call have the same key, though not the same template.
-fn names_a_key_twice(limiters: &[Rule], tables: &[Table]) -> bool {
-    let mut rest = limiters.iter().filter_map(|rule| {
-        let table = tables.get(rule.table)?;
-        Some((&table.keys, table.key?))
-    });
-    while let Some((keys, key)) = rest.next() {
-        if rest.clone().any(|(others, other)| {
-            other.hash == key.hash && others.name(other.number) == keys.name(key.number)
-        }) {
-            return true;
-        }
+impl Rules {
+    fn new(limiters: Vec<Rule>) -> Self {
+        let numbered = || limiters.iter().enumerate();
+        let pairs =
+            numbered().flat_map(|one| numbered().skip(one.0.saturating_add(1)).map(move |two| (one, two)));
+        let alike = pairs.filter(|((_, one), (_, two))| one.may_have_the_key_of(two));
+        let alike = alike.map(|((one, _), (two, _))| (one, two)).collect();
+        Self { limiters, alike }
     }
-    false
+
+    /// The answers of all limiters, from which nothing is taken.
+    fn peek(&self, tables: &[Table], now: Instant, rows: &mut Vec<Taken>) -> Result<(), CallError> {
+        for (position, rule) in self.limiters.iter().enumerate() {
+            let Some(key) = rule.key(tables) else { continue };
+            let answer = rule.running.peek(&rule.request(key, now))?;
+            rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer });
+        }
+        if self.names_a_key_twice(tables) { Err(CallError::SameKey) } else { Ok(()) }
+    }
+
+    /// Takes from all limiters or from none.
+    #[inline]
+    fn decide(&mut self, tables: &[Table], now: Instant, rows: &mut Vec<Taken>) -> Result<(), CallError> {
+        for (position, rule) in self.limiters.iter_mut().enumerate() {
+            let Some(key) = rule.key(tables) else { continue };
+            let (request, running) = rule.requested(key, now);
+            let answer = running.decide(&request)?;
+            rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer });
+        }
+        if self.names_a_key_twice(tables) {
+            return Err(CallError::SameKey);
+        }
+        let refused = rows.iter().any(Taken::refuses);
+        // The answer of a limiter that refuses describes its state as it is.
+        for row in rows.iter_mut().filter(|row| !row.answer.limited()) {
+            let Some(rule) = self.limiters.get_mut(row.limiter) else { continue };
+            let (request, running) = rule.requested(row.key, now);
+            if refused {
+                row.answer = running.peek(&request)?;
+            } else {
+                running.commit(&request);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether two limiters of the present call have the same key, though not the same template.
+    fn names_a_key_twice(&self, tables: &[Table]) -> bool {
+        self.alike.iter().any(|&(one, two)| {
+            let [one, two] = [one, two].map(|position| self.limiters.get(position)?.name(tables));
+            one.zip(two).is_some_and(|(one, two)| one.eq(two))
+        })
+    }
 }
 
 impl Rule {
-    fn new(table: usize, shadow: bool, kind: &Kind, unit: Unit) -> Self {
+    fn new(table: usize, around: [&[u8]; 2], shadow: bool, kind: &Kind, unit: Unit) -> Self {
+        let around = around.map(<[u8]>::to_vec);
         let running = Running::new(kind, unit);
         let (amount, id) = kind.taken();
-        Self { table, shadow, running, amount, id: id.cloned(), present: (0, Vec::new()) }
+        Self { table, around, shadow, running, amount, id: id.cloned(), present: (0, Vec::new()) }
     }
 
-    /// The key of the present call.
+    /// The number of the present call's key.
     fn key(&self, tables: &[Table]) -> Option<u32> {
-        Some(tables.get(self.table)?.key?.number)
+        tables.get(self.table)?.key
+    }
+
+    /// The bytes of the present call's key.
+    fn name<'a>(&'a self, tables: &'a [Table]) -> Option<impl Iterator<Item = &'a u8>> {
+        let table = tables.get(self.table)?;
+        let [before, behind] = &self.around;
+        Some(before.iter().chain(table.keys.name(table.key?)).chain(behind))
+    }
+
+    /// Whether there are fields with which the other limiter has the same key.
+    fn may_have_the_key_of(&self, other: &Self) -> bool {
+        let [[before, behind], [others_before, others_behind]] = [&self.around, &other.around];
+        let same_begin = before.iter().zip(others_before).all(|(one, two)| one == two);
+        let same_end = behind.iter().rev().zip(others_behind.iter().rev()).all(|(one, two)| one == two);
+        let length = |[before, behind]: &[Vec<u8>; 2]| before.len().saturating_add(behind.len());
+        let same_length = self.table != other.table || length(&self.around) == length(&other.around);
+        same_begin && same_end && same_length
     }
 
     fn request(&self, key: u32, now: Instant) -> Request<'_> {
@@ -240,11 +279,10 @@ impl Rule {
         Request { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }
     }
 
-    fn take(&mut self, limiter: usize, key: u32, now: Instant) -> Result<Taken, CallError> {
-        let Self { running, present: (amount, id), shadow, .. } = self;
-        let key_index = usize::try_from(key).unwrap_or(usize::MAX);
-        let answer = running.take(&Request { key: key_index, now, amount: *amount, id })?;
-        Ok(Taken { limiter, key, shadow: *shadow, answer })
+    /// The request to the limiter, and the limiter.
+    fn requested(&mut self, key: u32, now: Instant) -> (Request<'_>, &mut Running) {
+        let Self { running, present: (amount, id), .. } = self;
+        (Request { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }, running)
     }
 }
 

@@ -75,6 +75,20 @@ impl Template {
         Some(buffer)
     }
 
+    /// The text before its first field and the text behind its last one, and what is between them: as a
+    /// template, all that differs between the calls.
+    pub fn split(&self) -> (&[u8], Self, &[u8]) {
+        let (before, rest) = match self.0.as_slice() {
+            [Piece::Text(text), rest @ ..] => (text.as_slice(), rest),
+            rest => (&[][..], rest),
+        };
+        let (rest, behind) = match rest {
+            [rest @ .., Piece::Text(text)] => (rest, text.as_slice()),
+            rest => (rest, &[][..]),
+        };
+        (before, Self(rest.to_vec()), behind)
+    }
+
     /// Whether a field is part of it.
     pub fn has_fields(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Field(_)))

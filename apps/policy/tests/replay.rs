@@ -99,8 +99,9 @@ fn a_limiter_without_its_field_is_left_out() {
     assert_eq!(rows(&mut limits, 0, &["", "::1"]), [[0, 9, 8, -1, 60]; 2]);
     assert_eq!(rows(&mut limits, 0, &["", "::1"]), [[0, 9, 7, -1, 60]; 2]);
     assert!(rows(&mut limits, 0, &["", ""]).is_empty());
-    assert_eq!(limits.keys(0, 0).unwrap().len(), 0);
-    assert_eq!(limits.keys(0, 1).unwrap().name(0), b"a:::1");
+    let [of_user, of_address] = [0, 1].map(|limiter| limits.names(0, limiter).unwrap());
+    assert_eq!((of_user.part(0), of_address.part(0)), (&b""[..], &b"::1"[..]));
+    assert_eq!(of_address.name(0), b"a:::1");
 }
 
 #[test]
@@ -130,6 +131,36 @@ fn an_error_of_a_call_takes_nothing() {
     limits.call(at(0), &[b"x", b"x"]).unwrap();
     assert_eq!(limits.decide(0), Err(CallError::SameKey));
     assert_eq!(rows(&mut limits, 0, &["x", "y"])[1], [0, 9, 8, -1, 60]);
+}
+
+/// Which templates can make the same key, with the values of the fields with which they do.
+#[test]
+fn two_limiters_with_the_same_key_are_an_error_however_their_keys_are_made() {
+    for (one, two, same, differ) in [
+        ("<u>", "<v>", ["x", "x"], ["x", "y"]),
+        ("a:<u>", "<v>", ["x", "a:x"], ["x", "x"]),
+        ("a:<u>", "a:all", ["all", ""], ["x", ""]),
+        ("a<u>", "<u>a", ["aa", ""], ["ab", ""]),
+        ("<u>:<v>", "<v>:<u>", ["x", "x"], ["x", "y"]),
+        ("<u>:<v>", "<u>::", ["x", ":"], ["x", "y"]),
+    ] {
+        let mut limits = replay(&format!("{one} FIXED 9 60 1 {two} FIXED 9 60 1"));
+        let mut decide = |values: [&str; 2]| {
+            limits.call(at(0), &values.map(str::as_bytes)).unwrap();
+            limits.decide(0).map(<[_]>::len)
+        };
+        assert_eq!(decide(same), Err(CallError::SameKey), "{one} {two} {same:?}");
+        assert_eq!(decide(differ), Ok(2), "{one} {two} {differ:?}");
+    }
+}
+
+#[test]
+fn limiters_of_the_same_field_keep_their_states_and_names_apart() {
+    let mut limits = replay("{<u>}:a FIXED 2 60 1 {<u>}:b FIXED 1 60 1");
+    assert_eq!(rows(&mut limits, 0, &["x"])[1..], [[0, 2, 1, -1, 60], [0, 1, 0, -1, 60]]);
+    assert_eq!(rows(&mut limits, 0, &["x"])[1..], [[0, 2, 1, -1, 60], [1, 1, 0, 60, 60]]);
+    let names = [0, 1].map(|limiter| limits.names(0, limiter).unwrap().name(0));
+    assert_eq!(names, [b"{x}:a", b"{x}:b"]);
 }
 
 #[test]
