@@ -206,3 +206,72 @@ fn the_tutorial_leads_from_a_log_to_a_limit() {
         assert_eq!(limited, refused, "in shadow: {shadow}");
     }
 }
+
+/// Each kind of limiter with a number to be found, and the share of calls that may be refused.
+const TO_BE_FOUND: [(&str, &str); 9] = [
+    ("<address> THROTTLE ? 30 60 1", "2%"),
+    ("<address> THROTTLE 9 ? 60 1", "5%"),
+    ("<address> FUNNEL ? 1 1 <bytes>", "1%"),
+    ("<address> BUCKET ? 20 60 1", "0%"),
+    ("<address> FIXED ? 60 1", "3%"),
+    ("<address> WINDOW ? 60 1", "3%"),
+    ("<address> LOG ? 30 1", "1%"),
+    ("<address> LEASE ? 20 <id>", "2%"),
+    ("s:<address> THROTTLE ? 30 60 1 {all} SHADOW FIXED 9 60 1 m:<address> FIXED 100 HOUR 1", "10%"),
+];
+
+/// The number that is recommended is set on a real server, which gets the calls of the log: it refuses the
+/// share of them that was told, which is allowed, and one less would refuse more than that.
+#[test]
+fn a_recommended_limit_refuses_the_share_that_was_told() {
+    let mut rng = Rng::with_seed(11);
+    let mut now = START;
+    let calls: Vec<(i64, [(&str, String); 3])> = (0..500_usize)
+        .map(|call| {
+            // A crawler sends bursts among calls of thirty people.
+            let crawls = call % 50 < 12;
+            now += if crawls { 20_000_000 } else { rng.i64(0..2 * SECOND) };
+            let address =
+                if crawls { "198.51.100.9".to_owned() } else { format!("203.0.113.{}", rng.u8(0..30)) };
+            (now, [("address", address), ("bytes", rng.u8(1..9).to_string()), ("id", format!("r{call}"))])
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log.json");
+    let lines = calls.iter().map(|(now, fields)| {
+        let fields = fields.iter().map(|(name, value)| format!(r#","{name}":"{value}""#));
+        format!("{{\"ts\":{now}{}}}\n", fields.collect::<String>())
+    });
+    fs::write(&file, lines.collect::<String>()).unwrap();
+    for (policy, allowed) in TO_BE_FOUND {
+        let output = Command::new(env!("CARGO_BIN_EXE_cell-plan"))
+            .args(["-p", policy, "--max-refused", allowed, "--json", "-"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{policy}: {said}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let told = &report["policies"][0];
+        let (found, share) =
+            (told["found"]["value"].as_i64().unwrap(), told["refused_share"].as_f64().unwrap());
+        let allowed: f64 = allowed.trim_end_matches('%').parse::<f64>().unwrap() / 100.0;
+        let share_of = |number: i64| {
+            let mut still = Still::at(START);
+            let refused = calls.iter().filter(|(now, fields)| {
+                let filled = policy.replace('?', &number.to_string());
+                let filled = fields
+                    .iter()
+                    .fold(filled, |text, (name, value)| text.replace(&format!("<{name}>"), value));
+                let words: Vec<String> = filled.split(' ').map(str::to_owned).collect();
+                still.take(*now, &words).unwrap()[0][0] == 1
+            });
+            f64::from(u32::try_from(refused.count()).unwrap())
+                / f64::from(u32::try_from(calls.len()).unwrap())
+        };
+        let real = share_of(found);
+        assert!((real - share).abs() < 1e-9 && real <= allowed, "{policy}, {found}: {real}, told {share}");
+        assert!(found > 2, "{policy}: {found} is too small a number to be tested");
+        assert!(share_of(found - 1) > allowed, "{policy}: {} is enough as well", found - 1);
+    }
+}
