@@ -15,9 +15,8 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 
-use common::{MS, after, at, instant, nanos, span};
+use common::{MS, after, at, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::holding::{Holding, Spend, Terms};
@@ -402,82 +401,4 @@ fn a_defect_is_found_quickly() {
         println!("{defect:?}: found by schedule {found:?}");
         assert!(found.is_some(), "{defect:?} was not found");
     }
-}
-
-/// Calls of a holding with their results, for clients in other languages that have one of their own: a line
-/// each, with the instant, the function, its arguments and the result.
-fn transcript() -> String {
-    let mut random = Random(7);
-    let mut text = String::new();
-    for round in 0..150 {
-        let (count, period_us) = (random.below(50) + 1, (random.below(40) + 1) * 10_000);
-        let least = random.below(5) + 1;
-        let most = least + random.below(120);
-        let (hold, reply) = (random.below(300) + 1, random.below(50));
-        let rate = (round % 5 > 0).then(|| Rate::new(count, period_us, Unit::Microseconds).unwrap());
-        let terms = Terms { rate, least, most, hold: span(hold * MS), reply: span(reply * MS) };
-        let quota = if rate.is_some() { "rate" } else { "quota" };
-        writeln!(text, "0\tnew\t{quota} {count} {period_us} {least} {most} {hold} {reply}\t").unwrap();
-        let (mut holding, mut now) = (Holding::default(), 0_i64);
-        for _ in 0..80 {
-            // Half of the time, calls follow each other at once.
-            now += random.below(2) * random.below(hold * MS / 3);
-            let instant = instant(i128::from(now));
-            let (name, arguments, result) = match random.below(14) {
-                0..=4 => {
-                    let units = random.below(2) * random.below(most / 3 + 1) + random.below(2);
-                    let spent = match holding.spend(&terms, instant, units) {
-                        Spend::Spent => String::from("spent"),
-                        Spend::Refused(wait) => nanos(wait).to_string(),
-                        Spend::Short => String::from("short"),
-                    };
-                    ("spend", units.to_string(), spent)
-                }
-                5..=7 => {
-                    let wanted = random.below(most + 1);
-                    let asked = holding.ask(&terms, instant, wanted).unwrap_or_default();
-                    ("ask", wanted.to_string(), asked.to_string())
-                }
-                8..=10 => {
-                    let (taken, wait) =
-                        (random.below(most + 1), random.below(2) * random.below(hold * MS / 8 + 1));
-                    let retry_after = (wait > 0).then(|| span(wait));
-                    // A server never hands out more than was asked for.
-                    let taken = if random.below(3) == 0 { taken } else { most };
-                    let reset = random.below(2 * hold * MS);
-                    holding.answered(&terms, instant, taken, retry_after, Some(span(reset)));
-                    ("answered", format!("{taken} {wait} {reset}"), holding.held().to_string())
-                }
-                11 => {
-                    let back = holding.give_back(&terms, instant);
-                    let back = back.map(|(units, age)| format!("{units} {}", nanos(age)));
-                    ("give_back", String::new(), back.unwrap_or_default())
-                }
-                12 => {
-                    holding.returned();
-                    ("returned", String::new(), u8::from(holding.is_idle(instant)).to_string())
-                }
-                _ if random.below(4) == 0 => {
-                    holding.end(&terms, instant);
-                    ("end", String::new(), holding.held().to_string())
-                }
-                _ => {
-                    holding.lost(&terms, instant);
-                    ("lost", String::new(), holding.held().to_string())
-                }
-            };
-            writeln!(text, "{now}\t{name}\t{arguments}\t{result}").unwrap();
-        }
-    }
-    text
-}
-
-/// The Python client replays the file. `REDIS_CELL_RECORD=1` writes it again.
-#[test]
-fn the_transcript_for_other_clients_is_current() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/python/tests/holding.tsv");
-    if std::env::var_os("REDIS_CELL_RECORD").is_some() {
-        std::fs::write(file, transcript()).unwrap();
-    }
-    assert!(std::fs::read_to_string(file).unwrap() == transcript(), "{file} differs");
 }

@@ -1,7 +1,8 @@
-"""The Holding of this package does what that of core/src/holding.rs does: it replays the calls recorded from there."""
+"""The Holding of this package does what that of core/src/holding.rs does: it replays calls of that one."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ MILLISECOND = 1_000_000
 
 
 def rounds() -> list[list[list[str]]]:
-    """The recorded calls of each holding: instant, function, arguments, result."""
+    """The calls of each holding, as core/examples/holding.rs prints them: instant, function, arguments, result."""
+    command = ["cargo", "run", "--quiet", "--locked", "--package", "redis-cell-core", "--example", "holding"]
+    repository = Path(__file__).resolve().parents[3]
+    printed = subprocess.run(command, cwd=repository, check=True, stdout=subprocess.PIPE, text=True).stdout
     found: list[list[list[str]]] = []
-    for line in (Path(__file__).parent / "holding.tsv").read_text().splitlines():
+    for line in printed.splitlines():
         row = line.split("\t")
         if row[1] == "new":
             found.append([])
@@ -47,7 +51,7 @@ def call(holding: Holding, now: int, name: str, numbers: list[int]) -> str:
 
 
 @pytest.mark.parametrize("calls", rounds(), ids=lambda calls: calls[0][2].replace(" ", "-"))
-def test_a_holding_replays_what_the_core_recorded(calls: list[list[str]]) -> None:
+def test_a_holding_does_what_that_of_the_core_does(calls: list[list[str]]) -> None:
     kind, *numbers = calls[0][2].split()
     count, period, least, most, hold, reply = map(int, numbers)
     rate = Rate(count, per=period / 1_000_000) if kind == "rate" else None
