@@ -2,6 +2,7 @@
 
 mod client;
 mod clock;
+mod commands;
 mod docker;
 mod entries;
 mod footprint;
@@ -16,6 +17,7 @@ mod waiter;
 
 pub use client::{Client, Snapshot, Words, ints};
 pub use clock::{Clock, SECOND};
+pub use commands::{COMMANDS, Command, KINDS};
 pub use docker::{Container, docker, run, unique_name, wait_until_healthy};
 pub use entries::{Entry, entries};
 pub use footprint::Footprint;

@@ -1,45 +1,24 @@
 //! Permissions: by category where the server has them, by name everywhere, and always by key.
 
-use crate::common::{Client, Server, module_path, requires};
+use crate::common::{COMMANDS, Client, Command, Server, module_path, requires};
 
-/// A call of each command on a key that starts with `@`.
-const CALLS: [&str; 19] = [
-    "CL.THROTTLE @a 9 1 60",
-    "CL.PEEK @a 9 1 60",
-    "CL.REFUND @a 9 1 60",
-    "CL.CHARGE @a 9 1 60",
-    "CL.RESERVE @a 9 1 60",
-    "CL.BTHROTTLE @a 9 1 60 1 0",
-    "CL.BMTAKE @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1 TIMEOUT 0.1 FLOW u",
-    "CL.PAUSE @p 9 1 60 1",
-    "CL.MTAKE @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",
-    "CL.MPEEK @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",
-    "CL.MSETTLE @a THROTTLE 9 1 60 1 @b THROTTLE 9 1 60 1",
-    "CL.FUNNEL @f 9 1 60",
-    "CL.BUCKET @u 9 1 60",
-    "CL.FIXED @x 9 60",
-    "CL.WINDOW @w 9 60",
-    "CL.LOG @l 9 60",
-    "CL.ACQUIRE @q 9 60 me",
-    "CL.RENEW @q 60 me",
-    "CL.RELEASE @q me",
-];
+/// The commands that have keys.
+fn limiters() -> impl Iterator<Item = &'static Command> {
+    COMMANDS.iter().filter(|command| command.has_keys())
+}
 
 /// Redis 7.2 and 7.4, and Valkey before 8.1 for a module's own category: the rules with a category hold for
 /// module commands, and only the list omits them.
 const UNLISTED: &str = "ACL CAT omits the commands of modules";
 
-fn limits(call: &str) -> String {
-    call.replace('@', "limits:")
+/// The call on keys of the limits.
+fn limits(command: &Command) -> String {
+    command.on(&format!("limits:{}", command.name)).replace("first", "limits:first")
 }
 
-fn elsewhere(call: &str) -> String {
-    call.replace('@', "other:")
-}
-
-/// The name of the command of a call.
-fn name(call: &str) -> String {
-    call.split(' ').next().unwrap().to_lowercase()
+/// The call on a key of the limits and, behind it, another's.
+fn elsewhere(command: &Command) -> String {
+    command.on("other:k").replace("first", "limits:first")
 }
 
 /// A connection of a user with these rules.
@@ -66,11 +45,10 @@ fn has_categories(server: &Server) -> bool {
 
 /// Asserts that the user can call each command on its keys, and nothing else.
 fn check_limiter(client: &mut Client) {
-    for call in CALLS {
-        client.call(&limits(call));
-        assert_denied(client, &elsewhere(call));
+    for command in limiters() {
+        client.call(&limits(command));
+        assert_denied(client, &elsewhere(command));
     }
-    assert_denied(client, "CL.MTAKE limits:a THROTTLE 9 1 60 1 other:b THROTTLE 9 1 60 1");
     for call in
         ["GET limits:a", "DEL limits:a", "SET limits:a 1", "CL.TOP", "CL.TOP RESET", "INFO", "KEYS *", "PING"]
     {
@@ -86,7 +64,7 @@ fn by_the_category() {
 
     let mut listed: Vec<String> = server.connect().get("ACL CAT rate_limit");
     requires!(!listed.is_empty(), UNLISTED);
-    let mut expected = CALLS.map(name).to_vec();
+    let mut expected: Vec<String> = limiters().map(Command::lower).collect();
     listed.sort_unstable();
     expected.sort_unstable();
     assert_eq!(listed, expected);
@@ -107,7 +85,7 @@ fn a_module_that_is_loaded_again_finds_its_category() {
 #[test]
 fn by_their_names() {
     let server = Server::start();
-    let rules: Vec<String> = CALLS.iter().map(|call| format!("+{}", name(call))).collect();
+    let rules: Vec<String> = limiters().map(|command| format!("+{}", command.lower())).collect();
     check_limiter(&mut user(&server, &format!("{} ~limits:*", rules.join(" "))));
 }
 
@@ -119,12 +97,12 @@ fn who_may_only_read_can_peek() {
     // Permissions to read are new in 7.0.
     let keys = if client.has_command("COMMAND|DOCS") { "%R~limits:*" } else { "~limits:*" };
     let mut client = user(&server, &format!("{read} {keys}"));
-    for call in CALLS {
-        if ["cl.peek", "cl.mpeek"].contains(&name(call).as_str()) {
-            client.call(&limits(call));
-            assert_denied(&mut client, &elsewhere(call));
+    for command in limiters() {
+        if command.has("readonly") {
+            client.call(&limits(command));
+            assert_denied(&mut client, &elsewhere(command));
         } else {
-            assert_denied(&mut client, &limits(call));
+            assert_denied(&mut client, &limits(command));
         }
     }
 }
@@ -134,11 +112,11 @@ fn a_permission_to_read_the_key_is_not_enough_to_take() {
     let server = Server::start();
     requires!(server.connect().has_command("COMMAND|DOCS"), "no permissions to read alone");
     let mut client = user(&server, "+@all %R~limits:*");
-    for call in CALLS {
-        if ["cl.peek", "cl.mpeek"].contains(&name(call).as_str()) {
-            client.call(&limits(call));
+    for command in limiters() {
+        if command.has("readonly") {
+            client.call(&limits(command));
         } else {
-            assert_denied(&mut client, &limits(call));
+            assert_denied(&mut client, &limits(command));
         }
     }
 }

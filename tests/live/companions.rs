@@ -1,10 +1,10 @@
 //! CL.PEEK, CL.REFUND, CL.CHARGE and CL.RESERVE: the other ways of using the state of CL.THROTTLE.
 
-use crate::common::{Client, Effect, Options, ReplicaStream, Server, requires, wall_ns};
+use crate::common::{BINARY, COMMANDS, Client, Effect, Options, ReplicaStream, Server, requires, wall_ns};
 use crate::replication::{attach, catch_up};
 use redis::Value;
 
-const COMMANDS: [&str; 4] = ["CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.RESERVE"];
+const LIKE_THROTTLE: [&str; 4] = ["CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.RESERVE"];
 
 /// Calls that leave the state unchanged: CL.PEEK, and the others with quantity 0.
 const LOOKS: [&str; 4] =
@@ -146,7 +146,7 @@ fn what_is_wrong_with_the_arguments_is_said() {
             client.throttle_checked("k", "9 10 3600 4");
         }
         let before = client.snapshot("k");
-        for command in COMMANDS {
+        for command in LIKE_THROTTLE {
             for (arguments, named) in [
                 ("x 10 60", "max_burst"),
                 ("-1 10 60", "max_burst"),
@@ -218,7 +218,7 @@ fn keys_of_another_meaning_stay_as_they_are() {
         client.call("DEL k");
         client.call(command);
         let before = client.snapshot("k");
-        for command in COMMANDS {
+        for command in LIKE_THROTTLE {
             for quantity in ["", " 0", " 100 MS"] {
                 let error = client.error(&format!("{command} k 9 10 60{quantity}"));
                 assert!(error.starts_with(expected), "{command}: {error}");
@@ -329,27 +329,17 @@ fn flags(client: &mut Client, command: &str) -> Vec<String> {
 fn the_server_knows_what_kind_of_commands_they_are() {
     let server = Server::start();
     let mut client = server.connect();
-    for (command, expected) in [
-        ("CL.PEEK", &["readonly", "fast"][..]),
-        ("CL.REFUND", &["write", "fast"]),
-        ("CL.CHARGE", &["write", "denyoom", "fast"]),
-        ("CL.RESERVE", &["write", "denyoom", "fast"]),
-        ("CL.PAUSE", &["write", "denyoom", "fast"]),
-        ("CL.MTAKE", &["write", "denyoom"]),
-        ("CL.MPEEK", &["readonly"]),
-        ("CL.MSETTLE", &["write"]),
-        ("CL.BTHROTTLE", &["write", "denyoom"]),
-    ] {
-        let flags = flags(&mut client, command);
-        for flag in ["readonly", "write", "denyoom", "fast", "admin", "noscript"] {
-            let (has, should) = (flags.iter().any(|f| f == flag), expected.contains(&flag));
-            assert_eq!(has, should, "{command}, {flag}: {flags:?}");
-        }
-        if crate::common::BINARY.at_least(7, 0, 0) {
-            assert_eq!(flags.iter().any(|f| f == "blocking"), command == "CL.BTHROTTLE", "{flags:?}");
+    for command in COMMANDS.iter().filter(|command| command.has_keys()) {
+        let flags = flags(&mut client, command.name);
+        for flag in ["readonly", "write", "denyoom", "fast", "admin", "noscript", "blocking"] {
+            if flag == "blocking" && !BINARY.at_least(7, 0, 0) {
+                continue;
+            }
+            let has = flags.iter().any(|seen| seen == flag);
+            assert_eq!(has, command.has(flag), "{}, {flag}: {flags:?}", command.name);
         }
     }
-    for command in COMMANDS {
+    for command in LIKE_THROTTLE {
         let keys: Vec<String> = client.get(&format!("COMMAND GETKEYS {command} k 9 10 60 1 MS"));
         assert_eq!(keys, ["k"], "{command}");
     }
@@ -418,7 +408,7 @@ fn in_transactions_scripts_and_both_protocols() {
         [(0, 6), (0, 7), (0, 0), (1, 0)]
     );
     let script = "return redis.call(ARGV[1], KEYS[1], 9, 10, 3600, 1)";
-    for command in COMMANDS {
+    for command in LIKE_THROTTLE {
         assert_eq!(client.ints(&["EVAL", script, "1", "s", command]).len(), 5, "{command}");
         assert_eq!(server.connect_resp3().ints(&format!("{command} r 9 10 3600")).len(), 5, "{command}");
     }

@@ -1,6 +1,8 @@
 //! `INFO redis-cell`: admitted and refused calls, errors, waiting clients, and how effects are propagated.
 
-use crate::common::{Client, Options, Server, Waiter, module_path, read_aof, wait_for_blocked, wait_until};
+use crate::common::{
+    COMMANDS, Client, Options, Server, Waiter, module_path, read_aof, wait_for_blocked, wait_until,
+};
 use std::collections::BTreeMap;
 
 /// The fields of the module's section, without the module's name.
@@ -34,52 +36,8 @@ fn counts(client: &mut Client, command: &str) -> [u64; 3] {
 fn each_command_counts_what_it_answers() {
     let server = Server::start();
     let mut client = server.connect();
-    for (command, admitted, refused, wrong) in [
-        ("throttle", "CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 x"),
-        ("peek", "CL.PEEK k 0 1 60", "CL.PEEK k 0 1 60 2", "CL.PEEK k 0 1 x"),
-        ("refund", "CL.REFUND k 0 1 60 0", "CL.REFUND debt 0 1 60 1", "CL.REFUND k 0 1 x"),
-        ("charge", "CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 x"),
-        ("reserve", "CL.RESERVE k 0 1 60", "CL.RESERVE k 0 1 60 1 MAXWAIT 1", "CL.RESERVE k 0 1 x"),
-        (
-            "bthrottle",
-            "CL.BTHROTTLE k 0 1 60 1 0",
-            "CL.BTHROTTLE k 0 1 60 1 0.1",
-            "CL.BTHROTTLE k 0 1 60 1 x",
-        ),
-        (
-            "mtake",
-            "CL.MTAKE k THROTTLE 0 1 60 1",
-            "CL.MTAKE k THROTTLE 0 1 60 1 l THROTTLE 0 1 60 1",
-            "CL.MTAKE k THROTTLE 0 1 60 1 k THROTTLE 0 1 60 1",
-        ),
-        (
-            "bmtake",
-            "CL.BMTAKE k THROTTLE 0 1 60 1",
-            "CL.BMTAKE k THROTTLE 0 1 60 1 TIMEOUT 0.1",
-            "CL.BMTAKE k THROTTLE 0 1 60 x",
-        ),
-        (
-            "mpeek",
-            "CL.MPEEK k THROTTLE 0 1 60 1",
-            "CL.MPEEK k THROTTLE 0 1 60 2",
-            "CL.MPEEK k THROTTLE 0 1 60 x",
-        ),
-        (
-            "msettle",
-            "CL.MSETTLE k THROTTLE 0 1 60 0",
-            "CL.MSETTLE debt THROTTLE 0 1 60 -1",
-            "CL.MSETTLE k THROTTLE 0 1 60 x",
-        ),
-        ("pause", "CL.PAUSE k 1 1 60 0", "CL.PAUSE k 1 1 60 3600", "CL.PAUSE k 1 1 60 x"),
-        ("funnel", "CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 x"),
-        ("bucket", "CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 x"),
-        ("fixed", "CL.FIXED k 1 60", "CL.FIXED k 1 60", "CL.FIXED k 1 x"),
-        ("window", "CL.WINDOW k 1 60", "CL.WINDOW k 1 60 1", "CL.WINDOW k 1 x"),
-        ("log", "CL.LOG k 1 60", "CL.LOG k 1 60", "CL.LOG k 1 x"),
-        ("acquire", "CL.ACQUIRE k 1 60 me", "CL.ACQUIRE k 1 60 you", "CL.ACQUIRE k 1 x me"),
-        ("renew", "CL.RENEW held 60 me", "CL.RENEW held 60 you", "CL.RENEW held x me"),
-        ("release", "CL.RELEASE held me", "CL.RELEASE held me", "CL.RELEASE held me now"),
-    ] {
+    for command in COMMANDS.iter().filter(|command| command.has_keys()) {
+        let ([admitted, refused, wrong], name) = (command.counted, command.lower().replace("cl.", ""));
         client.call("FLUSHALL");
         client.call("CL.CHARGE debt 0 1 60 9");
         client.call("CL.ACQUIRE held 1 60 me");
@@ -92,14 +50,14 @@ fn each_command_counts_what_it_answers() {
         }
         let mut expected = before;
         for (what, more) in [("admitted", 1), ("refused", 2), ("errors", 3)] {
-            let count = expected.get_mut(&format!("{command}_{what}")).unwrap_or_else(|| panic!("{command}"));
+            let count = expected.get_mut(&format!("{name}_{what}")).unwrap_or_else(|| panic!("{name}"));
             *count = (count.parse::<u64>().unwrap() + more).to_string();
         }
         // Whether there may be listeners is tested elsewhere.
         let (mut seen, mut expected) = (fields(&mut client), expected);
         seen.remove("propagation_listeners");
         expected.remove("propagation_listeners");
-        assert_eq!(seen, expected, "{command}");
+        assert_eq!(seen, expected, "{name}");
     }
 }
 

@@ -1,7 +1,6 @@
 //! Descriptions of the commands: one in the source, the same in `COMMAND` and on the pages.
 
-use super::pages::PAGES;
-use crate::common::{Client, Server, requires};
+use crate::common::{COMMANDS, Client, Command, Server, requires};
 use redis::Value;
 
 const NO_DOCS: &str = "no COMMAND DOCS";
@@ -83,7 +82,8 @@ fn every_page_shows_the_synopsis_that_the_server_tells() {
     let server = Server::start();
     let mut client = server.connect();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
-    for (name, page) in PAGES {
+    for Command { name, page, .. } in COMMANDS {
+        let name = &name.to_lowercase();
         let (seen, _) = synopsis(name, &docs(&mut client, name));
         let section = page.split("\n## Syntax\n").nth(1).unwrap_or_default();
         let printed = section.lines().find(|line| !line.is_empty() && !line.starts_with("```"));
@@ -101,7 +101,8 @@ fn every_command_is_described_in_full() {
     let server = Server::start();
     let mut client = server.connect();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
-    for (name, page) in PAGES {
+    for Command { name, page, .. } in COMMANDS {
+        let name = &name.to_lowercase();
         let described = docs(&mut client, name);
         let value = |field_name| field(&described, field_name).map(text).unwrap_or_default();
         assert!(
@@ -153,13 +154,14 @@ fn the_arity_follows_from_the_arguments() {
     let server = Server::start();
     let mut client = server.connect();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
-    for (name, _) in PAGES {
+    for name in &COMMANDS.iter().map(Command::lower).collect::<Vec<_>>() {
         let (shown, words) = synopsis(name, &docs(&mut client, name));
         assert_eq!(row(&mut client, name)[1], Value::Int(-i64::try_from(words).unwrap()), "{shown}");
         if words == 1 {
             continue; // the name alone is a call
         }
-        let short: Vec<&str> = std::iter::once(*name).chain(std::iter::repeat_n("1", words - 2)).collect();
+        let short: Vec<&str> =
+            std::iter::once(name.as_str()).chain(std::iter::repeat_n("1", words - 2)).collect();
         let error = client.error(&short);
         assert_eq!(error, format!("ERR wrong number of arguments for '{name}' command"));
     }
@@ -170,35 +172,16 @@ fn what_a_command_does_with_its_keys() {
     let server = Server::start();
     let mut client = server.connect();
     requires!(client.has_command("COMMAND|GETKEYSANDFLAGS"), "no COMMAND GETKEYSANDFLAGS");
-    let take: &[&str] = &["RW", "access", "update"];
-    for (call, keys, uses) in [
-        ("CL.THROTTLE k 1 1 60", &["k"][..], take),
-        ("CL.PEEK k 1 1 60", &["k"], &["RO", "access"]),
-        ("CL.REFUND k 1 1 60", &["k"], take),
-        ("CL.CHARGE k 1 1 60", &["k"], take),
-        ("CL.RESERVE k 1 1 60", &["k"], take),
-        ("CL.BTHROTTLE k 1 1 60 1 1", &["k"], take),
-        ("CL.PAUSE k 1 1 60 1", &["k"], take),
-        ("CL.MTAKE a THROTTLE 1 1 60 1 b SHADOW LOG 1 60 1", &["a", "b"], take),
-        ("CL.BMTAKE a THROTTLE 1 1 60 1 b LOG 1 60 1 FLOW f WEIGHT 2 ONCE o 60", &["a", "b", "o"], take),
-        ("CL.MPEEK a THROTTLE 1 1 60 1 b LOG 1 60 1", &["a", "b"], &["RO", "access"]),
-        ("CL.MSETTLE a THROTTLE 1 1 60 1 b LOG 1 60 1", &["a", "b"], take),
-        ("CL.FUNNEL k 1 1 60", &["k"], take),
-        ("CL.BUCKET k 1 1 60", &["k"], take),
-        ("CL.FIXED k 1 60", &["k"], take),
-        ("CL.WINDOW k 1 60", &["k"], take),
-        ("CL.LOG k 1 60", &["k"], take),
-        ("CL.ACQUIRE k 1 60 me", &["k"], take),
-        ("CL.RENEW k 60 me", &["k"], &["RW", "update"]),
-        ("CL.RELEASE k me", &["k"], &["RW", "delete"]),
-    ] {
+    let several = "CL.BMTAKE FIRST LOG 1 60 1 KEY SHADOW LOG 1 60 1 FLOW f WEIGHT 2 ONCE STORED 60";
+    let row = |command: &Command| (command.call, command.uses);
+    let rows = COMMANDS.iter().filter(|command| command.has_keys()).map(row);
+    for (call, uses) in rows.chain([(several, &["RW", "access", "update"][..])]) {
+        let keys = call.split(' ').filter(|word| ["FIRST", "KEY", "STORED"].contains(word));
         let answer = client.call(&format!("COMMAND GETKEYSANDFLAGS {call}"));
         let seen: Vec<(String, Vec<String>)> =
             list(&answer).iter().map(|pair| (text(&list(pair)[0]), texts(list(pair).get(1)))).collect();
-        let expected: Vec<(String, Vec<String>)> = keys
-            .iter()
-            .map(|key| ((*key).to_owned(), uses.iter().map(|&flag| flag.to_owned()).collect()))
-            .collect();
+        let expected: Vec<(String, Vec<String>)> =
+            keys.map(|key| (key.to_owned(), uses.iter().map(|&flag| flag.to_owned()).collect())).collect();
         assert_eq!(seen, expected, "{call}");
     }
     assert!(client.error("COMMAND GETKEYSANDFLAGS CL.TOP RESET").contains("no key arguments"));
@@ -209,9 +192,9 @@ fn tips_say_whose_answers_change_with_the_time() {
     let server = Server::start();
     let mut client = server.connect();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);
-    for (name, _) in PAGES {
+    for name in &COMMANDS.iter().map(Command::lower).collect::<Vec<_>>() {
         let tips = texts(row(&mut client, name).get(7));
-        let timed = !["cl.renew", "cl.release"].contains(name);
+        let timed = !["cl.renew", "cl.release"].contains(&name.as_str());
         assert_eq!(tips.iter().any(|tip| tip == "nondeterministic_output"), timed, "{name}: {tips:?}");
     }
 }

@@ -1,38 +1,8 @@
 //! The command reference: every example is what the server answers, replayed from the page itself.
 
-use crate::common::{Client, SECOND, Server, wait_until, wall_ns};
+use crate::common::{COMMANDS, Client, Command, SECOND, Server, wait_until, wall_ns};
 use redis::Value;
 use std::path::Path;
-
-/// The pages as they were when this was built: it also runs where there is no checkout.
-macro_rules! pages {
-    ($($name:literal)*) => {
-        [$(($name, include_str!(concat!("../../docs/commands/", $name, ".md")))),*]
-    };
-}
-
-pub const PAGES: &[(&str, &str)] = &pages![
-    "cl.acquire"
-    "cl.bmtake"
-    "cl.bthrottle"
-    "cl.bucket"
-    "cl.charge"
-    "cl.fixed"
-    "cl.funnel"
-    "cl.log"
-    "cl.mpeek"
-    "cl.msettle"
-    "cl.mtake"
-    "cl.pause"
-    "cl.peek"
-    "cl.refund"
-    "cl.release"
-    "cl.renew"
-    "cl.reserve"
-    "cl.throttle"
-    "cl.top"
-    "cl.window"
-];
 
 /// The template of a command page, in this order.
 const HEADINGS: [&str; 11] = [
@@ -166,12 +136,9 @@ fn assert_replays(client: &mut Client, name: &str, steps: &[Step]) {
 fn every_example_is_what_the_server_answers() {
     let server = Server::start();
     let mut client = server.connect();
-    for (name, page) in PAGES {
+    for Command { name, page, .. } in COMMANDS {
         let steps = steps(page);
-        assert!(
-            steps.iter().any(|step| step.call.starts_with(&name.to_uppercase())),
-            "{name}: not in its example"
-        );
+        assert!(steps.iter().any(|step| step.call.starts_with(name)), "{name}: not in its example");
         assert_replays(&mut client, name, &steps);
     }
 }
@@ -219,8 +186,8 @@ fn the_session_of_each_readme_is_what_the_server_answers() {
 
 #[test]
 fn every_page_has_the_same_headings_in_the_same_order() {
-    for (name, page) in PAGES {
-        assert!(page.starts_with(&format!("# {}\n\n", name.to_uppercase())), "{name}");
+    for Command { name, page, .. } in COMMANDS {
+        assert!(page.starts_with(&format!("# {name}\n\n")), "{name}");
         let headings: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
         assert_eq!(headings, HEADINGS, "{name}");
         for part in page.split("\n## ").skip(1) {
@@ -233,7 +200,7 @@ fn every_page_has_the_same_headings_in_the_same_order() {
 #[test]
 fn every_page_says_the_same_thing_in_the_same_words() {
     for start in COMMON {
-        let lines = PAGES.iter().flat_map(|(name, page)| {
+        let lines = COMMANDS.iter().flat_map(|Command { name, page, .. }| {
             page.lines().filter(move |line| line.starts_with(start)).map(move |line| (*name, line))
         });
         let lines: Vec<(&str, &str)> = lines.collect();
@@ -264,15 +231,15 @@ fn lists(page: &str, error: &str) -> bool {
 fn every_error_that_a_call_provokes_is_on_its_page() {
     let server = Server::start();
     let mut client = server.connect();
-    for (name, page) in PAGES {
+    for Command { name, page, .. } in COMMANDS {
         let mut provoke = |call: &str| match client.ask(call) {
             Err(error) => assert!(lists(page, &error), "{name}: {call}: not on the page: {error}"),
             Ok(answer) => panic!("{name}: {call}: {answer:?}"),
         };
         let steps = steps(page);
-        let call = steps.iter().find(|step| step.call.starts_with(&name.to_uppercase())).unwrap().call;
+        let call = steps.iter().find(|step| step.call.starts_with(name)).unwrap().call;
         provoke(&format!("{call} nonsense nonsense"));
-        if *name == "cl.top" {
+        if *name == "CL.TOP" {
             provoke("CL.TOP 0");
             continue;
         }
@@ -299,7 +266,7 @@ fn every_error_that_a_call_provokes_is_on_its_page() {
 fn every_command_has_its_page() {
     let server = Server::start();
     let mut client = server.connect();
-    for (name, _) in PAGES {
+    for Command { name, .. } in COMMANDS {
         assert!(client.has_command(name), "{name}");
     }
     let Value::Array(commands) = client.call("COMMAND") else { panic!("no COMMAND") };
@@ -308,11 +275,11 @@ fn every_command_has_its_page() {
         let Value::Array(row) = command else { panic!("{command:?}") };
         let name: String = redis::from_redis_value(row[0].clone()).unwrap();
         if name.starts_with("cl.") {
-            assert!(PAGES.iter().any(|(page, _)| *page == name), "{name} has no page in the list");
+            assert!(COMMANDS.iter().any(|command| command.lower() == name), "{name} is not in the table");
             ours += 1;
         }
     }
-    assert_eq!(ours, PAGES.len());
+    assert_eq!(ours, COMMANDS.len());
 }
 
 #[test]
@@ -321,7 +288,7 @@ fn no_page_is_missing_from_the_list() {
     let Ok(files) = std::fs::read_dir(&folder) else { return }; // not where it was built
     for file in files {
         let name = file.unwrap().file_name().into_string().unwrap();
-        let listed = PAGES.iter().any(|(page, _)| name == format!("{page}.md"));
+        let listed = COMMANDS.iter().any(|command| name == format!("{}.md", command.lower()));
         assert!(listed || !name.starts_with("cl."), "{name} is not replayed");
     }
 }

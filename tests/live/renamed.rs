@@ -1,24 +1,21 @@
 //! Servers whose configuration renames commands: what needs a missing one is an error before anything is
 //! written.
 
-use crate::common::{BINARY, Client, Options, ReplicaStream, Server, Waiter, wait_until, wall_ns};
+use crate::common::{BINARY, COMMANDS, Client, Options, ReplicaStream, Server, Waiter, wait_until, wall_ns};
 
-/// Calls that write, each with the commands that its effects take.
-const CALLS: [(&str, &[&str]); 13] = [
-    ("CL.THROTTLE throttle 9 10 3600", &["SET"]),
-    ("CL.THROTTLE throttle 9 10 3600 5 SATURATE", &["SET"]),
-    ("CL.CHARGE charge 9 10 3600", &["SET"]),
-    ("CL.RESERVE reserve 9 10 3600", &["SET"]),
-    ("CL.BTHROTTLE bthrottle 9 10 3600 1 0", &["SET"]),
-    ("CL.FIXED fixed 9 3600", &["SET"]),
-    ("CL.FUNNEL funnel 9 10 3600", &["HSET", "PEXPIREAT"]),
-    ("CL.BUCKET bucket 9 10 3600", &["HSET", "PEXPIREAT"]),
-    ("CL.WINDOW window 9 3600", &["HSET", "PEXPIREAT"]),
-    ("CL.LOG log 9 3600 3", &["ZADD", "ZREM", "ZREMRANGEBYRANK", "PEXPIREAT"]),
-    ("CL.ACQUIRE lease 9 3600 a", &["ZADD", "ZREM", "ZREMRANGEBYRANK", "PEXPIREAT"]),
-    ("CL.ACQUIRE lease 9 1800 b", &["ZADD", "ZREM", "ZREMRANGEBYRANK", "PEXPIREAT"]),
-    ("CL.RENEW lease 7200 b", &["ZADD", "ZREM", "ZREMRANGEBYRANK", "PEXPIREAT"]),
-];
+/// Calls that write, each with its key and the commands that its effects take. Their order matters: without a
+/// lease there is nothing to renew.
+fn calls() -> Vec<(String, &'static str, &'static [&'static str])> {
+    const LEASES: &[&str] = &["ZADD", "ZREM", "ZREMRANGEBYRANK", "PEXPIREAT"];
+    let all = COMMANDS.iter().filter(|command| !command.effects.is_empty());
+    let all = all.map(|command| (command.on(command.name), command.name, command.effects));
+    let more = [
+        ("CL.THROTTLE CL.THROTTLE 15 30 3600 5 SATURATE", "CL.THROTTLE", &["SET"][..]),
+        ("CL.ACQUIRE CL.ACQUIRE 15 1800 you", "CL.ACQUIRE", LEASES),
+        ("CL.RENEW CL.ACQUIRE 7200 you", "CL.ACQUIRE", LEASES),
+    ];
+    all.chain(more.map(|(call, key, effects)| (call.to_owned(), key, effects))).collect()
+}
 
 const MISSING: [&str; 10] =
     ["SET", "HSET", "PEXPIREAT", "ZADD", "ZREM", "ZREMRANGEBYRANK", "ZRANGE", "ZCOUNT", "DEL", "UNLINK"];
@@ -47,13 +44,13 @@ fn what_needs_a_missing_command_is_an_error_and_changes_nothing() {
         let said = format!("not available on this server: {missing};");
         assert!(server.log().contains(&said), "{missing}: the log says nothing:\n{}", server.log());
         stream.effects(&server);
-        for (call, commands) in CALLS {
-            let key = call.split(' ').nth(1).unwrap();
+        for (call, key, commands) in calls() {
+            let call = call.as_str();
             let before = client.snapshot(key);
             let needs = commands.contains(&missing)
                 || missing == "PEXPIREAT" && commands == ["SET"] && !BINARY.at_least(6, 2, 8);
             // Without ACQUIRE there is nothing to renew.
-            let nothing_to_do = call.starts_with("CL.RENEW") && client.int("ZCARD lease") == 0;
+            let nothing_to_do = call.starts_with("CL.RENEW") && client.int("ZCARD CL.ACQUIRE") == 0;
             match client.ask(call) {
                 Err(error) if needs && !nothing_to_do => assert_eq!(error, not_available(missing), "{call}"),
                 Ok(answer) if !needs || nothing_to_do => {

@@ -1,7 +1,7 @@
 //! CL.TOP: which keys are refused most often, and what it does not cost.
 
 use crate::common::{
-    Client, Effect, Options, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until, wall_ns,
+    COMMANDS, Client, Effect, Options, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until, wall_ns,
 };
 use redis::Value;
 
@@ -51,33 +51,23 @@ fn points_at_the_key_that_is_hammered() {
 fn every_refusal_and_every_null_feeds_it_and_nothing_else_does() {
     let server = Server::start();
     let mut client = server.connect();
-    for (command, setup, call, feeds) in [
-        ("throttle", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600", true),
-        ("admitted", "CL.THROTTLE k 8 1 3600", "CL.THROTTLE k 8 1 3600", false),
-        ("forever", "PING", "CL.THROTTLE k 0 1 3600 2", true),
-        ("saturate", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600 9 SATURATE", true),
-        ("peek", "CL.THROTTLE k 0 1 3600", "CL.PEEK k 0 1 3600", false),
-        ("charge", "CL.THROTTLE k 0 1 3600", "CL.CHARGE k 0 1 3600", false),
-        ("refund", "CL.CHARGE k 0 1 3600 9", "CL.REFUND k 0 1 3600", false),
-        ("reserve", "CL.THROTTLE k 0 1 3600", "CL.RESERVE k 0 1 3600 1 MAXWAIT 1", true),
-        ("booked", "CL.THROTTLE k 0 1 3600", "CL.RESERVE k 0 1 3600", false),
-        ("bthrottle", "CL.THROTTLE k 0 1 3600", "CL.BTHROTTLE k 0 1 3600 1 0.1", true),
-        ("funnel", "CL.FUNNEL k 1 1 3600", "CL.FUNNEL k 1 1 3600", true),
-        ("bucket", "CL.BUCKET k 1 1 3600", "CL.BUCKET k 1 1 3600", true),
-        ("fixed", "CL.FIXED k 1 3600", "CL.FIXED k 1 3600", true),
-        ("window", "CL.WINDOW k 1 3600", "CL.WINDOW k 1 3600", true),
-        ("log", "CL.LOG k 1 3600", "CL.LOG k 1 3600", true),
-        ("acquire", "CL.ACQUIRE k 1 3600 me", "CL.ACQUIRE k 1 3600 you", true),
-        ("renew", "PING", "CL.RENEW k 3600 me", false),
-        ("release", "PING", "CL.RELEASE k me", false),
-    ] {
+    let all = COMMANDS.iter().filter(|command| command.has_keys());
+    let all = all.map(|command| (command.counted[0], command.counted[1], command.records));
+    for (setup, call, feeds) in all.chain([
+        ("CL.THROTTLE k 8 1 3600", "CL.THROTTLE k 8 1 3600", false),
+        ("PING", "CL.THROTTLE k 0 1 3600 2", true),
+        ("CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600 9 SATURATE", true),
+        ("CL.THROTTLE k 0 1 3600", "CL.RESERVE k 0 1 3600", false),
+    ]) {
         client.call("FLUSHALL");
+        client.call("CL.CHARGE debt 0 1 60 9");
+        client.call("CL.ACQUIRE held 1 60 me");
         client.call("CL.TOP RESET");
         client.call(setup);
         client.call(call);
         assert!(client.ask("CL.THROTTLE k 0 1 wrong").is_err());
         let expected = if feeds { vec![row("k", 1)] } else { vec![] };
-        assert_eq!(refused(&mut client), expected, "{command}: {call}");
+        assert_eq!(refused(&mut client), expected, "{call}");
     }
 }
 

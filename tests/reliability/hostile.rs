@@ -1,7 +1,7 @@
 //! A fuzzer against a live server: every command of the module, on keys of every type and encoding, with
 //! arguments from sensible to absurd. `REDIS_CELL_FUZZ_COMMANDS` says how many, `REDIS_CELL_FUZZ_SEED` which.
 
-use crate::common::{Client, Options, Server, Waiter, module_path, requires, wall_ns};
+use crate::common::{COMMANDS, Client, KINDS, Options, Server, Waiter, module_path, requires, wall_ns};
 use crate::figures::{figure, long};
 use fastrand::Rng;
 use redis::Value;
@@ -10,30 +10,6 @@ use std::process::Command;
 use tempfile::NamedTempFile;
 
 type Words = Vec<Vec<u8>>;
-
-/// The commands, with the kinds of their arguments.
-const COMMANDS: [(&str, &str); 20] = [
-    ("CL.THROTTLE", "key small count period quantity options"),
-    ("CL.PEEK", "key small count period quantity options"),
-    ("CL.REFUND", "key small count period quantity options"),
-    ("CL.CHARGE", "key small count period quantity options"),
-    ("CL.RESERVE", "key small count period quantity options"),
-    ("CL.BTHROTTLE", "key small count period quantity timeout options"),
-    ("CL.PAUSE", "key small count period count options"),
-    ("CL.MTAKE", "limiter limiter limiter options"),
-    ("CL.BMTAKE", "limiter limiter queued options"),
-    ("CL.MPEEK", "limiter limiter options"),
-    ("CL.MSETTLE", "limiter limiter age options"),
-    ("CL.FUNNEL", "key count count period quantity options"),
-    ("CL.BUCKET", "key count count period quantity options"),
-    ("CL.FIXED", "key count period quantity options"),
-    ("CL.WINDOW", "key count period quantity options"),
-    ("CL.LOG", "key count period quantity options"),
-    ("CL.ACQUIRE", "key count period id options"),
-    ("CL.RENEW", "key period id options"),
-    ("CL.RELEASE", "key id"),
-    ("CL.TOP", "count"),
-];
 
 /// The limiters of a call for several, with the family of each and the kinds of its arguments.
 const LIMITERS: [(usize, &str); 8] = [
@@ -85,7 +61,7 @@ const OPTIONS: [&str; 12] =
 
 /// The number of kinds of states. Key `k<n>` belongs to family `n % FAMILIES`, so that most calls find states
 /// of their own kind.
-const FAMILIES: usize = 7;
+const FAMILIES: usize = KINDS.len();
 
 /// How often the generator does what, in percent. With these numbers a run has states of every kind, every
 /// error text, and a few hundred calls of the most expensive shapes in each hundred thousand commands.
@@ -131,7 +107,8 @@ impl Writer {
     }
 
     fn command(&mut self) -> Words {
-        let (name, shape) = self.any(&COMMANDS);
+        let command = &COMMANDS[self.random.usize(..COMMANDS.len())];
+        let (name, shape) = (command.name, command.shape);
         if self.chance(percent::EXPENSIVE) {
             return self.expensive(name);
         }
@@ -154,7 +131,7 @@ impl Writer {
         words
     }
 
-    /// Appends an argument of the kind that [`COMMANDS`] names.
+    /// Appends an argument of the kind that a command's `shape` names.
     fn argument(&mut self, kind: &str, name: &str, sound: bool, words: &mut Words) {
         match kind {
             "key" if sound && self.chance(percent::OWN_FAMILY) => {
@@ -246,15 +223,7 @@ impl Writer {
 
 /// Which of every [`FAMILIES`] keys the limiter of a command uses.
 fn family(name: &str) -> usize {
-    match name {
-        "CL.FUNNEL" => 1,
-        "CL.BUCKET" => 2,
-        "CL.FIXED" => 3,
-        "CL.WINDOW" => 4,
-        "CL.LOG" => 5,
-        "CL.ACQUIRE" | "CL.RENEW" | "CL.RELEASE" => 6,
-        _ => 0,
-    }
+    COMMANDS.iter().find(|command| command.name == name).unwrap().kind
 }
 
 /// Lets no call wait that would block the pipeline.
@@ -356,7 +325,7 @@ impl Fuzzer {
         if let Some(Value::Array(known)) = known {
             for command in known {
                 let name: String = redis::from_redis_value(command).unwrap();
-                let listed = COMMANDS.iter().any(|(listed, _)| listed.eq_ignore_ascii_case(&name));
+                let listed = COMMANDS.iter().any(|command| command.lower() == name);
                 assert!(listed, "{name} is not fuzzed");
             }
         }
@@ -620,7 +589,7 @@ fn fuzz(seed: u64, commands: u64) -> Fuzzer {
     let before = fuzzer.memory_at_rest();
     fuzzer.foreigners = foreigners(&mut fuzzer.client);
     fuzzer.run(commands);
-    for (name, _) in COMMANDS {
+    for name in COMMANDS.iter().map(|command| command.name) {
         assert!(fuzzer.answered.contains_key(name.as_bytes()), "{name} was never called");
     }
     let grown = fuzzer.memory_at_rest() - before;

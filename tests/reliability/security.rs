@@ -2,32 +2,14 @@
 //! log. SECURITY.md states it in words.
 
 use crate::clock::Subject;
-use crate::common::{Client, Options, SECOND, Server, faulty_module_path};
+use crate::common::{COMMANDS, Client, Command, Options, SECOND, Server, faulty_module_path};
 use crate::figures::figure;
 use redis::Value;
 
-/// A call of every command, with `KEY` for its key and `ID` for other names that the caller chooses freely.
-const CALLS: [&str; 19] = [
-    "CL.THROTTLE KEY 15 30 60",
-    "CL.PEEK KEY 15 30 60",
-    "CL.REFUND KEY 15 30 60",
-    "CL.CHARGE KEY 15 30 60",
-    "CL.RESERVE KEY 15 30 60",
-    "CL.BTHROTTLE KEY 15 30 60 1 0.001",
-    "CL.PAUSE KEY 15 30 60 1",
-    "CL.MTAKE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1",
-    "CL.BMTAKE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1 TIMEOUT 0.001 FLOW x",
-    "CL.MPEEK limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 1",
-    "CL.MSETTLE limit:other THROTTLE 15 30 60 1 KEY THROTTLE 15 30 60 -1",
-    "CL.FUNNEL KEY 15 30 60",
-    "CL.BUCKET KEY 15 30 60",
-    "CL.FIXED KEY 15 60",
-    "CL.WINDOW KEY 15 60",
-    "CL.LOG KEY 15 60",
-    "CL.ACQUIRE KEY 15 60 ID",
-    "CL.RENEW KEY 60 ID",
-    "CL.RELEASE KEY ID",
-];
+/// The commands that have keys.
+fn limiters() -> impl Iterator<Item = &'static Command> {
+    COMMANDS.iter().filter(|command| command.has_keys())
+}
 
 fn name(call: &str) -> &str {
     call.split(' ').next().unwrap()
@@ -39,15 +21,16 @@ fn name(call: &str) -> &str {
 fn who_may_call_our_commands_reaches_no_other_key() {
     let server = Server::start();
     let mut admin = server.connect();
-    let ours: Vec<String> = CALLS.iter().map(|call| format!("+{}", name(call).to_lowercase())).collect();
+    let ours: Vec<String> = limiters().map(|command| format!("+{}", command.lower())).collect();
     admin.call(&format!("ACL SETUSER limiter on nopass ~limit:* {}", ours.join(" ")));
     let mut client = server.connect();
     client.call("AUTH limiter any");
-    for call in CALLS {
-        let key = format!("limit:{}", name(call));
-        client.call(&call.replace("KEY", &key).replace("ID", "me"));
-        let other = format!("other:{}", name(call));
-        let error = client.error(&call.replace("KEY", &other).replace("ID", "me"));
+    for command in limiters() {
+        let on = |key: &str| command.on(key).replace("first", "limit:other");
+        client.call(&on(&format!("limit:{}", command.name)));
+        let other = format!("other:{}", command.name);
+        let call = on(&other);
+        let error = client.error(&call);
         assert!(error.starts_with("NOPERM "), "{call}: {error}");
         assert_eq!(admin.int(&["EXISTS", &other]), 0, "{call}");
     }
@@ -66,16 +49,13 @@ fn who_may_call_our_commands_reaches_no_other_key() {
 fn memory_is_bounded_by_keys() {
     let server = Server::start();
     let mut client = server.connect();
-    for call in CALLS {
-        if ["CL.PEEK", "CL.REFUND", "CL.RENEW", "CL.RELEASE"].contains(&name(call))
-            || call.starts_with("CL.M")
-            || call.starts_with("CL.BM")
-        {
-            continue; // they make no key, or the same as CL.THROTTLE
-        }
+    // The others make no key, or the same as CL.THROTTLE.
+    for Command { name, call, .. } in limiters().filter(|command| command.takes() && !command.has_many()) {
         client.call("FLUSHALL");
         let calls: Vec<String> = (0..2_000)
-            .map(|id| call.replace("KEY", "k").replace("15 60", "100 60").replace("ID", &format!("id{id}")))
+            .map(|id| {
+                call.replace("KEY", "k").replace("15 3600", "100 3600").replace("ID", &format!("id{id}"))
+            })
             .collect();
         for answer in client.pipeline(&calls.iter().collect::<Vec<_>>()) {
             answer.unwrap_or_else(|e| panic!("{call}: {e}"));
@@ -83,9 +63,9 @@ fn memory_is_bounded_by_keys() {
         assert_eq!(client.int("DBSIZE"), 1, "{call}");
         let bytes = client.int("MEMORY USAGE k SAMPLES 0");
         // At most a hundred entries of less than 200 bytes; other states are a few numbers.
-        let most = if ["CL.LOG", "CL.ACQUIRE"].contains(&name(call)) { 20_000 } else { 300 };
+        let most = if ["CL.LOG", "CL.ACQUIRE"].contains(name) { 20_000 } else { 300 };
         assert!(bytes <= most, "{call}: {bytes} bytes");
-        figure(&format!("{}: memory of a key after 2,000 calls", name(call)), format!("{bytes} bytes"));
+        figure(&format!("{name}: memory of a key after 2,000 calls"), format!("{bytes} bytes"));
     }
 }
 
@@ -178,12 +158,15 @@ fn no_name_of_a_key_gets_into_the_log() {
             Options::new().module(faulty_module_path()).environment("REDIS_CELL_FAULT", fault).start();
         let mut client = server.connect();
         client.call("RPUSH confidential:list x");
-        for call in CALLS {
+        for command in limiters() {
             for key in ["confidential", "confidential:list"] {
-                let call = call.replace("KEY", key).replace("ID", "confidential:id");
-                for call in
-                    [call.clone(), format!("{call} confidential:option"), call.replace("60", "confidential")]
-                {
+                let call = command.call.replace("FIRST", "limit:other").replace("KEY", key);
+                let call = call.replace("ID", "confidential:id");
+                for call in [
+                    call.clone(),
+                    format!("{call} confidential:option"),
+                    call.replace("3600", "confidential"),
+                ] {
                     let _ = client.ask(&call);
                 }
             }

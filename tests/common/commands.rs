@@ -1,0 +1,343 @@
+//! The table of commands: what the tests that go through all commands need to know of each.
+
+/// A command of the module.
+pub struct Command {
+    /// Its name in upper case.
+    pub name: &'static str,
+    /// Its page.
+    pub page: &'static str,
+    /// Its flags. `blocking` is known to servers since Redis 7.0.
+    pub flags: &'static [&'static str],
+    /// What it does with its keys, as `COMMAND GETKEYSANDFLAGS` says; empty for a command without keys.
+    pub uses: &'static [&'static str],
+    /// A call that is admitted on new keys: `KEY` is its key, `FIRST` a key before that, `ID` the name of a
+    /// holder.
+    pub call: &'static str,
+    /// Calls that are counted as admitted, refused and wrong in this order, if `held` is a lease of `me` and
+    /// `debt` is a GCRA limiter in debt.
+    pub counted: [&'static str; 3],
+    /// Whether its refusals are in the record of CL.TOP.
+    pub records: bool,
+    /// The commands of the server that the effects of `call` take.
+    pub effects: &'static [&'static str],
+    /// The kinds of its arguments, for the fuzzer.
+    pub shape: &'static str,
+    /// The kind of limiter that its key holds, as an index into [`KINDS`].
+    pub kind: usize,
+}
+
+impl Command {
+    /// Its name in lower case, as the server knows it.
+    pub fn lower(&self) -> String {
+        self.name.to_lowercase()
+    }
+
+    /// The call on this key.
+    pub fn on(&self, key: &str) -> String {
+        self.call.replace("FIRST", "first").replace("KEY", key).replace("ID", "me")
+    }
+
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.contains(&flag)
+    }
+
+    /// Whether the server refuses it when memory is short.
+    pub fn takes(&self) -> bool {
+        self.has("denyoom")
+    }
+
+    /// Whether it is a call for several limiters.
+    pub fn has_many(&self) -> bool {
+        self.call.contains("FIRST")
+    }
+
+    /// Whether it has keys: all commands but CL.TOP.
+    pub fn has_keys(&self) -> bool {
+        !self.uses.is_empty()
+    }
+}
+
+/// The limiters with a state of their own.
+pub const KINDS: [&str; 7] = ["THROTTLE", "FUNNEL", "BUCKET", "FIXED", "WINDOW", "LOG", "LEASE"];
+
+const GCRA: usize = 0;
+const FUNNEL: usize = 1;
+const BUCKET: usize = 2;
+const FIXED: usize = 3;
+const WINDOW: usize = 4;
+const LOG: usize = 5;
+const LEASE: usize = 6;
+
+const READ: &[&str] = &["RO", "access"];
+const TAKE: &[&str] = &["RW", "access", "update"];
+
+const STRING: &[&str] = &["SET"];
+const HASH: &[&str] = &["HSET", "PEXPIREAT"];
+const SORTED_SET: &[&str] = &["ZADD", "ZREM", "ZREMRANGEBYRANK", "PEXPIREAT"];
+
+/// The pages as they were when this was built: the tests also run where there is no checkout.
+macro_rules! page {
+    ($name:literal) => {
+        include_str!(concat!("../../docs/commands/", $name, ".md"))
+    };
+}
+
+/// All commands, those without keys last.
+pub const COMMANDS: &[Command] = &[
+    Command {
+        name: "CL.THROTTLE",
+        page: page!("cl.throttle"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.THROTTLE KEY 15 30 3600",
+        counted: ["CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 60", "CL.THROTTLE k 0 1 x"],
+        records: true,
+        effects: STRING,
+        shape: "key small count period quantity options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.PEEK",
+        page: page!("cl.peek"),
+        flags: &["readonly", "fast"],
+        uses: READ,
+        call: "CL.PEEK KEY 15 30 3600",
+        counted: ["CL.PEEK k 0 1 60", "CL.PEEK k 0 1 60 2", "CL.PEEK k 0 1 x"],
+        records: false,
+        effects: &[],
+        shape: "key small count period quantity options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.REFUND",
+        page: page!("cl.refund"),
+        flags: &["write", "fast"],
+        uses: TAKE,
+        call: "CL.REFUND KEY 15 30 3600",
+        counted: ["CL.REFUND k 0 1 60 0", "CL.REFUND debt 0 1 60 1", "CL.REFUND k 0 1 x"],
+        records: false,
+        effects: &[],
+        shape: "key small count period quantity options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.CHARGE",
+        page: page!("cl.charge"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.CHARGE KEY 15 30 3600",
+        counted: ["CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 60", "CL.CHARGE k 0 1 x"],
+        records: false,
+        effects: STRING,
+        shape: "key small count period quantity options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.RESERVE",
+        page: page!("cl.reserve"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.RESERVE KEY 15 30 3600",
+        counted: ["CL.RESERVE k 0 1 60", "CL.RESERVE k 0 1 60 1 MAXWAIT 1", "CL.RESERVE k 0 1 x"],
+        records: true,
+        effects: STRING,
+        shape: "key small count period quantity options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.BTHROTTLE",
+        page: page!("cl.bthrottle"),
+        flags: &["write", "denyoom", "blocking"],
+        uses: TAKE,
+        call: "CL.BTHROTTLE KEY 15 30 3600 1 0.001",
+        counted: ["CL.BTHROTTLE k 0 1 60 1 0", "CL.BTHROTTLE k 0 1 60 1 0.1", "CL.BTHROTTLE k 0 1 60 1 x"],
+        records: true,
+        effects: STRING,
+        shape: "key small count period quantity timeout options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.PAUSE",
+        page: page!("cl.pause"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.PAUSE KEY 15 30 3600 1",
+        counted: ["CL.PAUSE k 1 1 60 0", "CL.PAUSE k 1 1 60 3600", "CL.PAUSE k 1 1 60 x"],
+        records: false,
+        effects: STRING,
+        shape: "key small count period count options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.MTAKE",
+        page: page!("cl.mtake"),
+        flags: &["write", "denyoom"],
+        uses: TAKE,
+        call: "CL.MTAKE FIRST THROTTLE 15 30 3600 1 KEY THROTTLE 15 30 3600 1",
+        counted: [
+            "CL.MTAKE k THROTTLE 0 1 60 1",
+            "CL.MTAKE k THROTTLE 0 1 60 1 l THROTTLE 0 1 60 1",
+            "CL.MTAKE k THROTTLE 0 1 60 1 k THROTTLE 0 1 60 1",
+        ],
+        records: true,
+        effects: STRING,
+        shape: "limiter limiter limiter options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.BMTAKE",
+        page: page!("cl.bmtake"),
+        flags: &["write", "denyoom", "blocking"],
+        uses: TAKE,
+        call: "CL.BMTAKE FIRST THROTTLE 15 30 3600 1 KEY THROTTLE 15 30 3600 1 TIMEOUT 0.001 FLOW x",
+        counted: [
+            "CL.BMTAKE k THROTTLE 0 1 60 1",
+            "CL.BMTAKE k THROTTLE 0 1 60 1 TIMEOUT 0.1",
+            "CL.BMTAKE k THROTTLE 0 1 60 x",
+        ],
+        records: true,
+        effects: STRING,
+        shape: "limiter limiter queued options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.MPEEK",
+        page: page!("cl.mpeek"),
+        flags: &["readonly"],
+        uses: READ,
+        call: "CL.MPEEK FIRST THROTTLE 15 30 3600 1 KEY THROTTLE 15 30 3600 1",
+        counted: [
+            "CL.MPEEK k THROTTLE 0 1 60 1",
+            "CL.MPEEK k THROTTLE 0 1 60 2",
+            "CL.MPEEK k THROTTLE 0 1 60 x",
+        ],
+        records: false,
+        effects: &[],
+        shape: "limiter limiter options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.MSETTLE",
+        page: page!("cl.msettle"),
+        flags: &["write"],
+        uses: TAKE,
+        call: "CL.MSETTLE FIRST THROTTLE 15 30 3600 1 KEY THROTTLE 15 30 3600 -1",
+        counted: [
+            "CL.MSETTLE k THROTTLE 0 1 60 0",
+            "CL.MSETTLE debt THROTTLE 0 1 60 -1",
+            "CL.MSETTLE k THROTTLE 0 1 60 x",
+        ],
+        records: false,
+        effects: &[],
+        shape: "limiter limiter age options",
+        kind: GCRA,
+    },
+    Command {
+        name: "CL.FUNNEL",
+        page: page!("cl.funnel"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.FUNNEL KEY 15 30 3600",
+        counted: ["CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 60", "CL.FUNNEL k 1 1 x"],
+        records: true,
+        effects: HASH,
+        shape: "key count count period quantity options",
+        kind: FUNNEL,
+    },
+    Command {
+        name: "CL.BUCKET",
+        page: page!("cl.bucket"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.BUCKET KEY 15 30 3600",
+        counted: ["CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 60", "CL.BUCKET k 1 1 x"],
+        records: true,
+        effects: HASH,
+        shape: "key count count period quantity options",
+        kind: BUCKET,
+    },
+    Command {
+        name: "CL.FIXED",
+        page: page!("cl.fixed"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.FIXED KEY 15 3600",
+        counted: ["CL.FIXED k 1 60", "CL.FIXED k 1 60", "CL.FIXED k 1 x"],
+        records: true,
+        effects: STRING,
+        shape: "key count period quantity options",
+        kind: FIXED,
+    },
+    Command {
+        name: "CL.WINDOW",
+        page: page!("cl.window"),
+        flags: &["write", "denyoom", "fast"],
+        uses: TAKE,
+        call: "CL.WINDOW KEY 15 3600",
+        counted: ["CL.WINDOW k 1 60", "CL.WINDOW k 1 60 1", "CL.WINDOW k 1 x"],
+        records: true,
+        effects: HASH,
+        shape: "key count period quantity options",
+        kind: WINDOW,
+    },
+    Command {
+        name: "CL.LOG",
+        page: page!("cl.log"),
+        flags: &["write", "denyoom"],
+        uses: TAKE,
+        call: "CL.LOG KEY 15 3600",
+        counted: ["CL.LOG k 1 60", "CL.LOG k 1 60", "CL.LOG k 1 x"],
+        records: true,
+        effects: SORTED_SET,
+        shape: "key count period quantity options",
+        kind: LOG,
+    },
+    Command {
+        name: "CL.ACQUIRE",
+        page: page!("cl.acquire"),
+        flags: &["write", "denyoom"],
+        uses: TAKE,
+        call: "CL.ACQUIRE KEY 15 3600 ID",
+        counted: ["CL.ACQUIRE k 1 60 me", "CL.ACQUIRE k 1 60 you", "CL.ACQUIRE k 1 x me"],
+        records: true,
+        effects: SORTED_SET,
+        shape: "key count period id options",
+        kind: LEASE,
+    },
+    Command {
+        name: "CL.RENEW",
+        page: page!("cl.renew"),
+        flags: &["write"],
+        uses: &["RW", "update"],
+        call: "CL.RENEW KEY 3600 ID",
+        counted: ["CL.RENEW held 60 me", "CL.RENEW held 60 you", "CL.RENEW held x me"],
+        records: false,
+        effects: &[],
+        shape: "key period id options",
+        kind: LEASE,
+    },
+    Command {
+        name: "CL.RELEASE",
+        page: page!("cl.release"),
+        flags: &["write"],
+        uses: &["RW", "delete"],
+        call: "CL.RELEASE KEY ID",
+        counted: ["CL.RELEASE held me", "CL.RELEASE held me", "CL.RELEASE held me now"],
+        records: false,
+        effects: &[],
+        shape: "key id",
+        kind: LEASE,
+    },
+    Command {
+        name: "CL.TOP",
+        page: page!("cl.top"),
+        flags: &["admin"],
+        uses: &[],
+        call: "CL.TOP",
+        counted: ["CL.TOP", "", "CL.TOP 0"],
+        records: false,
+        effects: &[],
+        shape: "count",
+        kind: GCRA,
+    },
+];
