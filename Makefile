@@ -73,7 +73,7 @@ test-docker: # the portable module in the servers of docker/matrix.tsv, each in 
 test-shipping: # what users get: the image, the compose file, the packages, Prometheus, the programs of examples/
 	@scripts/test.sh shipping
 
-test-examples: # the LLM gateway, Celery and Django of examples/; part of test-shipping
+test-examples: # Celery and Django of examples/; part of test-shipping
 	@scripts/test.sh examples
 
 test-hours: # tests that read a clock, begun around the ends of an hour, a day, a week, a month, a year and a leap day

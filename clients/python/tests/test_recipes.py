@@ -84,6 +84,33 @@ def test_a_flood_is_shed_and_harms_no_other_tenant(recipes: dict[str, Any], cell
     assert statuses.count(200) >= 25 and statuses.count(503) == 0
 
 
+def test_tenants_share_an_account_by_the_tokens_that_they_use(recipes: dict[str, Any], cell: Cell) -> None:
+    """One uses all that it has estimated, and another one a tenth. By requests, that one would get a tenth."""
+    words, weights, most = {"all": 40, "tenth": 4, "double": 40}, {"all": 1, "tenth": 1, "double": 2}, 2400
+    used, waiting, lock = Counter[str](), Counter[str](), threading.Lock()
+
+    def client(index: int) -> None:
+        tenant = list(words)[index % 3]
+
+        def ask() -> tuple[None, int]:
+            with lock:
+                waiting[tenant] -= 1
+                # While all three have requests that wait: the last ones of a tenant have no others beside them.
+                if min(waiting.values()) > 0 and len(waiting) == 3:
+                    used[tenant] += words[tenant]
+            return None, words[tenant]
+
+        while sum(used.values()) < most:
+            with lock:
+                waiting[tenant] += 1
+            recipes["complete"](cell, tenant, weights[tenant], 40, ask)
+
+    at_once(36, client)
+    share = sum(used.values()) / 4
+    for tenant, weight in weights.items():
+        assert abs(used[tenant] - weight * share) < 0.2 * weight * share, used
+
+
 def test_payments_are_taken_once_through_lost_replies(recipes: dict[str, Any], server: servers.Server) -> None:
     with server.admin as admin:
         admin.flushall()
