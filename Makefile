@@ -106,7 +106,7 @@ bench-scale: # how far a server goes, clusters, io-threads, leases: the measured
 bench-plan: # how fast the planner decides and reads a log
 	@cargo bench --locked -p cell-plan
 
-bench-publish: # puts what was measured last into docs/benchmarks.md
+bench-publish: # keeps what was measured last in bench/results.tsv, and writes it into the pages
 	@scripts/bench.sh publish
 
 bench-instructions: # counts the instructions of each command again: bench/instructions.tsv

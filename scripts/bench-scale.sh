@@ -7,7 +7,7 @@
 #   io-threads one thread for sockets and two, in Redis 7.0, Redis 8.2 and Valkey 9.1
 #   leases     decisions of one process with leases of units, beside direct calls, in Rust and in Python
 #   processes  200 processes that hammer one key, with the bound checked for every stretch of time
-#   publish    puts what was measured last into docs/scaling.md
+#   publish    puts what was measured last into docs/scaling.md and bench/scaling.md
 source "$(dirname "$0")/lib.sh"
 
 need_compiler

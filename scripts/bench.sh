@@ -5,7 +5,7 @@
 #   core     the core's decisions alone
 #   curves   what grows with what is there already
 #   waiting  clients that wait in CL.BMTAKE
-#   publish  puts what was measured last into docs/benchmarks.md
+#   publish  keeps what was measured last in bench/results.tsv, and writes it into the pages
 source "$(dirname "$0")/lib.sh"
 
 need_compiler

@@ -157,11 +157,12 @@ pub fn record(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The counts as a table for their page.
+/// The counts as a table for their page, which leaves out those that few readers need.
 fn shares(counts: &[(String, Count)]) -> Result<String, Box<dyn Error>> {
     let mut text =
         "| call | instructions | module | server | libraries |\n|---|--:|--:|--:|--:|\n".to_owned();
-    for (name, Count { all, module, server }) in counts {
+    let is_shown = |name: &str| !name.starts_with("floor") && !name.ends_with("AOF");
+    for (name, Count { all, module, server }) in counts.iter().filter(|(name, _)| is_shown(name)) {
         let percent = |part: u64| (part as f64 / *all as f64 * 100.0).round();
         let (module, server, libraries) =
             (percent(*module), percent(*server), percent(all - module - server));

@@ -220,20 +220,24 @@ const GCRA_FUNCTION: Side = Side {
 /// calls.
 const fn scripted(
     name: &'static str,
-    function: &'static str,
-    answer: &'static str,
-    script: &'static str,
-    script_answer: &'static str,
+    [function, call, answer]: [&'static str; 3],
+    [script, other, other_answer]: [&'static str; 3],
 ) -> Line {
-    let ours = Side { name: function, server: Kind::Bare, prepare: function, call: function, answer };
+    let ours = Side { name: function, server: Kind::Bare, prepare: call, call, answer };
     let against =
-        Side { name: script, server: Kind::Bare, prepare: script, call: script, answer: script_answer };
+        Side { name: script, server: Kind::Bare, prepare: other, call: other, answer: other_answer };
     Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
 }
 
 /// A command of the module against the function that does the same on a server without the module.
-const fn function(name: &'static str, ours: Side, prepare: &'static str, call: &'static str) -> Line {
-    let against = Side { name: call, server: Kind::Bare, prepare, call, answer: ours.answer };
+const fn function(
+    name: &'static str,
+    ours: Side,
+    function: &'static str,
+    prepare: &'static str,
+    call: &'static str,
+) -> Line {
+    let against = Side { name: function, server: Kind::Bare, prepare, call, answer: ours.answer };
     Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
 }
 
@@ -583,12 +587,14 @@ pub const LINES: &[Line] = &[
     function(
         "function, admitted",
         admitted(Kind::Module),
+        "FCALL cl_throttle",
         "FCALL cl_throttle 1 {a} 1000000 1 1 3600",
         "FCALL cl_throttle 1 {a} 1000000 1 1",
     ),
     function(
         "function, refused",
         refused(Kind::Module),
+        "FCALL cl_throttle",
         "FCALL cl_throttle 1 {a} 0 1 3600",
         "FCALL cl_throttle 1 {a} 0 1 3600",
     ),
@@ -601,6 +607,7 @@ pub const LINES: &[Line] = &[
             call: "CL.FIXED {a} 1000000 3600",
             answer: "*5\r\n:0\r\n",
         },
+        "FCALL cl_fixed",
         "FCALL cl_fixed 1 {a} 1000000 3600",
         "FCALL cl_fixed 1 {a} 1000000 3600",
     ),
@@ -614,32 +621,32 @@ pub const LINES: &[Line] = &[
     },
     scripted(
         "function against script, counter",
-        "FCALL cl_fixed 1 {a} 1000000 3600",
-        "*5\r\n:0\r\n",
-        "EVALSHA {counter} 1 {a} 1 3600",
-        "*2\r\n",
+        ["FCALL cl_fixed", "FCALL cl_fixed 1 {a} 1000000 3600", "*5\r\n:0\r\n"],
+        ["a counter in Lua, EVALSHA", "EVALSHA {counter} 1 {a} 1 3600", "*2\r\n"],
     ),
     scripted(
         "function against script, sliding window",
-        "FCALL cl_window 1 {a} 1000000 86400",
-        "*5\r\n:0\r\n",
-        "EVALSHA {halves} 2 {a}:old {a} 1000000 86400 1",
-        ":1\r\n",
+        ["FCALL cl_window", "FCALL cl_window 1 {a} 1000000 86400", "*5\r\n:0\r\n"],
+        ["2 counters in Lua, EVALSHA", "EVALSHA {halves} 2 {a}:old {a} 1000000 86400 1", ":1\r\n"],
     ),
     scripted(
         "function against script, log",
-        "FCALL cl_log 1 {a} 1000 3600",
-        "*5\r\n:0\r\n",
-        "EVALSHA {list} 1 {a} 1700000000.25 1000 3600 1",
-        ":1\r\n",
+        ["FCALL cl_log", "FCALL cl_log 1 {a} 1000 3600", "*5\r\n:0\r\n"],
+        ["a list in Lua, EVALSHA", "EVALSHA {list} 1 {a} 1700000000.25 1000 3600 1", ":1\r\n"],
     ),
     scripted(
         "function against script, four counters",
-        "FCALL cl_mtake 4 {a} {a}:b {a}:c {a}:d FIXED 1000000 3600 1 FIXED 1000000 3600 1 \
-         FIXED 1000000 3600 1 FIXED 1000000 3600 1",
-        "*5\r\n*5\r\n:0\r\n",
-        "EVALSHA {counters} 8 {a}:a {a} {a}:b {a}:c {a}:d {a}:e {a}:f {a}:g 1700000000 3600",
-        "*8\r\n",
+        [
+            "FCALL cl_mtake of 4 FIXED",
+            "FCALL cl_mtake 4 {a} {a}:b {a}:c {a}:d FIXED 1000000 3600 1 FIXED 1000000 3600 1 \
+             FIXED 1000000 3600 1 FIXED 1000000 3600 1",
+            "*5\r\n*5\r\n:0\r\n",
+        ],
+        [
+            "4 counters in Lua, EVALSHA",
+            "EVALSHA {counters} 8 {a}:a {a} {a}:b {a}:c {a}:d {a}:e {a}:f {a}:g 1700000000 3600",
+            "*8\r\n",
+        ],
     ),
     Line {
         name: "function against script, four kinds",

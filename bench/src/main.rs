@@ -10,13 +10,13 @@
     clippy::cast_sign_loss
 )]
 
-mod chart;
 mod curves;
 mod decisions;
 mod instructions;
 mod lines;
 mod load;
 mod report;
+mod results;
 mod scale;
 mod server;
 mod waiting;
@@ -60,7 +60,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     match filters.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["instructions", "record"] => return instructions::record(&binaries),
-        ["instructions", "check"] => return instructions::check(&binaries),
+        ["instructions", "check"] => {
+            results::Results::read()?.check()?;
+            return instructions::check(&binaries);
+        }
         ["scale", part, rest @ ..] => return scale::run(&binaries, part, rest),
         ["waiting"] => return waiting::run(&binaries, number("ROUNDS", 5)? as usize),
         ["curves"] => return curves::run(&binaries, number("ROUNDS", 15)? as usize),
@@ -248,12 +251,13 @@ fn row(
     }
 }
 
-/// Writes the last results into `docs/benchmarks.md`, each part between its marks. A part without new results
-/// stays.
+/// Keeps the last results in `bench/results.tsv`, and writes them into the pages that quote it; the core's
+/// decisions, what grows and clients that wait into `docs/benchmarks.md`. Parts without new results stay.
 fn publish() -> Result<(), Box<dyn Error>> {
     const PAGE: &str = "docs/benchmarks.md";
+    let mut kept = results::Results::read()?;
     let mut page = fs::read_to_string(PAGE)?;
-    for file in fs::read_dir(RESULTS)? {
+    for file in fs::read_dir(RESULTS).into_iter().flatten() {
         let file = file?.path();
         let name = file.file_stem().and_then(OsStr::to_str).unwrap_or_default();
         if file.extension().is_none_or(|extension| extension != "json")
@@ -261,9 +265,7 @@ fn publish() -> Result<(), Box<dyn Error>> {
         {
             continue;
         }
-        let report: Report = serde_json::from_str(&fs::read_to_string(&file)?)?;
-        chart::draw(&report, &Path::new("docs/plots").join(format!("bench-{name}.svg")))?;
-        page = report::between(&page, name, &report::markdown(&report))?;
+        kept.take(&serde_json::from_str(&fs::read_to_string(&file)?)?);
     }
     if let Some(table) = decisions::markdown()? {
         page = report::between(&page, "decisions", &table)?;
@@ -278,5 +280,6 @@ fn publish() -> Result<(), Box<dyn Error>> {
         waiting::draw(&all, Path::new("docs/plots/waiting.svg"))?;
         page = report::between(&page, "waiting", &waiting::markdown(&all))?;
     }
-    Ok(fs::write(PAGE, page)?)
+    fs::write(PAGE, page)?;
+    kept.write()
 }

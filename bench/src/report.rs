@@ -1,4 +1,4 @@
-//! The results of a run: on the terminal, as JSON, and in a page.
+//! The results of a run: on the terminal and as JSON.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -103,13 +103,13 @@ impl Compared {
     }
 
     /// The ratio by the clock, next to one of processor times.
-    fn by_clock(&self) -> String {
+    pub fn by_clock(&self) -> String {
         self.cpu.as_ref().map_or(String::new(), |_| format!("{:.2}", self.wall.times))
     }
 }
 
 impl Ratio {
-    fn quartiles(&self) -> String {
+    pub fn quartiles(&self) -> String {
         format!("{:.2}..{:.2}", self.low, self.high)
     }
 }
@@ -168,36 +168,6 @@ pub fn table(report: &Report) -> String {
             line.other.by_clock(),
             line.to_be(),
             line.verdict()
-        );
-    }
-    text
-}
-
-/// The table for a page.
-pub fn markdown(report: &Report) -> String {
-    let mut text = format!("{}. {} rounds of {} ms each.\n\n", report.when, report.rounds, report.round_ms);
-    for (what, value) in &report.machine {
-        let _ = writeln!(text, "- {what}: {value}");
-    }
-    text += "\n| ours | | against | | times | quartiles | by the clock | target | | floor | ours : floor | quartiles |\n";
-    text += "|---|--:|---|--:|--:|---|--:|--:|---|--:|--:|---|\n";
-    for line in &report.lines {
-        let ratio = line.other.ratio();
-        let [floor, times, quartiles] = line.floor();
-        let times = if times.is_empty() { times } else { format!("**{times}**") };
-        let _ = writeln!(
-            text,
-            "| {} | {:.0} {unit} | {} | {:.0} {unit} | **{:.2}** | {} | {} | {} | {} | {floor} | {times} | {quartiles} |",
-            line.ours,
-            ratio.ours,
-            line.against,
-            ratio.against,
-            ratio.times,
-            ratio.quartiles(),
-            line.other.by_clock(),
-            line.to_be(),
-            line.verdict(),
-            unit = line.unit,
         );
     }
     text

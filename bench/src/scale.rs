@@ -1,5 +1,5 @@
 //! `make bench-scale`: how far a server goes, and what a cluster and more threads add. The measured tables of
-//! `docs/scaling.md`.
+//! `docs/scaling.md` and `bench/scaling.md`.
 
 mod cluster;
 mod io_threads;
@@ -15,8 +15,8 @@ use crate::server::Binaries;
 
 /// Where each part leaves its table.
 const RESULTS: &str = "target/bench/scale";
-/// The page that has the tables.
-const PAGE: &str = "docs/scaling.md";
+/// The pages that have the tables.
+const PAGES: [&str; 2] = ["docs/scaling.md", "bench/scaling.md"];
 
 /// Runs a part, prints its table, and writes it to `target/bench/scale`.
 pub fn run(binaries: &Binaries, part: &str, arguments: &[&str]) -> Result<(), Box<dyn Error>> {
@@ -37,19 +37,25 @@ fn keep(name: &str, table: &str) -> Result<(), Box<dyn Error>> {
     Ok(fs::write(Path::new(RESULTS).join(name).with_extension("md"), table)?)
 }
 
-/// Puts the tables of `target/bench/scale` into the page, each between the marks of its name.
+/// Puts the tables of `target/bench/scale` into the pages, each between the marks of its name.
 pub fn publish() -> Result<(), Box<dyn Error>> {
-    let mut page = fs::read_to_string(PAGE)?;
-    for file in fs::read_dir(RESULTS)? {
-        let file = file?.path();
-        // What a measurement that was ended has left has another extension.
-        if file.extension().is_none_or(|extension| extension != "md") {
-            continue;
+    for page in PAGES {
+        let mut text = fs::read_to_string(page)?;
+        for file in fs::read_dir(RESULTS)? {
+            let file = file?.path();
+            // What a measurement that was ended has left has another extension.
+            if file.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            let name = file.file_stem().and_then(|name| name.to_str()).ok_or("a file without a name")?;
+            let mark = format!("measured: {name}");
+            if text.contains(&format!("<!-- {mark} -->")) {
+                text = between(&text, &mark, &fs::read_to_string(&file)?)?;
+            }
         }
-        let name = file.file_stem().and_then(|name| name.to_str()).ok_or("a file without a name")?;
-        page = between(&page, &format!("measured: {name}"), &fs::read_to_string(&file)?)?;
+        fs::write(page, text)?;
     }
-    Ok(fs::write(PAGE, page)?)
+    Ok(())
 }
 
 /// When the table was measured, and with which server.

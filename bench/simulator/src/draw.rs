@@ -37,18 +37,12 @@ enum Scale {
     Even(f64),
 }
 
-const PICTURES: [Picture; 5] = [
+const PICTURES: [Picture; 3] = [
     Picture {
         name: "calls",
         caption: "Calls a second at the busiest server",
         value: |outcome| outcome.busiest,
         scale: Scale::Powers(10.0, 2e7),
-    },
-    Picture {
-        name: "above",
-        caption: "The most units above the limit, in any stretch of time",
-        value: |outcome| outcome.above,
-        scale: Scale::Even(10.0),
     },
     Picture {
         name: "unused",
@@ -61,12 +55,6 @@ const PICTURES: [Picture; 5] = [
         caption: "Fairness among the gateways: 1 is equal",
         value: |outcome| outcome.fairness,
         scale: Scale::Even(1.05),
-    },
-    Picture {
-        name: "wait",
-        caption: "Added wait of a request, mean, in milliseconds",
-        value: |outcome| outcome.waits[0] / 1e3,
-        scale: Scale::Even(0.8),
     },
 ];
 

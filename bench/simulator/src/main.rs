@@ -1,11 +1,11 @@
-//! `make simulate`: the simulated tables and pictures of `docs/scaling.md`.
+//! `make simulate`: the simulated tables and pictures of `docs/scaling.md` and `bench/scaling.md`.
 //!
 //! Gateways receive requests for keys, and ask a server for each of them, lease units from it, or share the
 //! limit in another way. The server and the clients are the core's own algorithms; simulated are the traffic,
 //! the network and the time.
 //!
 //! ```text
-//! redis-cell-simulator FOLDER             writes FOLDER/scaling.md's tables, and FOLDER/plots/scaling-*.svg
+//! redis-cell-simulator FOLDER             writes the tables and pictures into the project in this folder
 //! redis-cell-simulator WAY KEY=VALUE...   runs one scenario: direct, leased, split, regional or shares; the
 //!                                         keys are gateways, keys, zipf, skew, demand, burst, rate, near_ms,
 //!                                         regions, far_ms, cut, seconds, seed, most and hold_ms (of leased),

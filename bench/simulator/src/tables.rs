@@ -1,4 +1,4 @@
-//! The tables of `docs/scaling.md`.
+//! The tables of `docs/scaling.md` and `bench/scaling.md`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -36,10 +36,16 @@ const GATEWAYS: [u32; 5] = [1, 10, 100, 1_000, 10_000];
 /// Numbers of keys.
 const KEYS: [u32; 3] = [100, 10_000, 1_000_000];
 
-/// Runs all scenarios, and writes the tables into `scaling.md` in this folder and the pictures below it.
+/// The page that explains the tables, and the page of those that it leaves out.
+const PAGES: [&str; 2] = ["docs/scaling.md", "bench/scaling.md"];
+
+/// Runs all scenarios, and writes the tables and pictures into the project in this folder.
 pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
-    let page = folder.join("scaling.md");
-    let mut text = fs::read_to_string(&page)?;
+    let files = PAGES.map(|page| folder.join(page));
+    let mut pages = Vec::new();
+    for file in &files {
+        pages.push(fs::read_to_string(file)?);
+    }
     let mut series = Vec::new();
     for (name, way) in WAYS {
         let rows = DEMANDS.map(|demand| {
@@ -52,16 +58,16 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     }
     for (place, demand) in DEMANDS.into_iter().enumerate() {
         let rows = series.iter().map(|(name, rows)| (String::from(*name), &rows[place].1));
-        replace(&mut text, &format!("demand {demand}"), &table("", rows))?;
+        replace(&mut pages, &format!("demand {demand}"), &table("", rows))?;
     }
-    draw::all(&folder.join("plots"), &DEMANDS, &series)?;
+    draw::all(&folder.join("docs/plots"), &DEMANDS, &series)?;
 
     let way = Way::Leased { most: 100, hold_ms: 300 };
     let rows = GATEWAYS.map(|gateways| {
         eprintln!("one key, {gateways} gateways");
         (count(f64::from(gateways)), Scenario { gateways, way, ..Scenario::default() }.run())
     });
-    replace(&mut text, "gateways", &table("gateways", rows.iter().map(|(name, row)| (name.clone(), row))))?;
+    replace(&mut pages, "gateways", &table("gateways", rows.iter().map(|(name, row)| (name.clone(), row))))?;
 
     for (name, way) in [WAYS[0], WAYS[2]] {
         let rows = KEYS.map(|keys| {
@@ -70,7 +76,7 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
             (count(f64::from(keys)), Scenario { keys, way, ..limits }.run())
         });
         let marker = format!("keys, {name}");
-        replace(&mut text, &marker, &table("keys", rows.iter().map(|(name, row)| (name.clone(), row))))?;
+        replace(&mut pages, &marker, &table("keys", rows.iter().map(|(name, row)| (name.clone(), row))))?;
     }
 
     for (name, cut) in [("together", 0.0), ("cut", 3.0)] {
@@ -81,9 +87,11 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
             (String::from(row), Scenario { cut, way, ..regions }.run())
         });
         let table = table("", rows.iter().map(|(name, row)| (name.clone(), row)));
-        replace(&mut text, &format!("regions, {name}"), &table)?;
+        replace(&mut pages, &format!("regions, {name}"), &table)?;
     }
-    fs::write(page, text)?;
+    for (file, page) in files.iter().zip(pages) {
+        fs::write(file, page)?;
+    }
     Ok(())
 }
 
@@ -111,12 +119,14 @@ pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Outcome
     text
 }
 
-/// Puts `table` between the markers of this name.
-fn replace(text: &mut String, name: &str, table: &str) -> Result<(), Box<dyn Error>> {
+/// Puts `table` between the markers of this name, in the page that has them.
+fn replace(pages: &mut [String], name: &str, table: &str) -> Result<(), Box<dyn Error>> {
     let (begin, end) = (format!("<!-- simulated: {name} -->\n"), "<!-- /simulated -->");
-    let from = text.find(&begin).ok_or_else(|| format!("no marker: {}", begin.trim()))? + begin.len();
-    let rest = text.get(from..).ok_or("no text behind a marker")?;
+    let page = pages.iter_mut().find(|page| page.contains(&begin));
+    let page = page.ok_or_else(|| format!("no marker: {}", begin.trim()))?;
+    let from = page.find(&begin).ok_or("no marker")? + begin.len();
+    let rest = page.get(from..).ok_or("no text behind a marker")?;
     let to = from + rest.find(end).ok_or("a marker without its end")?;
-    text.replace_range(from..to, table);
+    page.replace_range(from..to, table);
     Ok(())
 }

@@ -1,0 +1,247 @@
+//! The results that are kept: `bench/results.tsv`, which has every line of every server, and the pages that
+//! quote it.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+
+use crate::report::{Compared, Measured, Report, between};
+
+const STORE: &str = "bench/results.tsv";
+const COLUMNS: &str = "# server\tours\tagainst\tunit\tours, median\tagainst, median\ttimes\tquartiles\t\
+                       by the clock\ttarget\tfloor, median\tours : floor\tquartiles";
+
+/// The marks of the tables below, and the pages that they stand in.
+const QUOTES: [(&str, &str, Table); 4] = [
+    ("circumstances", "docs/benchmarks.md", circumstances),
+    ("targets", "docs/benchmarks.md", |results| targets(results, Row::is_aimed)),
+    ("functions", "docs/functions.md", |results| targets(results, Row::is_function)),
+    ("floor", "docs/performance.md", floor),
+];
+
+type Table = fn(&Results) -> String;
+
+/// What the file contains.
+pub struct Results {
+    /// Server, property and value, as in `redis-8.6`, `module`, `commit 1234567`.
+    about: Vec<[String; 3]>,
+    rows: Vec<Row>,
+}
+
+/// A line of the benchmark on one server: the columns of the file.
+struct Row([String; 13]);
+
+impl Results {
+    /// Reads the file.
+    pub fn read() -> Result<Self, Box<dyn Error>> {
+        let (mut about, mut rows) = (Vec::new(), Vec::new());
+        for line in fs::read_to_string(STORE)?.lines().filter(|line| *line != COLUMNS) {
+            let bad = |_| format!("{STORE} has another number of columns: {line}");
+            if let Some(line) = line.strip_prefix("# ") {
+                about.push(columns(line).try_into().map_err(bad)?);
+            } else {
+                rows.push(Row(columns(line).try_into().map_err(bad)?));
+            }
+        }
+        Ok(Self { about, rows })
+    }
+
+    /// Replaces the results of a server by those of a run. A run of a part of the lines replaces these alone.
+    pub fn take(&mut self, report: &Report) {
+        let server = &report.server;
+        let when = format!("{}, {} rounds of {} ms", report.when, report.rounds, report.round_ms);
+        self.about.retain(|[name, ..]| name != server);
+        let about = [("measured".to_owned(), when)].into_iter().chain(report.machine.iter().cloned());
+        self.about.extend(about.map(|(what, value)| [server.clone(), what, value]));
+        let new: Vec<Row> = report.lines.iter().map(|line| Row::new(server, line)).collect();
+        self.rows.retain(|row| !new.iter().any(|new| new.0[..4] == row.0[..4]));
+        self.rows.extend(new);
+        self.about.sort_by(|one, other| one[0].cmp(&other[0])); // stable: the order of each server's lines stays
+        self.rows.sort_by(|one, other| one.0[0].cmp(&other.0[0]));
+    }
+
+    /// Writes the file, and the tables of the pages that quote it.
+    pub fn write(&self) -> Result<(), Box<dyn Error>> {
+        let mut text = String::new();
+        for line in &self.about {
+            writeln!(text, "# {}", line.join("\t"))?;
+        }
+        writeln!(text, "{COLUMNS}")?;
+        for Row(columns) in &self.rows {
+            writeln!(text, "{}", columns.join("\t"))?;
+        }
+        fs::write(STORE, text)?;
+        for (mark, page, table) in QUOTES {
+            fs::write(page, between(&fs::read_to_string(page)?, mark, &table(self))?)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a page does not quote the file as it stands.
+    pub fn check(&self) -> Result<(), Box<dyn Error>> {
+        for (mark, page, table) in QUOTES {
+            let text = fs::read_to_string(page)?;
+            if between(&text, mark, &table(self))? != text {
+                return Err(format!("{page} does not quote {STORE} in {mark:?}: make bench-publish").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn servers(&self) -> Vec<&str> {
+        let names: BTreeSet<&str> = self.rows.iter().map(Row::server).collect();
+        names.into_iter().collect()
+    }
+
+    /// The row of this line on a server.
+    fn at(&self, server: &str, line: &Row) -> Option<&Row> {
+        self.rows.iter().find(|row| row.server() == server && row.0[1..4] == line.0[1..4])
+    }
+
+    /// The first row of each line.
+    fn lines(&self) -> Vec<&Row> {
+        let mut seen = BTreeSet::new();
+        self.rows.iter().filter(|row| seen.insert(&row.0[1..4])).collect()
+    }
+}
+
+impl Row {
+    fn new(server: &str, line: &Measured) -> Self {
+        let ratio = line.other.ratio();
+        let floor = line.floor.as_ref().map(Compared::ratio);
+        let floor = floor.map_or_else(Default::default, |floor| {
+            [format!("{:.0}", floor.against), format!("{:.2}", floor.times), floor.quartiles()]
+        });
+        let [cost, share, quartiles] = floor;
+        Self([
+            server.to_owned(),
+            line.ours.clone(),
+            line.against.clone(),
+            line.unit.clone(),
+            format!("{:.0}", ratio.ours),
+            format!("{:.0}", ratio.against),
+            format!("{:.2}", ratio.times),
+            ratio.quartiles(),
+            line.other.by_clock(),
+            line.target.map_or(String::new(), |target| format!("{target:.2}")),
+            cost,
+            share,
+            quartiles,
+        ])
+    }
+
+    fn server(&self) -> &str {
+        &self.0[0]
+    }
+
+    fn target(&self) -> &str {
+        &self.0[9]
+    }
+
+    /// The ratio of our speed to that of the floor.
+    fn share(&self) -> &str {
+        &self.0[11]
+    }
+
+    fn is_aimed(&self) -> bool {
+        !self.target().is_empty()
+    }
+
+    fn is_function(&self) -> bool {
+        self.0[1].starts_with("FCALL") || self.0[2].starts_with("FCALL")
+    }
+
+    /// The ratio, in bold if it reaches its target.
+    fn times(&self) -> String {
+        let (times, target) = (&self.0[6], self.target());
+        let is_met = times.parse().ok().zip(target.parse().ok()).is_some_and(|(is, of): (f64, f64)| is >= of);
+        if is_met { format!("**{times}**") } else { times.clone() }
+    }
+
+    /// What is compared: both calls, with their unit if that is not time in pipelines.
+    fn call(&self) -> String {
+        let [_, ours, against, unit, ..] = &self.0;
+        let unit = match unit.split_once(' ') {
+            _ if unit == "ns" => String::new(),
+            Some((_, percentile)) => format!(" ({percentile})"),
+            None => format!(" ({unit})"),
+        };
+        format!("{ours}{unit} | {against}")
+    }
+}
+
+fn columns(line: &str) -> Vec<String> {
+    line.split('\t').map(str::to_owned).collect()
+}
+
+/// `redis-8.6` in the words of a page: `Redis 8.6`.
+fn title(server: &str) -> String {
+    let (family, version) = server.split_once('-').unwrap_or((server, ""));
+    let mut letters = family.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    format!("{}{} {version}", first.map_or(String::new(), String::from), letters.as_str())
+}
+
+/// When each server was measured, and on which machine.
+fn circumstances(results: &Results) -> String {
+    let mut text = "| | measured | processor | module |\n|---|---|---|---|\n".to_owned();
+    for server in results.servers() {
+        let about = results.about.iter().filter(|[name, ..]| name == server);
+        let about: Vec<_> = about
+            .filter(|[_, what, _]| ["measured", "processor", "module"].contains(&what.as_str()))
+            .map(|[_, _, value]| value.as_str())
+            .collect();
+        let _ = writeln!(text, "| {} | {} |", title(server), about.join(" | "));
+    }
+    text
+}
+
+/// The ratios of some lines on all servers, beside their targets.
+fn targets(results: &Results, is_wanted: fn(&Row) -> bool) -> String {
+    let lines: Vec<_> = results.lines().into_iter().filter(|row| is_wanted(row)).collect();
+    let has_targets = lines.iter().any(|line| line.is_aimed());
+    let servers = results.servers();
+    let mut text = "| ours | against |".to_owned();
+    text += if has_targets { " target |" } else { "" };
+    for server in &servers {
+        let _ = write!(text, " {} |", title(server));
+    }
+    text += "\n|---|---|";
+    text += &"--:|".repeat(servers.len() + usize::from(has_targets));
+    text += "\n";
+    for line in lines {
+        let _ = write!(text, "| {} |", line.call());
+        if has_targets {
+            let _ = write!(text, " {} |", line.target());
+        }
+        for server in &servers {
+            let _ = write!(text, " {} |", results.at(server, line).map_or(String::new(), Row::times));
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// The ratios to the floor. A call that is measured in several lines has several.
+fn floor(results: &Results) -> String {
+    let servers = results.servers();
+    let calls: Vec<_> = results.lines().into_iter().filter(|row| !row.share().is_empty()).collect();
+    let mut seen = BTreeSet::new();
+    let mut text = "| call |".to_owned();
+    for server in &servers {
+        let _ = write!(text, " {} |", title(server));
+    }
+    let _ = write!(text, "\n|---|{}\n", "---|".repeat(servers.len()));
+    for line in calls.into_iter().filter(|line| seen.insert(&line.0[1])) {
+        let _ = write!(text, "| {} |", line.0[1]);
+        for server in &servers {
+            let rows = results.rows.iter().filter(|row| row.server() == *server && row.0[1] == line.0[1]);
+            let shares: BTreeSet<_> = rows.map(Row::share).filter(|share| !share.is_empty()).collect();
+            let ends: BTreeSet<_> = shares.first().into_iter().chain(shares.last()).copied().collect();
+            let _ = write!(text, " {} |", ends.into_iter().collect::<Vec<_>>().join(" to "));
+        }
+        text += "\n";
+    }
+    text
+}
