@@ -196,7 +196,7 @@ impl Decider {
                 match self.settings.unavailable {
                     Unavailable::Error | Unavailable::Open => Vec::new(),
                     Unavailable::Closed => limiters.iter().map(|_| refused()).collect(),
-                    Unavailable::Local(_) => self.local_rows(&limiters).map_err(Failure::Server)?,
+                    Unavailable::Local(_) => self.local_rows(&limiters, &asked).map_err(Failure::Server)?,
                 }
             }
         };
@@ -371,14 +371,11 @@ impl Decider {
         taken: &Taken,
         timeout: Duration,
     ) {
-        let quotas: HashSet<usize> =
-            asked.iter().filter(|asked| asked.quota).filter_map(|asked| asked.limiter).collect();
-        let refuses = |index: &usize| rows.get(*index).is_some_and(|row| !row.admitted);
+        let quotas = quotas(asked);
         let mut others = limiters.iter().enumerate();
         let others = others.by_ref().filter(|(index, limiter)| !quotas.contains(index) && limiter.hits > 0);
         let others: Vec<&Limiter<'_>> = others.map(|(_, limiter)| limiter).collect();
-        if !taken.combined.admitted() || quotas.is_empty() || others.is_empty() || !quotas.iter().all(refuses)
-        {
+        if !taken.combined.admitted() || others.is_empty() || !all_refuse(&quotas, limiters, rows) {
             return;
         }
         let settle = others.into_iter().fold(MSettle::of(taken), |call, limiter| match limiter.rule.bound {
@@ -395,32 +392,41 @@ impl Decider {
         }
     }
 
-    /// Decides in this process, one limiter after the other, up to the first that refuses.
-    fn local_rows(&self, limiters: &[Limiter<'_>]) -> Result<Vec<Row>, RedisError> {
-        let settles = action(limiters) == Action::Settle;
-        let mut is_refused = false;
-        let mut rows = Vec::with_capacity(limiters.len());
-        for limiter in limiters {
-            let row = match limiter.rule.bound {
-                Bound::Nothing => Row { admitted: limiter.hits == 0 || limiter.gives_back, ..refused() },
-                Bound::Limit(limit) => {
-                    let units = if is_refused || limiter.gives_back { 0 } else { limiter.hits };
-                    let answer = if settles {
-                        self.local.take(&limiter.key, limit, UpTo(units))?
-                    } else {
-                        self.local.take(&limiter.key, limit, Units(units))?
-                    };
-                    Row::from(&answer)
-                }
+    /// Decides in this process: all or nothing, as the server does.
+    fn local_rows(&self, limiters: &[Limiter<'_>], asked: &[Asked]) -> Result<Vec<Row>, RedisError> {
+        let limits = || {
+            limiters.iter().filter_map(|limiter| match limiter.rule.bound {
+                Bound::Limit(limit) => Some((limiter, limit)),
                 // Places are held in the server.
-                Bound::Places(..) | Bound::Unlimited => {
-                    Row { admitted: true, remaining: 0, wait: Duration::ZERO }
-                }
+                Bound::Places(..) | Bound::Unlimited | Bound::Nothing => None,
+            })
+        };
+        let rows = |answers: &[Answer]| {
+            let mut answers = answers.iter();
+            let row = |limiter: &Limiter<'_>| match limiter.rule.bound {
+                Bound::Nothing => Row { admitted: limiter.hits == 0 || limiter.gives_back, ..refused() },
+                Bound::Limit(_) => answers.next().map_or_else(refused, Row::from),
+                Bound::Places(..) | Bound::Unlimited => Row { admitted: true, ..refused() },
             };
-            is_refused |= !row.admitted && !limiter.shadow;
-            rows.push(row);
+            limiters.iter().map(row).collect::<Vec<_>>()
+        };
+        if action(limiters) == Action::Settle {
+            let settle = |(limiter, limit): (&Limiter<'_>, Limit)| {
+                let units = if limiter.gives_back { 0 } else { limiter.hits };
+                self.local.take(&limiter.key, limit, UpTo(units))
+            };
+            return Ok(rows(&limits().map(settle).collect::<Result<Vec<_>, _>>()?));
         }
-        Ok(rows)
+        let takes: Vec<_> =
+            limits().map(|(limiter, limit)| (&limiter.key, limit, Units(limiter.hits))).collect();
+        let quotas = quotas(asked);
+        let agrees = |answers: &[Answer]| {
+            let rows = rows(answers);
+            let mut each = limiters.iter().zip(&rows);
+            !each.any(|(limiter, row)| !limiter.shadow && !row.admitted)
+                && !all_refuse(&quotas, limiters, &rows)
+        };
+        Ok(rows(&self.local.take_together(&takes, agrees)?))
     }
 
     fn response(&self, request: &RateLimitRequest, asked: &[Asked], rows: &[Row]) -> RateLimitResponse {
@@ -557,6 +563,20 @@ fn action(limiters: &[Limiter<'_>]) -> Action {
     } else {
         Action::Take
     }
+}
+
+/// The limiters of the rules with `quota_mode`.
+fn quotas(asked: &[Asked]) -> HashSet<usize> {
+    asked.iter().filter(|asked| asked.quota).filter_map(|asked| asked.limiter).collect()
+}
+
+/// Whether there are rules with `quota_mode`, and all of them refuse.
+fn all_refuse(quotas: &HashSet<usize>, limiters: &[Limiter<'_>], rows: &[Row]) -> bool {
+    let refuses = |index: &usize| {
+        let row = rows.get(*index).is_some_and(|row| !row.admitted);
+        row && limiters.get(*index).is_some_and(|limiter| !limiter.rule.shadow)
+    };
+    !quotas.is_empty() && quotas.iter().all(refuses)
 }
 
 const fn refused() -> Row {

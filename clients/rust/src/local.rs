@@ -1,5 +1,6 @@
 //! A limiter in this process, for when the server is unavailable.
 
+use crate::limit::invalid;
 use crate::{Answer, Decision, Limit, Quota, Take, Units, UpTo, Window};
 use redis::{Arg, Cmd, RedisResult};
 use redis_cell_core::bucket::{self, Level};
@@ -7,10 +8,10 @@ use redis_cell_core::fixed::{self, Counter};
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::window::{self, Sliding};
-use redis_cell_core::{Error, Instant, QUANTITY, Unit, Verdict, log};
-use std::collections::HashMap;
+use redis_cell_core::{Change, Error, Instant, QUANTITY, Unit, Verdict, log};
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A limiter in the memory of this process, with this process's share of the limit.
@@ -75,84 +76,171 @@ impl LocalLimiter {
         limit: impl Into<Limit>,
         take: impl Into<Take>,
     ) -> RedisResult<Answer> {
-        let (key, share, take) = (key.as_ref(), self.share(limit), take.into());
+        let key = key.as_ref();
+        let mut states = self.states();
+        let (answer, state) = self.read(&states, key, limit.into(), take.into(), self.now())?;
+        states.keep(key, state);
+        Ok(answer)
+    }
+
+    /// Takes units from this process's share of several limits: from all that admit their units, or from none.
+    ///
+    /// `agrees` gets the answers as they are if the units are taken, and decides. If it returns `false`,
+    /// nothing is taken, and the answers say what there is. It must not use this limiter.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take), and if two keys are equal. Nothing is taken then.
+    ///
+    /// # Example
+    /// ```
+    /// use redis_cell_client::{Answer, LocalLimiter, Rate, Units};
+    /// let local = LocalLimiter::new(std::num::NonZeroU32::MIN);
+    /// let (wide, narrow) = (Rate::per_hour(9).burst(8).into(), Rate::per_hour(2).burst(1).into());
+    /// let takes = [("wide", wide, Units(3)), ("narrow", narrow, Units(3))];
+    /// let answers = local.take_together(&takes, |answers| answers.iter().all(Answer::admitted))?;
+    /// assert!(!answers[1].admitted());
+    /// assert_eq!(answers[0].remaining, 9); // nothing was taken
+    /// # redis::RedisResult::Ok(())
+    /// ```
+    pub fn take_together<K: AsRef<[u8]>>(
+        &self,
+        takes: &[(K, Limit, Units)],
+        agrees: impl FnOnce(&[Answer]) -> bool,
+    ) -> RedisResult<Vec<Answer>> {
+        let mut keys = HashSet::new();
+        if !takes.iter().all(|(key, ..)| keys.insert(key.as_ref())) {
+            return Err(invalid("the same key is named twice"));
+        }
+        let now = self.now();
+        let mut states = self.states();
+        let read = |states: &States, units: fn(Units) -> Units| {
+            let read = |(key, limit, quantity): &(K, Limit, Units)| {
+                self.read(states, key.as_ref(), *limit, units(*quantity).into(), now)
+            };
+            takes.iter().map(read).collect::<RedisResult<Vec<_>>>()
+        };
+        let (answers, changes): (Vec<Answer>, Vec<_>) = read(&states, |units| units)?.into_iter().unzip();
+        if agrees(&answers) {
+            for ((key, ..), state) in takes.iter().zip(changes) {
+                states.keep(key.as_ref(), state);
+            }
+            return Ok(answers);
+        }
+        let untaken = read(&states, |_| Units(0))?;
+        let rows = answers.into_iter().zip(untaken);
+        Ok(rows.map(|(answer, (untaken, _))| if answer.admitted() { untaken } else { answer }).collect())
+    }
+
+    fn states(&self) -> MutexGuard<'_, States> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides about a key, and returns its new state if it changes.
+    fn read(
+        &self,
+        states: &States,
+        key: &[u8],
+        limit: Limit,
+        take: Take,
+        now: Now,
+    ) -> RedisResult<(Answer, Option<State>)> {
+        let share = self.share(limit);
         let mut words = Cmd::new();
         share.write(&mut words)?;
         let words: Vec<&[u8]> = words
             .args_iter()
             .filter_map(|word| if let Arg::Simple(bytes) = word { Some(bytes) } else { None })
             .collect();
-        self.decide(key, share, &words, take)
+        decide(states.get(key), share, &words, take, now)
             .map_err(|error| (redis::ErrorKind::Client, "invalid arguments", error.to_string()).into())
     }
 
-    /// Decides by the limit that `words` spell, as the server reads them.
-    fn decide(&self, key: &[u8], share: Limit, words: &[&[u8]], take: Take) -> Result<Answer, Error> {
-        match (share, words) {
-            (Limit::Throttle(_), &[burst, count, period]) => {
-                self.by(&gcra::Limit::parse([burst, count, period], UNIT)?, key, self.now(), take)
-            }
-            (Limit::Funnel(_) | Limit::Bucket(_), &[capacity, count, period]) => {
-                self.by(&bucket::Limit::parse([capacity, count, period], UNIT)?, key, self.now(), take)
-            }
-            (Limit::Fixed(quota), words) => {
-                let mut words = words.iter().copied();
-                let limit = fixed::Limit::parse_words(&mut words, UNIT)?;
-                if words.next().is_some() {
-                    return Err(Error::Syntax); // an offset from UTC that no window of the calendar has
-                }
-                let now = if quota.window.is_of_the_calendar() { wall_clock() } else { self.now() };
-                self.by(&limit, key, now, take)
-            }
-            (Limit::Window(_) | Limit::Log(_), &[count, period]) => {
-                // A log has fewer units at most, and takes fewer at once.
-                if matches!(share, Limit::Log(_)) {
-                    log::Limit::parse([count, period], UNIT)?;
-                    if let Take::Units(units) = take {
-                        log::QUANTITY.check(quantity(units)?)?;
-                    }
-                }
-                self.by(&window::Limit::parse([count, period], UNIT)?, key, self.now(), take)
-            }
-            _ => Err(Error::Syntax),
-        }
-    }
-
-    fn by<L: Limiter>(&self, limit: &L, key: &[u8], now: Instant, take: Take) -> Result<Answer, Error>
-    where
-        L::State: Kept,
-    {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = states.get(key).and_then(L::State::from_state);
-        let decision = match take {
-            Take::Units(units) => limit.take(state, now, quantity(units)?)?,
-            Take::UpTo(UpTo(most)) => limit.saturate(state, now, quantity(Units(most))?)?,
-        };
-        if let redis_cell_core::Change::Store(state) = decision.change {
-            states.set(key, state.into_state());
-        }
-        drop(states);
-        let answer = decision.answer;
-        Ok(Answer {
-            decision: match answer.verdict {
-                Verdict::Admitted | Verdict::Booked(_) => Decision::Admitted,
-                Verdict::Later(wait) => Decision::RefusedFor(Duration::from_nanos(wait.as_nanos())),
-                Verdict::Never => Decision::RefusedForever,
-            },
-            limit: answer.limit.unsigned_abs(),
-            remaining: answer.remaining.unsigned_abs(),
-            reset_after: Duration::from_nanos(answer.reset_after.as_nanos()),
-            taken: answer.taken.map(i64::unsigned_abs),
-        })
-    }
-
-    /// The time since the start of this limiter, behind its instant by the clock on the wall, so that a clock
-    /// that is set does not matter.
-    fn now(&self) -> Instant {
+    /// The present instant. The first one is the time since the start of this limiter, behind its instant by
+    /// the clock on the wall, so that a clock that is set does not matter.
+    fn now(&self) -> Now {
         let (wall, start) = self.started;
         let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Instant::saturating_from_nanos(wall.as_nanos().saturating_add(elapsed))
+        let steady = Instant::saturating_from_nanos(wall.as_nanos().saturating_add(elapsed));
+        Now { steady, wall: wall_clock() }
     }
+}
+
+/// An instant by the clock that is never set, and by the one on the wall.
+#[derive(Clone, Copy)]
+struct Now {
+    steady: Instant,
+    wall: Instant,
+}
+
+/// Decides by the limit that `words` spell, as the server reads them.
+fn decide(
+    state: Option<State>,
+    share: Limit,
+    words: &[&[u8]],
+    take: Take,
+    now: Now,
+) -> Result<(Answer, Option<State>), Error> {
+    match (share, words) {
+        (Limit::Throttle(_), &[burst, count, period]) => {
+            by(&gcra::Limit::parse([burst, count, period], UNIT)?, state, now.steady, take)
+        }
+        (Limit::Funnel(_) | Limit::Bucket(_), &[capacity, count, period]) => {
+            by(&bucket::Limit::parse([capacity, count, period], UNIT)?, state, now.steady, take)
+        }
+        (Limit::Fixed(quota), words) => {
+            let mut words = words.iter().copied();
+            let limit = fixed::Limit::parse_words(&mut words, UNIT)?;
+            if words.next().is_some() {
+                return Err(Error::Syntax); // an offset from UTC that no window of the calendar has
+            }
+            let now = if quota.window.is_of_the_calendar() { now.wall } else { now.steady };
+            by(&limit, state, now, take)
+        }
+        (Limit::Window(_) | Limit::Log(_), &[count, period]) => {
+            // A log has fewer units at most, and takes fewer at once.
+            if matches!(share, Limit::Log(_)) {
+                log::Limit::parse([count, period], UNIT)?;
+                if let Take::Units(units) = take {
+                    log::QUANTITY.check(quantity(units)?)?;
+                }
+            }
+            by(&window::Limit::parse([count, period], UNIT)?, state, now.steady, take)
+        }
+        _ => Err(Error::Syntax),
+    }
+}
+
+fn by<L: Limiter>(
+    limit: &L,
+    state: Option<State>,
+    now: Instant,
+    take: Take,
+) -> Result<(Answer, Option<State>), Error>
+where
+    L::State: Kept,
+{
+    let state = state.and_then(L::State::from_state);
+    let decision = match take {
+        Take::Units(units) => limit.take(state, now, quantity(units)?)?,
+        Take::UpTo(UpTo(most)) => limit.saturate(state, now, quantity(Units(most))?)?,
+    };
+    let state = match decision.change {
+        Change::Store(state) => Some(state.into_state()),
+        Change::Keep | Change::Delete => None,
+    };
+    let answer = decision.answer;
+    let answer = Answer {
+        decision: match answer.verdict {
+            Verdict::Admitted | Verdict::Booked(_) => Decision::Admitted,
+            Verdict::Later(wait) => Decision::RefusedFor(Duration::from_nanos(wait.as_nanos())),
+            Verdict::Never => Decision::RefusedForever,
+        },
+        limit: answer.limit.unsigned_abs(),
+        remaining: answer.remaining.unsigned_abs(),
+        reset_after: Duration::from_nanos(answer.reset_after.as_nanos()),
+        taken: answer.taken.map(i64::unsigned_abs),
+    };
+    Ok((answer, state))
 }
 
 /// The unit of all calls of this crate.
@@ -227,7 +315,9 @@ impl States {
         self.young.get(key).or_else(|| self.old.get(key)).copied()
     }
 
-    fn set(&mut self, key: &[u8], state: State) {
+    /// Stores the state of a key, if it changes.
+    fn keep(&mut self, key: &[u8], state: Option<State>) {
+        let Some(state) = state else { return };
         if let Some(young) = self.young.get_mut(key) {
             *young = state;
             return;

@@ -462,6 +462,41 @@ async fn the_server_is_unavailable_and_the_setting_decides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn local_limiters_charge_all_descriptors_of_a_request_or_none() {
+    let text = rules(
+        "  - {key: wide, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: narrow, rate_limit: {unit: year, requests_per_unit: 2, algorithm: gcra}}
+  - {key: none, rate_limit: {unit: year, requests_per_unit: 0}}
+  - {key: new, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: s, value: one, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: s, value: two, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+",
+    );
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = [("SERVER_UNAVAILABLE", "local"), ("REDIS_TIMEOUT", "200ms")];
+    let service = Service::at(&format!("127.0.0.1:{port}"), &text, &settings);
+    let client = service.client().await;
+    let rows = async |descriptors: &[&str]| {
+        let response = client.ask(descriptors.iter().map(|text| descriptor(text)).collect()).await;
+        (is_ok(&response), response.statuses.iter().map(row).collect::<Vec<_>>())
+    };
+    // What refuses is the first one, the last one, or one that asks no limiter.
+    assert_eq!(rows(&["wide=1", "narrow=1"]).await, (true, vec![(true, 9), (true, 1)]));
+    assert_eq!(rows(&["wide=1", "narrow=1"]).await, (true, vec![(true, 8), (true, 0)]));
+    for _ in 0..3 {
+        assert_eq!(rows(&["wide=1", "narrow=1"]).await, (false, vec![(true, 8), (false, 0)]));
+        assert_eq!(rows(&["narrow=1", "wide=1"]).await, (false, vec![(false, 0), (true, 8)]));
+        assert_eq!(rows(&["wide=1", "none=1"]).await, (false, vec![(true, 8), (false, 0)]));
+    }
+    // A rule in shadow mode refuses nothing.
+    assert_eq!(rows(&["wide=1", "new=1"]).await, (true, vec![(true, 7), (true, 0)]));
+    assert_eq!(rows(&["wide=1", "new=1"]).await, (true, vec![(true, 6), (true, 0)]));
+    // Rules with quota_mode refuse together.
+    assert_eq!(client.admitted(5, &["s=one", "s=two", "wide=1"]).await, 2);
+    assert_eq!(rows(&["wide=1"]).await, (true, vec![(true, 3)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_the_module_decides_by_the_function_library() {
     let server = crate::common::Options::new().without_module().start();
 

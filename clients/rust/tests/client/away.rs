@@ -6,8 +6,8 @@ use crate::common::{Client, Options, Server, wait_until};
 use redis::ErrorKind;
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    Answer, AsyncCellCommands, BlockingLimiter, CellCommands, Decision, Limit, Limiter, LocalLimiter, Quota,
-    Rate, Ruling, Take, Units, UpTo, WhenAway, Window, call, is_unavailable,
+    Answer, AsyncCellCommands, BlockingLimiter, CellCommands, Decision, Limit, Limiter, LocalLimiter, MTake,
+    Quota, Rate, Ruling, Take, Together, Units, UpTo, WhenAway, Window, call, is_unavailable,
 };
 use std::net::TcpListener;
 use std::num::NonZeroU32;
@@ -437,6 +437,48 @@ fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
             }
         }
     }
+}
+
+#[test]
+fn a_local_limiter_takes_from_several_limits_as_the_server_does() {
+    let server = Server::start();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let local = LocalLimiter::new(NonZeroU32::MIN);
+    let limits: Vec<(String, Limit)> =
+        kinds(10).into_iter().enumerate().map(|(index, limit)| (format!("{{k}}:{index}"), limit)).collect();
+    // One limit after the other refuses, and only what all admit is taken.
+    for units in [[2; 7], [8, 9, 8, 8, 8, 8, 8], [3, 3, 3, 3, 3, 3, 9], [0; 7], [8; 7], [1, 0, 0, 0, 0, 0, 0]]
+    {
+        let takes: Vec<(&str, Limit, Units)> = limits
+            .iter()
+            .zip(units)
+            .map(|((key, limit), units)| (key.as_str(), *limit, Units(units)))
+            .collect();
+        let call = takes.iter().fold(MTake::new(), |call, (key, limit, units)| match *limit {
+            Limit::Throttle(limit) => call.throttle(key, limit, *units),
+            Limit::Funnel(limit) => call.funnel(key, limit, *units),
+            Limit::Bucket(limit) => call.bucket(key, limit, *units),
+            Limit::Fixed(quota) => call.fixed(key, quota, *units),
+            Limit::Window(rate) => call.window(key, rate, *units),
+            Limit::Log(rate) => call.log(key, rate, *units),
+        });
+        let there: Together<Answer> = call::mtake(call).unwrap().query(&mut connection).unwrap();
+        let here = local.take_together(&takes, |answers| answers.iter().all(Answer::admitted)).unwrap();
+        let rows = |answers: &[Answer]| -> Vec<(bool, u64)> {
+            answers.iter().map(|answer| (answer.admitted(), answer.remaining)).collect()
+        };
+        assert_eq!(rows(&here), rows(&there.each), "{units:?}");
+    }
+    // Who decides sees what would be taken.
+    let both = [("a", limit().into(), Units(1)), ("b", limit().into(), Units(4))];
+    let answers = local.take_together(&both, |answers| answers[1].remaining > 0).unwrap();
+    assert_eq!(answers.iter().map(|answer| answer.remaining).collect::<Vec<_>>(), [4, 4]);
+    let twice = [("a", limit().into(), Units(1)), ("a", limit().into(), Units(1))];
+    assert!(local.take_together(&twice, |_| true).unwrap_err().to_string().contains("named twice"));
+    let wrong = [("a", limit().into(), Units(1)), ("c", Rate::per_second(0).into(), Units(1))];
+    assert!(local.take_together(&wrong, |_| true).is_err());
+    assert_eq!(local.take("a", limit(), Units(0)).unwrap().remaining, 4);
 }
 
 #[test]
