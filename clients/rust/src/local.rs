@@ -83,7 +83,8 @@ impl LocalLimiter {
         Ok(answer)
     }
 
-    /// Takes units from this process's share of several limits: from all that admit their units, or from none.
+    /// Takes units from this process's share of several limits: from all that admit their units, or from
+    /// none.
     ///
     /// `agrees` gets the answers as they are if the units are taken, and decides. If it returns `false`,
     /// nothing is taken, and the answers say what there is. It must not use this limiter.

@@ -1,4 +1,5 @@
-//! The real Envoy, asked by HTTP, in front of a real upstream. Rules and routes are those of the example.
+//! The real Envoy, asked by HTTP, in front of a real upstream. Its configuration is that of the example, with
+//! the same routes, or with others.
 
 use crate::common::{Server, wait_until};
 use crate::harness::{Process, Service, get, number};
@@ -13,22 +14,56 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Envoy, the service and the upstream.
-struct Front {
+pub struct Front {
     service: Service,
     envoy: Process,
-    port: u16,
+    pub port: u16,
     /// The requests that have reached the upstream.
     reached: Arc<AtomicU64>,
     server: Server,
 }
 
-fn example(name: &str) -> String {
+pub fn example(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("example").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The configuration of the example, with these routes in place of its own, for the domain `gateway`.
+pub fn with_routes(routes: &[String]) -> String {
+    let text = example("envoy.yaml").replace("domain: shop", "domain: gateway");
+    let (begin, rest) = text.split_once("                      routes:\n").unwrap();
+    let (_, end) = rest.split_once("  clusters:\n").unwrap();
+    format!("{begin}                      routes:\n{}  clusters:\n{end}", routes.concat())
+}
+
+/// A route with a descriptor for each pair: its keys, each of which has its value from the header `x-KEY`,
+/// and options. A descriptor of which a header is missing is not sent.
+pub fn route(prefix: &str, descriptors: &[(&str, &str)]) -> String {
+    let action = |key: &str| format!("{{request_headers: {{header_name: x-{key}, descriptor_key: {key}}}}}");
+    let limit = |(keys, options): &(&str, &str)| {
+        let actions: Vec<String> = keys.split(',').map(action).collect();
+        format!("{{actions: [{}], {options}}}", actions.join(", "))
+    };
+    let limits: Vec<String> = descriptors.iter().map(limit).collect();
+    // Envoy ignores the options of limits that are in the route itself.
+    let filter = format!(
+        "{{\"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute, \
+         rate_limits: [{}]}}",
+        limits.join(", ")
+    );
+    format!(
+        "                        - match: {{prefix: {prefix}}}\n\
+         \x20                         route: {{cluster: upstream}}\n\
+         \x20                         typed_per_filter_config: {{envoy.filters.http.ratelimit: {filter}}}\n"
+    )
+}
+
 impl Front {
     async fn start(rules: &str, settings: &[(&str, &str)]) -> Self {
+        Self::with(example("envoy.yaml"), rules, settings).await
+    }
+
+    pub async fn with(mut text: String, rules: &str, settings: &[(&str, &str)]) -> Self {
         let reached = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&reached);
         let upstream = Router::new().fallback(async move |_: Request| {
@@ -43,7 +78,6 @@ impl Front {
         let service = Service::with(&server, rules, settings);
         let grpc_port = service.grpc.rsplit(':').next().unwrap();
         let local = |name: &str, port: &str| (format!("address: {name}, port_value: {port}"), String::new());
-        let mut text = example("envoy.yaml");
         for ((from, _), to) in [
             (local("ratelimit", "8081"), grpc_port.to_owned()),
             (local("upstream", "80"), upstream_port.to_string()),
@@ -78,6 +112,13 @@ impl Front {
     /// The status of a request, and the text of the response.
     fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
         get(self.port, path, headers)
+    }
+
+    /// How many of `requests` with these headers get the status 200. All others get 429.
+    fn admitted(&self, requests: usize, path: &str, headers: &[(&str, &str)]) -> usize {
+        let statuses: Vec<u16> = (0..requests).map(|_| self.get(path, headers).0).collect();
+        assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+        statuses.iter().filter(|status| **status == 200).count()
     }
 
     /// Sends requests on so many connections at the same time, one after the other on each, until `next` says
@@ -235,4 +276,199 @@ async fn a_server_that_stands_still_under_load_lets_nothing_over_the_limit() {
     // Those that the test itself has sent are not in the counts.
     assert!(reached() >= ok && reached() <= LIMIT, "{} {counts:?}", reached());
     assert!(!front.envoy.log().contains("critical"), "{}", front.envoy.log());
+}
+
+/// What the reference documents in its examples, with other names: the same kinds of rules, and the decisions
+/// that it says they make.
+const DOCUMENTED: &str = "
+domain: gateway
+descriptors:
+  # To each number five messages of a kind, and eight of any kind.
+  - key: kind
+    value: marketing
+    descriptors:
+      - {key: number, rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: number, rate_limit: {unit: year, requests_per_unit: 8}}
+  # Each address, and one that is banned.
+  - {key: address, rate_limit: {unit: year, requests_per_unit: 3}}
+  - {key: address, value: 50.0.0.5, rate_limit: {unit: year, requests_per_unit: 0}}
+  # A descriptor with one entry, and others below the same key.
+  - key: foo
+    rate_limit: {unit: year, requests_per_unit: 2}
+    descriptors:
+      - {key: bar, rate_limit: {unit: year, requests_per_unit: 3}}
+      - {key: bar, value: banned, rate_limit: {unit: year, requests_per_unit: 0}}
+      - {key: baz, rate_limit: {unit: year, requests_per_unit: 1}}
+      - {key: baz, value: shady, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+      - {key: bay, rate_limit: {unlimited: true}}
+  # A rule that replaces another one.
+  - key: first
+    value: a
+    descriptors:
+      - {key: user, rate_limit: {name: narrow, unit: year, requests_per_unit: 5}}
+  - key: second
+    value: b
+    descriptors:
+      - {key: user, rate_limit: {replaces: [{name: narrow}], unit: year, requests_per_unit: 10}}
+  # Metrics with the values of requests.
+  - {key: page, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: page, value: home, rate_limit: {unit: year, requests_per_unit: 4}}
+  - key: route
+    value_to_metric: true
+    descriptors:
+      - {key: verb, value: put, rate_limit: {unit: year, requests_per_unit: 2}}
+  # Wildcards: with a limiter for each value, and with one for all of them.
+  - {key: file, value: own/*, rate_limit: {unit: year, requests_per_unit: 3}}
+  - {key: file, value: pub/*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 3}}
+  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: spent, rate_limit: {unit: year, requests_per_unit: 10}}
+";
+
+async fn documented() -> Front {
+    const HITS: &str = "hits_addend: {format: '%REQ(x-hits)%'}";
+    const BACK: &str = "hits_addend: {format: '%REQ(x-hits)%', is_negative_hits: true}";
+    const DONE: &str = "hits_addend: {format: '%REQ(x-hits)%'}, apply_on_stream_done: true";
+    let plain = |prefix, keys: &[&'static str]| {
+        let descriptors: Vec<(&str, &str)> = keys.iter().map(|keys| (*keys, "")).collect();
+        route(prefix, &descriptors)
+    };
+    let routes = [
+        plain("/messages", &["kind,number", "number"]),
+        plain("/address", &["address"]),
+        plain("/foo", &["foo"]),
+        plain("/both", &["foo,bar", "foo,baz", "foo,bay", "foo,boo"]),
+        plain("/replaces", &["first,user", "second,user"]),
+        plain("/metrics", &["page", "route,verb"]),
+        plain("/file", &["file"]),
+        route("/hits", &[("tokens", HITS)]),
+        route("/back", &[("tokens", BACK)]),
+        route("/stream", &[("spent", "hits_addend: {number: 0}"), ("spent", DONE)]),
+    ];
+    Front::with(with_routes(&routes), DOCUMENTED, &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_examples_of_the_reference_decide_through_envoy_as_it_documents() {
+    let front = documented().await;
+    let admitted = |requests, path, headers: &[(&str, &str)]| front.admitted(requests, path, headers);
+    // Nested descriptors, and all of those that a request has.
+    assert_eq!(admitted(7, "/messages", &[("x-kind", "marketing"), ("x-number", "1")]), 5);
+    assert_eq!(admitted(7, "/messages", &[("x-kind", "marketing"), ("x-number", "2")]), 5);
+    // Another kind is not limited by itself; of the eight, refused messages have used none.
+    assert_eq!(admitted(7, "/messages", &[("x-kind", "invoice"), ("x-number", "1")]), 3);
+    assert_eq!(admitted(9, "/messages", &[("x-number", "3")]), 8);
+    // The most specific value.
+    assert_eq!(admitted(5, "/address", &[("x-address", "50.0.0.1")]), 3);
+    assert_eq!(admitted(5, "/address", &[("x-address", "50.0.0.2")]), 3);
+    assert_eq!(admitted(2, "/address", &[("x-address", "50.0.0.5")]), 0);
+    // As many entries as levels.
+    assert_eq!(admitted(4, "/foo", &[("x-foo", "1")]), 2);
+    assert_eq!(admitted(5, "/both", &[("x-foo", "1"), ("x-bar", "1")]), 3);
+    assert_eq!(admitted(2, "/both", &[("x-foo", "1"), ("x-bar", "banned")]), 0);
+    assert_eq!(admitted(3, "/both", &[("x-foo", "1"), ("x-baz", "1")]), 1);
+    assert_eq!(admitted(3, "/both", &[("x-foo", "1"), ("x-baz", "shady")]), 3);
+    assert_eq!(admitted(5, "/both", &[("x-foo", "1"), ("x-bay", "1")]), 5);
+    assert_eq!(admitted(5, "/both", &[("x-foo", "1"), ("x-boo", "1")]), 5);
+    // Ten where the replacing rule applies, which leaves the five of the other one.
+    let both = [("x-first", "a"), ("x-second", "b"), ("x-user", "1")];
+    assert_eq!(admitted(12, "/replaces", &both), 10);
+    assert_eq!(admitted(7, "/replaces", &[both[0], both[2]]), 5);
+    assert_eq!(admitted(12, "/replaces", &[both[1], ("x-user", "2")]), 10);
+    // Wildcards.
+    assert_eq!(admitted(4, "/file", &[("x-file", "own/a")]), 3);
+    assert_eq!(admitted(4, "/file", &[("x-file", "own/b")]), 3);
+    assert_eq!(admitted(2, "/file", &[("x-file", "pub/a")]), 2);
+    assert_eq!(admitted(2, "/file", &[("x-file", "pub/b")]), 1);
+    assert_eq!(admitted(4, "/file", &[("x-file", "other/a")]), 4);
+
+    for page in ["one", "one", "one", "two", "home"] {
+        admitted(1, "/metrics", &[("x-page", page)]);
+    }
+    for route in ["books", "films", "films", "films"] {
+        admitted(1, "/metrics", &[("x-route", route), ("x-verb", "put")]);
+    }
+    let metrics = front.service.get("/metrics").1;
+    for line in [
+        "total_hits{domain=\"gateway\",key1=\"page_one\"} 3",
+        "over_limit{domain=\"gateway\",key1=\"page_one\"} 1",
+        "total_hits{domain=\"gateway\",key1=\"page_two\"} 1",
+        "total_hits{domain=\"gateway\",key1=\"page_home\"} 1",
+        "total_hits{domain=\"gateway\",key1=\"route_books\",key2=\"verb_put\"} 1",
+        "over_limit{domain=\"gateway\",key1=\"route_films\",key2=\"verb_put\"} 1",
+        "shadow_mode{domain=\"gateway\",key1=\"foo\",key2=\"baz_shady\"} 2",
+        "total_hits{domain=\"gateway\",key1=\"foo\",key2=\"bay\"} 5",
+        "total_hits{domain=\"gateway\",key1=\"file_pub/*\"} 4",
+    ] {
+        let line = format!("ratelimit_service_rate_limit_{line}");
+        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_sends_hits_before_and_after_a_response_and_takes_them_back() {
+    let front = documented().await;
+    let hits = |path, hits| front.get(path, &[("x-tokens", "1"), ("x-hits", hits)]).0;
+    // Ten: four, and then seven do not fit, but six do.
+    assert_eq!([hits("/hits", "4"), hits("/hits", "7"), hits("/hits", "6")], [200, 429, 200]);
+    assert_eq!(hits("/hits", "1"), 429);
+    // What is given back can be used again, and not more than that.
+    assert_eq!(hits("/back", "3"), 200);
+    assert_eq!([hits("/hits", "4"), hits("/hits", "3"), hits("/hits", "1")], [429, 200, 429]);
+
+    // Hits that are known when the response is complete are charged beyond the limit. The next request is
+    // refused.
+    let stream = |hits| front.get("/stream", &[("x-spent", "1"), ("x-hits", hits)]).0;
+    let charged = |expected: u64| {
+        wait_until("the hits of the response", || {
+            let metrics = front.service.get("/metrics").1;
+            let name = "ratelimit_service_rate_limit_total_hits{domain=\"gateway\",key1=\"spent\"} ";
+            let seen = number(&metrics, name);
+            if seen == expected { Ok(()) } else { Err(seen.to_string()) }
+        });
+    };
+    assert_eq!(stream("6"), 200);
+    charged(6);
+    assert_eq!(stream("9"), 200);
+    charged(15);
+    wait_until("a refusal", || match stream("0") {
+        429 => Ok(()),
+        other => Err(other.to_string()),
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_under_load_loses_no_request() {
+    const LIMIT: u64 = 1_500;
+    let front = Front::start(ONE_LIMIT, &[]).await;
+    let ends = Arc::new(AtomicBool::new(false));
+    let next = {
+        let ends = Arc::clone(&ends);
+        move || !ends.load(Ordering::Relaxed)
+    };
+    let reached = || front.reached.load(Ordering::Relaxed);
+    let wait_for = |what: &str, seen: &dyn Fn() -> u64, expected: u64| {
+        tokio::task::block_in_place(|| {
+            wait_until(what, || if seen() == expected { Ok(()) } else { Err(seen().to_string()) });
+        });
+    };
+    let reload = async {
+        for reload in 1..=2 {
+            // The same limit, with other rules beside it.
+            front.service.write(&format!("{ONE_LIMIT}  - key: new{reload}\n"));
+            wait_for("the rules", &|| front.service.loads().0, reload + 1);
+        }
+        wait_for("the limit to be used up", &reached, LIMIT);
+        // Rules with an error change nothing.
+        front.service.write(&ONE_LIMIT.replace("requests_per_unit: 1500", "requestsperunit: 9000"));
+        wait_for("the error", &|| front.service.loads().1, 1);
+        assert_eq!(reached(), LIMIT);
+        // A limit that is raised continues with what is used.
+        front.service.write(&ONE_LIMIT.replace("1500", "2000"));
+        wait_for("the raised limit to be used up", &reached, 2_000);
+        ends.store(true, Ordering::Relaxed);
+    };
+    let (counts, ()) = tokio::join!(front.load(50, "/", next), reload);
+    let [ok, refused, other] = counts;
+    assert!(ok == 2_000 && refused > 0 && other == 0, "{counts:?}");
+    assert_eq!(reached(), 2_000);
 }
