@@ -3,11 +3,13 @@
 use std::path::Path;
 
 /// The suites that a page can name, each with the folder of its tests.
-const SUITES: [(&str, &str); 4] = [
+const SUITES: [(&str, &str); 6] = [
     ("core", "core/tests"),
     ("live", "tests/live"),
     ("reliability", "tests/reliability"),
     ("shipping", "tests/shipping"),
+    ("rust", "clients/rust/tests/client"),
+    ("python", "clients/python/tests"),
 ];
 
 /// The folder of a suite, or `None` for a name that is not a suite.
@@ -33,11 +35,21 @@ fn each_names_a_test_that_exists() {
         assert!(tests.len() >= at_least, "{page} names {} tests", tests.len());
         for path in tests {
             let folder = folder(path[0]).expect("a suite: the names are chosen by it");
+            if path[0] == "python" {
+                let source = read(&Path::new(folder).join(path[1]).with_extension("py"));
+                let is_test = path[1].starts_with("test_") && path[2].starts_with("test_");
+                let written = source.lines().any(|line| {
+                    let line = line.strip_prefix("async ").unwrap_or(line);
+                    line.starts_with(&format!("def {}(", path[2]))
+                });
+                assert!(is_test && written, "{page}: no test {}", path.join("::"));
+                continue;
+            }
             let source = read(&Path::new(folder).join(path[1]).with_extension("rs"));
             let function = source.find(&format!("fn {}(", path[2]));
             let before = &source[..function.unwrap_or_else(|| panic!("{page}: no test {}", path.join("::")))];
             // A function of this name that is a test: only attributes and comments between the two.
-            let since = before.rfind("#[test]").map(|at| &before[at..]);
+            let since = before.rfind("#[test]").max(before.rfind("#[tokio::test")).map(|at| &before[at..]);
             assert!(
                 since.is_some_and(|between| !between.contains('}')),
                 "{page}: {} is not a test",

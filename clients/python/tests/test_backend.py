@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,10 +21,13 @@ from conftest import Awaitable, cell_of, client_class, close
 from redis_cell import (
     Admitted,
     AsyncGuard,
+    AsyncLeased,
+    FailClosed,
     FailOpen,
     Fixed,
     Guard,
     Lease,
+    Leased,
     Log,
     Rate,
     Refused,
@@ -93,6 +97,43 @@ async def test_auto_finds_out_once(library: servers.Server, flavor: tuple[str, s
     # Without the module it asks for the version of the library.
     expected = [3, 0, 0] if library.module else [0, 3, 1]
     assert [now - then for now, then in zip(after, before, strict=True)] == expected
+    await close(client, flavor[1])
+
+
+async def test_waits_without_the_module_ask_again(library: servers.Server, flavor: tuple[str, str]) -> None:
+    client, rate = client_class(*flavor)(port=library.port), Rate(1, per=0.05, burst=0)
+    cell: Any = cell_of(client, flavor[1], backend="auto")
+    guard: Any = AsyncGuard(cell, away=FailClosed())
+    if flavor[1] == "sync":
+        guard = Awaitable(Guard(cell.cell, away=FailClosed()))
+    begun = time.monotonic()
+    for _ in range(4):
+        assert await guard.bmtake(Take(f"wait-{flavor}", rate), timeout=10, flow="f")
+    assert time.monotonic() - begun >= 0.15
+    full = Take(f"full-{flavor}", Rate(1, per=3600))
+    assert await guard.bmtake(full, timeout=10)
+    assert await guard.bthrottle(f"full-{flavor}", Rate(1, per=3600), timeout=10) is None
+    if not library.module:
+        with pytest.raises(NotImplementedError, match=r"CL\.BMTAKE needs the module"):
+            await guard.bmtake(full, timeout=10_000, maxlen=5)
+    await close(client, flavor[1])
+
+
+@pytest.mark.parametrize("limit", [Rate.per_day(100), Fixed.per_month(100)], ids=["rate", "fixed"])
+async def test_leases_of_units(library: servers.Server, flavor: tuple[str, str], limit: Rate | Fixed) -> None:
+    client, key = client_class(*flavor)(port=library.port), f"leased-{flavor}-{limit}"
+    cell = cell_of(client, flavor[1], backend="auto")
+    leased: Any = AsyncLeased(cell, limit, least=30, most=30, hold=3600)
+    if flavor[1] == "sync":
+        leased = Awaitable(Leased(cell.cell, limit, least=30, most=30, hold=3600))
+    before = [library.calls(name) for name in ("fcall", "cl.throttle", "cl.fixed")]
+    for _ in range(10):
+        assert await leased.take(key)
+    after = [library.calls(name) for name in ("fcall", "cl.throttle", "cl.fixed")]
+    assert sum(after) - sum(before) == 1 and (after[0] == before[0]) == library.module
+    assert (await cell.mpeek(Take(key, limit))).combined.remaining == 70
+    await leased.give_back()
+    assert (await cell.mpeek(Take(key, limit))).combined.remaining == 90
     await close(client, flavor[1])
 
 

@@ -86,7 +86,7 @@ def test_a_flood_is_shed_and_harms_no_other_tenant(recipes: dict[str, Any], cell
 
 def test_tenants_share_an_account_by_the_tokens_that_they_use(recipes: dict[str, Any], cell: Cell) -> None:
     """One uses all that it has estimated, and another one a tenth. By requests, that one would get a tenth."""
-    words, weights, most = {"all": 40, "tenth": 4, "double": 40}, {"all": 1, "tenth": 1, "double": 2}, 2400
+    words, weights, most = {"all": 40, "tenth": 4, "double": 40}, {"all": 1, "tenth": 1, "double": 2}, 1600
     used, waiting, lock = Counter[str](), Counter[str](), threading.Lock()
 
     def client(index: int) -> None:

@@ -203,11 +203,11 @@ async def test_the_end_of_the_attempts_is_the_error(flavor: tuple[str, str]) -> 
 
 def test_a_repetition_waits_for_the_rest_of_the_timeout() -> None:
     call = wire.bmtake(busy("a"), timeout=10, flow="f", weight=2, once=Once("{g}:id", period=60))
-    assert call.rest and callable(call.words) is False
-    assert call.rest(4).words == tuple("6.000000" if word == "10.000000" else word for word in call.words)
-    late = call.rest(11)
+    assert call.waiting and callable(call.words) is False
+    assert call.waiting.within(6).words == tuple("6.000000" if word == "10.000000" else word for word in call.words)
+    late = call.waiting.within(0.000_001)
     assert late.held == 0.000_001 and "0.000001" in late.words
-    assert wire.bmtake(busy("a"), timeout=None).rest(5).held is None  # type: ignore[misc]
+    assert call.waiting.within(None).held is None
 
 
 @pytest.mark.parametrize(

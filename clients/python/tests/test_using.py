@@ -6,28 +6,36 @@ import asyncio
 import inspect
 import pydoc
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 import servers
 from redis_cell import (
     AsyncCell,
     AsyncGuard,
+    Booked,
     Bucket,
     Cell,
     FailClosed,
+    FailOpen,
     Fixed,
     Funnel,
     Guard,
     Lease,
+    Local,
     Log,
+    Once,
     Rate,
     RateLimited,
     RefusedForever,
@@ -42,6 +50,7 @@ from redis_cell import (
     wire,
 )
 from redis_cell.testing import AsyncFakeCell, FakeCell
+from test_repeated import blocked
 
 HOURLY = Rate(1, per=3600, burst=0)
 
@@ -147,6 +156,91 @@ def test_a_wait_has_a_timeout(cell: Any) -> None:
     assert isinstance(wait(cell, Take("b", HOURLY, 2), timeout=None).combined, RefusedForever)
 
 
+def test_a_guard_waits_as_a_cell_does(cell: Any) -> None:
+    rate, begun = Rate(1, per=0.05, burst=0), time.monotonic()
+    for _ in range(3):
+        assert cell.bthrottle("a", rate, timeout=10)
+    assert cell.bmtake(Take("a", rate), timeout=None, flow="f", weight=2)
+    assert time.monotonic() - begun >= 0.15
+    assert cell.bmtake(Take("b", HOURLY), timeout=10)
+    assert cell.bthrottle("b", HOURLY, timeout=10) is None
+    assert cell.bmtake(Take("b", HOURLY), timeout=0.01) is None
+    refused = cell.bmtake(Take("b", HOURLY), timeout=None, maxlen=0)
+    assert refused is not None and refused.combined.retry_after > 3590
+    assert isinstance(cell.bthrottle("b", HOURLY, 2, timeout=None), RefusedForever)
+    once = Once("once", period=60)
+    for _ in range(2):
+        assert cell.bmtake(Take("c", HOURLY), timeout=1, once=once)["c"].taken == 1
+
+
+async def test_calls_of_guards_wait_in_the_server(server: servers.Server, client: redis.Redis) -> None:
+    async with redis.asyncio.Redis(port=server.port) as other:
+        guard, order = AsyncGuard(AsyncCell(other), away=FailClosed()), list[str]()
+
+        async def wait_for(flow: str) -> None:
+            assert await guard.bmtake(Take("k", HOURLY), timeout=None, flow=flow)
+            order.append(flow)
+
+        client.execute_command("CL.THROTTLE", "k", 0, 1, 3600)
+        calls = list[asyncio.Task[None]]()
+        for flow in "aab":
+            calls.append(asyncio.ensure_future(wait_for(flow)))
+            await blocked(server, len(calls))
+        while calls:
+            client.delete("k")
+            done, _ = await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+            calls = [call for call in calls if call not in done]
+        assert order == ["a", "b", "a"]
+
+
+class Refusing:
+    """A server that closes each connection at once. It counts them."""
+
+    def __init__(self) -> None:
+        self.listener, self.connections = socket.create_server(("127.0.0.1", 0)), 0
+        self.port = int(self.listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.listener.accept()[0].close()
+                self.connections += 1
+
+
+def test_a_guard_that_decides_by_itself_waits_by_itself() -> None:
+    server, take = Refusing(), Take("a", Rate(1, per=0.3, burst=0))
+    with redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0)) as client:
+        guard, begun = Guard(Cell(client), away=Local(share=1, ask_again=60)), time.monotonic()
+        for _ in range(3):
+            answer = guard.bmtake(take, timeout=10)
+            assert answer is not None and answer.combined.decided_by == "local"
+        assert time.monotonic() - begun >= 0.6
+        assert guard.bmtake(take, timeout=0.01) is None
+        assert guard.bthrottle("b", HOURLY, timeout=None)
+        assert guard.bthrottle("b", HOURLY, timeout=1) is None
+        # One call has asked, and none since then: not while it waited either.
+        assert server.connections <= 2
+        answer = Guard(Cell(client), away=FailOpen()).bmtake(take, timeout=10)
+        assert answer is not None and answer.combined.decided_by == "fail_open"
+        refused = Guard(Cell(client), away=FailClosed()).bmtake(take, timeout=10)
+        assert refused is not None and not refused and refused.combined.decided_by == "fail_closed"
+    server.listener.close()
+
+
+async def test_a_guard_for_asyncio_that_decides_by_itself_waits_by_itself() -> None:
+    server, take = Refusing(), Take("a", Rate(1, per=0.3, burst=0))
+    async with redis.asyncio.Redis(port=server.port, retry=AsyncRetry(NoBackoff(), 0)) as client:
+        guard, begun = AsyncGuard(AsyncCell(client), away=Local(share=1, ask_again=60)), time.monotonic()
+        for _ in range(3):
+            assert await guard.bmtake(take, timeout=10)
+        assert time.monotonic() - begun >= 0.6
+        assert await guard.bthrottle("b", HOURLY, timeout=None)
+        assert await guard.bthrottle("b", HOURLY, timeout=1) is None
+        assert server.connections <= 2
+    server.listener.close()
+
+
 async def test_waits_beyond_half_of_the_pool_ask_again(server: servers.Server, client: redis.Redis) -> None:
     async with redis.asyncio.Redis(port=server.port, max_connections=4) as other:
         cell, rate = AsyncCell(other), Rate(1, per=0.02, burst=0)
@@ -166,9 +260,9 @@ def test_a_wait_without_the_server_is_the_choice_of_the_guard() -> None:
 
         thread = threading.Thread(target=stop)
         thread.start()
-        answer = wait(guard, take, timeout=90)
+        answer = guard.bmtake(take, timeout=90)
         thread.join()
-        assert answer.combined.decided_by == "fail_closed"
+        assert answer is not None and answer.combined.decided_by == "fail_closed"
 
 
 @pytest.mark.parametrize("backend", ["module", "auto"])
@@ -287,6 +381,41 @@ def test_the_clock_of_the_fake_moves_when_it_is_told() -> None:
         fake.top()
 
 
+def test_the_fake_books_as_the_server(client: redis.Redis) -> None:
+    dice, cell, fake, rate = random.Random(22), Cell(client), FakeCell(), Rate(10, per=3600, burst=4)
+    kinds = set[str]()
+    for _ in range(60):
+        options: Any = {"max_wait": dice.choice([None, 0, 500, 5000]), "prepay": dice.random() < 0.3}
+        quantity = dice.choice([0, 1, 2, 5, 6])
+        real, faked = (some.reserve("k", rate, quantity, **options) for some in (cell, fake))
+        kinds.add(type(real).__name__)
+        assert (type(faked), faked.limit, faked.remaining) == (type(real), real.limit, real.remaining)
+        # The server's clock goes on, by less than a unit.
+        assert abs(faked.reset_after - real.reset_after) < 30
+        if isinstance(real, Booked):
+            assert isinstance(faked, Booked) and abs(faked.wait - real.wait) < 30
+        if dice.random() < 0.4:
+            for some in (cell, fake):
+                some.refund("k", rate, 7)
+    assert kinds == {"Booked", "Refused", "RefusedForever"}
+
+
+def test_a_wait_of_the_fake_moves_its_clock() -> None:
+    fake, place = FakeCell(), Lease(1, lease=60, holder="a")
+    assert fake.bthrottle("a", HOURLY, timeout=10)
+    assert fake.bthrottle("a", HOURLY, timeout=3599) is None and fake.clock() == 0
+    assert fake.bthrottle("a", HOURLY, timeout=3600) and fake.clock() == 3600
+    assert fake.bmtake(Take("a", HOURLY), Take("b", HOURLY), timeout=None, flow="f", weight=2)
+    assert fake.clock() == 7200
+    quick = Rate.per_second(100_000, burst=0)
+    assert all(fake.bthrottle("quick", quick, timeout=1) for _ in range(11)) and fake.clock() == 7200.0001
+    assert not fake.bmtake(Take("b", HOURLY), timeout=None, maxlen=0)
+    assert isinstance(fake.bthrottle("b", HOURLY, 2, timeout=None), RefusedForever)
+    assert fake.acquire("jobs", place)
+    assert fake.bmtake(Take("jobs", Lease(1, lease=60, holder="b")), timeout=None)
+    assert 7260 <= fake.clock() < 7261
+
+
 def test_places_and_settlements_of_the_fake() -> None:
     fake, month = FakeCell(), Fixed.per_month(100)
     with fake.place("jobs", 1, lease=60) as place:
@@ -307,3 +436,6 @@ async def test_the_fake_for_asyncio() -> None:
     assert await async_wait(fake, Take("a", HOURLY), timeout=3600)
     async with fake.place("jobs", 1, lease=60):
         assert fake.clock() == 3600
+    assert await fake.bthrottle("a", HOURLY, timeout=3600) and fake.clock() == 7200
+    booked = await fake.reserve("a", HOURLY)
+    assert isinstance(booked, Booked) and booked.wait == 3600

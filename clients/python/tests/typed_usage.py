@@ -71,6 +71,8 @@ async def awaiting() -> None:
     assert_type(asyncio.create_task(cell.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
     guard = AsyncGuard(cell, away=FailOpen())
     assert_type(asyncio.create_task(guard.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
+    assert_type(await guard.bthrottle("user123", Rate.per_second(1), timeout=2), Answer | None)
+    assert_type(await guard.bmtake(Take("a", Rate.per_second(1)), timeout=2), Several[Answer] | None)
 
 
 def mistakes() -> None:

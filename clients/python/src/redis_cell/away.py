@@ -19,6 +19,7 @@ from .local import LocalLimiters
 from .sending import Ready
 from .times import Seconds, micros
 from .traffic import Full, Overdue, Place, async_traffic_of, traffic_of
+from .waiting import Plan, async_waited, waited
 from .wire import Call, Take
 
 P = ParamSpec("P")
@@ -168,7 +169,10 @@ class Guarded(Generic[P, T]):
 
 
 class Decisions:
-    """The commands that admit or refuse, and those for places, each with the arguments of its function in `wire`."""
+    """The commands that admit or refuse, and those for places, each with the arguments of its function in `wire`.
+
+    `bthrottle` and `bmtake` wait as `wait` does, and return None after their timeout.
+    """
 
     throttle = Guarded(wire.throttle)
     bucket = Guarded(wire.bucket)
@@ -182,6 +186,8 @@ class Decisions:
     release = Guarded(wire.release)
     mtake = Guarded(wire.mtake)
     mpeek = Guarded(wire.mpeek)
+    bthrottle = Guarded(wire.bthrottle)
+    bmtake = Guarded(wire.bmtake)
 
 
 def _decided(policy: Policy, call: Call[T]) -> T:
@@ -209,6 +215,13 @@ class Guard(Decisions, Places):
 
     def run(self, call: Call[T]) -> T:
         """Asks the server if it is not known to be unavailable, and decides without it if it is."""
+        if call.waiting is not None:
+            plan = Plan(call, call.held, guarded=True)
+            answer = waited(plan, self._run, self.cell)
+            return cast(T, None if plan.over else answer)
+        return self._run(call)
+
+    def _run(self, call: Call[T]) -> T:
         if self._policy.asks():
             with suppress(Unavailable, Overdue):
                 return self._ask(call, self.cell.errors, self._policy.ready())
@@ -248,6 +261,13 @@ class AsyncGuard(Decisions, AsyncPlaces):
 
     async def run(self, call: Call[T]) -> T:
         """Asks the server if it is not known to be unavailable, and decides without it if it is."""
+        if call.waiting is not None:
+            plan = Plan(call, call.held, guarded=True)
+            answer = await async_waited(plan, self._run, self.cell)
+            return cast(T, None if plan.over else answer)
+        return await self._run(call)
+
+    async def _run(self, call: Call[T]) -> T:
         if self._policy.asks():
             with suppress(Unavailable, Overdue):
                 return await self._ask(call, self.cell.errors, self._policy.ready())

@@ -148,6 +148,10 @@ def _answers(calls: tuple[Call[Any], ...], replies: list[Any], sent: float, erro
     return [_timed(call.read(reply), sent) for call, reply in zip(calls, replies, strict=True)]
 
 
+SHORTEST = 0.000_001
+"""The shortest timeout of a call that waits, in seconds."""
+
+
 class _Attempts(Generic[T]):
     """The attempts at a call that may be repeated. No I/O."""
 
@@ -161,9 +165,10 @@ class _Attempts(Generic[T]):
     def next(self) -> Call[T]:
         """The call to send now."""
         self._made += 1
-        if self._made == 1 or self._first.rest is None:
-            return self._first
-        return self._first.rest(time.monotonic() - self._begin)
+        call = self._first
+        if self._made == 1 or call.waiting is None or call.held is None:
+            return call
+        return call.waiting.within(max(SHORTEST, call.held - (time.monotonic() - self._begin)))
 
     def pause(self, errors: Any, error: Exception) -> float | None:
         """How long to wait before the next attempt, after an error. None if there is none."""

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Protocol, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Balance, Key, Refused, RefusedForever, Several
+from .answers import Admitted, Answer, Balance, Booked, Booking, Key, Refused, RefusedForever, Several
 from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Window
 from .times import micros, seconds
 from .wire import Change, Release, Renew, Settle, Take
@@ -277,6 +277,30 @@ class LocalLimiters:
             state = self._known(key, _Gcra).of(rate, self.share)
             state.tat = max(state.tat, (now + wait) * _MICRO + state.cost(rate.burst))
             return _balance(state.look(now, 0), False)
+
+    def reserve(self, key: Key, rate: Rate, quantity: int, max_wait: int | None, prepay: bool) -> Booking:
+        """Books units, as CL.RESERVE does."""
+        with self.lock:
+            now = self.clock() // 1000
+            state = self._known(key, _Gcra).of(rate, self.share)
+            before = state.look(now, min(quantity, 1) if prepay else quantity)
+            if quantity > state.limit and not prepay:
+                forever = _answer(before, quantity)
+                assert isinstance(forever, RefusedForever)
+                return forever
+            if max_wait is not None and before.wait > max_wait:
+                return Refused(
+                    limit=before.limit,
+                    remaining=before.remaining,
+                    reset_after=seconds(before.reset),
+                    retry_after=seconds(before.wait),
+                    decided_by="local",
+                )
+            if quantity:
+                state.take(now, quantity)
+            left = state.look(now, 0)
+            wait, reset = seconds(before.wait), seconds(left.reset)
+            return Booked(limit=left.limit, remaining=left.remaining, reset_after=reset, wait=wait)
 
     def _of(self, take: Take) -> State:
         match take.limiter:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from .answers import Several
 from .client import AsyncPlaces, Commands, Places
 from .local import LocalLimiters
 from .times import Seconds, micros
+from .waiting import Plan, async_waited, waited
 from .wire import Call
 
 T = TypeVar("T")
@@ -49,16 +50,21 @@ class _Fake(Commands):
 class FakeCell(_Fake, Places):
     """In place of a Cell. Calls are decided by exact limiters in this process, and `advance` moves the clock on.
 
-    A window of the calendar begins with its first call, and is as long as its unit. `reserve`, `bthrottle`, `bmtake`
-    and `top` need the server.
+    A window of the calendar begins with its first call, and is as long as its unit. A call that waits moves the clock
+    to the instant at which it is admitted, and does not sleep. Nobody else waits, so there are no turns. `top` needs
+    the server.
     """
 
     def run(self, call: Call[T]) -> T:
         """Carries out a call that a function of `redis_cell.wire` has built."""
-        return self.decided(call)
+        if call.waiting is None:
+            return self.decided(call)
+        plan = Plan(call, call.held, guarded=False, clock=self.clock)
+        answer = waited(plan, self.decided, None, self.sleep)
+        return cast(T, None if plan.over else answer)
 
     def sleep(self, seconds: float) -> None:
-        """What `wait` does instead of waiting."""
+        """What a call that waits does instead of waiting."""
         self.advance(seconds)
 
 
@@ -66,11 +72,18 @@ class AsyncFakeCell(_Fake, AsyncPlaces):
     """In place of an AsyncCell, as FakeCell."""
 
     async def sleep(self, seconds: float) -> None:
-        """What `async_wait` does instead of waiting."""
+        """What a call that waits does instead of waiting."""
         self.advance(seconds)
 
     async def run(self, call: Call[T]) -> T:
         """Carries out a call that a function of `redis_cell.wire` has built."""
+        if call.waiting is None:
+            return self.decided(call)
+        plan = Plan(call, call.held, guarded=False, clock=self.clock)
+        answer = await async_waited(plan, self._decided, None, self.sleep)
+        return cast(T, None if plan.over else answer)
+
+    async def _decided(self, call: Call[Any]) -> Any:
         return self.decided(call)
 
 

@@ -77,6 +77,20 @@ class Settles(Protocol):
 
     def settle(self, changes: tuple[Change, ...]) -> Several[Balance]: ...
     def pause(self, key: Key, rate: Rate, wait: int) -> Balance: ...
+    def reserve(self, key: Key, rate: Rate, quantity: int, max_wait: int | None, prepay: bool) -> Booking: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Generic[T]):
+    """What a call that waits in the server is made of, for those who wait in another way."""
+
+    probe: Call[Any]
+    """The call that takes at once or not at all."""
+    within: Callable[[Seconds | None], Call[T]]
+    """The same call with another timeout."""
+    places: frozenset[Key] = frozenset()
+    """The keys of leases: their places may be free long before the leases end."""
+    maxlen: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +114,8 @@ class Call(Generic[T]):
     """Whether the call has no key and goes to every primary."""
     once: Once | None = None
     """Whether the call may be repeated, and how often."""
-    rest: Callable[[float], Call[T]] | None = None
-    """The call for a repetition, so many seconds after the first one, if the time that it waits is shorter then."""
+    waiting: Waiting[T] | None = None
+    """For a call that waits."""
 
     def __post_init__(self) -> None:
         if not self.everywhere:
@@ -218,9 +232,16 @@ def reserve(
     Nothing is booked if the wait would be longer than `max_wait`. With `prepay` the wait is that of one unit, and the
     next caller waits for the rest.
     """
-    limit = () if max_wait is None else ("MAXWAIT", micros(max_wait, "max_wait"))
+    most = None if max_wait is None else micros(max_wait, "max_wait")
+    limit = () if most is None else ("MAXWAIT", most)
     words = (*rate.words(), _positive(quantity), *limit, *(("PREPAY",) if prepay else ()), "US")
-    return Call("CL.RESERVE", key, words, answers.booking)
+    return Call(
+        "CL.RESERVE",
+        key,
+        words,
+        answers.booking,
+        settle=lambda by: by.reserve(key, rate, quantity, most, prepay),
+    )
 
 
 def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | None) -> Call[Answer | None]:
@@ -234,7 +255,14 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
     def read(reply: Any) -> Answer | None:
         return None if reply is None else answers.answer(reply, quantity)
 
-    return Call("CL.BTHROTTLE", key, words, read, held=None if timeout is None else whole / 1_000_000)
+    return Call(
+        "CL.BTHROTTLE",
+        key,
+        words,
+        read,
+        held=None if timeout is None else whole / 1_000_000,
+        waiting=Waiting(throttle(key, rate, quantity), lambda left: bthrottle(key, rate, quantity, timeout=left)),
+    )
 
 
 def acquire(key: Key, lease: Lease) -> Call[Answer]:
@@ -419,9 +447,10 @@ def bmtake(
     )
     rows = _rows(takes, taking=True)
 
-    def rest(passed: float) -> Call[Several[Answer] | None]:
-        left = None if timeout is None else max(0.000_001, whole / 1_000_000 - passed)
+    def within(left: Seconds | None) -> Call[Several[Answer] | None]:
         return bmtake(first, *others, timeout=left, flow=flow, weight=weight, maxlen=maxlen, once=once)
+
+    places = frozenset(take.key for take in takes if isinstance(take.limiter, Lease))
 
     return Call(
         "CL.BMTAKE",
@@ -430,7 +459,7 @@ def bmtake(
         lambda reply: None if reply is None else rows(reply),
         held=None if timeout is None else whole / 1_000_000,
         once=once,
-        rest=rest,
+        waiting=Waiting(mtake(*takes, once=once), within, places, maxlen),
     )
 
 

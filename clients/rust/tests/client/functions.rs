@@ -2,8 +2,8 @@
 
 use crate::common::{BINARY, Client, FUNCTIONS, Options, Server, requires};
 use redis_cell_client::{
-    AsyncCellCommands, Backend, CellCommands, CellConnection, Limiter, MTake, Places, Quota, Rate, Reserve,
-    Ruling, Units, UpTo, WhenAway, Window,
+    AsyncCellCommands, Backend, CellCommands, CellConnection, Decision, Leased, LeasedLimit, Limiter, MPeek,
+    MTake, Places, Quota, Rate, Reserve, Ruling, Units, UpTo, WhenAway, Window,
 };
 use std::time::{Duration, SystemTime};
 
@@ -162,4 +162,35 @@ async fn asynchronous_connections_and_limiters_take_it_too() {
     assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 1), "{ruling:?}");
     assert_eq!(connection.backend(), Backend::Functions); // what a clone has found
     assert_eq!(connection.cl_throttle("k", LIMIT.burst(1), Units(1)).await.unwrap().remaining, 0);
+}
+
+/// Batches are taken and given back by functions, and few calls are made for many units.
+#[tokio::test]
+async fn leases_of_units_work_by_the_library() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let server = library();
+    let connection = client(&server).get_connection_manager().await.unwrap();
+    let connection = CellConnection::new(connection, Backend::Auto);
+    let limits = [
+        ("rate", LeasedLimit::from(Rate::per_day(100).burst(99))),
+        ("quota", LeasedLimit::from(Quota::new(100, Window::month()))),
+    ];
+    let left = async || {
+        let peek = MPeek::new().throttle("rate", Rate::per_day(100).burst(99), Units(1));
+        let peek = peek.fixed("quota", Quota::new(100, Window::month()), Units(1));
+        let rows = connection.clone().cl_mpeek(peek).await.unwrap().each;
+        [rows[0].remaining, rows[1].remaining]
+    };
+    for (row, (key, limit)) in limits.into_iter().enumerate() {
+        let leased = Leased::new(connection.clone(), limit, 30..=30, Duration::from_secs(3_600)).unwrap();
+        let leased = leased.timeout(Duration::from_secs(60));
+        for _ in 0..10 {
+            assert_eq!(leased.take(key, Units(1)).await.unwrap(), Decision::Admitted);
+        }
+        assert_eq!(left().await[row], 70);
+        leased.give_back().await.unwrap();
+        assert_eq!(left().await[row], 90);
+    }
+    assert_eq!(connection.backend(), Backend::Functions);
+    assert_eq!(calls(&mut server.connect(), "fcall"), 4);
 }
