@@ -30,6 +30,10 @@ PATH=$(rustc --print sysroot)/bin:$PATH
 # What is shipped names no path of the machine that built it.
 flags="${RUSTFLAGS:-} --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-prefix=$PWD=redis-cell"
 
+# In a folder of its own, because cargo lets one build at a time into a folder, and scripts/ahead.sh builds here while
+# tests build there.
+export CARGO_TARGET_DIR=$PWD/target/portable
+
 # build PLATFORM ARGUMENT...: `cargo build` for it. From another folder, since zig names its headers relative to the
 # folder it runs in when they lie below that, and bindgen, which runs elsewhere, would not find them.
 build() {
@@ -79,7 +83,7 @@ publish() {
 
 for platform in "${@:-$own}"; do
     say "linux-$platform"
-    built=target/$(target_of "$platform")/release
+    built=target/portable/$(target_of "$platform")/release
     dist=target/dist/linux-$platform
     suite=target/suite/linux-$platform
     if [[ $tests && $platform == "$own" ]]; then
