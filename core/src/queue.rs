@@ -49,7 +49,7 @@ use crate::{Answer, Change, Decision, Error, Instant, Span, Verdict};
 pub type Ticket = u64;
 
 /// The waiters of one key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Queue {
     waiters: BTreeMap<Ticket, Waiter>,
     next: Ticket,
@@ -74,7 +74,7 @@ pub struct Queue {
     shared: Option<Limit>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Waiter {
     limit: Limit,
     quantity: i64,
@@ -82,7 +82,7 @@ struct Waiter {
 }
 
 /// A booking, and the room before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Booked {
     /// The last waiter that may take a place in the room.
     last: Ticket,
@@ -92,7 +92,7 @@ struct Booked {
 }
 
 /// What calls by larger limits have taken behind a waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Moved {
     /// The last waiter before them.
     last: Ticket,
@@ -361,9 +361,11 @@ impl Queue {
         // A room that no booking is behind any more becomes part of the next one.
         let open = self.booked.back().is_some_and(Booked::is_open);
         let open = if open { self.booked.pop_back() } else { None };
-        let mut spare = open.map_or(Span::ZERO, |booked| booked.room);
+        // With what it lacks for the waiters in it.
+        let missing = if open.is_some() { unstored.saturating_sub(self.unbooked) } else { Span::ZERO };
+        let mut spare = open.map_or(Span::ZERO, |booked| sum(booked.room, missing));
         let mut waiters = self.waiters.range(unbooked..).peekable();
-        let mut left = unstored;
+        let mut left = unstored.saturating_sub(missing);
         for moved in self.moved.drain(..) {
             let mut room = core::mem::take(&mut spare);
             while let Some((_, waiter)) = waiters.next_if(|(ticket, _)| **ticket <= moved.last) {
@@ -384,8 +386,8 @@ impl Queue {
     /// Places a call by a larger limit behind all waiters.
     fn add_behind(&mut self, last: Ticket, cost: Span) {
         let before = match (self.booked.back_mut(), self.moved.back_mut()) {
-            // Nobody waits behind the booking: the call need not move.
-            (Some(booked), _) if booked.last >= last => &mut booked.cost,
+            // Nobody waits behind the booking: the call need not move. It would close a room that is open.
+            (Some(booked), _) if booked.last >= last && !booked.is_open() => &mut booked.cost,
             (_, Some(moved)) if moved.last == last => &mut moved.cost,
             _ => return self.moved.push_back(Moved { last, cost }),
         };

@@ -605,6 +605,23 @@ fn full(limit: Numbers) -> Key {
     key
 }
 
+/// A booking that was refunded leaves an open room. Calls behind it do not close it, not even when the queue
+/// is late.
+#[test]
+fn calls_behind_an_open_room_delay_nobody() {
+    let [limit, larger] = [2, 3].map(|capacity| Numbers { interval: 1000, capacity });
+    let mut key = Key::default();
+    key.pause(limit, 2 * S);
+    let ticket = key.join(limit, 2).unwrap();
+    key.reserve(limit, 1);
+    key.refund(limit, 1);
+    key.now += 4 * S;
+    assert!(key.plain(larger, 1));
+    assert_eq!(key.turns(), [(ticket, 4 * S)]);
+    key.reserve(limit, 1);
+    assert_eq!(key.turns(), [(ticket, 4 * S)]);
+}
+
 #[test]
 fn the_order_of_arrival() {
     let mut key = full(ONE_A_SECOND);
