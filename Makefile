@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-publish bench-instructions fuzz lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-models test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-publish bench-instructions fuzz verify lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: # everything from test-core to test-shipping; the last line counts
 
 test-core: # the algorithms, without a server
 	@scripts/test.sh core
+
+test-models: # every state of small worlds in which clients call the core; part of make test
+	@scripts/test.sh models
 
 test-live: # the module in this machine's redis-server, or in another: make test-live SERVER=path/to/redis-server
 	@REDIS_CELL_SERVER="$(or $(SERVER),$(REDIS_CELL_SERVER))" scripts/test.sh live
@@ -117,6 +120,9 @@ fuzz: # the core under libFuzzer, then a million random commands against a serve
 
 deny: # the dependencies: licences, sources, known vulnerabilities
 	@scripts/deny.sh
+
+verify: # the long forms of what a machine checks: docs/verification.md; hours
+	@scripts/verify.sh
 
 lint: # formatting and lints, shell scripts and dependencies included
 	@scripts/lint.sh

@@ -24,6 +24,12 @@ stage_core() {
     suite "simulator" cargo test --release --locked -p redis-cell-simulator
 }
 
+# Every state of small worlds in which clients call the core.
+stage_models() {
+    need_compiler
+    suite "models of the core" cargo test --profile models --locked -p redis-cell-verify
+}
+
 # What a plain build gives, in this machine's own server.
 stage_live() {
     local server
@@ -237,7 +243,7 @@ stage_examples() {
 }
 
 named=$*
-for stage in ${named:-core live functions apps clients reliability instructions servers platforms docker shipping}; do
+for stage in ${named:-core models live functions apps clients reliability instructions servers platforms docker shipping}; do
     start=$SECONDS
     # In a run of all stages, what the later ones need is prepared beside those whose servers write nothing to the disk.
     # What has failed is done again, and reported, where it is needed.

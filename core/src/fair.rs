@@ -101,7 +101,7 @@ pub enum Readiness {
 }
 
 /// Clients that wait for one and the same first limiter.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Queue {
     /// How many flows without clients are remembered.
     remembered: usize,
@@ -127,7 +127,7 @@ pub struct Queue {
     taken: u128,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Flow {
     name: Option<Box<[u8]>>,
     weight: u32,
@@ -140,14 +140,14 @@ struct Flow {
     first: Option<First>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Client {
     quantity: u64,
     cost: u64,
 }
 
 /// The first client of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct First {
     ticket: Ticket,
     /// `S`.
@@ -155,7 +155,7 @@ struct First {
     state: State,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     Ready,
     Unchecked,

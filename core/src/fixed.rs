@@ -332,7 +332,7 @@ fn until(unit: Unit) -> Range {
 }
 
 /// The state: the units admitted in the window, and the instant at which it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Counter {
     /// Units admitted.
     pub count: i64,

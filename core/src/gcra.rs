@@ -46,7 +46,7 @@ pub const MAX_BURST: Range = Range { name: "max_burst", min: 0, max: i64::MAX - 
 pub const WAIT: Range = Range { name: "wait", min: 0, max: i64::MAX };
 
 /// A limit: `count` per `period` sustained, `max_burst` on top.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// `count` per `period`, and thereby `T`.
     rate: Rate,

@@ -53,7 +53,7 @@ pub struct Terms {
 }
 
 /// Units from one call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Batch {
     taken: i64,
     left: i64,
@@ -93,7 +93,7 @@ pub enum Spend {
 /// assert_eq!(holding.spend(&terms, now, 1), Spend::Spent);
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holding {
     /// The batch that is being spent.
     current: Option<Batch>,

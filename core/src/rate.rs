@@ -35,7 +35,7 @@ pub const COUNT: Range = Range { name: "count", min: 1, max: i64::MAX };
 pub const PERIOD: Range = Range { name: "period", min: 1, max: i64::MAX };
 
 /// `count` units per `period`, one every *emission interval* `T = period / count`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     count: NonZeroU64,
     period: NonZeroU64,
