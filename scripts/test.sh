@@ -161,7 +161,7 @@ client() {
         ;;
     node)
         command -v node >/dev/null || apt_install nodejs
-        scripts/debian.sh sid amd64 target/roots/express node-express node-express-rate-limit node-redis
+        scripts/debian.sh sid amd64 target/roots/node node-express node-express-rate-limit node-redis node-typescript
         suite "express-rate-limit" node_tests
         ;;
     rust) suite "Rust client" rust_client_tests ;;
@@ -172,7 +172,7 @@ client() {
 node_tests() {
     server=$REDIS_CELL_SERVER
     start_server
-    NODE_PATH=$PWD/target/roots/express/usr/share/nodejs REDIS_URL=redis://127.0.0.1:$port \
+    NODE_PATH=$PWD/target/roots/node/usr/share/nodejs REDIS_URL=redis://127.0.0.1:$port \
         node --test --test-reporter=tap clients/node/test.js | awk '
             { print; fflush() }
             /^# (pass|fail) [0-9]+$/ { count[$2] = $3 }
@@ -272,5 +272,5 @@ if [[ -e $RESULTS.failures ]]; then
     cat "$RESULTS.failures"
     echo
 fi
-if [[ ! $named ]] && why=$(engine_missing); then echo "Docker tests and the tests of images, packages and examples (but those in Rust, the LLM gateway, Celery and Django) skipped: $why"; fi
+if [[ ! $named ]] && why=$(engine_missing); then echo "Docker tests and the tests of images, packages and examples (but those in Rust, Celery and Django) skipped: $why"; fi
 awk -F '\t' '{ p += $2; f += $3 } END { print p " passed, " f " failed"; exit f > 0 }' "$RESULTS"

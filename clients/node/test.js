@@ -7,6 +7,7 @@ const { after, before, beforeEach, test } = require('node:test');
 const express = require('express');
 const { rateLimit } = require('express-rate-limit');
 const redis = require('redis');
+const typescript = require('typescript');
 const { CellStore, fastifyStore } = require('./cell-store.js');
 
 const WINDOW = 60_000;
@@ -99,6 +100,10 @@ test('decrement takes a hit back, and never one that was not there', async () =>
   await limiter.decrement('a');
   assert.strictEqual(await limiter.get('a'), undefined);
   assert.strictEqual((await limiter.increment('a')).totalHits, 1);
+  const yearly = store(365 * 86_400_000, { prefix: 'yearly:' });
+  await yearly.increment('a');
+  await yearly.decrement('a');
+  assert.strictEqual(await client.exists('yearly:a'), 0);
 });
 
 test('resetKey forgets the hits of one key', async () => {
@@ -205,7 +210,28 @@ test('the store for fastify counts as its interface says', async () => {
   const route = global.child({ routeInfo: { method: 'GET', url: '/x' } });
   assert.strictEqual((await incr(route, WINDOW, 3)).current, 1);
   assert.strictEqual((await incr(global.child({}), WINDOW, 3)).current, 3);
+  const own = await incr(new Store({ timeWindow: WINDOW, routeInfo: { method: 'GET', url: '/y' } }));
+  assert(own.current === 1 && own.ttl > WINDOW - 10_000); // without a window in the call, that of the options
   await assert.rejects(incr(global, 0), RangeError);
+});
+
+test('the types compile, also as those of a store of the library, and reject what is wrong', () => {
+  const libraries = path.dirname(path.dirname(require.resolve('express')));
+  const program = typescript.createProgram([path.join(__dirname, 'typed.ts')], {
+    strict: true,
+    noEmit: true,
+    types: [],
+    skipLibCheck: true, // those of express are not there
+    target: typescript.ScriptTarget.ES2022,
+    module: typescript.ModuleKind.ESNext,
+    moduleResolution: typescript.ModuleResolutionKind.Bundler,
+    paths: { '*': [path.join(libraries, '*')] },
+  });
+  const errors = typescript.getPreEmitDiagnostics(program);
+  const texts = errors.map(({ messageText }) => typescript.flattenDiagnosticMessageText(messageText, '\n'));
+  assert.deepStrictEqual(texts, []);
+  const checked = program.getSourceFiles().map(({ fileName }) => path.basename(fileName));
+  assert(checked.includes('cell-store.d.ts') && checked.includes('typed.ts'));
 });
 
 test('the program of the page limits', async () => {
