@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +14,7 @@ import servers
 from conftest import cell_of, client_class, close
 from redis_cell import Answer, AsyncCell, Bucket, Fixed, Lease, Once, Rate, RefusedForever, Settle, Several, Take, wire
 from redis_cell.backend import as_function
+from redis_cell.client import _Attempts
 from test_backend import LIBRARY
 
 SLOW = Rate(1, per=1000)
@@ -208,6 +210,10 @@ def test_a_repetition_waits_for_the_rest_of_the_timeout() -> None:
     late = call.waiting.within(0.000_001)
     assert late.held == 0.000_001 and "0.000001" in late.words
     assert call.waiting.within(None).held is None
+    attempts = _Attempts(call, Once("{g}:id", period=60))
+    assert attempts.next() is call
+    time.sleep(0.001)
+    assert 0 < (attempts.next().held or 0) < 10
 
 
 @pytest.mark.parametrize(
