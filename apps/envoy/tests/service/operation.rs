@@ -192,6 +192,26 @@ async fn the_service_listens_on_a_socket_too() {
 }
 
 #[test]
+fn the_unit_of_systemd_is_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    let unit = format!("{}/../../packaging/redis-cell-envoy.service", env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(unit).unwrap();
+    assert!(text.contains("\nExecStart=/usr/bin/redis-cell-envoy\n"), "{text}");
+    let verify = |text: &str| {
+        let path = folder.path().join("redis-cell-envoy.service");
+        fs::write(&path, text.replace("/usr/bin/redis-cell-envoy", env!("CARGO_BIN_EXE_redis-cell-envoy")))
+            .unwrap();
+        let output =
+            Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(verify(&text), (true, String::new()));
+    // A setting that systemd does not know is a warning.
+    let (_, warning) = verify(&text.replace("DynamicUser=", "DynamicUsers="));
+    assert!(warning.contains("DynamicUsers"), "{warning}");
+}
+
+#[test]
 fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config");
