@@ -6,7 +6,7 @@ use crate::duration;
 use crate::proto::{HeaderValue, RateLimitDescriptor, RateLimitOverride, Unit};
 use crate::yaml::{self, Fields, Node, Problem, noted};
 use prost_types::Struct;
-use redis_cell_client::{Limit, LocalLimiter, Places, Quota, Rate, Units, Weekday, Window};
+use redis_cell_client::{LeasedLimit, Limit, LocalLimiter, Places, Quota, Rate, Units, Weekday, Window};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -102,6 +102,8 @@ pub struct Rule {
     pub metadata: Option<Struct>,
     /// How long nothing is admitted after a refusal.
     pub ban: Option<Duration>,
+    /// Units that this process fetches before requests need them.
+    pub batch: Option<Batch>,
     /// Whether hits are charged even beyond the limit. `None`: if the rule was asked with 0 hits.
     overdraft: Option<bool>,
     /// Whether a request has asked with 0 hits: requests are then checked first, and charged afterwards.
@@ -123,6 +125,17 @@ pub enum Bound {
     Limit(Limit),
     /// Requests at the same time, each for at most this long. The entry of the rule names the request.
     Places(Places, Duration),
+}
+
+/// Units of a limit that this process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Batch {
+    /// The limit, which is one whose units can be held.
+    pub limit: LeasedLimit,
+    /// The most units that this process holds of a key, at least 1.
+    pub most: u32,
+    /// How long units are held. Longer than 0.
+    pub hold: Duration,
 }
 
 /// The rule of a descriptor.
@@ -317,6 +330,9 @@ impl Level {
                         "with algorithm: lease the descriptor has no value, which names the request",
                     ));
                 }
+                if read.batch.is_some() && quota {
+                    problems.push(node.problem("with quota_mode a rule has no batch"));
+                }
                 rule = Some(Arc::new(Rule { shadow, quota, detailed, metadata, ..read }));
             }
         }
@@ -446,6 +462,9 @@ fn escape(key: &mut String, text: &str) {
     }
 }
 
+/// How long units are held if the rule does not say it.
+const HOLD: Duration = Duration::from_millis(300);
+
 impl Rule {
     /// Notes that a request looks with 0 hits.
     pub fn checked(&self) {
@@ -463,7 +482,7 @@ impl Rule {
         levels: &[String],
         problems: &mut Vec<Problem>,
     ) -> Result<Option<Self>, Problem> {
-        const KNOWN: [&str; 13] = [
+        const KNOWN: [&str; 15] = [
             "unit",
             "requests_per_unit",
             "unlimited",
@@ -475,6 +494,8 @@ impl Rule {
             "utc_offset",
             "from",
             "ban",
+            "batch",
+            "hold",
             "overdraft",
             "headers",
         ];
@@ -488,12 +509,14 @@ impl Rule {
             }
         }
         let ban = fields.take("ban").and_then(|node| noted(read_duration(&node), problems));
+        let (batch, hold) = (fields.take("batch"), fields.take("hold"));
         let overdraft = fields.take("overdraft").and_then(|node| noted(node.boolean(), problems));
         let headers = fields.take("headers").and_then(|node| noted(read_headers(&node), problems));
         let unlimited = fields.take("unlimited").and_then(|node| noted(node.boolean(), problems));
         let read = if unlimited == Some(true) {
             fields.take("requests_per_unit");
-            for (name, node) in fields.rest() {
+            let held = [batch.clone().map(|node| ("batch", node)), hold.clone().map(|node| ("hold", node))];
+            for (name, node) in fields.rest().into_iter().chain(held.into_iter().flatten()) {
                 problems.push(node.problem(format!("an unlimited rule has no {name}")));
             }
             Some((Bound::Unlimited, 0, Unit::Unknown, String::new()))
@@ -501,6 +524,7 @@ impl Rule {
             read_bound(node, &mut fields, problems)
         };
         let Some((bound, requests_per_unit, unit, suffix)) = read else { return Ok(None) };
+        let batch = noted(read_batch(batch.as_ref(), hold.as_ref(), bound, ban), problems).flatten();
         Ok(Some(Self {
             place: node.place(),
             levels: levels.to_vec(),
@@ -514,6 +538,7 @@ impl Rule {
             detailed: false,
             metadata: None,
             ban,
+            batch,
             overdraft,
             is_checked: AtomicBool::new(false),
             headers: headers.unwrap_or_default(),
@@ -547,6 +572,7 @@ impl Rule {
             detailed: false,
             metadata: None,
             ban: None,
+            batch: None,
             overdraft: None,
             is_checked: AtomicBool::new(false),
             headers: Vec::new(),
@@ -622,6 +648,36 @@ fn read_bound(
         return None;
     }
     Some((Bound::Limit(limit), count, unit, suffix))
+}
+
+/// The units that are held of a limit.
+fn read_batch(
+    batch: Option<&Node<'_>>,
+    hold: Option<&Node<'_>>,
+    bound: Bound,
+    ban: Option<Duration>,
+) -> Result<Option<Batch>, Problem> {
+    let Some(node) = batch else {
+        return match hold {
+            Some(node) => Err(node.problem("is for rules with a batch")),
+            None => Ok(None),
+        };
+    };
+    let most = node.number(1, 1_000_000)?;
+    let hold = hold.map_or(Ok(HOLD), read_duration)?;
+    let limit = match bound {
+        Bound::Limit(Limit::Throttle(limit)) => limit.into(),
+        Bound::Limit(Limit::Fixed(quota)) => quota.into(),
+        // There is nothing to hold.
+        Bound::Nothing | Bound::Unlimited => return Ok(None),
+        Bound::Limit(_) | Bound::Places(..) => {
+            return Err(node.problem("is for algorithm: fixed or gcra"));
+        }
+    };
+    if ban.is_some() {
+        return Err(node.problem("is not for rules with a ban, which the server alone knows"));
+    }
+    Ok(Some(Batch { limit, most, hold }))
 }
 
 fn read_unit(node: &Node<'_>) -> Result<Unit, Problem> {

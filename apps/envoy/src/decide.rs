@@ -1,7 +1,7 @@
 //! Decisions: the descriptors of a request become the limiters of one call to the server, and its rows their
 //! statuses.
 
-use crate::config::{Bound, Config, Found, Rule, length};
+use crate::config::{Batch, Bound, Config, Found, Rule, length};
 use crate::metrics::{Counters, Metrics};
 use crate::proto::{
     Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
@@ -14,12 +14,12 @@ use prost_types::{ListValue, Struct, Value};
 use redis::RedisError;
 use redis_cell_client::several::{Several, Verb};
 use redis_cell_client::{
-    Answer, Balance, Gcra, Limit, LocalLimiter, MPeek, MSettle, MTake, Rate, Settlement, Taken, Together,
-    Units, UpTo, ask, call, is_unavailable,
+    Answer, Balance, Decision, Gcra, Leased, Limit, LocalLimiter, MPeek, MSettle, MTake, Rate, Settlement,
+    Taken, Together, Units, UpTo, ask, call, is_unavailable,
 };
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Decides by the rules and the server.
@@ -29,6 +29,8 @@ pub struct Decider {
     settings: Settings,
     metrics: Arc<Metrics>,
     local: LocalLimiter,
+    /// What this process holds of limits, by the terms of their rules.
+    leased: Mutex<HashMap<Batch, Leased<Server>>>,
     config: RwLock<Arc<Config>>,
     /// Why the server is unavailable, and when it was last asked.
     outage: Mutex<Option<(Instant, RedisError)>>,
@@ -75,19 +77,21 @@ struct Row {
     remaining: u64,
     /// Until the same hits are admitted, or until the limiter is full again.
     wait: Duration,
+    /// Whether it comes from units that this process holds: others may have more.
+    held: bool,
 }
 
 impl From<&Answer> for Row {
     fn from(answer: &Answer) -> Self {
         let wait = answer.retry_after().unwrap_or(answer.reset_after);
-        Self { admitted: answer.admitted(), remaining: answer.remaining, wait }
+        Self { admitted: answer.admitted(), remaining: answer.remaining, wait, held: false }
     }
 }
 
 impl From<&Balance> for Row {
     fn from(balance: &Balance) -> Self {
         let wait = balance.retry_after.unwrap_or(balance.reset_after);
-        Self { admitted: !balance.over_limit, remaining: balance.remaining, wait }
+        Self { admitted: !balance.over_limit, remaining: balance.remaining, wait, held: false }
     }
 }
 
@@ -115,6 +119,7 @@ impl Decider {
             settings,
             metrics,
             local,
+            leased: Mutex::default(),
             config: RwLock::default(),
             outage: Mutex::default(),
             logged: Mutex::default(),
@@ -129,12 +134,29 @@ impl Decider {
     /// Replaces the rules. Requests that are being decided keep those that they began with.
     pub fn replace(&self, config: Config) {
         config.succeed(&self.config());
+        // What is held by terms that are gone goes back when its hold is over.
+        let terms: HashSet<Batch> = config.rules().filter_map(|rule| rule.batch).collect();
+        self.leased().retain(|batch, _| terms.contains(batch));
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     /// The metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Gives back the units that this process holds, at its end.
+    pub async fn give_back(&self) {
+        let leased: Vec<Leased<Server>> = self.leased().drain().map(|(_, leased)| leased).collect();
+        for leased in leased {
+            if let Err(error) = leased.give_back().await {
+                tracing::warn!("units are not given back: {error}");
+            }
+        }
+    }
+
+    fn leased(&self) -> MutexGuard<'_, HashMap<Batch, Leased<Server>>> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the server answers.
@@ -285,9 +307,17 @@ impl Decider {
         let begun = Instant::now();
         let left = || timeout.saturating_sub(begun.elapsed());
         let action = action(limiters);
+        // The first one of these is decided by what this process holds, if the others admit the request. More
+        // of them would have to be given back when one refuses, and could be missed meanwhile.
+        let from_batch = |limiter: &Limiter<'_>| limiter.rule.batch.is_some() && limiter.hits > 0;
+        let no_quotas = asked.iter().all(|asked| !asked.quota);
+        let held =
+            limiters.iter().position(|limiter| action == Action::Take && no_quotas && from_batch(limiter));
+        let of_server =
+            |index: usize, limiter: &Limiter<'_>| Some(index) != held && limiter.rule.bound != Bound::Nothing;
         let mut taken = None;
         let mut rows: Vec<Row> = match action {
-            _ if limiters.iter().all(|limiter| limiter.rule.bound == Bound::Nothing) => Vec::new(),
+            _ if !limiters.iter().enumerate().any(|(index, limiter)| of_server(index, limiter)) => Vec::new(),
             Action::Look => {
                 let peek = limiters.iter().fold(MPeek::new(), |call, limiter| match limiter.rule.bound {
                     Bound::Places(places, _) => call.lease(&limiter.key, places, limiter.id),
@@ -317,7 +347,9 @@ impl Decider {
                 balance.each.iter().map(Row::from).collect()
             }
             Action::Take => {
-                let take = limiters.iter().fold(MTake::new(), |call, limiter| {
+                let others = limiters.iter().enumerate();
+                let others = others.filter(|(index, limiter)| of_server(*index, limiter));
+                let take = others.fold(MTake::new(), |call, (_, limiter)| {
                     if limiter.shadow {
                         call.shadow(|call| taking(call, limiter))
                     } else {
@@ -332,17 +364,21 @@ impl Decider {
         };
 
         // The row behind that of a rule with a ban says whether one holds.
-        let mut of_server = rows.drain(..);
+        let mut answers = rows.drain(..);
         let mut rows = Vec::with_capacity(limiters.len());
-        for limiter in limiters {
-            if limiter.rule.bound == Bound::Nothing {
-                let wait = length(limiter.rule.unit);
-                rows.push(Row { admitted: limiter.hits == 0 || limiter.gives_back, remaining: 0, wait });
+        for (index, limiter) in limiters.iter().enumerate() {
+            if Some(index) == held {
+                rows.push(Row { admitted: true, ..self.held_row(limiter) });
                 continue;
             }
-            let mut row = of_server.next().unwrap_or_else(refused);
+            if limiter.rule.bound == Bound::Nothing {
+                let admitted = limiter.hits == 0 || limiter.gives_back;
+                rows.push(Row { admitted, wait: length(limiter.rule.unit), ..refused() });
+                continue;
+            }
+            let mut row = answers.next().unwrap_or_else(refused);
             if let Some(ban) = limiter.rule.ban.filter(|_| action != Action::Settle) {
-                let banned = of_server.next().unwrap_or_else(refused);
+                let banned = answers.next().unwrap_or_else(refused);
                 if !banned.admitted {
                     row = Row { remaining: 0, ..banned };
                 } else if !row.admitted && limiter.hits > 0 {
@@ -355,27 +391,68 @@ impl Decider {
             }
             rows.push(row);
         }
-        if let Some(taken) = taken {
-            self.give_back_without_quota(limiters, asked, &rows, &taken, left()).await;
+        if taken.as_ref().is_some_and(|taken| !taken.combined.admitted()) {
+            return Ok(rows);
+        }
+        let mut is_refused = all_refuse(&quotas(asked), limiters, &rows);
+        if let Some((index, limiter)) = held.and_then(|index| Some((index, limiters.get(index)?)))
+            && let Some(row) = rows.get_mut(index)
+        {
+            *row = self.row_of_batch(limiter, left()).await?;
+            is_refused |= !row.admitted && !limiter.shadow;
+        }
+        if let Some(taken) = taken.filter(|_| is_refused) {
+            self.give_back_taken(limiters, &rows, &taken, left()).await;
         }
         Ok(rows)
     }
 
-    /// If all rules with `quota_mode` refuse, the request is refused: gives back what the other rules have
-    /// taken.
-    async fn give_back_without_quota(
+    /// A refusal with what this process holds.
+    fn held_row(&self, limiter: &Limiter<'_>) -> Row {
+        let leased = limiter.rule.batch.and_then(|batch| self.leased().get(&batch).cloned());
+        let remaining = leased.map_or(0, |leased| leased.held(&limiter.key));
+        Row { remaining, held: true, ..refused() }
+    }
+
+    /// Takes from the units that this process holds.
+    async fn row_of_batch(&self, limiter: &Limiter<'_>, timeout: Duration) -> Result<Row, RedisError> {
+        let Some(batch) = limiter.rule.batch else { return Ok(refused()) };
+        let known = self.leased().get(&batch).cloned();
+        let leased = if let Some(leased) = known {
+            leased
+        } else {
+            let most = u64::from(batch.most);
+            let sizes = most.div_ceil(10)..=most;
+            let leased = Leased::new(self.server.clone(), batch.limit, sizes, batch.hold)?;
+            let leased = leased.timeout(self.settings.timeout);
+            self.leased().entry(batch).or_insert(leased).clone()
+        };
+        let take = leased.take(&limiter.key, Units(limiter.hits));
+        let Ok(decision) = tokio::time::timeout(timeout, take).await else {
+            return Err((redis::ErrorKind::Io, "the server has not answered in time").into());
+        };
+        let row = self.held_row(limiter);
+        Ok(match decision? {
+            Decision::Admitted => Row { admitted: true, ..row },
+            Decision::RefusedFor(wait) => Row { wait, ..row },
+            Decision::RefusedForever => row,
+        })
+    }
+
+    /// Gives back what a call has taken for a request that is refused nevertheless: by all rules with
+    /// `quota_mode`, or by the units that this process holds.
+    async fn give_back_taken(
         &self,
         limiters: &[Limiter<'_>],
-        asked: &[Asked],
         rows: &[Row],
         taken: &Taken,
         timeout: Duration,
     ) {
-        let quotas = quotas(asked);
-        let mut others = limiters.iter().enumerate();
-        let others = others.by_ref().filter(|(index, limiter)| !quotas.contains(index) && limiter.hits > 0);
-        let others: Vec<&Limiter<'_>> = others.map(|(_, limiter)| limiter).collect();
-        if !taken.combined.admitted() || others.is_empty() || !all_refuse(&quotas, limiters, rows) {
+        // Those that have taken nothing are not there.
+        let has_taken = |(limiter, row): &(&Limiter<'_>, &Row)| limiter.hits > 0 && row.admitted && !row.held;
+        let others: Vec<_> =
+            limiters.iter().zip(rows).filter(has_taken).map(|(limiter, _)| limiter).collect();
+        if others.is_empty() {
             return;
         }
         let settle = others.into_iter().fold(MSettle::of(taken), |call, limiter| match limiter.rule.bound {
@@ -473,6 +550,9 @@ impl Decider {
             }
         } else if !is_over {
             counters.within.fetch_add(hits, Relaxed);
+            if row.held {
+                return;
+            }
             let limit = f64::from(found.rule.requests_per_unit);
             let remaining = f64::from(u32::try_from(row.remaining).unwrap_or(u32::MAX));
             if limit - remaining > (limit * self.settings.near_limit_ratio).floor() {
@@ -580,7 +660,7 @@ fn all_refuse(quotas: &HashSet<usize>, limiters: &[Limiter<'_>], rows: &[Row]) -
 }
 
 const fn refused() -> Row {
-    Row { admitted: false, remaining: 0, wait: Duration::ZERO }
+    Row { admitted: false, remaining: 0, wait: Duration::ZERO, held: false }
 }
 
 /// A limiter that only a pause exhausts.

@@ -193,6 +193,9 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     if tokio::time::timeout(GRACE, ended).await.is_err() {
         tracing::warn!("requests were still being decided");
     }
+    if tokio::time::timeout(GRACE, decider.give_back()).await.is_err() {
+        tracing::warn!("units are not given back: the server has not answered in time");
+    }
     Ok(())
 }
 

@@ -216,6 +216,12 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         self.shared.shares().len()
     }
 
+    /// The units of a key that are held now.
+    pub fn held(&self, key: impl AsRef<[u8]>) -> u64 {
+        let shares = self.shared.shares();
+        shares.get(key.as_ref()).map_or(0, |share| share.holding.held().unsigned_abs())
+    }
+
     /// Takes units, from those that are held if there are enough of them. More units than can be held, or
     /// than the limit has, are taken from the server directly, and so are those of a key beyond
     /// [`keys`](Self::keys).

@@ -280,7 +280,7 @@ fn what_is_not_known_is_an_error_with_its_line_and_key() {
     );
     // A key that is misspelt is named, and so is the one that is missing because of it.
     let known = "unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, unit_multiplier, \
-                 utc_offset, from, ban, overdraft, headers";
+                 utc_offset, from, ban, batch, hold, overdraft, headers";
     for misspelt in ["requestsperunit", "requests_per_units", "Requests_Per_Unit", "request_per_unit"] {
         assert_eq!(
             errors(&format!(
@@ -388,6 +388,18 @@ fn limits_that_make_no_sense_are_errors() {
         error("unit: day, requests_per_unit: 5, headers: {'a b': c}"),
         ".headers.a b: is not a header of HTTP"
     );
+    assert_eq!(error("unit: day, requests_per_unit: 5, hold: 1s"), ".hold: is for rules with a batch");
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, algorithm: log, batch: 5"),
+        ".batch: is for algorithm: fixed or gcra"
+    );
+    assert_eq!(
+        error("unit: day, requests_per_unit: 5, batch: 5, ban: 1m"),
+        ".batch: is not for rules with a ban, which the server alone knows"
+    );
+    assert_eq!(error("unlimited: true, batch: 5"), ".batch: an unlimited rule has no batch");
+    let quota = limited("unit: day, requests_per_unit: 5, batch: 5") + "    quota_mode: true\n";
+    assert_eq!(errors(&quota), "a.yaml:4: descriptors[0].rate_limit: with quota_mode a rule has no batch");
     // What the server would refuse.
     assert!(error("unit: day, requests_per_unit: 2000000, algorithm: log").starts_with(": "));
 }

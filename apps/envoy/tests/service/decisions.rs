@@ -434,30 +434,33 @@ async fn requests_without_meaning_are_errors() {
 async fn the_server_is_unavailable_and_the_setting_decides() {
     let text = rules(
         "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 4}}
+  - {key: hot, rate_limit: {unit: hour, requests_per_unit: 4, batch: 2}}
   - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
 ",
     );
     // Nobody listens on a port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for (mode, expected) in [("error", None), ("open", Some(6)), ("closed", Some(0)), ("local", Some(2))] {
-        let settings = [("SERVER_UNAVAILABLE", mode), ("INSTANCES", "2"), ("REDIS_TIMEOUT", "200ms")];
-        let service = Service::at(&format!("127.0.0.1:{port}"), &text, &settings);
-        let client = service.client().await;
-        match expected {
-            None => {
-                let request = RateLimitRequest {
-                    domain: "d".into(),
-                    descriptors: vec![descriptor("k=1")],
-                    hits_addend: 0,
-                };
-                assert_eq!(client.send(request).await.unwrap_err().code(), tonic::Code::Unavailable);
+        for key in ["k=1", "hot=1"] {
+            let settings = [("SERVER_UNAVAILABLE", mode), ("INSTANCES", "2"), ("REDIS_TIMEOUT", "200ms")];
+            let service = Service::at(&format!("127.0.0.1:{port}"), &text, &settings);
+            let client = service.client().await;
+            match expected {
+                None => {
+                    let request = RateLimitRequest {
+                        domain: "d".into(),
+                        descriptors: vec![descriptor(key)],
+                        hits_addend: 0,
+                    };
+                    assert_eq!(client.send(request).await.unwrap_err().code(), tonic::Code::Unavailable);
+                }
+                // Two instances share the limit of 4.
+                Some(expected) => assert_eq!(client.admitted(6, &[key]).await, expected, "{mode}"),
             }
-            // Two instances share the limit of 4.
-            Some(expected) => assert_eq!(client.admitted(6, &["k=1"]).await, expected, "{mode}"),
+            // What needs no server is decided in any case.
+            assert!(!client.admits(&["none=1"]).await);
+            assert!(client.admits(&["unknown=1"]).await);
         }
-        // What needs no server is decided in any case.
-        assert!(!client.admits(&["none=1"]).await);
-        assert!(client.admits(&["unknown=1"]).await);
     }
 }
 

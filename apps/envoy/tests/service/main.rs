@@ -19,6 +19,7 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
+mod batches;
 mod config;
 mod decisions;
 mod harness;

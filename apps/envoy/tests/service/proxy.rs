@@ -23,7 +23,7 @@ pub struct Front {
     server: Server,
 }
 
-pub fn example(name: &str) -> String {
+fn example(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("example").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
