@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-models test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-publish bench-instructions fuzz verify lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-models test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-envoy bench-publish bench-instructions fuzz verify lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ bench-scale: # how far a server goes, clusters, io-threads, leases: the measured
 
 bench-plan: # how fast the planner decides and reads a log
 	@cargo bench --locked -p cell-plan
+
+bench-envoy: # what the rate limit service adds to Envoy: latency at a fixed rate, processor time, memory
+	@scripts/bench.sh envoy
 
 bench-publish: # keeps what was measured last in bench/results.tsv, and writes it into the pages
 	@scripts/bench.sh publish

