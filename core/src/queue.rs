@@ -584,7 +584,8 @@ impl Booked {
 
     /// Whether this waiter, as the first one, may have its place in the room.
     fn has_room_for(&self, ticket: Ticket, cost: Span) -> bool {
-        ticket <= self.last && (self.is_open() || self.room >= cost)
+        let has_room = if self.is_open() { self.room > Span::ZERO } else { self.room >= cost };
+        has_room && ticket <= self.last
     }
 }
 

@@ -622,6 +622,25 @@ fn calls_behind_an_open_room_delay_nobody() {
     assert_eq!(key.turns(), [(ticket, 4 * S)]);
 }
 
+/// Once all of an open room has passed, the time that passes is that of the calls behind it.
+#[test]
+fn an_open_room_that_has_passed_delays_nobody() {
+    let [limit, larger] = [2, 3].map(|capacity| Numbers { interval: 1000, capacity });
+    let mut key = Key::default();
+    key.pause(limit, 2 * S);
+    let ticket = key.join(limit, 1).unwrap();
+    key.reserve(limit, 1);
+    key.refund(limit, 1);
+    for time in [2 * S, S] {
+        key.now += time;
+        assert!(key.plain(larger, 1));
+    }
+    key.now += 2 * S;
+    assert_eq!(key.turns(), [(ticket, 5 * S)]);
+    key.reserve(limit, 1);
+    assert_eq!(key.turns(), [(ticket, 5 * S)]);
+}
+
 #[test]
 fn the_order_of_arrival() {
     let mut key = full(ONE_A_SECOND);
