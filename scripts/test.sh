@@ -24,10 +24,18 @@ stage_core() {
     suite "simulator" cargo test --release --locked -p redis-cell-simulator
 }
 
-# Every state of small worlds in which clients call the core.
+# Every state of small worlds in which clients call the core, and proofs.
 stage_models() {
     need_compiler
+    local python
+    python=$(python_venv verify/proofs/requirements.txt)
     suite "models of the core" cargo test --profile models --locked -p redis-cell-verify
+    suite "proofs of the core's arithmetic" proofs "$python"
+}
+
+# What is proved of the core's arithmetic, and that the core computes what is proved.
+proofs() {
+    cargo run --quiet --profile models --locked -p redis-cell-verify table | "$1/bin/python" verify/proofs/arithmetic.py
 }
 
 # What a plain build gives, in this machine's own server.

@@ -32,6 +32,9 @@
 //! with periods in nanoseconds. The last term is a nanosecond's worth per call, and it is zero where `count`
 //! divides the period.
 //!
+//! Proved for all inputs in `verify/proofs`: `no_stretch_admits_more_than_it_may`, `a_wait_is_exact`,
+//! `a_call_is_forgiven_less_than_a_nanosecond` and `remaining_is_exact`.
+//!
 //! Products and sums that leave 63 bits are errors, not wrong answers.
 //!
 //! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE`

@@ -19,6 +19,9 @@
 //! units(t) = max { q : cost(q) <= t } = floor(((t + 1) * count - 1) / period)
 //! ```
 //!
+//! Proved for all inputs in `verify/proofs`: `cost_and_units_are_inverse`, `nothing_wraps` and
+//! `a_whole_interval_is_the_same`.
+//!
 //! Nearly every limit has a whole `T`: then both are a product and a quotient of 64 bits. Else they take up
 //! to 127.
 

@@ -25,6 +25,7 @@
 pub mod flows;
 pub mod once;
 pub mod queue;
+pub mod table;
 
 use core::fmt::Debug;
 use core::hash::Hash;

@@ -1,12 +1,16 @@
-//! The long forms: `redis-cell-verify MODEL...`, or all models.
+//! The long forms: `redis-cell-verify MODEL...`, or all models; and `redis-cell-verify table`.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use redis_cell_verify::{Report, Size, check_all, flows, once, queue};
+use redis_cell_verify::{Report, Size, check_all, flows, once, queue, table};
 
 fn main() -> ExitCode {
     let named: Vec<String> = std::env::args().skip(1).collect();
+    if named == ["table"] {
+        println!("{}", table::rows().join("\n"));
+        return ExitCode::SUCCESS;
+    }
     let mut holds = true;
     let mut run = |name: &str, check: &dyn Fn() -> Report| {
         if !named.is_empty() && named.iter().all(|other| other != name) {
