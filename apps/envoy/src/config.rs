@@ -787,9 +787,10 @@ fn read_offset(node: &Node<'_>) -> Result<i16, Problem> {
 }
 
 fn read_duration(node: &Node<'_>) -> Result<Duration, Problem> {
+    const LONGEST: Duration = Duration::from_secs(36_500 * 86_400); // ends within the time of the server
     let text = node.text()?;
-    let duration = duration::parse(text).filter(|duration| !duration.is_zero());
-    duration.ok_or_else(|| node.problem(format!("must be a duration such as 30s or 10m, and is '{text}'")))
+    let duration = duration::parse(text).filter(|duration| !duration.is_zero() && *duration <= LONGEST);
+    duration.ok_or_else(|| node.problem(format!("must be a duration from 1us to 36500d, and is '{text}'")))
 }
 
 fn read_headers(node: &Node<'_>) -> Result<Vec<HeaderValue>, Problem> {

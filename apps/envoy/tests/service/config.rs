@@ -380,10 +380,15 @@ fn limits_that_make_no_sense_are_errors() {
         error("unit: day, requests_per_unit: 5, utc_offset: '+15:00'"),
         ".utc_offset: must be an offset such as +05:30, and is '+15:00'"
     );
-    assert_eq!(
-        error("unit: day, requests_per_unit: 5, ban: 10"),
-        ".ban: must be a duration such as 30s or 10m, and is '10'"
-    );
+    for wrong in ["10", "0s", "36501d", "99999999999999999999d", "-1s", "1 h"] {
+        let expected = format!("must be a duration from 1us to 36500d, and is '{wrong}'");
+        assert_eq!(
+            error(&format!("unit: day, requests_per_unit: 5, ban: {wrong}")),
+            format!(".ban: {expected}")
+        );
+        let batch = format!("unit: day, requests_per_unit: 5, batch: 5, hold: {wrong}");
+        assert_eq!(error(&batch), format!(".hold: {expected}"));
+    }
     assert_eq!(
         error("unit: day, requests_per_unit: 5, headers: {'a b': c}"),
         ".headers.a b: is not a header of HTTP"

@@ -331,7 +331,10 @@ async fn rules_have_algorithms_of_any_kind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ban_refuses_everything_until_it_is_over() {
     let (server, _service, client) = start(
-        &rules("  - {key: login, rate_limit: {unit: second, requests_per_unit: 2, ban: 1h}}\n"),
+        &rules(
+            "  - {key: login, rate_limit: {unit: second, requests_per_unit: 2, ban: 1h}}
+  - {key: forever, rate_limit: {unit: year, requests_per_unit: 1, ban: 36500d}}\n",
+        ),
         &[("RETRY_AFTER_HEADER", "Retry-After")],
     )
     .await;
@@ -350,6 +353,9 @@ async fn a_ban_refuses_everything_until_it_is_over() {
     assert_eq!(response.response_headers_to_add[0].key, "retry-after");
     assert_eq!(response.response_headers_to_add[0].value, wait.to_string());
     assert!(client.admits(&["login=adam"]).await);
+    assert_eq!(client.admitted(2, &["forever=1"]).await, 1);
+    let response = client.ask(vec![descriptor("forever=1")]).await;
+    assert!(response.statuses[0].duration_until_reset.unwrap().seconds > 36_499 * 86_400);
     server.connect().call("DEL {d};login=eve|fixed:second|ban");
     assert!(client.admits(&["login=eve"]).await);
 }
