@@ -157,6 +157,13 @@ fn the_examples_for_choosing_are_what_the_server_answers() {
     assert_replays(&mut server.connect(), "choosing", &steps(choosing));
 }
 
+#[test]
+fn the_tutorial_is_what_the_server_answers() {
+    let server = Server::start();
+    let tutorial = include_str!("../../docs/tutorial.md");
+    assert_replays(&mut server.connect(), "tutorial", &steps(tutorial));
+}
+
 /// The session at the top of a README as the steps of a page: `redis-cli` prints a line for each integer.
 fn session(readme: &str) -> String {
     let lines = readme.lines().filter_map(|line| line.split("# ").next());

@@ -34,6 +34,7 @@ PROGRAMS = {
     "docs/http.md": None,
     "docs/recipes.md": "cl.fixed",
     "docs/scaling.md": "cl.throttle",
+    "docs/tutorial.md": "cl.throttle",
 }
 """The pages with programs, and a command that these call."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
