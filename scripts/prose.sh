@@ -53,6 +53,15 @@ phrases() {
     done 3< <(grep -v '^#' scripts/phrases.tsv)
     return "$seen"
 }
-found "phrases of scripts/phrases.tsv" phrases "${rust[@]}" "${pages[@]}" "${scripts[@]}"
+mapfile -t others < <(files '*.py' '*.lua' '*.c' '*.js' '*.ts')
+found "phrases of scripts/phrases.tsv" phrases "${rust[@]}" "${pages[@]}" "${scripts[@]}" "${others[@]}"
+
+# The names of functions, tests above all, as sentences.
+mapfile -t python < <(files '*.py')
+names=$(mktemp)
+trap 'rm -f "$names"' EXIT
+grep -nE '\b(fn|def) [a-z0-9_]+' "${rust[@]}" "${python[@]}" |
+    sed -E 's/^([^:]+:[0-9]+):.*\b(fn|def) ([a-z0-9_]+).*/\1:\3/; s/^([^:]+):([0-9]+):/\1:\2: /' | tr _ ' ' >"$names"
+found "names with phrases of scripts/phrases.tsv" phrases "$names"
 
 [[ ! $failed ]]

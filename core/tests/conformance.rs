@@ -51,7 +51,7 @@ fn throttle_takes_all_or_nothing() {
 }
 
 #[test]
-fn throttle_refuses_for_ever_what_is_above_the_limit() {
+fn throttle_never_admits_more_than_the_limit() {
     check(throttle, THROTTLE_REFUSES_FOR_EVER_WHAT_IS_ABOVE_THE_LIMIT);
 }
 

@@ -609,7 +609,7 @@ proptest! {
 
     /// Where the key of an idle limiter has expired, nothing is lost: a TAT that has passed is like none.
     #[test]
-    fn a_passed_tat_is_no_tat(numbers in numbers(), ago in length(), quantity in quantity()) {
+    fn a_tat_that_has_passed_counts_as_none(numbers in numbers(), ago in length(), quantity in quantity()) {
         let (limit, passed) = (numbers.limit(), Some(at(-ago.of(numbers).max(0))));
         for decide in [throttle, saturate, charge] {
             prop_assert_eq!(decide(passed, &limit, at(0), quantity), decide(None, &limit, at(0), quantity));

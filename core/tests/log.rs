@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn the_key_lives_until_the_log_is_as_good_as_new((limit, period, calls) in traffic()) {
+    fn the_key_lives_until_the_log_is_fully_replenished((limit, period, calls) in traffic()) {
         let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
         let (mut log, mut now) = (Log::default(), START);
         for (gap, quantity) in calls {

@@ -59,13 +59,13 @@ pub fn now() -> Instant {
     let elapsed = read(libc::CLOCK_MONOTONIC).saturating_sub(ANCHOR_MONOTONIC.load(Relaxed));
     // A monotonic clock that stands still, as in a test, does not tell how old the last reading is.
     let fresh = anchor != 0 && (1..FRESH).contains(&elapsed) && !faults::has_raw_clock();
-    let now = if fresh { anchor.saturating_add(elapsed) } else { anchor_anew() };
+    let now = if fresh { anchor.saturating_add(elapsed) } else { anchor_again() };
     LAST.store(now, Relaxed);
     Instant::saturating_from_nanos(now)
 }
 
 /// Reads the wall clock, and moves the anchor there.
-fn anchor_anew() -> u64 {
+fn anchor_again() -> u64 {
     // In this order: with the monotonic clock read first, this clock would run ahead by the time between the
     // two.
     let (wall, monotonic) = (read(libc::CLOCK_REALTIME), read(libc::CLOCK_MONOTONIC));

@@ -237,7 +237,7 @@ fn switched_on_in_a_transaction() {
 
 /// Regression: waiting clients replaced the callback that detects listeners.
 #[test]
-fn who_waits_does_not_end_the_search() {
+fn a_client_that_waits_does_not_end_the_search() {
     let primary = Options::new().set("repl-backlog-ttl", "1").start();
     let mut client = primary.connect();
     client.throttle_checked("wanted", "0 1 3600");

@@ -63,7 +63,7 @@ fn a_call_that_need_not_wait_is_answered_as_that_of_mtake() {
 }
 
 #[test]
-fn every_kind_is_waited_for_and_not_overtaken() {
+fn every_kind_is_waited_for_in_order() {
     let server = Server::start();
     let mut client = server.connect();
     for (limiter, single) in KINDS {

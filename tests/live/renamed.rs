@@ -160,7 +160,7 @@ fn refusals_and_looks_need_no_effects() {
 
 /// Every waiter got TRYAGAIN at its turn, as if the key had moved away.
 #[test]
-fn who_waits_in_a_cluster_is_admitted_without_exists() {
+fn a_client_that_waits_in_a_cluster_is_admitted_without_exists() {
     let server = Options::new().set("cluster-enabled", "yes").rename("EXISTS", "").start();
     let mut client = server.connect();
     let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();

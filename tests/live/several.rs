@@ -185,7 +185,7 @@ fn an_error_at_any_position_is_the_calls_error_and_nothing_is_charged() {
 }
 
 #[test]
-fn a_quantity_above_a_limit_is_refused_for_ever_and_so_is_the_call() {
+fn a_quantity_above_a_limit_is_refused_permanently_and_so_is_the_call() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE full 0 1 3600");

@@ -20,7 +20,7 @@ fn is_the_decimal_tat_with_an_expiry_rounded_up() {
 }
 
 #[test]
-fn is_gone_once_it_is_as_good_as_new() {
+fn is_gone_once_it_is_fully_replenished() {
     let server = Server::start();
     let mut client = server.connect();
     client.throttle_checked("k", "0 1 30 1 MS");

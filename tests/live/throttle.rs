@@ -82,7 +82,7 @@ fn waits_round_up_to_the_unit() {
 }
 
 #[test]
-fn who_waits_as_long_as_told_is_admitted() {
+fn a_client_that_waits_as_long_as_told_is_admitted() {
     let server = Server::start();
     let mut client = server.connect();
     for (key, arguments, unit_ns) in [("ms", "0 1 70 1 MS", 1_000_000), ("us", "0 7 500000 1 US", 1_000)] {
@@ -115,7 +115,7 @@ fn a_quantity_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_quantity_above_the_limit_is_refused_for_ever() {
+fn a_quantity_above_the_limit_is_refused_permanently() {
     let server = Server::start();
     let mut client = server.connect();
     assert_eq!(client.throttle_checked("fresh", "9 10 60 11"), [1, 10, 10, -1, 0]);

@@ -269,7 +269,7 @@ fn times_are_in_the_unit_of_the_call() {
 }
 
 #[test]
-fn who_waits_as_told_is_admitted() {
+fn a_client_that_waits_as_told_is_admitted() {
     let server = Server::start();
     let mut client = server.connect();
     for call in [

@@ -138,7 +138,7 @@ fn the_clocks_of_libc_are_the_only_ones() {
 
 /// To the millisecond: no key expires before its limiter is fully replenished, and none stays longer.
 #[test]
-pub fn a_key_lives_until_it_is_as_good_as_new() {
+pub fn a_key_lives_until_it_is_fully_replenished() {
     let mut subject = Subject::new();
     subject.clock.pass(999_999); // the last nanosecond of a millisecond
     for kind in KINDS {

@@ -397,7 +397,7 @@ pub fn multi_key_calls_are_redirected_as_the_servers_own() {
 
 /// The call began to wait while its key was on this node; at its turn the key is on another one.
 #[test]
-pub fn who_waits_for_a_key_that_moves_away_is_sent_after_it() {
+pub fn a_client_that_waits_for_a_key_that_moves_away_is_sent_after_it() {
     let _alone = alone();
     moves_away("CL.BTHROTTLE KEY 0 1 3600 1 0");
     moves_away("CL.BMTAKE KEY THROTTLE 0 1 3600 1 KEY:log LOG 9 60 1 FLOW a");

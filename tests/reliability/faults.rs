@@ -78,10 +78,10 @@ fn writing_refusals_are_seen() {
 
 #[test]
 fn keys_that_expire_too_soon_or_never_are_seen() {
-    must_fail("round-down", tests![clock::a_key_lives_until_it_is_as_good_as_new]);
+    must_fail("round-down", tests![clock::a_key_lives_until_it_is_fully_replenished]);
     must_fail(
         "no-expiry",
-        tests![clock::a_key_lives_until_it_is_as_good_as_new, hostile::no_random_command_does_harm],
+        tests![clock::a_key_lives_until_it_is_fully_replenished, hostile::no_random_command_does_harm],
     );
 }
 
@@ -125,7 +125,7 @@ fn repeated_calls_that_are_charged_again_are_seen() {
 #[test]
 fn turns_that_are_not_fair_are_seen() {
     for fault in ["one-flow", "ignore-flows"] {
-        must_fail(fault, tests![flows::turns_are_those_of_the_simulation_and_nobody_is_overtaken]);
+        must_fail(fault, tests![flows::turns_are_those_of_the_simulation_in_order]);
     }
 }
 

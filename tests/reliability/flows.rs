@@ -84,7 +84,7 @@ fn holder(client: &mut Client) -> String {
 }
 
 #[test]
-pub fn turns_are_those_of_the_simulation_and_nobody_is_overtaken() {
+pub fn turns_are_those_of_the_simulation_in_order() {
     let server = Server::start();
     let mut client = server.connect();
     let mut random = Rng::with_seed(22);

@@ -363,7 +363,7 @@ fn an_unloaded_module_leaves_no_memory_behind() {
 
 /// Waiting clients keep their module: the server does not unload it.
 #[test]
-fn a_module_with_callers_in_line_stays() {
+fn a_module_with_queued_callers_stays() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.THROTTLE k 0 1 3600");

@@ -136,7 +136,7 @@ class _Window:
             self.count, self.end = 0, self.end_of(now)
         self.count = max(0, self.count + quantity)
         if not self.count:
-            self.end = now  # as good as new: the window is over
+            self.end = now  # fully replenished: the window is over
 
 
 class _Log:

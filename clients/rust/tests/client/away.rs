@@ -291,7 +291,7 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
 
 /// The Python package says the same.
 #[tokio::test]
-async fn more_than_the_limit_is_refused_for_ever_whether_the_server_is_available_or_not() {
+async fn more_than_the_limit_is_refused_permanently_whether_the_server_is_available_or_not() {
     let server = Server::start();
     for choice in choices() {
         for port in [server.port(), nobody()] {
