@@ -1,52 +1,29 @@
 //! redis-cell: rate limiters inside Redis and Valkey.
 //!
-//! This file is the table of commands. A call passes through the module in this order: the server calls its
-//! command (`ffi::Served`), its bytes become arguments (`commands`, with the parsers of `redis_cell_core`),
-//! its key becomes a state (`store`), the core decides, the decision is written and replicated (`store`,
-//! `ffi`), and the outcome is counted and replied (`outcome`).
+//! A call passes through the module in this order: the server calls its command (`ffi::Served`), its bytes
+//! become arguments (`commands`, with the parsers of `redis_cell_core`), its key becomes a state (`calls`,
+//! `limiters`, `store`), the core decides, the decision is written and replicated (`store`, `ffi`), and the
+//! outcome is counted and replied (`outcome`).
 
+mod calls;
 mod commands;
 mod config;
 mod error;
 mod faults;
 mod ffi;
 mod info;
+mod limiters;
 mod outcome;
 mod refusals;
-mod several;
 mod store;
 mod tally;
 mod waiting;
 
 use ffi::{LoadContext, Report, Section};
-use outcome::{Row, row};
+use outcome::Row;
 
 #[global_allocator]
 static ALLOCATOR: ffi::ServerMemory = ffi::ServerMemory;
-
-/// The table of commands.
-static COMMANDS: [Row; 20] = [
-    row::<commands::Throttle>(),
-    row::<commands::Peek>(),
-    row::<commands::Refund>(),
-    row::<commands::Charge>(),
-    row::<commands::Reserve>(),
-    row::<commands::Bthrottle>(),
-    row::<commands::Pause>(),
-    row::<commands::Mtake>(),
-    row::<commands::Bmtake>(),
-    row::<commands::Mpeek>(),
-    row::<commands::Msettle>(),
-    row::<commands::Funnel>(),
-    row::<commands::Bucket>(),
-    row::<commands::Fixed>(),
-    row::<commands::Window>(),
-    row::<commands::Log>(),
-    row::<commands::Acquire>(),
-    row::<commands::Renew>(),
-    row::<commands::Release>(),
-    row::<commands::Top>(),
-];
 
 /// Loads the module: reads its arguments, and registers its commands, its section of `INFO` and its settings.
 fn load(server: &LoadContext) -> Result<(), String> {
@@ -54,7 +31,7 @@ fn load(server: &LoadContext) -> Result<(), String> {
     if config::NOTIFY_REFUSALS.get() && !server.has_module_events() {
         return Err(String::from("this server has no module keyspace events, which notify-refusals needs"));
     }
-    for Row { command, tally } in &COMMANDS {
+    for Row { command, tally } in &commands::COMMANDS {
         tally.reset();
         server.register(command)?;
     }
@@ -71,7 +48,7 @@ struct Info;
 
 impl Report for Info {
     fn fill(section: &Section) {
-        info::fill(section, &COMMANDS);
+        info::fill(section, &commands::COMMANDS);
     }
 }
 

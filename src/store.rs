@@ -3,7 +3,7 @@
 //! One file per state below this one says how it is read from a key and how it is saved. Whatever the state,
 //! a change reaches its key by [`write`] alone.
 
-use redis_cell_core::{Answer, Change, Decision, Instant};
+use redis_cell_core::{Change, Instant};
 
 use crate::error::Error;
 use crate::faults;
@@ -45,39 +45,22 @@ pub trait Save {
     fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c>;
 }
 
-/// Decides a call that may write, and carries out the decision.
+/// Decides a call that may write, by its open key, and carries out the decision.
 ///
 /// A refusal, a look and an error leave the key untouched.
 ///
 /// # Errors
-/// Those of [`State::load`], of `decide` and of [`carry_out`].
-pub fn update<S: State, W: Save>(
-    call: &Call,
-    key: Arg,
-    limit: &S::Limit,
-    decide: impl FnOnce(Option<S>, Instant) -> Result<Decision<W>, redis_cell_core::Error>,
-) -> Result<Answer, Error> {
-    change(call, key, |key, mut now| {
-        let state = S::load(key, &mut now, limit)?;
-        let decision = decide(state, now)?;
-        Ok((decision.answer, decision.change))
-    })
-}
-
-/// [`update`] for states that are not loaded as a whole: `decide` gets the open key.
-///
-/// # Errors
 /// Those of `decide` and of [`carry_out`].
-pub fn change<W: Save, T>(
-    call: &Call,
-    key: Arg,
-    decide: impl FnOnce(&Key, Instant) -> Result<(T, Change<W>), Error>,
+#[inline]
+pub fn change<'c, W: Save, T>(
+    call: &Call<'c>,
+    key: Arg<'c>,
+    decide: impl FnOnce(&Key<'c>, Instant) -> Result<(T, Change<W>), Error>,
 ) -> Result<T, Error> {
     let now = ffi::now();
     let mut key = Key::open(*call, key, Access::Write)?;
     let (answer, change) = decide(&key, now)?;
-    check::<W>(&change)?;
-    let announcement = write(change, &mut key);
+    let announcement = carry_out(change, &mut key)?;
     drop(key);
     publish(call, announcement);
     Ok(answer)
@@ -133,20 +116,4 @@ pub fn check<S: Save>(change: &Change<impl Sized>) -> Result<(), Error> {
         Change::Store(_) => S::WRITE.check(),
         Change::Delete => S::DELETE.check(),
     }
-}
-
-/// Decides a call that only looks.
-///
-/// # Errors
-/// Those of [`State::load`] and of `decide`.
-pub fn look<S: State>(
-    call: &Call,
-    key: Arg,
-    limit: &S::Limit,
-    decide: impl FnOnce(Option<S>, Instant) -> Result<Answer, redis_cell_core::Error>,
-) -> Result<Answer, Error> {
-    let mut now = ffi::now();
-    let key = Key::open(*call, key, Access::Read)?;
-    let state = S::load(&key, &mut now, limit)?;
-    Ok(decide(state, now)?)
 }

@@ -14,9 +14,6 @@ mod queues;
 use core::marker::PhantomData;
 use redis_cell_core::fair;
 use redis_cell_core::gcra::{Limit, Tat};
-use redis_cell_core::limiter::{self, Limiter};
-use redis_cell_core::log;
-use redis_cell_core::timeline::Timeline;
 use redis_cell_core::{Answer, Decision, Instant, Span, Unit};
 use std::sync::Arc;
 
@@ -58,10 +55,10 @@ pub enum Order {
 /// beyond `most` it owes no longer than its key lives.
 ///
 /// # Errors
-/// As [`store::update`].
-pub fn update(
-    call: &Call,
-    key: Arg,
+/// As [`store::change`].
+pub fn update<'c>(
+    call: &Call<'c>,
+    key: Arg<'c>,
     order: Order,
     most: Span,
     decide: impl Fn(Option<Tat>, Instant) -> Decided,
@@ -159,88 +156,6 @@ fn tell(
     });
     arm(call);
     told
-}
-
-/// Decides a call that does not wait, behind those that do: to it, the sum of their costs counts as taken.
-///
-/// # Errors
-/// Those of `decide` and of the limiter.
-#[inline]
-pub fn behind<L: Limiter>(
-    limit: &L,
-    state: Option<L::State>,
-    now: Instant,
-    quantity: i64,
-    ahead: u64,
-    decide: impl FnOnce(Option<L::State>) -> Result<Decision<L::State>, redis_cell_core::Error>,
-) -> Result<Decision<L::State>, redis_cell_core::Error> {
-    if ahead == 0 { decide(state) } else { limiter::behind(limit, state, now, quantity, ahead, decide) }
-}
-
-/// [`behind`], where somebody waits. The limit is a copy, so that the common way need not have one in memory.
-///
-/// # Errors
-/// As [`behind`].
-#[cold]
-#[inline(never)]
-pub fn behind_apart<L: Limiter + Copy>(
-    limit: L,
-    state: Option<L::State>,
-    now: Instant,
-    quantity: i64,
-    ahead: u64,
-    decide: impl Fn(Option<L::State>, &L, Instant, i64) -> Result<Decision<L::State>, redis_cell_core::Error>,
-) -> Result<Decision<L::State>, redis_cell_core::Error> {
-    limiter::behind(&limit, state, now, quantity, ahead, |state| decide(state, &limit, now, quantity))
-}
-
-/// [`behind`] for a log.
-///
-/// # Errors
-/// Those of the log.
-#[inline]
-pub fn behind_log<T: Timeline + ?Sized>(
-    log: &T,
-    limit: &log::Limit,
-    now: Instant,
-    quantity: i64,
-    ahead: u64,
-    decide: impl FnOnce() -> Result<Decision<log::Entries>, T::Error>,
-) -> Result<Decision<log::Entries>, T::Error>
-where
-    T::Error: From<redis_cell_core::Error>,
-{
-    if ahead == 0 {
-        return decide();
-    }
-    let answer = limiter::behind_units(ahead, quantity, |alone| log::peek(log, limit, now, alone))?;
-    if answer.limited() {
-        return Ok(Decision::keep(answer));
-    }
-    let decision = decide()?;
-    let remaining = decision.answer.remaining.saturating_sub(i64::try_from(ahead).unwrap_or(i64::MAX)).max(0);
-    Ok(Decision { answer: Answer { remaining, ..decision.answer }, ..decision })
-}
-
-/// The same for a call that takes what fits.
-///
-/// # Errors
-/// Those of the log.
-pub fn saturate_log<T: Timeline + ?Sized>(
-    log: &T,
-    limit: &log::Limit,
-    now: Instant,
-    quantity: i64,
-    ahead: u64,
-) -> Result<Decision<log::Entries>, T::Error>
-where
-    T::Error: From<redis_cell_core::Error>,
-{
-    let room = limiter::behind_units(ahead, 0, |alone| log::peek(log, limit, now, alone))?.remaining;
-    let fits = quantity.min(room.max(1)).min(log::QUANTITY.max);
-    let mut decision = behind_log(log, limit, now, fits, ahead, || log::take(log, limit, now, fits))?;
-    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { fits });
-    Ok(decision)
 }
 
 /// The costs of the clients of flows that are before a call on this key, which does not wait.

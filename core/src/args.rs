@@ -17,6 +17,24 @@ pub struct Range {
     pub max: i64,
 }
 
+/// A kind of limiter, as far as its arguments are concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Grammar {
+    /// The word that begins it, in upper case.
+    pub word: &'static [u8],
+    /// The number of arguments behind that word.
+    pub arguments: Arity,
+}
+
+/// A number of arguments.
+#[derive(Clone, Copy, Debug)]
+pub enum Arity {
+    /// It is always this.
+    Always(usize),
+    /// It depends on the first ones of the arguments; `None` when some are missing.
+    Counted(fn(&mut dyn Iterator<Item = &[u8]>) -> Option<usize>),
+}
+
 /// How far local time is ahead of UTC, in minutes, for windows by the calendar.
 pub const UTC: Range = Range { name: "UTC", min: -840, max: 840 };
 

@@ -38,8 +38,15 @@
 //! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC
 //! 2697.
 
-use crate::args::{parse_field, parse_integer};
-use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Taken, Unit, Verdict};
+use crate::args::{Arity, Grammar, Range, parse_field, parse_integer};
+use crate::limiter::limiter;
+use crate::{Answer, Decision, Error, Instant, Rate, Span, Taken, Unit, Verdict};
+
+/// How the funnel is written among several limiters: `FUNNEL capacity count period quantity`.
+pub const FUNNEL: Grammar = Grammar { word: b"FUNNEL", arguments: Arity::Always(4) };
+
+/// How the bucket is written among several limiters: `BUCKET capacity count period quantity`.
+pub const BUCKET: Grammar = Grammar { word: b"BUCKET", arguments: Arity::Always(4) };
 
 /// The first number of a limit: what the bucket holds.
 pub const CAPACITY: Range = Range { name: "capacity", min: 1, max: i64::MAX };
@@ -50,6 +57,8 @@ pub struct Limit {
     capacity: i64,
     rate: Rate,
 }
+
+limiter!(Level, take);
 
 /// The state: whole units free, and the instant from which the next one is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

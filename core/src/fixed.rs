@@ -29,14 +29,17 @@
 
 use core::num::NonZeroU64;
 
-use crate::args::{Keyword, parse_integer};
+use crate::args::{Arity, Grammar, Keyword, Range, parse_integer};
 use crate::calendar::{Calendar, Cycle, DAY_OF_MONTH, WEEKDAY};
+use crate::limiter::limiter;
 use crate::rate::period_of;
 use crate::window::{LAST, fits};
 use crate::{
-    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Range, Span, Stretch, Taken, Unit,
-    Verdict,
+    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Span, Stretch, Taken, Unit, Verdict,
 };
+
+/// How it is written among several limiters: `FIXED limit window [UTC minutes] [FROM day] quantity`.
+pub const GRAMMAR: Grammar = Grammar { word: b"FIXED", arguments: Arity::Counted(arguments) };
 
 /// The first number of a limit: units per window.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
@@ -330,6 +333,8 @@ fn no_period(period: &[u8], unit: Unit) -> Option<Error> {
 fn until(unit: Unit) -> Range {
     UNTIL.up_to((LAST.as_nanos() / unit.nanos()).cast_signed())
 }
+
+limiter!(Counter, take);
 
 /// The state: the units admitted in the window, and the instant at which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -40,7 +40,12 @@
 //! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE`
 //! as brandur/redis-cell defined them.
 
-use crate::{Answer, Decision, Error, Instant, Range, Rate, Span, Taken, Unit, Verdict, parse_integer};
+use crate::args::{Arity, Grammar, Range, parse_integer};
+use crate::limiter::limiter;
+use crate::{Answer, Decision, Error, Instant, Rate, Span, Taken, Unit, Verdict};
+
+/// How it is written among several limiters: `THROTTLE max_burst count period quantity`.
+pub const GRAMMAR: Grammar = Grammar { word: b"THROTTLE", arguments: Arity::Always(4) };
 
 /// The first number of a limit: what may come at once on top of one unit.
 pub const MAX_BURST: Range = Range { name: "max_burst", min: 0, max: i64::MAX - 1 };
@@ -405,6 +410,22 @@ pub fn waits(limit: &Limit, now: Instant, unit: Unit) -> Range {
     let longest = now.left().saturating_sub(limit.room_for_one());
     WAIT.up_to((longest.as_nanos() / unit.nanos()).cast_signed())
 }
+
+limiter!(
+    Tat,
+    throttle,
+    fn peek(&self, state: Option<Tat>, now: Instant, quantity: i64) -> Result<Answer, Error> {
+        peek(state, self, now, quantity)
+    },
+    // In nanoseconds, because clients may wait by different limits.
+    fn cost(&self, quantity: i64) -> Result<u64, Error> {
+        Ok(Self::cost(self, quantity)?.as_nanos())
+    },
+    fn charged(&self, state: Option<Tat>, now: Instant, costs: u64) -> Result<Option<Tat>, Error> {
+        let costs = Span::from_nanos(costs).ok_or(Error::BeyondTime)?;
+        state.unwrap_or(now).max(now).checked_add(costs).map(Some).ok_or(Error::BeyondTime)
+    }
+);
 
 /// How a reservation is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -25,8 +25,12 @@
 //! Source: the semaphore with timeouts of the articles on Redis ("fair semaphores", "concurrency limiter"),
 //! with lease ends as scores instead of beginnings, so that each holder may ask for its own time.
 
+use crate::args::{Arity, Grammar, Range};
 use crate::timeline::{LAST, Timeline, pruned, tick};
-use crate::{Answer, Change, Decision, Error, Instant, Range, Span, Unit, Verdict, log};
+use crate::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict, log};
+
+/// How it is written among several limiters: `LEASE limit lease id`.
+pub const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: Arity::Always(3) };
 
 /// How many may hold a place at a time.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };

@@ -1,6 +1,6 @@
-//! The verbs that all limiters have, whatever their algorithm.
+//! The verbs of the limiters whose state is a value, whatever their algorithm.
 
-use crate::{Answer, Change, Decision, Error, Instant, Span, Taken, Verdict, bucket, fixed, gcra, window};
+use crate::{Answer, Change, Decision, Error, Instant, Span, Taken, Verdict};
 
 /// A limit with its algorithm, which decides by a stored state.
 ///
@@ -89,10 +89,12 @@ pub trait Limiter {
     ) -> Result<Decision<Self::State>, Error>;
 }
 
-/// The verbs of a module's functions for its limit and state.
+/// Implements [`Limiter`] for the `Limit` of the file that it stands in, by the functions of that file: the
+/// one that takes is named, and those of the other verbs are called `saturate` and `settle`. Methods that the
+/// algorithm has of its own follow.
 macro_rules! limiter {
-    ($module:ident, $state:ty, $take:ident $(, $own:item)*) => {
-        impl Limiter for $module::Limit {
+    ($state:ty, $take:ident $(, $own:item)*) => {
+        impl crate::limiter::Limiter for Limit {
             type State = $state;
 
             fn take(
@@ -101,7 +103,7 @@ macro_rules! limiter {
                 now: Instant,
                 quantity: i64,
             ) -> Result<Decision<$state>, Error> {
-                $module::$take(state, self, now, quantity)
+                $take(state, self, now, quantity)
             }
 
             fn saturate(
@@ -110,7 +112,7 @@ macro_rules! limiter {
                 now: Instant,
                 quantity: i64,
             ) -> Result<Decision<$state>, Error> {
-                $module::saturate(state, self, now, quantity)
+                saturate(state, self, now, quantity)
             }
 
             fn settle(
@@ -120,35 +122,14 @@ macro_rules! limiter {
                 difference: i64,
                 taken: Option<&Taken>,
             ) -> Result<Decision<$state>, Error> {
-                $module::settle(state, self, now, difference, taken)
+                settle(state, self, now, difference, taken)
             }
 
             $($own)*
         }
     };
 }
-
-limiter!(
-    gcra,
-    gcra::Tat,
-    throttle,
-    // In nanoseconds, because clients may wait by different limits.
-    fn cost(&self, quantity: i64) -> Result<u64, Error> {
-        Ok(gcra::Limit::cost(self, quantity)?.as_nanos())
-    },
-    fn charged(
-        &self,
-        state: Option<gcra::Tat>,
-        now: Instant,
-        costs: u64,
-    ) -> Result<Option<gcra::Tat>, Error> {
-        let costs = Span::from_nanos(costs).ok_or(Error::BeyondTime)?;
-        state.unwrap_or(now).max(now).checked_add(costs).map(Some).ok_or(Error::BeyondTime)
-    }
-);
-limiter!(bucket, bucket::Level, take);
-limiter!(fixed, fixed::Counter, take);
-limiter!(window, window::Sliding, take);
+pub(crate) use limiter;
 
 /// Decides a call that comes behind clients who wait for the limiter: to it, the sum of their `costs` counts
 /// as taken. `decide` decides by a state; what it takes is then taken from the real one.

@@ -35,10 +35,12 @@
 //! Source: the sliding-window log of the articles on rate limiting, `ZREMRANGEBYSCORE`, `ZCARD`, `ZADD` on a
 //! sorted set, in the variant that counts before it writes.
 
+use crate::args::{Arity, Grammar, Range, parse_integer};
 use crate::timeline::{Timeline, pruned, tick};
-use crate::{
-    Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Taken, Unit, Verdict, parse_integer,
-};
+use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Span, Taken, Unit, Verdict};
+
+/// How it is written among several limiters: `LOG limit period quantity`.
+pub const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: Arity::Always(3) };
 
 /// The first number of a limit: what may be admitted in any period.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: 1_000_000 };

@@ -10,48 +10,15 @@
 use core::ops;
 
 use crate::args::once;
-use crate::{Answer, Error, Instant, Range, Span, Unit, Verdict, fixed, parse_integer, parse_timeout};
+use crate::{Answer, Error, Instant, Range, Span, Unit, Verdict, parse_integer, parse_timeout};
+
+pub use crate::args::{Arity, Grammar};
 
 /// The word that makes a limiter one that refuses nothing.
 pub const SHADOW: &[u8] = b"SHADOW";
 
 /// The word before the `reset_after` of the call that took what a settlement gives back.
 pub const RESET: Range = Range { name: "RESET", min: 0, max: i64::MAX };
-
-/// A kind of limiter, as far as its arguments are concerned.
-#[derive(Clone, Copy, Debug)]
-pub struct Grammar {
-    /// The word that begins it, in upper case.
-    pub word: &'static [u8],
-    /// The number of arguments behind that word.
-    pub arguments: Arity,
-}
-
-/// A number of arguments.
-#[derive(Clone, Copy, Debug)]
-pub enum Arity {
-    /// It is always this.
-    Always(usize),
-    /// It depends on the first ones of the arguments; `None` when some are missing.
-    Counted(fn(&mut dyn Iterator<Item = &[u8]>) -> Option<usize>),
-}
-
-impl Grammar {
-    /// `THROTTLE max_burst count period quantity`
-    pub const THROTTLE: Self = Self { word: b"THROTTLE", arguments: Arity::Always(4) };
-    /// `FUNNEL capacity count period quantity`
-    pub const FUNNEL: Self = Self { word: b"FUNNEL", arguments: Arity::Always(4) };
-    /// `BUCKET capacity count period quantity`
-    pub const BUCKET: Self = Self { word: b"BUCKET", arguments: Arity::Always(4) };
-    /// `FIXED limit window [UTC minutes] [FROM day] quantity`
-    pub const FIXED: Self = Self { word: b"FIXED", arguments: Arity::Counted(fixed::arguments) };
-    /// `WINDOW limit period quantity`
-    pub const WINDOW: Self = Self { word: b"WINDOW", arguments: Arity::Always(3) };
-    /// `LOG limit period quantity`
-    pub const LOG: Self = Self { word: b"LOG", arguments: Arity::Always(3) };
-    /// `LEASE limit lease id`
-    pub const LEASE: Self = Self { word: b"LEASE", arguments: Arity::Always(3) };
-}
 
 /// The arguments of a call. Each is read when it is needed, because reading one costs the server a call.
 pub trait Words<'w>: Clone {

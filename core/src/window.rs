@@ -62,9 +62,13 @@
 use core::cmp::Ordering;
 use core::num::NonZeroU64;
 
-use crate::args::parse_field;
+use crate::args::{Arity, Grammar, Range, parse_field};
+use crate::limiter::limiter;
 use crate::rate::period_of;
-use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Range, Span, Taken, Unit, Verdict};
+use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Span, Taken, Unit, Verdict};
+
+/// How it is written among several limiters: `WINDOW limit period quantity`.
+pub const GRAMMAR: Grammar = Grammar { word: b"WINDOW", arguments: Arity::Always(3) };
 
 /// The first number of a limit: units per period.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
@@ -186,6 +190,8 @@ pub(crate) fn fits(period: NonZeroU64, unit: Unit, now: Instant, periods: u64) -
     }
     Err(PERIOD.up_to((longest / unit.nanos()).cast_signed()).error())
 }
+
+limiter!(Sliding, take);
 
 /// The state: the units admitted in the present window and in the window before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

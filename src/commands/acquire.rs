@@ -1,15 +1,16 @@
 //! `CL.ACQUIRE`
 
 use redis_cell_core::Tail;
-use redis_cell_core::lease::{self, Lease, Limit};
+use redis_cell_core::lease::{Lease, Limit};
 
-use super::arguments::{ID, KEY, LEASE, LIMITER, PLACES, UNIT};
+use super::arguments::{KEY, LIMITER, UNIT};
+use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
+use crate::limiters::Held;
+use crate::limiters::lease::{ID, LEASE, PLACES};
 use crate::outcome::{Command, Outcome};
-use crate::store;
 use crate::tally::{Tally, tally};
-use crate::waiting;
 
 /// Gets one of a limited number of places, or renews the one held.
 pub struct Acquire;
@@ -31,13 +32,6 @@ impl Command for Acquire {
         let unit = Tail::parse_unit(call.rest(5))?;
         let limit = Limit::parse(call.bytes(limit))?;
         let lease = Lease::parse(call.bytes(lease), unit)?;
-        let answer = store::lease::update(call, key, id, Some(&lease), |places, now| {
-            let decision = match waiting::ahead(call, key) {
-                0 => lease::acquire(places, &limit, now, &lease)?,
-                ahead => lease::acquire_behind(places, &limit, now, &lease, ahead)?,
-            };
-            Ok((decision.answer, decision.change))
-        })?;
-        Ok(Outcome::Verdict(answer, unit))
+        one::take_by(call, key, Held { limit, lease: Some(lease), id }, unit)
     }
 }

@@ -8,11 +8,12 @@ use redis_cell_core::{Span, Verdict, fair};
 
 use super::arguments::UNIT;
 use super::mtake::{ONCE, SEVERAL, SHADOWABLE_LIMITERS};
+use crate::calls::many::{Queued, Request};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{Arg, Argument, Call, Flag, Spec, Type};
+use crate::limiters::Verb;
 use crate::outcome::{Command, Outcome};
-use crate::several::{Queued, Request, Verb};
 use crate::tally::{REPEATED, SHADOW_REFUSED, Tally, tally};
 use crate::waiting::{self, FlowRequest, Others, Turns};
 

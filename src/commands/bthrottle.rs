@@ -2,9 +2,11 @@
 
 use redis_cell_core::{QUANTITY, Span, Tail, gcra, parse_timeout};
 
-use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, UNIT};
+use super::arguments::{KEY, LIMITER, UNIT};
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::limiters::arguments::{COUNT, PERIOD};
+use crate::limiters::gcra::MAX_BURST;
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
 use crate::waiting::{self, Request};

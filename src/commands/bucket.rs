@@ -1,16 +1,14 @@
 //! `CL.BUCKET`
 
-use redis_cell_core::bucket;
-
-use super::arguments::{
-    CAPACITY, COUNT, KEY, LIMITER, PERIOD, QUANTITY, SATURATE, UNIT, WITH_TAKEN, bucket_args,
-};
+use super::arguments::{KEY, LIMITER, QUANTITY, SATURATE, UNIT, WITH_TAKEN};
+use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
+use crate::limiters::arguments::{COUNT, PERIOD};
+use crate::limiters::bucket::CAPACITY;
 use crate::outcome::{Command, Outcome};
-use crate::store;
+use crate::store::bucket;
 use crate::tally::{Tally, tally};
-use crate::waiting;
 
 /// Takes a quantity of tokens from a bucket that refills.
 pub struct Bucket;
@@ -28,15 +26,6 @@ impl Command for Bucket {
     const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let (key, limit, tail) = bucket_args(call)?;
-        let decide = if tail.saturate { bucket::saturate } else { bucket::take };
-        let answer = store::update(call, key, &limit, |bucket: Option<store::bucket::Bucket>, now| {
-            let (bucket, ahead) = (bucket.map(|bucket| bucket.0), waiting::ahead(call, key));
-            let decision = waiting::behind(&limit, bucket, now, tail.quantity, ahead, |level| {
-                decide(level, &limit, now, tail.quantity)
-            })?;
-            Ok(decision.map(|level| (store::bucket::Bucket(level), limit)))
-        })?;
-        Ok(Outcome::Verdict(answer, tail.unit))
+        one::take::<bucket::Bucket>(call)
     }
 }

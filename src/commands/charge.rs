@@ -1,10 +1,13 @@
 //! `CL.CHARGE`
 
-use redis_cell_core::gcra;
+use redis_cell_core::gcra::{self, Tat};
 
-use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
+use super::arguments::{KEY, LIMITER, QUANTITY, UNIT};
+use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
+use crate::limiters::arguments::{COUNT, PERIOD};
+use crate::limiters::gcra::MAX_BURST;
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
 use crate::waiting::{self, Order};
@@ -24,7 +27,7 @@ impl Command for Charge {
     const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let (key, limit, tail) = gcra_args(call, &[])?;
+        let (key, limit, tail) = one::arguments::<Tat>(call, &[])?;
         let answer = waiting::update(call, key, Order::Before, limit.tolerance(), |tat, now| {
             gcra::charge(tat, &limit, now, tail.quantity)
         })?;

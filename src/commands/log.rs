@@ -2,13 +2,15 @@
 
 use redis_cell_core::{Keyword, Tail, log};
 
-use super::arguments::{KEY, LIMITER, LOG_LIMIT, PERIOD, SATURATE, UNIT, WITH_TAKEN};
+use super::arguments::{KEY, LIMITER, SATURATE, UNIT, WITH_TAKEN};
+use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::limiters;
+use crate::limiters::arguments::PERIOD;
+use crate::limiters::log::LIMIT;
 use crate::outcome::{Command, Outcome};
-use crate::store;
 use crate::tally::{Tally, tally};
-use crate::waiting;
 
 /// The quantity of a log, whose entries cost memory.
 const QUANTITY: Argument =
@@ -24,7 +26,7 @@ impl Command for Log {
         reply: WITH_TAKEN,
         complexity:
             c"O(log N) where N is the number of entries, plus O(log N) for each entry added or removed.",
-        arguments: &[KEY, LOG_LIMIT, PERIOD, QUANTITY, SATURATE, UNIT],
+        arguments: &[KEY, LIMIT, PERIOD, QUANTITY, SATURATE, UNIT],
         flags: &[Flag::Write, Flag::DenyOom],
         ..LIMITER
     };
@@ -38,19 +40,7 @@ impl Command for Log {
         let range = if saturates { &redis_cell_core::QUANTITY } else { &log::QUANTITY };
         let tail = Tail::parse_within(call.rest(4), &[Keyword::Saturate], range)?;
         let limit = log::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
-        let answer = store::log::update(call, key, &limit, |log, now| {
-            let ahead = waiting::ahead(call, key);
-            if tail.saturate && ahead > 0 {
-                return waiting::saturate_log(log, &limit, now, tail.quantity, ahead);
-            }
-            waiting::behind_log(log, &limit, now, tail.quantity, ahead, || {
-                if tail.saturate {
-                    log::saturate(log, &limit, now, tail.quantity)
-                } else {
-                    log::take(log, &limit, now, tail.quantity)
-                }
-            })
-        })?;
-        Ok(Outcome::Verdict(answer, tail.unit))
+        let limiter = limiters::Log { limit, quantity: tail.quantity, saturate: tail.saturate };
+        one::take_by(call, key, limiter, tail.unit)
     }
 }

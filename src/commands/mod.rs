@@ -1,4 +1,4 @@
-//! The commands, one file each: from the arguments of a call to the decision of a limiter.
+//! The commands, one file each, and the table of them.
 
 mod acquire;
 mod arguments;
@@ -22,23 +22,28 @@ mod throttle;
 mod top;
 mod window;
 
-pub use acquire::Acquire;
-pub use bmtake::Bmtake;
-pub use bthrottle::Bthrottle;
-pub use bucket::Bucket;
-pub use charge::Charge;
-pub use fixed::Fixed;
-pub use funnel::Funnel;
-pub use log::Log;
-pub use mpeek::Mpeek;
-pub use msettle::Msettle;
-pub use mtake::Mtake;
-pub use pause::Pause;
-pub use peek::Peek;
-pub use refund::Refund;
-pub use release::Release;
-pub use renew::Renew;
-pub use reserve::Reserve;
-pub use throttle::Throttle;
-pub use top::Top;
-pub use window::Window;
+use crate::outcome::{Row, row};
+
+/// The table of commands: what the server is given of each, and its counts.
+pub static COMMANDS: [Row; 20] = [
+    row::<throttle::Throttle>(),
+    row::<peek::Peek>(),
+    row::<refund::Refund>(),
+    row::<charge::Charge>(),
+    row::<reserve::Reserve>(),
+    row::<bthrottle::Bthrottle>(),
+    row::<pause::Pause>(),
+    row::<mtake::Mtake>(),
+    row::<bmtake::Bmtake>(),
+    row::<mpeek::Mpeek>(),
+    row::<msettle::Msettle>(),
+    row::<funnel::Funnel>(),
+    row::<bucket::Bucket>(),
+    row::<fixed::Fixed>(),
+    row::<window::Window>(),
+    row::<log::Log>(),
+    row::<acquire::Acquire>(),
+    row::<renew::Renew>(),
+    row::<release::Release>(),
+    row::<top::Top>(),
+];

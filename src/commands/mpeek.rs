@@ -2,10 +2,11 @@
 
 use super::arguments::UNIT;
 use super::mtake::{LIMITERS, SEVERAL};
+use crate::calls::many::Request;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec, Use};
+use crate::limiters::Verb;
 use crate::outcome::{Command, Outcome};
-use crate::several::{Request, Verb};
 use crate::tally::{Tally, tally};
 
 /// Returns what CL.MTAKE would reply, without changing anything.

@@ -3,10 +3,11 @@
 use super::arguments::{KEY, UNIT};
 use super::bmtake::FLOW;
 use super::mtake::{ANY_LIMITER, ONCE, SEVERAL};
+use crate::calls::many::Request;
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::limiters::Verb;
 use crate::outcome::{Command, Outcome};
-use crate::several::{Request, Verb};
 use crate::tally::{OUT_OF_MEMORY, REPEATED, Tally, tally};
 
 /// Charges or gives back what several limiters of any kind were taken from.

@@ -1,15 +1,11 @@
 //! `CL.MTAKE`
 
-use core::ffi::CStr;
-
-use super::arguments::{
-    CAPACITY, COUNT, ID, KEY, LEASE, LIMIT, LIMITER, LOG_LIMIT, MAX_BURST, PERIOD, PLACES, UNIT,
-};
-use super::fixed::{FROM, UTC, WINDOW};
+use super::arguments::{KEY, LIMITER, UNIT};
+use crate::calls::many::{self, Request};
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Keys, Spec, Type};
+use crate::limiters::{Limiter, Verb};
 use crate::outcome::{Command, Outcome};
-use crate::several::{self, Request, Verb};
 use crate::tally::{REPEATED, SHADOW_REFUSED, Tally, tally};
 
 /// Takes from several limiters of any kind, from all or from none.
@@ -19,7 +15,7 @@ pub struct Mtake;
 pub const SEVERAL: Spec = Spec {
     reply: "Replies arrays of five integers: the combined answer, then the answer of each limiter.",
     complexity: c"O(N log N) where N is the number of limiters, plus the cost of each limiter's own command.",
-    keys: Keys::Found(several::keys),
+    keys: Keys::Found(many::keys),
     ..LIMITER
 };
 
@@ -54,33 +50,8 @@ pub const ONCE: Argument = Argument::new(
 .optional();
 
 /// A limiter of any kind.
-pub const ANY_LIMITER: Argument = Argument::new(
-    c"limiter",
-    Type::OneOf(&[
-        kind(c"THROTTLE", c"throttle", c"As CL.THROTTLE.", &[MAX_BURST, COUNT, PERIOD, ITS_QUANTITY]),
-        kind(c"FUNNEL", c"funnel", c"As CL.FUNNEL.", &[CAPACITY, COUNT, PERIOD, ITS_QUANTITY]),
-        kind(c"BUCKET", c"bucket", c"As CL.BUCKET.", &[CAPACITY, COUNT, PERIOD, ITS_QUANTITY]),
-        kind(c"FIXED", c"fixed", c"As CL.FIXED.", &[LIMIT, WINDOW, UTC, FROM, ITS_QUANTITY]),
-        kind(c"WINDOW", c"window", c"As CL.WINDOW.", &[LIMIT, PERIOD, ITS_QUANTITY]),
-        kind(c"LOG", c"log", c"As CL.LOG.", &[LOG_LIMIT, PERIOD, ITS_QUANTITY]),
-        kind(c"LEASE", c"lease", c"As CL.ACQUIRE.", &[PLACES, LEASE, ID]),
-    ]),
-    c"Kind, limit and quantity of the limiter.",
-);
-
-/// The quantity of one of the limiters.
-const ITS_QUANTITY: Argument =
-    Argument::new(c"quantity", Type::Integer, c"Units of this limiter; below 0 only for CL.MSETTLE.");
-
-/// A kind of limiter.
-const fn kind(
-    token: &'static CStr,
-    name: &'static CStr,
-    summary: &'static CStr,
-    arguments: &'static [Argument],
-) -> Argument {
-    Argument::new(name, Type::Block(arguments), summary).after(token)
-}
+pub const ANY_LIMITER: Argument =
+    Argument::new(c"limiter", Type::OneOf(Limiter::DOCUMENTED), c"Kind, limit and quantity of the limiter.");
 
 impl Command for Mtake {
     const SPEC: Spec = Spec {

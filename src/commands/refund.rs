@@ -1,10 +1,13 @@
 //! `CL.REFUND`
 
-use redis_cell_core::gcra;
+use redis_cell_core::gcra::{self, Tat};
 
-use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
+use super::arguments::{KEY, LIMITER, QUANTITY, UNIT};
+use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
+use crate::limiters::arguments::{COUNT, PERIOD};
+use crate::limiters::gcra::MAX_BURST;
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};
@@ -24,9 +27,12 @@ impl Command for Refund {
     const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let (key, limit, tail) = gcra_args(call, &[])?;
-        let answer =
-            store::update(call, key, &limit, |tat, now| gcra::refund(tat, &limit, now, tail.quantity))?;
+        let (key, limit, tail) = one::arguments::<Tat>(call, &[])?;
+        let answer = store::change(call, key, |open, now| {
+            let tat = store::gcra::load(open, now, limit.tolerance())?;
+            let decision = gcra::refund(tat, &limit, now, tail.quantity)?;
+            Ok((decision.answer, decision.change))
+        })?;
         Ok(Outcome::State(answer, tail.unit))
     }
 }

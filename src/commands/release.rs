@@ -2,9 +2,10 @@
 
 use redis_cell_core::lease;
 
-use super::arguments::{ID, KEY, LIMITER};
+use super::arguments::{KEY, LIMITER};
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec, Use};
+use crate::limiters::lease::ID;
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};

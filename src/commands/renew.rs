@@ -3,9 +3,10 @@
 use redis_cell_core::Tail;
 use redis_cell_core::lease::{self, Lease};
 
-use super::arguments::{ID, KEY, LEASE, LIMITER, UNIT};
+use super::arguments::{KEY, LIMITER, UNIT};
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec, Use};
+use crate::limiters::lease::{ID, LEASE};
 use crate::outcome::{Command, Outcome};
 use crate::store;
 use crate::tally::{Tally, tally};

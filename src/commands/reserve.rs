@@ -1,10 +1,14 @@
 //! `CL.RESERVE`
 
-use redis_cell_core::{Keyword, gcra};
+use redis_cell_core::Keyword;
+use redis_cell_core::gcra::{self, Tat};
 
-use super::arguments::{COUNT, KEY, LIMITER, MAX_BURST, PERIOD, QUANTITY, UNIT, gcra_args};
+use super::arguments::{KEY, LIMITER, QUANTITY, UNIT};
+use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::limiters::arguments::{COUNT, PERIOD};
+use crate::limiters::gcra::MAX_BURST;
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
 use crate::waiting::{self, Order};
@@ -40,7 +44,7 @@ impl Command for Reserve {
     const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let (key, limit, tail) = gcra_args(call, &[Keyword::MaxWait, Keyword::Prepay])?;
+        let (key, limit, tail) = one::arguments::<Tat>(call, &[Keyword::MaxWait, Keyword::Prepay])?;
         let booking = gcra::Booking { max_wait: tail.max_wait()?, prepay: tail.prepay };
         let answer = waiting::update(call, key, Order::Behind, limit.tolerance(), |tat, now| {
             gcra::reserve(tat, &limit, now, tail.quantity, booking)

@@ -25,7 +25,7 @@ pub struct Holder<'a, C> {
 /// Those of [`Scores::load`], of `decide` and of [`super::carry_out`].
 pub fn update<'a, C, T>(
     call: &Call<'a>,
-    key: Arg,
+    key: Arg<'a>,
     id: Arg<'a>,
     lease: Option<&Lease>,
     decide: impl FnOnce(&Places<Scores>, Instant) -> Result<(T, Change<C>), Error>,

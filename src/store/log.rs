@@ -1,29 +1,10 @@
 //! The sliding-window log: a sorted set with a member per unit, `<score>-<k>`, where k counts the members
 //! with one score.
 
-use redis_cell_core::log::{Edit, Entries, Limit};
-use redis_cell_core::{Answer, Decision, Instant};
+use redis_cell_core::log::{Edit, Entries};
 
-use super::timeline::{Owner, Scores};
-use super::{Save, change};
-use crate::error::Error;
-use crate::ffi::{self, Announcement, Arg, Call, Changed, Event, Key, Removed, Write};
-
-/// Decides a call that may write to a log, and carries out the decision.
-///
-/// # Errors
-/// Those of [`Scores::load`], of `decide` and of [`super::carry_out`].
-pub fn update<W: Save>(
-    call: &Call,
-    key: Arg,
-    limit: &Limit,
-    decide: impl FnOnce(&Scores, Instant) -> Result<Decision<W>, Error>,
-) -> Result<Answer, Error> {
-    change(call, key, |key, now| {
-        let decision = decide(&Scores::load(key, Owner::Log { period: limit.period() }, now)?, now)?;
-        Ok((decision.answer, decision.change))
-    })
-}
+use super::Save;
+use crate::ffi::{self, Announcement, Changed, Event, Key, Removed, Write};
 
 impl Save for Entries {
     const WRITE: Write = Write::SortedSet;

@@ -23,7 +23,7 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, ground first. A file may depend on its own layer and on those before it.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 9] = [
     // What is free of the server.
     &["error.rs", "faults.rs", "tally.rs"],
     // The server.
@@ -33,7 +33,8 @@ const LAYERS: [&[&str]; 8] = [
     // How a call ends, and where states are kept.
     &["outcome.rs", "store.rs", "store/"],
     &["waiting.rs", "waiting/"],
-    &["several.rs", "several/"],
+    &["limiters.rs", "limiters/"],
+    &["calls.rs", "calls/"],
     &["commands/", "info.rs"],
     // The top. The entry points hand over to it, so they belong there.
     &["lib.rs", "ffi/entry.rs"],

@@ -6,7 +6,7 @@
 //! client settles what it took. The server's keys reach the replica at times, all of one call together, and
 //! once the replica takes over.
 //!
-//! The steps of a call are those of `Request::carry_out` in src/several.rs: a stored reply is the answer;
+//! The steps of a call are those of `Request::carry_out` in src/calls/many.rs: a stored reply is the answer;
 //! otherwise all limiters are decided, and if none refuses, all are written and then the reply. Its text is
 //! read by the core's own function, and everything else that is decided here is decided by the core. Only the
 //! order of these steps, and how the text is written, are the model's own.

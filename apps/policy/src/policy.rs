@@ -67,13 +67,13 @@ impl Kind {
 
 /// The kinds, and how many arguments each has.
 const GRAMMARS: &[Grammar] = &[
-    Grammar::THROTTLE,
-    Grammar::FUNNEL,
-    Grammar::BUCKET,
-    Grammar::FIXED,
-    Grammar::WINDOW,
-    Grammar::LOG,
-    Grammar::LEASE,
+    gcra::GRAMMAR,
+    bucket::FUNNEL,
+    bucket::BUCKET,
+    fixed::GRAMMAR,
+    window::GRAMMAR,
+    log::GRAMMAR,
+    lease::GRAMMAR,
 ];
 
 impl Policy {

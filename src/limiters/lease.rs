@@ -1,21 +1,33 @@
-//! Places held by name among several limiters, as `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE` have them.
+//! Places held by name, as `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE` have them.
 
 use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
 use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Taken, Unit};
 
+use super::arguments::kind;
 use super::kind::{Arguments, Kind, Place, Verb};
 use crate::error::Error;
-use crate::ffi::{Arg, Call};
+use crate::ffi::{Arg, Argument, Call, Type};
 use crate::store::lease::{Holder, leases};
 use crate::store::timeline::Scores;
 
-/// `LEASE limit lease id`
+/// The number of places.
+pub const PLACES: Argument = Argument::new(c"limit", Type::Integer, c"Holders allowed at once, at least 1.");
+
+/// The holder of a lease.
+pub const ID: Argument = Argument::new(c"id", Type::String, c"Name of the holder.");
+
+/// The length of a lease.
+pub const LEASE: Argument =
+    Argument::new(c"lease", Type::Integer, c"Time until the lease expires, in units of time, at least 1.");
+
+/// A set of places and a holder: `LEASE limit lease id`.
+#[derive(Clone, Copy)]
 pub struct Held<'c> {
-    limit: Limit,
+    pub limit: Limit,
     /// `None` for a settlement that gives the place back.
-    lease: Option<Lease>,
-    id: Arg<'c>,
+    pub lease: Option<Lease>,
+    pub id: Arg<'c>,
 }
 
 impl<'c> Held<'c> {
@@ -24,6 +36,7 @@ impl<'c> Held<'c> {
         self.lease.as_ref().ok_or(Error::SYNTAX)
     }
 
+    #[inline]
     fn with_places<T>(
         &self,
         at: &Place<'_, 'c>,
@@ -35,7 +48,8 @@ impl<'c> Held<'c> {
 }
 
 impl<'c> Kind<'c> for Held<'c> {
-    const GRAMMAR: Grammar = Grammar::LEASE;
+    const GRAMMAR: Grammar = lease::GRAMMAR;
+    const DOCUMENTED: Argument = kind(c"LEASE", c"lease", c"As CL.ACQUIRE.", &[PLACES, LEASE, ID]);
 
     type Change = Edit;
     type Stored = Holder<'c, Edit>;
@@ -50,6 +64,7 @@ impl<'c> Kind<'c> for Held<'c> {
         Ok(Self { limit: Limit::parse(limit)?, lease, id })
     }
 
+    #[inline(always)]
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease()?;
         let decision = self.with_places(at, |places| match at.ahead {
@@ -96,6 +111,7 @@ impl<'c> Kind<'c> for Held<'c> {
         self.with_places(at, |places| lease::settle(places, &self.limit, at.now, None))
     }
 
+    #[inline]
     fn stored(&self, change: Edit, call: &Call<'c>) -> Holder<'c, Edit> {
         Holder { call: *call, id: self.id, change }
     }

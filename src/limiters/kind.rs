@@ -1,16 +1,18 @@
-//! What a kind of limiter is to a call for several: its arguments, and its verbs on an open key.
+//! What a kind of limiter is to a call: its arguments, and its verbs on an open key.
 
 use redis_cell_core::several::{Grammar, Keyword};
 use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Taken, Unit};
 
 use crate::error::Error;
-use crate::ffi::{Arg, Call, Key};
+use crate::ffi::{Arg, Argument, Call, Key};
 use crate::store::Save;
 
-/// A limiter of one kind, with the quantity or the place that a call asks it for.
+/// A limiter of one kind, with the quantity or the place that a call takes.
 pub trait Kind<'c>: Sized {
-    /// The word for the kind, and its arguments.
+    /// The word for the kind among several limiters, and its arguments.
     const GRAMMAR: Grammar;
+    /// The same as the server documents it.
+    const DOCUMENTED: Argument;
 
     /// What a decision changes.
     type Change;
@@ -88,6 +90,7 @@ impl<'c> Arguments<'c> {
 }
 
 /// A key of the call, open.
+#[derive(Clone, Copy)]
 pub struct Place<'k, 'c> {
     pub call: Call<'c>,
     pub name: Arg<'c>,

@@ -14,168 +14,24 @@
 //!   other key open, each only if it still does not exist. The others are decided again then. If they do not
 //!   admit the call any more, or a key exists by now, what the call took is given back, and it starts again.
 //!
-//! A kind of limiter is a file below this one and a line in the list of [`kinds`].
+//! The kinds are in [`crate::limiters`].
 
-use redis_cell_core::fixed::Counter;
-use redis_cell_core::gcra::Tat;
-use redis_cell_core::several::{self, Grammar, Options, Parts, Prefix, Row, Words};
-use redis_cell_core::window::Sliding;
-use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit, Verdict};
+use redis_cell_core::several::{self, Options, Parts, Prefix, Row, Words};
+use redis_cell_core::{Instant, Span, Taken, Unit, Verdict};
 
 use smallvec::SmallVec;
 
+use super::once::{Once, Stored};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Key};
+use crate::limiters::{Arguments, Limiter, Pending, Place, Verb};
 use crate::outcome::{FEW, Outcome, Rows};
 use crate::store;
-use crate::store::bucket::{Bucket, Funnel};
 use crate::waiting::{self, Others};
-
-pub use self::kind::Verb;
-use self::kind::{Arguments, Kind, Place};
-use self::lease::Held;
-use self::log::Log;
-use self::once::{Once, Stored};
-use self::whole::Quantity;
-
-mod kind;
-mod lease;
-mod log;
-mod once;
-mod whole;
 
 /// How often a call starts again at most, because another module has come between.
 const ROUNDS: u32 = 16;
-
-/// Declares all kinds: their limiters, and their decisions.
-macro_rules! kinds {
-    ($($kind:ident: $type:ty,)*) => {
-        enum Limiter<'c> {
-            $($kind($type),)*
-        }
-
-        /// A decision that is not carried out yet.
-        enum Pending<'c> {
-            $($kind(Decision<<$type as Kind<'c>>::Change>),)*
-        }
-
-        impl<'c> Limiter<'c> {
-            const GRAMMARS: &'static [Grammar] = &[$(<$type as Kind<'c>>::GRAMMAR,)*];
-
-            /// Reads the arguments of a limiter of the kind with this index.
-            fn parse(kind: usize, arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
-                let mut kinds = 0_usize..;
-                $(if kinds.next() == Some(kind) {
-                    return <$type>::parse(arguments, verb, unit).map(Self::$kind);
-                })*
-                Err(Error::SYNTAX)
-            }
-
-            fn take(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
-                match self {
-                    $(Self::$kind(limiter) => limiter.take(at).map(Pending::$kind),)*
-                }
-            }
-
-            fn units(&self) -> i64 {
-                match self {
-                    $(Self::$kind(limiter) => limiter.units(),)*
-                }
-            }
-
-            fn cost(&self) -> Result<u64, Error> {
-                match self {
-                    $(Self::$kind(limiter) => limiter.cost(),)*
-                }
-            }
-
-            fn releases(&self) -> bool {
-                match self {
-                    $(Self::$kind(_) => <$type as Kind<'c>>::RELEASES,)*
-                }
-            }
-
-            fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
-                match self {
-                    $(Self::$kind(limiter) => limiter.peek(at),)*
-                }
-            }
-
-            fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Pending<'c>, Error> {
-                match self {
-                    $(Self::$kind(limiter) => limiter.settle(at, taken).map(Pending::$kind),)*
-                }
-            }
-
-            fn complete(&self, pending: &mut Pending<'c>, at: &Place<'_, 'c>, verb: Verb) {
-                match (self, pending) {
-                    $((Self::$kind(limiter), Pending::$kind(decision)) => limiter.complete(decision, at, verb),)*
-                    _ => {} // a decision is always of its limiter's kind
-                }
-            }
-
-            /// Gives back what the call has taken from a key that it has made.
-            fn give_back(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
-                match self {
-                    $(Self::$kind(limiter) => limiter.give_back(at).map(Pending::$kind),)*
-                }
-            }
-
-            fn write(
-                &self,
-                pending: &Pending<'c>,
-                key: &mut Key<'c>,
-                call: &Call<'c>,
-            ) -> Option<Announcement<'c>> {
-                match (self, pending) {
-                    $((Self::$kind(limiter), Pending::$kind(decision)) => {
-                        store::write(decision.change.map(|change| limiter.stored(change, call)), key)
-                    })*
-                    _ => None, // as above
-                }
-            }
-        }
-
-        impl<'c> Pending<'c> {
-            fn answer(&self) -> Answer {
-                match self {
-                    $(Self::$kind(decision) => decision.answer,)*
-                }
-            }
-
-            fn stores(&self) -> bool {
-                match self {
-                    $(Self::$kind(decision) => matches!(decision.change, Change::Store(_)),)*
-                }
-            }
-
-            fn adds(&self) -> bool {
-                match self {
-                    $(Self::$kind(Decision { change: Change::Store(change), .. }) => <$type as Kind<'c>>::adds(change),)*
-                    _ => false,
-                }
-            }
-
-            /// Makes sure that the decision can be carried out.
-            fn check(&self) -> Result<(), Error> {
-                match self {
-                    $(Self::$kind(decision) => store::check::<<$type as Kind<'c>>::Stored>(&decision.change),)*
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    Throttle: Quantity<Tat>,
-    Funnel: Quantity<Funnel>,
-    Bucket: Quantity<Bucket>,
-    Fixed: Quantity<Counter>,
-    Window: Quantity<Sliding>,
-    Log: Log,
-    Lease: Held<'c>,
-}
 
 /// The positions of the keys among the arguments of a call, the name of the command being at 0: those of all
 /// complete limiters, and then that of `ONCE`.

@@ -1,0 +1,6 @@
+//! How a call becomes decisions: for [one](one) limiter, and for [many](many), with the same verbs of the
+//! same kinds.
+
+pub mod many;
+mod once;
+pub mod one;

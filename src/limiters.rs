@@ -1,0 +1,170 @@
+//! The kinds of limiters: each with its word, its arguments, its limit and its state, and with the verbs that
+//! a call for one or for many limiters uses.
+//!
+//! A kind is a file below this one, a line among the modules, and a line in the list of [`kinds`]. A limiter
+//! whose state is loaded and stored as a whole says how in `impl Whole`; the others implement [`Kind`].
+
+#![expect(
+    clippy::inline_always,
+    reason = "a call for one limiter is one function, without copies of its limit"
+)]
+
+use redis_cell_core::fixed::Counter;
+use redis_cell_core::gcra::Tat;
+use redis_cell_core::several::Grammar;
+use redis_cell_core::window::Sliding;
+use redis_cell_core::{Answer, Change, Decision, Taken, Unit};
+
+use crate::error::Error;
+use crate::ffi::{Announcement, Argument, Call, Key};
+use crate::store;
+use crate::store::bucket::{Bucket, Funnel};
+
+pub use kind::{Arguments, Kind, Place, Verb};
+pub use lease::Held;
+pub use log::Log;
+pub use whole::{Quantity, Whole};
+
+pub mod arguments;
+pub mod bucket;
+pub mod fixed;
+pub mod gcra;
+mod kind;
+pub mod lease;
+pub mod log;
+mod whole;
+mod window;
+
+/// Declares all kinds: the enum of their limiters, and that of their decisions.
+macro_rules! kinds {
+    ($($kind:ident: $type:ty,)*) => {
+        /// A limiter of any kind, as a call describes it.
+        pub enum Limiter<'c> {
+            $($kind($type),)*
+        }
+
+        /// A decision that is not carried out yet.
+        pub enum Pending<'c> {
+            $($kind(Decision<<$type as Kind<'c>>::Change>),)*
+        }
+
+        impl<'c> Limiter<'c> {
+            /// The words for the kinds, and their arguments.
+            pub const GRAMMARS: &'static [Grammar] = &[$(<$type as Kind<'c>>::GRAMMAR,)*];
+
+            /// The same as the server documents it.
+            pub const DOCUMENTED: &'static [Argument] = &[$(<$type as Kind<'c>>::DOCUMENTED,)*];
+
+            /// Reads the arguments of a limiter of the kind with this index.
+            pub fn parse(kind: usize, arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+                let mut kinds = 0_usize..;
+                $(if kinds.next() == Some(kind) {
+                    return <$type>::parse(arguments, verb, unit).map(Self::$kind);
+                })*
+                Err(Error::SYNTAX)
+            }
+
+            pub fn take(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.take(at).map(Pending::$kind),)*
+                }
+            }
+
+            pub fn units(&self) -> i64 {
+                match self {
+                    $(Self::$kind(limiter) => limiter.units(),)*
+                }
+            }
+
+            pub fn cost(&self) -> Result<u64, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.cost(),)*
+                }
+            }
+
+            pub fn releases(&self) -> bool {
+                match self {
+                    $(Self::$kind(_) => <$type as Kind<'c>>::RELEASES,)*
+                }
+            }
+
+            pub fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.peek(at),)*
+                }
+            }
+
+            pub fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Pending<'c>, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.settle(at, taken).map(Pending::$kind),)*
+                }
+            }
+
+            pub fn complete(&self, pending: &mut Pending<'c>, at: &Place<'_, 'c>, verb: Verb) {
+                match (self, pending) {
+                    $((Self::$kind(limiter), Pending::$kind(decision)) => limiter.complete(decision, at, verb),)*
+                    _ => {} // a decision is always of its limiter's kind
+                }
+            }
+
+            /// Gives back what the call has taken from a key that it has made.
+            pub fn give_back(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.give_back(at).map(Pending::$kind),)*
+                }
+            }
+
+            pub fn write(
+                &self,
+                pending: &Pending<'c>,
+                key: &mut Key<'c>,
+                call: &Call<'c>,
+            ) -> Option<Announcement<'c>> {
+                match (self, pending) {
+                    $((Self::$kind(limiter), Pending::$kind(decision)) => {
+                        store::write(decision.change.map(|change| limiter.stored(change, call)), key)
+                    })*
+                    _ => None, // as above
+                }
+            }
+        }
+
+        impl<'c> Pending<'c> {
+            pub fn answer(&self) -> Answer {
+                match self {
+                    $(Self::$kind(decision) => decision.answer,)*
+                }
+            }
+
+            pub fn stores(&self) -> bool {
+                match self {
+                    $(Self::$kind(decision) => matches!(decision.change, Change::Store(_)),)*
+                }
+            }
+
+            pub fn adds(&self) -> bool {
+                match self {
+                    $(Self::$kind(Decision { change: Change::Store(change), .. }) => <$type as Kind<'c>>::adds(change),)*
+                    _ => false,
+                }
+            }
+
+            /// Makes sure that the decision can be carried out.
+            pub fn check(&self) -> Result<(), Error> {
+                match self {
+                    $(Self::$kind(decision) => store::check::<<$type as Kind<'c>>::Stored>(&decision.change),)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Throttle: Quantity<Tat>,
+    Funnel: Quantity<Funnel>,
+    Bucket: Quantity<Bucket>,
+    Fixed: Quantity<Counter>,
+    Window: Quantity<Sliding>,
+    Log: Log,
+    Lease: Held<'c>,
+}

@@ -1,0 +1,55 @@
+//! GCRA, as `CL.THROTTLE` has it.
+
+use redis_cell_core::gcra::{self, Tat};
+use redis_cell_core::several::Grammar;
+use redis_cell_core::{Decision, Error as CoreError, Unit};
+
+use super::arguments::{COUNT, PERIOD, QUANTITY, kind};
+use super::kind::{Arguments, Place, Verb};
+use super::whole::Whole;
+use crate::error::Error;
+use crate::ffi::{Argument, Type};
+use crate::waiting::{self, Order};
+
+/// The burst.
+pub const MAX_BURST: Argument =
+    Argument::new(c"max_burst", Type::Integer, c"Units allowed at once on top of one, at least 0.");
+
+impl Whole for Tat {
+    const GRAMMAR: Grammar = gcra::GRAMMAR;
+    const DOCUMENTED: Argument =
+        kind(c"THROTTLE", c"throttle", c"As CL.THROTTLE.", &[MAX_BURST, COUNT, PERIOD, QUANTITY]);
+
+    type Stored = Self;
+
+    #[inline]
+    fn limit(arguments: &Arguments, unit: Unit) -> Result<gcra::Limit, Error> {
+        Ok(gcra::Limit::parse(arguments.words()?, unit)?)
+    }
+
+    fn state(self) -> Self {
+        self
+    }
+
+    fn stored(tat: Self, _: &gcra::Limit) -> Self {
+        tat
+    }
+
+    fn seen(tat: Option<Self>, at: &Place, verb: Verb) -> Result<Option<Self>, CoreError> {
+        waiting::seen(&at.call, at.name, order(verb), tat, at.now)
+    }
+
+    fn complete(decision: &mut Decision<Self>, at: &Place, verb: Verb) {
+        // What the clients in the queue wait for was added to the state before, so this does not fail.
+        let _ = waiting::took(&at.call, at.name, order(verb), decision, at.now);
+    }
+}
+
+/// What a call takes is behind the clients in the queue; what it charges is before them, as `CL.CHARGE` has
+/// it.
+const fn order(verb: Verb) -> Order {
+    match verb {
+        Verb::Take | Verb::Wait | Verb::Peek => Order::Behind,
+        Verb::Settle => Order::Before,
+    }
+}

@@ -1,0 +1,127 @@
+//! The sliding-window log, as `CL.LOG` has it.
+
+use redis_cell_core::limiter;
+use redis_cell_core::log::{self, Edit, Entries};
+use redis_cell_core::several::Grammar;
+use redis_cell_core::{Answer, Decision, Instant, Taken, Unit};
+
+use super::arguments::{PERIOD, QUANTITY, kind};
+use super::kind::{Arguments, Kind, Place, Verb};
+use crate::error::Error;
+use crate::ffi::{Argument, Call, Type};
+use crate::store::timeline::{Owner, Scores};
+
+pub use redis_cell_core::log::Limit;
+
+/// The limit of a log, whose entries cost memory.
+pub const LIMIT: Argument = Argument::new(c"limit", Type::Integer, c"Units per period, 1 to 1,000,000.");
+
+/// A log and the quantity of a call: `LOG limit period quantity`.
+#[derive(Clone, Copy)]
+pub struct Log {
+    pub limit: Limit,
+    pub quantity: i64,
+    /// Whether to take what fits of the quantity, instead of all or nothing.
+    pub saturate: bool,
+}
+
+impl Log {
+    fn entries<'k, 'c>(&self, at: &Place<'k, 'c>) -> Result<Scores<'k, 'c>, Error> {
+        Scores::load(at.key, Owner::Log { period: self.limit.period() }, at.now)
+    }
+}
+
+/// Takes a quantity behind clients that wait for `ahead` units.
+#[cold]
+fn take_behind(
+    log: &Scores,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+    ahead: u64,
+) -> Result<Decision<Entries>, Error> {
+    let answer = limiter::behind_units(ahead, quantity, |alone| log::peek(log, limit, now, alone))?;
+    if answer.limited() {
+        return Ok(Decision::keep(answer));
+    }
+    let decision = log::take(log, limit, now, quantity)?;
+    let remaining = decision.answer.remaining.saturating_sub(i64::try_from(ahead).unwrap_or(i64::MAX)).max(0);
+    Ok(Decision { answer: Answer { remaining, ..decision.answer }, ..decision })
+}
+
+/// Takes what fits of a quantity behind clients that wait for `ahead` units.
+#[cold]
+fn saturate_behind(
+    log: &Scores,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+    ahead: u64,
+) -> Result<Decision<Entries>, Error> {
+    let room = limiter::behind_units(ahead, 0, |alone| log::peek(log, limit, now, alone))?.remaining;
+    let fits = quantity.min(room.max(1)).min(log::QUANTITY.max);
+    let mut decision = take_behind(log, limit, now, fits, ahead)?;
+    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { fits });
+    Ok(decision)
+}
+
+impl<'c> Kind<'c> for Log {
+    const GRAMMAR: Grammar = log::GRAMMAR;
+    const DOCUMENTED: Argument = kind(c"LOG", c"log", c"As CL.LOG.", &[LIMIT, PERIOD, QUANTITY]);
+
+    type Change = Edit;
+    type Stored = Edit;
+
+    fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let [limit, period, quantity] = arguments.words()?;
+        let range = if verb == Verb::Settle { verb.quantity() } else { log::QUANTITY };
+        let (limit, quantity) = (Limit::parse([limit, period], unit)?, range.parse(quantity)?);
+        Ok(Self { limit, quantity, saturate: false })
+    }
+
+    #[inline(always)]
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+        let (log, limit) = (self.entries(at)?, &self.limit);
+        let decision = match (at.ahead, self.saturate) {
+            (0, false) => log::take(&log, limit, at.now, self.quantity),
+            (0, true) => log::saturate(&log, limit, at.now, self.quantity),
+            (ahead, false) => take_behind(&log, limit, at.now, self.quantity, ahead),
+            (ahead, true) => saturate_behind(&log, limit, at.now, self.quantity, ahead),
+        };
+        Ok(decision?.map(Edit::Add))
+    }
+
+    fn units(&self) -> i64 {
+        self.quantity
+    }
+
+    fn cost(&self) -> Result<u64, Error> {
+        Ok(self.quantity.unsigned_abs())
+    }
+
+    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+        let log = self.entries(at)?;
+        let alone = |quantity| log::peek(&log, &self.limit, at.now, quantity);
+        match at.ahead {
+            0 => alone(self.quantity),
+            ahead => limiter::behind_units(ahead, self.quantity, alone),
+        }
+    }
+
+    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Edit>, Error> {
+        log::settle(&self.entries(at)?, &self.limit, at.now, self.quantity, taken)
+    }
+
+    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+        let given = self.quantity.saturating_neg();
+        log::settle(&self.entries(at)?, &self.limit, at.now, given, None)
+    }
+
+    fn adds(edit: &Edit) -> bool {
+        matches!(edit, Edit::Add(_))
+    }
+
+    fn stored(&self, edit: Edit, _: &Call<'c>) -> Edit {
+        edit
+    }
+}

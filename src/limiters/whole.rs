@@ -1,0 +1,169 @@
+//! The limiters whose state is loaded and stored as a whole.
+
+use redis_cell_core::limiter::{self, Limiter};
+use redis_cell_core::several::Grammar;
+use redis_cell_core::{Answer, Decision, Error as CoreError, Instant, Taken, Unit};
+
+use super::kind::{Arguments, Kind, Place, Verb};
+use crate::error::Error;
+use crate::faults;
+use crate::ffi::{Argument, Call};
+use crate::store::{Save, State};
+
+/// A state that is loaded and stored as a whole.
+pub trait Whole: State<Limit: Limiter + Copy> {
+    /// Its word among several limiters, and its arguments, of which the last is the quantity.
+    const GRAMMAR: Grammar;
+    /// The same as the server documents it.
+    const DOCUMENTED: Argument;
+    /// The state with all that its key shows.
+    type Stored: Save;
+
+    /// Reads the arguments before the quantity.
+    ///
+    /// # Errors
+    /// Those of the limiter's own command.
+    fn limit(arguments: &Arguments, unit: Unit) -> Result<Self::Limit, Error>;
+
+    /// The state for a decision.
+    fn state(self) -> StateOf<Self>;
+
+    /// The state to be stored.
+    fn stored(state: StateOf<Self>, limit: &Self::Limit) -> Self::Stored;
+
+    /// The state as a call sees it.
+    ///
+    /// # Errors
+    /// Those of the limiter's own command.
+    fn seen(state: Option<StateOf<Self>>, _: &Place, _: Verb) -> Result<Option<StateOf<Self>>, CoreError> {
+        Ok(state)
+    }
+
+    /// Completes the decision of a call that takes or charges, on what it has [seen](Self::seen).
+    fn complete(_: &mut Decision<StateOf<Self>>, _: &Place, _: Verb) {}
+}
+
+/// The state that the algorithm decides by.
+pub type StateOf<S> = <<S as State>::Limit as Limiter>::State;
+
+/// A limiter with such a state, and the quantity of a call.
+pub struct Quantity<S: Whole> {
+    pub limit: S::Limit,
+    pub units: i64,
+    /// Whether to take as many of them as fit, instead of all or nothing.
+    pub saturate: bool,
+}
+
+impl<S: Whole> Clone for Quantity<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Whole> Copy for Quantity<S> {}
+
+impl<S: Whole> Quantity<S> {
+    /// The state as the call sees it, and the instant to decide on it at.
+    #[allow(
+        clippy::inline_always,
+        reason = "a call of a command is one function, without copies of its limit"
+    )]
+    #[inline(always)]
+    fn seen(&self, at: &Place, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
+        let mut now = at.now;
+        let state = S::load(at.key, &mut now, &self.limit)?;
+        Ok((S::seen(state.map(S::state), at, verb)?, now))
+    }
+
+    // Not by a pointer to either function, which would not be inlined.
+    #[inline]
+    fn decide(&self, state: Option<StateOf<S>>, now: Instant) -> Result<Decision<StateOf<S>>, CoreError> {
+        if self.saturate {
+            self.limit.saturate(state, now, self.units)
+        } else {
+            self.limit.take(state, now, self.units)
+        }
+    }
+}
+
+/// Decides a call that does not wait, behind clients that do: to it, the sum of their costs counts as taken.
+/// The limiter is a copy, so that the common way need not have one in memory.
+#[cold]
+#[inline(never)]
+fn behind<S: Whole>(
+    Quantity { limit, units, saturate }: Quantity<S>,
+    state: Option<StateOf<S>>,
+    now: Instant,
+    ahead: u64,
+) -> Result<Decision<StateOf<S>>, CoreError> {
+    limiter::behind(&limit, state, now, units, ahead, |state| {
+        if saturate { limit.saturate(state, now, units) } else { limit.take(state, now, units) }
+    })
+}
+
+impl<'c, S: Whole> Kind<'c> for Quantity<S> {
+    const GRAMMAR: Grammar = S::GRAMMAR;
+    const DOCUMENTED: Argument = S::DOCUMENTED;
+
+    type Change = StateOf<S>;
+    type Stored = S::Stored;
+
+    fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error> {
+        let (limit, quantity) = arguments.split_last()?;
+        let limit = S::limit(&limit, unit)?;
+        let units = faults::difference(verb.quantity().parse(arguments.call.bytes(quantity))?);
+        Ok(Self { limit, units, saturate: false })
+    }
+
+    #[allow(
+        clippy::inline_always,
+        reason = "a call of a command is one function, without copies of its limit"
+    )]
+    #[inline(always)]
+    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
+        let (state, now) = self.seen(at, Verb::Take)?;
+        if at.ahead > 0 {
+            return Ok(behind(*self, state, now, at.ahead)?);
+        }
+        Ok(self.decide(state, now)?)
+    }
+
+    fn units(&self) -> i64 {
+        self.units
+    }
+
+    fn cost(&self) -> Result<u64, Error> {
+        Ok(self.limit.cost(self.units)?)
+    }
+
+    #[allow(
+        clippy::inline_always,
+        reason = "a call of a command is one function, without copies of its limit"
+    )]
+    #[inline(always)]
+    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+        let (state, now) = self.seen(at, Verb::Peek)?;
+        let state = if at.ahead == 0 { state } else { self.limit.charged(state, now, at.ahead)? };
+        Ok(self.limit.peek(state, now, self.units)?)
+    }
+
+    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<StateOf<S>>, Error> {
+        let (state, now) = self.seen(at, Verb::Settle)?;
+        Ok(self.limit.settle(state, now, self.units, taken)?)
+    }
+
+    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
+        let (state, now) = self.seen(at, Verb::Settle)?;
+        Ok(self.limit.settle(state, now, self.units.saturating_neg(), None)?)
+    }
+
+    fn stored(&self, state: StateOf<S>, _: &Call<'c>) -> S::Stored {
+        S::stored(state, &self.limit)
+    }
+
+    fn complete(&self, decision: &mut Decision<StateOf<S>>, at: &Place<'_, 'c>, verb: Verb) {
+        if self.units > 0 {
+            S::complete(decision, at, verb);
+        }
+    }
+}
