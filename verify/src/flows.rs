@@ -131,7 +131,7 @@ impl World {
     pub fn new(size: Size, defect: Defect) -> Self {
         let (calls, ticks, waiting) = match size {
             Size::Short => (7, 4, 4),
-            Size::Long => (9, 6, 5),
+            Size::Long => (10, 5, 5),
         };
         let limit = Limit::new(CAPACITY - 1, 1, 1, Unit::Seconds).unwrap();
         Self { defect, calls, ticks, waiting, limit }
