@@ -10,6 +10,7 @@ use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Key, Write};
 
 pub mod bucket;
+pub mod fixed;
 pub mod gcra;
 pub mod lease;
 pub mod log;

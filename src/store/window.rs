@@ -1,7 +1,6 @@
-//! The windows: a string that counts until it expires, and a hash that counts in two windows.
+//! The sliding window: a hash with its start and the two counts.
 
 use redis_cell_core::Instant;
-use redis_cell_core::fixed::{self, Counter};
 use redis_cell_core::window::{Limit, Sliding};
 
 use super::{Save, State};
@@ -15,44 +14,6 @@ static PREVIOUS: SharedString = SharedString::new(c"previous");
 /// The fields, in the order in which they are stored.
 static FIELDS: [&SharedString; 3] = [&WINDOW, &CURRENT, &PREVIOUS];
 
-/// The fixed window: the count's digits in a string that expires with the window.
-///
-/// Its only instant is its key's expiry, by the wall clock, and so it goes by that clock.
-impl State for Counter {
-    type Limit = fixed::Limit;
-
-    fn load(key: &Key, now: &mut Instant, limit: &fixed::Limit) -> Result<Option<Self>, Error> {
-        let counter = match key.kind_and_expiry() {
-            (Kind::Empty, _) => None,
-            (Kind::String, expiry) => Some(Self::decode(key.string(), expiry)?),
-            _ => return Err(Error::WrongType),
-        };
-        if !ffi::is_ahead() {
-            return Ok(counter);
-        }
-        let (counter, then) = after_steps(counter, *limit, *now);
-        *now = then;
-        Ok(counter)
-    }
-}
-
-// Not by reference, so that the limit need not be in memory on the common way.
-#[cold]
-fn after_steps(counter: Option<Counter>, limit: fixed::Limit, now: Instant) -> (Option<Counter>, Instant) {
-    let now = ffi::wall(now);
-    counter.map_or((None, now), |counter| counter.after_steps(&limit, now, ffi::stretches()))
-}
-
-impl Save for Counter {
-    const WRITE: Write = Write::String;
-
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
-        let mut digits = itoa::Buffer::new();
-        key.set_string(digits.format(self.count).as_bytes(), self.end.as_millis_ceil().cast_signed())
-    }
-}
-
-/// The sliding window: its start and the two counts.
 impl State for Sliding {
     type Limit = Limit;
 

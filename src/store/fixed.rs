@@ -1,0 +1,44 @@
+//! The fixed window: the count's digits in a string that expires with the window.
+//!
+//! Its only instant is its key's expiry, by the wall clock, and so it goes by that clock.
+
+use redis_cell_core::Instant;
+use redis_cell_core::fixed::{Counter, Limit};
+
+use super::{Save, State};
+use crate::error::Error;
+use crate::ffi::{self, Announcement, Key, Kind, Write};
+
+impl State for Counter {
+    type Limit = Limit;
+
+    fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
+        let counter = match key.kind_and_expiry() {
+            (Kind::Empty, _) => None,
+            (Kind::String, expiry) => Some(Self::decode(key.string(), expiry)?),
+            _ => return Err(Error::WrongType),
+        };
+        if !ffi::is_ahead() {
+            return Ok(counter);
+        }
+        let (counter, then) = after_steps(counter, *limit, *now);
+        *now = then;
+        Ok(counter)
+    }
+}
+
+// Not by reference, so that the limit need not be in memory on the common way.
+#[cold]
+fn after_steps(counter: Option<Counter>, limit: Limit, now: Instant) -> (Option<Counter>, Instant) {
+    let now = ffi::wall(now);
+    counter.map_or((None, now), |counter| counter.after_steps(&limit, now, ffi::stretches()))
+}
+
+impl Save for Counter {
+    const WRITE: Write = Write::String;
+
+    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+        let mut digits = itoa::Buffer::new();
+        key.set_string(digits.format(self.count).as_bytes(), self.end.as_millis_ceil().cast_signed())
+    }
+}
