@@ -7,7 +7,6 @@
 //! As long as nobody waits, this costs nothing: the server's events are subscribed to when the first client
 //! has to wait, and commands look at a single counter.
 
-mod asking;
 mod flows;
 mod queues;
 
@@ -22,10 +21,8 @@ use crate::faults;
 use crate::ffi::{self, Access, Arg, Call, Identity, Key, Rings, Waits, Watches};
 use crate::outcome::{Command, Outcome, conclude, reject};
 use crate::store;
-use asking::{ask, rejected};
 use queues::{Client, End, Id, Joined, MILLISECOND, PAUSE, Place, Turn, Waiting};
 
-pub use asking::is_asked;
 pub use queues::{Others, Turns, clients, remembered};
 
 /// By how much the wall clock must have been set back for the timer to be set again.
@@ -237,7 +234,7 @@ pub struct Request<'a> {
 /// Those of the limiter.
 pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error> {
     let Request { key, limit, quantity, unit, patience } = *request;
-    if is_asked(key) {
+    if key.is_asked() {
         return Ok(Outcome::Done); // the server has let it through, and that was the question
     }
     let now = ffi::now();
@@ -423,8 +420,8 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     };
     let Some((command, client)) = due else { return false };
-    if let Err(rejection) = ask(call, command, key, &LOOK, Some(client)) {
-        return dismiss(call, id, now, rejected(rejection));
+    if let Err(rejection) = call.would_run(command, key, &LOOK, Some(client)) {
+        return dismiss(call, id, now, rejection.into());
     }
     let Ok(mut open) = Key::open(*call, key, Access::Write) else { return queues::come_again(id, now) };
     match store::gcra::load(&open, now, Span::ZERO).map(|state| queues::turn(id, state, now)) {

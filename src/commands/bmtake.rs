@@ -75,7 +75,7 @@ impl Command for Bmtake {
     }
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        if call.arg(1).is_some_and(waiting::is_asked) {
+        if call.arg(1).is_some_and(Arg::is_asked) {
             return Ok(Outcome::Done); // the server has let it through, and that was the question
         }
         let request = Request::parse(call, Verb::Wait)?;

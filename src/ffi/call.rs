@@ -35,11 +35,6 @@ impl Arg<'_> {
     pub(super) fn new(ptr: NonNull<RedisModuleString>) -> Self {
         Self { ptr, call: PhantomData }
     }
-
-    /// Where the server keeps the string. Two arguments with one address are the same string.
-    pub fn address(&self) -> usize {
-        self.ptr.as_ptr().addr()
-    }
 }
 
 impl<'c> Call<'c> {

@@ -10,6 +10,7 @@ use core::ffi::{CStr, c_int};
 use core::ptr::{self, NonNull};
 use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redis_module::raw::{self, RedisModuleCallReply};
 
@@ -31,6 +32,22 @@ pub enum Rejection {
 
 /// Whether the server has dry runs.
 static DRY_RUN: OnceLock<bool> = OnceLock::new();
+
+/// The key of the call that the server is asked about, while it answers; 0 at other times.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+impl Arg<'_> {
+    /// Whether the server runs the call with this key only because the module [asks](Call::would_run) whether
+    /// it would.
+    pub fn is_asked(self) -> bool {
+        ASKED.load(Relaxed) == self.address()
+    }
+
+    /// Where the server keeps the string. Two arguments with one address are the same string.
+    fn address(self) -> usize {
+        self.ptr.as_ptr().addr()
+    }
+}
 
 impl Call<'_> {
     /// Whether keys may be written to outside of a command: the server is neither paused nor a read-only
@@ -66,6 +83,19 @@ impl Call<'_> {
     /// # Errors
     /// The reason why it would not.
     pub fn would_run(
+        &self,
+        command: &CStr,
+        key: Arg,
+        arguments: &[&[u8]],
+        client: Option<u64>,
+    ) -> Result<(), Rejection> {
+        ASKED.store(key.address(), Relaxed);
+        let answer = self.ask(command, key, arguments, client);
+        ASKED.store(0, Relaxed);
+        answer
+    }
+
+    fn ask(
         &self,
         command: &CStr,
         key: Arg,

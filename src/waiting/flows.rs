@@ -8,10 +8,9 @@ use redis_cell_core::Instant;
 use redis_cell_core::fair::Readiness;
 use redis_cell_core::several::Row;
 
-use super::asking::{ask, rejected};
 use super::queues::{self, End, Head, Id, MILLISECOND, Others, Seat, Step};
 use crate::error::Error;
-use crate::ffi::{self, Call};
+use crate::ffi::{self, Call, Rejection};
 use crate::outcome::Outcome;
 
 /// Whether the outcome is a refusal.
@@ -79,14 +78,14 @@ fn turn(call: &Call, id: Id, head: &Head, now: Instant) -> bool {
             return true;
         }
     }
-    let taken = call.with_arguments(&head.arguments, |own| {
+    let taken: Result<_, Rejection> = call.with_arguments(&head.arguments, |own| {
         let words: Vec<&[u8]> = own.rest(2).collect();
         let Some(key) = own.arg(1) else { return Ok(Err(Error::SYNTAX)) };
-        ask(own, head.command, key, &words, Some(head.number))?;
+        own.would_run(head.command, key, &words, Some(head.number))?;
         Ok(head.turns.take(own))
     });
     match taken {
-        Err(rejection) => end(call, head.seat, now, rejected(rejection)),
+        Err(rejection) => end(call, head.seat, now, rejection.into()),
         Ok(Ok(outcome)) if is_refused(&outcome) => {
             // Another limiter does not admit it any more, or it is not its first one's time.
             queues::check(head.seat);

@@ -16,7 +16,7 @@ use redis_cell_core::queue::{self, Queue, Ticket};
 use redis_cell_core::{Change, Decision, Error, Instant, Span, Unit, Verdict};
 
 use crate::error;
-use crate::ffi::{Blocked, Call, Identity, Timer};
+use crate::ffi::{Blocked, Call, Identity, Rejection, Timer};
 use crate::outcome::Outcome;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(Mutex::default);
@@ -41,6 +41,18 @@ pub enum End {
     Outcome(Result<Outcome, error::Error>),
     /// In an error of the server, which is replied as it is.
     Rejected(String),
+}
+
+impl From<Rejection> for End {
+    /// How a wait ends whose call the server would not run.
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Moved => Self::Outcome(Err(error::Error::Moved)),
+            Rejection::ClusterDown => Self::Outcome(Err(error::Error::ClusterDown)),
+            Rejection::NoPermission => Self::Outcome(Err(error::Error::NoPermission)),
+            Rejection::Refused(text) => Self::Rejected(text),
+        }
+    }
 }
 
 /// A place in a queue, for a client that is about to be blocked.
