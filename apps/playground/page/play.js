@@ -67,7 +67,7 @@ async function load() {
 }
 
 // Runs the program once: text to its standard input, text from its standard output. It has no clock and no files.
-async function run(input) {
+function run(input) {
     let unread = new TextEncoder().encode(input);
     const written = [];
     let memory = null;
@@ -98,10 +98,11 @@ async function run(input) {
         },
         proc_exit: (code) => { throw new Error(`the program has ended with ${code}`); },
     };
-    const instance = await WebAssembly.instantiate(program, { wasi_snapshot_preview1: system });
+    const instance = new WebAssembly.Instance(program, { wasi_snapshot_preview1: system });
     memory = instance.exports.memory;
     instance.exports._start();
-    return new Blob(written).text();
+    const decoder = new TextDecoder();
+    return written.map((part) => decoder.decode(part, { stream: true })).join("") + decoder.decode();
 }
 
 // ---- the state: form, address ----
@@ -131,26 +132,27 @@ function policyOf() {
     return parts.join(" ") + (unit === "S" ? "" : ` ${unit}`);
 }
 
-// One run at a time; of the changes in the meantime only the last one counts.
-let running = false, again = false;
-async function update() {
-    again = true;
-    if (running || !program) return;
-    running = true;
-    while (again) {
-        again = false;
-        const begin = performance.now();
-        try {
-            const answer = JSON.parse(await run(JSON.stringify(state)));
-            show(answer);
-        } catch (error) {
-            show({ error: String(error) });
-        }
-        document.documentElement.dataset.took = (performance.now() - begin).toFixed(1);
-        history.replaceState(null, "", address());
+// At once, in the event that has changed the state: nothing waits for other tasks or processes of the browser.
+let took = null;
+function update() {
+    if (!program) return;
+    const begin = performance.now();
+    try {
+        const answer = JSON.parse(run(JSON.stringify(state)));
+        const answered = performance.now();
+        show(answer);
+        took = { program: answered - begin, page: performance.now() - answered };
+    } catch (error) {
+        show({ error: String(error) });
     }
-    running = false;
-    document.documentElement.dataset.shown = JSON.stringify(state);
+    clearTimeout(toKeep);
+    toKeep = setTimeout(keepAddress, 300);
+}
+
+// Not with each step of a slider: browsers refuse an address that changes more than a few times a second.
+let toKeep = 0;
+function keepAddress() {
+    history.replaceState(null, "", address());
 }
 
 // ---- what is shown ----
@@ -388,7 +390,7 @@ function listen() {
             element("copied").textContent = `This browser does not let the page copy. ${what}: ${text}`;
         }
     };
-    on("share", "click", () => copy(location.href, "address"));
+    on("share", "click", () => { keepAddress(); copy(location.href, "address"); });
     document.querySelectorAll("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(element(button.dataset.copy).textContent, button.dataset.copy)));
     addEventListener("hashchange", () => { readAddress(); update(); });
     addEventListener("resize", draw);

@@ -39,7 +39,7 @@ pub struct Request {
     pub seed: u64,
     /// The client, or the line of the log, whose limiters are drawn, from 1.
     pub watch: u32,
-    /// The call to be explained, from 1.
+    /// The call to be explained, from 1; the last one if there are fewer.
     pub call: u32,
     /// An access log, for `log`.
     #[serde(default)]
@@ -74,12 +74,5 @@ pub fn picture(request: &Request) -> Result<Picture, String> {
     let mut fields = Fields::default();
     let policy = Policy::parse(&request.policy, &mut fields).map_err(|error| error.to_string())?;
     let traffic = traffic::Traffic::new(request, &fields)?;
-    let picture = run::run(request, &policy, &traffic);
-    // How many calls there are is known now: the last one is explained where fewer come.
-    let last = Request { call: picture.calls, ..request.clone() };
-    Ok(if picture.call.is_some() || picture.calls == 0 {
-        picture
-    } else {
-        run::run(&last, &policy, &traffic)
-    })
+    Ok(run::run(request, &policy, &traffic))
 }

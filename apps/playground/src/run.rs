@@ -148,7 +148,18 @@ struct Run<'a> {
     keys: Vec<Option<u32>>,
     sampled: u64,
     last_refused: Option<u32>,
+    latest: Latest,
     picture: Picture,
+}
+
+/// The latest call, until the one to be explained has come.
+#[derive(Default)]
+struct Latest {
+    at: u64,
+    number: u32,
+    attempt: u32,
+    previous_refused: Option<u32>,
+    rows: Vec<Taken>,
 }
 
 impl<'a> Run<'a> {
@@ -196,6 +207,7 @@ impl<'a> Run<'a> {
             keys: Vec::new(),
             sampled: 0,
             last_refused: None,
+            latest: Latest::default(),
             picture,
         }
     }
@@ -230,7 +242,8 @@ impl<'a> Run<'a> {
         while self.sampled <= BINS && self.begin(self.sampled) <= at {
             self.sample();
         }
-        let Self { request, policy, traffic, replay, buffers, picture, keys, last_refused, .. } = self;
+        let Self { request, policy, traffic, replay, buffers, picture, keys, last_refused, latest, .. } =
+            self;
         let (_, values) = traffic.calls.get(usize::try_from(number).ok()?)?;
         let values = traffic.values(values, number, buffers);
         let rows = replay.call(instant(at), &values).and_then(|()| replay.decide(0));
@@ -258,40 +271,69 @@ impl<'a> Run<'a> {
         if let Some(count) = bin.and_then(|bin| bin.get_mut(which)) {
             *count = count.saturating_add(1);
         }
+        match &mut picture.call {
+            Some(call) if refused => drop(call.next_refused.get_or_insert(shown)),
+            Some(_) => {}
+            None => {
+                latest.rows.clear();
+                latest.rows.extend_from_slice(rows);
+                *latest = Latest {
+                    at,
+                    number,
+                    attempt,
+                    previous_refused: *last_refused,
+                    rows: core::mem::take(&mut latest.rows),
+                };
+            }
+        }
+        let wait = refused.then(|| {
+            *last_refused = Some(shown);
+            // What the reply says, rounded as it is there.
+            let told = combined(rows)?.verdict.wait()?.ceil_to(policy.unit);
+            let told = Span::from_units(u64::try_from(told).ok()?, policy.unit)?.as_nanos();
+            let wait = match request.retry {
+                _ if request.pattern == Pattern::Log => return None, // it has the calls that came again
+                Retry::Never => return None,
+                Retry::Second => 1_000_000_000,
+                Retry::Told => told,
+                Retry::Jitter => told.saturating_add(self.rng.u64(..=told)),
+            };
+            Some(wait.max(1_000_000)) // nobody is faster
+        });
         if shown == request.call.max(1) {
-            picture.call = Some(Call {
-                number: shown,
-                at: at.saturating_sub(traffic.start) / 1_000,
-                client: String::from_utf8_lossy(&values.join(&b' ')).into_owned(),
-                attempt,
-                rows: described(rows, policy),
-                previous_refused: *last_refused,
-                next_refused: None,
-            });
-            picture.copy = copy::copied(policy, &values);
-        } else if let Some(call) = picture.call.as_mut().filter(|_| refused) {
-            call.next_refused.get_or_insert(shown);
+            self.explain();
         }
-        if !refused {
-            return None;
-        }
-        *last_refused = Some(shown);
-        // What the reply says, rounded as it is there.
-        let told = combined(rows)?.verdict.wait()?.ceil_to(policy.unit);
-        let told = Span::from_units(u64::try_from(told).ok()?, policy.unit)?.as_nanos();
-        let wait = match request.retry {
-            _ if request.pattern == Pattern::Log => return None, // it has the calls that came again
-            Retry::Never => return None,
-            Retry::Second => 1_000_000_000,
-            Retry::Told => told,
-            Retry::Jitter => told.saturating_add(self.rng.u64(..=told)),
+        wait.flatten()
+    }
+
+    /// Describes the latest call.
+    fn explain(&mut self) {
+        let Self { policy, traffic, buffers, picture, latest, .. } = self;
+        let Some((_, values)) =
+            usize::try_from(latest.number).ok().and_then(|number| traffic.calls.get(number))
+        else {
+            return;
         };
-        Some(wait.max(1_000_000)) // nobody is faster
+        let values = traffic.values(values, latest.number, buffers);
+        picture.copy = copy::copied(policy, &values);
+        picture.call = Some(Call {
+            number: picture.calls,
+            at: latest.at.saturating_sub(traffic.start) / 1_000,
+            client: String::from_utf8_lossy(&values.join(&b' ')).into_owned(),
+            attempt: latest.attempt,
+            rows: described(&latest.rows, policy),
+            previous_refused: latest.previous_refused,
+            next_refused: None,
+        });
     }
 
     fn finish(mut self) -> Picture {
         while self.sampled <= BINS {
             self.sample();
+        }
+        // Fewer calls have come.
+        if self.picture.call.is_none() && self.picture.calls > 0 {
+            self.explain();
         }
         self.picture
     }

@@ -1,6 +1,7 @@
-//! A page in Chromium, which is driven through a pipe by the protocol of its developer tools.
+//! A page of the site in Chromium, which is driven through a pipe by the protocol of its developer tools.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::{env, fs};
 
@@ -15,15 +16,20 @@ pub struct Page {
     session: Option<String>,
     calls: u64,
     requests: Vec<String>,
+    /// How many pages were loaded.
+    loads: u64,
     _profile: TempDir,
 }
 
 impl Page {
     /// Opens the playground with this address behind that of its file.
     pub fn open(hash: &str) -> Self {
-        let variable =
-            |name| env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use `make test-apps`"));
-        let file = fs::canonicalize(variable("REDIS_CELL_PLAYGROUND")).unwrap();
+        let mut page = Self::of_file(&playground(), hash);
+        page.until("typeof program !== 'undefined' && program");
+        page
+    }
+
+    fn of_file(file: &Path, hash: &str) -> Self {
         let profile = tempfile::tempdir().unwrap();
         // The shell gives the pipes the numbers that the browser reads and writes.
         let mut browser = Command::new("sh")
@@ -44,14 +50,14 @@ impl Page {
             .unwrap();
         let (to, from) = (browser.stdin.take().unwrap(), BufReader::new(browser.stdout.take().unwrap()));
         let (session, calls, requests) = (None, 0, Vec::new());
-        let mut page = Self { browser, to, from, session, calls, requests, _profile: profile };
+        let mut page = Self { browser, to, from, session, calls, requests, loads: 0, _profile: profile };
         let target = page.send("Target.createTarget", &json!({"url": "about:blank"}))["targetId"].clone();
         let attached = page.send("Target.attachToTarget", &json!({"targetId": target, "flatten": true}));
         page.session = attached["sessionId"].as_str().map(str::to_owned);
         page.send("Network.enable", &json!({}));
         page.send("Page.enable", &json!({}));
-        page.send("Page.navigate", &json!({"url": format!("file://{}{hash}", file.display())}));
-        page.until("document.readyState === 'complete' && typeof program !== 'undefined' && program");
+        let url = format!("file://{}{hash}", file.display());
+        page.loaded(|page| drop(page.send("Page.navigate", &json!({"url": url}))));
         page
     }
 
@@ -64,17 +70,36 @@ impl Page {
         }
         write!(self.to, "{call}\0").unwrap();
         loop {
-            let mut answer = Vec::new();
-            self.from.read_until(0, &mut answer).unwrap();
-            answer.pop().expect("the browser has ended");
-            let answer: Value = serde_json::from_slice(&answer).unwrap();
-            if answer["method"] == "Network.requestWillBeSent" {
-                self.requests.push(answer["params"]["request"]["url"].to_string());
-            }
+            let answer = self.receive();
             if answer["id"] == self.calls {
                 assert_eq!(answer["error"], Value::Null, "{call}");
                 return answer["result"].clone();
             }
+        }
+    }
+
+    /// The next answer or event.
+    fn receive(&mut self) -> Value {
+        let mut message = Vec::new();
+        self.from.read_until(0, &mut message).unwrap();
+        message.pop().expect("the browser has ended");
+        let message: Value = serde_json::from_slice(&message).unwrap();
+        match message["method"].as_str() {
+            Some("Network.requestWillBeSent") => {
+                self.requests.push(message["params"]["request"]["url"].as_str().unwrap().to_owned());
+            }
+            Some("Page.loadEventFired") => self.loads += 1,
+            _ => {}
+        }
+        message
+    }
+
+    /// Does what leads to another page, and waits until that is loaded.
+    pub fn loaded(&mut self, lead: impl FnOnce(&mut Self)) {
+        let before = self.loads;
+        lead(self);
+        while self.loads == before {
+            self.receive();
         }
     }
 
@@ -93,9 +118,9 @@ impl Page {
         ));
     }
 
-    /// The value of an expression as soon as the page shows what its form says.
-    pub fn settled(&mut self, expression: &str) -> Value {
-        self.until("!running && document.documentElement.dataset.shown === JSON.stringify(state)");
+    /// The value of an expression as soon as the address of the page is that of what it shows.
+    pub fn addressed(&mut self, expression: &str) -> Value {
+        self.until("location.hash === address()");
         self.evaluate(expression)
     }
 
@@ -112,10 +137,10 @@ impl Page {
 
     /// Replaces the text of a field, as somebody who selects all of it and types.
     pub fn write(&mut self, id: &str, text: &str) {
-        self.settled("0");
-        self.evaluate(&format!("(element('{id}').focus(), element('{id}').select())"));
+        self.evaluate(&format!(
+            "(document.getElementById('{id}').focus(), document.getElementById('{id}').select())"
+        ));
         self.send("Input.insertText", &json!({"text": text}));
-        self.settled("0");
     }
 
     /// Gives a control the keyboard.
@@ -130,13 +155,12 @@ impl Page {
             let params = json!({"type": event, "key": key, "code": key, "windowsVirtualKeyCode": code});
             self.send("Input.dispatchKeyEvent", &params);
         }
-        self.settled("0");
     }
 
     /// Clicks in the middle of an element, which is named by its id or by a selector.
     pub fn click(&mut self, element: &str) {
         let selector = if element.starts_with('[') { element.to_owned() } else { format!("#{element}") };
-        let place = self.settled(&format!(
+        let place = self.evaluate(&format!(
             "(() => {{ const it = document.querySelector('{selector}'); it.scrollIntoView({{block: 'center'}});
                const box = it.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"
         ));
@@ -145,7 +169,6 @@ impl Page {
                 json!({"type": event, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
             self.send("Input.dispatchMouseEvent", &params);
         }
-        self.settled("0");
     }
 
     /// A screen of 360 points, in the light or in the dark.
@@ -185,6 +208,15 @@ impl Page {
         let picture = self.send("Page.captureScreenshot", &json!({"captureBeyondViewport": true}));
         fs::write(format!("{folder}/{name}.png.base64"), picture["data"].as_str().unwrap()).unwrap();
     }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use `make test-apps`"))
+}
+
+/// The file of the playground, which is on the site.
+fn playground() -> PathBuf {
+    fs::canonicalize(variable("REDIS_CELL_PLAYGROUND")).unwrap()
 }
 
 impl Drop for Page {
