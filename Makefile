@@ -43,7 +43,7 @@ test: # everything from test-core to test-shipping; the last line counts
 test-core: # the algorithms, without a server
 	@scripts/test.sh core
 
-test-models: # every state of small worlds in which clients call the core; part of make test
+test-models: # every state of small worlds in which clients call the core; proofs; a specification; part of make test
 	@scripts/test.sh models
 
 test-live: # the module in this machine's redis-server, or in another: make test-live SERVER=path/to/redis-server

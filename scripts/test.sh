@@ -24,13 +24,14 @@ stage_core() {
     suite "simulator" cargo test --release --locked -p redis-cell-simulator
 }
 
-# Every state of small worlds in which clients call the core, and proofs.
+# Every state of small worlds in which clients call the core; proofs; a specification in TLA+.
 stage_models() {
     need_compiler
     local python
     python=$(python_venv verify/proofs/requirements.txt)
     suite "models of the core" cargo test --profile models --locked -p redis-cell-verify
     suite "proofs of the core's arithmetic" proofs "$python"
+    suite "specification of a failover" scripts/tla.sh
 }
 
 # What is proved of the core's arithmetic, and that the core computes what is proved.

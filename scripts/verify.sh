@@ -5,3 +5,5 @@ source "$(dirname "$0")/lib.sh"
 need_compiler
 say "models of the core"
 cargo run --profile models --locked -p redis-cell-verify
+say "specification of a failover"
+scripts/tla.sh "c1, c2, c3" 2
