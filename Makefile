@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish site site-serve image image-alpine test test-core test-models test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-envoy bench-publish bench-instructions fuzz verify lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-core test-models test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-envoy bench-publish bench-instructions fuzz verify lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ image: # the Docker image redis-cell: a server with the portable module
 
 image-alpine: # the same on Alpine Linux, as redis-cell:alpine; a registry must have the base image
 	@scripts/image.sh alpine
+
+image-envoy: # the Docker image redis-cell-envoy: the rate limit service for Envoy
+	@scripts/image.sh envoy
 
 test: # everything from test-core to test-shipping; the last line counts
 	@scripts/test.sh

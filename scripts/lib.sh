@@ -232,6 +232,7 @@ test_images() {
         say "building redis-cell-test:$image"
         docker build --quiet --tag "redis-cell-test:$image" - <"docker/Dockerfile.$image"
     done
+    docker build --quiet --target base - <docker/Dockerfile.envoy
 }
 
 # server_name VERSION_LINE: "Redis 7.0.15" from what `redis-server --version` says. Valkey 7.2 leaves its name out.

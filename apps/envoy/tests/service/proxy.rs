@@ -23,7 +23,7 @@ pub struct Front {
     server: Server,
 }
 
-fn example(name: &str) -> String {
+pub fn example(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("example").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -214,6 +214,29 @@ async fn the_example_limits_as_it_says() {
     assert_eq!(reached() - before, 10);
     // A request without a descriptor is not limited.
     assert_eq!(front.get("/", &[]).0, 200);
+}
+
+/// The compose file names the hosts, the ports and the files of the example.
+#[test]
+fn the_compose_file_fits_the_configuration_of_envoy() {
+    let (compose, envoy) = (example("compose.yaml"), example("envoy.yaml"));
+    for (service, port) in [("ratelimit", "8081"), ("upstream", "80")] {
+        assert!(compose.contains(&format!("\n  {service}:\n    image: ")), "{service}");
+        assert!(envoy.contains(&format!("{{address: {service}, port_value: {port}}}")), "{service}");
+    }
+    assert!(envoy.contains("address: 0.0.0.0, port_value: 8000") && compose.contains(":8000\"\n"));
+    assert!(
+        compose.contains("REDIS_URL: redis:6379\n")
+            && compose.contains("\n  redis:\n    image: redis-cell\n")
+    );
+    for line in compose.lines().filter_map(|line| line.strip_prefix("      - ./")) {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("example").join(line.split(':').next().unwrap());
+        assert!(path.exists(), "{}", path.display());
+    }
+    saphyr::LoadableYamlNode::load_from_str(&compose)
+        .map(|documents: Vec<saphyr::Yaml<'_>>| assert_eq!(documents.len(), 1))
+        .unwrap();
 }
 
 const ONE_LIMIT: &str = "
