@@ -448,3 +448,8 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_limit_says_what_it_holds() {
+    assert_eq!(Limit::new(7, 1, 1, Seconds).unwrap().capacity(), 7);
+}

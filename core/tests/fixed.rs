@@ -428,3 +428,13 @@ proptest! {
         }
     }
 }
+
+/// A window that ends at an instant is not one of the calendar: neither `UTC` nor `FROM` goes with it.
+#[test]
+fn an_instant_goes_without_the_options_of_the_calendar() {
+    let until = Window::Until(b"1700000001");
+    assert!(Limit::parse(b"1", until, [None, None], Seconds).is_ok());
+    for options in [[Some(60), None], [None, Some(2)], [Some(60), Some(2)]] {
+        assert_eq!(Limit::parse(b"1", until, options, Seconds), Err(Error::Syntax), "{options:?}");
+    }
+}

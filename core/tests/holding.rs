@@ -402,3 +402,72 @@ fn a_defect_is_found_quickly() {
         assert!(found.is_some(), "{defect:?} was not found");
     }
 }
+
+/// A thousand units a second, in batches from 10 to 100 that are held for a second.
+fn terms() -> Terms {
+    let rate = Some(Rate::new(1000, 1, Unit::Seconds).unwrap());
+    Terms { rate, least: 10, most: 100, hold: span(1000 * MS), reply: span(0) }
+}
+
+/// A client that has used up a batch of 10 at once, and has a batch of 20 then.
+fn with_twenty() -> Holding {
+    let (mut holding, terms) = (Holding::default(), terms());
+    for units in [10, 20] {
+        assert_eq!(holding.ask(&terms, at(0), 1), Some(units));
+        assert!(holding.is_asking());
+        holding.answered(&terms, at(0), units, None, None);
+        assert!(!holding.is_asking());
+        if units == 10 {
+            assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
+        }
+    }
+    holding
+}
+
+#[test]
+fn a_hold_is_over_at_its_very_end() {
+    let (mut holding, terms) = (with_twenty(), terms());
+    assert_eq!(holding.ends_in(&terms, at(0)), Some(span(1000 * MS)));
+    let last = at(1000 * MS - 1);
+    assert_eq!(holding.ends_in(&terms, last), Some(span(1)));
+    assert_eq!(holding.spend(&terms, last, 1), Spend::Spent);
+    let end = at(1000 * MS);
+    assert_eq!(holding.ends_in(&terms, end), Some(span(0)));
+    assert_eq!(holding.spend(&terms, end, 1), Spend::Short);
+    assert_eq!((holding.held(), holding.ends_in(&terms, end)), (0, None));
+}
+
+#[test]
+fn the_older_of_two_batches_ends_first() {
+    let (mut holding, terms) = (with_twenty(), terms());
+    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
+    let later = at(400 * MS);
+    assert_eq!(holding.ask(&terms, later, 0), Some(20), "half of the only batch is used up");
+    holding.answered(&terms, later, 20, None, None);
+    assert_eq!(holding.held(), 30);
+    assert_eq!(holding.ends_in(&terms, later), Some(span(600 * MS)));
+    assert_eq!(holding.spend(&terms, at(1000 * MS), 1), Spend::Spent);
+    assert_eq!(holding.held(), 19);
+}
+
+#[test]
+fn a_batch_of_which_more_than_half_is_left_was_too_large() {
+    let terms = terms();
+    for (spent, next) in [(0, 10), (9, 10), (10, 20), (11, 20)] {
+        let mut holding = with_twenty();
+        assert_eq!(holding.spend(&terms, at(0), spent), Spend::Spent);
+        let end = at(1000 * MS);
+        assert_eq!(holding.spend(&terms, end, 1), Spend::Short);
+        assert_eq!(holding.ask(&terms, end, 1), Some(next), "{spent} of 20 spent");
+    }
+}
+
+#[test]
+fn a_batch_that_is_used_up_leaves_nothing_behind() {
+    let (mut holding, terms) = (with_twenty(), terms());
+    assert_eq!(holding.spend(&terms, at(0), 20), Spend::Spent);
+    let end = at(1000 * MS);
+    assert_eq!(holding.spend(&terms, end, 1), Spend::Short);
+    assert!(holding.is_idle(end));
+    assert_eq!(holding.give_back(&terms, end), None);
+}
