@@ -69,7 +69,7 @@ stage_apps() {
     REDIS_CELL_SERVER=$(find_server)
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
     scripts/build.sh
-    suite "planner" cargo test --locked -p redis-cell-policy -p redis-cell-lines -p cell-plan
+    suite "planner" cargo test --locked -p redis-cell-policy -p redis-cell-lines -p cell-plan --features cell-plan/faults
     suite "site" scripts/site.sh
     REDIS_CELL_PLAYGROUND=$PWD/target/site/html/apps/playground/index.html
     REDIS_CELL_BROWSER=$(find_browser)

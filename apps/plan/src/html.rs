@@ -263,6 +263,9 @@ fn keys(page: &mut String, top: &[KeyReport]) -> fmt::Result {
 
 /// Text from a log, which may be anything.
 fn escaped(text: &str) -> String {
+    if crate::faults::has("page-as-is") {
+        return text.to_owned();
+    }
     let mut escaped = String::new();
     for character in text.chars() {
         match character {

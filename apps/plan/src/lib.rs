@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod faults;
 pub mod html;
 pub mod input;
 pub mod log;

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use redis_cell_core::{Instant, Span};
 use redis_cell_policy::{CallError, Fields};
 
+use crate::faults;
 use crate::input::{Lines, Source};
 use redis_cell_lines::format::{Format, Hints, Unreadable};
 use redis_cell_lines::time::Times;
@@ -100,7 +101,9 @@ impl Log {
             files.push(file);
         }
         // A file without any time comes last.
-        files.sort_by_key(|file| file.first.map_or((1, Instant::default()), |first| (0, first)));
+        if !faults::has("files-as-named") {
+            files.sort_by_key(|file| file.first.map_or((1, Instant::default()), |first| (0, first)));
+        }
         Ok(Self { files, zone })
     }
 
@@ -195,7 +198,7 @@ impl Pass<'_> {
     #[inline]
     fn line(&mut self, line: &[u8], call: &mut impl FnMut(Instant, &[&[u8]]) -> Result<(), CallError>) {
         self.number = self.number.saturating_add(1);
-        if self.number == 1 && self.format.is_header(line) {
+        if self.number == 1 && self.format.is_header(line) && !faults::has("header-is-a-call") {
             return;
         }
         if let Err(why) = self.read(line, call) {
@@ -218,14 +221,14 @@ impl Pass<'_> {
             return Err(Unreadable::NoTime);
         }
         let now = self.times.parse(time).ok_or(Unreadable::Time)?;
-        if now > self.latest {
+        if now > self.latest && !faults::has("any-future") {
             return Err(Unreadable::Future);
         }
         call(now, fields).map_err(|_| Unreadable::Quantity)?;
         let Summary { read, span, late, .. } = &mut *self.summary;
         *read = read.saturating_add(1);
         let (_, last) = span.get_or_insert((now, now));
-        if now < *last {
+        if now < *last && !faults::has("late-is-silent") {
             *late = (late.0.saturating_add(1), late.1.max(last.since(now)));
         }
         *last = now.max(*last);
@@ -234,6 +237,9 @@ impl Pass<'_> {
 
     #[cold]
     fn unreadable(&mut self, why: &str, line: &[u8]) {
+        if faults::has("unreadable-is-silent") {
+            return;
+        }
         self.summary.unreadable = self.summary.unreadable.saturating_add(1);
         if self.summary.shown.len() < SHOWN {
             let text = line.get(..SHOWN_BYTES.min(line.len())).unwrap_or_default();

@@ -5,6 +5,7 @@ use core::error::Error;
 use redis_cell_core::Instant;
 use redis_cell_policy::{CallError, Fields, Policy, PolicyError, Replay, Taken};
 
+use crate::faults;
 use crate::input::Source;
 use crate::log::{Log, Summary, demand_lines};
 use crate::report::{Check, Found, LogReport, PolicyReport, Report, Tried, share};
@@ -73,7 +74,8 @@ pub fn run(question: &Question) -> Result<Report, Box<dyn Error>> {
         PolicyReport { found, ..report }
     });
     let policies: Vec<PolicyReport> = reports.collect();
-    let check = question.check.zip(policies.last()).map(|(check, last)| {
+    let checked = if faults::has("first-is-checked") { policies.first() } else { policies.last() };
+    let check = question.check.zip(checked).map(|(check, last)| {
         let passed = check.allows(last.refused_share, last.keys_refused_share) && last.errors.is_empty();
         Check { passed, ..check }
     });
@@ -161,7 +163,7 @@ fn search(
         enough = narrow(tried, check, &mut below, &mut all).unwrap_or(enough);
     }
     all.sort_by_key(|tried| tried.value);
-    Ok((enough, all))
+    Ok((if faults::has("one-more") { enough.saturating_add(1) } else { enough }, all))
 }
 
 /// The first number that is enough, while `below` becomes the last one before it.
@@ -236,7 +238,7 @@ impl Counts {
         if rows.iter().any(Taken::refuses) {
             self.refused = self.refused.saturating_add(1);
         }
-        for row in rows.iter().filter(|row| !row.shadow) {
+        for row in rows.iter().filter(|row| !row.shadow || faults::has("shadow-has-keys")) {
             if self.keys.len() <= row.limiter {
                 self.keys.resize(row.limiter.saturating_add(1), Vec::new());
             }

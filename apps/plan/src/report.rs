@@ -5,6 +5,7 @@ use redis_cell_core::Instant;
 use redis_cell_policy::{Names, Policy, Replay};
 use serde::Serialize;
 
+use crate::faults;
 use crate::log::Summary;
 use crate::tally::{LimiterTally, Refusals, Tally};
 
@@ -308,7 +309,8 @@ fn most_refused(tally: &LimiterTally, names: Names, top: usize) -> Vec<KeyReport
     let refused = refused.filter(|((refusals, _), _)| refusals.count > 0);
     let mut refused: Vec<((&Refusals, &u64), u32)> = refused.collect();
     let order = |&((refusals, _), number): &((&Refusals, &u64), u32)| {
-        (core::cmp::Reverse(refusals.count), names.part(number))
+        let count = if faults::has("top-by-name") { 0 } else { refusals.count };
+        (core::cmp::Reverse(count), names.part(number))
     };
     if refused.len() > top {
         refused.select_nth_unstable_by(top, |one, other| order(one).cmp(&order(other)));

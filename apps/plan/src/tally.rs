@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use redis_cell_core::{Instant, Unit, Verdict};
 use redis_cell_policy::{CallError, Policy, Taken};
 
+use crate::faults;
 use crate::series::Series;
 
 /// The counts of a policy.
@@ -77,7 +78,7 @@ impl Tally {
 
     /// Counts a call.
     pub fn count(&mut self, now: Instant, rows: &[Taken]) {
-        if rows.is_empty() {
+        if rows.is_empty() && !faults::has("exempt-is-a-request") {
             self.exempt = self.exempt.saturating_add(1);
             return;
         }
@@ -85,7 +86,7 @@ impl Tally {
         for row in rows {
             let wait =
                 row.answer.verdict.wait().map_or(0, |wait| wait.ceil_to(Unit::Microseconds).unsigned_abs());
-            if row.refuses() {
+            if row.refuses() || (row.answer.limited() && faults::has("shadow-refuses")) {
                 refused = true;
                 never |= row.answer.verdict == Verdict::Never;
                 longest = wait.max(longest);
@@ -134,7 +135,7 @@ impl LimiterTally {
         if row.answer.limited() {
             self.refused = self.refused.saturating_add(1);
             let Some(refusals) = grown(&mut self.refusals, number) else { return };
-            if refusals.count == 0 {
+            if refusals.count == 0 || faults::has("first-is-last") {
                 refusals.first = now;
             }
             refusals.count = refusals.count.saturating_add(1);

@@ -169,6 +169,7 @@ fn every_format_gives_the_same_answer() {
         let file = folder.file("log", content);
         let report = report(EACH_ADDRESS, &[&file]);
         assert_eq!(report["log"]["files"][0]["format"], format);
+        assert_eq!(report["log"]["unreadable"], 0, "{format}");
         assert_the_burst_is_refused(&report);
         let top = report["policies"][0]["limiters"][0]["top"][0]["key"].clone();
         assert_eq!(top, "ip:2001:db8::7", "{format}");
@@ -252,10 +253,10 @@ fn what_cannot_be_read_is_counted_and_shown() {
     let folder = Folder::new();
     let long = "x".repeat(3 << 20);
     let broken = format!(
-        "\u{1b}[2Jno line\n{}{long}\n\n\\xff\n1.2.3.4 - - [99/Oct/2025:09:00:00 +0000] \"-\" 400 0\n",
+        "\u{1b}[2Jno line\n{}{long}\n\n\\xff\n1.2.3.4 - - [99/Oct/2025:09:00:00 +0000] \"-\" 400 0 \"-\" \"-\"\n",
         combined()
     );
-    let future = broken + "1.2.3.4 - - [08/Oct/2105:09:00:00 +0000] \"-\" 400 0\n";
+    let future = broken + "1.2.3.4 - - [08/Oct/2105:09:00:00 +0000] \"-\" 400 0 \"-\" \"-\"\n";
     let file = folder.file("log", future);
     let words = [EACH_ADDRESS, &["--max-unreadable", "20%"]].concat();
     let seen = report(&words, &[&file]);
@@ -402,4 +403,73 @@ fn a_long_log_takes_the_memory_of_its_keys() {
     let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&seen["log"]["read"], &seen["policies"][0]["keys"]), (&200_000.into(), &(7 * 251).into()));
     assert_eq!(seen["policies"][0]["series"]["width"], 5);
+}
+
+/// Each seeded fault of `src/faults.rs`, and the test of this file that must fail with it.
+#[cfg(feature = "faults")]
+const FAULTS: [(&str, &str); 15] = [
+    ("files-as-named", "compressed_files_and_standard_input_are_read"),
+    ("header-is-a-call", "every_format_gives_the_same_answer"),
+    ("any-future", "what_cannot_be_read_is_counted_and_shown"),
+    ("any-unreadable", "what_cannot_be_read_is_counted_and_shown"),
+    ("unreadable-is-silent", "what_cannot_be_read_is_counted_and_shown"),
+    ("late-is-silent", "lines_out_of_order_count_as_late_and_are_reported"),
+    ("one-more", "the_smallest_limit_is_found"),
+    ("first-is-checked", "two_policies_stand_side_by_side_and_the_last_one_is_checked"),
+    ("always-passes", "two_policies_stand_side_by_side_and_the_last_one_is_checked"),
+    ("exempt-is-a-request", "calls_without_a_user_meet_no_limiter_of_users"),
+    ("shadow-refuses", "a_limiter_in_shadow_is_counted_and_refuses_nothing"),
+    ("shadow-has-keys", "a_limiter_in_shadow_is_counted_and_refuses_nothing"),
+    ("first-is-last", "every_format_gives_the_same_answer"),
+    ("top-by-name", "the_keys_that_were_refused_most_often_come_first"),
+    ("page-as-is", "the_page_is_complete_and_shows_hostile_keys_as_text"),
+];
+
+/// Runs tests of this file again, in processes whose `cell-plan` has a fault.
+#[cfg(feature = "faults")]
+#[test]
+fn the_tests_see_every_seeded_fault() {
+    for (fault, test) in [("none", "the_smallest_limit_is_found")].into_iter().chain(FAULTS) {
+        let program = std::env::current_exe().unwrap();
+        let run =
+            Command::new(program).args(["--exact", test]).env("CELL_PLAN_FAULT", fault).output().unwrap();
+        let said = String::from_utf8_lossy(&run.stdout);
+        assert!(said.contains("running 1 test"), "no test is called {test}: {said}");
+        assert_eq!(run.status.success(), fault == "none", "{test} with the seeded fault {fault}: {said}");
+    }
+}
+
+#[test]
+fn a_limiter_in_shadow_is_counted_and_refuses_nothing() {
+    let folder = Folder::new();
+    let file = folder.file("log", combined());
+    let seen = report(&["-p", "s:<address> SHADOW THROTTLE 3 1 1 1 <user> FIXED 99 60 1"], &[&file]);
+    let policy = &seen["policies"][0];
+    assert_eq!(
+        (&policy["refused"], &policy["keys"], &policy["keys_refused"]),
+        (&0.into(), &2.into(), &0.into())
+    );
+    let shadow = &policy["limiters"][0];
+    assert_eq!(
+        (&shadow["shadow"], &shadow["refused"], &shadow["keys"]),
+        (&true.into(), &6.into(), &2.into())
+    );
+    // Nor are its keys those that a search looks at: of two, one may not be refused.
+    let words =
+        ["-p", "s:<address> SHADOW THROTTLE 3 1 1 1 <user> FIXED ? 60 1", "--max-refused-keys", "40%"];
+    assert_eq!(report(&words, &[&file])["policies"][0]["found"]["value"], 20);
+}
+
+#[test]
+fn the_keys_that_were_refused_most_often_come_first() {
+    let folder = Folder::new();
+    // Of client 0 nothing is refused, of client 7 seven calls are.
+    let lines = (0..8).flat_map(|client| (0..=client).map(move |call| (client, call)));
+    let lines =
+        lines.map(|(client, call)| format!("{{\"ts\":{START},\"user\":\"{client}\",\"call\":{call}}}\n"));
+    let file = folder.file("log", lines.collect::<String>());
+    let seen = report(&["-p", "u:<user> FIXED 1 60 1", "--top", "3"], &[&file]);
+    let top = seen["policies"][0]["limiters"][0]["top"].as_array().unwrap();
+    let top: Vec<_> = top.iter().map(|key| (key["key"].as_str().unwrap(), &key["refused"])).collect();
+    assert_eq!(top, [("u:7", &7.into()), ("u:6", &6.into()), ("u:5", &5.into())]);
 }
