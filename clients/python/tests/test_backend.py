@@ -114,8 +114,10 @@ async def test_waits_without_the_module_ask_again(library: servers.Server, flavo
     assert await guard.bmtake(full, timeout=10)
     assert await guard.bthrottle(f"full-{flavor}", Rate(1, per=3600), timeout=10) is None
     if not library.module:
+        soon = Take(f"soon-{flavor}", Rate(1, per=2))
+        assert await guard.bmtake(soon, timeout=10)
         with pytest.raises(NotImplementedError, match=r"CL\.BMTAKE needs the module"):
-            await guard.bmtake(full, timeout=10_000, maxlen=5)
+            await guard.bmtake(soon, timeout=10, maxlen=5)
     await close(client, flavor[1])
 
 

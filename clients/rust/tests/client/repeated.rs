@@ -7,7 +7,7 @@ use redis_cell_client::{
     AsyncCellCommands, Backend, CellCommands, CellConnection, Flow, MSettle, MTake, Once, Quota, Rate,
     Settlement, Units, Wait, Waiter, Window,
 };
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -177,22 +177,82 @@ fn attempts_end_with_their_number_with_their_time_and_with_an_error_of_the_call(
     assert_eq!(server.connect().int("GET {p}:paid"), 2);
 }
 
+fn blocked(inspector: &mut Client, count: &str) {
+    wait_until("clients to wait", || match inspector.info("blocked_clients") {
+        seen if seen == count => Ok(()),
+        seen => Err(seen),
+    });
+}
+
+fn waiter(server: &Server) -> Waiter {
+    Waiter::new(redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_repeated_is_for_the_rest_of_its_time() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    inspector.call("CL.FIXED {p}:k 1 10000");
+    let monitor = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    (&monitor).write_all(b"MONITOR\r\n").unwrap();
+    let mut lines = BufReader::new(monitor).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "+OK");
+    let mut calls = lines.filter(|line| line.contains("\"CL.BMTAKE\""));
+    let (waiter, one) = (waiter(&server), Quota::new(1, Window::period(Duration::from_secs(10_000))));
+    let take = MTake::new().fixed("{p}:k", one, Units(1)).once(once("f", 1));
+    let wait = Wait::at_most(Duration::from_secs(20_000));
+    let waited = tokio::spawn(async move { waiter.take(take, wait).await });
+    let mut nanos = || -> u64 {
+        let call = calls.next().unwrap();
+        let (_, timeout) = call.split_once("\"TIMEOUT\" \"").unwrap();
+        timeout.split('"').next().unwrap().replace('.', "").parse().unwrap()
+    };
+    let first = nanos();
+    blocked(&mut inspector, "1");
+    let clients = inspector.text("CLIENT LIST");
+    let waiting = clients.lines().find(|line| line.contains("cmd=cl.bmtake")).unwrap();
+    let id = waiting.split(' ').next().unwrap().replace("id=", "");
+    inspector.call(&format!("CLIENT KILL ID {id}"));
+    let second = nanos();
+    assert!(second < first && first <= 20_000_000_000_000, "{first} {second}");
+    blocked(&mut inspector, "1");
+    inspector.call("DEL {p}:k");
+    assert!(waited.await.unwrap().unwrap().unwrap().combined.admitted());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_break_together_are_replaced_together() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    inspector.call("CL.FIXED {p}:k 8 10000 8");
+    let (waiter, eight) = (waiter(&server), Quota::new(8, Window::period(Duration::from_secs(10_000))));
+    let take = |key: &str, once: Option<Once>| {
+        let (waiter, take) = (waiter.clone(), MTake::new().fixed(key, eight, Units(1)));
+        let take = once.into_iter().fold(take, MTake::once);
+        tokio::spawn(async move { waiter.take(take, Wait::forever()).await })
+    };
+    let waiting: Vec<_> = (0..8).map(|_| take("{p}:k", None)).collect();
+    blocked(&mut inspector, "8");
+    inspector.call("DEL {p}:k");
+    for waited in waiting {
+        assert!(waited.await.unwrap().unwrap().unwrap().combined.admitted());
+    }
+    inspector.call("CLIENT KILL TYPE normal SKIPME yes");
+    // The first attempt finds a broken connection, and the second one makes a new one.
+    let again = take("{p}:other", Some(once("g", 1).tries(2)));
+    assert!(again.await.unwrap().unwrap().unwrap().combined.admitted());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_waits_again_when_its_connection_breaks() {
     let server = Server::start();
     let mut inspector = server.connect();
-    let waiter = Waiter::new(redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap());
+    let waiter = waiter(&server);
     let one = Quota::new(1, Window::period(Duration::from_secs(10_000)));
     inspector.call("CL.FIXED {p}:k 1 10000");
     let take = |take: MTake| {
         let waiter = waiter.clone();
         tokio::spawn(async move { waiter.take(take.fixed("{p}:k", one, Units(1)), Wait::forever()).await })
-    };
-    let blocked = |inspector: &mut Client, count: &str| {
-        wait_until("clients to wait", || match inspector.info("blocked_clients") {
-            seen if seen == count => Ok(()),
-            seen => Err(seen),
-        });
     };
     let (repeated, single) = (take(MTake::new().once(once("d", 1))), take(MTake::new()));
     blocked(&mut inspector, "2");
