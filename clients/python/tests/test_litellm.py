@@ -14,9 +14,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -26,11 +27,12 @@ from litellm.proxy._types import UserAPIKeyAuth
 
 import servers
 from redis_cell import FailClosed
-from redis_cell.litellm import Limiter, Limits
+from redis_cell.litellm import Estimate, Limiter, Limits, estimate
 from upstream import Upstream, serving
 
 PROXIES = 4
 MODELS = ["requests", "used", "month", "money", "places", "fair", "long", "paused", "again", "unlimited"]
+MODELS += ["first", "second", "killed", "responses", "warm"]
 HERE = Path(__file__).parent / "proxy"
 PRICE = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2.5e-6}
 
@@ -40,6 +42,7 @@ class Proxies:
 
     def __init__(self, server: servers.Server, urls: list[str], upstreams: dict[str, Upstream]) -> None:
         self.server, self.urls, self.upstreams = server, urls, upstreams
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     async def ask(
         self, client: httpx.AsyncClient, model: str, key: str = "sk-free-anybody", text: str = "hello", **more: Any
@@ -83,7 +86,7 @@ def proxies() -> Iterator[Proxies]:
         config = {
             "model_list": models,
             "litellm_settings": {"callbacks": "rules.limiter", "num_retries": 0},
-            "router_settings": {"disable_cooldowns": True, "num_retries": 0},
+            "router_settings": {"disable_cooldowns": True, "num_retries": 0, "fallbacks": [{"first": ["second"]}]},
             "general_settings": {"custom_auth": "rules.auth"},
         }
         (folder / "config.yaml").write_text(json.dumps(config))
@@ -95,7 +98,7 @@ def proxies() -> Iterator[Proxies]:
             "LITELLM_MASTER_KEY": "sk-" + secrets.token_hex(32),
             "REDIS_URL": f"redis://127.0.0.1:{server.port}",
         }
-        urls = list[str]()
+        urls, processes = list[str](), list[subprocess.Popen[bytes]]()
         for _ in range(PROXIES):
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=500))
             command = [sys.executable, "-m", "uvicorn", "litellm.proxy.proxy_server:app", "--log-level", "warning"]
@@ -106,11 +109,26 @@ def proxies() -> Iterator[Proxies]:
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
+            processes.append(process)
             urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
         for url in urls:
             # The proxy listens when it has started; the kernel holds the request until then.
             httpx.get(url + "/health/liveliness", timeout=120).raise_for_status()
-        yield Proxies(server, urls, upstreams)
+            # The first request of a process takes seconds, in which others would not be answered.
+            body = {"model": "warm", "messages": [{"role": "user", "content": "hello"}]}
+            headers = {"authorization": "Bearer sk-free-anybody"}
+            httpx.post(url + "/v1/chat/completions", json=body, headers=headers, timeout=120)
+        made = Proxies(server, urls, upstreams)
+        made.processes = processes
+        yield made
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for a condition, while the requests of the test go on."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
 
 
 def counts(responses: list[httpx.Response]) -> Counter[int]:
@@ -256,6 +274,68 @@ async def test_teams_wait_fairly(proxies: Proxies) -> None:
     assert upstream.busiest == 2
 
 
+async def test_teams_share_the_tokens_that_they_use(proxies: Proxies) -> None:
+    """One team uses all that is estimated, and another one a tenth. By requests, that one would get a tenth."""
+    used, weights = {"all": 50, "tenth": 5, "double": 50}, {"double": 2, "*": 1}
+    limiter = Limiter(
+        f"redis://127.0.0.1:{proxies.server.port}",
+        away=FailClosed(),
+        limits={"model": Limits(tokens_per_minute=50)},  # one request at a time
+        max_wait=1e6,
+        weights=weights,
+        prefix="shares",
+    )
+    turns = asyncio.Queue[str]()
+
+    async def request(team: str, number: int) -> None:
+        data = {"model": "m", "prompt": "", "max_tokens": 50, "litellm_call_id": f"{team}-{number}"}
+        user = UserAPIKeyAuth(api_key="k", team_id=team)
+        await limiter.async_pre_call_hook(user, None, data, "completion")
+        response = SimpleNamespace(usage={"total_tokens": used[team]}, _hidden_params={})
+        await limiter.async_post_call_success_hook(data, user, response)
+        turns.put_nowait(team)
+
+    with proxies.server.admin as admin:
+        admin.execute_command("CL.CHARGE", "{shares}:model:m:tpm", 49, 50, 60, 50)
+        # More of each team than have a turn below, so that all three wait at any time.
+        calls = [asyncio.ensure_future(request(team, number)) for team in used for number in range(50)]
+        await until(lambda: proxies.server.counted("blocked_clients") == len(calls))
+        got = Counter[str]()
+        while got["double"] < 400:
+            admin.delete("{shares}:model:m:tpm")
+            team = await asyncio.wait_for(turns.get(), 60)
+            got[team] += used[team]
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    await limiter.guard.cell.pool.disconnect()
+    assert abs(got["all"] - 200) <= 50 and abs(got["tenth"] - 200) <= 50, got
+
+
+def test_an_estimate_counts_all_choices_and_the_longest_length() -> None:
+    def tokens(**request: Any) -> tuple[int, int]:
+        estimated = estimate({"messages": [{"role": "user", "content": "hello"}], **request})
+        return estimated.prompt, estimated.answer
+
+    assert tokens() == (5, 1000)
+    assert tokens(max_tokens=None) == (5, 1000)
+    assert tokens(max_tokens=50) == (5, 50)
+    assert tokens(max_tokens=50, n=20) == (5, 1000)
+    assert tokens(max_tokens=50, max_completion_tokens=500) == (5, 500)
+    assert tokens(max_tokens=-5) == (5, 0)
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
+    assert tokens(messages=[{"content": [picture]}], max_tokens=1)[0] < 20
+    assert estimate({"input": ["two words", "日本"]}) == Estimate(8, 0)
+
+
+async def test_a_request_that_can_never_be_admitted_is_told_so(proxies: Proxies) -> None:
+    before = len(proxies.upstreams["month"].seen)
+    (response,) = await proxies.ask_all("month", ["sk-free-anybody"], max_tokens=1001)
+    assert (response.status_code, response.headers.get("retry-after")) == (413, None)
+    assert "the request alone exceeds the limit: tokens of the model" in response.text
+    assert len(proxies.upstreams["month"].seen) == before
+
+
 async def test_a_429_of_the_upstream_stops_all_processes(proxies: Proxies) -> None:
     upstream = proxies.upstreams["paused"]
     upstream.faults.append((429, {"retry-after": "2"}))
@@ -272,6 +352,35 @@ async def test_attempts_of_the_router_are_requests(proxies: Proxies) -> None:
     await proxies.ask_all("again", ["sk-free-anybody"])
     assert len(upstream.seen) == 2
     assert proxies.number("model", "again", "rpm") == 2
+
+
+async def test_a_fallback_takes_from_the_limits_of_its_model(proxies: Proxies) -> None:
+    first, second = proxies.upstreams["first"], proxies.upstreams["second"]
+    first.faults.extend([(500, {})] * 1000)
+    responses = await proxies.ask_all("first", ["sk-free-anybody"] * 30)
+    assert counts(responses)[200] == 10, counts(responses)
+    assert (len(first.seen), len(second.seen)) == (30, 10)
+    assert proxies.number("model", "first", "rpm") == 30
+    assert proxies.number("model", "second", "rpm") == 10
+    # What the first model has not used is given back to it.
+    servers.wait_until(lambda: proxies.number("model", "second", "month") == second.tokens)
+    servers.wait_until(lambda: proxies.number("model", "first", "month") == 0)
+    servers.wait_until(lambda: proxies.number("model", "first", "busy") == 0)
+    servers.wait_until(lambda: proxies.number("model", "second", "busy") == 0)
+
+
+async def test_responses_are_limited_too(proxies: Proxies) -> None:
+    upstream = proxies.upstreams["responses"]
+    async with httpx.AsyncClient(timeout=60, headers={"authorization": "Bearer sk-free-anybody"}) as client:
+
+        async def respond() -> httpx.Response:
+            body = {"model": "responses", "input": "hello", "max_output_tokens": 20}
+            return await client.post(random.choice(proxies.urls) + "/v1/responses", json=body)
+
+        responses = await asyncio.gather(*(respond() for _ in range(20)))
+    assert counts(responses) == {200: 5, 429: 15}, [response.text for response in responses]
+    assert (len(upstream.seen), upstream.tokens) == (5, 5 * 15)
+    servers.wait_until(lambda: proxies.number("model", "responses", "month") == upstream.tokens)
 
 
 async def test_without_the_server_nothing_is_admitted(proxies: Proxies) -> None:
@@ -294,6 +403,59 @@ def test_the_server_is_not_asked_for_what_has_no_limit(proxies: Proxies) -> None
         assert set(counts(asyncio.run(proxies.ask_all("unlimited", ["sk-free-anybody"] * 4)))) == {200}
         assert proxies.server.calls("cl.mtake") == calls
         assert client.ping()
+
+
+async def test_a_server_that_is_killed_and_started_again(proxies: Proxies) -> None:
+    """Streams go on, new requests are refused as configured, and the limits hold afterwards."""
+    upstream = proxies.upstreams["killed"]
+    upstream.delay = 0.1
+    running = asyncio.ensure_future(proxies.ask_all("killed", ["sk-free-anybody"] * 10, stream=True, max_tokens=40))
+    await until(lambda: upstream.busy == 10)
+    proxies.server.stop()
+    assert counts(await proxies.ask_all("killed", ["sk-free-anybody"] * 20)) == {503: 20}
+    assert counts(await running) == {200: 10}
+    assert all(response.text.rstrip().endswith("[DONE]") for response in running.result())
+    assert (len(upstream.seen), upstream.busiest) == (10, 10)
+    upstream.delay = 0.02
+    assert proxies.server.start()
+    begin, seen = time.monotonic(), Counter[int]()
+    while seen[200] < 30:  # every process asks the server again after a moment
+        assert time.monotonic() < begin + 120
+        seen += counts(await proxies.ask_all("killed", ["sk-free-anybody"] * 20))
+    # The server that has started knows nothing of before: 30 requests a minute, of which 10 at once.
+    minutes = int((time.monotonic() - begin) // 60)
+    assert 30 <= seen[200] <= 30 * (1 + minutes) and len(upstream.seen) == 10 + seen[200] and upstream.busiest == 10
+    servers.wait_until(lambda: proxies.number("model", "killed", "busy") == 0)
+    servers.wait_until(lambda: proxies.number("model", "killed", "month") == seen[200] * 15)
+
+
+async def test_places_of_a_process_that_is_killed_are_free_when_their_leases_end(proxies: Proxies) -> None:
+    upstream, key = proxies.upstreams["long"], "{litellm}:model:long:busy"
+    before, upstream.delay = len(upstream.seen), 0.2
+
+    async def stream() -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            with pytest.raises(httpx.HTTPError):
+                body = {
+                    "model": "long",
+                    "stream": True,
+                    "max_tokens": 1000,
+                    "messages": [{"role": "user", "content": "a"}],
+                }
+                headers = {"authorization": "Bearer sk-free-anybody"}
+                await client.post(proxies.urls[-1] + "/v1/chat/completions", json=body, headers=headers)
+
+    streams = asyncio.gather(*(stream() for _ in range(5)))
+    await until(lambda: len(upstream.seen) == before + 5)
+    with proxies.server.admin as admin:
+        assert admin.zcount(key, time.time() * 1e6, "inf") == 5
+        proxies.processes[-1].kill()
+        proxies.urls.pop()
+        await streams
+        upstream.delay = 0
+        # All five wait until the leases of four seconds have ended, as nobody renews them.
+        assert counts(await proxies.ask_all("long", ["sk-free-anybody"] * 5)) == {200: 5}
+        servers.wait_until(lambda: admin.zcount(key, time.time() * 1e6, "inf") == 0)
 
 
 def test_the_rules_of_the_page_can_be_made() -> None:

@@ -58,7 +58,7 @@ class Upstream:
     async def answer(self, path: str, request: dict[str, Any], send: Any) -> None:
         self.who.append(str((request.get("messages") or [{}])[-1].get("content", "")))
         status, headers = self.decide()
-        completion = max(1, request.get("max_tokens", 10) // 2)
+        completion = max(1, request.get("max_tokens", request.get("max_output_tokens", 10)) // 2)
         await asyncio.sleep(0 if request.get("stream") else self.delay)
         if request.get("stream") and status == 200:
             await start(send, 200, {"content-type": "text/event-stream", **headers})
@@ -116,6 +116,14 @@ def answer(path: str, status: int, completion: int) -> dict[str, Any]:
         used = {"input_tokens": 5, "output_tokens": completion}
         message = {"id": "1", "type": "message", "role": "assistant", "model": "fake", "stop_reason": "end_turn"}
         return {**message, "content": content, "stop_sequence": None, "usage": used}
+    if path.endswith("/responses"):
+        text = {"type": "output_text", "text": "hello", "annotations": []}
+        output = {"type": "message", "id": "1", "status": "completed", "role": "assistant", "content": [text]}
+        used = {"input_tokens": 5, "output_tokens": completion, "total_tokens": 5 + completion}
+        details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+        head = {"id": "1", "object": "response", "created_at": 1, "model": "fake", "status": "completed"}
+        tools = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+        return {**head, **tools, "output": [output], "usage": {**used, **details}}
     choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}
     head = {"id": "1", "object": "chat.completion", "created": 1, "model": "fake"}
     return {**head, "choices": [choice], "usage": usage(completion)}
@@ -124,7 +132,7 @@ def answer(path: str, status: int, completion: int) -> dict[str, Any]:
 @contextmanager
 def serving(upstream: Upstream) -> Iterator[Upstream]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(upstream, log_level="warning", lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(upstream, log_level="warning", lifespan="off", timeout_keep_alive=600))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         upstream.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

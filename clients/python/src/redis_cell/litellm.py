@@ -150,11 +150,12 @@ class Admission:
     """What a request has taken, until it is settled."""
 
     parts: list[Part]
-    tokens: int
-    micros: int
     flow: str | None
     call_id: object
+    model: str
     gate: str
+    holder: str
+    estimated: Estimate
     answer: Several[Answer] | None = None
     attempts: int = 0
     settled: bool = False
@@ -169,19 +170,42 @@ class Admission:
 
     def changes(self, tokens: int | None, micros: int | None) -> list[Change]:
         """What settles the admission. None leaves an estimate as it is."""
-        used = {"tokens": tokens, "micro-dollars": micros}
-        estimated = {"tokens": self.tokens, "micro-dollars": self.micros}
-        changes: list[Change] = []
-        for part in self.parts:
-            limiter, actual = part.take.limiter, used.get(part.unit)
-            if isinstance(limiter, Lease):
-                changes.append(Release(part.take.key, limiter))
-            elif actual is not None and actual != estimated[part.unit]:
-                changes.append(Settle(part.take.key, limiter, actual - estimated[part.unit]))
-        return changes
+        return _changes(self.parts, tokens, micros)
+
+    def moves(self, model: str, gate: str, parts: list[Part], answer: Several[Answer]) -> list[Change]:
+        """A fallback: the request has taken `parts` for another model. Returns what settles those of the first one."""
+        assert self.answer is not None
+        before = [part for part in self.parts if part.scope == "model"]
+        self.parts = [part for part in self.parts if part.scope != "model"] + parts
+        # The age of what was taken later is too long then: no more than is owed goes back.
+        sent = self.answer.sent if not parts or answer.sent is not None else None
+        self.answer = Several(self.answer.combined, {**self.answer.rows, **answer.rows}, sent)
+        self.model, self.gate = model, gate
+        return _changes(before, 0, 0)
+
+
+def _changes(parts: list[Part], tokens: int | None, micros: int | None) -> list[Change]:
+    used = {"tokens": tokens, "micro-dollars": micros}
+    changes: list[Change] = []
+    for part in parts:
+        limiter, actual = part.take.limiter, used.get(part.unit)
+        if isinstance(limiter, Lease):
+            changes.append(Release(part.take.key, limiter))
+        elif actual is not None and actual != part.take.quantity:
+            changes.append(Settle(part.take.key, limiter, actual - part.take.quantity))
+    return changes
 
 
 _admission: ContextVar[Admission | None] = ContextVar("redis_cell_admission", default=None)
+
+
+def _group(kwargs: Mapping[str, Any]) -> str | None:
+    """The model that the router tries, by the name that requests have for it."""
+    for name in ("litellm_metadata", "metadata"):
+        metadata = kwargs.get(name)
+        if isinstance(metadata, Mapping) and isinstance(metadata.get("model_group"), str):
+            return cast(str, metadata["model_group"])
+    return None
 
 
 def _call_id(kwargs: Mapping[str, Any]) -> object:
@@ -266,15 +290,35 @@ class Limiter(CustomLogger):
             self._later(self._settle(admission, 0, 0))
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
-        """A further attempt of LiteLLM's router is a further request for the upstream."""
+        """A further attempt of LiteLLM's router is a further request for the upstream, of a fallback perhaps."""
         admission = self._mine(kwargs)
         if admission is None:
             return None
         admission.attempts += 1
+        group = _group(kwargs)
+        if group is not None and group != admission.model:
+            await self._fall_back(admission, group)
+            return None
         again = [p.take for p in admission.parts if p.scope == "model" and p.unit in ("requests", "pause")]
         if admission.attempts > 1 and again and not await self._ask(again, admission.flow):
             raise litellm.RateLimitError("redis_cell: no request is left for another attempt", "redis_cell", "")
         return None
+
+    async def _fall_back(self, admission: Admission, model: str) -> None:
+        """Takes from the limits of another model, and gives back what the first one has not used."""
+        limits, parts = self._limits_of("model", model, None), list[Part]()
+        if limits is not None:
+            price = self._price(limits, model, admission.estimated)
+            parts = self._parts("model", model, limits, admission.estimated.tokens, price, admission.holder)
+        answer: Several[Answer] = Several(cast(Any, None))
+        if parts:
+            answer = await self._ask([part.take for part in parts], admission.flow)
+            if not answer:
+                raise litellm.RateLimitError(f"redis_cell: a limit of the model {model} is reached", "redis_cell", "")
+        taken, by_server = admission.answer, admission.by_server
+        changes = admission.moves(model, self._key("model", model, "pause"), parts, answer)
+        if changes and by_server:
+            await self._tell(wire.msettle(*changes, taken=taken))
 
     def _admission_of(self, user: Any, data: Mapping[str, Any]) -> Admission:
         model = str(data.get("model") or "")
@@ -296,24 +340,33 @@ class Limiter(CustomLogger):
             if name is not None and (limits := self._limits_of(scope, name, metadata.get(scope))) is not None
         }
         tokens = self.estimate(data)
-        money = any(limits.dollars_per_month is not None for limits in found.values())
-        price = micro_dollars(price_of(model, tokens)) if money else 0
+        price = max((self._price(limits, model, tokens) for limits in found.values()), default=0)
         holder, parts = secrets.token_hex(8), list[Part]()
-        gate = self._key("model", model, "pause")
         for scope, limits in found.items():
-            counts: tuple[tuple[Unit, str, AnyLimiter | None, int], ...] = (
-                ("tokens", "tpm", _rate(limits.tokens_per_minute), tokens.tokens),
-                ("requests", "rpm", _log_of(limits.requests_per_minute), 1),
-                ("tokens", "month", _month(limits.tokens_per_month), tokens.tokens),
-                ("micro-dollars", "money", _money(limits.dollars_per_month), price),
-                ("calls at once", "busy", self._places(limits.calls_at_once, holder), 1),
-            )
-            for unit, kind, limiter, quantity in counts:
-                if limiter is not None:
-                    parts.append(Part(scope, unit, Take(self._key(scope, str(names[scope]), kind), limiter, quantity)))
-        if "model" in found:
-            parts.append(Part("model", "pause", Take(gate, GATE, 0)))
-        return Admission(parts, tokens.tokens, price, names[self.flow], _call_id(data), gate)
+            parts += self._parts(scope, str(names[scope]), limits, tokens.tokens, price, holder)
+        parts.sort(key=lambda part: part.unit == "pause")  # nobody waits for a turn at a pause
+        gate = self._key("model", model, "pause")
+        return Admission(parts, names[self.flow], _call_id(data), model, gate, holder, tokens)
+
+    @staticmethod
+    def _price(limits: Limits, model: str, tokens: Estimate) -> int:
+        return 0 if limits.dollars_per_month is None else micro_dollars(price_of(model, tokens))
+
+    def _parts(self, scope: Scope, name: str, limits: Limits, tokens: int, price: int, holder: str) -> list[Part]:
+        """What a request takes from the limits of a name."""
+        counts: tuple[tuple[Unit, str, AnyLimiter | None, int], ...] = (
+            ("tokens", "tpm", _rate(limits.tokens_per_minute), tokens),
+            ("requests", "rpm", _log_of(limits.requests_per_minute), 1),
+            ("tokens", "month", _month(limits.tokens_per_month), tokens),
+            ("micro-dollars", "money", _money(limits.dollars_per_month), price),
+            ("calls at once", "busy", self._places(limits.calls_at_once, holder), 1),
+            ("pause", "pause", GATE if scope == "model" else None, 0),
+        )
+        return [
+            Part(scope, unit, Take(self._key(scope, name, kind), limiter, quantity))
+            for unit, kind, limiter, quantity in counts
+            if limiter is not None
+        ]
 
     def _limits_of(self, scope: Scope, name: str, metadata: Any) -> Limits | None:
         own = metadata.get(METADATA) if isinstance(metadata, Mapping) else None
@@ -496,9 +549,8 @@ def _has_one_deployment(admission: Admission) -> bool:
     from litellm.proxy import proxy_server
 
     router: Any = proxy_server.llm_router
-    model = admission.gate.rsplit(":", 1)[0].split(":", 2)[2]
     with contextlib.suppress(Exception):
-        return len(router.get_model_list(model_name=model) or []) == 1
+        return len(router.get_model_list(model_name=admission.model) or []) == 1
     return False
 
 
