@@ -51,7 +51,7 @@ Send(c) ==
     /\ arriving' = arriving \cup {<<c, sent[c]>>}
     /\ UNCHANGED <<primary, replica, promoted, forgotten, replies, told, held, backs, spent>>
 
-(* Request::carry_out in src/several.rs: the stored reply, or gcra::saturate in core/src/gcra.rs and the stored reply, *)
+(* Request::carry_out in src/calls/many.rs: the stored reply, or gcra::saturate of core/src/gcra.rs and a new reply,   *)
 (* written in one transaction. A refusal stores nothing.                                                               *)
 Execute(c, n) ==
     /\ <<c, n>> \in arriving
