@@ -58,10 +58,10 @@ found "phrases of scripts/phrases.tsv" phrases "${rust[@]}" "${pages[@]}" "${scr
 
 # The names of functions, tests above all, as sentences.
 mapfile -t python < <(files '*.py')
-names=$(mktemp)
-trap 'rm -f "$names"' EXIT
+sentences=$(mktemp)
+trap 'rm -f "$sentences"' EXIT
 grep -nE '\b(fn|def) [a-z0-9_]+' "${rust[@]}" "${python[@]}" |
-    sed -E 's/^([^:]+:[0-9]+):.*\b(fn|def) ([a-z0-9_]+).*/\1:\3/; s/^([^:]+):([0-9]+):/\1:\2: /' | tr _ ' ' >"$names"
-found "names with phrases of scripts/phrases.tsv" phrases "$names"
+    sed -E 's/^([^:]+:[0-9]+):.*\b(fn|def) ([a-z0-9_]+).*/\1:\3/; s/^([^:]+):([0-9]+):/\1:\2: /' | tr _ ' ' >"$sentences"
+found "names with phrases of scripts/phrases.tsv" phrases "$sentences"
 
 [[ ! $failed ]]
