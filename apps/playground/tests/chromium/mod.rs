@@ -1,7 +1,7 @@
 //! A page of the site in Chromium, which is driven through a pipe by the protocol of its developer tools.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::{env, fs};
 
@@ -24,12 +24,13 @@ pub struct Page {
 impl Page {
     /// Opens the playground with this address behind that of its file.
     pub fn open(hash: &str) -> Self {
-        let mut page = Self::of_file(&playground(), hash);
+        let mut page = Self::at(&format!("file://{}{hash}", playground().display()));
         page.until("typeof program !== 'undefined' && program");
         page
     }
 
-    fn of_file(file: &Path, hash: &str) -> Self {
+    /// Opens the page with this address.
+    pub fn at(url: &str) -> Self {
         let profile = tempfile::tempdir().unwrap();
         // The shell gives the pipes the numbers that the browser reads and writes.
         let mut browser = Command::new("sh")
@@ -56,7 +57,6 @@ impl Page {
         page.session = attached["sessionId"].as_str().map(str::to_owned);
         page.send("Network.enable", &json!({}));
         page.send("Page.enable", &json!({}));
-        let url = format!("file://{}{hash}", file.display());
         page.loaded(|page| drop(page.send("Page.navigate", &json!({"url": url}))));
         page
     }
@@ -217,6 +217,38 @@ fn variable(name: &str) -> String {
 /// The file of the playground, which is on the site.
 fn playground() -> PathBuf {
     fs::canonicalize(variable("REDIS_CELL_PLAYGROUND")).unwrap()
+}
+
+/// The site on a port of this machine: the search, unlike the playground, changes the address as it finds.
+pub struct Site {
+    server: Child,
+    pub url: String,
+}
+
+impl Site {
+    pub fn serve() -> Self {
+        let file = playground();
+        let folder = file.ancestors().nth(3).unwrap();
+        let mut server = Command::new("python3")
+            .args(["-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory"])
+            .arg(folder)
+            .arg("0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let port: u16 = line.split(' ').skip_while(|word| *word != "port").nth(1).unwrap().parse().unwrap();
+        Self { server, url: format!("http://127.0.0.1:{port}") }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
 }
 
 impl Drop for Page {
