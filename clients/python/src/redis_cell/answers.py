@@ -13,7 +13,7 @@ DecidedBy: TypeAlias = Literal["server", "local", "fail_open", "fail_closed"]
 
 
 class RateLimited(Exception):
-    """A call was refused. `answer` is the refusal, and `retry_after` its wait in seconds, or None if it is permanent."""
+    """A call was refused. `answer` is the refusal, `retry_after` its wait in seconds, or None if it is permanent."""
 
     def __init__(self, answer: Refused | RefusedForever, key: Key | None = None) -> None:
         self.answer, self.key = answer, key
