@@ -84,12 +84,12 @@ impl Measured {
         }
     }
 
-    fn to_be(&self) -> String {
+    pub fn to_be(&self) -> String {
         self.target.map_or(String::new(), |target| format!("{target:.2}"))
     }
 
     /// The floor's cost, our ratio to it, and its quartiles.
-    fn floor(&self) -> [String; 3] {
+    pub fn floor(&self) -> [String; 3] {
         self.floor.as_ref().map(Compared::ratio).map_or_else(Default::default, |ratio| {
             [format!("{:.0}", ratio.against), format!("{:.2}", ratio.times), ratio.quartiles()]
         })

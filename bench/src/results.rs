@@ -6,7 +6,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::report::{Compared, Measured, Report, between};
+use crate::report::{Measured, Report, between};
 
 const STORE: &str = "bench/results.tsv";
 const COLUMNS: &str = "# server\tours\tagainst\tunit\tours, median\tagainst, median\ttimes\tquartiles\t\
@@ -109,11 +109,7 @@ impl Results {
 impl Row {
     fn new(server: &str, line: &Measured) -> Self {
         let ratio = line.other.ratio();
-        let floor = line.floor.as_ref().map(Compared::ratio);
-        let floor = floor.map_or_else(Default::default, |floor| {
-            [format!("{:.0}", floor.against), format!("{:.2}", floor.times), floor.quartiles()]
-        });
-        let [cost, share, quartiles] = floor;
+        let [cost, share, quartiles] = line.floor();
         Self([
             server.to_owned(),
             line.ours.clone(),
@@ -124,7 +120,7 @@ impl Row {
             format!("{:.2}", ratio.times),
             ratio.quartiles(),
             line.other.by_clock(),
-            line.target.map_or(String::new(), |target| format!("{target:.2}")),
+            line.to_be(),
             cost,
             share,
             quartiles,
