@@ -64,10 +64,6 @@ impl<S: Whole> Copy for Quantity<S> {}
 
 impl<S: Whole> Quantity<S> {
     /// The state as the call sees it, and the instant to decide on it at.
-    #[allow(
-        clippy::inline_always,
-        reason = "a call of a command is one function, without copies of its limit"
-    )]
     #[inline(always)]
     fn seen(&self, at: &Place, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
         let mut now = at.now;
@@ -115,10 +111,6 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
         Ok(Self { limit, units, saturate: false })
     }
 
-    #[allow(
-        clippy::inline_always,
-        reason = "a call of a command is one function, without copies of its limit"
-    )]
     #[inline(always)]
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
         let (state, now) = self.seen(at, Verb::Take)?;
@@ -136,10 +128,6 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
         Ok(self.limit.cost(self.units)?)
     }
 
-    #[allow(
-        clippy::inline_always,
-        reason = "a call of a command is one function, without copies of its limit"
-    )]
     #[inline(always)]
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
         let (state, now) = self.seen(at, Verb::Peek)?;
