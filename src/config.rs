@@ -1,5 +1,5 @@
-//! The settings: arguments of `loadmodule` on every server, and `CONFIG SET` where the server keeps settings
-//! of modules.
+//! The settings: arguments of `loadmodule` on every server, and `CONFIG SET` on servers that keep settings of
+//! modules.
 
 use core::ffi::CStr;
 
@@ -7,7 +7,7 @@ use redis_cell_core::parse_integer;
 
 use crate::ffi::{Number, Setting, Switch};
 
-/// The number of keys that `CL.TOP` records; 0 switches it off. Another number starts a new record.
+/// The number of keys that `CL.TOP` records; 0 switches it off. Changing the number starts a new record.
 pub static TOP_SIZE: Number = Number::new(c"top-size", 0, 10_000, 128);
 
 /// Whether refusals are published as keyspace events.
@@ -19,7 +19,7 @@ pub static SETTINGS: [Setting; 2] = [Setting::Number(&TOP_SIZE), Setting::Switch
 /// Sets all settings: to the `name value` pairs of the arguments, or to their defaults.
 ///
 /// # Errors
-/// What is wrong with the first wrong pair.
+/// A text that says what is wrong with the first wrong pair.
 pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Result<(), String> {
     TOP_SIZE.set(TOP_SIZE.default);
     NOTIFY_REFUSALS.set(NOTIFY_REFUSALS.default);

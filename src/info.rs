@@ -6,7 +6,7 @@ use crate::ffi::{self, Keys, Section, Spec};
 use crate::outcome::Row;
 use crate::waiting;
 
-/// Fills the section. Waits for no lock, because a crash report contains it as well.
+/// Fills the section. Must not wait for a lock, because a crash report contains the section too.
 pub fn fill(section: &Section, commands: &[Row]) {
     section.text("version", env!("CARGO_PKG_VERSION"));
     section.number("blocked_clients", waiting::clients());

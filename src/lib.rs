@@ -5,12 +5,11 @@
 //! `limiters`, `store`), the core decides, the decision is written and replicated (`store`, `ffi`), and the
 //! outcome is counted and replied (`outcome`).
 
+#![forbid(unsafe_code)]
+
 mod calls;
 mod commands;
 mod config;
-mod error;
-mod faults;
-mod ffi;
 mod info;
 mod limiters;
 mod outcome;
@@ -21,9 +20,12 @@ mod waiting;
 
 use ffi::{LoadContext, Report, Section};
 use outcome::Row;
+use redis_cell_ffi::{self as ffi, error, faults};
 
 #[global_allocator]
 static ALLOCATOR: ffi::ServerMemory = ffi::ServerMemory;
+
+ffi::entry_points! { load: load, unload: unload }
 
 /// Loads the module: reads its arguments, and registers its commands, its section of `INFO` and its settings.
 fn load(server: &LoadContext) -> Result<(), String> {
@@ -52,7 +54,7 @@ impl Report for Info {
     }
 }
 
-/// Frees what the module keeps between calls.
+/// Frees the memory that the module keeps between calls.
 fn unload() {
     waiting::unload();
     refusals::unload();

@@ -52,7 +52,7 @@ macro_rules! kinds {
             /// The words for the kinds, and their arguments.
             pub const GRAMMARS: &'static [Grammar] = &[$(<$type as Kind<'c>>::GRAMMAR,)*];
 
-            /// The same as the server documents it.
+            /// The same, as documented by the server.
             pub const DOCUMENTED: &'static [Argument] = &[$(<$type as Kind<'c>>::DOCUMENTED,)*];
 
             /// Reads the arguments of a limiter of the kind with this index.
@@ -107,7 +107,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Gives back what the call has taken from a key that it has made.
+            /// Gives back what the call has taken from a key that it has created.
             pub fn give_back(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.give_back(at).map(Pending::$kind),)*

@@ -3,6 +3,7 @@
 //! Every call and every wait ends here, whatever its command, so that no command can forget to count.
 
 use std::borrow::Cow;
+use std::marker::PhantomData;
 
 use redis_cell_core::several;
 use redis_cell_core::top::Refused;
@@ -17,10 +18,10 @@ use crate::{config, refusals};
 
 /// A command.
 pub trait Command {
-    /// How the server sees it.
+    /// Its description for the server.
     const SPEC: Spec;
 
-    /// How many of its calls were admitted, were refused and failed.
+    /// How many of its calls were admitted, were refused, or failed.
     const TALLY: &Tally;
 
     /// The keys for which a null is recorded as a refusal.
@@ -28,14 +29,17 @@ pub trait Command {
         Self::SPEC.keys.of(call)
     }
 
-    /// Runs a call; what it replies is returned.
+    /// Runs a call, and returns what to reply.
     ///
     /// # Errors
-    /// What it replies instead. Nothing was written then.
+    /// What to reply instead. After an error, nothing was written.
     fn run(call: &Call) -> Result<Outcome, Error>;
 }
 
-impl<C: Command> Serve for C {
+/// A command as the server calls it. It has its own type because the trait belongs to another crate.
+struct Concluded<C>(PhantomData<C>);
+
+impl<C: Command> Serve for Concluded<C> {
     const SPEC: Spec = C::SPEC;
 
     fn serve(call: &Call) {
@@ -45,7 +49,7 @@ impl<C: Command> Serve for C {
 
 /// A row in the table of commands.
 pub struct Row {
-    /// What the server is given of the command.
+    /// What the server is told about the command.
     pub command: Served,
     /// Its tally.
     pub tally: &'static Tally,
@@ -53,10 +57,10 @@ pub struct Row {
 
 /// The row of `C`.
 pub const fn row<C: Command>() -> Row {
-    Row { command: ffi::served::<C>(), tally: C::TALLY }
+    Row { command: ffi::served::<Concluded<C>>(), tally: C::TALLY }
 }
 
-/// So many limiters of a call take no memory of the server's.
+/// A call for up to this many limiters allocates no memory.
 pub const FEW: usize = 4;
 
 /// The answers of several limiters, in the order of their keys.
@@ -69,7 +73,7 @@ pub enum Outcome {
     Verdict(Answer, Unit),
     /// The state of a limiter. Nothing was refused, whatever the answer says about further calls.
     State(Answer, Unit),
-    /// Admitted or refused by several limiters.
+    /// Admitted or refused, by several limiters.
     Several(Rows, Unit),
     /// The states of several limiters. Nothing was refused.
     SeveralStates(Rows, Unit),
@@ -152,8 +156,8 @@ fn reply(call: &Call, answer: &Answer, unit: Unit) {
     }
 }
 
-/// Counts a call for several limiters, and replies their combined row and then each; whether the call is
-/// limited.
+/// Counts a call for several limiters, and replies their combined row and then each row. Returns whether the
+/// call is limited.
 fn reply_rows(call: &Call, tally: &Tally, rows: &[several::Row], unit: Unit) -> bool {
     let combined = several::combine_rows(rows);
     let limited = combined.as_ref().is_some_and(Answer::limited);
@@ -189,7 +193,7 @@ fn reply_most_refused(call: &Call, rows: &[Refused]) {
     }
 }
 
-/// Replies an error of the server's to a call of `C` that has waited, and counts it.
+/// Replies a server error to a call of `C` that has waited, and counts it.
 pub fn reject<C: Command>(call: &Call, error: &str) {
     C::TALLY.count_error();
     call.reply_error(&error);

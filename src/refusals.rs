@@ -10,10 +10,10 @@ use crate::config;
 use crate::error::Error;
 use crate::ffi::{self, Arg, Call};
 
-/// `None` while it is switched off.
+/// The record; `None` while it is switched off.
 ///
 /// Calls come from the server's main thread, and from threads of other modules that hold the server's lock.
-/// So nobody ever waits here, and a lock that is taken nevertheless is one that this very thread holds.
+/// So nobody ever waits here: a lock that is taken is always held by this very thread.
 static RECORD: Mutex<Option<Top>> = Mutex::new(None);
 
 /// The number of keys for which the record has room; 0 while it is switched off.
@@ -22,7 +22,7 @@ static SIZE: AtomicUsize = AtomicUsize::new(0);
 fn lock() -> Option<MutexGuard<'static, Option<Top>>> {
     match RECORD.try_lock() {
         Ok(record) => Some(record),
-        // After a panic in the middle of a change, counts may be wrong; that is no reason to keep none.
+        // After a panic in the middle of a change, counts may be wrong, but they are still worth keeping.
         Err(TryLockError::Poisoned(record)) => Some(record.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
@@ -33,10 +33,10 @@ fn with<T>(work: impl FnOnce(&mut Top) -> T) -> Option<T> {
     lock()?.as_mut().map(work)
 }
 
-/// Whether refusals are recorded. Starts a new record when the configured size is another one.
+/// Whether refusals are recorded. Starts a new record when the configured size has changed.
 ///
-/// Not when the setting changes: a `CONFIG SET` with several settings sets them one by one, and sets them
-/// back when a later one is wrong, or cannot be applied. By now it has either succeeded or failed.
+/// This does not happen when the setting changes: a `CONFIG SET` with several settings sets them one by one,
+/// and sets them back if a later one is wrong or cannot be applied. By now it has either succeeded or failed.
 pub fn is_on() -> bool {
     let size = usize::try_from(config::TOP_SIZE.get()).unwrap_or_default();
     if SIZE.load(Relaxed) != size {
@@ -62,7 +62,7 @@ pub fn unload() {
 
 /// Records a refusal of this call for `key`, if [`is_on`].
 pub fn record(call: &Call, key: Arg) {
-    // The instant at which the call was decided, without another reading of the clock.
+    // The instant at which the call was decided, without reading the clock again.
     let (db, key, now) = (call.db(), call.bytes(key), ffi::last_now());
     with(|top| top.note(db, key, now));
 }

@@ -1,7 +1,8 @@
-//! Where states are kept: native values under the very key given, readable and deletable without this module.
+//! Where states are kept: native values under the key of the call, which can be read and deleted without this
+//! module.
 //!
-//! One file per state below this one says how it is read from a key and how it is saved. Whatever the state,
-//! a change reaches its key by [`write`] alone.
+//! For each state there is a file that says how it is read from a key and how it is saved. Whatever the
+//! state, only [`write`] writes a change to its key.
 
 use redis_cell_core::{Change, Instant};
 
@@ -19,30 +20,30 @@ pub mod window;
 
 /// A state that can be kept under a key.
 pub trait State: Sized {
-    /// The limit that it is decided under.
+    /// The limit by which it is decided.
     type Limit;
 
-    /// The state that the key holds; `None` when there is no such key. `now` is the instant of the module's
-    /// clock, and becomes that of the clock that the state goes by, where this is another.
+    /// The state that the key holds; `None` when there is no such key. `now` is an instant of the module's
+    /// clock. If the state goes by another clock, it becomes the instant of that clock.
     ///
-    /// The wall clock may have been wrong when it was written. So what ends later than its key lives is moved
-    /// back to end with the key. To know how long that lives costs a few percent of a call, so it is asked
-    /// only about a state that owes more than the limit allows, or that lies ahead.
+    /// The wall clock may have been wrong when the state was written. So a state that ends later than its
+    /// key expires is moved back to end with the key. Reading the key's expiry costs a few percent of a call,
+    /// so it is read only for a state that owes more than the limit allows, or that lies ahead.
     ///
     /// # Errors
     /// [`Error::WrongType`] and [`Error::Foreign`] when it holds something else.
     fn load(key: &Key, now: &mut Instant, limit: &Self::Limit) -> Result<Option<Self>, Error>;
 }
 
-/// A state to be stored, or a change to one that is not replaced as a whole; with the limit that it was
-/// decided under where the key shows that too.
+/// A state to be stored, or a change to one that is not replaced as a whole; with the limit by which it was
+/// decided, if the key shows that too.
 pub trait Save {
     /// What saving it does to the key.
     const WRITE: Write;
     /// What deleting it does to the key.
     const DELETE: Write = Write::Delete;
 
-    /// Stores this state under the key, which expires when the limiter is fully replenished, or later.
+    /// Stores this state under the key, which expires when the limiter is fully replenished or later.
     fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c>;
 }
 
@@ -70,8 +71,8 @@ pub fn change<'c, W: Save, T>(
 /// [`check`] and [`write`].
 ///
 /// # Errors
-/// [`Error::Server`] when the server lacks one of its own commands that this takes. Nothing has been written
-/// then.
+/// [`Error::Server`] when the server lacks one of its own commands that this needs. Then nothing has been
+/// written.
 #[inline]
 pub fn carry_out<'c, S: Save>(
     change: Change<S>,
@@ -81,8 +82,8 @@ pub fn carry_out<'c, S: Save>(
     Ok(write(change, key))
 }
 
-/// Carries out a decision's change: the one way to write, which cannot fail after [`check`]. Its events are
-/// for the caller to publish, when nothing is left to write and no key is open.
+/// Carries out a decision's change: the only function that writes, which cannot fail after [`check`]. The
+/// caller publishes its events when nothing is left to write and no key is open.
 #[inline]
 pub fn write<'c, S: Save>(change: Change<S>, key: &mut Key<'c>) -> Option<Announcement<'c>> {
     match change {
@@ -98,7 +99,7 @@ pub fn write<'c, S: Save>(change: Change<S>, key: &mut Key<'c>) -> Option<Announ
     }
 }
 
-/// Publishes the events of a change. No key is open now.
+/// Publishes the events of a change. No key may be open.
 #[inline]
 pub fn publish(call: &Call, announcement: Option<Announcement>) {
     if let Some(announcement) = announcement {
@@ -106,7 +107,7 @@ pub fn publish(call: &Call, announcement: Option<Announcement>) {
     }
 }
 
-/// Makes sure that the server has the commands that carrying out a change takes.
+/// Makes sure that the server has the commands that are needed to carry out a change.
 ///
 /// # Errors
 /// [`Error::Server`] naming the first command that is missing.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many further counts a command may have.
+/// The number of further counts that a command may have.
 const BESIDES: usize = 2;
 
 /// The further counts.
@@ -10,13 +10,13 @@ pub const SHADOW_REFUSED: &str = "shadow_refused";
 pub const OUT_OF_MEMORY: &str = "out_of_memory";
 pub const REPEATED: &str = "repeated";
 
-/// How many calls of a command were admitted, were refused and failed since the module was loaded.
+/// How many calls of a command were admitted, were refused, or failed since the module was loaded.
 #[derive(Debug)]
 pub struct Tally {
     admitted: AtomicU64,
     refused: AtomicU64,
     errors: AtomicU64,
-    /// The names of what some commands count besides.
+    /// The names of the further counts, which some commands have.
     besides: &'static [&'static str],
     counts: [AtomicU64; BESIDES],
 }
@@ -31,7 +31,7 @@ macro_rules! tally {
 pub(crate) use tally;
 
 impl Tally {
-    /// All counts at 0, with further ones of these names.
+    /// All counts at 0, with further counts of these names.
     pub const fn new(besides: &'static [&'static str]) -> Self {
         let [admitted, refused, errors] = [const { AtomicU64::new(0) }; 3];
         Self { admitted, refused, errors, besides, counts: [const { AtomicU64::new(0) }; BESIDES] }
@@ -47,7 +47,7 @@ impl Tally {
         bump(&self.errors);
     }
 
-    /// Counts what only some commands count: those that have a count of this name.
+    /// Adds one to the further count of this name, if the command has it.
     pub fn count_besides(&self, name: &str) {
         self.besides.iter().zip(&self.counts).filter(|(known, _)| **known == name).for_each(|(_, count)| {
             bump(count);
@@ -70,8 +70,8 @@ impl Tally {
     }
 }
 
-/// Adds one. Commands run one after the other, so a load and a store will do; one locked instruction would
-/// cost more.
+/// Adds one. Commands run one after the other, so a load and a store are enough, and cost less than a locked
+/// instruction.
 fn bump(count: &AtomicU64) {
     count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
 }

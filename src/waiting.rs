@@ -1,11 +1,12 @@
-//! The clients that `CL.BTHROTTLE` keeps waiting, and what moves their queues.
+//! The clients that wait in queues, and what moves the queues.
 //!
 //! A queue moves when its time has come (the turn of the first client, or a client's timeout) and when
-//! something happens to its key. Every such event only sets the one timer; the work is done when that fires,
-//! outside of whatever command caused it, and in steps, so that other clients are served in between.
+//! something happens to its key. Such an event only sets the one timer. The work is done when the timer
+//! fires, outside of the command that caused the event, and in steps, so that other clients are served in
+//! between.
 //!
-//! As long as nobody waits, this costs nothing: the server's events are subscribed to when the first client
-//! has to wait, and commands look at a single counter.
+//! While nobody waits, this costs next to nothing: the module subscribes to the server's events when the
+//! first client has to wait, and commands read a single counter.
 
 mod flows;
 mod queues;
@@ -25,11 +26,11 @@ use queues::{Client, End, Id, Joined, MILLISECOND, PAUSE, Place, Turn, Waiting};
 
 pub use queues::{Others, Turns, clients, remembered};
 
-/// By how much the wall clock must have been set back for the timer to be set again.
+/// How far the wall clock must have been set back for the timer to be set again.
 const STEP: Span = Span::from_nanos(50_000_000).unwrap();
 
-/// How many clients are answered, and queues looked at, before others are served. About two milliseconds of
-/// work.
+/// How many clients are answered, and queues looked at, before other clients are served: about two
+/// milliseconds of work.
 const STEPS: u32 = 200;
 
 /// The arguments of the call that asks whether a client may be admitted: a look, which never waits.
@@ -37,19 +38,19 @@ const LOOK: [&[u8]; 5] = [b"0", b"1", b"1", b"0", b"1"];
 
 type Decided = Result<Decision<Tat>, redis_cell_core::Error>;
 
-/// What a call that does not wait is to the clients in the queue.
+/// The order of a call that does not wait and the clients in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To it, the costs of those clients count as taken.
+    /// The call comes after them: for it, their costs count as taken.
     Behind,
-    /// It takes regardless of them, and they wait longer.
+    /// The call comes before them: it takes regardless of them, and they wait longer.
     Before,
-    /// It lets nobody in before a time, and all of them wait for it.
+    /// The call admits nobody before a given time, and all of them wait for it.
     ForAll,
 }
 
-/// Decides a call on a GCRA limiter that does not wait, and writes what was decided. What the limiter owes
-/// beyond `most` it owes no longer than its key lives.
+/// Decides a call on a GCRA limiter that does not wait, and writes what was decided. A debt above `most` does
+/// not outlast the key.
 ///
 /// # Errors
 /// As [`store::change`].
@@ -97,8 +98,8 @@ pub fn is_anybody() -> bool {
     queues::exist()
 }
 
-/// The state of a key as a call sees it: the costs of the clients in the queue count as taken, if it is
-/// behind them.
+/// The state of a key as a call sees it: the costs of the clients in the queue count as taken if the call
+/// comes after them.
 ///
 /// # Errors
 /// [`redis_cell_core::Error::BeyondTime`] when the queue reaches past the year 2262.
@@ -155,7 +156,7 @@ fn tell(
     told
 }
 
-/// The costs of the clients of flows that are before a call on this key, which does not wait.
+/// The costs of the clients of flows that come before a call on this key that does not wait.
 #[inline]
 pub fn ahead(call: &Call, key: Arg) -> u64 {
     if is_anybody() && !faults::ignores_flows() { queues::ahead(place(call, key)) } else { 0 }
@@ -177,7 +178,7 @@ pub fn waiting(call: &Call, key: Arg, flow: Option<&[u8]>) -> Option<usize> {
 pub struct FlowRequest<'a> {
     /// The key of the first limiter.
     pub key: Arg<'a>,
-    /// What the queue is told of it.
+    /// What the queue is told about the call.
     pub request: fair::Request<'a>,
     /// The unit of the answer.
     pub unit: Unit,
@@ -187,7 +188,7 @@ pub struct FlowRequest<'a> {
     pub others: Box<[Arc<[u8]>]>,
     /// The key of `ONCE`.
     pub once: Option<Arc<[u8]>>,
-    /// What decides the call whenever it is looked at.
+    /// Decides the call whenever it is looked at.
     pub turns: &'static dyn Turns,
 }
 
@@ -271,8 +272,8 @@ pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error
     Ok(Outcome::Waiting)
 }
 
-/// Forgets what the server ends when it unloads the module. Nobody waits then, but the tables that were once
-/// full hold memory, which would stay behind.
+/// Frees the queues when the server unloads the module. Nobody waits then, but tables that were once full
+/// hold memory, which would never be freed.
 pub fn unload() {
     queues::clear();
 }
@@ -296,7 +297,7 @@ impl<C: Command> Waits for Wait<C> {
     }
 
     fn gone(call: &Call, client: Identity) {
-        // A client that has left its queue already was unblocked then, or is about to be.
+        // A client that has already left its queue has been unblocked, or is about to be.
         if let Some(client) = queues::leave(client, ffi::now()) {
             call.unblock(client.blocked, None);
             arm(call);
@@ -326,7 +327,7 @@ impl Watches for Watcher {
     fn ticked(call: &Call) {
         if queues::exist() {
             if call.is_read_only() {
-                // All queues are due: the timer ends their waits, in steps.
+                // All queues are due now. The timer ends their waits in steps.
                 queues::database_changed(None, ffi::now());
             }
             // The wall clock may have been set back, and the timer with it.
@@ -384,7 +385,7 @@ fn arm(call: &Call) {
     }
 }
 
-/// Ends all waits, because the server has become a replica: the keys are another server's to write. Most
+/// Ends all waits because the server has become a replica, whose keys only its primary may write. Most
 /// servers do that themselves; Valkey 9.1 in a cluster does not.
 fn end_all(call: &Call, steps: &mut u32) {
     while *steps > 0
@@ -407,8 +408,8 @@ fn serve(call: &Call, id: Id, key: Arg, steps: &mut u32) {
 
 /// Ends one wait of a queue; false when none is over.
 ///
-/// The server runs other modules' code at each of its calls here, which may change the key and the queue. So
-/// every decision is made on a state that was loaded just before it, and nothing is remembered across.
+/// Each call of the server here may run other modules' code, which may change the key and the queue. So every
+/// decision is made on a state that was loaded just before it, and nothing is remembered between calls.
 fn step(call: &Call, id: Id, key: Arg) -> bool {
     let now = ffi::now();
     let Ok(open) = Key::open(*call, key, Access::Write) else { return queues::come_again(id, now) };
@@ -443,14 +444,14 @@ fn step(call: &Call, id: Id, key: Arg) -> bool {
     true
 }
 
-/// When a key expires on this module's clock, which the server's may be behind. Not before the next
-/// millisecond: the key is there.
+/// The instant at which a key expires on this module's clock, which may be ahead of the server's. At least a
+/// millisecond from now, because the key is there.
 pub fn expires(key: &Key, now: Instant) -> Option<Instant> {
     let expires = key.lives_until()?.max(now);
     Some(expires.checked_add(MILLISECOND).unwrap_or(Instant::MAX))
 }
 
-/// Ends the wait of the first client so, whatever the limiter says; false when there is none.
+/// Ends the wait of the first client with `end`, whatever the limiter says; false when there is none.
 fn dismiss(call: &Call, id: Id, now: Instant, end: End) -> bool {
     let Some(client) = queues::dismiss(id, now) else { return false };
     call.unblock(client.blocked, Some(end));

@@ -1,18 +1,20 @@
-//! Several limiters of any kind in one call: all of them are decided, and written only when that is certain.
+//! Several limiters of any kind in one call: all of them are decided, and are written only if the call is
+//! admitted.
 //!
-//! The call opens each key once and decides each limiter by one instant. Its changes are kept beside the open
-//! keys until the call is known to be admitted, so that a refusal or an error of any limiter leaves nothing
-//! behind. From the first write on nothing can fail: what a change needs of the server is checked before.
+//! The call opens each key once and decides all limiters at the same instant. Its changes are kept beside the
+//! open keys until it is known to be admitted, so that a refusal or an error of any limiter changes nothing.
+//! From the first write on nothing can fail: whatever a change needs from the server is checked before.
 //!
-//! The server runs other modules' code for keyspace events, and that code may change any key, also those that
-//! are open. So the events of all changes are published when all of them are written and no key is open. The
-//! server itself publishes two events at a worse time, and both matter only beside other modules:
+//! The server runs other modules' code for keyspace events, and that code may change any key, even an open
+//! one. So the events of all changes are published after all of them are written and all keys are closed. The
+//! server itself publishes two events earlier, which matters only if other modules are loaded:
 //!
-//! - `expired`, when a key is opened that has expired. So all keys are opened once, and closed, before the
+//! - `expired`, when a key is opened that has expired. So all keys are opened and closed once before the
 //!   first one is decided: the time by which keys expire stands still while a call runs.
 //! - `new`, while a key is written that did not exist (Redis 7.0). So those keys are written first, with no
-//!   other key open, each only if it still does not exist. The others are decided again then. If they do not
-//!   admit the call any more, or a key exists by now, what the call took is given back, and it starts again.
+//!   other key open, each only if it still does not exist. Then the others are decided again. If they do not
+//!   admit the call any more, or if one of the keys exists by then, what the call took is given back, and it
+//!   starts again.
 //!
 //! The kinds are in [`crate::limiters`].
 
@@ -30,18 +32,18 @@ use crate::outcome::{FEW, Outcome, Rows};
 use crate::store;
 use crate::waiting::{self, Others};
 
-/// How often a call starts again at most, because another module has come between.
+/// How often a call starts again at most, because another module has interfered.
 const ROUNDS: u32 = 16;
 
-/// The positions of the keys among the arguments of a call, the name of the command being at 0: those of all
-/// complete limiters, and then that of `ONCE`.
+/// The positions of the keys among the arguments of a call, counted from the name of the command at 0: those
+/// of all complete limiters, and then that of `ONCE`.
 pub fn keys(call: &Call) -> Vec<usize> {
     let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
     let once = parts.once_key();
     parts.map(|part| part.key).chain(once).map(Behind::position).collect()
 }
 
-/// The arguments of a call, of which the first is behind the name of the command.
+/// The arguments of a call, without the name of the command.
 #[derive(Clone)]
 struct Behind<'c>(Call<'c>);
 
@@ -67,13 +69,13 @@ pub struct Request<'c> {
     limiters: SmallVec<[Named<'c>; FEW]>,
     /// The unit of every time in the call and in its reply.
     pub unit: Unit,
-    /// How long ago was taken what a settlement gives back.
+    /// How long ago the units were taken that a settlement gives back.
     age: Option<Span>,
     /// Where the reply is stored, for calls that repeat this one.
     once: Option<Once<'c>>,
-    /// How it waits, and of which flow it is.
+    /// How the call waits, and its flow.
     pub queued: Queued<'c>,
-    /// Whether it is the call of a client whose turn it is at its first limiter.
+    /// Whether it is this client's turn at its first limiter.
     is_turn: bool,
 }
 
@@ -98,13 +100,13 @@ struct Named<'c> {
     limiter: Limiter<'c>,
 }
 
-/// A limiter that is decided: its open key, and the decision.
+/// A limiter that was decided: its open key, and the decision.
 struct Decided<'c> {
     key: Key<'c>,
     pending: Pending<'c>,
 }
 
-/// The decisions of a call, which are lent out and not moved: they are large.
+/// The decisions of a call. They are passed by reference, because they are large.
 type AllDecided<'c> = SmallVec<[Decided<'c>; FEW]>;
 
 impl<'c> Request<'c> {
@@ -162,7 +164,8 @@ impl<'c> Request<'c> {
     /// Takes from all limiters or from none.
     ///
     /// # Errors
-    /// Those of any limiter, including those in shadow, and [`Error::Busy`]. Nothing was taken then.
+    /// Those of any limiter, including those in shadow, and [`Error::Busy`]. After an error, nothing was
+    /// taken.
     pub fn take(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let mut rows = Rows::new();
         let repeated = self.carry_out(call, Verb::Take, &mut rows)?;
@@ -190,7 +193,7 @@ impl<'c> Request<'c> {
     /// Settles all differences.
     ///
     /// # Errors
-    /// Those of any limiter, [`Error::OutOfMemory`] and [`Error::Busy`]. Nothing was settled then.
+    /// Those of any limiter, [`Error::OutOfMemory`] and [`Error::Busy`]. After an error, nothing was settled.
     pub fn settle(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let mut rows = Rows::new();
         let repeated = self.carry_out(call, Verb::Settle, &mut rows)?;
@@ -213,7 +216,7 @@ impl<'c> Request<'c> {
         self.limiters.first().map(|named| named.key).ok_or(Error::SYNTAX)
     }
 
-    /// The keys of the other limiters that may keep it waiting.
+    /// The keys of the other limiters that may keep the call waiting.
     pub fn others(&self) -> impl Iterator<Item = &'c [u8]> {
         self.limiters.iter().skip(1).filter(|named| !named.shadow).map(|named| named.name)
     }
@@ -223,7 +226,8 @@ impl<'c> Request<'c> {
         self.once.as_ref().map(|once| call.bytes(once.key))
     }
 
-    /// The units of the first limiter that the call takes, and what counts as taken from it meanwhile.
+    /// The units of the first limiter that the call takes, and what counts as taken from it while the call
+    /// waits.
     ///
     /// # Errors
     /// Those of the limiter.
@@ -233,8 +237,8 @@ impl<'c> Request<'c> {
         Ok((first.limiter.units().unsigned_abs(), cost))
     }
 
-    /// Whether no time will come at which the call is admitted within its timeout, as far as its limiters
-    /// know. What is given back may change that only for places.
+    /// Whether the call cannot be admitted within its timeout, as far as its limiters know. Only for places
+    /// can that change when something is given back.
     pub fn is_too_late(&self, rows: &[Row]) -> bool {
         let Some(timeout) = self.queued.timeout else { return false };
         self.limiters.iter().zip(rows).any(|(named, row)| {
@@ -244,7 +248,7 @@ impl<'c> Request<'c> {
         })
     }
 
-    /// The same call, when it is its turn at its first limiter: its own queue is not before it.
+    /// The same call, when it is its turn at its first limiter: nobody in its own queue is before it.
     pub fn at_its_turn(self) -> Self {
         Self { is_turn: true, ..self }
     }
@@ -300,7 +304,8 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// The time until a limiter admits the call, or its key expires before; `None` when it admits it.
+    /// The time until a limiter admits the call, or until its key expires if that is earlier; `None` when it
+    /// admits it.
     fn wait_for(&self, named: &Named<'c>, call: &Call<'c>, now: Instant) -> Result<Option<Span>, Error> {
         let key = named.open(call)?;
         let wait = match named.limiter.peek(&self.place(named, call, &key, now))?.verdict {
@@ -317,7 +322,7 @@ impl<'c> Request<'c> {
         Place { call: *call, name: named.key, key, now, ahead }
     }
 
-    /// Decides all limiters, and carries out all decisions if none of them refuses, which makes the rows; or
+    /// Decides all limiters, carries out all decisions if none of them refuses, and returns the rows; or
     /// finds the reply of the call that this one repeats.
     fn carry_out(
         &self,
@@ -348,7 +353,7 @@ impl<'c> Request<'c> {
             {
                 return self.refusal(call, now, &decided, rows).map(|()| None);
             }
-            // CL.MTAKE has been checked by the server.
+            // For CL.MTAKE, the server has checked this.
             if verb == Verb::Settle
                 && (reply.is_some() || decided.iter().any(Decided::grows))
                 && call.is_out_of_memory()
@@ -380,7 +385,8 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// Opens and closes all keys until none of them expires by that, with all that other modules do then.
+    /// Opens and closes all keys until none of them expires by being opened, so that other modules have acted
+    /// on it.
     fn let_expire(&self, call: &Call<'c>) -> Result<(), Error> {
         for _ in 0..ROUNDS {
             let expired = ffi::expired();
@@ -437,7 +443,7 @@ impl<'c> Request<'c> {
         Ok(Decided { key, pending })
     }
 
-    /// The rows of a refusal, which speak of the states as they are.
+    /// The rows of a refusal, which describe the states as they are.
     fn refusal(
         &self,
         call: &Call<'c>,
@@ -447,7 +453,7 @@ impl<'c> Request<'c> {
     ) -> Result<(), Error> {
         for (named, Decided { key, pending }) in self.limiters.iter().zip(decided) {
             let answer = pending.answer();
-            // An admission that is not carried out has to be asked to.
+            // The numbers of an admission that is not carried out are those of a look.
             let answer = if answer.limited() {
                 answer
             } else {
@@ -458,7 +464,7 @@ impl<'c> Request<'c> {
         Ok(())
     }
 
-    /// Counts what clients behind it wait for as taken, in the row of the first limiter.
+    /// In the row of the first limiter, counts as taken what other clients wait for.
     #[cold]
     fn count_behind(&self, call: &Call<'c>, now: Instant, rows: &mut [Row]) {
         let (Some(first), Some(row), Ok((_, cost))) = (self.limiters.first(), rows.first_mut(), self.share())
@@ -478,7 +484,7 @@ impl<'c> Request<'c> {
     }
 
     /// Carries out all decisions of an admitted call. No other module's code runs before all are written,
-    /// because none of them makes a key beside other modules.
+    /// because no key is created while other modules are loaded.
     fn write(
         &self,
         call: &Call<'c>,
@@ -504,8 +510,8 @@ impl<'c> Request<'c> {
         announcements.into_iter().for_each(|announcement| announcement.publish(call));
     }
 
-    /// The same where keys have to be made, beside other modules. `None`, with nothing taken, when another
-    /// module has come between.
+    /// The same if keys have to be created while other modules are loaded. `None`, with nothing taken, if
+    /// another module has interfered.
     #[cold]
     fn write_new_first(
         &self,
@@ -514,7 +520,7 @@ impl<'c> Request<'c> {
         decided: AllDecided<'c>,
         verb: Verb,
     ) -> Option<Rows> {
-        // All keys are closed by this.
+        // This closes all keys.
         let new: Vec<_> = decided.into_iter().map(|one| one.creates().then_some(one.pending)).collect();
         let mut written: Vec<_> = self.limiters.iter().map(|_| None).collect();
         let all_written = (|| {
@@ -534,7 +540,7 @@ impl<'c> Request<'c> {
                 }
                 others.push((named, decided, written));
             }
-            // The reply of a call that has come between would not be this one's.
+            // The reply of a call that ran in between would not be this one's.
             let reply = match self.reply(call, now).ok()? {
                 None => None,
                 Some((Stored::Nothing(key), until)) if ffi::expired() == expired => Some((key, until)),
@@ -560,11 +566,11 @@ impl<'c> Request<'c> {
         Some(rows)
     }
 
-    /// Gives back what was taken from keys that the call has made.
+    /// Gives back what was taken from keys that the call has created.
     fn give_back<T>(&self, call: &Call<'c>, written: &[Option<T>]) {
         let now = ffi::now();
         for (named, _) in self.limiters.iter().zip(written).filter(|(_, written)| written.is_some()) {
-            // A key that holds something else by now is another module's.
+            // If the key holds something else by now, it belongs to another module.
             let Ok(mut key) = named.open(call) else { continue };
             let Ok(pending) = named.limiter.give_back(&named.place(call, &key, now)) else { continue };
             let announcement = named.limiter.write(&pending, &mut key, call);
@@ -575,12 +581,12 @@ impl<'c> Request<'c> {
 }
 
 impl Decided<'_> {
-    /// Whether carrying out the decision makes the key, or adds entries to it.
+    /// Whether carrying out the decision creates the key, or adds entries to it.
     fn grows(&self) -> bool {
         self.creates() || self.pending.adds()
     }
 
-    /// Whether carrying out the decision makes the key.
+    /// Whether carrying out the decision creates the key.
     fn creates(&self) -> bool {
         self.key.kind() == ffi::Kind::Empty && self.pending.stores()
     }
@@ -615,7 +621,7 @@ impl<'c> Named<'c> {
     }
 }
 
-/// Reads the time behind `RESET`.
+/// Reads the time after `RESET`.
 fn parse_reset(call: &Call, at: usize, unit: Unit) -> Result<Span, Error> {
     let time = call.arg(Behind::position(at)).ok_or(Error::SYNTAX)?;
     Ok(several::parse_reset(call.bytes(time), unit)?)
@@ -624,7 +630,7 @@ fn parse_reset(call: &Call, at: usize, unit: Unit) -> Result<Span, Error> {
 /// Whether two of the limiters have the same key.
 fn names_a_key_twice(limiters: &[Named]) -> bool {
     if limiters.len() <= 4 * FEW {
-        // Each is compared with each, which takes no memory.
+        // All pairs are compared, which needs no memory.
         let mut rest = limiters.iter();
         while let Some(one) = rest.next() {
             if rest.clone().any(|other| one.name == other.name) {

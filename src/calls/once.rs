@@ -1,7 +1,7 @@
 //! `ONCE key period`: the reply of a call is stored, for whoever sends the call again.
 //!
 //! A client that has not received a reply does not know whether its call was run. It sends the call again,
-//! and gets the stored reply if there is one. The reply is written behind the states of all limiters, in the
+//! and gets the stored reply if there is one. The reply is written after the states of all limiters, in the
 //! same transaction, so it is there if and only if they are.
 
 use redis_cell_core::several::{self, Row};
@@ -35,18 +35,19 @@ pub struct Once<'c> {
 
 /// What the key holds.
 pub enum Stored<'c> {
-    /// Nothing: the open key, in a box because nearly all calls have none, and move it nevertheless.
+    /// Nothing: the open key. It is in a box because nearly all calls have none, but all of them move it.
     Nothing(Box<Key<'c>>),
     /// The reply of an earlier call: its rows.
     Reply(Vec<[i64; 5]>),
 }
 
 impl<'c> Once<'c> {
-    /// Opens the key, and reads the reply to a call for so many limiters.
+    /// Opens the key, and reads the reply to a call for `limiters` limiters.
     ///
     /// # Errors
     /// [`Error::WrongType`] and [`redis_cell_core::Error::Foreign`] when it holds something else,
-    /// [`Error::Busy`], and [`Error::Server`] when the server lacks a command that storing a reply takes.
+    /// [`Error::Busy`], and [`Error::Server`] when the server lacks a command that is needed to store a
+    /// reply.
     pub fn look_up(&self, call: &Call<'c>, limiters: usize) -> Result<Stored<'c>, Error> {
         let key = Key::open(*call, self.key, Access::Write)?;
         match key.kind() {
@@ -71,7 +72,7 @@ impl<'c> Once<'c> {
         let (mut end, mut last) = (longest, ([-1; 5], 0));
         for answer in rows.iter().rev().map(|row| &row.answer).chain(&combined) {
             let (five, behind) = (answer.reply(unit).five, end);
-            // The combined row of one limiter is its own.
+            // With one limiter, the combined row is that limiter's row.
             if last.0 == five
                 && let Some(begin) = end.checked_sub(last.1)
                 && let Some((free, written)) = reply.split_at_mut_checked(end)

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::store;
 use crate::waiting;
 
-/// Runs `key limit [quantity] [SATURATE] [unit]`, where the limit is written as among several limiters.
+/// Runs `key limit [quantity] [SATURATE] [unit]`, with the syntax that the limit has among several limiters.
 ///
 /// # Errors
 /// Those of [`arguments`] and of [`take_by`].
@@ -19,7 +19,7 @@ pub fn take<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     take_from::<S>(call, key, limit, &tail)
 }
 
-/// Takes from a limiter whose arguments are read.
+/// Takes from a limiter whose arguments have been read.
 ///
 /// # Errors
 /// As [`take_by`].
@@ -37,7 +37,7 @@ pub fn take_from<'c, S: Whole>(
 /// Takes by any kind of limiter, and carries out the decision.
 ///
 /// # Errors
-/// Those of [`Kind::take`] and of [`store::change`]. Nothing was taken then.
+/// Those of [`Kind::take`] and of [`store::change`]. After an error, nothing was taken.
 #[inline]
 pub fn take_by<'c, K: Kind<'c> + Copy>(
     call: &Call<'c>,
@@ -53,8 +53,8 @@ pub fn take_by<'c, K: Kind<'c> + Copy>(
     Ok(Outcome::Verdict(answer, unit))
 }
 
-/// Takes where clients wait, for this key or another. The limiter is a copy, so that the common way need not
-/// have one in memory.
+/// Takes while clients wait, for this key or another. The limiter is a copy, so that on the common path it
+/// need not be in memory.
 #[cold]
 #[inline(never)]
 fn beside_queues<'c, K: Kind<'c> + Copy>(
@@ -80,7 +80,7 @@ pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     Ok(Outcome::State(answer, unit))
 }
 
-/// Reads `key limit [quantity] [options]`, of which the call has the options that are `known`.
+/// Reads `key limit [quantity] [options]`, where the options are those that are `known`.
 ///
 /// # Errors
 /// Those of [`Tail::parse`] and [`Whole::limit`].
@@ -96,8 +96,8 @@ pub fn arguments<'c, S: Whole>(
     Ok((key, limit, tail))
 }
 
-/// The number of arguments of a limit, which precede the quantity. A command reads those of its limit itself
-/// where their number varies.
+/// The number of arguments of a limit, which precede the quantity. A command whose limit has a varying number
+/// of arguments reads them itself.
 const fn words(grammar: &Grammar) -> usize {
     assert!(matches!(grammar.arguments, Arity::Always(_)), "the number of these arguments varies");
     match grammar.arguments {

@@ -25,7 +25,7 @@ const NONDETERMINISTIC: &CStr = c"nondeterministic_output";
 /// The key of a limiter.
 pub const KEY: Argument = Argument::new(c"key", Type::Key, c"Key that holds the state.");
 
-/// The units that a call takes, gives back or asks for.
+/// The units that a call takes, gives back or asks about.
 pub const QUANTITY: Argument =
     Argument::new(c"quantity", Type::Integer, c"Units of this call, at least 0; 1 by default.").optional();
 

@@ -23,7 +23,7 @@ pub struct Bmtake;
 /// The time complexity.
 const COST: &CStr = c"O(N log N + log M) where N is the number of limiters and M that of clients that wait, plus the cost of each limiter's own command.";
 
-/// Whose turn it is.
+/// The flow of a client.
 pub const FLOW: Argument = Argument::new(
     c"flow",
     Type::Block(&[
@@ -69,7 +69,7 @@ impl Command for Bmtake {
 
     const TALLY: &Tally = tally!(SHADOW_REFUSED, REPEATED);
 
-    /// The first one: which of the others was not ready in time is not known.
+    /// The first key, because it is not known which of the other limiters was not ready in time.
     fn waited_for<'c>(call: &Call<'c>) -> Cow<'c, [Arg<'c>]> {
         Cow::Borrowed(call.args(1, 1))
     }
@@ -90,7 +90,7 @@ impl Command for Bmtake {
         } else if let Some(rows) = request.repeated(call)? {
             Outcome::Repeated(rows)
         } else {
-            // Whose turn it is, the queue says: these are the limiters alone.
+            // The queue decides whose turn it is, so the limiters are asked without it.
             request.without_queue(call)?
         };
         let rows = match &outcome {

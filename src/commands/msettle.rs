@@ -10,7 +10,7 @@ use crate::limiters::Verb;
 use crate::outcome::{Command, Outcome};
 use crate::tally::{OUT_OF_MEMORY, REPEATED, Tally, tally};
 
-/// Charges or gives back what several limiters of any kind were taken from.
+/// Charges several limiters of any kind, or gives back to them.
 pub struct Msettle;
 
 /// The keys, and the limiter of each, with the reply of the call that took the units.

@@ -8,7 +8,7 @@ use crate::limiters::{Limiter, Verb};
 use crate::outcome::{Command, Outcome};
 use crate::tally::{REPEATED, SHADOW_REFUSED, Tally, tally};
 
-/// Takes from several limiters of any kind, from all or from none.
+/// Takes from several limiters of any kind: from all of them, or from none.
 pub struct Mtake;
 
 /// What the commands for several limiters have in common.
@@ -24,7 +24,7 @@ pub const LIMITERS: Argument =
     Argument::new(c"limiters", Type::Block(&[KEY, ANY_LIMITER]), c"Keys, and the limiter of each.")
         .multiple();
 
-/// The same, where a limiter may be in shadow.
+/// The same, for commands whose limiters may be in shadow.
 pub const SHADOWABLE_LIMITERS: Argument = Argument::new(
     c"limiters",
     Type::Block(&[

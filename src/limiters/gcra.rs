@@ -40,13 +40,13 @@ impl Whole for Tat {
     }
 
     fn complete(decision: &mut Decision<Self>, at: &Place, verb: Verb) {
-        // What the clients in the queue wait for was added to the state before, so this does not fail.
+        // What the clients in the queue wait for was already added to the state, so this does not fail.
         let _ = waiting::took(&at.call, at.name, order(verb), decision, at.now);
     }
 }
 
-/// What a call takes is behind the clients in the queue; what it charges is before them, as `CL.CHARGE` has
-/// it.
+/// What a call takes comes after the clients in the queue; what it charges comes before them, as in
+/// `CL.CHARGE`.
 const fn order(verb: Verb) -> Order {
     match verb {
         Verb::Take | Verb::Wait | Verb::Peek => Order::Behind,

@@ -1,4 +1,4 @@
-//! What a kind of limiter is to a call: its arguments, and its verbs on an open key.
+//! What a call uses of a kind of limiter: its arguments, and its verbs on an open key.
 
 use redis_cell_core::several::{Grammar, Keyword};
 use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Taken, Unit};
@@ -11,7 +11,7 @@ use crate::store::Save;
 pub trait Kind<'c>: Sized {
     /// The word for the kind among several limiters, and its arguments.
     const GRAMMAR: Grammar;
-    /// The same as the server documents it.
+    /// The same, as documented by the server.
     const DOCUMENTED: Argument;
 
     /// What a decision changes.
@@ -25,7 +25,7 @@ pub trait Kind<'c>: Sized {
     /// Takes the quantity, if it is admitted.
     fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
-    /// The units that the call takes, as far as flows share by them.
+    /// The units that the call takes, by which flows share the limiter.
     fn units(&self) -> i64;
 
     /// What counts as taken while the call waits.
@@ -34,16 +34,17 @@ pub trait Kind<'c>: Sized {
     /// As [`take`](Self::take).
     fn cost(&self) -> Result<u64, Error>;
 
-    /// Whether what is taken may be given back at any time, so that a wait is known to nobody.
+    /// Whether what was taken may be given back at any time, so that no wait can be known.
     const RELEASES: bool = false;
 
     /// The answer that [`take`](Self::take) would give, with the numbers of the state as it is.
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error>;
 
-    /// Settles the quantity as a difference; what is given back was `taken` then, if the call says when.
+    /// Settles the quantity as a difference. `taken` says when the units were taken that are given back, if
+    /// the call does.
     fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Self::Change>, Error>;
 
-    /// Gives back what the call has just taken, or charged, from a state that it has made.
+    /// Gives back what the call has just taken, or charged, from a state that it has created.
     fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
     /// Whether a change adds entries, which take memory.
@@ -54,11 +55,12 @@ pub trait Kind<'c>: Sized {
     /// What is stored for a change.
     fn stored(&self, change: Self::Change, call: &Call<'c>) -> Self::Stored;
 
-    /// Completes the decision, which is carried out next: all limiters are decided by now. This cannot fail.
+    /// Completes the decision, which is carried out next, now that all limiters are decided. This cannot
+    /// fail.
     fn complete(&self, _: &mut Decision<Self::Change>, _: &Place<'_, 'c>, _: Verb) {}
 }
 
-/// The arguments of one limiter, behind the word for its kind.
+/// The arguments of one limiter, after the word for its kind.
 pub struct Arguments<'c> {
     pub call: Call<'c>,
     pub args: &'c [Arg<'c>],
@@ -74,7 +76,7 @@ impl<'c> Arguments<'c> {
         Ok((Self { call: self.call, args }, *last))
     }
 
-    /// Their bytes, if there are so many arguments.
+    /// Their bytes, if there are exactly `N` arguments.
     ///
     /// # Errors
     /// [`Error::SYNTAX`] when there are more or fewer.
@@ -96,16 +98,16 @@ pub struct Place<'k, 'c> {
     pub name: Arg<'c>,
     pub key: &'k Key<'c>,
     pub now: Instant,
-    /// What clients wait for before the call, as the sum of their [costs](Kind::cost).
+    /// What the clients before the call wait for, as the sum of their [costs](Kind::cost).
     pub ahead: u64,
 }
 
 /// What a call does with its limiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// It takes from all of them or from none.
+    /// It takes: from all of them, or from none.
     Take,
-    /// The same, once it can.
+    /// The same, as soon as it is admitted.
     Wait,
     /// It looks.
     Peek,
@@ -114,7 +116,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The options that a call with it may have.
+    /// The options that a call with this verb may have.
     pub const fn options(self) -> &'static [Keyword] {
         match self {
             Self::Take => &[Keyword::Once],

@@ -31,7 +31,7 @@ pub struct Held<'c> {
 }
 
 impl<'c> Held<'c> {
-    /// The lease of a call that takes or looks, which is never without one.
+    /// The lease of a call that takes or looks, which always has one.
     fn lease(&self) -> Result<&Lease, Error> {
         self.lease.as_ref().ok_or(Error::SYNTAX)
     }
@@ -101,7 +101,7 @@ impl<'c> Kind<'c> for Held<'c> {
         })
     }
 
-    /// Renews the lease, or gives the place back. When it was taken does not matter.
+    /// Renews the lease, or gives the place back. It does not matter when the place was taken.
     fn settle(&self, at: &Place<'_, 'c>, _: Option<&Taken>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease.as_ref();
         self.with_places(at, |places| lease::settle(places, &self.limit, at.now, lease))

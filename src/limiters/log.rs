@@ -21,7 +21,7 @@ pub const LIMIT: Argument = Argument::new(c"limit", Type::Integer, c"Units per p
 pub struct Log {
     pub limit: Limit,
     pub quantity: i64,
-    /// Whether to take what fits of the quantity, instead of all or nothing.
+    /// Whether to take as much of the quantity as fits, instead of all or nothing.
     pub saturate: bool,
 }
 
@@ -31,7 +31,7 @@ impl Log {
     }
 }
 
-/// Takes a quantity behind clients that wait for `ahead` units.
+/// Takes a quantity after clients that wait for `ahead` units.
 #[cold]
 fn take_behind(
     log: &Scores,
@@ -49,7 +49,7 @@ fn take_behind(
     Ok(Decision { answer: Answer { remaining, ..decision.answer }, ..decision })
 }
 
-/// Takes what fits of a quantity behind clients that wait for `ahead` units.
+/// Takes as much of a quantity as fits, after clients that wait for `ahead` units.
 #[cold]
 fn saturate_behind(
     log: &Scores,

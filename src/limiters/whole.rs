@@ -14,9 +14,9 @@ use crate::store::{Save, State};
 pub trait Whole: State<Limit: Limiter + Copy> {
     /// Its word among several limiters, and its arguments, of which the last is the quantity.
     const GRAMMAR: Grammar;
-    /// The same as the server documents it.
+    /// The same, as documented by the server.
     const DOCUMENTED: Argument;
-    /// The state with all that its key shows.
+    /// The state with everything that its key shows.
     type Stored: Save;
 
     /// Reads the arguments before the quantity.
@@ -63,7 +63,7 @@ impl<S: Whole> Clone for Quantity<S> {
 impl<S: Whole> Copy for Quantity<S> {}
 
 impl<S: Whole> Quantity<S> {
-    /// The state as the call sees it, and the instant to decide on it at.
+    /// The state as the call sees it, and the instant of the decision.
     #[inline(always)]
     fn seen(&self, at: &Place, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
         let mut now = at.now;
@@ -71,7 +71,7 @@ impl<S: Whole> Quantity<S> {
         Ok((S::seen(state.map(S::state), at, verb)?, now))
     }
 
-    // Not by a pointer to either function, which would not be inlined.
+    // Without a pointer to either function, which would not be inlined.
     #[inline]
     fn decide(&self, state: Option<StateOf<S>>, now: Instant) -> Result<Decision<StateOf<S>>, CoreError> {
         if self.saturate {
@@ -82,8 +82,8 @@ impl<S: Whole> Quantity<S> {
     }
 }
 
-/// Decides a call that does not wait, behind clients that do: to it, the sum of their costs counts as taken.
-/// The limiter is a copy, so that the common way need not have one in memory.
+/// Decides a call that does not wait, after clients that do: for this call, the sum of their costs counts as
+/// taken. The limiter is a copy, so that on the common path it need not be in memory.
 #[cold]
 #[inline(never)]
 fn behind<S: Whole>(

@@ -14,10 +14,10 @@ static LEAKING_TS: SharedString = SharedString::new(c"leaking_ts");
 static TOKENS: SharedString = SharedString::new(c"tokens");
 static TIMESTAMP: SharedString = SharedString::new(c"timestamp");
 
-/// A funnel, known by the space that is left in it.
+/// A funnel, described by the space that is left in it.
 pub struct Funnel(pub Level);
 
-/// A bucket, known by the tokens in it.
+/// A bucket, described by the tokens in it.
 pub struct Bucket(pub Level);
 
 impl State for Funnel {
@@ -29,7 +29,7 @@ impl State for Funnel {
     }
 }
 
-/// The capacity and the rate are there for the reader alone.
+/// The capacity and the rate are stored only for people who read the key.
 impl Save for (Funnel, Limit) {
     const WRITE: Write = Write::Hash;
 
@@ -38,7 +38,8 @@ impl Save for (Funnel, Limit) {
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         let rate = limit.rate().per_second();
         key.set_fields(
-            // A small hash is a list that the server walks through, so what each call reads is to come first.
+            // A small hash is a list that the server searches from the start, so the fields that each call
+            // reads come first.
             [&LEFT_QUOTA, &LEAKING_TS, &CAPACITY, &LEAKING_RATE],
             [
                 left.format(level.free).as_bytes(),
@@ -74,7 +75,7 @@ impl Save for (Bucket, Limit) {
     }
 }
 
-/// Reads the two fields that make a state: units and an instant.
+/// Reads the two fields of a state: units and an instant.
 fn load(
     key: &Key,
     now: Instant,
@@ -93,7 +94,7 @@ fn load(
     }
 }
 
-/// A level that lies ahead, so that the bucket is full when its key expires, at the latest.
+/// Moves back a level that lies ahead, so that the bucket is full at the latest when its key expires.
 #[cold]
 fn moved_back(key: &Key, level: Level, limit: Limit) -> Level {
     let back = key.lives_until().map_or(Span::ZERO, |end| limit.full_at(&level).since(end));

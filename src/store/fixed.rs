@@ -1,6 +1,6 @@
 //! The fixed window: the count's digits in a string that expires with the window.
 //!
-//! Its only instant is its key's expiry, by the wall clock, and so it goes by that clock.
+//! Its only instant is its key's expiry, which is by the wall clock, so the window goes by that clock.
 
 use redis_cell_core::Instant;
 use redis_cell_core::fixed::{Counter, Limit};
@@ -27,7 +27,7 @@ impl State for Counter {
     }
 }
 
-// Not by reference, so that the limit need not be in memory on the common way.
+// Not by reference, so that on the common path the limit need not be in memory.
 #[cold]
 fn after_steps(counter: Option<Counter>, limit: Limit, now: Instant) -> (Option<Counter>, Instant) {
     let now = ffi::wall(now);

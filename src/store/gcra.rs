@@ -15,7 +15,7 @@ impl State for Tat {
     }
 }
 
-/// The TAT that the key holds, at most the end of the key's life where it owes more than `tolerance`.
+/// The TAT that the key holds. If it owes more than `tolerance`, it is the end of the key's life at most.
 ///
 /// # Errors
 /// As [`State::load`].
@@ -31,7 +31,7 @@ pub fn load(key: &Key, now: Instant, tolerance: Span) -> Result<Option<Tat>, Err
     }
 }
 
-/// The TAT, or the end of its key's life where that is earlier.
+/// The TAT, or the end of its key's life if that is earlier.
 #[cold]
 fn owed(key: &Key, tat: Tat) -> Tat {
     key.lives_until().map_or(tat, |end| end.min(tat))

@@ -1,4 +1,4 @@
-//! The leases: a sorted set with a member per holder, named by the caller, whose score is the end of its
+//! The leases: a sorted set with a member for each holder, named by the caller, whose score is the end of its
 //! lease.
 
 use redis_cell_core::lease::{Edit, Freed, Held, Lease, Places, score_of};
@@ -15,7 +15,7 @@ pub struct Holder<'a, C> {
     pub call: Call<'a>,
     /// The holder's name.
     pub id: Arg<'a>,
-    /// What becomes of its lease.
+    /// The change to its lease.
     pub change: C,
 }
 
@@ -40,7 +40,7 @@ where
     })
 }
 
-/// The leases as a call sees them that asks for `lease`, or for none.
+/// The leases as seen by a call that asks for `lease`, or for none.
 pub fn leases(lease: Option<&Lease>) -> Owner {
     Owner::Leases { lease: lease.map_or(DAY, Lease::span) }
 }

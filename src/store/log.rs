@@ -1,5 +1,5 @@
-//! The sliding-window log: a sorted set with a member per unit, `<score>-<k>`, where k counts the members
-//! with one score.
+//! The sliding-window log: a sorted set with a member for each unit, `<score>-<k>`, where k counts the
+//! members with the same score.
 
 use redis_cell_core::log::{Edit, Entries};
 
@@ -15,8 +15,8 @@ impl Save for Entries {
         let mut digits = itoa::Buffer::new();
         let score = digits.format(at).as_bytes();
         let mut members = Vec::new();
-        // A name may be taken, when entries with this score were removed or named by hand. The next names are
-        // free: not more can be taken than there are members.
+        // A name may be taken if entries with this score were removed or named by hand. One of the next names
+        // is free: no more can be taken than there are members.
         let end = self.there.saturating_add(self.count).saturating_add(key.members());
         for k in self.there..end {
             if self.count == u64::try_from(members.len()).unwrap_or(u64::MAX) {

@@ -25,10 +25,10 @@ pub enum Owner {
     },
 }
 
-/// How long a lease lasts in the view of a call that does not say.
+/// How long a lease lasts for a call that does not say.
 pub const DAY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
 
-/// By how much the tick of an instant may be later.
+/// The most by which the tick of an instant is later than the instant.
 const TICK: Span = Span::from_nanos(1_000).unwrap();
 
 impl Owner {
@@ -40,7 +40,7 @@ impl Owner {
         }
     }
 
-    /// How long it takes from `now` to the latest entry at most, if the clock was right all the time.
+    /// The longest time from `now` to the latest entry, if the clock was right all the time.
     fn furthest(self) -> Span {
         match self {
             Self::Log { .. } => TICK,
@@ -48,7 +48,7 @@ impl Owner {
         }
     }
 
-    /// Which entries of a set lie ahead, as the life of its key shows, `last` being the latest.
+    /// Which entries of a set lie ahead, as the life of its key shows. `last` is the latest one.
     #[cold]
     fn ahead(self, key: &Key, last: Instant, now: Instant) -> Option<Ahead> {
         let gone = match self {
@@ -63,8 +63,8 @@ impl Owner {
 
 /// The sorted set that an open key holds.
 ///
-/// The ends are read once. Most calls need nothing else, because they show whether a set has no expired
-/// entries, or no others.
+/// The ends are read once. Most calls need nothing else, because the ends show whether none or all of the
+/// entries have expired.
 pub struct Scores<'k, 'c> {
     key: &'k Key<'c>,
     owner: Owner,
@@ -78,9 +78,9 @@ pub struct Scores<'k, 'c> {
 impl<'k, 'c> Scores<'k, 'c> {
     /// The sorted set under `key`, empty when there is no such key.
     ///
-    /// The two kinds of limiters are told apart by the name of the latest entry. That of another tells
-    /// nothing more: a log that was taken over from something else has entries with other names, until one of
-    /// its own is the latest.
+    /// The name of the latest entry tells the two kinds of limiters apart. Other names would tell nothing
+    /// more: a log that was taken over from something else has entries with other names, until one of its own
+    /// is the latest.
     ///
     /// # Errors
     /// [`Error::WrongType`], and [`log::FOREIGN`] or [`lease::FOREIGN`], when the key holds something else.
@@ -118,7 +118,7 @@ impl<'k, 'c> Scores<'k, 'c> {
     /// The instant that is the score of `member`.
     ///
     /// # Errors
-    /// The limiter's own when the score is not an instant.
+    /// The limiter's own error if the score is not an instant.
     pub fn of(&self, member: Arg) -> Result<Option<Instant>, Error> {
         let Some(score) = self.ends.and_then(|_| self.key.score(member)) else { return Ok(None) };
         self.entry(score).map(Some)
@@ -182,7 +182,7 @@ impl Timeline for Scores<'_, '_> {
     }
 }
 
-/// The instant that a score is.
+/// The instant of a score.
 fn instant(score: Score) -> Option<Instant> {
     score.and_then(Instant::from_micros)
 }

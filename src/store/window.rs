@@ -30,7 +30,7 @@ impl State for Sliding {
     }
 }
 
-/// A window that lies ahead, so that it is gone when its key expires, at the latest.
+/// Moves back a window that lies ahead, so that it is gone at the latest when its key expires.
 #[cold]
 fn moved_back(key: &Key, window: Sliding, limit: Limit) -> Sliding {
     key.lives_until().map_or(window, |end| window.gone_by(&limit, end))
@@ -41,8 +41,8 @@ impl Save for (Sliding, Limit) {
 
     fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
         let (window, limit) = self;
-        // It is the same until the next window opens, and to know it costs less than to set it and to tell of
-        // it.
+        // It stays the same until the next window opens, and reading it costs less than setting and
+        // replicating it.
         key.expiry();
         let (mut start, mut current, mut previous) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(

@@ -1,8 +1,8 @@
 //! The queues of clients that wait for several limiters, fairly among flows: what moves them.
 //!
-//! A client's arguments are kept. Whenever it is to be decided, they are read again, and the call is decided
-//! as one that has just come: nothing is remembered of a limiter that could be out of date. The order is that
-//! of [`redis_cell_core::fair`].
+//! A client's arguments are kept. Whenever its call is to be decided, they are read again, and the call is
+//! decided like one that has just come: nothing is remembered of a limiter that could be out of date. The
+//! order is that of [`redis_cell_core::fair`].
 
 use redis_cell_core::Instant;
 use redis_cell_core::fair::Readiness;
@@ -28,10 +28,10 @@ pub fn serve(call: &Call, id: Id, steps: &mut u32) {
     }
 }
 
-/// Does one thing for a queue; false when there is nothing to do for now.
+/// Takes one step for a queue; false when there is nothing to do for now.
 ///
-/// The server runs other modules' code at each of its calls here, which may change keys and the queue. So
-/// every decision is made on states that are loaded for it, and a client that has left is not found again.
+/// Each call of the server here may run other modules' code, which may change keys and the queue. So every
+/// decision is made on states that are loaded for it, and a client that has left is not found again.
 fn step(call: &Call, id: Id) -> bool {
     let now = ffi::now();
     match queues::step(id, now) {
@@ -87,7 +87,7 @@ fn turn(call: &Call, id: Id, head: &Head, now: Instant) -> bool {
     match taken {
         Err(rejection) => end(call, head.seat, now, rejection.into()),
         Ok(Ok(outcome)) if is_refused(&outcome) => {
-            // Another limiter does not admit it any more, or it is not its first one's time.
+            // Another limiter does not admit it any more, or its first limiter does not admit it yet.
             queues::check(head.seat);
         }
         Ok(Ok(outcome @ Outcome::Several(..))) => {
@@ -101,7 +101,7 @@ fn turn(call: &Call, id: Id, head: &Head, now: Instant) -> bool {
     true
 }
 
-/// The client leaves the queue without having taken anything, and is answered so.
+/// The client leaves the queue without having taken anything, and is answered with `end`.
 fn end(call: &Call, seat: Seat, now: Instant, end: End) {
     if let Some(client) = queues::withdraw(seat, now) {
         call.unblock(client.blocked, Some(end));

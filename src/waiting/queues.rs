@@ -1,9 +1,9 @@
 //! All queues, by key, by client and by time.
 //!
 //! Nothing in this file calls the server. Every function takes the lock, decides, and releases it; what the
-//! server must do is returned. So the lock is never held while the server runs, which may run another
-//! module's code (a callback for a keyspace event, a command filter), which may call a limiter: it finds the
-//! queues unlocked and consistent.
+//! server must do is returned. So the lock is never held while the server runs. The server may run another
+//! module's code (a callback for a keyspace event, a command filter), and that code may call a limiter: it
+//! finds the queues unlocked and consistent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::CStr;
@@ -24,7 +24,7 @@ static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(Mutex::default);
 /// The number of queues, for calls that need only know whether there are any.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The name of a queue for as long as it exists. No other queue ever has the same.
+/// The number of a queue. No other queue ever has the same.
 pub type Id = u64;
 
 /// A key: its database and its name.
@@ -37,14 +37,14 @@ pub struct Place<'a> {
 /// How a wait ends.
 #[expect(clippy::large_enum_variant, reason = "nearly every end is an outcome, and none lasts")]
 pub enum End {
-    /// As a call ends that has not waited.
+    /// As the call would have ended without waiting.
     Outcome(Result<Outcome, error::Error>),
-    /// In an error of the server, which is replied as it is.
+    /// With an error of the server, which is replied as it is.
     Rejected(String),
 }
 
 impl From<Rejection> for End {
-    /// How a wait ends whose call the server would not run.
+    /// The end of a wait whose call the server would not run.
     fn from(rejection: Rejection) -> Self {
         match rejection {
             Rejection::Moved => Self::Outcome(Err(error::Error::Moved)),
@@ -65,9 +65,9 @@ pub struct Seat {
 /// A client in a queue.
 pub struct Client {
     pub blocked: Blocked<End>,
-    /// The server's number of the client.
+    /// The number by which the server knows the client.
     pub number: u64,
-    /// The command that it waits with.
+    /// The command with which it waits.
     pub command: &'static CStr,
     /// The unit of its answer.
     pub unit: Unit,
@@ -87,13 +87,13 @@ pub struct Waiting {
     pub turns: &'static dyn Turns,
 }
 
-/// What decides the call of a client in a queue of flows, whenever it is looked at. Each function is given
-/// the call, with its arguments.
+/// Decides the call of a client in a queue of flows, whenever it is looked at. Each function is given the
+/// call with its arguments.
 pub trait Turns: Sync {
     /// The reply of the call that this one repeats, if there is one.
     ///
     /// # Errors
-    /// What the key holds instead.
+    /// An error if the key holds something else.
     fn repeated(&self, call: &Call) -> Result<Option<Vec<[i64; 5]>>, error::Error>;
 
     /// Whether the limiters but the first would admit the call.
@@ -108,7 +108,7 @@ pub trait Turns: Sync {
     /// Those of the limiter.
     fn first_admits(&self, call: &Call) -> Result<Option<Span>, error::Error>;
 
-    /// Takes from all limiters or from none.
+    /// Takes from all limiters, or from none.
     ///
     /// # Errors
     /// Those of any limiter.
@@ -131,9 +131,9 @@ pub struct Due {
     pub has_flows: bool,
 }
 
-/// What is to be done next for a queue of flows. The client has not left it yet.
+/// What to do next for a queue of flows. The client has not left it yet.
 pub enum Step {
-    /// Look whether the reply of its `ONCE` is there.
+    /// Check whether the reply of its `ONCE` is there.
     Repeat(Head),
     /// [Check](checked) whether it is ready.
     Check(Head),
@@ -152,15 +152,15 @@ pub struct Head {
     pub turns: &'static dyn Turns,
 }
 
-/// How long queues wait before they look again whether the server may write.
+/// How long queues wait before they check again whether the server may write.
 pub const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
 
-/// The unit of time in which keys expire: at an instant that has passed, not one that is reached.
+/// The unit of time in which keys expire: a key expires once its instant has passed, not when it is reached.
 pub const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
-/// What becomes of a client that asks to wait.
+/// What happens to a client that asks to wait.
 pub enum Joined {
-    /// It need not wait, or waiting is of no use.
+    /// It need not wait, or waiting is useless.
     Decided(Decision<Tat>),
     /// Its turn would come too late.
     TooLate,
@@ -200,7 +200,7 @@ struct Queues {
     by_key: ByKey<Id>,
     /// The queues of flows.
     flows: ByKey<Id>,
-    /// The first clients of flows that a key keeps from being ready, or may.
+    /// The first clients of flows that a key keeps, or may keep, from being ready.
     others: ByKey<BTreeSet<(Id, Ticket)>>,
     /// The clients by the keys of their `ONCE`.
     once: ByKey<BTreeSet<(Id, Ticket)>>,
@@ -209,7 +209,7 @@ struct Queues {
     turns: BTreeSet<(Instant, Id)>,
     /// When clients stop waiting.
     deadlines: BTreeSet<(Instant, Id, Ticket)>,
-    /// No turn comes before this: the server may not write.
+    /// No turn comes before this instant, because the server may not write.
     paused_until: Option<Instant>,
     /// The timer that is set.
     timer: Option<(Timer, Alarm)>,
@@ -252,8 +252,8 @@ struct Entry {
     name: Arc<[u8]>,
     line: Line,
     clients: BTreeMap<Ticket, Client>,
-    /// When the key is known to expire, on this module's clock. The server tells of it much later if many
-    /// keys expire.
+    /// When the key is known to expire, on this module's clock. If many keys expire, the server reports it
+    /// much later.
     expires: Option<Instant>,
     /// When to look at it.
     turn: Instant,
@@ -261,7 +261,7 @@ struct Entry {
 
 /// Does `work` under the lock. It must not call the server.
 fn locked<T>(work: impl FnOnce(&mut Queues) -> T) -> T {
-    // A panic under the lock was replied and logged; the queues are as good as before it.
+    // A panic under the lock was replied and logged, and the queues are still consistent.
     work(&mut QUEUES.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -371,7 +371,7 @@ pub fn join(
         let queue = queues.at(place).map_or(&mut new, |(_, queue)| queue);
         let joined = queue.join(state, limit, now, quantity, patience);
         let id = match (id, &joined) {
-            // A new queue is looked at now, for it to be known when its key expires.
+            // A new queue is looked at now, so that it is known when its key expires.
             (None, Ok(queue::Joined::Waiting(_))) => Some(queues.insert(place, Line::Gcra(new), now)),
             (None, _) => None,
             (Some(id), joined) => {
@@ -391,7 +391,7 @@ pub fn join(
     })
 }
 
-/// The client of this seat is blocked. It is returned if its queue is gone.
+/// The client of this seat has been blocked. It is returned if its queue is gone.
 pub fn sit(seat: Seat, client: Client) -> Option<Client> {
     locked(|queues| {
         let Some(entry) = queues.by_id.get_mut(&seat.id) else { return Some(client) };
@@ -446,16 +446,19 @@ fn of(by_key: &ByKey<BTreeSet<(Id, Ticket)>>, place: Place) -> Vec<(Id, Ticket)>
 }
 
 /// All keys of a database (`None`: of all) were changed.
+///
+/// Cost: that of the queues and clients with keys in these databases, however many there are in others.
 pub fn database_changed(db: Option<i32>, now: Instant) {
+    fn changed<T>(by_key: &ByKey<T>, db: Option<i32>) -> impl Iterator<Item = &T> {
+        let of_dbs = by_key.iter().filter(move |&(of, _)| db.is_none_or(|db| db == *of));
+        of_dbs.flat_map(|(_, of_db)| of_db.values())
+    }
     locked(|queues| {
-        let is_changed = |changed: &i32| db.is_none_or(|db| db == *changed);
-        let ids: Vec<Id> =
-            queues.by_id.iter().filter(|(_, entry)| is_changed(&entry.db)).map(|(id, _)| *id).collect();
+        let ids: Vec<Id> = changed(&queues.by_key, db).chain(changed(&queues.flows, db)).copied().collect();
         for id in ids {
             queues.look_at(id, now);
         }
-        let clients = queues.others.iter().filter(|(changed, _)| is_changed(changed));
-        let clients: Vec<_> = clients.flat_map(|(_, of_db)| of_db.values().flatten().copied()).collect();
+        let clients: Vec<_> = changed(&queues.others, db).flatten().copied().collect();
         for seat in clients {
             queues.check_again(seat, now);
         }
@@ -475,8 +478,8 @@ pub fn next(now: Instant) -> Option<Due> {
     })
 }
 
-/// Whether it is anybody's turn: with which command, and the number of the client that it is for. `None` for
-/// not yet. The key `expires` then, if it does, on this module's clock.
+/// Whose turn it is: the command and the number of the client; `None` if it is nobody's turn yet. `expires`
+/// is when the key expires, if it does, on this module's clock.
 pub fn due(
     id: Id,
     state: Option<Tat>,
@@ -534,7 +537,7 @@ pub fn timed_out(now: Instant) -> Option<Client> {
     })
 }
 
-/// The costs of the clients that are before a call on this key which does not wait.
+/// The costs of the clients that come before a call on this key that does not wait.
 #[cold] // the common key has no queue
 pub fn ahead(place: Place) -> u64 {
     locked(|queues| {
@@ -570,7 +573,7 @@ pub fn join_flow(place: Place, request: Request, now: Instant) -> Seat {
     })
 }
 
-/// What is to be done next for a queue of flows.
+/// What to do next for a queue of flows.
 pub fn step(id: Id, now: Instant) -> Step {
     locked(|queues| {
         let Some(Entry { line: Line::Flows(queue, repeats), clients, .. }) = queues.by_id.get_mut(&id) else {
@@ -655,8 +658,8 @@ pub fn remembered() -> usize {
     }
 }
 
-/// The turn of a queue comes again: the server does not let its key be written to now. False, because nothing
-/// is left to do for now.
+/// Looks at a queue again later, because the server does not let its key be written to now. False, because
+/// nothing is left to do for now.
 pub fn come_again(id: Id, now: Instant) -> bool {
     locked(|queues| queues.look_at(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX)));
     false
@@ -779,7 +782,7 @@ impl Queues {
         }
     }
 
-    /// Takes a client out of a queue, of which those behind it move up.
+    /// Removes a client from a queue. Those behind it move up.
     fn leave(&mut self, seat: Seat, now: Instant) -> Option<Client> {
         if let Some(entry) = self.by_id.get_mut(&seat.id) {
             entry.line.leave(seat.ticket);
@@ -804,12 +807,12 @@ impl Queues {
             let key = (seat.id, seat.ticket);
             call.others.iter().for_each(|name| remove(&mut self.others, db, name, key));
             call.once.iter().for_each(|name| remove(&mut self.once, db, name, key));
-            // What it waited for does not count as taken any more.
+            // What it waited for no longer counts as taken.
             for other in of(&self.others, Place { db, name: &name }) {
                 self.check_again(other, Instant::default());
             }
         }
-        // To clients of flows, those who wait for one limiter count as taken.
+        // For clients of flows, the costs of those who wait for one limiter count as taken.
         let flows = self.flows.get(&db).and_then(|of_db| of_db.get(&name)).copied();
         if let Some(id) = flows.filter(|id| *id != seat.id) {
             self.look_at(id, Instant::default());
@@ -838,7 +841,7 @@ impl Queues {
     }
 }
 
-/// Takes a client out of what is kept for a key.
+/// Removes a client from what is kept for a key.
 fn remove(by_key: &mut ByKey<BTreeSet<(Id, Ticket)>>, db: i32, name: &Arc<[u8]>, client: (Id, Ticket)) {
     let Some(of_db) = by_key.get_mut(&db) else { return };
     if let Some(clients) = of_db.get_mut(name) {

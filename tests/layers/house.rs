@@ -155,12 +155,12 @@ impl House {
                 here.used.get(name).filter(|target| target[..] != path[..] && depth < 9)
             {
                 // A name that the very file brings in is followed from there; one that another passes on
-                // counts.
-                if rooted || module != from {
-                    files.push(here.file.clone());
-                }
+                // counts, unless it is another crate's.
+                let place = files.len();
                 let target = [target.as_slice(), more].concat();
-                self.follow(&module, &target, files, depth + 1);
+                if self.follow(&module, &target, files, depth + 1) && (rooted || module != from) {
+                    files.insert(place, here.file.clone());
+                }
                 return true;
             } else {
                 return false; // another crate's, or a variable

@@ -1,8 +1,8 @@
-//! Effects: what is replicated to replicas and to the AOF, and the certainty that there are neither.
+//! Effects: what is sent to replicas and to the AOF, and how to be certain that there are neither.
 //!
-//! A write costs the server less than its replication. Most writes of a limiter happen on servers with
-//! neither replicas nor AOF, where the effect would be built and thrown away. The server has no call that
-//! says whether anybody listens, but it can be known for certain:
+//! A write costs the server less than its replication. On a server with neither replicas nor AOF, the effect
+//! would be built and thrown away. No function of the server says whether anybody listens, but the module can
+//! be certain that nobody does:
 //!
 //! - Between commands `INFO` shows it: a primary without AOF, replicas and backlog, and without a forked
 //!   child (an AOF that is switched on in a transaction takes effect at once while a rewrite is under way).
@@ -12,13 +12,12 @@
 //!   modules of a fork before the next command.
 //! - Becoming a replica, the other way to a backlog, is an event as well.
 //!
-//! In a cluster it is never certain: a slot that moves to another node is one more listener, and there is no
-//! event of that.
+//! In a cluster it is never certain: a slot that moves to another node is one more listener, and no event
+//! reports it.
 //!
-//! So each of these events ends the certainty, and the next look at `INFO` may bring it back. While it lasts,
-//! the module hands the call itself to the server as the effect. That costs next to nothing, counts as a
-//! change for the save points as every effect does, and is dropped at once, because there is nobody to send
-//! it to.
+//! So each of these events ends the certainty, and the next look at `INFO` may restore it. While it lasts,
+//! the module gives the server the call itself as the effect. That costs next to nothing, counts as a change
+//! for the save points like every effect, and is dropped at once, because there is nobody to send it to.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -39,7 +38,7 @@ static NO_LISTENERS: AtomicBool = AtomicBool::new(false);
 /// How many times the server's cron has run while it was not certain.
 static TICKS: AtomicU32 = AtomicU32::new(0);
 
-/// `INFO` is read at every so many runs of the server's cron, of which there are 10 a second by default.
+/// `INFO` is read once in this number of runs of the server's cron, which runs 10 times a second by default.
 const LOOK_EVERY: u32 = 10;
 
 impl Call<'_> {
@@ -53,7 +52,7 @@ impl Call<'_> {
         if self.counts_only() {
             return;
         }
-        // As text, because the server makes one string of that and two of a number.
+        // As text, because the server makes one string of a text, and two of a number.
         let mut digits = itoa::Buffer::new();
         let expire_at = digits.format(expire_at);
         // SAFETY: the format names a string of the call, a buffer with its length, a string and such a
@@ -75,8 +74,8 @@ impl Call<'_> {
     }
 
     /// Replicates that fields of the hash `name` hold values, and that it expires at the millisecond
-    /// `expires`; each only if it has changed. `words` are fields and values in turn. The server makes one
-    /// transaction of both.
+    /// `expires`; each only if it has changed. `words` are fields and values, alternating. The server makes
+    /// one transaction of both.
     pub(super) fn propagate_hset(&self, name: Arg, words: &[*mut RedisModuleString], expires: Option<i64>) {
         if self.counts_only() {
             return;
@@ -116,10 +115,10 @@ impl Call<'_> {
         self.replicated(status, command);
     }
 
-    /// Counts a change without an effect, if there are certainly no listeners. Otherwise does nothing and
-    /// returns false.
+    /// Counts a change without an effect if it is certain that there are no listeners. Otherwise does nothing
+    /// and returns false.
     fn counts_only(&self) -> bool {
-        // A callback has no call to hand over.
+        // A callback has no call that could be the effect.
         let counts_only = (NO_LISTENERS.load(Relaxed) || faults::replicates_calls()) && self.is_running;
         if faults::loses_effects() {
             return true;
@@ -132,13 +131,13 @@ impl Call<'_> {
     }
 }
 
-/// How a limiter's new state is replicated: by one command where the server accepts expiries as instants,
-/// else by two.
+/// How a limiter's new state is replicated: by one command if the server accepts expiries as instants,
+/// otherwise by two.
 pub fn propagation() -> &'static str {
     if accepts_expiries() { "SET PXAT" } else { "SET, PEXPIREAT" }
 }
 
-/// Whether the server accepts expiries as instants, in its module API as in `SET`.
+/// Whether the server accepts expiries as instants, both in its module API and in `SET`.
 fn accepts_expiries() -> bool {
     api::get().is_some_and(|api| api.set_abs_expire.is_some())
 }

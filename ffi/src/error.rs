@@ -9,7 +9,7 @@ pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'max
 /// error code in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The arguments, the stored state or the time, as the core judges them.
+    /// An error of the core about the arguments, the stored state or the time.
     Core(redis_cell_core::Error),
     /// The same key is given twice in a call for several keys.
     SameKey,
@@ -17,7 +17,7 @@ pub enum Error {
     WrongType,
     /// The key has moved to another node of the cluster while the caller waited.
     Moved,
-    /// The cluster is down when the turn of a caller comes that waited.
+    /// The cluster is down when the turn of a waiting caller comes.
     ClusterDown,
     /// The server has become a replica while the caller waited.
     Demoted,

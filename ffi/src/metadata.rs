@@ -46,10 +46,10 @@ pub fn describe(api: &Api, ctx: *mut raw::RedisModuleCtx, spec: &Spec) -> bool {
     }
 }
 
-/// The ACL category that the module adds to servers that let it (Redis 7.4).
+/// The ACL category that the module adds to servers that allow it (Redis 7.4).
 pub const CATEGORY: &CStr = c"rate_limit";
 
-/// Adds the category. False when the server does not let modules do that.
+/// Adds the category. False if the server does not allow that.
 pub fn add_category(api: &Api, ctx: *mut raw::RedisModuleCtx) -> bool {
     let Some(add) = api.add_acl_category else { return false };
     // SAFETY: `ctx` is the load's; the server copies the name.
@@ -59,7 +59,7 @@ pub fn add_category(api: &Api, ctx: *mut raw::RedisModuleCtx) -> bool {
 }
 
 /// Puts a command into the categories that its flags imply, and into [`CATEGORY`] if `own` says that it
-/// exists and the command has keys: `CL.TOP`, which shows all clients' keys, is not for every user of a
+/// exists and the command has keys: `CL.TOP`, which shows all clients' keys, is not meant for every user of a
 /// limiter. False when the server refuses it.
 pub fn categorise(api: &Api, ctx: *mut raw::RedisModuleCtx, spec: &Spec, own: bool) -> bool {
     let (Some(get_command), Some(set_categories)) = (api.get_command, api.set_command_acl_categories) else {
@@ -102,7 +102,7 @@ fn key_specs(spec: &Spec) -> Vec<RedisModuleCommandKeySpec> {
             keys.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
             keys.fk.range.keystep = 1;
         }
-        // The first key, and others: the server asks the command for them.
+        // The first key. For the others, the server asks the command.
         Keys::Found(_) => {
             keys.flags |= u64::from(raw::REDISMODULE_CMD_KEY_INCOMPLETE);
             keys.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;

@@ -9,9 +9,13 @@ use redis_module::raw::{RedisModuleCtx, RedisModuleTimerID};
 use super::call::Call;
 use super::panic::callback;
 
-/// What a timer does when it fires.
+/// The longest wait of one timer: half an hour. Redis 7.0 keeps the time of the next timer in microseconds in
+/// an `int`, so that the server's loop never sleeps while the next timer is 36 minutes away or more.
+const LONGEST: Span = Span::from_nanos(1_800_000_000_000).unwrap();
+
+/// The action of a timer that fires.
 pub trait Rings {
-    /// The time has come.
+    /// The timer has fired.
     fn rings(call: &Call);
 }
 
@@ -19,9 +23,10 @@ pub trait Rings {
 pub struct Timer(RedisModuleTimerID);
 
 impl Call<'_> {
-    /// Sets a timer. It goes by the server's wall clock, in milliseconds.
+    /// Sets a timer, which fires after `wait`, or after half an hour if that is earlier. It follows the
+    /// server's wall clock, in milliseconds.
     pub fn set_timer<R: Rings>(&self, wait: Span) -> Timer {
-        let wait = wait.ceil_to(Unit::Milliseconds);
+        let wait = wait.min(LONGEST).ceil_to(Unit::Milliseconds);
         // SAFETY: `ctx` is this call's; the callback has the type asked for, and no data.
         Timer(unsafe { (self.api.create_timer)(self.ctx.as_ptr(), wait, Some(fired::<R>), ptr::null_mut()) })
     }

@@ -1,21 +1,25 @@
-//! The border to the server: the only files of the module that contain `unsafe`.
+//! The border to the server: the only crate of the module that contains `unsafe`.
 //!
-//! A function that can be called from outside of this folder is safe, whatever the server, the client or the
+//! Every function that can be called from outside this crate is safe, whatever the server, the client or the
 //! clock does. Each file wraps one concept of the module API, in blocks of a few lines whose `SAFETY` line
-//! cites the check just made. None of them knows a limiter, or anything else that is built on them: what the
-//! server calls back (a command, the end of a wait, a timer, an event, a setting, the section of `INFO`)
-//! implements a trait of this folder. The entry points alone (`entry`) name what they load.
+//! cites the check just made. No file knows about limiters, or anything else that is built on this crate:
+//! whatever the server calls back (a command, the end of a wait, a timer, an event, a setting, the section of
+//! `INFO`) implements a trait of this crate. The functions that load and unload the module are named in
+//! [`entry_points`].
 //!
-//! From the ground up:
+//! The files, from the lowest layer up:
 //!
 //! - `api`, `alloc`, `clock`, `string`, `server_log`: the functions of the server, its memory, the time, its
 //!   strings, its log
-//! - `call`: one call, its arguments, its context and its replies; `panic`: what becomes of a panic in one
+//! - `call`: one call, its arguments, its context and its replies; `panic`: what happens to a panic in a call
 //! - `spec`, `server_info`, `rm_call`, `needs`, `permission`: what the server knows about commands, itself
 //!   and clients
 //! - `effects`, `announcement`, `key`, `hash`, `zset`: what is written, here and on replicas
 //! - `events`, `timer`, `block`, `section`, `setting`, `metadata`, `command`: what the server calls back
 //! - `load`, `entry`: what happens when the module is loaded and unloaded
+//!
+//! Every layer of the module uses `error`, the errors that a user reads, and `faults`, the faults for the
+//! tests.
 
 #![allow(unsafe_code)] // the rest of the workspace denies it
 
@@ -27,8 +31,11 @@ mod call;
 mod clock;
 mod command;
 mod effects;
-mod entry;
+#[doc(hidden)] // for the macro `entry_points`
+pub mod entry;
+pub mod error;
 mod events;
+pub mod faults;
 mod hash;
 mod key;
 mod load;

@@ -1,8 +1,8 @@
 //! The server's own commands that the module replicates or runs, and whether this server has them.
 //!
-//! `rename-command` in the server's configuration takes a command away. Renames are fixed when the server
-//! starts, so the commands are looked up once, when the module loads. What needs a missing one is an error
-//! before anything is written; otherwise a state would change here and nowhere else.
+//! `rename-command` in the server's configuration can remove a command. Renames are fixed when the server
+//! starts, so the commands are looked up once, when the module loads. A write that needs a missing command is
+//! an error before anything is written; otherwise a state would change here and not on replicas.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -46,7 +46,7 @@ const COMMANDS: [&CStr; 10] = [
 static MISSING: AtomicU32 = AtomicU32::new(0);
 
 impl Write {
-    /// The commands that make this write here, on replicas and in the AOF.
+    /// The commands that carry out this write here, on replicas and in the AOF.
     fn commands(self) -> &'static [&'static CStr] {
         match self {
             Self::String if api::get().is_some_and(|api| api.set_abs_expire.is_some()) => &[c"SET"],
@@ -119,8 +119,8 @@ impl Call<'_> {
         error != Some(libc::ENOENT)
     }
 
-    /// The outcome of a call of `RM_Replicate` for `command`: the server rejects a command that it does not
-    /// know. After [`Write::check`] it knows it.
+    /// Checks the result of `RM_Replicate` for `command`: the server rejects a command that it does not know.
+    /// After [`Write::check`], it knows the command.
     pub(super) fn replicated(&self, status: c_int, command: &'static CStr) {
         if status != 0 {
             let line = format!("the effect {} was not replicated", command.to_string_lossy());

@@ -1,8 +1,8 @@
 //! The functions of the server's module API that this module calls.
 //!
-//! The server hands them out by name when the module loads; what it does not know stays null. They are looked
-//! up once: a missing required one refuses the load, a missing optional one selects another way of doing the
-//! same.
+//! The server hands them out by name when the module loads; a function that it does not know stays null. They
+//! are looked up once: without a required one, the load fails; without an optional one, the module does the
+//! same in another way.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -206,7 +206,7 @@ api! {
         free_module_user = RedisModule_FreeModuleUser: unsafe extern "C" fn(*mut RedisModuleUser),
         check_permissions = RedisModule_ACLCheckCommandPermissions:
             unsafe extern "C" fn(*mut RedisModuleUser, *mut Str, c_int) -> c_int,
-        // Redis 8.2. Without it, the callback stays subscribed and returns at once while no client waits.
+        // Redis 8.2. Without it, the callback stays subscribed, and returns at once while no client waits.
         unsubscribe_from_keyspace_events = RedisModule_UnsubscribeFromKeyspaceEvents:
             unsafe extern "C" fn(Ctx, c_int, RedisModuleNotificationFunc) -> c_int,
         // Early releases of 6.0 cannot say whether the server is paused.

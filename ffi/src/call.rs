@@ -18,11 +18,11 @@ pub struct Call<'c> {
     pub(super) api: &'static Api,
     pub(super) ctx: NonNull<RedisModuleCtx>,
     args: &'c [Arg<'c>],
-    /// Whether the server is running the call, which it can replicate as it is then.
+    /// Whether the server is running the call, and so can replicate it verbatim.
     pub(super) is_running: bool,
 }
 
-/// An argument: the server's own string, valid while the call is.
+/// An argument: the server's own string, valid for as long as the call.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Arg<'c> {
@@ -31,7 +31,7 @@ pub struct Arg<'c> {
 }
 
 impl Arg<'_> {
-    /// Wraps a string of the server. Valid for as long as the caller lets it live.
+    /// Wraps a string of the server. It is valid for as long as the caller keeps the string.
     pub(super) fn new(ptr: NonNull<RedisModuleString>) -> Self {
         Self { ptr, call: PhantomData }
     }
@@ -63,6 +63,7 @@ impl<'c> Call<'c> {
     }
 
     /// The number of arguments, counting the command's name.
+    #[allow(clippy::len_without_is_empty)] // only the call of a callback has none
     pub fn len(&self) -> usize {
         self.args.len()
     }
@@ -75,17 +76,17 @@ impl<'c> Call<'c> {
         self.args.get(1..).and_then(<[_]>::first_chunk).copied().ok_or(Error::SYNTAX)
     }
 
-    /// The argument at this index, the command's name being at 0.
+    /// The argument at this index; the command's name is at 0.
     pub fn arg(&self, at: usize) -> Option<Arg<'c>> {
         self.args.get(at).copied()
     }
 
-    /// `count` arguments from index `from` on, the command's name being at 0; empty when there are fewer.
+    /// `count` arguments from index `from` on, where the command's name is at 0; empty when there are fewer.
     pub fn args(&self, from: usize, count: usize) -> &'c [Arg<'c>] {
         self.args.get(from..).and_then(|args| args.get(..count)).unwrap_or_default()
     }
 
-    /// The bytes of all arguments from index `from` on, the command's name being at 0.
+    /// The bytes of all arguments from index `from` on; the command's name is at 0.
     pub fn rest(&self, from: usize) -> impl Iterator<Item = &'c [u8]> + use<'c> {
         let api = self.api;
         self.args.get(from..).unwrap_or_default().iter().map(move |arg| bytes(api, *arg))
@@ -124,7 +125,8 @@ impl<'c> Call<'c> {
         Some(result)
     }
 
-    /// Runs `work` with a call of these arguments, which a client has made before: the command's name first.
+    /// Runs `work` with a call of these arguments, which a client made earlier. The command's name is the
+    /// first.
     pub fn with_arguments<T>(&self, words: &[Box<[u8]>], work: impl FnOnce(&Call<'_>) -> T) -> T {
         let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
         let mut strings = string::Strings::new(self.api, &words);
@@ -135,14 +137,14 @@ impl<'c> Call<'c> {
         work(&call.map_or(Call { args: &[], ..*self }, |call| Call { is_running: false, ..call }))
     }
 
-    /// The bytes of all arguments, the command's name first.
+    /// The bytes of all arguments, starting with the command's name.
     pub fn copy_arguments(&self) -> Box<[Box<[u8]>]> {
         self.args.iter().map(|arg| Box::from(self.bytes(*arg))).collect()
     }
 
     /// Starts an array, whose `len` elements are replied next.
     pub fn reply_array(&self, len: usize) {
-        // No array in memory has more elements than a c_long counts.
+        // No array in memory has more elements than a c_long can count.
         let len = c_long::try_from(len).unwrap_or(c_long::MAX);
         // SAFETY: `ctx` is this call's.
         unsafe { (self.api.reply_with_array)(self.ctx.as_ptr(), len) };

@@ -16,10 +16,11 @@ pub trait Waits {
     /// How a wait ends.
     type End;
 
-    /// Replies to a client whose wait has ended so. `None`: the server has ended it, by `CLIENT UNBLOCK`.
+    /// Replies to a client whose wait has ended with `end`, or was ended by the server (`CLIENT UNBLOCK`) if
+    /// that is `None`.
     fn answer(call: &Call, end: Option<&Self::End>);
 
-    /// The client has disconnected, or the server has ended its wait. Whoever has its [`Blocked`] must still
+    /// The client has disconnected, or the server has ended its wait. The owner of its [`Blocked`] must still
     /// unblock it.
     fn gone(call: &Call, client: Identity);
 }
@@ -30,19 +31,19 @@ pub struct Blocked<E> {
     end: PhantomData<fn(E)>,
 }
 
-/// Which blocked client.
+/// The identity of a blocked client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity(usize);
 
 impl<E> Blocked<E> {
-    /// Which one.
+    /// The client's identity.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 }
 
 impl Call<'_> {
-    /// Whether the client may be kept waiting: not inside a transaction or a script.
+    /// Whether the client may be kept waiting, which a transaction or a script forbids.
     pub fn may_block(&self) -> bool {
         let never = raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_MULTI
@@ -52,8 +53,8 @@ impl Call<'_> {
 
     /// Keeps the client of this call waiting until it is [unblocked](Self::unblock).
     pub fn block<W: Waits>(&self) -> Option<Blocked<W::End>> {
-        // SAFETY: `ctx` is this call's, and the callbacks have the types asked for. No timeout: the module's
-        // own are exact and do not follow the wall clock.
+        // SAFETY: `ctx` is this call's, and the callbacks have the required types. No timeout: the module's
+        // own timeouts are exact and do not follow the wall clock.
         let client = unsafe {
             (self.api.block_client)(
                 self.ctx.as_ptr(),
@@ -71,7 +72,7 @@ impl Call<'_> {
         Some(Blocked { identity: Identity(client.expose_provenance()), end: PhantomData })
     }
 
-    /// Ends the wait of a client. Nothing is replied to one that is gone.
+    /// Ends the wait of a client. A client that is gone receives no reply.
     pub fn unblock<E>(&self, Blocked { identity, .. }: Blocked<E>, end: Option<E>) {
         let end = end.map_or(ptr::null_mut(), |end| Box::into_raw(Box::new(end)).cast());
         let client = ptr::with_exposed_provenance_mut::<RedisModuleBlockedClient>(identity.0);

@@ -1,10 +1,10 @@
-//! What the server checks before it runs a command, asked for a client that has waited.
+//! The checks that the server makes before it runs a command, repeated for a client that has waited.
 //!
 //! A call that does not wait is checked by the server: memory, replicas, disk, the slot's node, the ACL. A
 //! client that has waited is admitted by a timer, for which the server checks nothing. So the module asks it
-//! to run the client's command on the key once more. From Redis 7.2 on that is a dry run. Redis 7.0 knows the
-//! checks but no dry run, so the command is run, with arguments by which it does nothing. Earlier servers
-//! check only the slot, and the memory limit can be looked up.
+//! to run the client's command on the key once more. From Redis 7.2 on that is a dry run. Redis 7.0 has the
+//! checks but no dry run, so the command is run with arguments that make it do nothing. Earlier servers check
+//! only the slot, and the module looks up the memory limit.
 
 use core::ffi::{CStr, c_int};
 use core::ptr::{self, NonNull};
@@ -18,7 +18,7 @@ use super::call::{Arg, Call};
 use super::string::{self, Strings};
 use crate::error::OUT_OF_MEMORY;
 
-/// Why the server would not run a command.
+/// The reason why the server would not run a command.
 pub enum Rejection {
     /// Another node serves the key.
     Moved,
@@ -33,7 +33,7 @@ pub enum Rejection {
 /// Whether the server has dry runs.
 static DRY_RUN: OnceLock<bool> = OnceLock::new();
 
-/// The key of the call that the server is asked about, while it answers; 0 at other times.
+/// The key of the call that the server is being asked about; 0 at other times.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 impl Arg<'_> {
@@ -69,14 +69,14 @@ impl Call<'_> {
         self.flags() & (full | evicts) == full
     }
 
-    /// The server's number of the client of this call.
+    /// The number by which the server knows the client of this call.
     pub fn client(&self) -> u64 {
         // SAFETY: `ctx` is this call's.
         unsafe { (self.api.get_client_id)(self.ctx.as_ptr()) }
     }
 
     /// Whether the server would run `command`, one of the module's own, on `key` with `arguments` for this
-    /// client. For none, only whether this node serves the key.
+    /// client. Without a command, only whether this node serves the key.
     ///
     /// No handle to the key may be open: the server may run the command, and other modules' code.
     ///
@@ -109,9 +109,9 @@ impl Call<'_> {
         if has_checks && !self.has_permission(command, key, arguments, client) {
             return Err(Rejection::NoPermission);
         }
-        // Asked for even where the server checks it: outside of a command it goes by the memory used at the
-        // last one, which may have been more, or less. Where the server may evict keys, it makes room for the
-        // next command.
+        // The module asks even if the server checks this: outside of a command, the server uses the memory
+        // figure of the last command, which may be too high or too low. A server that may evict keys makes
+        // room for the next command.
         if self.is_out_of_memory() {
             return Err(Rejection::Refused(OUT_OF_MEMORY.to_owned()));
         }
@@ -148,7 +148,7 @@ impl Call<'_> {
         };
         let rejection = match (self.error_text(reply), errno) {
             (None, _) => Ok(()),
-            // What the server says of a call for another node's key, where it would redirect a client.
+            // The server's answer to a call for another node's key, for which it would redirect a client.
             (Some(_), Some(libc::EPERM | libc::EROFS)) => Err(Rejection::Moved),
             (Some(_), Some(libc::ENETDOWN)) => Err(Rejection::ClusterDown),
             (Some(text), _) => Err(Rejection::Refused(text)),
@@ -186,7 +186,7 @@ impl Call<'_> {
         // `start`.
         unsafe {
             let checked = match api.check_permissions_in {
-                // Without a database, a user who is restricted to some is allowed none.
+                // Without a database, a user who is restricted to certain ones would be allowed none.
                 Some(check_in) => check_in(user, start, count, self.db(), ptr::null_mut()),
                 None => check(user, start, count),
             };
@@ -195,7 +195,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether the server has dry runs. A server without does not even look at the arguments, which are too
+    /// Whether the server has dry runs. A server without them does not look at the arguments, which are too
     /// few.
     fn has_dry_run(&self, command: &CStr) -> bool {
         *DRY_RUN.get_or_init(|| {

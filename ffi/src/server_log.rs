@@ -17,7 +17,7 @@ pub(super) fn warning(ctx: *mut RedisModuleCtx, line: &str) {
     write(ctx, c"warning", line);
 }
 
-/// Logs `line`, behind the module's name when there is a context.
+/// Logs `line`, after the module's name if there is a context.
 fn write(ctx: *mut RedisModuleCtx, level: &CStr, line: &str) {
     let Some(api) = api::get() else { return };
     let line = text(line);

@@ -10,11 +10,11 @@ use super::string::text;
 
 /// Fills the section.
 pub trait Report {
-    /// Adds the fields. A crash report contains them as well, so this waits for no lock.
+    /// Adds the fields. A crash report contains them too, so this must not wait for a lock.
     fn fill(section: &Section);
 }
 
-/// The section while it is filled. The server puts the module's name in front of each field's.
+/// The section while it is being filled. The server prefixes each field's name with the module's.
 pub struct Section {
     api: &'static Api,
     ctx: *mut RedisModuleInfoCtx,

@@ -16,8 +16,8 @@ const MOST_SET: usize = 4;
 impl<'c> Key<'c> {
     /// The values of the fields `names` of the key's hash, in their order.
     ///
-    /// `None` for each field that is not there, and when the key does not hold a hash. The key keeps what it
-    /// has read, so all calls must name the same fields.
+    /// `None` for each missing field, and if the key does not hold a hash. The key keeps what it has read, so
+    /// all calls must name the same fields.
     pub fn fields<const N: usize>(&self, names: &'static [&'static SharedString; N]) -> [Option<&[u8]>; N] {
         const { assert!(N <= MOST_READ) };
         if self.fields.get().names.is_empty() {

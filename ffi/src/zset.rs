@@ -22,7 +22,7 @@ type Seek = unsafe extern "C" fn(*mut RedisModuleKey, f64, f64, c_int, c_int) ->
 /// A score, if it is a whole number from 0 to 2^53 - 1. A double holds each of these exactly.
 pub type Score = Option<u64>;
 
-/// A change to a sorted set that has been made here, for others to be told.
+/// A change to a sorted set that has been made here, for replicas and for keyspace events.
 #[derive(Clone, Copy, Debug)]
 pub struct Changed<'a> {
     /// The keyspace event.
@@ -36,15 +36,15 @@ pub struct Changed<'a> {
 /// Entries to be removed from a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
-    /// So many with the lowest scores.
+    /// This many of those with the lowest scores.
     Lowest(u64),
-    /// So many of those with the highest scores, but for `newer` with scores higher still.
+    /// `count` of those with the highest scores, except for the `newer` ones that are higher still.
     Below {
         /// How many are removed.
         count: u64,
         /// How many stay above them.
         newer: u64,
-        /// Those have scores above this.
+        /// These have scores above this.
         score: u64,
     },
 }
@@ -65,7 +65,7 @@ impl<'c> Key<'c> {
         self.at_the_end(self.call.api.zset_first, f64::INFINITY, |_, score| score)
     }
 
-    /// What `read` makes of the name and the score of the member with the highest score of the sorted set
+    /// The result of `read` for the name and the score of the member with the highest score of the sorted set
     /// that the key holds; `None` when the key does not hold one.
     pub fn highest<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
         self.at_the_end(self.call.api.zset_last, f64::INFINITY, |name, score| {
@@ -73,7 +73,7 @@ impl<'c> Key<'c> {
         })
     }
 
-    /// What `read` makes of the member at an end of the range of scores up to `highest`.
+    /// The result of `read` for the member at an end of the range of scores up to `highest`.
     #[inline]
     fn at_the_end<T>(&self, seek: Seek, highest: f64, read: impl FnOnce(Arg, Score) -> T) -> Option<T> {
         const INCLUDED: c_int = 0;
@@ -109,7 +109,7 @@ impl<'c> Key<'c> {
         (status == 0).then(|| whole(score))
     }
 
-    /// The score of the member with `rank`, the lowest having 0.
+    /// The score of the member with `rank`, counted from 0 for the lowest.
     ///
     /// Cost: O(log n), by `ZRANGE`.
     ///
@@ -160,7 +160,7 @@ impl<'c> Key<'c> {
         self.zset_remove(id.ptr.as_ptr());
     }
 
-    /// Moves the scores back that lie ahead, before anything else is written.
+    /// Moves back the scores that lie ahead, before anything else is written.
     #[inline]
     fn settle_scores(&self) {
         if let Some(ahead) = self.ahead.take() {
@@ -185,7 +185,7 @@ impl<'c> Key<'c> {
                 call.propagate(c"ZADD", name, &[b"XX", digits.format(score).as_bytes(), call.bytes(member)]);
                 (score <= above).then_some(())
             });
-            // None that was moved is met again.
+            // A score that was moved is not found again.
             if moved.flatten().is_none() {
                 return;
             }
@@ -194,13 +194,13 @@ impl<'c> Key<'c> {
 
     /// Completes a change to the sorted set that the key holds: removes entries, lets the key expire at the
     /// millisecond `expire_at` of the Unix time, notifies clients that watch or track the key, and replicates
-    /// all that.
+    /// the change.
     ///
     /// Cost: O(log n) for each entry that is removed.
     pub fn finish(&mut self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
         self.settle_scores();
-        // Not by the server's own command, which publishes its event at once.
+        // Not with the server's own command, which publishes its event at once.
         let (seek, count, score) = match removed {
             Removed::Lowest(count) => (self.call.api.zset_first, count, f64::INFINITY),
             Removed::Below { count, score, .. } => (self.call.api.zset_last, count, double(score)),
@@ -261,7 +261,7 @@ fn double(score: u64) -> f64 {
     score as f64
 }
 
-/// The whole number that a score is.
+/// The score as a whole number.
 #[allow(
     clippy::as_conversions,
     clippy::cast_possible_truncation,
@@ -271,6 +271,6 @@ fn double(score: u64) -> f64 {
 fn whole(score: f64) -> Score {
     const END: u64 = 1 << 53; // left out, because it may stand for 2^53 + 1
     let number = score as i64;
-    // Another number comes back when the score is not whole, is not a number, or is out of range.
+    // The conversion gives another number if the score is not whole, is not a number, or is out of range.
     u64::try_from(number).ok().filter(|&whole| whole < END && number as f64 == score)
 }

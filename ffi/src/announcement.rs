@@ -1,7 +1,7 @@
-//! Announcements: the keyspace events of a change, which are published when nothing is left to write.
+//! Announcements: the keyspace events of a change, which are published after the last write.
 //!
 //! The server runs other modules' code for each event, at once. That code may write to any key, delete it, or
-//! call a limiter of this very module. So no key is open then, and no decision is pending.
+//! call a limiter of this very module. So at that time no key is open and no decision is pending.
 
 use core::ffi::{CStr, c_int};
 
@@ -34,7 +34,7 @@ pub struct Announcement<'c> {
 }
 
 impl<'c> Announcement<'c> {
-    /// The key `name` was changed so, and expires at another time than before.
+    /// The key `name` was changed by `event`, and now expires at another time.
     #[inline]
     pub(super) fn new(name: Arg<'c>, event: Option<Event>, expires: bool) -> Self {
         Self { name, event, removed: false, expires }
@@ -45,7 +45,7 @@ impl<'c> Announcement<'c> {
         Self { removed: true, ..self }
     }
 
-    /// Publishes the events. Any key may be another one afterwards.
+    /// Publishes the events. Afterwards, any key may have changed.
     #[inline]
     pub fn publish(self, call: &Call) {
         if let Some(event) = self.event {

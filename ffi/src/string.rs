@@ -1,4 +1,4 @@
-//! Strings of the server: those that the module makes of its own bytes, and texts for C.
+//! Strings of the server that the module makes from its own bytes, and texts for C.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -80,7 +80,7 @@ pub(super) fn make(api: &Api, bytes: &[u8]) -> *mut RedisModuleString {
     unsafe { (api.create_string)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// Frees a string. The server keeps it for as long as it has a use for it.
+/// Frees a string. If the server still uses it, the server keeps it until it no longer does.
 ///
 /// # Safety
 /// `string` is valid, and the module's to free: from [`make`], or handed over by the server.
@@ -89,7 +89,7 @@ pub(super) unsafe fn free(api: &Api, string: *mut RedisModuleString) {
     unsafe { (api.free_string)(ptr::null_mut(), string) };
 }
 
-/// `text` for C. None of the module's texts contains a NUL; one that did would end there.
+/// `text` for C. None of the module's texts contains a NUL; such a text would end there.
 pub(super) fn text(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }

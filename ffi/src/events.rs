@@ -1,8 +1,8 @@
-//! The server's events: the one place that subscribes to them and passes them on.
+//! The server's events: the only file that subscribes to them and passes them on.
 //!
 //! A module has one callback for each server event; a second subscription silently replaces the first. So no
-//! other file subscribes. What an event means is decided where it is passed on to: `super::effects` for the
-//! events that say whether anything replicates, and a [`Watches`] for the events that change keys.
+//! other file subscribes. What an event means is decided by its receiver: `super::effects` for the events
+//! that say whether anything replicates, and a [`Watches`] for the events that change keys.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -18,7 +18,7 @@ use super::call::{Arg, Call};
 use super::effects;
 use super::panic::callback;
 
-/// What acts on changes to the server's keys.
+/// Acts on changes of the server's keys.
 pub trait Watches {
     /// Whether anything is watched. If not, changes of keys are not passed on.
     fn is_watching() -> bool;
@@ -30,7 +30,7 @@ pub trait Watches {
     fn ticked(call: &Call);
 }
 
-/// For the time in which nothing watches.
+/// For the time during which nothing watches.
 impl Watches for () {
     fn is_watching() -> bool {
         false
@@ -81,10 +81,10 @@ const fn event(id: u64) -> RedisModuleEvent {
     RedisModuleEvent { id, dataver: 1 }
 }
 
-/// Starts to follow whether anything replicates, on servers that report enough of it and drop effects without
-/// listeners at once (Redis 7.0).
+/// Starts to follow whether anything replicates, on servers that report every such event and drop effects at
+/// once when nobody listens (Redis 7.0).
 pub fn follow(api: &Api, ctx: *mut RedisModuleCtx) {
-    // What an earlier load knew is out of date: nothing has followed since it was unloaded.
+    // What an earlier load knew is out of date, because nothing has been followed since it was unloaded.
     effects::assume_listeners();
     WATCHED.store(false, Relaxed);
     let (Some(is_supported), Some(_)) = (api.is_sub_event_supported, api.set_command_info) else { return };
@@ -115,7 +115,7 @@ pub(super) fn are_followed() -> bool {
 }
 
 /// Starts to follow whether other modules are loaded, whose code the server runs for keyspace events. This is
-/// the last step of a load, because a server that refuses the load would still call back.
+/// the last step of a load, because a server that refuses the load would still run the callback.
 pub(super) fn follow_modules(call: &Call) {
     // An earlier load's subscriptions ended with it.
     BESIDE_OTHERS.store(false, Relaxed);
@@ -147,8 +147,8 @@ pub fn expired() -> u64 {
 }
 
 impl Call<'_> {
-    /// Passes changes of keys and databases on to `W`, and the cron. Nothing happens when they are passed on
-    /// already.
+    /// Passes changes of keys and databases, and runs of the cron, on to `W`. Does nothing if it already
+    /// does.
     pub fn watch<W: Watches>(&self) {
         if WATCHED.swap(true, Relaxed) {
             return;
@@ -161,8 +161,8 @@ impl Call<'_> {
         subscribe(api, ctx, CRON, Some(cron::<W>));
     }
 
-    /// Passes changes of keys on no longer, where the server can end a subscription. Not to be called while
-    /// the server runs callbacks for a keyspace event: it holds on to the next one.
+    /// Stops passing on changes of keys, where the server can end a subscription. Must not be called while
+    /// the server runs callbacks for a keyspace event, because it keeps a pointer to the next one.
     ///
     /// The subscriptions to the server's events stay. They cost nothing until the next flush.
     pub fn unwatch<W: Watches>(&self) {

@@ -16,9 +16,9 @@ const OK: c_int = 0;
 
 /// A setting.
 pub enum Setting {
-    /// One that is a number.
+    /// A setting that is a number.
     Number(&'static Number),
-    /// One that is `yes` or `no`.
+    /// A setting that is `yes` or `no`.
     Switch(&'static Switch),
 }
 
@@ -98,15 +98,15 @@ impl Switch {
     }
 }
 
-/// Registers settings where the server keeps settings of modules (Redis 7.0), and sets them to what its
-/// configuration says. False when that is wrong; the server has logged it.
+/// Registers settings on servers that keep settings of modules (Redis 7.0), and sets them to the values of
+/// the server's configuration. False if these are wrong; the server has logged why.
 pub(super) fn register(api: &Api, ctx: *mut RedisModuleCtx, settings: &[Setting]) -> bool {
     let Some(load) = api.load_configs else { return true };
     let registered = settings.iter().all(|setting| match setting {
         Setting::Number(number) => number.register(api, ctx),
         Setting::Switch(switch) => switch.register(api, ctx),
     });
-    // SAFETY: `ctx` is the load's, during which the server may be asked for this once.
+    // SAFETY: `ctx` is the load's, and the function is called once during a load.
     registered && unsafe { load(ctx) } == OK
 }
 
@@ -115,7 +115,7 @@ fn private<T>(setting: &'static T) -> *mut c_void {
     ptr::from_ref(setting).cast_mut().cast()
 }
 
-/// The setting behind such a pointer.
+/// The setting that such a pointer refers to.
 ///
 /// # Safety
 /// `private` is from [`private`], of a setting of this type.

@@ -1,17 +1,18 @@
-//! The module's clock: the wall clock, which here never moves back while the process lives.
+//! The module's clock: the wall clock, except that it never moves back while the process lives.
 //!
 //! `now = max(wall, anchor + monotonic time since the anchor)`. If the wall clock moves back, clients would
 //! be locked out for as long as the step; instead, this clock continues at the pace of the monotonic clock
 //! until the wall clock has caught up. If the wall clock moves forward, this clock follows at once. The
-//! anchor is the last reading of the wall clock, so the rule holds however often that is set.
+//! anchor is the last reading of the wall clock, so the rule holds however often the wall clock is set.
 //!
-//! How far it is ahead of the wall clock is its lead. The server expires keys by the wall clock, so that a
-//! key lives until the instant of its state less the lead. What follows the wall clock wholly, as windows of
-//! the calendar do, is decided at [`wall`].
+//! The *lead* is how far this clock is ahead of the wall clock. The server expires keys by the wall clock, so
+//! a key lives until the instant of its state minus the lead. What follows the wall clock only, such as a
+//! calendar window, is decided at [`wall`].
 //!
 //! Reading a clock costs a few percent of a whole call, and under load there are many calls within the time
-//! that setting a clock takes. So for 20 microseconds after the wall clock was read, only the monotonic clock
-//! is. A step forward is followed at most that much later; a step back is not seen, and has no effect anyway.
+//! that setting a clock takes. So for 20 microseconds after a reading of the wall clock, only the monotonic
+//! clock is read. A step forward is followed at most that much later; a step back is not noticed, and would
+//! have no effect anyway.
 //!
 //! Both clocks are read through libc's symbols, so that a test can replace them.
 
@@ -31,33 +32,33 @@ static ANCHOR_MONOTONIC: AtomicU64 = AtomicU64::new(0);
 /// The last instant returned.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The lead in nanoseconds, a whole number of milliseconds, rounded down: by up to two of them a key lives
-/// longer than its state needs, and never shorter.
+/// The lead in nanoseconds: a whole number of milliseconds, rounded down. So a key lives up to two
+/// milliseconds longer than its state needs, and never shorter.
 static LEAD: AtomicU64 = AtomicU64::new(0);
 
-/// The latest leads, each with the instant from which on it was the lead, in nanoseconds. How many there have
-/// been is in [`LEADS`], and so the place of the next one.
+/// The latest leads, each with the instant from which it applied, in nanoseconds. [`LEADS`] is the number of
+/// leads so far, and thereby the place of the next one.
 static PAST: [[AtomicU64; 2]; REMEMBERED] = [const { [const { AtomicU64::new(0) }; 2] }; REMEMBERED];
 
-/// How many leads there have been. The first is none at all.
+/// How many leads there have been. The first one is zero.
 static LEADS: AtomicUsize = AtomicUsize::new(1);
 
-/// How many of the latest leads are remembered. There is one more after each step of the wall clock.
+/// How many of the latest leads are remembered. Each step of the wall clock adds one.
 const REMEMBERED: usize = 32;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// The last second that there is, in the year 2262.
+/// The last second that an [`Instant`] can represent, in the year 2262.
 const LAST_SECOND: u64 = 9_223_372_036;
 
-/// For how many nanoseconds after the wall clock was read it is not read again.
+/// The number of nanoseconds for which the wall clock is not read again.
 const FRESH: u64 = 20_000;
 
 /// The present instant, never earlier than one returned before.
 pub fn now() -> Instant {
     let anchor = ANCHOR.load(Relaxed);
     let elapsed = read(libc::CLOCK_MONOTONIC).saturating_sub(ANCHOR_MONOTONIC.load(Relaxed));
-    // A monotonic clock that stands still, as in a test, does not tell how old the last reading is.
+    // A monotonic clock that stands still, as in a test, does not show how old the last reading is.
     let fresh = anchor != 0 && (1..FRESH).contains(&elapsed) && !faults::has_raw_clock();
     let now = if fresh { anchor.saturating_add(elapsed) } else { anchor_again() };
     LAST.store(now, Relaxed);
@@ -66,8 +67,8 @@ pub fn now() -> Instant {
 
 /// Reads the wall clock, and moves the anchor there.
 fn anchor_again() -> u64 {
-    // In this order: with the monotonic clock read first, this clock would run ahead by the time between the
-    // two.
+    // In this order: if the monotonic clock were read first, this clock would be ahead by the time between
+    // the two.
     let (wall, monotonic) = (read(libc::CLOCK_REALTIME), read(libc::CLOCK_MONOTONIC));
     let elapsed = monotonic.saturating_sub(ANCHOR_MONOTONIC.load(Relaxed));
     let anchor = ANCHOR.load(Relaxed);
@@ -83,10 +84,10 @@ fn anchor_again() -> u64 {
     now
 }
 
-/// Keeps the lead, which was `lead` when the clock showed `now`.
+/// Stores the lead, which was `lead` when the clock showed `now`.
 #[cold]
 fn follow_lead(now: u64, lead: u64) {
-    // The process may have been stopped between the readings of the two clocks. That is no lead.
+    // The process may have been stopped between the readings of the two clocks, which is not a lead.
     let lead = lead.min(now.saturating_sub(read(libc::CLOCK_REALTIME)));
     let (before, lead) = (LEAD.load(Relaxed), lead.div_euclid(MILLISECOND).saturating_mul(MILLISECOND));
     // The two clocks are not read at the same instant, so a lead that stays the same may seem to grow to the
@@ -106,15 +107,15 @@ pub fn last_now() -> Instant {
     Instant::saturating_from_nanos(LAST.load(Relaxed))
 }
 
-/// How far the module's clock was ahead of the wall clock when [`now`] was called last, because that was set
-/// back: whole milliseconds, rounded down.
+/// How far the module's clock was ahead of the wall clock, which had been set back, when [`now`] was last
+/// called: whole milliseconds, rounded down.
 #[inline]
 pub fn lead() -> Span {
     Span::from_nanos(LEAD.load(Relaxed)).unwrap_or(Span::ZERO)
 }
 
-/// The stretches of time between the steps of the wall clock, the latest first, at instants of the wall clock
-/// as it is now; those after which it was set forward by more than it was set back are left out.
+/// The stretches of time between the steps of the wall clock, the latest first, at instants of the present
+/// wall clock. Stretches after which it was set forward by more than it was set back are left out.
 pub fn stretches() -> impl Iterator<Item = Stretch> {
     let (leads, lead) = (LEADS.load(Relaxed), LEAD.load(Relaxed));
     let by_wall = |nanos: u64| wall(Instant::saturating_from_nanos(nanos));
@@ -144,19 +145,20 @@ pub fn wall(instant: Instant) -> Instant {
     if faults::ignores_lead() { instant } else { instant.saturating_sub(lead()) }
 }
 
-/// The millisecond of the Unix time at which a key expires whose state ends at `instant`, rounded up.
+/// The Unix time in milliseconds, rounded up, at which a key expires whose state ends at `instant`.
 #[inline]
 pub fn expiry_at(instant: Instant) -> i64 {
     wall(instant).as_millis_ceil().cast_signed()
 }
 
-/// Runs `work` within one millisecond of the wall clock, which it is given: for what the server computes from
-/// its own reading of the clock.
+/// Runs `work` within a single millisecond of the wall clock, and passes it that millisecond: for what the
+/// server computes from its own reading of the clock.
 pub fn between_ticks<T>(work: impl Fn(u64) -> T) -> T {
     let millis = || read(libc::CLOCK_REALTIME) / 1_000_000;
     let mut before = millis();
     let mut result = work(before);
-    // A clock that ticks at every reading must not hang the server; any result is as good as another then.
+    // A clock that ticks at every reading must not hang the server, and then no result is better than
+    // another.
     for _ in 0..10 {
         let after = millis();
         if before == after {

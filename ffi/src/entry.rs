@@ -1,12 +1,13 @@
 //! The entry points: what the server looks for in the file and calls to load and to unload the module.
 //!
-//! They hand over to `load` and `unload` in `lib.rs`, the one place where `src/ffi` names what is built on
-//! it.
+//! The crate of the module exports them with [`entry_points`](crate::entry_points), which names the functions
+//! that load and unload the module.
 
 use core::ffi::c_int;
 use core::ptr::NonNull;
 
-use redis_module::raw::{self, RedisModuleCtx, RedisModuleString};
+use redis_module::raw;
+pub use redis_module::raw::{RedisModuleCtx, RedisModuleString};
 
 use super::api::NAME;
 use super::call::Call;
@@ -26,19 +27,51 @@ const VERSION: c_int = match (
 const OK: c_int = 0;
 const ERR: c_int = 1;
 
+/// Exports the functions that the server calls to load and to unload the module.
+///
+/// `load` is a `fn(&LoadContext) -> Result<(), String>`, whose error is logged. `unload` is a `fn()`, which
+/// is also called after a load that has failed.
+#[macro_export]
+macro_rules! entry_points {
+    (load: $load:path, unload: $unload:path) => {
+        /// Loads the module.
+        ///
+        /// # Safety
+        /// `ctx` and the `argc` strings at `argv` are valid during the call. The server guarantees it.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)] // the server's name for it
+        unsafe extern "C" fn RedisModule_OnLoad(
+            ctx: *mut $crate::entry::RedisModuleCtx,
+            argv: *mut *mut $crate::entry::RedisModuleString,
+            argc: ::core::ffi::c_int,
+        ) -> ::core::ffi::c_int {
+            // SAFETY: the caller vouches for `ctx` and `argv`.
+            unsafe { $crate::entry::load(ctx, argv, argc, $load, $unload) }
+        }
+
+        /// Unloads the module. The server has made sure that no client is blocked by it.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)] // the server's name for it
+        extern "C" fn RedisModule_OnUnload(_ctx: *mut $crate::entry::RedisModuleCtx) -> ::core::ffi::c_int {
+            $unload();
+            0
+        }
+    };
+}
+
 /// Loads the module.
 ///
 /// # Safety
-/// `ctx` and the `argc` strings at `argv` are valid during the call. The server guarantees it.
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)] // the server's name for it
-unsafe extern "C" fn RedisModule_OnLoad(
+/// `ctx` and the `argc` strings at `argv` are valid during the call.
+pub unsafe fn load(
     ctx: *mut RedisModuleCtx,
     argv: *mut *mut RedisModuleString,
     argc: c_int,
+    load: fn(&LoadContext) -> Result<(), String>,
+    unload: fn(),
 ) -> c_int {
-    // First of all, because Rust allocates by the functions that the server hands out here.
-    // SAFETY: `ctx` is the server's, the name is a C string.
+    // This comes first, because Rust allocates with the functions that the server hands out here. SAFETY:
+    // `ctx` is the server's, the name is a C string.
     let fresh = unsafe { raw::Export_RedisModule_Init(ctx, NAME.as_ptr(), VERSION, 1) } == OK;
     panic::install();
     let loaded = panic::catch(|| {
@@ -51,7 +84,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
         let call = unsafe { Call::new(api, ctx.as_ptr(), argv, argc) };
         // Without arguments there is no array of them either.
         let call = call.unwrap_or_else(|| Call::without_arguments(api, ctx));
-        crate::load(&LoadContext::new(call))
+        load(&LoadContext::new(call))
     });
     match loaded.unwrap_or_else(Err) {
         Ok(()) => OK,
@@ -60,17 +93,9 @@ unsafe extern "C" fn RedisModule_OnLoad(
             // A module that was loaded before keeps working: it is the same file, with the same statics.
             if fresh && let Some(api) = api::get() {
                 events::unfollow(api, ctx);
-                crate::unload();
+                unload();
             }
             ERR
         }
     }
-}
-
-/// Unloads the module. The server has made sure that no client is blocked by it.
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)] // the server's name for it
-extern "C" fn RedisModule_OnUnload(_ctx: *mut RedisModuleCtx) -> c_int {
-    crate::unload();
-    OK
 }

@@ -26,8 +26,8 @@ unsafe impl GlobalAlloc for ServerMemory {
     }
 }
 
-/// The layout with at least the alignment of `malloc`. A layout that is too large for it is too large for the
-/// server.
+/// The layout with at least the alignment of `malloc`. A layout that is too large for that is too large for
+/// the server.
 fn as_malloc(layout: Layout) -> Layout {
     layout.align_to(16).unwrap_or(layout)
 }

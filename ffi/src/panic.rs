@@ -1,7 +1,7 @@
 //! Panics: each is caught, logged, and replied as an error.
 //!
 //! A panic that reaches `extern "C"` aborts the process, which here is a database. The lints in the manifest
-//! deny all code that can panic; this is what remains should one happen nevertheless.
+//! deny all code that can panic; this file is for a panic that happens nevertheless.
 
 use core::cell::RefCell;
 use core::ffi::CStr;
@@ -34,8 +34,8 @@ pub fn install() {
 
 /// Runs `work`. The error is the message of a panic in it.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // What `work` leaves behind is dropped by unwinding, or belongs to the server, which is not affected by
-    // it.
+    // What `work` leaves behind is dropped during unwinding, or belongs to the server, which a panic does not
+    // affect.
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         let last = LAST_PANIC.with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
         last.unwrap_or_else(|| String::from("panic"))
@@ -44,8 +44,8 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 
 /// Logs a panic in `what`: at most five times at once, and once every ten seconds in the long run.
 ///
-/// A client that can cause one panic could cause a million, and fill the disk. The limit is one of the
-/// module's own: the core is pure, so GCRA works here as well as under a key.
+/// A client that can cause one panic could cause a million, and fill the disk. The limiter is the module's
+/// own: the core is pure, so GCRA works here as well as for a key.
 pub fn report(ctx: *mut RedisModuleCtx, what: &str, panic: &str) {
     static TAT: AtomicU64 = AtomicU64::new(0);
     static LEFT_OUT: AtomicU64 = AtomicU64::new(0);

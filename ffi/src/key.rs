@@ -3,7 +3,7 @@
 //! Every write here is complete: the value, the expiry, the server's bookkeeping (`WATCH`, client tracking),
 //! and the effect for replicas and the AOF. It cannot fail. Its keyspace events are returned as an
 //! [`Announcement`], because the server runs other modules' code for them, which may do anything to any key:
-//! they are published when nothing is left to write.
+//! they are published after the last write.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
@@ -21,7 +21,7 @@ use super::{clock, events, needs};
 use crate::error::Error;
 use crate::faults;
 
-/// How often a key is opened again at most, because it has expired as it was opened.
+/// How often a key is opened again at most, because it expired when it was opened.
 const OPENINGS: u32 = 16;
 
 /// What a command may do to the key that it opens.
@@ -82,27 +82,27 @@ pub struct Key<'c> {
     pub(super) ahead: Cell<Option<Ahead>>,
 }
 
-/// The scores of a sorted set that lie further ahead than its key explains.
+/// The scores of a sorted set that lie further ahead than the expiry of its key allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead {
-    /// They are above this.
+    /// The scores above this.
     pub above: u64,
-    /// They are too high by this; none of them is above [`above`](Self::above) without it.
+    /// They are too high by this. After subtracting it, none of them is above [`above`](Self::above).
     pub by: NonZeroU64,
 }
 
 impl<'c> Key<'c> {
     /// Opens the key called `name`.
     ///
-    /// Opening for writing changes nothing: by an option of the module (see [`load`](super::load)), the
-    /// server does not take every key that is opened so for modified.
+    /// Opening for writing changes nothing: because of an option of the module (see `load.rs`), the server
+    /// does not consider every key that is opened for writing as modified.
     ///
-    /// A key that has expired is deleted as it is opened, and other modules may act on that event, even on
-    /// this very key. It is opened again then.
+    /// A key that has expired is deleted when it is opened, and other modules may act on that event, even on
+    /// this very key. Then it is opened again.
     ///
     /// # Errors
-    /// [`Error::Busy`] when the server does not let the key be written to now, or when it expires each time
-    /// that it is opened.
+    /// [`Error::Busy`] when the server does not let the key be written to now, or if it expires each time it
+    /// is opened.
     #[inline]
     pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Result<Self, Error> {
         let expired = events::expired();
@@ -144,7 +144,7 @@ impl<'c> Key<'c> {
         self.kind_and_expiry().1
     }
 
-    /// The type of the key's value, and its expiry, for less than both cost one by one.
+    /// The type of the key's value and its expiry, which together cost less than one after the other.
     #[inline]
     pub fn kind_and_expiry(&self) -> (Kind, Option<Instant>) {
         let kind = self.kind();
@@ -173,7 +173,7 @@ impl<'c> Key<'c> {
 
     /// The instant of the module's clock at which the key expires; `None` for no expiry.
     pub fn lives_until(&self) -> Option<Instant> {
-        // A write sets an expiry that nobody has asked for, whatever it is, and so do replicas.
+        // A write changes the expiry even if nobody has asked for it, and so do replicas.
         let known = self.expiry.get();
         let expiry = self.expiry();
         self.expiry.set(known);
@@ -209,7 +209,7 @@ impl<'c> Key<'c> {
     #[inline]
     pub fn set_string(&mut self, value: &[u8], expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
-        // In place, because replacing the string costs the server as much as all the rest together.
+        // In place, because replacing the string would cost the server as much as everything else together.
         self.overwrite_string(value);
         let expires_anew = self.expire_in_place(expire_at);
         self.signal_modified();
@@ -272,8 +272,8 @@ impl<'c> Key<'c> {
     /// The caller replicates and announces this.
     #[inline]
     pub(super) fn expire_in_place(&self, expire_at: i64) -> bool {
-        // An expiry costs the server as much as a value, and that of a window stays the same until the window
-        // ends.
+        // Setting an expiry costs the server as much as setting a value, and the expiry of a window stays the
+        // same until the window ends.
         if self.expiry.get() == Some(expire_at) {
             return false;
         }
@@ -313,7 +313,7 @@ impl Access {
         unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), self.mode()) }
     }
 
-    /// Opens a key until it does not expire by that, instead of as `ptr`.
+    /// Opens a key again, in place of `ptr`, until it no longer expires by being opened.
     #[cold]
     fn open_again(
         self,

@@ -14,7 +14,7 @@ use super::{events, metadata, needs, server_log};
 /// Valkey's option for modules that do not object to the atomic migration of slots.
 const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
 
-/// Valkey's option for modules that expect not to be able to open a key for writing while the server saves it
+/// Valkey's option for modules that accept that a key cannot be opened for writing while the server saves it
 /// without a fork (Valkey 9.2).
 const HANDLE_FORKLESS: c_int = 1 << 6;
 
@@ -27,7 +27,7 @@ pub struct LoadContext<'c> {
 
 impl<'c> LoadContext<'c> {
     /// Sets the module's options, follows the server's events, looks its commands up, and adds the ACL
-    /// category, which has to be there before the commands are.
+    /// category, which must exist before the commands are registered.
     pub(super) fn new(call: Call<'c>) -> Self {
         let (api, ctx) = (call.api, call.ctx.as_ptr());
         // SAFETY: `ctx` is the load's.
@@ -59,8 +59,8 @@ impl<'c> LoadContext<'c> {
         section::register::<R>(self.call.api, self.call.ctx.as_ptr());
     }
 
-    /// Registers settings where the server keeps settings of modules, which sets them to what its
-    /// configuration says. Their defaults are the values that they have now.
+    /// Registers settings on servers that keep settings of modules, which sets them to the values of the
+    /// server's configuration. Their defaults are the values that they have now.
     ///
     /// # Errors
     /// When a value in the server's configuration is wrong.
@@ -124,10 +124,10 @@ fn options(api: &Api) -> c_int {
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
     let options = c_int::try_from(options).unwrap_or_default();
 
-    // Valkey 9 migrates slots atomically unless a module objects. Limiters live under plain keys, so this one
-    // does not, nor to saves without a fork. The options' numbers are Valkey's alone, so only a server that
-    // knows the question by Valkey's name is given them.
-    // SAFETY: the function takes nothing.
+    // Valkey 9 migrates slots atomically unless a module objects. This one objects neither to that nor to
+    // saves without a fork, because limiters live under plain keys. The numbers of these options are Valkey's
+    // own, so they are set only on a server that knows the question by Valkey's name. SAFETY: the function
+    // takes nothing.
     let known = api.known_options.map_or(0, |known| unsafe { known() });
     options | (known & (HANDLE_ATOMIC_SLOT_MIGRATION | HANDLE_FORKLESS))
 }

@@ -1,11 +1,11 @@
-//! How the server sees a command: the one description from which it is registered and documented.
+//! The description of a command for the server, from which it is registered and documented.
 
 use core::ffi::CStr;
 use std::borrow::Cow;
 
 use super::call::{Arg, Call};
 
-/// How the server sees a command.
+/// The description of a command for the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Its name, in lower case.
@@ -115,7 +115,7 @@ pub enum Keys {
     None,
     /// The first argument is the only key.
     First,
-    /// Wherever this function finds them: it returns their positions, none in a call that it cannot read.
+    /// This function finds them: it returns their positions, or none for a call that it cannot read.
     Found(fn(&Call) -> Vec<usize>),
 }
 
@@ -195,16 +195,19 @@ impl Argument {
     }
 
     /// The same argument after a token.
+    #[must_use]
     pub const fn after(self, token: &'static CStr) -> Self {
         Self { token: Some(token), ..self }
     }
 
     /// The same argument, which may be omitted.
+    #[must_use]
     pub const fn optional(self) -> Self {
         Self { optional: true, ..self }
     }
 
     /// The same argument, which may be repeated.
+    #[must_use]
     pub const fn multiple(self) -> Self {
         Self { multiple: true, ..self }
     }

@@ -16,7 +16,7 @@ const ERR: c_int = 1;
 
 /// A command.
 pub trait Serve {
-    /// How the server sees it.
+    /// Its description for the server.
     const SPEC: Spec;
 
     /// Runs a call that has at least as many arguments as the command requires, and replies once, unless it
@@ -24,14 +24,14 @@ pub trait Serve {
     fn serve(call: &Call);
 }
 
-/// What the server is given of a command.
+/// What the server is told about a command.
 pub struct Served {
-    /// How the server sees it.
+    /// Its description for the server.
     pub spec: Spec,
     run: unsafe extern "C" fn(*mut RedisModuleCtx, *mut *mut RedisModuleString, c_int) -> c_int,
 }
 
-/// What the server is given of `C`.
+/// What the server is told about `C`.
 pub const fn served<C: Serve>() -> Served {
     Served { spec: C::SPEC, run: run::<C> }
 }
@@ -58,7 +58,7 @@ pub fn register(api: &Api, ctx: *mut RedisModuleCtx, command: &Served, own_categ
 /// reply.
 ///
 /// # Safety
-/// `ctx` and the `argc` strings at `argv` are valid during the call. The server guarantees it.
+/// `ctx` and the `argc` strings at `argv` are valid during the call. The server guarantees this.
 unsafe extern "C" fn run<C: Serve>(
     ctx: *mut RedisModuleCtx,
     argv: *mut *mut RedisModuleString,

@@ -1,4 +1,4 @@
-//! The server's own commands, run by the module: to read what its module API cannot, and to write.
+//! The server's own commands, run by the module: to read what the module API cannot read, and to write.
 //!
 //! A command that is run as an effect does everything that it does for a client: it writes, invalidates
 //! `WATCH` and client-side caches, publishes keyspace events, counts as a change to be saved, and is
@@ -81,7 +81,7 @@ impl Call<'_> {
 }
 
 impl Reply<'_> {
-    /// The integer that the reply is.
+    /// The reply as an integer.
     pub fn integer(&self) -> Option<i64> {
         let api = self.call.api;
         // SAFETY: `ptr` is a reply that is not freed yet.
@@ -91,7 +91,7 @@ impl Reply<'_> {
         integer.then(|| unsafe { (api.call_reply_integer)(self.ptr.as_ptr()) })
     }
 
-    /// The number of elements of a reply that is an array; 0 of another.
+    /// The number of elements of a reply that is an array; 0 for any other reply.
     pub fn len(&self) -> usize {
         // SAFETY: `ptr` is a reply that is not freed yet.
         unsafe { (self.call.api.call_reply_length)(self.ptr.as_ptr()) }
