@@ -22,16 +22,16 @@ pub struct Range {
 pub struct Grammar {
     /// The word that begins it, in upper case.
     pub word: &'static [u8],
-    /// The number of arguments behind that word.
+    /// The number of arguments after that word.
     pub arguments: Arity,
 }
 
 /// A number of arguments.
 #[derive(Clone, Copy, Debug)]
 pub enum Arity {
-    /// It is always this.
+    /// Always this number.
     Always(usize),
-    /// It depends on the first ones of the arguments; `None` when some are missing.
+    /// A number that depends on the first arguments; `None` if some of these are missing.
     Counted(fn(&mut dyn Iterator<Item = &[u8]>) -> Option<usize>),
 }
 
@@ -41,7 +41,7 @@ pub const UTC: Range = Range { name: "UTC", min: -840, max: 840 };
 /// The optional quantity of nearly every command; 1 when the call names none.
 pub const QUANTITY: Range = Range { name: "quantity", min: 0, max: i64::MAX };
 
-/// The quantity of a settlement: what is charged, or what is given back where it is negative.
+/// The quantity of a settlement: charged if it is positive, given back if it is negative.
 pub const DIFFERENCE: Range = Range { name: "quantity", min: -i64::MAX, max: i64::MAX };
 
 impl Range {
@@ -80,19 +80,19 @@ impl Range {
         Error::OutOfRange { name: self.name, min: self.min, max: self.max }
     }
 
-    /// The same argument with a smaller largest value, as its neighbours in the call demand.
+    /// The same argument with a smaller maximum, as the other arguments of the call demand.
     #[must_use]
     pub const fn up_to(self, max: i64) -> Self {
         Self { max, ..self }
     }
 }
 
-/// The integer that `bytes` spell, as strictly as the server's own commands read one.
+/// The integer that `bytes` spell, read as strictly as by the server's own commands.
 ///
-/// An optional minus sign and decimal digits without leading zeros, from -2^63 to 2^63 - 1; nothing else, no
-/// blanks, no plus sign. `None` for everything else.
+/// An optional minus sign and decimal digits without leading zeros, from -2^63 to 2^63 - 1; no spaces, no
+/// plus sign. `None` for anything else.
 ///
-/// Every call reads three arguments of a few digits and a TAT of nineteen. Without a short way for the
+/// Every call reads three arguments of a few digits and a TAT of nineteen. Without a fast path for the
 /// former, or without [`eight_digits`] for the latter, a call takes 2 % more instructions, which is twice
 /// what the check of `bench/instructions.tsv` allows.
 ///
@@ -149,7 +149,7 @@ fn parse_long(bytes: &[u8]) -> Option<i64> {
 fn eight_digits(bytes: [u8; 8]) -> Option<u64> {
     const ALL: u64 = 0x0101_0101_0101_0101;
     const EVERY_FOURTH: u64 = 0x0000_00ff_0000_00ff;
-    // The top bit of a byte, and what takes a byte above 9 there.
+    // The top bit of a byte, and the number that sets it when added to a byte above 9.
     const TOP: u8 = 0x80;
     const TO_THE_TOP: u8 = TOP - 10;
     let each = |byte: u8| ALL.wrapping_mul(byte.into());
@@ -174,8 +174,8 @@ pub(crate) fn parse_field(field: Option<&[u8]>) -> Option<i64> {
 /// The timeout in `bytes`, in seconds as blocking commands have it: a decimal number, 0 (`None`) for no
 /// limit.
 ///
-/// The one place where a fraction is read: how long a caller is ready to wait decides nothing about its
-/// limit. However short, a timeout is not 0, even if a double cannot tell it from 0.
+/// Only here is a fraction read: how long a caller is ready to wait does not affect its limit. A timeout
+/// above 0 is never read as 0, even if a double cannot tell it from 0.
 ///
 /// # Errors
 /// [`Error::Timeout`] when `bytes` are not such a number.
@@ -191,8 +191,8 @@ pub fn parse_timeout(bytes: &[u8]) -> Result<Option<Span>, Error> {
     nanos.and_then(|nanos| Span::from_nanos(nanos.max(1))).map(Some).ok_or(Error::Timeout)
 }
 
-/// A word that a command may know behind its positional arguments, beside the unit of time that all of them
-/// know.
+/// A word that a command may accept after its positional arguments, in addition to the unit of time, which
+/// all of them accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyword {
     /// `SATURATE`: take what fits.
@@ -205,14 +205,14 @@ pub enum Keyword {
     Utc,
     /// `FROM day`: the day on which a calendar's weeks or months begin, and its range.
     From(Range),
-    /// A word that the command knows, but not beside the other arguments of this call.
+    /// A word that the command accepts, but not together with the other arguments of this call.
     Excluded(&'static [u8]),
 }
 
-/// What stands behind the positional arguments: the quantity and the options.
+/// What follows the positional arguments: the quantity and the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// What to take, 1 when the call names nothing.
+    /// The quantity to take; 1 if the call names none.
     pub quantity: i64,
     /// The unit of every time in the call and in its reply.
     pub unit: Unit,
@@ -273,8 +273,8 @@ impl Tail {
         Self::parse_words(args, known, range)
     }
 
-    /// [`parse_within`](Self::parse_within) for those who have words there; apart, so that the others need
-    /// not call it.
+    /// [`parse_within`](Self::parse_within) for calls that have such words; separate, so that other calls
+    /// need not call it.
     #[inline(never)]
     fn parse_words<'a>(
         mut args: Peekable<impl Iterator<Item = &'a [u8]>>,
@@ -308,7 +308,8 @@ impl Tail {
         Ok(Self { quantity, unit, saturate, prepay, utc, from, max_wait })
     }
 
-    /// Reads `[unit]`, all that may stand behind the arguments of a command whose quantity is not optional.
+    /// Reads `[unit]`, the only word that may follow the arguments of a command whose quantity is not
+    /// optional.
     ///
     /// # Errors
     /// [`Error::Syntax`] for anything else.

@@ -20,20 +20,21 @@
 //! is a whole number of nanoseconds nothing is rounded, and a thousand small steps end where one large step
 //! does.
 //!
-//! Else a leak ends between two nanoseconds, and an instant can hold only the one or the other. It is the one
-//! before: rounded up, each call that finds a leak would lose up to a nanosecond of it, and a busy bucket
-//! would be stricter than its limit. Rounded down, each call gains less than a nanosecond, as each does by
-//! GCRA: in a time `W` with `n` admitted calls, at most `capacity + (W + n) * count / period` units are
-//! admitted. A refusal and a look move nothing, so they round nothing that lasts; their waits are counted
-//! from the stored instant for the same reason.
+//! Otherwise a leak ends between two nanoseconds, and an instant can hold only one of them. It holds the
+//! earlier one: rounded up, each call that finds a leak would lose up to a nanosecond of it, and a busy
+//! bucket would be stricter than its limit. Rounded down, each call gains less than a nanosecond, as in GCRA:
+//! in a time `W` with `n` admitted calls, at most `capacity + (W + n) * count / period` units are admitted. A
+//! refusal and a look store nothing, so their rounding does not add up; their waits are counted from the
+//! stored instant for the same reason.
 //!
 //! While a bucket is full nothing leaks: the first unit taken starts the first leak.
 //!
-//! How much a bucket holds is in the call, not in the state. A smaller capacity cuts what exceeds it; a
-//! larger one adds room that comes as all room does, by leaking.
+//! The capacity of a bucket is in the call, not in the state. A smaller capacity cuts off what exceeds it; a
+//! larger one adds units that become free at the same rate as all others.
 //!
-//! But for those nanoseconds this decides as [`gcra`](crate::gcra) does, where the same bucket is a single
-//! instant; what differs is that a reader of this state finds the numbers that the textbooks name.
+//! Apart from these nanoseconds, the decisions are those of [`gcra`](crate::gcra), which stores the same
+//! bucket as a single instant. The difference is that a reader of this state finds the numbers that the
+//! textbooks name.
 //!
 //! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC
 //! 2697.
@@ -42,10 +43,10 @@ use crate::args::{Arity, Grammar, Range, parse_field, parse_integer};
 use crate::limiter::limiter;
 use crate::{Answer, Decision, Error, Instant, Rate, Span, Taken, Unit, Verdict};
 
-/// How the funnel is written among several limiters: `FUNNEL capacity count period quantity`.
+/// The syntax of a funnel among several limiters: `FUNNEL capacity count period quantity`.
 pub const FUNNEL: Grammar = Grammar { word: b"FUNNEL", arguments: Arity::Always(4) };
 
-/// How the bucket is written among several limiters: `BUCKET capacity count period quantity`.
+/// The syntax of a bucket among several limiters: `BUCKET capacity count period quantity`.
 pub const BUCKET: Grammar = Grammar { word: b"BUCKET", arguments: Arity::Always(4) };
 
 /// The first number of a limit: what the bucket holds.
@@ -70,7 +71,7 @@ pub struct Level {
 }
 
 impl Limit {
-    /// The limit that the three arguments of a call spell, `period` being in `unit`s.
+    /// The limit in the three arguments of a call, with `period` in `unit`s.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] naming the argument that is not an integer, that is out of range on its own, or
@@ -116,15 +117,15 @@ impl Limit {
         self.rate
     }
 
-    /// When a bucket that stands at `level` is full; the last instant there is when that is later, which
-    /// [`take`] does not let happen.
+    /// The instant at which a bucket at `level` is full; [`Instant::MAX`] if that is later, which [`take`]
+    /// prevents.
     pub fn full_at(&self, level: &Level) -> Instant {
         self.free_at(level, self.capacity).unwrap_or(Instant::MAX)
     }
 
     /// When a bucket that stands at `level` has `units` free.
     fn free_at(&self, level: &Level, units: i64) -> Result<Instant, Error> {
-        // Fewer than none are missing when there are more than enough.
+        // The difference is negative when there are more than enough.
         let missing = units.saturating_sub(level.free).max(0);
         self.rate.time(missing).and_then(|time| level.since.checked_add(time)).ok_or(Error::BeyondTime)
     }
@@ -136,8 +137,8 @@ impl Limit {
         (leaks < self.capacity.saturating_sub(level.free)).then_some((level, leaks))
     }
 
-    /// The leaks since the last whole one, which is stored rounded down: a leak that ends between this
-    /// nanosecond and the next may have ended thereby.
+    /// The leaks since the last whole one, whose instant is stored rounded down: so a leak that ends between
+    /// this nanosecond and the next may count as ended.
     #[inline]
     fn leaked(&self, since: Instant, now: Instant) -> i64 {
         let begun = now.since(since);
@@ -149,16 +150,15 @@ impl Limit {
         self.rate.time(leaks).and_then(|time| level.since.checked_add(time)).unwrap_or(now)
     }
 
-    /// The answer of a call, `level` being the state that it leaves and `remaining` the units that are free
-    /// in it.
+    /// The answer of a call that leaves the state `level` with `remaining` units free.
     fn answer(&self, verdict: Verdict, remaining: i64, level: &Level, now: Instant) -> Result<Answer, Error> {
         let reset_after = self.free_at(level, self.capacity)?.since(now);
         let remaining = remaining.max(0); // below 0 when in debt
         Ok(Answer { verdict, limit: self.capacity, remaining, reset_after, taken: None })
     }
 
-    /// The answer of a call that is never refused: limited while the bucket is in debt, and then until one
-    /// more unit would be admitted.
+    /// The answer of a call that is never refused: limited while the bucket is in debt, with the wait until
+    /// one more unit would be admitted.
     fn standing(&self, free: i64, level: &Level, now: Instant) -> Result<Answer, Error> {
         let verdict =
             if free < 0 { Verdict::Later(self.free_at(level, 1)?.since(now)) } else { Verdict::Admitted };
@@ -166,13 +166,13 @@ impl Limit {
     }
 }
 
-/// What a hash of a funnel or a bucket holds: its two fields.
+/// Reads the two fields of the hash of a funnel or a bucket.
 ///
-/// Each is a decimal integer as the server would write it, the units below 0 where the limiter is in debt;
+/// Each is a decimal integer as the server would write it; the units are below 0 if the limiter is in debt.
 /// `None` stands for a missing field.
 ///
 /// # Errors
-/// [`Error::Foreign`], saying that `expected` was expected, when a field is missing or anything else.
+/// [`Error::Foreign`] with `expected` if a field is missing or is anything else.
 pub fn decode(free: Option<&[u8]>, since: Option<&[u8]>, expected: &'static str) -> Result<Level, Error> {
     let since = parse_field(since).and_then(|nanos| Instant::from_nanos(nanos.unsigned_abs()));
     free.and_then(parse_integer)
@@ -181,15 +181,15 @@ pub fn decode(free: Option<&[u8]>, since: Option<&[u8]>, expected: &'static str)
         .ok_or(Error::Foreign { expected })
 }
 
-/// `CL.FUNNEL`, `CL.BUCKET`: takes `quantity` units, all or none.
+/// `CL.FUNNEL`, `CL.BUCKET`: takes `quantity` units, all or nothing.
 ///
 /// A quantity of 0 looks without taking. One above the capacity is never admitted.
 ///
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for a negative quantity, [`Error::BeyondTime`] when the bucket would be full past
-/// the year 2262 only.
+/// [`Error::OutOfRange`] for a negative quantity, [`Error::BeyondTime`] if the bucket would not be full
+/// before the year 2262.
 ///
 /// # Example
 /// ```

@@ -3,10 +3,13 @@
 //! The calendar is the proleptic Gregorian one, without leap seconds, at a fixed offset from UTC. Every
 //! boundary is a whole second, and belongs to the window that it begins.
 //!
-//! Hours, days and weeks have one length each, so their boundaries are multiples of it in local time, counted
-//! from a known boundary. Months and years are looked up in a calendar: jiff-core computes dates from days
-//! and back without a loop. Time zones with daylight saving are not fixed offsets; for these, the caller
-//! computes the end of the window.
+//! Hours, days and weeks have a fixed length, so their boundaries are multiples of it in local time, counted
+//! from a known boundary. Months and years are looked up in a calendar: jiff-core converts between dates and
+//! days without a loop. Time zones with daylight saving are not fixed offsets; for these, the caller computes
+//! the end of the window.
+//!
+//! Proved for all inputs in `verify/proofs`: `an_instant_lies_in_one_window`, `months_follow_each_other`,
+//! `a_date_lies_in_one_month` and `no_window_of_the_calendar_wraps`.
 
 use jiff_core::civil::{Date, UnixEpochDay};
 
@@ -28,7 +31,7 @@ pub enum Cycle {
     Day,
     /// Seven days.
     Week,
-    /// From a day of one month to the same day of the next; to its last day where it has no such day.
+    /// From a day of one month to the same day of the next, or to its last day if it has no such day.
     Month,
     /// From the first of January to the next one.
     Year,
@@ -45,7 +48,7 @@ impl Cycle {
     }
 }
 
-/// A calendar: its cycle, and where in the world and on which day a window of it begins.
+/// A calendar: its cycle, its offset from UTC, and the day on which its windows begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calendar {
     cycle: Cycle,
@@ -78,8 +81,8 @@ impl Calendar {
     /// A calendar `utc` minutes ahead of UTC, whose weeks or months begin on the day `from`; 1 by default.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for an offset or a day that is out of range, [`Error::Syntax`] for a day of a
-    /// cycle that has no choice.
+    /// [`Error::OutOfRange`] for an offset or a day that is out of range, [`Error::Syntax`] for a day if the
+    /// cycle has no choice of days.
     ///
     /// # Example
     /// ```
@@ -132,7 +135,7 @@ impl Calendar {
         Some((instant(start)?, instant(end)?))
     }
 
-    /// The month that begins on the day `from` at the latest before `date`.
+    /// The month that `date` lies in, if months begin on the day `from`.
     fn month(&self, date: Date) -> Option<(i64, i64)> {
         let begins = |date: Date| Date::new_constrain(date.year(), date.month(), self.from).ok();
         let this = begins(date)?;

@@ -14,7 +14,7 @@ pub struct Decision<S> {
 /// The change to the stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<S> {
-    /// The state stays as it is, untouched: no write, no expiry, no replication.
+    /// The state stays as it is: no write, no expiry, no replication.
     Keep,
     /// The state is replaced.
     Store(S),
@@ -29,7 +29,7 @@ pub struct Answer {
     pub verdict: Verdict,
     /// The most that could ever be admitted at once.
     pub limit: i64,
-    /// What could be admitted right now, after this call.
+    /// The most that could be admitted right after this call.
     pub remaining: i64,
     /// The time until the limiter is fully replenished.
     pub reset_after: Span,
@@ -44,18 +44,18 @@ pub enum Verdict {
     Admitted,
     /// Admitted, for the caller to act on when this span has passed; zero to act at once.
     Booked(Span),
-    /// Refused for now: as long as nobody else takes anything, the same call is refused at every instant
-    /// before this span has passed, and admitted at its end.
+    /// Refused for now: if nobody else takes anything, the same call is refused until this span has passed,
+    /// and admitted from then on.
     ///
-    /// Calls that settle what was taken are never refused. For them this describes the state that they leave,
-    /// which is beyond the limit, and a call that takes one unit. Of a booking that would be later than its
-    /// caller accepts, the span is the wait for it.
+    /// Calls that settle what was taken are never refused. For them, this means that they leave a state
+    /// beyond the limit, and the span is the wait for one unit. For a booking that would be later than its
+    /// caller accepts, the span is the wait for the booking.
     Later(Span),
-    /// Refused, now and at any other time: the quantity is above the limit.
+    /// Refused, now and at any time: the quantity is above the limit.
     Never,
 }
 
-/// The integers of a reply: the five of every admission, and the quantity taken where the call asks for it.
+/// The integers of a reply: the five of every admission, and the quantity taken if the call asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// `limited`, `limit`, `remaining`, `retry_after`, `reset_after`.
@@ -70,7 +70,7 @@ impl Verdict {
         matches!(self, Self::Later(_) | Self::Never)
     }
 
-    /// The time to wait, `None` where waiting is not needed or of no use.
+    /// The time to wait; `None` if waiting is unnecessary or useless.
     pub const fn wait(self) -> Option<Span> {
         match self {
             Self::Booked(wait) | Self::Later(wait) => Some(wait),
@@ -85,7 +85,7 @@ impl Answer {
         self.verdict.is_limited()
     }
 
-    /// The answer in whole units of time, rounded up; -1 where there is nothing to wait for.
+    /// The answer in whole units of time, rounded up; -1 if there is nothing to wait for.
     ///
     /// A caller that waits for `retry_after` is never refused because of rounding.
     #[inline]
@@ -104,7 +104,7 @@ impl Answer {
 }
 
 impl<S> Change<S> {
-    /// The same change to another kind of state.
+    /// The same change, with its new state converted.
     pub fn map<T>(self, state: impl FnOnce(S) -> T) -> Change<T> {
         match self {
             Self::Keep => Change::Keep,
@@ -120,16 +120,16 @@ impl<S> Change<S> {
 }
 
 impl<S> Decision<S> {
-    /// The same decision about another kind of state.
+    /// The same decision, with its new state converted.
     pub fn map<T>(self, state: impl FnOnce(S) -> T) -> Decision<T> {
         Decision { answer: self.answer, change: self.change.map(state) }
     }
 
-    /// The decision of a call that takes what fits of `quantity`; `take` decides a call that takes all or
-    /// none.
+    /// The decision of a call that takes as much of `quantity` as fits; `take` decides a call that takes all
+    /// or nothing.
     ///
-    /// With no room at all a single unit is asked for: it is refused, and its wait is the one to tell. A
-    /// quantity of 0 is admitted whatever the state.
+    /// If nothing fits, the decision is that of a call for a single unit, which is refused with the wait to
+    /// report. A quantity of 0 is always admitted.
     pub(crate) fn saturate<E>(
         quantity: i64,
         room: i64,
@@ -144,7 +144,7 @@ impl<S> Decision<S> {
         Ok(decision)
     }
 
-    /// A decision that leaves the state alone: a look, or a refusal.
+    /// A decision that does not change the state: a look, or a refusal.
     pub const fn keep(answer: Answer) -> Self {
         Self { answer, change: Change::Keep }
     }

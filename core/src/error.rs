@@ -5,7 +5,7 @@ use core::fmt;
 /// The reason why a call was not decided. [`Display`](fmt::Display) gives the reply's text, with Redis' error
 /// code in front.
 ///
-/// No text repeats bytes of the client: they may be anything, and a line break in an error would break the
+/// No text repeats bytes from the client: they may be anything, and a line break in an error would break the
 /// protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {

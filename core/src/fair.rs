@@ -1,9 +1,9 @@
 //! The queue of clients that wait for several limiters: fair among flows, first come, first served within
 //! one.
 //!
-//! A *flow* is whoever shares with others: a tenant, a user, a model. A client waits for its first limiter,
-//! of which flows get shares in proportion to their weights. Its other limiters only decide whether it is
-//! *ready*: one that is not holds up no other flow, and keeps its place.
+//! A *flow* is one of those who share: a tenant, a user, a model. A client waits for its first limiter, of
+//! which flows get shares in proportion to their weights. Its other limiters only decide whether it is
+//! *ready*: a client that is not ready does not hold up other flows, and keeps its place.
 //!
 //! # The rule
 //!
@@ -25,9 +25,9 @@
 //!
 //! # The bound
 //!
-//! While two flows `f` and `g` both have ready clients, what they were given differs, each divided by its
-//! weight, by at most `l_f + l_g`, where `l` is the largest `q / w` of the calls of a flow. It holds at any
-//! rate of service, so also for limiters that admit in bursts or stand still.
+//! While two flows `f` and `g` both have ready clients, the units they are given, each divided by its weight,
+//! differ by at most `l_f + l_g`, where `l` is the largest `q / w` of the calls of a flow. It holds at any
+//! rate of service, so also for limiters that admit in bursts or not at all for a while.
 //!
 //! Proof. Let `E = max(S, V)` for the first client of each flow.
 //!
@@ -46,14 +46,14 @@
 //!
 //! # What happens to
 //!
-//! - *flows that were idle*: `F` lies behind `V`, or soon does, and they begin at `V`, like a new flow.
+//! - *flows that were idle*: `F` is below `V`, or soon will be, and they begin at `V`, like a new flow.
 //! - *flows that were not ready*: they go first once, as said above.
 //! - *weights that change*: the weight of the latest call divides what is admitted from then on.
 //! - *a flow of many identities*: each identity is a flow. So the name of a flow must be one that a client
 //!   cannot choose freely.
 //! - *a queue that has emptied*: all flows are forgotten, and `V` begins again.
 //!
-//! All of it is pure: the caller decides the limiters and tells the queue what they said.
+//! The queue is pure: the caller asks the limiters and tells the queue what they answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ pub const REMEMBERED: usize = 65_536;
 /// An instant of the virtual time, in units of 2^-32.
 type Tag = u128;
 
-/// The number of bits of a [`Tag`] behind the point.
+/// The number of bits of a [`Tag`] after the binary point.
 const FRACTION: u32 = 32;
 
 /// The number of a flow while it is remembered.
@@ -80,13 +80,13 @@ type Number = u64;
 /// What a client waits for, as far as the queue is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Its flow. All clients without a name are one flow, which no name stands for.
+    /// Its flow. All clients that name no flow share one, which has no name.
     pub flow: Option<&'a [u8]>,
     /// The new weight of the flow, one of [`WEIGHTS`]. Without it the flow keeps the weight it has.
     pub weight: Option<u32>,
     /// The units of the first limiter that it wants: what its flow is charged.
     pub quantity: u64,
-    /// What counts as taken from the first limiter while it waits, in whatever the caller adds up.
+    /// What counts as taken from the first limiter while it waits, in a measure that the caller chooses.
     pub cost: u64,
 }
 
@@ -117,7 +117,7 @@ pub struct Queue {
     clients: BTreeMap<Ticket, Number>,
     /// The first clients that are ready, by their start tags.
     ready: BTreeSet<(Tag, Ticket)>,
-    /// The first clients of which nobody knows whether they are ready.
+    /// The first clients whose readiness is unknown.
     unchecked: BTreeSet<Ticket>,
     /// The first clients that are to be checked again at an instant.
     asleep: BTreeSet<(Instant, Ticket)>,
@@ -186,7 +186,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// An empty queue that remembers so many flows without clients.
+    /// An empty queue that remembers up to `flows` flows without clients.
     pub const fn remembering(flows: usize) -> Self {
         Self {
             remembered: flows,
@@ -233,7 +233,7 @@ impl Queue {
         self.taken
     }
 
-    /// Joins the queue, behind all clients of its flow. If it is the first of them, it is to be checked next.
+    /// Joins the queue, after all clients of its flow. If it is the first of them, it is to be checked next.
     ///
     /// Cost: O(log n) for n clients and flows.
     pub fn join(&mut self, request: Request) -> Ticket {
@@ -279,7 +279,7 @@ impl Queue {
         self.ready.first().map(|&(_, ticket)| ticket)
     }
 
-    /// A first client of which nobody knows whether it is ready, or whose instant has come.
+    /// A first client whose readiness is unknown, or whose instant has come.
     ///
     /// Cost: O(log n).
     pub fn to_check(&self, now: Instant) -> Option<Ticket> {
@@ -363,7 +363,7 @@ impl Queue {
         number
     }
 
-    /// Takes a client out of its flow, which `charge` may charge before.
+    /// Removes a client from its flow, which `charge` may charge first.
     fn remove(&mut self, ticket: Ticket, charge: impl FnOnce(&mut Flow, Client, &mut Tag)) {
         let Some(number) = self.clients.remove(&ticket) else { return };
         self.change(number, |flow, time| {
@@ -373,7 +373,7 @@ impl Queue {
             }
         });
         if self.clients.is_empty() {
-            // All start equal again. Tickets go on, so that one that has left is never another client's.
+            // All flows start equal again. Tickets continue, so that no two clients ever have the same one.
             *self = Self { next_ticket: self.next_ticket, ..Self::remembering(self.remembered) };
         }
     }
@@ -402,7 +402,7 @@ impl Queue {
         self.forget();
     }
 
-    /// Takes a flow out of all indexes.
+    /// Removes a flow from all indexes.
     fn unlist(&mut self, number: Number, flow: &Flow) {
         match flow.first {
             None => drop(self.idle.remove(&(flow.finish, number))),
@@ -419,7 +419,7 @@ impl Queue {
         }
     }
 
-    /// Puts a flow into the indexes that it belongs to.
+    /// Adds a flow to the indexes that it belongs to.
     fn list(&mut self, number: Number, flow: &Flow) {
         match flow.first {
             None => drop(self.idle.insert((flow.finish, number))),
@@ -436,7 +436,8 @@ impl Queue {
         }
     }
 
-    /// Forgets the flows without clients that begin at `V` anyway, and the earliest of too many.
+    /// Forgets the flows without clients that would begin at `V` anyway, and the earliest ones if there are
+    /// too many.
     fn forget(&mut self) {
         while let Some(&(finish, number)) = self.idle.first()
             && (finish <= self.time || self.idle.len() > self.remembered)

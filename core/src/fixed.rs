@@ -10,12 +10,12 @@
 //! ```
 //!
 //! The end is computed when the window opens, and never again: it lies a period later, at the next boundary
-//! of a [calendar](crate::calendar), or at the instant that the caller names. So a window that is open is
-//! neither moved, reset nor doubled by a clock that is off, by another time zone or by another period.
+//! of a [calendar](crate::calendar), or at the instant that the caller names. So an open window is neither
+//! moved, reset nor doubled by a wrong clock, another time zone or another period.
 //!
 //! Keys expire at whole milliseconds, and so do windows: a period begins at the start of the millisecond in
 //! which its window is first used, and a period or an instant that is not a whole number of milliseconds is
-//! rounded up to one.
+//! rounded up to one. Proved for all inputs in `verify/proofs`: `a_fixed_window_is_as_long_as_it_says`.
 //!
 //! Nothing is carried over: a caller that spends the units of one window at its end and those of the next one
 //! at its start gets `2 * limit` within a short time.
@@ -23,8 +23,8 @@
 //! # Counts and the states of GCRA
 //! Both are integers in a string that expires. A TAT is an instant, and its key expires at that very instant.
 //! So a count that is, as nanoseconds since the epoch, within a [minute](STRAY) of its key's expiry is taken
-//! for a TAT. No such count is ever written: it would be above 10^18 and hit that minute by chance, and the
-//! call that would write it is an error. The minute leaves room for a TAT whose expiry another server has
+//! for a TAT. No such count is ever written: it would have to be above 10^18 and in that minute by chance,
+//! and a call that would write it is an error. The minute allows for a TAT whose expiry another server has
 //! computed by another clock.
 
 use core::num::NonZeroU64;
@@ -38,7 +38,7 @@ use crate::{
     Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Span, Stretch, Taken, Unit, Verdict,
 };
 
-/// How it is written among several limiters: `FIXED limit window [UTC minutes] [FROM day] quantity`.
+/// The syntax among several limiters: `FIXED limit window [UTC minutes] [FROM day] quantity`.
 pub const GRAMMAR: Grammar = Grammar { word: b"FIXED", arguments: Arity::Counted(arguments) };
 
 /// The first number of a limit: units per window.
@@ -59,7 +59,7 @@ pub enum Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// Reads `period | HOUR | DAY | WEEK | MONTH | YEAR | UNTIL instant`, and no argument behind it.
+    /// Reads `period | HOUR | DAY | WEEK | MONTH | YEAR | UNTIL instant`, and no argument after it.
     ///
     /// Keywords are matched in upper and lower case; any other word is a period.
     ///
@@ -89,7 +89,7 @@ impl<'a> Window<'a> {
         Ok(cycle.map_or(Self::Period(word), |&(_, cycle)| Self::Calendar(cycle)))
     }
 
-    /// The keywords of `CL.FIXED` beside this window.
+    /// The keywords that `CL.FIXED` accepts with this window.
     pub const fn keywords(&self) -> &'static [Keyword] {
         use Keyword::{Excluded, From, Saturate, Utc};
         match self {
@@ -100,7 +100,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Reads `[UTC minutes] [FROM day]`, in any order, and no argument behind them.
+    /// Reads `[UTC minutes] [FROM day]`, in any order, and no argument after them.
     fn parse_options(
         &self,
         words: &mut (impl Iterator<Item = &'a [u8]> + Clone),
@@ -140,10 +140,10 @@ pub fn arguments(words: &mut dyn Iterator<Item = &[u8]>) -> Option<usize> {
     Some(count)
 }
 
-/// When a window ends that opens now.
+/// The end of a window that opens now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// So many nanoseconds later.
+    /// This many nanoseconds later.
     After(NonZeroU64),
     /// At the next boundary of a calendar.
     Boundary(Calendar),
@@ -160,8 +160,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit that the arguments of a call spell: `limit`, its window, and the numbers of `UTC` and
-    /// `FROM`. The period of the window, or its end, is in `unit`s.
+    /// The limit given by the arguments of a call: `limit`, its window, and the numbers of `UTC` and `FROM`.
+    /// The period of the window, or its end, is in `unit`s.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] naming the argument that is not an integer or is out of range, [`Error::Window`]
@@ -251,7 +251,7 @@ impl Limit {
         Ok(Self { most: LIMIT.check(limit)?, end: End::At(end), unit })
     }
 
-    /// Checks that a period ends within time itself, whether a window opens or not.
+    /// Checks that a period ends before the year 2262, whether a window opens or not.
     fn check(&self, now: Instant) -> Result<(), Error> {
         if let End::After(period) = self.end { fits(period, self.unit, now, 1) } else { Ok(()) }
     }
@@ -299,7 +299,7 @@ impl Limit {
         start.since(now.saturating_sub(taken.age)) <= slack
     }
 
-    /// The answer of a call that is served, `used` being the count after it and `left` the time until the
+    /// The answer of a call that is served, with the count `used` after it and the time `left` until the
     /// window ends.
     fn admitted(&self, used: i64, left: Span) -> Answer {
         Answer {
@@ -367,13 +367,13 @@ impl Counter {
             .ok_or(Error::Foreign { expected: Self::EXPECTED })
     }
 
-    /// This window, and the instant by the clock that it was opened by, when a clock shows `now` that was set
-    /// back; `past` has the latest of its stretches first. `None` for a window that has ended.
+    /// This window, and the present instant by the clock that opened it, when `now` is by a clock that was
+    /// set back; `past` has the latest stretch first. `None` for a window that has ended.
     ///
-    /// A window of a period was opened in the latest stretch in which it can have been, and goes by the clock
-    /// of that. A window of the calendar goes by the clock as it is: if more is left of it than there can be,
-    /// it ends at the first boundary after it would have ended without the step, or after now if the clock
-    /// was off by more than such a window.
+    /// A window with a period was opened in the latest stretch in which that was possible, and goes by the
+    /// clock of that stretch. A calendar window goes by the present clock: if more is left of it than there
+    /// can be, it ends at the first boundary after it would have ended without the step, or after now if the
+    /// clock was off by more than such a window.
     pub fn after_steps(
         self,
         limit: &Limit,
@@ -431,7 +431,7 @@ fn usage(window: Option<Counter>, now: Instant) -> (i64, Span) {
     window.map_or((0, Span::ZERO), |window| (window.count, window.end.since(now)))
 }
 
-/// `CL.FIXED`: takes `quantity` units of a fixed window, all or none.
+/// `CL.FIXED`: takes `quantity` units of a fixed window, all or nothing.
 ///
 /// A quantity of 0 looks without taking and opens no window; it is refused while more than the limit is used,
 /// as it may be after the limit was lowered. A quantity above the limit is never admitted. Another limit
@@ -510,8 +510,8 @@ pub fn saturate(
 /// the boundary before its end. A window with a period begins with a call, so the age of that call, rounded
 /// up, is above that of the window: one unit is allowed for that. Where the caller knows the `reset_after` of
 /// the call that took the units, the window has not begun since if it began before that time had passed, less
-/// a unit. Of a window that a caller has named the end of, only the end is known: it is the window from which
-/// the units were taken if it ends at the instant that this call names.
+/// a unit. Of a window whose end the caller has named, only the end is known: it is the window from which the
+/// units were taken if it ends at the instant that this call names.
 ///
 /// Cost: O(1), no allocation.
 ///

@@ -44,10 +44,10 @@ use crate::args::{Arity, Grammar, Range, parse_integer};
 use crate::limiter::limiter;
 use crate::{Answer, Decision, Error, Instant, Rate, Span, Taken, Unit, Verdict};
 
-/// How it is written among several limiters: `THROTTLE max_burst count period quantity`.
+/// The syntax among several limiters: `THROTTLE max_burst count period quantity`.
 pub const GRAMMAR: Grammar = Grammar { word: b"THROTTLE", arguments: Arity::Always(4) };
 
-/// The first number of a limit: what may come at once on top of one unit.
+/// The first number of a limit: the units that may be taken at once in addition to one.
 pub const MAX_BURST: Range = Range { name: "max_burst", min: 0, max: i64::MAX - 1 };
 
 /// The length of a pause, in the unit of the call.
@@ -65,7 +65,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit that the three arguments of a call spell, `period` being in `unit`s.
+    /// The limit in the three arguments of a call, with `period` in `unit`s.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] naming the argument that is not an integer, that is out of range on its own, or
@@ -135,7 +135,7 @@ impl Limit {
         Span::from_nanos(self.rate.of_one().as_nanos() / 10).unwrap_or(Span::ZERO)
     }
 
-    /// The verdict on a call that costs `cost`, `debt` being what is owed before it.
+    /// The verdict on a call that costs `cost`, with `debt` owed before it.
     fn verdict(&self, debt: Span, cost: Span) -> Verdict {
         // The most that may be owed before this call; a cost above the tolerance is a quantity above the
         // limit.
@@ -146,7 +146,7 @@ impl Limit {
         }
     }
 
-    /// The answer of a call that is served, `debt` being what is owed after it.
+    /// The answer of a call that is served, with `debt` owed after it.
     fn admitted(&self, debt: Span) -> Answer {
         Answer {
             verdict: Verdict::Admitted,
@@ -157,7 +157,7 @@ impl Limit {
         }
     }
 
-    /// The answer of a call that is not served, `debt` being what is owed without it.
+    /// The answer of a call that is not served, with `debt` owed without it.
     fn refused(&self, debt: Span, verdict: Verdict) -> Answer {
         Answer { verdict, ..self.admitted(debt) }
     }
@@ -180,10 +180,10 @@ const NEAR_THE_CLOCK: Span = Span::from_nanos(365 * 86_400_000_000_000).unwrap()
 /// How far a TAT further ahead may lie from its key's expiry. A day leaves room for clocks that disagree.
 const NEAR_THE_EXPIRY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
 
-/// Reads the stored bytes of a key, `expiry` being asked only when the number alone cannot tell.
+/// Reads the stored bytes of a key. `expiry` is called only if the number alone does not decide.
 ///
-/// Bytes are a TAT when they are a decimal integer from 0 to 2^63 - 1, as strictly written as the server
-/// writes one, that lies within a year of `now` or a day of the key's expiry.
+/// The bytes are a TAT if they are a decimal integer from 0 to 2^63 - 1, written exactly as the server would,
+/// and within a year of `now` or a day of the key's expiry.
 ///
 /// # Errors
 /// [`Error::Foreign`] when they are anything else.
@@ -207,7 +207,7 @@ fn tat_at(now: Instant, debt: Span) -> Result<Tat, Error> {
     now.checked_add(debt).ok_or(Error::BeyondTime)
 }
 
-/// `CL.THROTTLE`: takes `quantity` units, all or none.
+/// `CL.THROTTLE`: takes `quantity` units, all or nothing.
 ///
 /// A quantity of 0 looks without taking. One above the limit is never admitted.
 ///
@@ -278,8 +278,8 @@ pub fn peek(state: Option<Tat>, limit: &Limit, now: Instant, quantity: i64) -> R
 
 /// `CL.REFUND`: gives `quantity` units back.
 ///
-/// Never gives back more than was taken and never creates a state: what is full, or becomes full, has none.
-/// The answer is [`standing`] after the call.
+/// Never gives back more than was taken and never creates a state: a limiter that is full, or becomes full,
+/// has none. The answer is [`standing`] after the call.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -306,7 +306,7 @@ fn give_back(state: Option<Tat>, limit: &Limit, now: Instant, back: Span) -> Res
     })
 }
 
-/// `CL.CHARGE`: takes `quantity` units regardless, into debt if need be.
+/// `CL.CHARGE`: takes `quantity` units whatever the limit, into debt if necessary.
 ///
 /// For costs that are known only afterwards. The answer is [`standing`] after the call.
 ///
@@ -325,8 +325,8 @@ pub fn charge(
     Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat_at(now, after)?) })
 }
 
-/// The answer of a call that is never refused: `limited` while `debt` is above the tolerance, and then the
-/// time until one more unit would be admitted.
+/// The answer of a call that is never refused: `limited` while `debt` is above the tolerance, with the time
+/// until one more unit would be admitted.
 #[inline]
 fn standing(limit: &Limit, debt: Span) -> Answer {
     let verdict = if debt <= limit.tolerance {
@@ -379,8 +379,8 @@ pub fn settle(
 
 /// `CL.PAUSE`: admits nobody before `wait` is over, exactly one unit at its end, and then units at the rate.
 ///
-/// A pause only lengthens: of several, the one that ends last holds. The answer describes the state after the
-/// call, as that of [`charge`] does.
+/// A pause never shortens another: of several, the one that ends last applies. The answer describes the state
+/// after the call, as that of [`charge`] does.
 ///
 /// Cost: O(1), no allocation.
 ///

@@ -8,7 +8,7 @@
 //!
 //! # The bound
 //! Take a limit of `L = max_burst + 1` units at the rate `r`, `N` clients, a hold `h`, and at most `b` units
-//! in the hands of each client. In any stretch of time `W`, all clients together spend at most
+//! held by each client. In any stretch of time `W`, all clients together spend at most
 //!
 //! ```text
 //! L + W * r + min(h * r, N * b)
@@ -62,12 +62,12 @@ struct Batch {
     answered: Option<Instant>,
 }
 
-/// What becomes of a quantity that a caller wants.
+/// What happens to a quantity that a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spend {
     /// It was spent.
     Spent,
-    /// The server has refused, and another call would be too early; the wait until one is not.
+    /// The server has refused, and it is too early for another call; with the wait until the next one.
     Refused(Span),
     /// The client holds too little: the answer of a call is needed.
     Short,
@@ -103,18 +103,18 @@ pub struct Holding {
     asked: Option<Batch>,
     /// A batch whose hold is over and part of which may go back.
     over: Option<Batch>,
-    /// What is on its way back.
+    /// The units that are on their way back to the server.
     returning: i64,
     /// The size of the next batch, [`Terms::least`] when 0.
     size: i64,
-    /// No call before this instant.
+    /// The earliest instant of the next call.
     not_before: Instant,
     /// The time between two calls, while there are fewer units than clients want.
     pause: Span,
 }
 
 impl Holding {
-    /// Spends `quantity` units of what is held, all or none.
+    /// Spends `quantity` units of what is held, all or nothing.
     ///
     /// After [`Spend::Short`] the caller waits for the answer of the call that is on its way, or makes the
     /// one that [`ask`](Self::ask) allows. A quantity above [`Terms::most`] never fits: the caller asks
@@ -193,9 +193,9 @@ impl Holding {
     ) {
         let Some(asked) = self.asked.take() else { return };
         let taken = taken.clamp(0, asked.taken);
-        // A call that brings less than half shows that others want the units as much. Without pauses, each of
-        // many clients would call for every single unit. Calls a second rise by addition and fall by
-        // division, so that the clients come to the same number of them, as flows of TCP do.
+        // A call that gets less than half shows that others want the units as much. Without pauses, each of
+        // many clients would call for every single unit. The rate of calls rises by addition and falls by
+        // division, so that all clients converge to the same rate, as flows of TCP do.
         self.pause = if taken > asked.taken / 2 {
             let shorter = with_one_more_per(terms.hold, self.pause);
             if shorter < SHORTEST_PAUSE { Span::ZERO } else { shorter }
@@ -214,22 +214,23 @@ impl Holding {
         self.expire(terms, now);
     }
 
-    /// There was no answer of the call within [`Terms::reply`], or an error. What the server may have handed
-    /// out is not spent. The client stays away as after a call that brought nothing.
+    /// The call got no answer within [`Terms::reply`], or an error. Units that the server may have handed out
+    /// are not spent. The client pauses as after a call that got no units.
     pub fn lost(&mut self, terms: &Terms, now: Instant) {
         self.answered(terms, now, 0, None, None);
     }
 
-    /// What to give back now, and how long ago it was taken at most, for `AGO`.
+    /// The units to give back now, and the longest time since they were taken, for `AGO`.
     ///
-    /// Of a batch whose hold is over that is, for a limit with a rate, what would not have leaked by the time
-    /// the server hears of it, had it been alone; of a quota it is all. `Some` means that the call is made at
-    /// `now`: [`returned`](Self::returned) must follow, whatever its answer.
+    /// A batch whose hold is over gives back, for a limit with a rate, the units that would not have leaked
+    /// by the time at which the server receives the call, if the batch were alone; for a quota, all units.
+    /// `Some` means that the call is made at `now`: [`returned`](Self::returned) must follow, whatever its
+    /// answer.
     ///
-    /// The call for a batch of a quota may have opened the window, which is then younger than an age that is
-    /// too long. So the age begins with the answer. It is too short by the time from the call to its answer,
-    /// and fits a window that has opened since only if the one of the batch has ended within that time and
-    /// [`Terms::reply`]. Where it may have, the age is the long one.
+    /// The call for a batch of a quota may have opened the window, and an age that is too long would be older
+    /// than the window. So the age begins with the answer. That is too short by the time from the call to its
+    /// answer, and matches a window that has opened since only if the window of the batch ended within that
+    /// time and [`Terms::reply`]. If that is possible, the longer age is used.
     pub fn give_back(&mut self, terms: &Terms, now: Instant) -> Option<(i64, Span)> {
         self.expire(terms, now);
         let batch = self.over.take().filter(|_| self.returning == 0)?;
@@ -275,7 +276,8 @@ impl Holding {
 
     /// Whether there is nothing to spend, to wait for or to remember.
     ///
-    /// A pause is remembered for as long again. Otherwise the client would begin with the shortest one again.
+    /// A pause is remembered for its own length after its end. Otherwise the client would begin with the
+    /// shortest one again.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.held() == 0
             && self.asked.is_none()
@@ -311,7 +313,7 @@ impl Holding {
                 && batch.left > 0
             {
                 self.over = Some(batch);
-                // Too much for the traffic.
+                // The batch was too large for the traffic.
                 if batch.left > batch.taken / 2 {
                     self.size /= 2;
                 }
@@ -323,8 +325,7 @@ impl Holding {
     /// Moves on to the next batch when the current one is used up.
     fn advance(&mut self, terms: &Terms, now: Instant) {
         if let Some(batch) = self.current.take_if(|batch| batch.left == 0) {
-            // As much as was asked for was used up in less than a quarter of its hold: the traffic wants more
-            // at once.
+            // A full batch was used up in less than a quarter of its hold: the traffic needs larger ones.
             let quarter = Span::from_nanos(terms.hold.as_nanos() / 4).unwrap_or_default();
             if batch.taken >= self.size(terms) && now.since(batch.sent) < quarter {
                 self.size = self.size(terms).saturating_mul(2).min(terms.most);
@@ -336,21 +337,21 @@ impl Holding {
     }
 }
 
-/// The pause after the first call that brings little: several round trips.
+/// The pause after the first call that gets few units: several round trips.
 const SHORTEST_PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
 
 /// The longest pause: a second, or a hold if that is longer.
 const LONGEST_PAUSE: Span = Span::from_nanos(1_000_000_000).unwrap();
 
-/// The time between events of which there is one more in each `hold` than there was.
+/// The time between events if there is one more of them in each `hold`.
 fn with_one_more_per(hold: Span, between: Span) -> Span {
     let (hold, between) = (u128::from(hold.as_nanos()), u128::from(between.as_nanos()));
     let nanos = hold.saturating_mul(between).checked_div(hold.saturating_add(between)).unwrap_or_default();
     u64::try_from(nanos).ok().and_then(Span::from_nanos).unwrap_or_default()
 }
 
-/// Between half of the time and one and a half times as much, by the digits of the clock. Clients whose
-/// pauses are equal would call in the same order each time, and the first one would get all there is.
+/// Between half of the time and one and a half times as much, depending on the digits of the clock. Clients
+/// with equal pauses would call in the same order each time, and the first one would get everything.
 fn spread(time: Span, now: Instant) -> Span {
     let share = u128::from(now.as_nanos() % 1024).saturating_add(512);
     let nanos = u128::from(time.as_nanos()).saturating_mul(share) / 1024;

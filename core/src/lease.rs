@@ -1,7 +1,7 @@
 //! Leases: places that are held by name, at most `limit` at a time, each until its lease ends.
 //!
-//! A counter of permits leaks when a holder dies, because nobody counts down for it. Here a holder has an
-//! entry of its own with the instant at which its lease ends, and holds a place only while that is ahead:
+//! A counter of permits leaks when a holder dies, because nobody counts down for it. Here each holder has its
+//! own entry with the instant at which its lease ends, and holds a place only until then:
 //!
 //! ```text
 //! alive = leases that end later than now
@@ -10,16 +10,16 @@
 //! refused until so many have ended that alive < limit, otherwise
 //! ```
 //!
-//! So a place comes back exactly when the lease of a crashed holder ends, and until then nobody gets in by
-//! mistake. This protects the limiter, not the holder: a holder that keeps working after its lease has ended
-//! works at the same time as its successor. Renew in time, or take a lease longer than the work.
+//! So the place of a crashed holder becomes free exactly when its lease ends, and not before. This protects
+//! the limiter, not the holder: a holder that keeps working after its lease has ended works at the same time
+//! as its successor. Renew in time, or take a lease longer than the work.
 //!
 //! Entries whose lease has ended are not counted. The next admitted call removes them, and the key expires
 //! with the last lease. When the limit is lowered, present holders keep their places.
 //!
 //! # Names
 //! An entry is named by the caller, so any sorted set of instants can be a set of leases, except a
-//! [log](crate::log): its entries are named after their scores. No lease looks like one of those (see
+//! [log](crate::log), whose entries are named after their scores. No lease looks like an entry of a log (see
 //! [`score_of`]).
 //!
 //! Source: the semaphore with timeouts of the articles on Redis ("fair semaphores", "concurrency limiter"),
@@ -29,7 +29,7 @@ use crate::args::{Arity, Grammar, Range};
 use crate::timeline::{LAST, Timeline, pruned, tick};
 use crate::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict, log};
 
-/// How it is written among several limiters: `LEASE limit lease id`.
+/// The syntax among several limiters: `LEASE limit lease id`.
 pub const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: Arity::Always(3) };
 
 /// How many may hold a place at a time.
@@ -55,7 +55,7 @@ const STRAY: Span = Span::from_nanos(10 * 365 * 86_400 * 1_000_000_000).unwrap()
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(u64);
 
-/// The time for which a place is asked.
+/// The time for which a place is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     span: Span,
@@ -77,7 +77,7 @@ pub struct Places<'a, T: ?Sized> {
 pub struct Held {
     /// When the caller's lease ends, a whole microsecond.
     pub end: Instant,
-    /// How many are removed, of those that end earliest when the caller has its new end.
+    /// How many of the leases that end earliest are removed, once the caller's lease has its new end.
     pub pruned: u64,
     /// When the last lease ends.
     pub until: Instant,
@@ -100,7 +100,7 @@ pub enum Edit {
 }
 
 impl Limit {
-    /// The limit that the argument of a call spells.
+    /// The limit given by the argument of a call.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when it is not an integer or below 1.
@@ -130,7 +130,7 @@ impl Limit {
 }
 
 impl Lease {
-    /// The time that the argument of a call spells, in `unit`s.
+    /// The time given by the argument of a call, in `unit`s.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when it is not an integer, below 1 or above 292 years.
@@ -138,11 +138,10 @@ impl Lease {
         Self::new(LEASE.up_to(unit.max()).parse(lease)?, unit)
     }
 
-    /// The time that the argument of a settlement spells, in `unit`s; `None` for 0, which gives the place
-    /// back.
+    /// The time given by the argument of a settlement, in `unit`s; `None` for 0, which gives the place back.
     ///
     /// # Errors
-    /// As [`Lease::parse`], but for 0.
+    /// As [`Lease::parse`], except for 0.
     pub fn parse_settlement(lease: &[u8], unit: Unit) -> Result<Option<Self>, Error> {
         let range = Range { min: 0, ..LEASE }.up_to(unit.max());
         match range.parse(lease)? {
@@ -226,8 +225,8 @@ pub fn may_be([first, last]: [Instant; 2], now: Instant, expiry: impl Fn() -> Op
 /// The score of the holder `id` whose lease ends at `end`: that instant, or the microsecond before it if an
 /// entry of a [log](crate::log) could have this name and this score.
 ///
-/// Callers may get their names from anywhere. So nobody can name a holder in such a way that a set of leases
-/// is taken for a log.
+/// Callers may get their names from anywhere, so no name of a holder may turn a set of leases into a valid
+/// log.
 pub fn score_of(id: &[u8], end: Instant) -> Instant {
     let before = || Instant::from_micros(end.as_micros().saturating_sub(1));
     if log::is_entry(id, end) { before().unwrap_or(end) } else { end }
@@ -275,7 +274,7 @@ pub fn acquire<T: Timeline + ?Sized>(
 
 /// `CL.RENEW`: sets another end for the caller's lease, earlier or later.
 ///
-/// Kept as it is when the caller holds no place.
+/// Nothing changes if the caller holds no place.
 ///
 /// Cost: three entries of the state are looked up, no allocation.
 ///
@@ -296,7 +295,7 @@ pub fn renew<T: Timeline + ?Sized>(
 
 /// `CL.RELEASE`: gives the caller's place back.
 ///
-/// Kept as it is when the caller holds no place. When the caller is the last to hold one, the state is
+/// Nothing changes if the caller holds no place. When the caller is the last to hold one, the state is
 /// deleted, and with it all leases that have ended.
 ///
 /// Cost: two entries of the state are looked up, no allocation.
@@ -314,7 +313,7 @@ pub fn release<T: Timeline + ?Sized>(state: &Places<T>, now: Instant) -> Result<
     })
 }
 
-/// [`acquire`] of a call that comes behind so many clients who wait for a place. A holder keeps its own.
+/// [`acquire`] for a call that comes after other clients who wait for a place. A holder keeps its place.
 ///
 /// Cost: three times that of [`acquire`].
 ///
@@ -359,7 +358,7 @@ pub fn peek<T: Timeline + ?Sized>(
 
 /// `CL.MSETTLE`: renews the caller's lease, or with `None` gives its place back.
 ///
-/// Kept as it is when the caller holds no place. The answer describes the leases after the call: limited when
+/// Nothing changes if the caller holds no place. The answer describes the leases after the call: limited when
 /// the caller wanted to keep a place and holds none, and then with the time until somebody could get one.
 ///
 /// Cost: four entries of the state are looked up and a range of it counted, no allocation.

@@ -1,16 +1,16 @@
-//! The rate-limiting algorithms of redis-cell, free of Redis.
+//! The rate-limiting algorithms of redis-cell, independent of Redis.
 //!
-//! Nothing here has a clock, does I/O, allocates in a decision or can panic: the caller brings the instant
-//! and the stored state, and gets back a [`Decision`] that says what to answer and what, if anything, to
-//! store. Every algorithm is a file of its own whose functions have the same shape:
+//! Nothing here reads a clock, does I/O, allocates in a decision or can panic: the caller passes the instant
+//! and the stored state, and gets a [`Decision`] with the answer and the change to the state, if there is
+//! one. Each algorithm has its own file, and its functions have the same shape:
 //!
 //! ```text
 //! (stored state, limit, now, what is asked) -> Result<Decision<state>, Error>
 //! ```
 //!
-//! Some things last: [`queue`] and [`fair`], the clients that wait for their turn, [`holding`], the units
-//! that a client leases, and [`top`], the most refused keys. They are as pure, but they keep their state in
-//! memory of their own.
+//! Four modules keep their state in memory: [`queue`] and [`fair`] (the clients that wait for their turn),
+//! [`holding`] (the units that a client has leased) and [`top`] (the most refused keys). They are just as
+//! pure.
 
 #![forbid(unsafe_code)]
 

@@ -12,10 +12,10 @@ pub trait Limiter {
     /// The stored state.
     type State: Copy;
 
-    /// Takes `quantity` units, all or none.
+    /// Takes `quantity` units, all or nothing.
     ///
     /// # Errors
-    /// Those of the algorithm. Nothing is to be stored then.
+    /// Those of the algorithm. Nothing must be stored after an error.
     fn take(
         &self,
         state: Option<Self::State>,
@@ -74,9 +74,9 @@ pub trait Limiter {
         })
     }
 
-    /// Settles the `difference` between the units taken and those needed: charged above 0, given back below
-    /// 0. Of what is given back, only that is which is still there of what was `taken`, if the caller says
-    /// when.
+    /// Settles the `difference` between the units taken and those needed: a positive one is charged, a
+    /// negative one is given back. If the caller says when the units were `taken`, only those that are still
+    /// there are given back.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -89,9 +89,9 @@ pub trait Limiter {
     ) -> Result<Decision<Self::State>, Error>;
 }
 
-/// Implements [`Limiter`] for the `Limit` of the file that it stands in, by the functions of that file: the
-/// one that takes is named, and those of the other verbs are called `saturate` and `settle`. Methods that the
-/// algorithm has of its own follow.
+/// Implements [`Limiter`] for the `Limit` of the file that calls the macro, with the functions of that file:
+/// the one that takes is an argument, and those of the other verbs are called `saturate` and `settle`.
+/// Methods that the algorithm overrides follow.
 macro_rules! limiter {
     ($state:ty, $take:ident $(, $own:item)*) => {
         impl crate::limiter::Limiter for Limit {
@@ -131,8 +131,8 @@ macro_rules! limiter {
 }
 pub(crate) use limiter;
 
-/// Decides a call that comes behind clients who wait for the limiter: to it, the sum of their `costs` counts
-/// as taken. `decide` decides by a state; what it takes is then taken from the real one.
+/// Decides a call that comes after clients who wait for the limiter: for this call, the sum of their `costs`
+/// counts as taken. `decide` decides by a state; what it takes is then taken from the real one.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -154,10 +154,10 @@ pub fn behind<L: Limiter>(
     Ok(Decision { change: limit.settle(state, now, taken, None)?.change, ..decision })
 }
 
-/// The answer to a call behind clients who wait for `units`, by a limiter of which only `alone` is known: its
-/// answers to quantities that come alone, with the numbers of the state as it is.
+/// The answer to a call after clients who wait for `units`, from a limiter of which only `alone` is known:
+/// its answers to quantities for which nobody else waits, with the numbers of the present state.
 ///
-/// The wait of a refusal is that until as much as possible of all fits.
+/// The wait of a refusal ends when as much as possible of the whole sum fits.
 ///
 /// # Errors
 /// Those of `alone`.

@@ -11,23 +11,23 @@
 //! ```
 //!
 //! Why that is exact: take any window of time that is `period` long, and the last entry made in it, at `now`.
-//! When it was made, everything else in the window was alive, since nothing in it is older than
-//! `now - period`; and all of it together was at most `limit`. The argument needs nothing but entries made at
-//! the instant of their call. So it also holds for a log with entries from the future, as there may be after
-//! a failover to a server whose clock is behind: they count like all others, and leave when their time has
-//! come.
+//! When it was made, everything else in the window was alive, since nothing in it is older than `now -
+//! period`; and all of it together was at most `limit`. The argument needs nothing but entries made at the
+//! instant of their call. So it also holds for a log with entries in the future, which a failover to a server
+//! whose clock is behind can cause: they count like all others, and leave when their time has come.
 //!
 //! A call that settles what an earlier one took is the exception: it adds entries above the limit if it must,
 //! or removes the newest. It never removes an entry that no longer counts, because that was not taken in this
 //! period. If it says how old the earlier call is, it removes only entries that are at least as old. They may
-//! belong to other calls, because entries do not say whose they are. The limit holds nevertheless: for an
-//! entry that stays without a purpose, one is removed that would have left before it, or at the same time.
+//! belong to other calls, because entries do not say whose they are. The limit holds nevertheless: for each
+//! entry that should have been removed and stays, one is removed that would have left before it, or at the
+//! same time.
 //!
 //! The price is memory: an entry per unit, up to `limit` of them. A refused call makes none. Admitted calls
 //! remove the entries that have left, a bounded number each, and the key's expiry removes all of them.
 //!
 //! # Names
-//! Every entry is a member of its own, so it needs a name: `<score>-<k>`, where k counts the entries with one
+//! Every entry is a separate member, so it needs a name: `<score>-<k>`, where k counts the entries with one
 //! score. The name shows that a sorted set is a log and not one of [leases](crate::lease), whose names the
 //! callers choose. A set that something else has written can be taken over as a log, whatever its names, as
 //! long as its entries lie in the past: a lease that counts ends in the future.
@@ -39,7 +39,7 @@ use crate::args::{Arity, Grammar, Range, parse_integer};
 use crate::timeline::{Timeline, pruned, tick};
 use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Span, Taken, Unit, Verdict};
 
-/// How it is written among several limiters: `LOG limit period quantity`.
+/// The syntax among several limiters: `LOG limit period quantity`.
 pub const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: Arity::Always(3) };
 
 /// The first number of a limit: what may be admitted in any period.
@@ -96,7 +96,7 @@ pub enum Edit {
 }
 
 impl Limit {
-    /// The limit that the two arguments of a call spell, `period` being in `unit`s.
+    /// The limit given by the two arguments of a call, with `period` in `unit`s.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] naming the argument that is not an integer or out of range.
@@ -152,7 +152,7 @@ impl Limit {
     }
 }
 
-/// How old the entries may be that something else has written.
+/// How old entries may be that were written by something else.
 ///
 /// Ten years leave no room for scores of a game, for times in seconds, milliseconds or nanoseconds.
 const STRAY: Span = Span::from_nanos(10 * 365 * 86_400 * 1_000_000_000).unwrap();
@@ -221,7 +221,7 @@ impl<'a, T: Timeline + ?Sized> View<'a, T> {
         Answer { verdict, ..self.limit.admitted(self.alive, self.until.since(self.now)) }
     }
 
-    /// The verdict on a call that would take so many units.
+    /// The verdict on a call that would take `quantity` units.
     fn verdict(&self, quantity: u64) -> Result<Verdict, T::Error> {
         let wanted = self.alive.saturating_add(quantity);
         let Some(last) = wanted.checked_sub(self.limit.units).and_then(|too_many| too_many.checked_sub(1))
@@ -231,12 +231,12 @@ impl<'a, T: Timeline + ?Sized> View<'a, T> {
         if quantity > self.limit.units {
             return Ok(Verdict::Never);
         }
-        // There is one: those too many are at most `alive`, as the quantity is at most the limit.
+        // There is one: at most `alive` are too many, as the quantity is at most the limit.
         let last_to_go = self.state.at(self.expired().saturating_add(last))?;
         Ok(Verdict::Later(last_to_go.map_or(Ok(self.now), |entry| self.limit.end(entry))?.since(self.now)))
     }
 
-    /// The entries of a call that takes so many units, regardless of the limit.
+    /// The entries of a call that takes `quantity` units, regardless of the limit.
     fn add(&self, quantity: u64) -> Result<Entries, T::Error> {
         let Self { state, now, .. } = *self;
         let there = match now.checked_sub(TICK) {
@@ -248,7 +248,7 @@ impl<'a, T: Timeline + ?Sized> View<'a, T> {
         Ok(Entries { at: now, there, count: quantity, pruned, until })
     }
 
-    /// Takes so many units, all or none.
+    /// Takes `quantity` units, all or nothing.
     fn take(&self, quantity: u64) -> Result<Decision<Entries>, T::Error> {
         let verdict = self.verdict(quantity)?;
         if verdict.is_limited() || quantity == 0 {
@@ -280,7 +280,7 @@ impl<'a, T: Timeline + ?Sized> View<'a, T> {
     }
 }
 
-/// `CL.LOG`: takes `quantity` units, all or none.
+/// `CL.LOG`: takes `quantity` units, all or nothing.
 ///
 /// A quantity of 0 looks without taking. One above the limit is never admitted. At most 10,000 are taken by a
 /// call.
@@ -313,7 +313,7 @@ pub fn take<T: Timeline + ?Sized>(
     view.take(quantity)
 }
 
-/// The entries that a quantity is.
+/// The number of entries for a quantity.
 fn entries_of(quantity: i64) -> Result<u64, Error> {
     let within = (QUANTITY.min..=QUANTITY.max).contains(&quantity);
     u64::try_from(quantity).ok().filter(|_| within).ok_or_else(|| QUANTITY.error())

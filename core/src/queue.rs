@@ -31,11 +31,11 @@
 //! ([`Limit::lateness`]). It adds a tenth of a unit to the bound, once for all waiters, because places do not
 //! overlap nevertheless.
 //!
-//! A refund is taken off bookings and calls that have moved, the latest first. Only the rest lets the queue
-//! move on. The other way round, a booking made behind the queue and refunded would let the queue in before
-//! its time.
+//! A refund is subtracted from bookings and calls that have moved, the latest first. Only the rest lets the
+//! queue advance. The other way round, a booking made behind the queue and refunded would let the queue in
+//! before its time.
 //!
-//! All of it is pure: the caller brings the state and the instant, and writes what is decided.
+//! The queue is pure: the caller passes the state and the instant, and writes what is decided.
 //!
 //! [`throttle`]: crate::gcra::throttle
 //! [`Limit::lateness`]: crate::gcra::Limit
@@ -99,10 +99,10 @@ struct Moved {
     cost: Span,
 }
 
-/// What becomes of a client that asks to wait.
+/// What happens to a client that asks to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
-    /// It need not wait, or waiting is of no use: admitted, or never admitted.
+    /// It need not wait, or waiting is useless: admitted, or never admitted.
     Decided(Decision<Tat>),
     /// Its turn would come too late.
     TooLate,
@@ -137,7 +137,7 @@ impl Queue {
         self.waiters.first_key_value().map(|(&ticket, _)| ticket)
     }
 
-    /// Asks to wait for `quantity` units, for `patience` at most (`None`: forever).
+    /// Asks to wait for `quantity` units, for at most `patience` (`None`: forever).
     ///
     /// Cost: O(log n) for n waiters; O(n) when they wait by different limits, or when a waiter before a
     /// booking has left or was late.
@@ -202,7 +202,7 @@ impl Queue {
         }
     }
 
-    /// Whose turn it is. To be asked again, with the state then written, until the answer is
+    /// Whose turn it is. Must be called again, with the state that was written since, until it returns
     /// [`Turn::NotYet`].
     ///
     /// The decision about a waiter whose cost a booking has stored is [`Change::Keep`].
@@ -225,8 +225,8 @@ impl Queue {
         }
     }
 
-    /// The state as a call sees it that does not wait: to it, the costs of all waiters count as taken. If the
-    /// call takes anything, [`took`](Self::took) is told.
+    /// The state for a call that does not wait: to it, the costs of all waiters count as taken. If the call
+    /// takes anything, [`took`](Self::took) must be called.
     ///
     /// Cost: as [`next_turn`](Self::next_turn).
     ///
@@ -271,8 +271,8 @@ impl Queue {
 
     /// A call that is never refused has charged what the `decision` says, which was made on the stored state
     /// ([`gcra::charge`]) after [`saw`](Self::saw) was told of it. All waiters wait longer for it, but those
-    /// before a booking, which acts at its time whatever is charged. A call that gives back need not be told
-    /// of.
+    /// before a booking, which acts at its time whatever is charged. A call that gives back need not be
+    /// reported.
     ///
     /// Cost: O(1).
     pub fn charged(&mut self, now: Instant, decision: &Decision<Tat>) {
@@ -285,10 +285,10 @@ impl Queue {
         self.known = self.known.max(Some(after));
     }
 
-    /// Decides a call that lets nobody in before a time ([`gcra::pause`]): all waiters wait for it. What was
-    /// taken behind them and lies before that time is before them now.
+    /// Decides a call that admits nobody before a given time ([`gcra::pause`]): all waiters wait for it. What
+    /// was taken behind them and lies before that time is before them now.
     ///
-    /// `decide` is asked twice: once about what is owed before the first waiter, and then for the answer.
+    /// `decide` is called twice: once for what is owed before the first waiter, and then for the answer.
     ///
     /// Cost: twice that of `decide`, and the bookings that lie before that time.
     ///
@@ -361,7 +361,7 @@ impl Queue {
         // A room that no booking is behind any more becomes part of the next one.
         let open = self.booked.back().is_some_and(Booked::is_open);
         let open = if open { self.booked.pop_back() } else { None };
-        // With what it lacks for the waiters in it.
+        // Includes what the room lacks for the waiters in it.
         let missing = if open.is_some() { unstored.saturating_sub(self.unbooked) } else { Span::ZERO };
         let mut spare = open.map_or(Span::ZERO, |booked| sum(booked.room, missing));
         let mut waiters = self.waiters.range(unbooked..).peekable();
@@ -471,7 +471,7 @@ impl Queue {
         }
     }
 
-    /// Takes a refund off the calls that have moved and off the bookings, the latest first.
+    /// Subtracts a refund from the calls that have moved and from the bookings, the latest first.
     fn give_back(&mut self, mut amount: Span) {
         let mut part_of = |cost: &mut Span, behind: &mut Span| {
             let part = amount.min(*cost);

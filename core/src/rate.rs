@@ -8,12 +8,12 @@
 //! cost(q) = floor(q * period / count)
 //! ```
 //!
-//! Rounded down, a limit is never stricter than what was asked for, and no call is forgiven a whole
-//! nanosecond. With `T` rounded, each unit would be forgiven up to that: 600 million a second would be a
-//! billion.
+//! Because this is rounded down, a limit is never stricter than requested, and a call is forgiven less than a
+//! nanosecond. If `T` were rounded, each unit would be forgiven that much: 600 million a second would become
+//! a billion.
 //!
 //! As `T` is at least a nanosecond, a larger quantity takes longer. So there is a largest quantity that fits
-//! into a time, and it is the inverse of the cost:
+//! into a given time, and it is the inverse of the cost:
 //!
 //! ```text
 //! units(t) = max { q : cost(q) <= t } = floor(((t + 1) * count - 1) / period)
@@ -22,8 +22,8 @@
 //! Proved for all inputs in `verify/proofs`: `cost_and_units_are_inverse`, `nothing_wraps` and
 //! `a_whole_interval_is_the_same`.
 //!
-//! Nearly every limit has a whole `T`: then both are a product and a quotient of 64 bits. Else they take up
-//! to 127.
+//! Nearly every limit has a whole `T`: then both are a product and a quotient of 64 bits. Otherwise they take
+//! up to 127 bits.
 
 use core::fmt;
 use core::num::{NonZeroU64, NonZeroU128};
@@ -47,7 +47,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The rate that two arguments of a call spell, `period` being in `unit`s.
+    /// The rate given by two arguments of a call, with `period` in `unit`s.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] naming the argument that is not an integer, that is out of range on its own, or
@@ -70,7 +70,7 @@ impl Rate {
         Ok(Self { count, period, whole_interval: Some(interval).filter(|_| rest == 0) })
     }
 
-    /// The time that `units` take, rounded down to a nanosecond, or `None` when they are fewer than none or
+    /// The time that `units` take, rounded down to a nanosecond, or `None` if `units` is negative or they
     /// take longer than 292 years.
     #[inline]
     pub fn time(&self, units: i64) -> Option<Span> {
@@ -154,17 +154,18 @@ pub(crate) fn period_of(units: i64, unit: Unit) -> Result<NonZeroU64, Error> {
     span.and_then(|span| NonZeroU64::new(span.as_nanos())).ok_or_else(|| PERIOD.up_to(unit.max()).error())
 }
 
-/// A rate as a decimal number of units per second, cut off behind nine digits. For people: nothing is
-/// computed from it.
+/// A rate as a decimal number of units per second, truncated after nine digits. For people to read: nothing
+/// is computed from it.
 #[derive(Clone, Copy, Debug)]
 pub struct PerSecond {
-    /// The digits, from the back.
+    /// The digits, right-aligned.
     text: [u8; 20],
     start: usize,
 }
 
 impl PerSecond {
-    /// By hand, because every call on a funnel writes it: the formatter takes five times as long.
+    /// Formatted by hand, because every call of a funnel writes it and the standard formatter takes five
+    /// times as long.
     fn of(rate: &Rate) -> Self {
         const DIGITS: u64 = 1_000_000_000;
         // count < 2^63 and 10^18 < 2^60: 123 bits. At most one unit per nanosecond: 10^18 billionths a
@@ -192,7 +193,7 @@ impl PerSecond {
         this
     }
 
-    /// Puts a byte before the others.
+    /// Prepends a byte.
     fn put(&mut self, byte: u8) {
         self.start = self.start.saturating_sub(1);
         if let Some(place) = self.text.get_mut(self.start) {
@@ -212,7 +213,7 @@ impl fmt::Display for PerSecond {
     }
 }
 
-/// Takes the last decimal digit off a number.
+/// Removes the last decimal digit of a number and returns it.
 fn digit(number: &mut u64) -> u8 {
     let digit = u8::try_from(*number % 10).unwrap_or_default();
     *number /= 10;

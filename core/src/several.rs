@@ -3,7 +3,7 @@
 //!
 //! The arguments are `key limiter [key limiter ...] [options]`. A limiter is the word for its kind and the
 //! arguments that this kind has, which end with a quantity (or the name of a holder); the word `SHADOW`, or
-//! `RESET` and a time, may precede it. An argument behind a complete limiter is a key when a limiter follows
+//! `RESET` and a time, may precede it. An argument after a complete limiter is a key when a limiter follows
 //! it, and begins the options otherwise. So the arguments are unambiguous whatever the keys are called, and
 //! the keys are found without reading a number.
 
@@ -14,7 +14,7 @@ use crate::{Answer, Error, Instant, Range, Span, Unit, Verdict, parse_integer, p
 
 pub use crate::args::{Arity, Grammar};
 
-/// The word that makes a limiter one that refuses nothing.
+/// The word for a limiter that refuses nothing.
 pub const SHADOW: &[u8] = b"SHADOW";
 
 /// The word before the `reset_after` of the call that took what a settlement gives back.
@@ -53,7 +53,7 @@ pub struct Part {
     pub prefix: Prefix,
     /// The kind: its index in the list of grammars.
     pub kind: usize,
-    /// The arguments of the limiter, behind the word for its kind.
+    /// The arguments of the limiter, after the word for its kind.
     pub arguments: ops::Range<usize>,
 }
 
@@ -70,8 +70,8 @@ pub enum Prefix {
 
 /// The keys and limiters of a call, one after the other.
 ///
-/// They end where no key with a complete limiter follows. What is left there are the options of the call, or
-/// words that are neither.
+/// They end where no key with a complete limiter follows. The rest is the options of the call, or words that
+/// are neither.
 #[derive(Clone, Debug)]
 pub struct Parts<'k, W> {
     words: W,
@@ -89,12 +89,12 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         Self { words, kinds, at: 0 }
     }
 
-    /// The unit of the call, which is among the options behind all limiters.
+    /// The unit of the call, which is among the options after all limiters.
     ///
-    /// The default where the options are wrong, for [`Options::parse`] to say so.
+    /// The default if the options are wrong, which [`Options::parse`] reports.
     pub fn unit(&self) -> Unit {
-        // Options end with a unit, or with an option and its values: without a look at the limiters it is
-        // known of most calls that they have none.
+        // Options end with a unit, or with an option and its values, so for most calls the last words show
+        // that they have none.
         let from_the_end = |back| self.words.word(self.words.count().checked_sub(back)?);
         let may_have_options = from_the_end(1).and_then(Unit::parse).is_some()
             || from_the_end(2).is_some_and(is_option_with_a_value)
@@ -116,7 +116,7 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         Scanned::of(all.rest(), &Keyword::ALL).ok().and_then(|options| options.unit).unwrap_or_default()
     }
 
-    /// The position of the key of `ONCE`, which is among the options behind all limiters.
+    /// The position of the key of `ONCE`, which is among the options after all limiters.
     ///
     /// `None` where there is none, or where the options are wrong.
     pub fn once_key(&self) -> Option<usize> {
@@ -126,12 +126,12 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         all.at.checked_add(once.key)
     }
 
-    /// The position of the first argument behind the last limiter that was read.
+    /// The position of the first argument after the last limiter that was read.
     pub const fn end(&self) -> usize {
         self.at
     }
 
-    /// The arguments behind the last limiter that was read.
+    /// The arguments after the last limiter that was read.
     pub fn rest(&self) -> impl Iterator<Item = &'w [u8]> {
         self.words.from(self.at)
     }
@@ -167,7 +167,7 @@ fn part<'w>(words: &impl Words<'w>, key: usize, kinds: &[Grammar]) -> Option<Par
     (end <= words.count()).then_some(Part { key, prefix, kind, arguments: start..end })
 }
 
-/// The prefix at this position, and the position of the word for the kind behind it.
+/// The prefix at this position, and the position of the word for the kind after it.
 fn prefix_at<'w>(words: &impl Words<'w>, at: usize) -> Option<(Prefix, usize)> {
     let (name, next) = (words.word(at)?, at.checked_add(1)?);
     if is(name, SHADOW) {
@@ -184,7 +184,7 @@ fn is(word: &[u8], keyword: &[u8]) -> bool {
     word == keyword || word.eq_ignore_ascii_case(keyword)
 }
 
-/// Reads the time behind `RESET`.
+/// Reads the time after `RESET`.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a time that is not an integer, is negative or is above 292 years.
@@ -204,15 +204,15 @@ fn is_option_with_a_value(word: &[u8]) -> bool {
 /// A word that begins an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyword {
-    /// `AGO age`: how long ago was taken what a settlement gives back.
+    /// `AGO age`: how long ago the units were taken that a settlement gives back.
     Ago,
     /// `ONCE key period`: the call may be repeated.
     Once,
     /// `TIMEOUT seconds`: how long the call waits.
     Timeout,
-    /// `FLOW flow [WEIGHT weight]`: with which clients it shares.
+    /// `FLOW flow [WEIGHT weight]`: the flow of the call, and the weight of the flow.
     Flow,
-    /// `MAXLEN count`: behind how many clients it waits.
+    /// `MAXLEN count`: the most clients behind which the call waits.
     MaxLen,
 }
 
@@ -236,9 +236,9 @@ impl Keyword {
 pub struct Options<'w> {
     /// The unit of every time in the call and in its reply.
     pub unit: Unit,
-    /// How long ago was taken what a settlement gives back.
+    /// How long ago the units were taken that a settlement gives back.
     pub age: Option<Span>,
-    /// That the call may be repeated.
+    /// Where the reply is kept, if the call may be repeated.
     pub once: Option<Once>,
     /// How long the call waits at most; `None` for as long as it takes.
     pub timeout: Option<Span>,
@@ -246,7 +246,7 @@ pub struct Options<'w> {
     pub flow: Option<&'w [u8]>,
     /// The new weight of the flow.
     pub weight: Option<u32>,
-    /// Behind how many clients of its flow it waits at most.
+    /// The most clients of its flow behind which it waits.
     pub max_len: Option<u64>,
 }
 
@@ -272,7 +272,7 @@ const WEIGHT: Range = Range { name: "WEIGHT", min: 1, max: 1_000_000 };
 const MAXLEN: Range = Range { name: "MAXLEN", min: 0, max: i64::MAX };
 
 impl Once {
-    /// When the reply expires that is stored now.
+    /// The instant at which a reply that is stored now expires.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] past the year 2262.
@@ -286,7 +286,7 @@ impl Once {
 
 impl<'w> Options<'w> {
     /// Reads `[AGO age] [ONCE key period] [TIMEOUT seconds] [FLOW flow [WEIGHT weight]] [MAXLEN count]
-    /// [unit]`, in any order, of which the call has those that are `known`.
+    /// [unit]`, in any order; the call accepts those that are `known`.
     ///
     /// # Errors
     /// [`Error::Syntax`] for an option that is unknown, repeated or lacks a value; [`Error::OutOfRange`] for
@@ -371,7 +371,7 @@ impl<'w> Scanned<'w> {
 /// The error for a key of `ONCE` that holds something else.
 const STORED: Error = Error::Foreign { expected: "a reply of as many limiters, stored by ONCE" };
 
-/// The rows of a stored reply to a call for so many `limiters`: the combined one, and one for each.
+/// The rows of a stored reply to a call for this number of `limiters`: the combined one, and one for each.
 ///
 /// # Errors
 /// [`Error::Foreign`] for anything but the integers of such rows, separated by spaces.
@@ -393,9 +393,9 @@ pub fn read_reply(stored: &[u8], limiters: usize) -> Result<Vec<[i64; 5]>, Error
 
 /// The answer that stands for all `rows`.
 ///
-/// Limited when one of them is; `limit` and `remaining` of the tightest, which is the row with the smallest
-/// `remaining`; the longest wait, or never when one never admits; the longest `reset_after`. `None` for
-/// no rows.
+/// Limited if one of them is; `limit` and `remaining` of the tightest, which is the row with the smallest
+/// `remaining`; the longest wait, or never if one never admits; the longest `reset_after`. `None` for no
+/// rows.
 ///
 /// Cost: O(n), no allocation.
 pub fn combine(rows: impl IntoIterator<Item = Answer>) -> Option<Answer> {

@@ -1,8 +1,8 @@
-//! What a settlement knows of the call that took the units which it gives back.
+//! What a settlement knows about the call that took the units it gives back.
 
 use crate::time::{Span, Unit};
 
-/// What a settlement says of the call that took the units which it gives back.
+/// What a settlement says about the call that took the units it gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// How long ago that call was, rounded up to the unit.
@@ -14,10 +14,11 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// How much of the take has not leaked away, if the units that are given back take `cost` to serve.
+    /// How much of what the call took has not leaked yet, if serving the units that are given back takes
+    /// `cost`.
     ///
-    /// The take was served at the end of its `reset_after`, which is at most one unit shorter than it says.
-    /// Of a take without it is only known that serving it took at least `cost`.
+    /// What the call took is served at the end of its `reset_after`, which was rounded up by at most one
+    /// unit. Without a `reset_after`, it is only known that serving it takes at least `cost`.
     pub fn still_owed(&self, cost: Span) -> Span {
         let owed = self.reset_after.map_or(cost, |reset_after| reset_after.saturating_sub(self.unit_span()));
         owed.saturating_sub(self.age)

@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 /// The last representable nanosecond: what redis-cell's signed 64-bit state can hold, in the year 2262.
 const MAX_NANOS: u64 = i64::MAX.unsigned_abs();
 
-/// A point of the wall clock.
+/// A point in time by the wall clock.
 ///
 /// Nanoseconds since the Unix epoch, from 0 to 2^63 - 1 (the year 2262).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -41,7 +41,7 @@ pub enum Unit {
 }
 
 impl Instant {
-    /// The last instant that there is, in the year 2262.
+    /// The last instant that can be represented, in the year 2262.
     pub const MAX: Self = Self(MAX_NANOS);
 
     /// The instant `nanos` nanoseconds after the Unix epoch, or `None` past the year 2262.
@@ -51,7 +51,7 @@ impl Instant {
 
     /// The instant nearest to `nanos` nanoseconds after the Unix epoch.
     ///
-    /// For readings of a clock, which may stand anywhere but must not stop the limiter.
+    /// For readings of a clock, which may show any time but must not stop the limiter.
     pub const fn saturating_from_nanos(nanos: u64) -> Self {
         if nanos <= MAX_NANOS { Self(nanos) } else { Self(MAX_NANOS) }
     }
@@ -103,7 +103,7 @@ impl Instant {
         Span(self.0.saturating_sub(earlier.0))
     }
 
-    /// The time from `self` to the last instant there is, in the year 2262.
+    /// The time from `self` to the last instant that can be represented, in the year 2262.
     pub const fn left(self) -> Span {
         Span(MAX_NANOS.saturating_sub(self.0))
     }
@@ -135,10 +135,10 @@ impl Span {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
-    /// The shortest span that there is.
+    /// The shortest span but zero.
     pub const NANOSECOND: Self = Self(1);
 
-    /// The longest span that there is, 292 years.
+    /// The longest span that can be represented, 292 years.
     pub const MAX: Self = Self(MAX_NANOS);
 
     /// A span of `nanos` nanoseconds, or `None` above 292 years.
@@ -220,8 +220,8 @@ impl Unit {
 
     /// The most whole units that a [`Span`] can hold.
     pub const fn max(self) -> i64 {
-        // 2^63 - 1 divided by at least 1000; here and in `ceil_to` by a constant each, which takes no
-        // division.
+        // 2^63 - 1 divided by at least 1000. Here and in `ceil_to`, each divisor is a constant, so that no
+        // division instruction is needed.
         match self {
             Self::Seconds => const { MAX_NANOS.div_euclid(Self::Seconds.nanos().get()) },
             Self::Milliseconds => const { MAX_NANOS.div_euclid(Self::Milliseconds.nanos().get()) },

@@ -1,23 +1,24 @@
-//! A sorted set seen as a series of instants: the state of the limiters that keep one entry per thing they
+//! A sorted set as a series of instants: the state of the limiters that store one entry for each thing they
 //! count.
 //!
-//! Each entry's score is an instant in microseconds since the epoch. The limiters look entries up by rank and
-//! count them from an instant on, which a sorted set does in logarithmic time, so that no decision walks
-//! along the set. An expired entry stays where it is and is not counted, until an admitted call removes it.
+//! Each entry's score is an instant in microseconds since the epoch. The limiters look up entries by rank and
+//! count the entries after an instant. A sorted set does both in logarithmic time, so no decision iterates
+//! over the set. An expired entry is not counted, and stays until an admitted call removes it.
 //!
 //! # The clock ticks in microseconds
-//! A score cannot hold more than a microsecond, so these limiters do not look closer: an instant is [rounded
-//! up](tick) to the next tick before anything is decided, and the tick is what is stored. Both ends of every
-//! span are ticks then, and a limit's period is exactly its period: a log that has just admitted a call is
-//! fully replenished after `period`, not after `period` and a fraction that would round up to another second.
+//! A score cannot be more precise than a microsecond, so these limiters are not more precise either: an
+//! instant is [rounded up](tick) to the next tick before anything is decided, and the tick is stored. Both
+//! ends of every span are therefore ticks, and a period lasts exactly as long as it says: a log that has just
+//! admitted a call is fully replenished after `period`, not after `period` and a fraction that would round up
+//! to another second.
 //!
 //! # How far a score reaches
-//! Scores are doubles, which hold every integer below 2^53 and share none of them with another: in
-//! microseconds, up to the year 2255.
+//! Scores are doubles, which represent every integer below 2^53 exactly: in microseconds, up to the year
+//! 2255.
 
 use crate::{Error, Instant};
 
-/// Instants in the order of time, with ranks from 0.
+/// Instants in chronological order, with ranks from 0.
 pub trait Timeline {
     /// The errors of the store, and of this crate.
     type Error: From<Error>;
@@ -30,10 +31,10 @@ pub trait Timeline {
         self.len() == 0
     }
 
-    /// The instant with `rank`, the earliest having 0; `None` behind the latest.
+    /// The instant with this `rank`, counted from 0 for the earliest; `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when there is something else, and those of the store.
+    /// [`Error::Foreign`] if the entry is not an instant, and those of the store.
     fn at(&self, rank: u64) -> Result<Option<Instant>, Self::Error>;
 
     /// The number of instants later than `instant`.
@@ -51,7 +52,7 @@ pub trait Timeline {
     }
 }
 
-/// A sorted slice, which is what a sorted set is but for its speed. For examples and tests.
+/// A sorted slice: the same as a sorted set, except for its speed. For examples and tests.
 impl Timeline for [Instant] {
     type Error = Error;
 
@@ -69,13 +70,14 @@ impl Timeline for [Instant] {
     }
 }
 
-/// The last instant of which no other shares the score: 2^53 - 1 microseconds, in the year 2255.
+/// The last instant with a score of its own: 2^53 - 1 microseconds, in the year 2255.
 pub const LAST: Instant = Instant::from_micros((1 << 53) - 1).unwrap();
 
-/// The most expired entries that one call removes, unless it adds more than half as many.
+/// The largest number of expired entries that one call removes, unless it adds more than half as many.
 ///
-/// Removing one costs up to a microsecond, so a million at once would stall the server for a second; this
-/// many take a few milliseconds. As each call may remove twice as many as it adds, the rest does not grow.
+/// Removing one costs up to a microsecond, so a million at once would stall the server for a second; 10,000
+/// take a few milliseconds. Each call may remove twice as many entries as it adds, so the number of expired
+/// entries does not grow.
 pub const PRUNED_AT_MOST: u64 = 10_000;
 
 /// The instant at which a call happens: `now`, rounded up to a microsecond.
@@ -86,7 +88,7 @@ pub fn tick(now: Instant) -> Result<Instant, Error> {
     Instant::from_micros(now.as_micros_ceil()).filter(|&now| now <= LAST).ok_or(Error::BeyondTime)
 }
 
-/// How many of `expired` entries a call removes that adds `added`.
+/// How many of the `expired` entries are removed by a call that adds `added` entries.
 pub fn pruned(expired: u64, added: u64) -> u64 {
     expired.min(PRUNED_AT_MOST.max(added.saturating_mul(2)))
 }

@@ -14,18 +14,18 @@
 //!   row;
 //! - a key with more than n / k refusals has a row, whatever the order in which they came.
 //!
-//! So traffic that never repeats a key costs the precision of rare keys, and nothing else. The number
-//! reported is the count less its error: there were at least as many refusals, and at most as many more as
-//! the error. The cells make such traffic cheap: without them (Space-Saving, A. Metwally, D. Agrawal and A.
-//! El Abbadi, ICDT 2005, with the same guarantees) each new key would take a row over.
+//! So traffic that never repeats a key reduces only the precision of rare keys. The number reported is the
+//! count less its error: there were at least as many refusals, and at most as many more as the error. The
+//! cells make such traffic cheap: without them (Space-Saving, A. Metwally, D. Agrawal and A. El Abbadi, ICDT
+//! 2005, with the same guarantees) each new key would take a row over.
 //!
 //! The counts are sorted in ascending order, so that the smallest is the first. A count that rises by one
 //! moves to the end of the counts that it was equal to: a binary search and one swap. All rows exist from the
 //! beginning, with counts of 0, so taking over the first is the only way to get one. The fields that every
 //! refusal reads lie close together, and apart from the keys' bytes, which only a new row writes.
 //!
-//! There are crates for it. The only one with users, topk 0.7, takes keys by value, so that each refusal
-//! would allocate one, and has no place for the instant.
+//! There are crates for this. The only one in wide use, topk 0.7, takes keys by value, so that each refusal
+//! would allocate one, and has no field for the instant.
 //!
 //! Keys are told apart by a hash of 64 bits, with a seed so that nobody outside knows which keys share one.
 //! The chance that two of a million keys do is about one in 37 million. So the bytes of a key need not be
@@ -85,7 +85,7 @@ struct Row {
 pub struct Refused {
     /// The key in printable form, see [`shown`].
     pub key: String,
-    /// The number of refusals, at least.
+    /// The smallest possible number of refusals.
     pub refusals: u64,
     /// How many more there may have been.
     pub error: u64,
@@ -102,7 +102,7 @@ impl Top {
             |place| Row { place, hash: 0, db: 0, len: 0, error: 0, last: Instant::saturating_from_nanos(0) };
         Self {
             seed: quality::RandomState::default(),
-            // A table that is never more than half full clears itself of what was removed without growing.
+            // A table that is never more than half full reclaims removed entries without growing.
             by_hash: HashMap::with_capacity_and_hasher(size.saturating_mul(2), fast::RandomState::default()),
             cells: vec![0; size.saturating_mul(CELLS).next_power_of_two()],
             counts: (0..size).map(|row| Count { count: 0, row }).collect(),
@@ -120,8 +120,8 @@ impl Top {
         let hash = hasher.finish() ^ u64::from(db.cast_unsigned());
         let known = self.by_hash.get(&hash).copied();
         let Some(index) = known.or_else(|| self.take_over(hash, db, key)) else { return };
-        // There is a count for every row, so this cannot fail; in a release, a count that did not rise would
-        // be all the harm.
+        // There is a count for every row, so this cannot fail. If it did, a release build would only miss one
+        // refusal.
         let risen = self.rise(index);
         debug_assert!(risen.is_some(), "row {index} has no count");
         if let Some(row) = self.rows.get_mut(index) {
@@ -157,14 +157,14 @@ impl Top {
         Some(index)
     }
 
-    /// Adds one to a row's count, and moves it behind those that it was equal to.
+    /// Adds one to a row's count, and moves it after those that it was equal to.
     fn rise(&mut self, index: usize) -> Option<()> {
         let place = self.rows.get(index)?.place;
         let (own, above) = self.counts.get_mut(place..)?.split_first_mut()?;
         let count = own.count;
         own.count = count.saturating_add(1);
         let equal = above.partition_point(|other| other.count <= count);
-        // The key that leads, of which most refusals are, has none above.
+        // The most refused key, which gets most refusals, has no count above its own.
         if equal > 0 {
             let target = place.checked_add(equal)?;
             self.counts.swap(place, target);
@@ -174,7 +174,7 @@ impl Top {
         Some(())
     }
 
-    /// The `most` keys of database `db` that were refused most often, the first one most.
+    /// The `most` keys of database `db` that were refused most often, in descending order.
     ///
     /// Cost: O(k log k) with k rows.
     pub fn most(&self, db: i32, most: usize) -> Vec<Refused> {
@@ -235,8 +235,8 @@ pub fn shown(key: &[u8]) -> String {
     text
 }
 
-/// Whether a character changes how others are shown, or where lines end, and cannot be seen itself: among
-/// them are those that reverse the direction of writing.
+/// Whether a character is invisible and changes how others are shown or where lines end. Some of them reverse
+/// the direction of writing.
 ///
 /// Source: the general categories Cf, Zl and Zp of Unicode 17.
 #[rustfmt::skip]

@@ -2,8 +2,8 @@
 //!
 //! Keeps two counts, that of the present window and that of the window before. Windows start at multiples of
 //! the period since the epoch. The last `period` before now covers the present window as far as it has
-//! passed, and the end of the previous one. The previous window weighs in by the share of it that is still
-//! covered, to the nearest unit:
+//! passed, and the end of the previous one. The previous window counts in proportion to the part of it that
+//! is still covered, to the nearest unit:
 //!
 //! ```text
 //! ahead    = period - elapsed                              the part of the previous window that is covered
@@ -24,13 +24,13 @@
 //! whole limit in every window.
 //!
 //! # How far the estimate is off
-//! From the weighted value `v = current + previous * ahead / period` by at most half a unit, in either
-//! direction: that is what rounding to the nearest unit means. As no call is admitted past `estimate =
-//! limit`, `v` never exceeds `limit + 1/2`.
+//! The estimate differs from the weighted value `v = current + previous * ahead / period` by at most half a
+//! unit, in either direction: that is what rounding to the nearest unit means. As no call is admitted past
+//! `estimate = limit`, `v` never exceeds `limit + 1/2`.
 //!
-//! The weighted value takes the calls of the previous window for evenly spread. Of its `previous` units, the
-//! true number in the last period is any number from 0, if all of them came early, to `previous`, if all came
-//! late. `current` is counted exactly. Hence the estimate is
+//! The weighted value assumes that the calls of the previous window were evenly spread. Of its `previous`
+//! units, the true number in the last period is any number from 0, if all of them came early, to `previous`,
+//! if all came late. `current` is counted exactly. Hence the estimate is
 //!
 //! - too high by at most `weight`: callers wait longer than an exact log would make them wait
 //! - too low by at most `previous - weight`, which is `previous * elapsed / period` to the nearest unit, half
@@ -45,8 +45,8 @@
 //!
 //! # The exact wait
 //! The estimate only falls while nothing is admitted, also across the end of a window: there the previous
-//! count goes, and the present one becomes the previous with its full weight, which it had before. So a call
-//! is refused until one instant and admitted from then on. `count` units weigh at most `left` when
+//! count is dropped, and the present one becomes the previous with its full weight, which it had before. So a
+//! call is refused until one instant and admitted from then on. `count` units weigh at most `left` when
 //!
 //! ```text
 //! floor(count * ahead / period + 1/2) <= left
@@ -55,6 +55,10 @@
 //! ```
 //!
 //! and the first instant at which that holds, in this window or else in the next, is the end of the wait.
+//!
+//! Proved for all inputs in `verify/proofs`: `a_weight_is_to_the_nearest_unit`, `an_estimate_only_falls`,
+//! `a_window_fades_exactly_then`, `a_wait_of_a_window_is_exact`, `no_period_holds_more_than_twice_the_limit`
+//! and `no_window_wraps`.
 //!
 //! Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains" (2017), which
 //! measured the estimate against an exact log; here in integers.
@@ -67,7 +71,7 @@ use crate::limiter::limiter;
 use crate::rate::period_of;
 use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Span, Taken, Unit, Verdict};
 
-/// How it is written among several limiters: `WINDOW limit period quantity`.
+/// The syntax among several limiters: `WINDOW limit period quantity`.
 pub const GRAMMAR: Grammar = Grammar { word: b"WINDOW", arguments: Arity::Always(3) };
 
 /// The first number of a limit: units per period.
@@ -82,7 +86,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit that the two arguments of a call spell, `period` being in `unit`s.
+    /// The limit given by the two arguments of a call, with `period` in `unit`s.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] naming the argument that is not an integer or is out of range.
@@ -111,7 +115,7 @@ impl Limit {
     }
 
     fn period(&self) -> Span {
-        // It came from a Span.
+        // The period was made from a Span.
         Span::from_nanos(self.period.get()).unwrap_or_default()
     }
 
@@ -121,7 +125,8 @@ impl Limit {
         instant.saturating_sub(into)
     }
 
-    /// What `count` units weigh of whose window the part `ahead` is in the last period, to the nearest unit.
+    /// The weight of `count` units if the part `ahead` of their window is in the last period, to the nearest
+    /// unit.
     fn weight(&self, count: i64, ahead: Span) -> u64 {
         // `ahead` is at most the period, so the weight is at most `count`.
         let (count, ahead, period) = (count.unsigned_abs(), ahead.as_nanos(), self.period.get());
@@ -145,12 +150,12 @@ impl Limit {
         Span::from_nanos(period.saturating_sub(ahead.unwrap_or(period))).unwrap_or_default()
     }
 
-    /// What is left of the limit beside `used` units; negative when they are more.
+    /// What `used` units leave of the limit; negative if they exceed it.
     fn room(&self, used: u64) -> i64 {
         self.most.saturating_sub_unsigned(used)
     }
 
-    /// The answer of a call that is served, `used` being the estimate after it.
+    /// The answer of a call that is served, with the estimate `used` after it.
     fn admitted(&self, used: u64, reset_after: Span) -> Answer {
         Answer {
             verdict: Verdict::Admitted,
@@ -225,13 +230,13 @@ impl Sliding {
     }
 
     /// The end of the last window in which any of it counts, an instant that stays the same until a window
-    /// opens; the last instant there is when that is later, which [`take`] does not let happen.
+    /// opens; [`Instant::MAX`] if that is later, which [`take`] prevents.
     pub fn gone_at(&self, limit: &Limit) -> Instant {
         self.end(limit).and_then(|end| self.counts_until(limit, end)).unwrap_or(Instant::MAX)
     }
 
-    /// This window, so far back that it is gone at `end`, at a multiple of the period; this window where it
-    /// is gone by then.
+    /// This window, moved back so far that it is gone at `end`, a multiple of the period; unchanged if it is
+    /// gone by then.
     #[must_use]
     pub fn gone_by(self, limit: &Limit, end: Instant) -> Self {
         let too_late = self.gone_at(limit).since(end).as_nanos();
@@ -250,7 +255,7 @@ impl Sliding {
         let start = limit.window_of(now);
         let fresh = Self { start, current: 0, previous: 0 };
         match stored {
-            // Also a window that lies ahead, after trouble with the clock: it was counted last.
+            // Also a window in the future, after the clock was set back: it was counted last.
             Some(window) if window.start >= start => window,
             Some(window) if start.since(window.start) <= limit.period() => {
                 Self { previous: window.current, ..fresh }
@@ -327,7 +332,7 @@ impl Sliding {
     }
 }
 
-/// `CL.WINDOW`: takes `quantity` units of a sliding window, all or none.
+/// `CL.WINDOW`: takes `quantity` units of a sliding window, all or nothing.
 ///
 /// A quantity of 0 looks without taking; it is refused while the estimate is above the limit, as it may be
 /// after the limit was lowered. A quantity above the limit is never admitted. Another limit applies at once;
@@ -336,7 +341,7 @@ impl Sliding {
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for a negative quantity, and for a period two of which reach past the year 2262;
+/// [`Error::OutOfRange`] for a negative quantity, and if two periods from now end after the year 2262;
 /// [`Error::BeyondTime`] when a stored window lies that far ahead.
 ///
 /// # Example

@@ -345,3 +345,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn short_numbers_are_read_digit_by_digit() {
+    let powers = (0..19).map(|digits| 10_i64.pow(digits));
+    let edges = powers.flat_map(|power| [power - 1, power, power + 1, 9 * (power / 10), 8 * power / 9]);
+    for number in (0..100_000).chain(edges) {
+        assert_eq!(parse_integer(number.to_string().as_bytes()), Some(number));
+        assert_eq!(parse_integer((-number).to_string().as_bytes()), Some(-number));
+        let longer = format!("{number}:");
+        assert_eq!(parse_integer(longer.as_bytes()), None, "the byte behind 9");
+    }
+}

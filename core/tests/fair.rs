@@ -418,3 +418,52 @@ fn so_many_flows_without_clients_are_remembered() {
     }
     assert_eq!(queue.flows(), 101);
 }
+
+#[test]
+fn a_queue_says_who_waits() {
+    let mut queue = Queue::default();
+    assert!(queue.is_empty());
+    let first = queue.join(request(b"a", 1, 1));
+    let behind = queue.join(request(b"a", 1, 1));
+    assert_eq!((queue.is_empty(), queue.len()), (false, 2));
+    assert_eq!([b"a", b"b"].map(|flow| queue.clients_of(Some(flow))), [2, 0]);
+    assert_eq!(queue.clients_of(None), 0);
+    assert!(!queue.is_ready(first), "nobody has checked it");
+    queue.checked(first, Readiness::NotBefore(None));
+    assert!(!queue.is_ready(first));
+    queue.checked(first, Readiness::Ready);
+    assert_eq!([first, behind].map(|ticket| queue.is_ready(ticket)), [true, false]);
+    for ticket in [first, behind] {
+        queue.leave(ticket);
+    }
+    assert!(queue.is_empty());
+    assert!(!queue.is_ready(first), "it has left");
+    assert!(![first, behind].contains(&queue.join(request(b"a", 1, 1))), "a ticket is never used again");
+}
+
+/// The virtual time is that of the last client to be admitted, also where a settlement has moved it.
+#[test]
+fn a_charge_to_a_flow_that_waits_moves_the_time() {
+    let mut queue = Queue::default();
+    let stay = |queue: &mut Queue, flow: &[u8]| {
+        let ticket = queue.join(request(flow, 1, 1));
+        queue.checked(ticket, Readiness::NotBefore(None));
+        ticket
+    };
+    stay(&mut queue, b"stays"); // an empty queue would begin again
+    join(&mut queue, b"twelve", 1, 12);
+    serve(&mut queue);
+    let twelve = stay(&mut queue, b"twelve");
+    let (first, charged) = (stay(&mut queue, b"charged"), queue.join(request(b"charged", 1, 1)));
+    for quantity in [5, 1] {
+        join(&mut queue, b"five", 1, quantity);
+        serve(&mut queue);
+    }
+    queue.leave(first);
+    check_all(&mut queue);
+    queue.settle(Some(b"charged"), None, 10);
+    assert_eq!(serve(&mut queue), Some(charged), "from 5 to 15");
+    let new = join(&mut queue, b"new", 1, 1);
+    queue.checked(twelve, Readiness::Ready);
+    assert_eq!([serve(&mut queue), serve(&mut queue)], [Some(twelve), Some(new)], "12 is before 15");
+}

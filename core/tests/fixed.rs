@@ -10,12 +10,12 @@
 
 mod common;
 
-use common::{DAY, MS, NOW, S, US, at, in_nanos, instant, offset};
+use common::{DAY, MS, NOW, S, US, at, in_nanos, instant, offset, span};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed::{Counter, Limit, Window, arguments, saturate, settle, take};
-use redis_cell_core::{Change, Error, Unit, Verdict};
+use redis_cell_core::{Change, Error, Stretch, Unit, Verdict};
 
 #[test]
 fn a_limit_names_what_is_out_of_range() {
@@ -224,8 +224,8 @@ fn the_calendar_is_read_when_a_window_opens() {
         assert_eq!(refused.answer.verdict, Verdict::Later(december.since(at(0))), "{limit:?}");
     }
     // The boundary itself belongs to the new window.
-    let last = take(state, &month(0), december.saturating_sub(common::span(1)), 3).unwrap();
-    assert_eq!(last.answer.reset_after, common::span(1));
+    let last = take(state, &month(0), december.saturating_sub(span(1)), 3).unwrap();
+    assert_eq!(last.answer.reset_after, span(1));
     let first = take(state, &month(0), december, 3).unwrap();
     let january = instant((1_704_067_200 * S).into());
     assert_eq!(first.change, Change::Store(Counter { count: 3, end: january }));
@@ -264,8 +264,8 @@ fn until_an_instant() {
     let limit = Limit::until(5, now, Seconds).unwrap();
     let instant = instant((now * S).into());
     assert!(take(None, &limit, instant, 1).unwrap_err().to_string().starts_with("ERR UNTIL must be"));
-    let before = instant.saturating_sub(common::span(1));
-    assert_eq!(take(None, &limit, before, 1).unwrap().answer.reset_after, common::span(1));
+    let before = instant.saturating_sub(span(1));
+    assert_eq!(take(None, &limit, before, 1).unwrap().answer.reset_after, span(1));
 }
 
 #[test]
@@ -436,5 +436,89 @@ fn an_instant_goes_without_the_options_of_the_calendar() {
     assert!(Limit::parse(b"1", until, [None, None], Seconds).is_ok());
     for options in [[Some(60), None], [None, Some(2)], [Some(60), Some(2)]] {
         assert_eq!(Limit::parse(b"1", until, options, Seconds), Err(Error::Syntax), "{options:?}");
+    }
+}
+
+/// A stretch between two steps of the clock, in nanoseconds from now, and the length of the step behind it.
+fn stretch(from: i64, until: i64, step: i64) -> Stretch {
+    Stretch { from: at(from), until: at(until), step: span(step) }
+}
+
+#[test]
+fn a_window_goes_by_the_clock_that_it_was_opened_by() {
+    // Ten seconds ago by the clock as it is now, that was set back by 10 s. Before, it was set back by 5 s.
+    let past =
+        [stretch(-10 * S, 0, 0), stretch(-100 * S, -10 * S, 10 * S), stretch(-900 * S, -100 * S, 15 * S)];
+    let limit = Limit::new(5, 60, Seconds).unwrap();
+    let count = |end| Counter { count: 3, end: instant(i128::from(in_millis(NOW) + end)) };
+    // What it shows; the end by the clock that opened it; when it is looked at; what that clock shows then.
+    let rows = [
+        ("opened since", 55 * S, 0, Some(0)),
+        ("opened since, and ended", 55 * S, 55 * S, None),
+        ("opened before the step", 45 * S, 0, Some(10 * S)),
+        ("its last nanosecond", 45 * S, 35 * S - 1 - 456_789, Some(45 * S - 1 - 456_789)),
+        ("and its end", 45 * S, 35 * S - 456_789, None),
+        ("opened before both", -31 * S, -60 * S, Some(-45 * S)),
+        ("opened by no clock", 500 * S, 0, Some(0)),
+    ];
+    for (shows, end, now, then) in rows {
+        let (kept, clock) = count(end).after_steps(&limit, at(now), past.into_iter());
+        assert_eq!(kept, then.map(|_| count(end)), "{shows}");
+        assert_eq!(offset(clock), then.unwrap_or(now), "{shows}");
+    }
+}
+
+#[test]
+fn a_window_of_the_calendar_goes_by_the_clock_as_it_is() {
+    let date = |day: i64| instant(i128::from((19_782 + day) * DAY)); // from 2024-02-29 on
+    let month = Limit::by_calendar(5, Calendar::new(Cycle::Month, 0, None).unwrap()).unwrap();
+    // What it shows; the end; now; by how many days the clock was set back; the end then.
+    let rows = [
+        ("as long as it can be", 32, 2, 0, 32),
+        ("not by a boundary of this month", 20, 2, 0, 20),
+        ("too long by ten days", 32, -4, 10, 32),
+        ("too long by a month, which is over", 32, -4, 31, 1),
+        ("too long by more than any month", 62, -4, 40, 1),
+        ("by no clock that is known", 900, -4, 10, 1),
+    ];
+    for (shows, end, now, back, then) in rows {
+        let past = [stretch(-DAY, 0, 0), stretch(-99 * DAY, -DAY, back * DAY)];
+        let counter = Counter { count: 3, end: date(end) };
+        let (kept, clock) = counter.after_steps(&month, date(now), past.into_iter());
+        assert_eq!(kept, Some(Counter { count: 3, end: date(then) }), "{shows}");
+        assert_eq!(clock, date(now), "{shows}");
+    }
+    // An instant that a caller has named stays.
+    let until = Limit::until(5, 1_700_000_060, Seconds).unwrap();
+    let counter = Counter { count: 3, end: at(60 * S) };
+    let past = [stretch(-S, 0, 0), stretch(-99 * S, -S, 10 * S)];
+    assert_eq!(counter.after_steps(&until, at(0), past.into_iter()), (Some(counter), at(0)));
+}
+
+/// The last whole millisecond before.
+fn in_millis(nanos: i64) -> i64 {
+    nanos - nanos % MS
+}
+
+#[test]
+fn no_window_of_the_calendar_is_longer_than_the_longest() {
+    let lengths = [
+        (Cycle::Hour, 3_600 * S),
+        (Cycle::Day, DAY),
+        (Cycle::Week, 7 * DAY),
+        (Cycle::Month, 31 * DAY),
+        (Cycle::Year, 366 * DAY),
+    ];
+    for (cycle, longest) in lengths {
+        let calendar = Calendar::new(cycle, 0, None).unwrap();
+        let limit = Limit::by_calendar(5, calendar).unwrap();
+        let past = [stretch(-S, 0, 0), stretch(-99 * S, -S, 400 * DAY)];
+        // As long as a window can be, it stays; a nanosecond more is the work of a clock that was off.
+        for (end, then) in
+            [(at(longest), at(longest)), (at(longest + 1), calendar.window_of(at(0)).unwrap().1)]
+        {
+            let (kept, _) = Counter { count: 3, end }.after_steps(&limit, at(0), past.into_iter());
+            assert_eq!(kept, Some(Counter { count: 3, end: then }), "{cycle:?}");
+        }
     }
 }

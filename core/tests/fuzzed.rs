@@ -2,7 +2,7 @@
 
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
-#[path = "../../fuzz/src/lib.rs"]
+#[path = "../../verify/fuzz/src/lib.rs"]
 mod targets;
 
 use proptest::prelude::Rng;

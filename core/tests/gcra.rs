@@ -10,12 +10,12 @@
 
 mod common;
 
-use common::{Exact, NOW, after, at, instant, nanos, offset, span};
+use common::{Exact, NOW, after, at, contract, instant, nanos, offset, span};
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis_cell_core::Change::{Delete, Keep, Store};
 use redis_cell_core::gcra::{Booking, Limit, Tat, charge, decode, peek, refund, reserve, saturate, throttle};
-use redis_cell_core::{Answer, Decision, Error, Unit, Verdict};
+use redis_cell_core::{Answer, Decision, Error, Span, Unit, Verdict, gcra};
 
 /// The four numbers that make a limit, and what the contract derives from them.
 #[derive(Clone, Copy, Debug)]
@@ -672,33 +672,21 @@ proptest! {
         let (instant_now, state) = (instant(now.into()), tat.map(|tat| instant(tat.into())));
         let decided = throttle(state, &limit, instant_now, quantity);
 
-        let (wide_now, cost) = (i128::from(now), rate.cost(quantity.into()));
-        let virtual_tat = tat.map_or(wide_now, |tat| i128::from(tat).max(wide_now));
-        let new = virtual_tat + cost;
-        let admitted = new - tolerance <= wide_now;
+        let (now, cost) = (i128::from(now), rate.cost(quantity.into()));
+        let new = tat.map_or(now, |tat| i128::from(tat).max(now)) + cost;
         if quantity < 0 || cost > most {
             let last = i64::try_from(rate.units(most)).unwrap();
             prop_assert_eq!(decided, Err(Error::OutOfRange { name: "quantity", min: 0, max: last }));
-        } else if admitted && quantity > 0 && new > most {
+        } else if new - tolerance <= now && quantity > 0 && new > most {
             prop_assert_eq!(decided, Err(Error::BeyondTime));
         } else {
-            let decision = decided.unwrap();
-            let ttl = if admitted { new - wide_now } else { virtual_tat - wide_now };
-            let remaining = if ttl > tolerance { 0 } else { rate.units(tolerance - ttl) };
-            let retry = (new - tolerance - wide_now) * i128::from(!admitted);
-            let answer = decision.answer;
-            prop_assert_eq!(answer.limited(), !admitted);
-            prop_assert_eq!(i128::from(answer.limit), i128::from(max_burst) + 1);
-            prop_assert_eq!(i128::from(answer.remaining), remaining);
-            prop_assert_eq!(i128::from(nanos(answer.reset_after)), ttl);
-            let for_ever = i128::from(quantity) > i128::from(max_burst) + 1;
-            let expected = (!admitted && !for_ever).then_some(retry);
-            prop_assert_eq!(wait(&answer).map(i128::from), expected);
-            let change = if admitted && quantity > 0 { Store(instant(new)) } else { Keep };
-            prop_assert_eq!(decision.change, change);
+            let (decision, capacity) = (decided.unwrap(), i128::from(max_burst) + 1);
+            let said = contract::gcra_says(contract::Call::Throttle, rate, capacity, state, now, quantity.into());
+            prop_assert_eq!(i128::from(decision.answer.limit), capacity);
             let unit_nanos = i128::from(unit.nanos().get());
-            let told = (ttl + unit_nanos - 1) / unit_nanos;
-            prop_assert_eq!(i128::from(answer.reply(unit).five[4]), told);
+            let told = (said.reset_after + unit_nanos - 1) / unit_nanos;
+            prop_assert_eq!(i128::from(decision.answer.reply(unit).five[4]), told);
+            prop_assert_eq!(contract::Said::of(&decision), said);
         }
     }
 
@@ -765,5 +753,19 @@ proptest! {
         if let Ok(tat) = read {
             prop_assert_eq!(tat.as_nanos().to_string().into_bytes(), bytes);
         }
+    }
+}
+
+#[test]
+fn the_longest_pause_is_named_in_the_unit_of_the_call() {
+    let limit = Limit::new(15, 30, 60, Unit::Seconds).unwrap();
+    for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
+        let longest = gcra::waits(&limit, at(0), unit).max;
+        let pause = |units: i64| {
+            let wait = Span::from_units(units.unsigned_abs(), unit).unwrap();
+            gcra::pause(None, &limit, at(0), wait)
+        };
+        assert!(pause(longest).is_ok(), "{longest} {unit:?}");
+        assert_eq!(pause(longest + 1).unwrap_err(), Error::BeyondTime, "{longest} {unit:?}");
     }
 }

@@ -471,3 +471,191 @@ fn a_batch_that_is_used_up_leaves_nothing_behind() {
     assert!(holding.is_idle(end));
     assert_eq!(holding.give_back(&terms, end), None);
 }
+
+/// A client that was handed so many of the ten units that it has asked for, now.
+fn handed(terms: &Terms, units: i64, wait: Option<i64>) -> Holding {
+    let mut holding = Holding::default();
+    assert_eq!(holding.ask(terms, at(0), 1), Some(10));
+    holding.answered(terms, at(0), units, wait.map(span), None);
+    holding
+}
+
+#[test]
+fn no_more_is_spent_than_is_held_and_nothing_after_its_hold() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    assert_eq!(holding.spend(&terms, at(0), 11), Spend::Short);
+    assert_eq!(holding.held(), 10);
+    assert_eq!(holding.spend(&terms, at(1000 * MS + 1), 1), Spend::Short);
+    let mut holding = handed(&terms, 10, None);
+    assert_eq!(holding.spend(&terms, at(999 * MS), 10), Spend::Spent);
+    assert_eq!(holding.held(), 0);
+}
+
+#[test]
+fn who_was_refused_stays_away_until_the_wait_is_over() {
+    let terms = terms();
+    let wait = 5000 * MS;
+    let mut holding = handed(&terms, 0, Some(wait));
+    assert_eq!(holding.spend(&terms, at(0), 1), Spend::Refused(span(wait)));
+    assert_eq!(holding.ask(&terms, at(wait - 1), 1), None);
+    assert_eq!(holding.spend(&terms, at(wait), 1), Spend::Short);
+    assert_eq!(holding.ask(&terms, at(wait), 1), Some(10));
+}
+
+#[test]
+fn nobody_asks_without_need_or_room() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    assert_eq!(holding.ask(&terms, at(0), 10), None, "as much is held");
+    assert_eq!(holding.ask(&terms, at(0), 11), Some(10));
+    let one = Terms { least: 1, most: 1, ..terms };
+    let mut holding = Holding::default();
+    assert_eq!(holding.ask(&one, at(0), 1), Some(1));
+    holding.answered(&one, at(0), 1, None, None);
+    assert_eq!(holding.ask(&one, at(0), 2), None, "no more may be held");
+}
+
+/// Less than half of what was asked for shows that others want the units as much.
+#[test]
+fn a_call_that_brings_little_is_followed_by_a_pause() {
+    let terms = terms();
+    for (units, pauses) in [(0, true), (1, true), (5, true), (6, false), (10, false)] {
+        let mut holding = handed(&terms, units, None);
+        let asks = holding.ask(&terms, at(1), 11).is_some();
+        assert_eq!(asks, !pauses, "{units} of 10");
+    }
+    // The first takes from a half of 10 ms to one and a half times as much.
+    let waits = handed(&terms, 0, None).spend(&terms, at(0), 1);
+    let Spend::Refused(wait) = waits else { panic!("{waits:?}") };
+    assert!((span(5 * MS)..=span(15 * MS)).contains(&wait), "{wait:?}");
+    // Each pause is twice the one before; a call that brings enough makes it shorter, and the shortest ends.
+    let next = |holding: &mut Holding, now: i64, units: i64| {
+        let wanted = holding.held() + 1;
+        assert!(holding.ask(&terms, at(now), wanted).is_some());
+        holding.answered(&terms, at(now), units, None, None);
+        holding.ask(&terms, at(now + 1), holding.held() + 1).is_some()
+    };
+    let mut holding = handed(&terms, 0, None);
+    assert!(next(&mut holding, 100 * MS, 100), "after one pause of 10 ms");
+    let mut holding = handed(&terms, 0, None);
+    assert!(!next(&mut holding, 100 * MS, 0));
+    assert!(!next(&mut holding, 200 * MS, 100), "after pauses of 10 and 20 ms");
+}
+
+#[test]
+fn an_answer_without_units_leaves_room_for_the_next() {
+    let (mut holding, terms) = (with_twenty(), terms());
+    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
+    assert_eq!(holding.ask(&terms, at(0), 0), Some(20));
+    holding.answered(&terms, at(0), 0, None, None);
+    assert_eq!(holding.ask(&terms, at(100 * MS), 0), Some(20));
+}
+
+#[test]
+fn what_is_ended_goes_back_and_one_return_is_waited_for() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    holding.end(&terms, at(0));
+    assert_eq!(holding.held(), 0);
+    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
+    assert!(!holding.is_idle(at(0)));
+    // Meanwhile another batch is handed out and ended.
+    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
+    holding.answered(&terms, at(0), 10, None, None);
+    holding.returned();
+    assert!(!holding.is_idle(at(0)), "ten units are held");
+    holding.end(&terms, at(0));
+    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))), "the first has returned");
+    holding.returned();
+    assert!(holding.is_idle(at(0)));
+}
+
+/// Of a quota all goes back, with an age from the answer on, if the window is certain to outlast a call.
+#[test]
+fn the_age_of_what_goes_back_to_a_quota() {
+    let terms = Terms { rate: None, reply: span(300 * MS), ..terms() };
+    let long = span(500 * MS + 300 * MS);
+    let rows = [
+        (None, long),
+        (Some(400 * MS), long),
+        (Some(400 * MS + 1), span(400 * MS)),
+        (Some(9000 * MS), span(400 * MS)),
+    ];
+    for (reset, age) in rows {
+        let mut holding = Holding::default();
+        assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
+        holding.answered(&terms, at(100 * MS), 10, None, reset.map(span));
+        holding.end(&terms, at(500 * MS));
+        assert_eq!(holding.give_back(&terms, at(500 * MS)), Some((10, age)), "{reset:?}");
+    }
+    // A limit with a rate has no window.
+    let rate = Terms { reply: span(0), ..self::terms() };
+    let mut holding = Holding::default();
+    assert_eq!(holding.ask(&rate, at(0), 1), Some(10));
+    holding.answered(&rate, at(2 * MS), 10, None, Some(span(9000 * MS)));
+    holding.end(&rate, at(5 * MS));
+    assert_eq!(holding.give_back(&rate, at(5 * MS)), Some((5, span(5 * MS))));
+}
+
+#[test]
+fn the_next_batch_is_asked_for_when_half_is_used() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    for (left, asks) in [(10, false), (6, false), (5, true)] {
+        let spent = holding.held() - left;
+        assert_eq!(holding.spend(&terms, at(0), spent), Spend::Spent);
+        assert_eq!(holding.ask(&terms, at(0), 0).is_some(), asks, "{left} of 10 left");
+    }
+}
+
+/// For a third batch, two are spent as one: as old as the older one, with the allowance of the younger one.
+#[test]
+fn two_batches_make_room_for_a_third() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    assert_eq!(holding.spend(&terms, at(0), 5), Spend::Spent);
+    assert_eq!(holding.ask(&terms, at(0), 35), Some(30));
+    holding.answered(&terms, at(0), 30, None, None);
+    assert_eq!(holding.ask(&terms, at(0), 36), Some(10));
+    let mut other = holding;
+    holding.answered(&terms, at(0), 10, None, None);
+    assert_eq!(holding.held(), 45);
+    other.answered(&terms, at(0), 0, None, None);
+    let later = at(5 * MS);
+    other.end(&terms, later);
+    assert_eq!(other.give_back(&terms, later), Some((25, span(5 * MS))), "30 less what has leaked");
+}
+
+#[test]
+fn a_pause_ends_when_it_is_shorter_than_the_shortest() {
+    // Of pauses of 20 ms and one more call in each hold, pauses of 10 ms are left where a hold takes 20 ms,
+    // and shorter ones where it takes less.
+    for (hold, pauses) in [(20 * MS, true), (20 * MS - 1, false)] {
+        let terms = Terms { hold: span(hold), ..terms() };
+        let mut holding = handed(&terms, 0, None);
+        for (now, units) in [(100 * MS, 0), (200 * MS, 100)] {
+            assert!(holding.ask(&terms, at(now), 1).is_some());
+            holding.answered(&terms, at(now), units, None, None);
+        }
+        let wanted = holding.held() + 1;
+        assert_eq!(holding.ask(&terms, at(200 * MS + 1), wanted).is_none(), pauses, "{hold} ns");
+    }
+}
+
+#[test]
+fn batches_grow_while_they_are_used_up_in_a_quarter_of_their_hold() {
+    let terms = terms();
+    for (units, spent_at, next) in [(10, 0, 20), (10, 250 * MS - 1, 20), (10, 250 * MS, 10), (6, 0, 10)] {
+        let mut holding = handed(&terms, units, None);
+        let now = at(spent_at);
+        assert_eq!(holding.spend(&terms, now, units), Spend::Spent);
+        assert_eq!(holding.ask(&terms, now, 1), Some(next), "{units} spent after {spent_at} ns");
+    }
+    // Half of what was too much.
+    let mut holding = with_twenty();
+    assert_eq!(holding.spend(&terms, at(0), 20), Spend::Spent);
+    assert_eq!(holding.ask(&terms, at(0), 1), Some(40));
+    holding.answered(&terms, at(0), 40, None, None);
+    assert_eq!(holding.ask(&terms, at(1000 * MS), 1), Some(20));
+}

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use redis_cell_core::lease::{
-    Edit, Freed, Held, Lease, Limit, Places, acquire, may_be, peek, release, renew, score_of, settle,
+    Edit, Freed, Held, Lease, Limit, Places, acquire, acquire_behind, may_be, peek, release, renew, score_of,
+    settle,
 };
 use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
 
@@ -458,4 +459,36 @@ fn no_lease_looks_like_an_entry_of_a_log() {
     assert_eq!(score_of(b"1700000000000001-0", end), end);
     assert_eq!(score_of(b"1700000000000000-0", end), at(START - 1_000));
     assert!(!redis_cell_core::log::is_entry(b"1700000000000000-0", at(START - 1_000)));
+}
+
+/// What a call finds is what it leaves to those that wait: it has only the places that are free behind them.
+#[test]
+fn an_acquisition_behind_clients_that_wait() {
+    // The ends of leases; the caller's own; those that wait; the verdict, and what remains.
+    type Row<'a> = (&'a [Instant], Option<Instant>, u64, Verdict, i64);
+    let (limit, now, lease) = (Limit::new(3).unwrap(), at(START), lease(1_000_000));
+    let end = |seconds: u64| at(START + seconds * 1_000_000_000);
+    let two = [end(5), end(7)];
+    let three = [end(5), end(7), end(9)];
+    let wait = |seconds: u64| Verdict::Later(Span::from_nanos(seconds * 1_000_000_000).unwrap());
+    let soon = Verdict::Later(Span::NANOSECOND);
+    let rows: [Row; 9] = [
+        (&[], None, 0, Verdict::Admitted, 2),
+        (&[], None, 1, Verdict::Admitted, 1),
+        (&[], None, 2, Verdict::Admitted, 0),
+        (&[], None, 3, soon, 0),
+        (&[], None, u64::MAX, soon, 0),
+        (&two, None, 0, Verdict::Admitted, 0),
+        (&two, None, 1, wait(5), 0),
+        (&three, None, 1, wait(5), 0),
+        (&two, Some(end(5)), 9, Verdict::Admitted, 1),
+    ];
+    for (ends, own, clients, verdict, remaining) in rows {
+        let places = Places { ends, own };
+        let decision = acquire_behind(&places, &limit, now, &lease, clients).unwrap();
+        let answer = decision.answer;
+        let shows = format!("{ends:?}, {own:?}, behind {clients}");
+        assert_eq!((answer.verdict, answer.remaining, answer.limit), (verdict, remaining, 3), "{shows}");
+        assert_eq!(decision.change.is_keep(), answer.limited(), "{shows}");
+    }
 }

@@ -533,3 +533,48 @@ fn a_slice_is_a_timeline() {
     assert_eq!(line.latest(), Ok(Some(at(7))));
     assert_eq!(Timeline::latest(&[][..]), Ok(None));
 }
+
+#[test]
+fn an_entry_is_named_by_its_microseconds_in_any_year() {
+    for digits in 0..16 {
+        for micros in [10_u64.pow(digits), 10_u64.pow(digits + 1) - 1] {
+            let entry = at((micros.min((1 << 53) - 1)) * 1_000);
+            let micros = entry.as_micros();
+            assert!(is_entry(format!("{micros}-0").as_bytes(), entry), "{micros}");
+            assert!(!is_entry(format!("{micros}0-0").as_bytes(), entry), "{micros}0");
+        }
+    }
+    assert!(is_entry(b"0-0", at(0)));
+    assert!(!is_entry(b"00-0", at(0)));
+}
+
+#[test]
+fn a_peek_is_an_error_where_a_take_is() {
+    use redis_cell_core::timeline::LAST;
+
+    // The last instant of a log lies in 2255, and that of time itself in 2262: ten years reach beyond both.
+    let year = 365 * 86_400;
+    let limit = Limit::new(1, 10 * year, Unit::Seconds).unwrap();
+    let before = |seconds: i64| LAST.saturating_sub(span(seconds.unsigned_abs() * 1_000_000_000));
+    let now = before(30);
+    for entries in [vec![], vec![before(5 * year)]] {
+        for quantity in 0..3 {
+            let taken =
+                take(entries.as_slice(), &limit, now, quantity).map(|decision| decision.answer.verdict);
+            let seen = peek(entries.as_slice(), &limit, now, quantity).map(|answer| answer.verdict);
+            assert_eq!(seen, taken, "{quantity} with {entries:?}");
+        }
+    }
+    assert!(matches!(peek(&[][..], &limit, now, 1), Err(Error::OutOfRange { name: "period", .. })));
+}
+
+#[test]
+fn a_score_holds_every_instant_until_the_year_2255() {
+    use redis_cell_core::timeline::{LAST, tick};
+
+    assert_eq!(LAST.as_micros(), (1 << 53) - 1);
+    assert_eq!(tick(LAST), Ok(LAST));
+    assert_eq!(tick(LAST.checked_add(span(1)).unwrap()), Err(Error::BeyondTime));
+    assert!(Timeline::is_empty(&[][..]));
+    assert!(!Timeline::is_empty(&[LAST][..]));
+}

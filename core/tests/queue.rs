@@ -747,6 +747,47 @@ fn a_pause_is_one_for_all_waiters() {
     assert_eq!(key.turns(), [(before, 10 * S), (behind, 11 * S)], "it only lengthens");
 }
 
+/// A pause takes from a room the time before its end, and no more.
+#[test]
+fn a_pause_that_ends_within_a_room_leaves_the_rest() {
+    let mut key = full(ONE_A_SECOND);
+    let tickets = [1, 1].map(|quantity| key.join(ONE_A_SECOND, quantity).unwrap());
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(3 * S));
+    key.happen(Event::Pause(3 * S / 2), &[ONE_A_SECOND]);
+    assert_eq!(key.turns(), [(tickets[0], 3 * S / 2), (tickets[1], 4 * S)]);
+}
+
+/// In the reply at its turn, the costs of those who still wait count as taken, as in every other reply.
+#[test]
+fn a_reply_at_its_turn_counts_those_who_wait() {
+    let limit = Numbers { interval: 1000, capacity: 5 };
+    let mut key = full(limit);
+    let first = key.join(limit, 1).unwrap();
+    key.join(limit, 3).unwrap();
+    key.now = 2 * S;
+    let Turn::Admitted(ticket, decision) = key.queue.turn(key.state, at(key.now)) else {
+        panic!("its turn was at 1 s")
+    };
+    assert_eq!(ticket, first);
+    // 5 and 1 are taken, 3 wait, and 2 have come back.
+    assert_eq!((decision.answer.remaining, nanos(decision.answer.reset_after)), (0, 7 * S));
+}
+
+/// A client is admitted after the clients before it, whose waits by another limit may be longer than its own.
+#[test]
+fn a_timeout_counts_the_waits_of_clients_before_it() {
+    let mut key = full(ONE_A_SECOND);
+    let first = key.join(ONE_A_SECOND, 1).unwrap();
+    let larger = Numbers { interval: 500, capacity: 4 };
+    let join = |key: &mut Key, patience| {
+        key.queue.join(key.state, &larger.limit(), at(0), 1, Some(span(patience))).unwrap()
+    };
+    // By its own limit at 0.5 s.
+    assert_eq!(join(&mut key, S - 1), Joined::TooLate);
+    let Joined::Waiting(second) = join(&mut key, S) else { panic!("at 1 s it is both clients' turn") };
+    assert_eq!(key.turns(), [(first, S), (second, S)]);
+}
+
 #[test]
 fn a_late_timer_does_not_admit_more() {
     let mut key = full(ONE_A_SECOND);
@@ -828,4 +869,14 @@ fn past_the_end_of_time_joining_is_an_error() {
     }
     assert!(queue.join(Some(state), &century, at(0), 2, None).is_err());
     assert!(queue.len() < 3);
+}
+
+#[test]
+fn the_first_is_who_came_first() {
+    let mut key = full(ONE_A_SECOND);
+    assert_eq!(key.queue.first(), None);
+    let tickets = [1, 1].map(|quantity| key.join(ONE_A_SECOND, quantity).unwrap());
+    assert_eq!(key.queue.first(), Some(tickets[0]));
+    key.queue.leave(tickets[0]);
+    assert_eq!(key.queue.first(), Some(tickets[1]));
 }

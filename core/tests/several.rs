@@ -10,14 +10,14 @@ mod common;
 
 use core::ops::Range;
 
-use common::{S, nanos, span};
+use common::{S, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::Verdict::{Admitted, Booked, Later, Never};
 use redis_cell_core::several::{
     Arity, Grammar, Keyword, Keyword::Ago, Once, Options, Part, Parts, Prefix, Row, combine, combine_rows,
     parse_reset, read_reply,
 };
-use redis_cell_core::{Answer, Error, Unit, Verdict};
+use redis_cell_core::{Answer, Error, Instant, Unit, Verdict};
 
 fn row(verdict: Verdict, limit: i64, remaining: i64, reset: i64) -> Answer {
     Answer { verdict, limit, remaining, reset_after: span(reset), taken: None }
@@ -315,4 +315,48 @@ fn a_stored_reply_is_as_many_rows_as_there_are_limiters_and_one() {
         let seen = read_reply(stored.as_bytes(), limiters);
         assert!(matches!(seen, Err(Error::Foreign { .. })), "{stored:?} for {limiters}: {seen:?}");
     }
+}
+
+#[test]
+fn the_end_of_what_was_read_is_counted_in_arguments() {
+    let call = words("a ONE x b ONE x US");
+    let mut parts = Parts::of(&call[..], &KINDS);
+    let ends: Vec<usize> = core::iter::from_fn(|| parts.next().map(|_| parts.end())).collect();
+    assert_eq!(ends, [3, 6]);
+    assert_eq!(parts.end(), 6);
+}
+
+#[test]
+fn a_key_of_once_may_be_called_as_an_option_is() {
+    for (call, unit) in [
+        ("k ONE x ONCE ONCE 5 MS", Unit::Milliseconds),
+        ("k ONE x ONCE MS 5", Unit::Seconds),
+        ("k ONE x MS ONCE ONCE 5", Unit::Milliseconds),
+    ] {
+        assert_eq!(Parts::of(&words(call)[..], &KINDS).unit(), unit, "{call}");
+    }
+}
+
+#[test]
+fn a_row_in_shadow_would_refuse_and_does_not() {
+    for (verdict, limited) in [(Admitted, false), (later(7), true), (Never, true), (booked(7), false)] {
+        for shadow in [false, true] {
+            let row = Row { answer: row(verdict, 2, 0, S), shadow };
+            assert_eq!(row.refuses(), limited && !shadow, "{row:?}");
+            assert_eq!(row.would_refuse(), limited && shadow, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reply_is_stored_for_its_period_from_now_on() {
+    let once = |period: &'static str| {
+        let call = [&b"ONCE"[..], b"key", period.as_bytes()];
+        Options::parse(call, &[Keyword::Once]).unwrap().once.unwrap()
+    };
+    assert_eq!(once("5").until(at(0), Unit::Seconds), Ok(at(5 * S)));
+    let late = Instant::MAX.saturating_sub(span(2 * S + S / 2));
+    assert_eq!(once("2").until(late, Unit::Seconds), Ok(late.checked_add(span(2 * S)).unwrap()));
+    let error = once("3").until(late, Unit::Seconds).unwrap_err();
+    assert_eq!(error.to_string(), "ERR ONCE must be an integer from 1 to 2");
 }

@@ -14,13 +14,13 @@
 
 mod common;
 
+use common::contract::{Call, Said, first, gcra_says, span, wide};
 use common::{Exact, NOW, instant};
 use redis_cell_core::Change::{Delete, Keep, Store};
 use redis_cell_core::Unit::{self, Microseconds, Milliseconds, Seconds};
 use redis_cell_core::Verdict::{self, Admitted, Later, Never};
 use redis_cell_core::bucket::{self, Level};
-use redis_cell_core::gcra::{self, Tat};
-use redis_cell_core::{Answer, Change, Decision, Span};
+use redis_cell_core::gcra;
 
 /// Numbers that look random and are the same in every run (`SplitMix64`).
 struct Random(u64);
@@ -82,86 +82,6 @@ impl Spelt {
         // An eighth of it, so that charges do not lead past the year 2262.
         random.of_any_size(self.exact().units(i128::from(i64::MAX) / 8).max(1))
     }
-}
-
-fn wide(span: Span) -> i128 {
-    span.as_nanos().into()
-}
-
-fn span(nanos: i128) -> Span {
-    Span::from_nanos(nanos.try_into().unwrap()).unwrap()
-}
-
-/// The smallest number up to `most` of which `holds` is true, as of all above it.
-fn first(most: i128, holds: impl Fn(i128) -> bool) -> i128 {
-    assert!(holds(most));
-    let (mut fails, mut held) = (-1, most);
-    while held - fails > 1 {
-        let middle = (fails + held).div_euclid(2);
-        if holds(middle) {
-            held = middle;
-        } else {
-            fails = middle;
-        }
-    }
-    held
-}
-
-/// What the contract says to one call.
-#[derive(Debug, PartialEq, Eq)]
-struct Said<S> {
-    verdict: Verdict,
-    remaining: i128,
-    reset_after: i128,
-    change: Change<S>,
-}
-
-impl<S: Copy> Said<S> {
-    fn of(decision: &Decision<S>) -> Self {
-        let Answer { verdict, remaining, reset_after, .. } = decision.answer;
-        Self { verdict, remaining: remaining.into(), reset_after: wide(reset_after), change: decision.change }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Call {
-    Throttle,
-    Charge,
-    Refund,
-}
-
-/// GCRA by the contract, to which a state of the past is none.
-fn gcra_says(
-    call: Call,
-    rate: Exact,
-    capacity: i128,
-    tat: Option<Tat>,
-    now: i128,
-    quantity: i128,
-) -> Said<Tat> {
-    let tolerance = rate.cost(capacity);
-    let old = tat.map_or(now, |tat| i128::from(tat.as_nanos()).max(now));
-    let admits = |at: i128, quantity| old.max(at) + rate.cost(quantity) - tolerance <= at;
-    let wait = |quantity| first(old - now + rate.cost(quantity), |wait| admits(now + wait, quantity));
-    let (verdict, new) = match call {
-        Call::Throttle if quantity > capacity => (Never, old),
-        Call::Throttle if admits(now, quantity) => (Admitted, old + rate.cost(quantity)),
-        Call::Throttle => (Later(span(wait(quantity))), old),
-        Call::Charge | Call::Refund => {
-            let cost = rate.cost(quantity) * if matches!(call, Call::Charge) { 1 } else { -1 };
-            let new = (old + cost).max(now);
-            let wait = first(new, |wait| new.max(now + wait) + rate.cost(1) - tolerance <= now + wait);
-            (if new - now > tolerance { Later(span(wait)) } else { Admitted }, new)
-        }
-    };
-    let change = match call {
-        _ if new == old => Keep,
-        Call::Refund if new == now => Delete,
-        _ => Store(instant(new)),
-    };
-    let ttl = new - now;
-    let remaining = if ttl > tolerance { 0 } else { rate.units(tolerance - ttl) };
-    Said { verdict, remaining, reset_after: ttl, change }
 }
 
 /// A bucket by the contract.

@@ -14,7 +14,7 @@ use common::{MS, NOW, S, at, in_nanos, instant, nanos};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::window::{Limit, Sliding, saturate, settle, take};
-use redis_cell_core::{Answer, Change, Error, Unit, Verdict};
+use redis_cell_core::{Answer, Change, Error, Instant, Unit, Verdict};
 
 #[test]
 fn a_limit_names_what_is_out_of_range() {
@@ -536,4 +536,33 @@ fn settles_row_by_row() {
     let text = "ERR quantity must be an integer from -9223372036854775807 to 9223372036854775804";
     assert_eq!(error.to_string(), text);
     assert!(settle(None, &limit, instant(START.into()), i64::MIN, None).is_err());
+}
+
+#[test]
+fn it_counts_until_the_end_of_the_next_window() {
+    let limit = Limit::new(5, 60, Seconds).unwrap();
+    let gone_at = |window: Sliding| offset_of(window.gone_at(&limit));
+    assert_eq!(gone_at(window(0, 3, 0)), 120 * S);
+    assert_eq!(gone_at(window(0, 1, 4)), 120 * S);
+    assert_eq!(gone_at(window(0, 0, 4)), 60 * S, "a window without units counts in none");
+    let last = Sliding { start: Instant::MAX, current: 1, previous: 0 };
+    assert_eq!(last.gone_at(&limit), Instant::MAX);
+}
+
+#[test]
+fn a_window_that_lies_ahead_is_moved_back_by_whole_periods() {
+    let limit = Limit::new(5, 60, Seconds).unwrap();
+    let ahead = window(180 * S, 3, 1); // gone after 300 s
+    let rows = [(301, 180), (300, 180), (299, 120), (240, 120), (239, 60), (130, 0)];
+    for (end, start) in rows {
+        let end = instant((START + end * S).into());
+        let moved = ahead.gone_by(&limit, end);
+        assert_eq!(moved, window(start * S, 3, 1), "{end:?}");
+        assert!(moved.gone_at(&limit) <= end);
+    }
+}
+
+/// An instant in nanoseconds after [`START`].
+fn offset_of(instant: Instant) -> i64 {
+    i64::try_from(instant.as_nanos()).unwrap() - START
 }

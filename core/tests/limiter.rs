@@ -1,0 +1,108 @@
+//! The verbs that limiters have whatever their algorithm, and calls behind clients that wait.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use common::{S, after, at, in_nanos, span};
+use redis_cell_core::Unit::Seconds;
+use redis_cell_core::fixed::{self, Counter};
+use redis_cell_core::limiter::{Limiter, behind, behind_units};
+use redis_cell_core::{Change, Error, Verdict};
+
+/// Five units in a window of a minute.
+fn limit() -> fixed::Limit {
+    fixed::Limit::new(5, 60, Seconds).unwrap()
+}
+
+/// A window with so many units used, which ends in half a minute.
+fn used(count: i64) -> Option<Counter> {
+    (count > 0).then(|| Counter { count, end: at(30 * S) })
+}
+
+#[test]
+fn a_look_has_the_verdict_of_a_call_and_the_numbers_of_the_state() {
+    for count in 0..8 {
+        for quantity in 0..8 {
+            let call = limit().take(used(count), at(0), quantity).unwrap().answer;
+            let look = limit().peek(used(count), at(0), quantity).unwrap();
+            assert_eq!(look.verdict, call.verdict, "{quantity} with {count} used");
+            let left = if count > 0 { 30 * S } else { 0 };
+            assert_eq!(in_nanos(&look)[2], (5 - count).max(0), "{quantity} with {count} used");
+            assert_eq!(in_nanos(&look)[4], left, "{quantity} with {count} used");
+        }
+    }
+}
+
+#[test]
+fn clients_that_wait_cost_their_units() {
+    for quantity in [0, 1, 7, i64::MAX] {
+        assert_eq!(limit().cost(quantity).unwrap(), quantity.unsigned_abs());
+    }
+    let count = |state: Option<Counter>| state.map(|counter| counter.count);
+    for (before, costs, charged) in [(0, 0, None), (0, 3, Some(3)), (2, 0, Some(2)), (2, 7, Some(9))] {
+        let state = limit().charged(used(before), at(0), costs).unwrap();
+        assert_eq!(count(state), charged, "{costs} with {before} used");
+    }
+}
+
+#[test]
+fn a_call_behind_those_that_wait_is_decided_after_them_and_takes_its_own() {
+    // Used; the units of those that wait; the quantity; refused or not; what remains; the count then.
+    let rows = [
+        (0, 2, 1, 0, 2, Some(1)),
+        (1, 2, 2, 0, 0, Some(3)),
+        (1, 2, 3, 1, 2, Some(1)),
+        (1, 2, 0, 0, 2, Some(1)),
+        (0, 5, 1, 1, 0, None),
+    ];
+    for (count, costs, quantity, refused, remaining, then) in rows {
+        let state = used(count);
+        let decide = |state| limit().take(state, at(0), quantity);
+        let decision = behind(&limit(), state, at(0), quantity, costs, decide).unwrap();
+        let shows = format!("{quantity} behind {costs}, {count} used");
+        assert_eq!(in_nanos(&decision.answer)[0], refused, "{shows}");
+        assert_eq!(in_nanos(&decision.answer)[2], remaining, "{shows}");
+        assert_eq!(after(&decision, state).map(|counter| counter.count), then, "{shows}");
+        assert_eq!(decision.change.is_keep(), refused == 1 || quantity == 0, "{shows}");
+    }
+    // What a call has taken is what its answer says, if it takes as much as fits.
+    let decide = |state| limit().saturate(state, at(0), 9);
+    let decision = behind(&limit(), None, at(0), 9, 2, decide).unwrap();
+    assert_eq!(decision.answer.taken, Some(3));
+    assert!(matches!(decision.change, Change::Store(Counter { count: 3, .. })));
+}
+
+#[test]
+fn a_look_behind_those_that_wait() {
+    let wait = |nanos| Verdict::Later(span(nanos));
+    // Used; the units of those that wait; the quantity; the verdict; what remains.
+    let rows = [
+        (1, 2, 2, Verdict::Admitted, 2),
+        (1, 2, 3, wait(30 * S), 2),
+        (1, 4, 0, Verdict::Admitted, 0),
+        (1, 5, 0, wait(30 * S), 0),
+        (1, 9, 1, wait(30 * S), 0),
+        (1, 2, 6, Verdict::Never, 2),
+        (0, 4, 1, Verdict::Admitted, 1),
+        // They do not fit all at once, and the first of them at once.
+        (0, 6, 1, wait(1), 0),
+        (0, u64::MAX, 1, wait(1), 0),
+        (5, 1, 1, wait(30 * S), 0),
+    ];
+    for (count, units, quantity, verdict, remaining) in rows {
+        let alone = |quantity| limit().peek(used(count), at(0), quantity);
+        let answer = behind_units(units, quantity, alone).unwrap();
+        let shows = format!("{quantity} behind {units}, {count} used");
+        assert_eq!((answer.verdict, answer.remaining), (verdict, remaining), "{shows}");
+        assert_eq!(answer.limit, 5, "{shows}");
+    }
+    let error = behind_units(1, 1, |_| Err::<redis_cell_core::Answer, _>(Error::BeyondTime));
+    assert_eq!(error, Err(Error::BeyondTime));
+}
