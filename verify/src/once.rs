@@ -30,7 +30,7 @@ const PERIOD: u8 = 3;
 
 /// The calls, each repeated until there is a reply: the quantities of two that take, and a settlement of the
 /// first.
-const CALLS: [[i64; 2]; 3] = [[2, 2], [1, 2], [-1, 1]];
+const CALLS: [[i64; 2]; 3] = [[2, 2], [2, 2], [-1, 1]];
 
 /// The call that settles the first.
 const SETTLEMENT: usize = 2;
@@ -54,11 +54,15 @@ pub enum Defect {
     StoresRefusal,
     /// The stored reply is another than that of the call.
     WrongRow,
+    /// A call is charged whether it fits or not, as a settlement is.
+    Overdraws,
+    /// A call that was carried out before has no reply.
+    DropsRepeated,
 }
 
 impl Defect {
     /// All but none, each with a property that does not hold then.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::ForgetsReply, CHARGED),
         (Self::ShortPeriod, CHARGED),
         (Self::AnotherKey, CHARGED),
@@ -66,6 +70,8 @@ impl Defect {
         (Self::ReplyIsFirst, STANDS),
         (Self::StoresRefusal, STANDS),
         (Self::WrongRow, SAME),
+        (Self::Overdraws, BOUND),
+        (Self::DropsRepeated, FORGOTTEN),
     ];
 }
 
@@ -158,7 +164,7 @@ impl World {
     pub fn new(size: Size, defect: Defect) -> Self {
         let (attempts, repeats, ticks) = match size {
             Size::Short => ([2, 1, 1], false, 3),
-            Size::Long => ([2, 2, 2], true, 4),
+            Size::Long => ([2, 2, 1], true, 4),
         };
         let throttle = gcra::Limit::new(LIMITS[0] - 1, 1, 1, Unit::Seconds).unwrap();
         let fixed = fixed::Limit::new(LIMITS[1], 60, Unit::Seconds).unwrap();
@@ -182,7 +188,7 @@ impl World {
             return (several::read_reply(&text, LIMITS.len()).unwrap(), true);
         }
         let [quantity, units] = CALLS[call];
-        let settles = call == SETTLEMENT;
+        let settles = call == SETTLEMENT || self.defect == Defect::Overdraws;
         let first = if settles {
             Limiter::settle(&self.throttle, server.throttle, at(now), quantity, None).unwrap()
         } else {
@@ -242,7 +248,9 @@ impl World {
             state.repeated |= repeated;
             state.refused |= !repeated && reply[0][0] == 1;
             state.differs |= repeated && before.is_some_and(|before| before != reply);
-            state.messages.push(Message { call, reply: Some(reply) });
+            if !repeated || self.defect != Defect::DropsRepeated {
+                state.messages.push(Message { call, reply: Some(reply) });
+            }
             return;
         };
         state.calls[call].reply.get_or_insert(reply);
@@ -250,10 +258,11 @@ impl World {
 
     /// The client goes on repeating, and nothing is lost any more.
     fn is_answered(&self, state: &State, call: usize) -> bool {
-        let mut state = state.clone();
+        let mut state = State { messages: Vec::new(), ..state.clone() };
         self.arrive(&mut state, Message { call, reply: None });
-        let reply = state.messages.pop().unwrap();
-        self.arrive(&mut state, reply);
+        if let Some(reply) = state.messages.pop() {
+            self.arrive(&mut state, reply);
+        }
         state.calls[call].reply.is_some()
     }
 

@@ -3,8 +3,11 @@
 //! A row is the name of a function, what it is given, an arrow, and what it returns. Times are in
 //! nanoseconds, and -1 stands for nothing.
 
+use redis_cell_core::calendar::{Calendar, Cycle};
+use redis_cell_core::fixed;
 use redis_cell_core::gcra::{self, Limit};
-use redis_cell_core::{Rate, Span, Unit, Verdict};
+use redis_cell_core::window::{self, Sliding};
+use redis_cell_core::{Change, Instant, Rate, Span, Unit, Verdict};
 
 use crate::{after, at};
 
@@ -86,5 +89,83 @@ pub fn rows() -> Vec<String> {
             ));
         }
     }
+    windows(&mut numbers, &mut rows);
+    fixed_windows(&mut numbers, &mut rows);
     rows
+}
+
+/// The rows of fixed windows: the end of one with a period, and the beginning and the end of one by the
+/// calendar.
+fn fixed_windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
+    let at = |nanos: i64| Instant::from_nanos(nanos.unsigned_abs()).unwrap();
+    for _ in 0..4_000 {
+        let now = numbers.within(0, i64::MAX - 1);
+        let period = numbers.within(1, Unit::Microseconds.max());
+        let limit = fixed::Limit::new(1, period, Unit::Microseconds).unwrap();
+        if let Ok(decision) = fixed::take(None, &limit, at(now), 1) {
+            let end = after(&decision, None).unwrap().end.as_nanos();
+            rows.push(format!("fixed {} {now} -> {end}", period * 1_000));
+        }
+        // Around midnights of all days, and anywhere.
+        let midnight = numbers.within(0, 106_751) * 86_400_000_000_000;
+        let offset = numbers.within(-840, 840);
+        let (week, month) = (numbers.within(1, 7), numbers.within(1, 31));
+        for now in [now, midnight, midnight + numbers.within(0, 86_399_999_999_999)] {
+            for (number, cycle, day) in [
+                (0, Cycle::Hour, None),
+                (1, Cycle::Day, None),
+                (2, Cycle::Week, Some(week)),
+                (3, Cycle::Month, Some(month)),
+                (4, Cycle::Year, None),
+            ] {
+                let window = Calendar::new(cycle, offset, day).unwrap().window_of(at(now));
+                let [start, end] = window.map_or([-1; 2], |(start, end)| {
+                    [start, end].map(|instant| instant.as_nanos().cast_signed())
+                });
+                let (seconds, day) = (offset * 60, day.unwrap_or(1));
+                rows.push(format!("calendar {number} {seconds} {day} {now} -> {start} {end}"));
+            }
+        }
+    }
+}
+
+/// The rows of sliding windows. Where a call is admitted, its row ends with the state that is stored.
+fn windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
+    for _ in 0..10_000 {
+        // Two periods fit between the call and the last instant.
+        let micros = numbers.within(1, Unit::Microseconds.max() / 8);
+        let (period, most) = (micros * 1_000, numbers.within(1, i64::MAX));
+        let limit = window::Limit::new(most, micros, Unit::Microseconds).unwrap();
+        let now = numbers.within(0, i64::MAX / 2);
+        // In this window, one that lies behind or ahead, and one that another period has begun.
+        let begun = now - now % period;
+        let start = match numbers.within(0, 4) {
+            0 | 1 => begun,
+            2 => begun.saturating_sub(period).max(0),
+            3 => begun + period,
+            _ => numbers.within(0, now),
+        };
+        let (current, previous) = (numbers.within(0, most), numbers.within(0, most));
+        let nanos = |nanos: i64| Instant::from_nanos(nanos.unsigned_abs()).unwrap();
+        let state = Sliding { start: nanos(start), current, previous };
+        for quantity in [1, numbers.within(1, most), most] {
+            let Ok(decision) = window::take(Some(state), &limit, nanos(now), quantity) else { continue };
+            let (verdict, wait) = match decision.answer.verdict {
+                Verdict::Admitted => (0, -1),
+                Verdict::Later(wait) => (1, wait.as_nanos().cast_signed()),
+                Verdict::Never | Verdict::Booked(_) => (2, -1),
+            };
+            let (remaining, reset) = (decision.answer.remaining, decision.answer.reset_after.as_nanos());
+            let stored = match decision.change {
+                Change::Store(state) => {
+                    format!(" {} {} {}", state.start.as_nanos(), state.current, state.previous)
+                }
+                Change::Keep | Change::Delete => String::new(),
+            };
+            rows.push(format!(
+                "window {most} {period} {start} {current} {previous} {now} {quantity} \
+                 -> {verdict} {wait} {remaining} {reset}{stored}"
+            ));
+        }
+    }
 }

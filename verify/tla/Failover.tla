@@ -95,7 +95,7 @@ Refund(c) ==
     /\ backs' = IF BackOnce THEN [backs EXCEPT ![c] = 0] ELSE backs
     /\ UNCHANGED <<replica, promoted, forgotten, sent, arriving, replies, told, held, spent>>
 
-(* The server's replication of src/ffi/effects.rs: the replica hears of all that was written until now.                *)
+(* The server's replication of ffi/src/effects.rs: the replica hears of all that was written until now.                *)
 Replicate ==
     /\ replica # primary /\ ~promoted
     /\ replica' = primary
