@@ -1,4 +1,4 @@
-//! The table of commands: what the tests that go through all commands need to know of each.
+//! The tables of commands and of kinds of limiters: what the tests that go through all of them need to know.
 
 /// A command of the module.
 pub struct Command {
@@ -57,8 +57,54 @@ impl Command {
     }
 }
 
-/// The limiters with a state of their own.
-pub const KINDS: [&str; 7] = ["THROTTLE", "FUNNEL", "BUCKET", "FIXED", "WINDOW", "LOG", "LEASE"];
+/// A kind of limiter: one with a state of its own.
+pub struct Kind {
+    /// Its word in a call for several.
+    pub word: &'static str,
+    /// The command for one.
+    command: &'static str,
+    /// The numbers of a limit of `L` in a period `P`, `B` being `L` minus one.
+    limit: &'static str,
+}
+
+impl Kind {
+    /// Whether a quantity is asked of it, and not a place for a holder with a name.
+    pub fn has_quantity(&self) -> bool {
+        self.word != "LEASE"
+    }
+
+    /// This quantity or this holder, whichever is asked of it.
+    pub fn asked<'a>(&self, quantity: &'a str, holder: &'a str) -> &'a str {
+        if self.has_quantity() { quantity } else { holder }
+    }
+
+    /// A limiter as it follows its key in a call for several.
+    pub fn limiter(&self, limit: i64, period: i64, asked: &str) -> String {
+        format!("{} {} {asked}", self.word, self.numbers(limit, period))
+    }
+
+    /// A call of the command for one.
+    pub fn call(&self, key: &str, limit: i64, period: i64, asked: &str) -> String {
+        format!("{} {key} {} {asked}", self.command, self.numbers(limit, period))
+    }
+
+    fn numbers(&self, limit: i64, period: i64) -> String {
+        let numbers = self.limit.replace('B', &(limit - 1).to_string()).replace('L', &limit.to_string());
+        numbers.replace('P', &period.to_string())
+    }
+}
+
+/// The kinds; that without quantities is the last.
+pub const KINDS: [Kind; 7] = [
+    Kind { word: "THROTTLE", command: "CL.THROTTLE", limit: "B L P" },
+    Kind { word: "FUNNEL", command: "CL.FUNNEL", limit: "L L P" },
+    Kind { word: "BUCKET", command: "CL.BUCKET", limit: "L L P" },
+    Kind { word: "FIXED", command: "CL.FIXED", limit: "L P" },
+    // A thousand times as long, because its windows begin on the clock, whenever a test does.
+    Kind { word: "WINDOW", command: "CL.WINDOW", limit: "L P000" },
+    Kind { word: "LOG", command: "CL.LOG", limit: "L P" },
+    Kind { word: "LEASE", command: "CL.ACQUIRE", limit: "L P" },
+];
 
 const GCRA: usize = 0;
 const FUNNEL: usize = 1;

@@ -28,7 +28,7 @@ pub fn load_functions(client: &mut Client, library: &str) {
     assert_eq!(client.text(&["FUNCTION", "LOAD", "REPLACE", library]), "redis_cell");
 }
 
-/// The number of arguments of each kind of limiter, behind its name.
+/// The number of arguments of each kind of limiter, after its name.
 const KINDS: [(&str, usize); 6] =
     [("THROTTLE", 4), ("FUNNEL", 4), ("BUCKET", 4), ("WINDOW", 3), ("LOG", 3), ("LEASE", 3)];
 

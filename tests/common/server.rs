@@ -77,13 +77,14 @@ pub fn module_path() -> PathBuf {
     if FAULT.get().is_some() {
         return faulty_module_path();
     }
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/release/libredis_cell.so");
-    let path = std::env::var_os("REDIS_CELL_MODULE").map_or_else(default, PathBuf::from);
+    let path = std::env::var_os("REDIS_CELL_MODULE");
+    let path = path.map_or_else(|| "target/release/libredis_cell.so".into(), PathBuf::from);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     assert!(path.is_file(), "no module at {}: run `make test`, which builds it", path.display());
     path
 }
 
-/// The build with the faults of `src/faults.rs`.
+/// The build with the faults of `ffi/src/faults.rs`.
 pub fn faulty_module_path() -> PathBuf {
     let path = std::env::var_os("REDIS_CELL_FAULTY_MODULE")
         .expect("REDIS_CELL_FAULTY_MODULE must name the module of tests/faulty: run `make test`");

@@ -80,7 +80,7 @@ impl Calls {
         (self.rng.i64(0..=i64::MAX) >> bits).min(most)
     }
 
-    /// The words of a limit for a key, behind the word for its kind and before the quantity or the name.
+    /// The words of a limit for a key, after the word for its kind and before the quantity or the name.
     fn limit(&mut self, key: usize, wall: i64) -> Vec<String> {
         let unit = unit_of(key);
         match KINDS[key % KINDS.len()] {
@@ -367,7 +367,7 @@ impl Calls {
         Call { words, keys }
     }
 
-    /// Replaces, removes or inserts a word behind the first key.
+    /// Replaces, removes or inserts a word after the first key.
     fn damage(&mut self, call: &mut Call) {
         let words = &mut call.words;
         let i = self.rng.usize(2..=words.len());

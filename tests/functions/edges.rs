@@ -6,7 +6,7 @@ use crate::common::FUNCTIONS;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// What the commands before it do, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 24] = [
+const EDGES: [(&[&str], &str, &str); 30] = [
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
     (
         &["SET k 9223372036854775806 PXAT 9223372036855"],
@@ -42,7 +42,7 @@ const EDGES: [(&[&str], &str, &str); 24] = [
     (&[], "CL.MTAKE k FIXED 5 60 1 ONCE k 60", "ERR the same key is named twice"),
     (&[], "CL.MTAKE k FIXED 5 60 1 ONCE o", "ERR syntax error"),
     (&[], "CL.MPEEK k FIXED 5 60 1 ONCE o 60", "ERR syntax error"),
-    // Products of which a double is off by more than the divisor.
+    // Products that a double misses by more than the divisor.
     (&[], "CL.THROTTLE k 989739254 989739255 932849 989739255", "[0, 989739255, 0, -1, 932849]"),
     (&[], "CL.THROTTLE k 806439310 188721509 717196 806439311 US", "[0, 806439311, 0, -1, 3064702]"),
     (&[], "CL.MTAKE k FIXED 5 60 UTC", "ERR quantity must be an integer"),
@@ -62,7 +62,25 @@ const EDGES: [(&[&str], &str, &str); 24] = [
         "[0, 3, 2, -1, 90, 0, 3, 2, -1, 90]",
     ),
     (&["ZADD k 1799999990000000 a 1800000001000000 b"], "CL.RELEASE k b", "[1]"),
+    // The clock was set back: states that lie ahead count no longer than their keys live.
+    (&["SET k 1800000058000000000 PXAT 1800000040000"], "CL.PAUSE k 9 10 60 0", "[0, 10, 1, -1, 54]"),
+    (&[WINDOW_AHEAD, "PEXPIREAT k 1800000100000"], "CL.WINDOW k 10 60", "[0, 10, 4, -1, 91]"),
+    (&[WINDOW_AHEAD, "PEXPIREAT k 1800000150000"], "CL.WINDOW k 10 60", "[0, 10, 1, -1, 116]"),
+    (
+        &["ZADD k 1800000020000000 1800000020000000-0", LOG_AHEAD, "PEXPIREAT k 1800000090000"],
+        "CL.LOG k 2 60",
+        "[1, 2, 0, 80, 90]",
+    ),
+    (
+        &["ZADD k 1800000050000000 1800000050000000-0", LOG_AHEAD, "PEXPIREAT k 1800000090000"],
+        "CL.LOG k 2 60",
+        "[1, 2, 0, 80, 90]",
+    ),
+    (&["ZADD k 1800000100000000 a 1800000200000000 b", "PEXPIREAT k 1800000150000"], "CL.RELEASE k a", "[1]"),
 ];
+
+const WINDOW_AHEAD: &str = "HSET k window 1800000060000000000 current 5 previous 3";
+const LOG_AHEAD: &str = "ZADD k 1800000060000000 1800000060000000-0";
 
 /// Compares the two, or returns how they differ.
 pub fn edges(library: &str) -> Result<(), String> {
@@ -79,7 +97,7 @@ pub fn edges(library: &str) -> Result<(), String> {
                 both.client.call(*command);
             }
             let reply: Reply = both.call(&words, function);
-            let left = ["TTL k", "PEXPIRETIME k", "GET k", "ZRANGE k 0 -1 WITHSCORES"]
+            let left = ["TTL k", "PEXPIRETIME k", "GET k", "HGETALL k", "ZRANGE k 0 -1 WITHSCORES"]
                 .map(|look| both.client.ask(look));
             (reply, left)
         });

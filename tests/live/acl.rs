@@ -16,7 +16,7 @@ fn limits(command: &Command) -> String {
     command.on(&format!("limits:{}", command.name)).replace("first", "limits:first")
 }
 
-/// The call on a key of the limits and, behind it, another's.
+/// The call on a key of the limits and, after it, another's.
 fn elsewhere(command: &Command) -> String {
     command.on("other:k").replace("first", "limits:first")
 }

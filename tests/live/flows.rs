@@ -1,25 +1,23 @@
 //! CL.BMTAKE: clients that wait for several limiters, fairly among flows.
 
 use crate::common::{
-    BINARY, Client, Options, ReplicaStream, Server, Waiter, module_path, requires, wait_for_blocked,
+    BINARY, Client, KINDS, Options, ReplicaStream, Server, Waiter, module_path, requires, wait_for_blocked,
     wait_until,
 };
 use crate::several::rows;
 use redis::Value;
 use std::time::{Duration, Instant};
 
-/// A limiter of one unit or place of each kind, that nothing comes back to during a test, the call that takes
-/// all of it, and its own command.
-const KINDS: [(&str, &str); 8] = [
-    ("THROTTLE 0 1 3600 1", "CL.THROTTLE k 0 1 3600 1"),
-    ("FUNNEL 1 1 3600 1", "CL.FUNNEL k 1 1 3600 1"),
-    ("BUCKET 1 1 3600 1", "CL.BUCKET k 1 1 3600 1"),
-    ("FIXED 1 3600 1", "CL.FIXED k 1 3600 1"),
-    ("FIXED 1 UNTIL 4102444800 1", "CL.FIXED k 1 UNTIL 4102444800 1"), // the year 2100
-    ("WINDOW 1 3600000 1", "CL.WINDOW k 1 3600000 1"),
-    ("LOG 1 3600 1", "CL.LOG k 1 3600 1"),
-    ("LEASE 1 3600 me", "CL.ACQUIRE k 1 3600 other"),
-];
+/// A limiter of one unit or place of each kind, that nothing comes back to during a test, and the call of its
+/// own command that takes all of it.
+fn kinds() -> Vec<(String, String)> {
+    let kinds = KINDS.iter().map(|kind| {
+        let call = kind.call("k", 1, 3600, kind.asked("1", "other"));
+        (kind.limiter(1, 3600, kind.asked("1", "me")), call)
+    });
+    let until = "FIXED 1 UNTIL 4102444800 1"; // the year 2100
+    kinds.chain([(until.to_owned(), "CL.FIXED k 1 UNTIL 4102444800 1".to_owned())]).collect()
+}
 
 /// The settlement that gives the unit or the place back.
 fn give_back(limiter: &str) -> String {
@@ -44,7 +42,7 @@ fn flows(client: &mut Client) -> String {
 fn a_call_that_need_not_wait_is_answered_as_that_of_mtake() {
     let server = Server::start();
     let mut client = server.connect();
-    for (limiter, single) in KINDS {
+    for (limiter, single) in &kinds() {
         client.call("DEL k");
         let mut taken = rows(&mut client, &format!("CL.BMTAKE k {limiter}"));
         client.call("DEL k");
@@ -66,7 +64,7 @@ fn a_call_that_need_not_wait_is_answered_as_that_of_mtake() {
 fn every_kind_is_waited_for_in_order() {
     let server = Server::start();
     let mut client = server.connect();
-    for (limiter, single) in KINDS {
+    for (limiter, single) in &kinds() {
         client.call("DEL k other");
         client.call(single);
         let mut waiter =
@@ -98,26 +96,22 @@ fn every_kind_is_waited_for_in_order() {
 fn saturate_and_other_quantities_are_behind_the_queue_too() {
     let server = Server::start();
     let mut client = server.connect();
-    for (limiter, single, two) in [
-        ("THROTTLE 2 3 3600", "CL.THROTTLE k 2 3 3600", "1"),
-        ("FUNNEL 3 3 3600", "CL.FUNNEL k 3 3 3600", "1"),
-        ("BUCKET 3 3 3600", "CL.BUCKET k 3 3 3600", "1"),
-        ("FIXED 3 3600", "CL.FIXED k 3 3600", "1"),
-        ("WINDOW 3 3600000", "CL.WINDOW k 3 3600000", "1"),
-        ("LOG 3 3600", "CL.LOG k 3 3600", "1"),
-    ] {
+    for kind in KINDS.iter().filter(|kind| kind.has_quantity()) {
+        let single = |words: &str| kind.call("k", 3, 3600, words);
+        let limiter = |quantity: &str| kind.limiter(3, 3600, quantity);
         client.call("DEL k");
-        client.call(&format!("{single} {two}"));
-        let waiter = wait_with(&server, &mut client, &format!("CL.BMTAKE k {limiter} 3"), 1);
+        client.call(&single("1"));
+        let waiter = wait_with(&server, &mut client, &format!("CL.BMTAKE k {}", limiter("3")), 1);
         // Two are left, and three are waited for.
-        assert_eq!(client.ints(&format!("{single} 1"))[..3], [1, 3, 0], "{single}");
-        let saturated = client.ints(&format!("{single} 2 SATURATE"));
-        assert_eq!((saturated[0], saturated[5]), (1, 0), "{single}: {saturated:?}");
-        assert_eq!(rows(&mut client, &format!("CL.MPEEK k {limiter} 1"))[1][..3], [1, 3, 0], "{single}");
+        assert_eq!(client.ints(&single("1"))[..3], [1, 3, 0], "{}", kind.word);
+        let saturated = client.ints(&single("2 SATURATE"));
+        assert_eq!((saturated[0], saturated[5]), (1, 0), "{}: {saturated:?}", kind.word);
+        let peeked = rows(&mut client, &format!("CL.MPEEK k {}", limiter("1")));
+        assert_eq!(peeked[1][..3], [1, 3, 0], "{}", kind.word);
         drop(waiter);
         wait_for_blocked(&mut client, 0);
-        let saturated = client.ints(&format!("{single} 9 SATURATE"));
-        assert_eq!((saturated[0], saturated[5]), (0, 2), "{single}: {saturated:?}");
+        let saturated = client.ints(&single("9 SATURATE"));
+        assert_eq!((saturated[0], saturated[5]), (0, 2), "{}: {saturated:?}", kind.word);
     }
     // A limit with room for both admits behind the queue, and takes its own quantity only.
     client.call("DEL k");
@@ -135,7 +129,7 @@ fn saturate_and_other_quantities_are_behind_the_queue_too() {
 fn the_other_limiters_say_who_is_ready() {
     let server = Server::start();
     let mut client = server.connect();
-    for (limiter, single) in KINDS {
+    for (limiter, single) in &kinds() {
         client.call("FLUSHALL");
         client.call(single);
         client.call("CL.ACQUIRE busy 1 3600 holder");
@@ -312,7 +306,7 @@ fn maxlen_tells_at_once_who_cannot_be_served_soon() {
 fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
     let server = Server::start();
     let mut client = server.connect();
-    for (limiter, single) in KINDS {
+    for (limiter, single) in &kinds() {
         client.call("FLUSHALL");
         client.call(single);
         let asked = Instant::now();
@@ -334,6 +328,18 @@ fn null_at_once_where_a_limiter_says_that_it_will_be_too_late() {
         assert_eq!(rows(&mut client, &shadowed)[0][0], 0);
         client.call("DEL free");
     }
+}
+
+/// The clients of other flows are before it only in part, and that is for the queue to say.
+#[test]
+fn a_timeout_does_not_count_who_waits_for_the_first_limiter() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 1000");
+    let call = "CL.BMTAKE k THROTTLE 0 1 1000 1";
+    let _others: Vec<Waiter> =
+        (1..=5).map(|count| wait_with(&server, &mut client, &format!("{call} FLOW a"), count)).collect();
+    let _one = wait_with(&server, &mut client, &format!("{call} FLOW b TIMEOUT 3000"), 6);
 }
 
 #[test]

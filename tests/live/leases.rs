@@ -428,6 +428,26 @@ fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
 }
 
 #[test]
+fn a_shortened_life_leaves_the_leases_that_end_before_it() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let life = wall_ns() / 1_000_000 + 3_600_000;
+    for key in ["k", "own"] {
+        client.call(&format!("CL.ACQUIRE {key} 6 100 early"));
+        for id in ["x", "y", "z"] {
+            client.call(&format!("CL.ACQUIRE {key} 6 100000 {id}"));
+        }
+        client.call(&format!("PEXPIREAT {key} {life}"));
+    }
+    let early = entries(&mut client, "k").remove(0);
+    assert_eq!(client.ints("CL.ACQUIRE k 6 7200 b")[..3], [0, 6, 1]);
+    let left = entries(&mut client, "k");
+    assert_eq!((left.len(), &left[0]), (5, &early));
+    assert!(left[1..4].iter().all(|(_, end)| *end <= life * 1_000), "{left:?}");
+    assert_eq!(client.ints("CL.ACQUIRE own 4 100 early")[..3], [0, 4, 0], "it has its place still");
+}
+
+#[test]
 fn effects_are_one_transaction() {
     let server = Server::start();
     let mut stream = ReplicaStream::attach(&server);

@@ -1,17 +1,18 @@
 //! ONCE: calls for several limiters that may be repeated.
 
-use crate::common::{Client, Options, ReplicaStream, Server, WRONGTYPE, read_aof, requires, wall_ns};
+use crate::common::{Client, KINDS, Options, ReplicaStream, Server, WRONGTYPE, read_aof, requires, wall_ns};
 use crate::replication::{attach, catch_up};
 use crate::several::{own_all_slots, rows};
 use redis::Value;
 
-/// A limiter of each kind, of ten units or two places.
-const ALL: &str = "t THROTTLE 9 10 3600 # f FUNNEL 10 10 3600 # b BUCKET 10 10 3600 # x FIXED 10 3600 # \
-                   w WINDOW 10 3600000 # l LOG 10 3600 # p LEASE 2 3600 me";
-const KEYS: [&str; 7] = ["t", "f", "b", "x", "w", "l", "p"];
+const KEYS: [&str; KINDS.len()] = ["t", "f", "b", "x", "w", "l", "p"];
 
+/// A call with a limiter of each kind, of ten units or places.
 fn all(command: &str, quantity: i64) -> String {
-    format!("{command} {}", ALL.replace('#', &quantity.to_string()))
+    let quantity = quantity.to_string();
+    KEYS.iter().zip(&KINDS).fold(command.to_owned(), |call, (key, kind)| {
+        format!("{call} {key} {}", kind.limiter(10, 3600, kind.asked(&quantity, "me")))
+    })
 }
 
 fn repeated(client: &mut Client, command: &str) -> String {

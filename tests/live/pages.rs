@@ -20,21 +20,20 @@ const HEADINGS: [&str; 11] = [
 ];
 
 /// How a line begins that reads the same on every page that has it.
-const COMMON: [&str; 13] = [
+const COMMON: [&str; 9] = [
     "| argument |",
     "| `key` |",
-    "| `max_burst` |",
+    "| `max_burst count period` |",
     "| `capacity` | units",
     "| `lease` |",
     "| `id` |",
     "| `SATURATE` |",
     "| `S`, `MS`, `US` |",
-    "| # | name | meaning",
-    "`quantity` comes before the options",
-    "- `ERR <argument> must be",
     "- Clients that wait for the key in [CL.BTHROTTLE](cl.bthrottle.md) come first: the",
-    "Times are rounded up to the unit of the call: ",
 ];
+
+/// The page of what holds for all commands.
+const SHARED: &str = include_str!("../../docs/commands/README.md");
 
 /// A call and the lines of its answer.
 struct Step<'p> {
@@ -205,6 +204,16 @@ fn every_page_has_the_same_headings_in_the_same_order() {
 }
 
 #[test]
+fn no_page_repeats_what_holds_for_all_commands() {
+    const LONG: usize = 60;
+    for Command { name, page, .. } in COMMANDS {
+        let repeated =
+            page.lines().find(|line| line.len() > LONG && SHARED.lines().any(|shared| shared == *line));
+        assert_eq!(repeated, None, "{name}: it stands in docs/commands/README.md");
+    }
+}
+
+#[test]
 fn every_page_says_the_same_thing_in_the_same_words() {
     for start in COMMON {
         let lines = COMMANDS.iter().flat_map(|Command { name, page, .. }| {
@@ -216,6 +225,13 @@ fn every_page_says_the_same_thing_in_the_same_words() {
             assert_eq!(line, words, "{name} and {first}");
         }
     }
+}
+
+/// Whether a page lists the error, or refers to the errors of all commands, which have it. CL.MTAKE refers
+/// to them for the commands that refer to its errors.
+fn is_documented(page: &str, error: &str) -> bool {
+    let refers = ["(README.md#errors)", "(cl.mtake.md#errors)"].iter().any(|link| page.contains(link));
+    lists(page, error) || refers && lists(SHARED, error)
 }
 
 /// Whether the list of errors on a page has this one. `...` stands for the rest of an error, `<name>` for a
@@ -235,12 +251,12 @@ fn lists(page: &str, error: &str) -> bool {
 }
 
 #[test]
-fn every_error_that_a_call_provokes_is_on_its_page() {
+fn every_error_that_a_call_provokes_is_on_its_page_or_among_those_of_all_commands() {
     let server = Server::start();
     let mut client = server.connect();
     for Command { name, page, .. } in COMMANDS {
         let mut provoke = |call: &str| match client.ask(call) {
-            Err(error) => assert!(lists(page, &error), "{name}: {call}: not on the page: {error}"),
+            Err(error) => assert!(is_documented(page, &error), "{name}: {call}: not on the page: {error}"),
             Ok(answer) => panic!("{name}: {call}: {answer:?}"),
         };
         let steps = steps(page);
@@ -264,7 +280,7 @@ fn every_error_that_a_call_provokes_is_on_its_page() {
                 client.call(&format!("{command} {key} {value}"));
             }
             let error = client.error(call);
-            assert!(lists(page, &error), "{name}: {command}: not on the page: {error}");
+            assert!(is_documented(page, &error), "{name}: {command}: not on the page: {error}");
         }
     }
 }

@@ -26,6 +26,28 @@ fn wait_until_past(instant: i64) {
     });
 }
 
+/// Regression: the loop of Redis 7.0 did not sleep while the next timer was 36 minutes away or more.
+#[test]
+fn a_server_sleeps_while_its_clients_wait_for_an_hour() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 3600");
+    client.call("CL.FIXED many 1 3600");
+    let _waiters = [
+        Waiter::ask(&server, "CL.BTHROTTLE k 0 1 3600 1 0"),
+        Waiter::ask(&server, "CL.BMTAKE many FIXED 1 3600 1"),
+    ];
+    wait_for_blocked(&mut client, 2);
+    let mut used = || {
+        let fields = ["used_cpu_user", "used_cpu_sys"];
+        fields.map(|field| client.info(field).parse::<f64>().unwrap()).iter().sum::<f64>()
+    };
+    let (before, begun) = (used(), Instant::now());
+    std::thread::sleep(Duration::from_secs(1)); // in which the server has nothing to do
+    let busy = used() - before;
+    assert!(busy < begun.elapsed().as_secs_f64() / 4.0, "{busy} s of the processor's time");
+}
+
 /// Regression: a queue stood still for as long as its key would have lived, when a call for the same queue
 /// was the first to notice that the key had expired.
 #[test]

@@ -1024,3 +1024,15 @@ fn settlements_give_back_to_the_window_that_the_units_came_from() {
     client.call("CL.MSETTLE k FIXED 10 UNTIL 1 -2");
     assert_eq!((client.text("GET k"), client.expiry_ms("k")), ("3".to_owned(), until * 1_000));
 }
+
+#[test]
+fn a_window_that_lies_ahead_is_gone_when_its_key_expires() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let minute = 60 * S;
+    let ahead = (wall_ns() / minute + 60) * minute;
+    client.call(&format!("HSET k window {ahead} current 5 previous 5"));
+    client.call("PEXPIRE k 90000");
+    let answer = client.ints("CL.WINDOW k 5 60");
+    assert!(answer[3] <= 90, "{answer:?}");
+}

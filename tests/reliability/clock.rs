@@ -161,6 +161,20 @@ pub fn a_key_lives_until_it_is_fully_replenished() {
     }
 }
 
+/// An entry counts until its period is over, and not at that instant.
+#[test]
+pub fn an_entry_of_a_log_is_gone_at_the_end_of_its_period() {
+    let mut subject = Subject::new();
+    let mut take = |pass: i64| {
+        subject.clock.pass(pass);
+        subject.client.ints("CL.LOG log 2 60")[..3].to_vec()
+    };
+    assert_eq!(take(0), [0, 2, 1]);
+    assert_eq!(take(10 * SECOND), [0, 2, 0]);
+    assert_eq!(take(50 * SECOND - 1_000), [1, 2, 0]);
+    assert_eq!(take(1_000), [0, 2, 0]);
+}
+
 #[test]
 pub fn a_step_back_makes_nobody_wait_longer_and_gives_nobody_more() {
     for step in [-HOUR, -5 * SECOND] {
@@ -320,6 +334,18 @@ pub fn a_step_back_delays_no_waiting_client() {
             }
         }
     }
+}
+
+/// CL.BMTAKE returns null at once if the timeout ends before the wait, and not if both end together.
+#[test]
+fn a_timeout_that_ends_with_the_wait_is_long_enough() {
+    let mut subject = Subject::new();
+    let call = "CL.BMTAKE k THROTTLE 0 1 60 1 TIMEOUT";
+    subject.client.call("CL.THROTTLE k 0 1 60");
+    assert_eq!(subject.client.call(&format!("{call} 59.999")), Value::Nil);
+    let mut waiter = Waiter::ask(&subject.server, &format!("{call} 60"));
+    wait_for_blocked(&mut subject.client, 1);
+    assert!(waiter.is_waiting());
 }
 
 /// Regression: steps back that were each too small to be noticed added up to any delay.

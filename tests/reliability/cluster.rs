@@ -1,6 +1,9 @@
 //! A cluster on loopback: failover, slots that move under load, and the cluster's error replies.
 
-use crate::common::{BINARY, Client, Options, Server, Waiter, report_skip, wait_for_blocked, wait_until};
+use crate::common::{
+    BINARY, Client, FUNCTIONS, Options, Server, Waiter, has_functions, load_functions, report_skip, requires,
+    to_function, wait_for_blocked, wait_until,
+};
 use crate::failover::catch_up;
 use crate::figures::{figure, long};
 use crate::load::{Guide, KINDS, Load, Plan, alone, contents};
@@ -147,8 +150,13 @@ impl Deref for Cluster {
 
 impl Cluster {
     pub fn start(primaries: usize, replicas: usize) -> Self {
+        Self::start_with(Options::new, primaries, replicas)
+    }
+
+    /// A cluster whose nodes have these options, too.
+    fn start_with(options: fn() -> Options, primaries: usize, replicas: usize) -> Self {
         let options = || {
-            let options = Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "3000");
+            let options = options().set("cluster-enabled", "yes").set("cluster-node-timeout", "3000");
             options.set("repl-ping-replica-period", "5")
         };
         let nodes: Vec<Server> = (0..primaries + replicas).map(|_| options().start()).collect();
@@ -461,4 +469,100 @@ fn goes_down(call: &str) {
     wait_for_blocked(&mut client, 1);
     client.call(&format!("CL.REFUND {key} 0 1 3600"));
     assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}
+
+/// The function library on three primaries without the module: limits in slots of each, the errors of the
+/// cluster, and a slot that moves while clients take from two limits in it.
+#[test]
+pub fn the_function_library_keeps_limits_in_a_cluster() {
+    requires!(has_functions(), "the server has no functions");
+    let _alone = alone();
+    let cluster = Cluster::start_with(|| Options::new().without_module(), 3, 0);
+    let mut nodes = [0, 1, 2].map(|node| cluster.connect(node));
+    for node in &mut nodes {
+        load_functions(node, &FUNCTIONS);
+    }
+    let tags = [0..5461, 5462..10922, 10923..16384].map(|slots| cluster.tags(slots, 2));
+    for (node, tag) in
+        tags.iter().enumerate().flat_map(|(node, tags)| tags.iter().map(move |tag| (node, tag)))
+    {
+        let call = words(&format!("CL.MTAKE {{{tag}}}a THROTTLE 9 1 3600 4 {{{tag}}}b FIXED 9 3600 4"));
+        let limited = [(); 3].map(|()| first_row(&nodes[node].call(&call)));
+        assert_eq!(limited, [[0, 9, 5], [0, 9, 1], [1, 9, 1]], "{tag}");
+        let moved = format!("MOVED {} {}", nodes[0].int(&format!("CLUSTER KEYSLOT {tag}")), cluster.0[node]);
+        for other in (0..3).filter(|&other| other != node) {
+            assert_eq!(nodes[other].error(&call), moved, "{tag}");
+        }
+    }
+    let pair = format!("{{{}}}a THROTTLE 9 1 60 1 {{{}}}a THROTTLE 9 1 60 1", tags[0][0], tags[0][1]);
+    let own = nodes[0].error(&format!("MGET {{{}}}a {{{}}}a", tags[0][0], tags[0][1]));
+    assert_eq!(nodes[0].error(&words(&format!("CL.MTAKE {pair}"))), own);
+    assert!(own.starts_with("CROSSSLOT "), "{own}");
+
+    let limit = 2000;
+    let tag = &tags[0][1];
+    let keys = ["x", "y"].map(|name| format!("{{{tag}}}{name}"));
+    let call = words(&format!("CL.MTAKE {} THROTTLE 1999 1 3600 1 {} FIXED 2000 3600 1", keys[0], keys[1]));
+    let (admitted, redirected, has_moved) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut nodes = [0, 1, 2].map(|node| cluster.connect(node));
+                let (mut node, mut limited) = (0, false);
+                while !limited {
+                    // Half of the limit is left for the time after the move.
+                    if has_moved.load(Relaxed) == 0 && admitted.load(Relaxed) >= limit / 2 {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    let mut answer = nodes[node].ask(&call);
+                    if answer.as_ref().is_err_and(|error| error.starts_with("ASK ")) {
+                        redirected.fetch_add(1, Relaxed);
+                        let asking = vec![b"ASKING".to_vec()];
+                        answer = nodes[1].pipeline(&[&asking, &call]).remove(1);
+                    }
+                    match answer {
+                        Ok(reply) => {
+                            limited = first_row(&reply)[0] == 1;
+                            admitted.fetch_add(usize::from(!limited), Relaxed);
+                        }
+                        Err(error) if error.starts_with("MOVED ") => node = 1,
+                        Err(error) => assert!(error.starts_with("TRYAGAIN "), "{error}"),
+                    }
+                }
+            });
+        }
+        let after = |count: usize| {
+            wait_until("calls", || {
+                let seen = admitted.load(Relaxed);
+                if seen >= count { Ok(()) } else { Err(seen.to_string()) }
+            });
+        };
+        after(100);
+        let slot = cluster.begin_to_move(tag, 0, 1);
+        cluster.migrate(&keys[..1], 0, 1);
+        cluster.migrate(&keys[1..], 0, 1);
+        wait_until("a call that is redirected", || {
+            let seen = admitted.load(Relaxed);
+            let is_late = redirected.load(Relaxed) > 0 || seen >= limit / 2;
+            if is_late { Ok(()) } else { Err(seen.to_string()) }
+        });
+        cluster.end_of_move(slot, 1);
+        has_moved.store(1, Relaxed);
+    });
+    assert_eq!(admitted.load(Relaxed), limit);
+    let look = words(&format!("CL.MPEEK {} THROTTLE 1999 1 3600 1 {} FIXED 2000 3600 1", keys[0], keys[1]));
+    assert_eq!(first_row(&nodes[1].call(&look)), [1, 2000, 0]);
+    assert!(nodes[0].error(&look).starts_with("MOVED "));
+}
+
+/// The function's call for a command.
+fn words(command: &str) -> Vec<Vec<u8>> {
+    to_function(&command.split(' ').collect::<Vec<_>>())
+}
+
+/// The first integers of the row for all limiters.
+fn first_row(reply: &Value) -> [i64; 3] {
+    let Value::Array(rows) = reply else { panic!("{reply:?}") };
+    crate::common::ints(&rows[0]).unwrap()[..3].try_into().unwrap()
 }

@@ -16,23 +16,33 @@ fn docker(arguments: &str) -> Result<String, String> {
 
 /// Nodes on two networks without a way out: they talk to each other on the one that can be cut, and clients
 /// reach them on the other. Everything is removed when this is dropped.
-struct Containers {
+pub struct Containers {
     name: String,
-    members: Members,
+    /// The addresses of the nodes for each other.
+    pub members: Members,
     /// The addresses for clients, which a cut of the other network does not affect.
-    front: Vec<String>,
+    pub front: Vec<String>,
 }
 
 impl Containers {
-    /// Returns `None`, and reports that the test is skipped, if there is no image to run.
-    fn start(count: usize) -> Option<Self> {
+    /// Nodes of a cluster, the first half of them primaries.
+    fn cluster(count: usize) -> Option<Self> {
+        let options = "--cluster-enabled yes --cluster-node-timeout 3000 --cluster-announce-ip";
+        let this = Self::start(count, options)?;
+        this.members.form(count / 2);
+        Some(this)
+    }
+
+    /// Returns `None`, and reports that the test is skipped, if there is no image to run. The address of each
+    /// node is added to the options, unless there are none.
+    pub fn start(count: usize, options: &str) -> Option<Self> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let (Some(image), Some(module)) = (set("REDIS_CELL_IMAGE"), set("REDIS_CELL_PORTABLE_MODULE")) else {
             report_skip("no containers: REDIS_CELL_IMAGE and REDIS_CELL_PORTABLE_MODULE name none");
             return None;
         };
         let name = unique_name();
-        let mut cluster = Self { name: name.clone(), members: Members(Vec::new()), front: Vec::new() };
+        let mut this = Self { name: name.clone(), members: Members(Vec::new()), front: Vec::new() };
         docker(&format!("network create --internal {name}-front")).unwrap();
         // Fixed addresses need a named subnet, and another network may use this one.
         let subnet = (0..20)
@@ -43,10 +53,10 @@ impl Containers {
             .expect("no subnet is free");
         for i in 0..count {
             let address = format!("{subnet}.{}", 10 + i);
+            let own = if options.is_empty() { String::new() } else { format!("{options} {address}") };
             docker(&format!(
                 "create --init --user nobody --name {name}-{i} --network {name}-front {image} \
-                 redis-server --dir /var/tmp --protected-mode no --loadmodule /libredis_cell.so \
-                 --cluster-enabled yes --cluster-node-timeout 3000 --cluster-announce-ip {address} \
+                 redis-server --dir /var/tmp --protected-mode no --loadmodule /libredis_cell.so {own} \
                  --repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --save 3600 1"
             ))
             .unwrap();
@@ -55,27 +65,30 @@ impl Containers {
             docker(&format!("start {name}-{i}")).unwrap();
             let format = format!("{{{{(index .NetworkSettings.Networks \"{name}-front\").IPAddress}}}}");
             let front = common::docker(&["inspect", "--format", &format, &format!("{name}-{i}")]);
-            cluster.front.push(format!("{}:6379", front.unwrap()));
-            cluster.members.0.push(format!("{address}:6379"));
+            this.front.push(format!("{}:6379", front.unwrap()));
+            this.members.0.push(format!("{address}:6379"));
         }
-        for address in &cluster.members.0 {
+        for address in &this.members.0 {
             wait_until("the server in the container to answer", || {
                 let mut client = Client::connect_to(address, "", Duration::from_secs(2))?;
                 client.try_pipeline(&["PING"]).map(drop)
             });
         }
-        cluster.members.form(count / 2);
-        Some(cluster)
+        Some(this)
     }
 
     /// Cuts a node off from all others.
-    fn cut(&self, node: usize) {
+    pub fn cut(&self, node: usize) {
         docker(&format!("network disconnect {0}-bus {0}-{node}", self.name)).unwrap();
     }
 
-    fn heal(&self, node: usize) {
+    pub fn heal(&self, node: usize) {
         let (address, _) = self.members.0[node].split_once(':').unwrap();
         docker(&format!("network connect --ip {address} {0}-bus {0}-{node}", self.name)).unwrap();
+    }
+
+    pub fn kill(&self, node: usize) {
+        docker(&format!("kill {}-{node}", self.name)).unwrap();
     }
 }
 
@@ -106,7 +119,7 @@ fn seconds(since: Instant) -> String {
 #[test]
 fn a_partition_costs_what_the_minority_admits_before_it_knows() {
     let _alone = alone();
-    let Some(cluster) = Containers::start(6) else { return };
+    let Some(cluster) = Containers::cluster(6) else { return };
     let members = &cluster.members;
     let tags = members.tags(0..5461, 1);
     let limit = 400_000; // not to be used up here: what is admitted is counted
@@ -185,7 +198,7 @@ fn a_partition_costs_what_the_minority_admits_before_it_knows() {
 #[test]
 fn a_cluster_of_containers_reshards_and_fails_over_under_load() {
     let _alone = alone();
-    let Some(cluster) = Containers::start(6) else { return };
+    let Some(cluster) = Containers::cluster(6) else { return };
     let members = &cluster.members;
     let tags: Vec<String> =
         [0..100, 5500..10_900, 11_000..16_384].into_iter().flat_map(|range| members.tags(range, 1)).collect();
@@ -207,7 +220,7 @@ fn a_cluster_of_containers_reshards_and_fails_over_under_load() {
     let admitted = load.admitted();
     load.wait_for(admitted + 1_000);
     let killed = Instant::now();
-    docker(&format!("kill {}-1", cluster.name)).unwrap();
+    cluster.kill(1);
     wait_until("the replica to take over", || match members.connect(4).info("role").as_str() {
         "master" => Ok(()),
         seen => Err(seen.to_owned()),

@@ -4,9 +4,9 @@
 //! `REDIS_CELL_FUZZ_SEED` selects the calls; a failure prints it.
 
 use crate::clock::Subject;
-use crate::common::{BINARY, Client, Clock, Options, SECOND, Server, wait_until};
+use crate::common::model::{Ago, Error, Limit, Model, Part, Rate, Row, Window};
+use crate::common::{BINARY, Client, Clock, KINDS, Options, SECOND, Server, wait_until};
 use crate::figures::{figure, long};
-use crate::oracle::{Ago, Error, Limit, Model, Part, Rate, Row, Window};
 use fastrand::Rng;
 use redis::Value;
 use std::collections::BTreeSet;
@@ -15,8 +15,7 @@ use std::fmt::Write;
 /// The units of a call, the finest first.
 const UNITS: [(&str, i128); 3] = [("US", 1_000), ("MS", 1_000_000), ("S", 1_000_000_000)];
 
-/// The kinds of limiters, and the first letter of their keys. There are four keys of each kind.
-const KINDS: [&str; 7] = ["throttle", "funnel", "bucket", "fixed", "window", "log", "lease"];
+/// The number of keys of each kind.
 const KEYS: usize = 4;
 
 /// How often the writer does what, in percent.
@@ -52,14 +51,15 @@ struct Writer {
 }
 
 fn key(number: usize) -> String {
-    format!("{}{}", KINDS[number % KINDS.len()], number / KINDS.len())
+    format!("{}{}", KINDS[number % KINDS.len()].word, number / KINDS.len())
 }
 
 impl Writer {
     fn new(seed: u64, now: i64) -> Self {
         let model = Model::at(now.into());
         let mut writer = Self { random: Rng::with_seed(seed), limits: Vec::new(), model, named: Vec::new() };
-        writer.limits = (0..KINDS.len() * KEYS).map(|key| writer.limit(KINDS[key % KINDS.len()])).collect();
+        writer.limits =
+            (0..KINDS.len() * KEYS).map(|key| writer.limit(KINDS[key % KINDS.len()].word)).collect();
         writer
     }
 
@@ -90,13 +90,13 @@ impl Writer {
     fn limit(&mut self, kind: &str) -> Limit {
         let limit = self.upto(20);
         match kind {
-            "throttle" => Limit::Throttle { max_burst: limit - 1, rate: self.rate() },
-            "funnel" => Limit::Funnel { capacity: limit, rate: self.rate() },
-            "bucket" => Limit::Bucket { capacity: limit, rate: self.rate() },
-            "fixed" => Limit::Fixed { limit, window: self.window() },
-            "window" => Limit::Sliding { limit, period: self.time() },
-            "log" => Limit::Log { limit, period: self.time() },
-            "lease" => Limit::Lease { limit: limit.min(4), lease: 0, id: String::new() },
+            "THROTTLE" => Limit::Throttle { max_burst: limit - 1, rate: self.rate() },
+            "FUNNEL" => Limit::Funnel { capacity: limit, rate: self.rate() },
+            "BUCKET" => Limit::Bucket { capacity: limit, rate: self.rate() },
+            "FIXED" => Limit::Fixed { limit, window: self.window() },
+            "WINDOW" => Limit::Sliding { limit, period: self.time() },
+            "LOG" => Limit::Log { limit, period: self.time() },
+            "LEASE" => Limit::Lease { limit: limit.min(4), lease: 0, id: String::new() },
             _ => panic!("no kind {kind}"),
         }
     }
@@ -119,7 +119,7 @@ impl Writer {
     fn part(&mut self) -> Part {
         let number = self.random.usize(..self.limits.len());
         if self.chance(percent::NEW_LIMIT) {
-            let new = self.limit(KINDS[number % KINDS.len()]);
+            let new = self.limit(KINDS[number % KINDS.len()].word);
             self.limits[number] = match (new, &self.limits[number]) {
                 // What becomes of a sliding window with another period is not exact.
                 (Limit::Sliding { limit, .. }, Limit::Sliding { period, .. }) => {
@@ -416,7 +416,7 @@ fn limiter(limit: &Limit, quantity: i128, unit: i128) -> String {
     }
 }
 
-/// The arguments of a single command, whose options are behind the quantity.
+/// The arguments of a single command, whose options follow the quantity.
 fn quantity_first(arguments: &str) -> String {
     let words: Vec<&str> = arguments.split(' ').collect();
     let (quantity, limit) = words.split_last().unwrap();

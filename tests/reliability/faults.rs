@@ -1,8 +1,8 @@
-//! The suite is tested against the seeded faults of `src/faults.rs`: with each of them, the tests that guard
-//! against it fail.
+//! The suite is tested against the seeded faults of `ffi/src/faults.rs`: with each of them, the tests that
+//! guard against it fail.
 
 use crate::common::with_fault;
-use crate::{clock, crash, exact, failover, flows, hostile, once, queues};
+use crate::{clock, crash, exact, failover, flows, histories, hostile, once, queues};
 use std::panic::catch_unwind;
 
 /// Tests with their names.
@@ -94,6 +94,7 @@ fn lost_admissions_are_seen() {
             failover::a_planned_failover_loses_nothing_and_admits_nothing_extra,
             crash::with_every_write_on_disk_no_answered_admission_is_lost,
             queues::no_schedule_loses_a_client_or_admits_too_much,
+            histories::a_server_that_is_killed_forgets_no_answered_call,
         ],
     );
 }
@@ -105,6 +106,7 @@ fn lost_effects_are_seen() {
         tests![
             failover::a_thousand_keys_are_the_same_on_their_replica,
             exact::every_reply_and_every_state_is_that_of_the_exact_model,
+            histories::a_planned_failover_forgets_nothing,
         ],
     );
 }
@@ -119,7 +121,13 @@ fn calls_for_several_limiters_that_go_wrong_are_seen() {
 
 #[test]
 fn repeated_calls_that_are_charged_again_are_seen() {
-    must_fail("forget-replies", tests![once::payments_are_charged_once_through_lost_replies_and_a_failover]);
+    must_fail(
+        "forget-replies",
+        tests![
+            once::payments_are_charged_once_through_lost_replies_and_a_failover,
+            histories::callers_that_are_cut_off_are_charged_once_or_not_at_all,
+        ],
+    );
 }
 
 #[test]

@@ -142,7 +142,7 @@ impl Writer {
             "count" => words.push(self.number(40)),
             "period" => words.push(self.number(50)),
             "quantity" if self.chance(percent::QUANTITY) => words.push(self.number(6)),
-            // At most a hundredth of a second, because the commands behind it in the pipeline wait as well.
+            // At most a hundredth of a second, because the commands after it in the pipeline wait as well.
             "timeout" => words.push(self.any(&["0.01", "0.001", "1e-9", "-1", "nan", "x", "1e300"]).into()),
             "id" => words.push(format!("id{}", self.random.usize(..30)).into()),
             "options" => {

@@ -338,6 +338,15 @@ pub fn names_of_entries_that_are_taken_are_skipped() {
 /// Regression: the record belonged to the server's main thread, so refusals of calls from other threads were
 /// missed.
 #[test]
+pub fn a_call_with_once_makes_its_keys_beside_another_module() {
+    let (_server, mut client) = start_with(Options::new(), &[]);
+    let call = "CL.MTAKE {k}a THROTTLE 4 1 3600 1 {k}b FIXED 5 3600 1 ONCE {k}once 60";
+    let first = client.call(call);
+    assert_eq!(client.call(call), first);
+    assert_eq!(client.int("EXISTS {k}a {k}b {k}once"), 3);
+}
+
+#[test]
 pub fn refusals_of_calls_from_a_thread_are_recorded() {
     let server = Server::start();
     load_nested(&server);

@@ -1,7 +1,7 @@
-//! docker/compose.yaml: a primary and its replica, whose data survive `down` and `up`. The tests use ports
-//! and volumes of their own.
+//! The compose files: docker/compose.yaml has a primary and its replica, whose data survive `down` and `up`;
+//! that of apps/envoy has Envoy with the rate limit service. The tests use ports and volumes of their own.
 
-use crate::common::{Reaper, requires, run, unique_name, wait_until_healthy};
+use crate::common::{Reaper, requires, run, unique_name, wait_until, wait_until_healthy};
 use crate::{FIRST_REPLY, path};
 use std::sync::LazyLock;
 
@@ -17,40 +17,43 @@ static PROGRAM: LazyLock<Vec<&str>> = LazyLock::new(|| {
 });
 
 /// The project of all tests that do not stop it.
-static SHARED: LazyLock<Project> = LazyLock::new(Project::start);
+static SHARED: LazyLock<Project> = LazyLock::new(Project::of_servers);
 
 struct Project {
-    name: String,
+    /// `docker compose` with its environment, the project's name and its file.
+    words: Vec<String>,
+    /// The services that have a health check.
+    services: &'static [&'static str],
     _reaper: Reaper,
 }
 
 impl Project {
-    fn start() -> Self {
-        let name = unique_name();
-        let file = path("docker/compose.yaml");
-        let down: Vec<String> = environment(&name)
-            .into_iter()
-            .chain(PROGRAM.iter().map(|&word| word.to_owned()))
-            .chain(["--project-name", &name, "--file", &file, "down", "--volumes"].map(str::to_owned))
-            .collect();
-        let project = Self { name, _reaper: Reaper::new("env \"$@\"", &down) };
+    fn of_servers() -> Self {
+        let volumes = format!("REDIS_CELL_VOLUMES={}", unique_name());
+        let environment = ["REDIS_CELL_PORT=0", "REDIS_CELL_REPLICA_PORT=0", &volumes];
+        Self::start("docker/compose.yaml", &environment, &["primary", "replica"])
+    }
+
+    /// Port 0 of an environment is a free port.
+    fn start(file: &str, environment: &[&str], services: &'static [&'static str]) -> Self {
+        let (name, file) = (unique_name(), path(file));
+        let options = ["--project-name", &name, "--file", &file];
+        let words = [environment, &PROGRAM, &options].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let down = [&words[..], &["down", "--volumes"].map(str::to_owned)].concat();
+        let project = Self { words, services, _reaper: Reaper::new("env \"$@\"", &down) };
         project.up();
         project
     }
 
     fn compose(&self, command: &[&str]) -> Result<String, String> {
-        let environment = environment(&self.name);
-        let mut words: Vec<&str> = environment.iter().map(String::as_str).collect();
-        words.extend(PROGRAM.iter());
-        let file = path("docker/compose.yaml");
-        words.extend(["--project-name", &self.name, "--file", &file]);
-        words.extend(command);
+        let words: Vec<&str> = self.words.iter().map(String::as_str).chain(command.iter().copied()).collect();
         run("env", &words)
     }
 
     fn up(&self) {
         self.compose(&["up", "--detach"]).unwrap();
-        for service in ["primary", "replica"] {
+        for service in self.services {
             wait_until_healthy(&self.compose(&["ps", "--quiet", service]).unwrap());
         }
     }
@@ -72,15 +75,6 @@ impl Project {
         assert!(!state.is_empty());
         state
     }
-}
-
-/// Port 0 is a free port.
-fn environment(name: &str) -> Vec<String> {
-    vec![
-        "REDIS_CELL_PORT=0".to_owned(),
-        "REDIS_CELL_REPLICA_PORT=0".to_owned(),
-        format!("REDIS_CELL_VOLUMES={name}"),
-    ]
 }
 
 impl Drop for Project {
@@ -126,11 +120,40 @@ fn the_replica_shows_limits_and_rejects_writes() {
 #[test]
 fn data_survive_down_and_up() {
     requires!(!PROGRAM.is_empty(), NO_COMPOSE);
-    let project = Project::start();
+    let project = Project::of_servers();
     let state = project.throttle("visitor");
     project.compose(&["down"]).unwrap();
     project.up();
     for service in ["primary", "replica"] {
         assert_eq!(project.cli(service, "GET visitor"), state, "{service}");
     }
+}
+
+/// The example of apps/envoy, with images that are made here for Envoy and the upstream. All the rest is as a
+/// user has it: the configuration of Envoy, the rules, the service in its image, and the server in its own.
+#[test]
+fn envoy_and_the_rate_limit_service_decide_together() {
+    requires!(!PROGRAM.is_empty(), NO_COMPOSE);
+    let environment = [
+        "ENVOY_PORT=0",
+        "ENVOY_IMAGE=redis-cell-test:proxy",
+        "UPSTREAM_IMAGE=redis-cell-test:proxy",
+        "RATELIMIT_IMAGE=redis-cell-test:envoy",
+    ];
+    let project = Project::start("apps/envoy/example/compose.yaml", &environment, &["redis", "ratelimit"]);
+    let address = project.compose(&["port", "envoy", "8000"]).unwrap();
+    let status = |path: &str| {
+        let url = format!("http://{address}{path}");
+        let words =
+            ["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--header", "x-user: ann"];
+        run("curl", &[&words[..], &[&url]].concat())
+    };
+    wait_until("Envoy to answer", || match status("/orders/1") {
+        Ok(status) if status == "200" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let statuses: Vec<String> = (0..6).map(|n| status(&format!("/orders/{n}")).unwrap()).collect();
+    assert_eq!(statuses, ["200", "200", "200", "200", "429", "429"]);
+    let keys = project.compose(&["exec", "-T", "redis", "redis-cli", "DBSIZE"]).unwrap();
+    assert_eq!(keys, "2", "the limits of the user and of its orders");
 }
