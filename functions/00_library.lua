@@ -2,22 +2,22 @@
 
 -- The commands of redis-cell, version @VERSION@, as functions for servers that cannot load the module.
 --
--- A function has the name of its command (CL.MTAKE is cl_mtake) and the command's arguments, with the keys in front:
+-- A function has the name of its command (CL.MTAKE is cl_mtake) and the arguments of the command, with the keys first:
 --
 --     FCALL cl_throttle 1 user123 15 30 60
 --     FCALL cl_mtake 2 user123 site THROTTLE 15 30 60 1 FIXED 10000 DAY 1
 --
--- Arguments, replies, errors, stored states and expiries are those of the module's commands, so a key can be used by
--- both. docs/functions.md lists the differences. The algorithms are explained in core/src, a file for each; the tests in
--- tests/functions hold this library to the module.
+-- Arguments, replies, errors, stored states and expiries are the same as in the module's commands, so both can use a
+-- key. docs/functions.md lists the differences. The files of core/src explain the algorithms, one each. The tests in
+-- tests/functions compare this library with the module.
 --
--- The library is put together from the files of functions/, in the order of their names. Each limiter is in a block of
--- its own, which is not indented, because Lua allows 200 local variables at a time.
+-- The library is assembled from the files of functions/, in the order of their names. Each limiter is in its own block,
+-- which is not indented, because Lua allows only 200 local variables at a time.
 
 local VERSION = '@VERSION@'
 
--- Functions of the server and of Lua, in local variables because a global one takes longer to find. While a library is
--- loaded, the server hides them all. So the first call finds them, and none is called outside of functions.
+-- Functions of the server and of Lua, in local variables because global ones take longer to find. The server hides them
+-- all while it loads a library. So the first call looks them up, and none is called outside functions.
 local call, concat, find, format, match, upper
 -- Formats for integers, and for the seconds and nanoseconds of an instant.
 local WHOLE, INSTANT
@@ -25,14 +25,14 @@ local WHOLE, INSTANT
 local function find_functions()
     call, concat = redis.call, table.concat
     find, format, match, upper = string.find, string.format, string.match, string.upper
-    -- `%d` is the faster one, but has only 32 bits in a server with 32 bits.
+    -- `%d` is faster, but has only 32 bits in a 32-bit server.
     local has_64_bits = format('%d', 2 ^ 53) == '9007199254740992'
     WHOLE, INSTANT = has_64_bits and '%d' or '%.0f', has_64_bits and '%d%09d' or '%.0f%09.0f'
 end
 
 -- Errors --------------------------------------------------------------------------------------------------------------
 
--- Ends the call with an error reply. `run` catches it, because the server would append the line of this file.
+-- Ends the call with an error reply. `run` catches the error, because the server would append the line of this file.
 local function fail(text)
     error(text, 0)
 end

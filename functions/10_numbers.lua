@@ -1,55 +1,57 @@
 -- Numbers -------------------------------------------------------------------------------------------------------------
 --
--- A number in Lua is a double, exact up to 2^53. Nanoseconds pass that after 104 days, and an instant needs 61 bits. So
--- there are two kinds of numbers, and none is ever rounded:
+-- A number in Lua is a double, exact up to 2^53. Nanoseconds exceed that after 104 days, and an instant needs 61 bits.
+-- So there are two kinds of numbers, neither of which is ever rounded:
 --
---   plain numbers  doubles, none of them above LARGEST. An operation whose result would be above it raises INEXACT
+--   plain numbers  doubles up to LARGEST. An operation with a larger result raises INEXACT
 --   big numbers    integers of any size, as tables with the operators of the metatable Big
 --
--- A call is decided with plain numbers, as nearly every call can be. If that raises INEXACT, it is decided again with
--- big numbers, by the same code; nothing has been written by then. The code uses the operators +, - and <, and the
--- functions below, which `use_plain` and `use_big` set to those of a kind. Text becomes a plain number by arithmetic,
--- which takes half as long as `tonumber`.
+-- A call is decided with plain numbers, as almost every call can be. If that raises INEXACT, the same code decides
+-- again with big numbers; nothing has been written by then. The code uses the operators +, - and <, and the functions
+-- below, which `use_plain` and `use_big` set for each kind. Text becomes a plain number by arithmetic, which takes half
+-- as long as `tonumber`.
 
 local EXACT = 2 ^ 53
-local LARGEST = 4e15 -- so that the sum of two numbers, and of a second and a unit on top, is exact
+local LARGEST = 4e15 -- so that the sum of two numbers, plus a second and a unit, is exact
 local INEXACT = {}
 
--- The end of 64-bit nanoseconds, in the year 2262, and the largest quantity.
+-- The last instant in 64-bit nanoseconds, in the year 2262, which is also the largest quantity.
 local LAST = '9223372036854775807'
 
--- The number of a decimal text.
+-- Converts decimal text to a number.
 local int
--- The decimal text of a number from 0.
+-- Converts a number from 0 to decimal text.
 local digits
--- quotient(a, b) is a / b, rounded down.
+-- quotient(a, b) returns a / b, rounded down.
 local quotient
--- divide(a, b, c) is a * b / c, rounded down, and the remainder.
+-- divide(a, b, c) returns a * b / c, rounded down, and the remainder.
 local divide
 local zero, one
--- The last instant and the longest time, 2^63 - 1 nanoseconds. No plain number comes near.
+-- A microsecond, the unit of the clock and of the scores of sorted sets.
+local tick
+-- The last instant and the longest time, 2^63 - 1 nanoseconds. No plain number reaches it.
 local last
 -- The largest integer of 64 bits.
 local highest
 local is_plain
 
--- Whether a text is an integer as the server's own commands read one: no blanks, no plus sign, no leading zeros.
+-- Returns whether text is an integer for the server's own commands: no blanks, plus sign or leading zeros.
 local function is_integer(text)
     return find(text, '^%-?[1-9]%d*$') ~= nil or text == '0'
 end
 
--- Whether one text of digits is a larger number than another. As text, because it may have more than 53 bits.
+-- Returns whether one text of digits is a larger number than another. Compares text, which may exceed 53 bits.
 local function is_above(text, most)
     local digits, most_digits = #text, #most
     return digits > most_digits or digits == most_digits and text > most
 end
 
--- Whether a text is an integer from 0 to 2^63 - 1.
+-- Returns whether text is an integer from 0 to 2^63 - 1.
 local function is_natural(text)
-    return find(text, '^[1-9]%d*$') ~= nil and not is_above(text, LAST) or text == '0'
+    return find(text, '^[1-9]%d*$') ~= nil and (#text < 19 or not is_above(text, LAST)) or text == '0'
 end
 
--- The double next to a number.
+-- Returns the double nearest to a number.
 local function approximate(number)
     if type(number) == 'number' then
         return number
@@ -61,7 +63,7 @@ local function approximate(number)
     return number.negative and -value or value
 end
 
--- `math.min` and `math.max` do not know big numbers.
+-- `math.min` and `math.max` do not accept big numbers.
 local function smaller(a, b)
     return a < b and a or b
 end
@@ -70,13 +72,13 @@ local function larger(a, b)
     return a < b and b or a
 end
 
--- a - b, or 0 if b is larger.
+-- Returns a - b, or 0 if b is larger.
 local function difference(a, b)
     return b < a and a - b or zero
 end
 
--- Plain numbers: the product of two doubles is exactly the sum of two others (Dekker 1971): each factor is split into
--- halves of 26 bits, and the products of halves are exact.
+-- Plain numbers. The product of two doubles is exactly the sum of two other doubles (Dekker 1971): each factor is split
+-- into halves of 26 bits, whose products are exact.
 local SPLITTER = 2 ^ 27 + 1
 
 local function product(a, b)
@@ -94,7 +96,8 @@ local function within_plain(number)
 end
 
 local function plain_int(text)
-    return within_plain(text + 0)
+    local number = text + 0
+    return number < LARGEST and number > -LARGEST and number or within_plain(number)
 end
 
 local function plain_digits(number)
@@ -115,7 +118,7 @@ local function plain_divide(a, b, c)
     elseif c > LARGEST then
         error(INEXACT)
     else
-        -- A guess that may be off by one, and what it leaves of the exact product.
+        -- A guess that may be off by one, and the difference from the exact product.
         local low, guessed_high, guessed_low
         high, low = product(a, b)
         whole = plain_quotient(high, c)
@@ -133,7 +136,7 @@ local function plain_divide(a, b, c)
     return whole, rest
 end
 
--- The remainder of a * b / c, of which the quotient may be any number below 2^53.
+-- Returns the remainder of a * b / c, for any quotient below 2^53.
 local function plain_remainder(a, b, c)
     local high, low = product(a, b)
     local whole = plain_quotient(high, c)
@@ -141,8 +144,8 @@ local function plain_remainder(a, b, c)
     return (high - guessed_high + (low - guessed_low)) % c
 end
 
--- Big numbers: digits to the base 10^7, the lowest first, without leading zeros, and whether the number is below 0. The
--- product of two digits is below 10^14, so that a double has room for the sum of all of a column.
+-- Big numbers: digits in base 10^7, the lowest first, without leading zeros, and a sign. The product of two digits is
+-- below 10^14, so a double can hold the sum of a whole column.
 local Big = {}
 
 local function trim(number)
@@ -165,7 +168,7 @@ local function big_int(number)
     return trim(result)
 end
 
--- Makes digits of sums that may be negative or above 10^7.
+-- Turns sums, which may be negative or above 10^7, into digits.
 local function carry(sums)
     local over = 0
     for i = 1, #sums do
@@ -179,7 +182,7 @@ local function carry(sums)
     return trim(sums)
 end
 
--- Compares two numbers without their signs: below 0, 0 or above 0, as a is below, equal to or above b.
+-- Compares two numbers without their signs. The result is below, equal to or above 0 as a is to b.
 local function compare(a, b)
     if #a ~= #b then
         return #a - #b
@@ -219,7 +222,7 @@ function Big.__sub(a, b)
     return a + -b
 end
 
--- For numbers from 0 only.
+-- Only for numbers from 0.
 function Big.__mul(a, b)
     local sums = {}
     for i = 1, #a + #b do
@@ -254,8 +257,8 @@ function Big.__tostring(a)
     return table.concat(parts)
 end
 
--- The quotient of two numbers from 0 is put together from guesses by doubles, each of them a little too small rather
--- than too large. A guess leaves about a part in 2^45, so that a few suffice.
+-- Computes the quotient of two numbers from 0 by adding guesses in doubles, each rather too small than too large. After
+-- a guess, about a part in 2^45 remains, so a few guesses suffice.
 local function big_quotient(a, b)
     local result = big_int('0')
     while not (a < b) do
@@ -275,15 +278,15 @@ end
 
 local function use_plain()
     is_plain, int, digits, quotient, divide = true, plain_int, plain_digits, plain_quotient, plain_divide
-    zero, one, last, highest = 0, 1, math.huge, math.huge
+    zero, one, tick, last, highest = 0, 1, 1000, math.huge, math.huge
 end
 
 local function use_big()
     is_plain, int, digits, quotient, divide = false, big_int, tostring, big_quotient, big_divide
-    zero, one, last, highest = big_int('0'), big_int('1'), big_int(LAST), big_int(LAST)
+    zero, one, tick, last, highest = big_int('0'), big_int('1'), big_int('1000'), big_int(LAST), big_int(LAST)
 end
 
--- A time or an instant that a state can hold.
+-- Checks that a state can hold a time or an instant.
 local function within_time(time)
     if last < time then
         beyond_time()

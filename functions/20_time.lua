@@ -1,25 +1,25 @@
 -- Time ----------------------------------------------------------------------------------------------------------------
 --
--- Lengths of time and instants are in nanoseconds. Plain instants are counted from the beginning of the second in which
--- the call happens, the origin; big ones from the Unix epoch.
+-- Lengths of time and instants are in nanoseconds. Plain instants count from the origin, the beginning of the second of
+-- the call; big ones count from the Unix epoch.
 
 local SECOND = 1e9
 local MILLISECOND = 1e6
 local MICROSECOND = 1e3
 local DAY = 86400 -- in seconds
 
--- The end of 64-bit nanoseconds. No state lies beyond it.
+-- The last instant in 64-bit nanoseconds. No state contains a later one.
 local LAST_SECOND, LAST_NANOSECOND = 9223372036, 854775807
 
--- The last second of which plain numbers need not know how near the end of time is: those of sorted sets end in 2255.
+-- Up to this second, plain numbers need no check against the last instant: instants in sorted sets end in 2255.
 local LAST_PLAIN_SECOND = 8990000000
 
--- The instant of the call, as seconds since the epoch and nanoseconds of that second, and as a number.
+-- The instant of the call: seconds since the epoch, nanoseconds in that second, and the number.
 local clock_seconds, clock_nanoseconds
 local now
 local origin
 
--- Reads the server's clock, which has microseconds.
+-- Reads the server's clock, which counts microseconds.
 local function read_clock()
     local time = call('TIME')
     clock_seconds, clock_nanoseconds = time[1] + 0, time[2] * MICROSECOND
@@ -32,12 +32,12 @@ local function read_clock()
     end
 end
 
--- The seconds and nanoseconds of an instant, or of a length of time, that is written as decimal nanoseconds.
+-- Splits decimal nanoseconds, of an instant or a length of time, into seconds and nanoseconds.
 local function split(text)
     return tonumber(text:sub(1, -10)) or 0, tonumber(text:sub(-9))
 end
 
--- The instant that a text is, in decimal nanoseconds since the epoch. Nil if it is none up to the last one.
+-- Returns the instant that a text gives in decimal nanoseconds since the epoch, or nil if it is not a valid one.
 local function instant(text)
     -- From 2001 to 2286, an instant has 19 digits.
     local seconds, nanoseconds = match(text, '^([1-9]%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
@@ -45,29 +45,32 @@ local function instant(text)
         if not seconds then
             seconds, nanoseconds = split(text)
         end
-        return within_plain((seconds - origin) * SECOND + nanoseconds)
+        local moment = (seconds - origin) * SECOND + nanoseconds
+        return moment < LARGEST and moment > -LARGEST and moment or within_plain(moment)
     elseif is_natural(text) then
         return big_int(text)
     end
 end
 
--- The instant of a number of microseconds below 2^53 since the epoch.
+-- Returns the instant of microseconds since the epoch, which are below 2^53.
 local function instant_of_micros(micros)
     if is_plain then
-        return within_plain((micros - origin * 1e6) * MICROSECOND)
+        local moment = (micros - origin * 1e6) * MICROSECOND
+        return moment < LARGEST and moment > -LARGEST and moment or within_plain(moment)
     end
     return big_int(micros) * big_int(MICROSECOND)
 end
 
--- The instant of a number of milliseconds below 2^53 since the epoch. Later ones than the last instant count as that.
+-- Returns the instant of milliseconds since the epoch, which are below 2^53, but never one after the last instant.
 local function instant_of_millis(millis)
     if is_plain then
-        return within_plain((millis - origin * 1000) * MILLISECOND)
+        local moment = (millis - origin * 1000) * MILLISECOND
+        return moment < LARGEST and moment > -LARGEST and moment or within_plain(moment)
     end
     return smaller(big_int(millis) * big_int(MILLISECOND), last)
 end
 
--- An instant as decimal nanoseconds since the epoch.
+-- Returns an instant as decimal nanoseconds since the epoch.
 local function nanos_of(moment)
     if is_plain then
         local nanoseconds = moment % SECOND
@@ -76,7 +79,7 @@ local function nanos_of(moment)
     return tostring(moment)
 end
 
--- The microseconds from the epoch to an instant, rounded down.
+-- Returns the microseconds from the epoch to an instant, rounded down.
 local function micros_of(moment)
     if is_plain then
         return origin * 1e6 + (moment - moment % MICROSECOND) / MICROSECOND
@@ -84,7 +87,7 @@ local function micros_of(moment)
     return approximate(big_quotient(moment, big_int(MICROSECOND)))
 end
 
--- The milliseconds from the epoch to an instant, rounded up: the first expiry that is not before it.
+-- Returns the milliseconds from the epoch to an instant, rounded up: the first expiry that is not before it.
 local function millis_of(moment)
     if is_plain then
         return origin * 1000 + (moment + -moment % MILLISECOND) / MILLISECOND
@@ -92,12 +95,12 @@ local function millis_of(moment)
     return approximate(big_quotient(moment + big_int(MILLISECOND - 1), big_int(MILLISECOND)))
 end
 
--- The milliseconds as an argument of a command.
+-- Returns these milliseconds as an argument of a command.
 local function expiry_at(moment)
     return format(WHOLE, millis_of(moment))
 end
 
--- The instant at which a key expires, nil for never.
+-- Returns the instant at which a key expires, or nil if it never does.
 local function expiry(key)
     local millis = call('PEXPIRETIME', key)
     if millis >= 0 then
@@ -105,14 +108,13 @@ local function expiry(key)
     end
 end
 
--- An instant, the epoch at the earliest.
+-- Returns an instant, but never one before the epoch.
 local function since_epoch(moment)
     return is_plain and moment or larger(moment, zero)
 end
 
--- A time in units of the call, rounded up.
-local function rounded_up(time, unit)
-    local nanoseconds = unit.nanoseconds
+-- Returns a time in units of `nanoseconds`, rounded up.
+local function rounded_up(time, nanoseconds)
     if is_plain then
         return (time + -time % nanoseconds) / nanoseconds
     end
@@ -120,15 +122,15 @@ local function rounded_up(time, unit)
     return quotient(time + nanoseconds - one, nanoseconds)
 end
 
--- Whether two instants lie at most so many seconds apart.
+-- Returns whether two instants are at most `seconds` apart.
 local function are_near(a, b, seconds)
     return not (int(seconds .. '000000000') < larger(a, b) - smaller(a, b))
 end
 
--- Checks that so many periods end by the last whole millisecond of time, whether a window opens or not.
+-- Checks that `number` periods end by the last whole millisecond of 64-bit nanoseconds, even if no window opens.
 local function check_periods(limit, number)
     if is_plain then
-        return -- no plain number reaches it
+        return -- too far away for plain numbers
     end
     local longest = quotient(difference(int('9223372036854000000'), now), int(number))
     if longest < limit.period then

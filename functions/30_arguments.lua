@@ -1,17 +1,17 @@
 -- Arguments -----------------------------------------------------------------------------------------------------------
 
--- The units of time: `zeros` makes nanoseconds of a number that is written in the unit, `most` is the largest number
--- of it that 292 years hold, and `last` the last whole millisecond of 64-bit nanoseconds.
+-- The units of time. Appending `zeros` to a number in the unit gives nanoseconds. `most` is the largest number of the
+-- unit in 292 years, and `last` is the last whole millisecond of 64-bit nanoseconds.
 local UNITS = {
     S = { name = 'S', nanoseconds = 1e9, zeros = '000000000', most = '9223372036', last = '9223372036' },
     MS = { name = 'MS', nanoseconds = 1e6, zeros = '000000', most = '9223372036854', last = '9223372036854' },
     US = { name = 'US', nanoseconds = 1e3, zeros = '000', most = '9223372036854775', last = '9223372036854000' },
 }
 
--- Checks an argument, and returns it as it is written. `least` is at most 1, and `most` is a text.
+-- Checks an argument, and returns it as it is written. `least` is at most 1, and `most` is a string.
 local function checked(text, name, least, most)
     if #text < #most and find(text, '^[1-9]%d*$') then
-        return text -- as most are
+        return text -- the most frequent case
     elseif is_integer(text) then
         local value = text + 0
         if value >= least and (value < 0 or not is_above(text, most)) then
@@ -36,7 +36,7 @@ local function checked_difference(text)
     return int(text)
 end
 
--- The unit that a call ends with, behind all of its other arguments.
+-- Returns the unit at the end of a call, after all other arguments.
 local function last_unit(args, i)
     if not args[i] then
         return UNITS.S
@@ -44,15 +44,15 @@ local function last_unit(args, i)
     return not args[i + 1] and UNITS[upper(args[i])] or syntax_error()
 end
 
--- What a command can have behind its quantity: words alone, words with a number in a range, and words that it knows but
--- that the other arguments exclude. All commands have the units.
+-- The arguments that may follow a command's quantity: words without a value, words with a number in a range, and words
+-- that exclude, or are excluded by, other arguments. All commands accept the units.
 local ALONE, EXCLUDED = 'alone', 'excluded'
 local NONE = {}
 local SATURATE = { SATURATE = ALONE }
 local BOOKING = { PREPAY = ALONE, MAXWAIT = { 0, LAST } }
 
--- Reads `[quantity] [options in any order]` from an index on: the quantity, which is at most `most`, a text; the unit; and
--- the other options by their names.
+-- Reads `[quantity] [options in any order]` from index i on. Returns the quantity, which is at most `most`, a string;
+-- the unit; and the other options by name.
 local function options(args, i, known, most)
     local word = args[i]
     if not word then
@@ -88,8 +88,8 @@ local function options(args, i, known, most)
     return quantity, unit or UNITS.S, given
 end
 
--- Limits that have been read, because calls repeat them, and reading takes longer than looking up: tables by the kind, the
--- unit and each of the words. When there are too many, all are forgotten.
+-- Limits that have been read. Calls repeat them, and reading takes longer than looking up. They are in tables by kind,
+-- by unit and by each argument. When there are too many, all are removed.
 local MOST_REMEMBERED = 1000
 local remembered, count_remembered = {}, 0
 
@@ -109,7 +109,7 @@ local function read_and_remember(kind, args, i, unit)
     return limit
 end
 
--- The limit of a kind that the arguments from an index on are. There must be enough of them.
+-- Returns the limit of a kind from the arguments from index i on. There must be enough arguments.
 local function limit_of(kind, args, i, unit)
     if not is_plain then
         return kind.read(args, i, unit)
@@ -127,38 +127,38 @@ end
 -- A decision is four values:
 --
 --   wait         nil if the call is admitted; else the time until the same call would be, or FOREVER
---   remaining    what could be admitted after the call
+--   remaining    the quantity that could be admitted after the call
 --   reset_after  the time until the limiter is fully replenished
 --   store        the new state; nil if it stays as it is, DELETED if the key is to be deleted
 --
--- A kind of limiter is a table with these fields and functions, in which `limit` is what `read` has returned, and `state`
--- what `load` has, nil for no state:
+-- A kind of limiter is a table with these fields and functions. `limit` is the result of `read`, and `state` the result
+-- of `load`, nil for no state:
 --
---   name, words                          the word for the kind in CL.MTAKE, and the number of words of a limit
---   read(args, i, unit)                  the limit that the arguments from an index on are; its `most` is the `limit`
---                                        of replies
+--   name, words                          the word for the kind in CL.MTAKE, and the number of arguments of a limit
+--   read(args, i, unit)                  the limit in the arguments from an index on; its `most` is the `limit` of
+--                                        replies
 --   load(key, limit)                     the state under a key. If the kind has `reads_clock`, the clock need not
 --                                        have been read before
---   take(limit, state, quantity)         the decision to take so many units, all or none
+--   take(limit, state, quantity)         the decision to take `quantity` units, all or nothing
 --   room(limit, state)                   the units that fit, for SATURATE
---   settle(limit, state, difference, taken)  the decision of CL.MSETTLE. `taken` says when the units were taken that are
---                                        given back, if the call does: their `age`, their `reset_after` if it is known,
---                                        and the `unit` of both, which are rounded up to it
---   prepare(store)                       finds out what `save` needs to know, after which that cannot fail. Some kinds
---                                        have no such function
+--   settle(limit, state, difference, taken)  the decision of CL.MSETTLE. `taken` tells when the units to give back
+--                                        were taken, if the call does: their `age`, their `reset_after` if it is known,
+--                                        and the `unit` to which both are rounded up
+--   prepare(store)                       reads all that `save` needs, so that `save` cannot fail. Some kinds have no
+--                                        such function
 --   save(key, limit, store)              writes a new state
 --   delete                               the command that deletes the key
 
 local FOREVER = {}
 local DELETED = {}
 
--- The commands that have one key: functions of the key and of the other arguments.
+-- The commands with one key: functions of the key and the other arguments.
 local commands = {}
 
 local NAMES = { 'limited', 'limit', 'remaining', 'retry_after', 'reset_after', 'the quantity taken' }
 
--- A reply of big numbers. The server makes integers of doubles, so that one from 2^53 on would be another number. Checked
--- before anything is written.
+-- Checks a reply of big numbers, before anything is written. The server makes integers from doubles, so a number from
+-- 2^53 on could change.
 local function replied(numbers)
     for i = 1, #numbers do
         local number = approximate(numbers[i])
@@ -170,20 +170,21 @@ local function replied(numbers)
     return numbers
 end
 
--- The five integers of a decision, and the quantity taken if it is given.
+-- Returns the five integers of a decision, and the quantity taken if it is given.
 local function five(most, unit, wait, remaining, reset_after, taken)
     local retry_after = -1
+    local nanoseconds = unit.nanoseconds
     if wait and wait ~= FOREVER then
-        retry_after = rounded_up(wait, unit)
+        retry_after = rounded_up(wait, nanoseconds)
     end
-    local reply = { wait and 1 or 0, most, remaining, retry_after, rounded_up(reset_after, unit), taken }
+    local reply = { wait and 1 or 0, most, remaining, retry_after, rounded_up(reset_after, nanoseconds), taken }
     return is_plain and reply or replied(reply)
 end
 
--- The decision to take as many of a quantity as fit, and the quantity taken.
+-- Returns the decision to take as many units of a quantity as fit, and the quantity taken.
 local function saturate(kind, limit, state, quantity)
     local room = kind.room(limit, state)
-    -- With no room at all a single unit is refused, and its wait is the one to reply.
+    -- With no room at all, a single unit is refused, and the reply contains its wait.
     local wait, remaining, reset_after, store = kind.take(limit, state, smaller(quantity, larger(room, one)))
     if quantity == zero then
         wait = nil
@@ -191,7 +192,7 @@ local function saturate(kind, limit, state, quantity)
     return wait, remaining, reset_after, store, wait and zero or smaller(quantity, larger(room, zero))
 end
 
--- The decision to look: that to take, with the numbers of the state as it is.
+-- Returns the decision to take, with the other numbers of the present state.
 local function peek(kind, limit, state, quantity)
     local wait, remaining, reset_after, store = kind.take(limit, state, quantity)
     if store then
@@ -200,14 +201,14 @@ local function peek(kind, limit, state, quantity)
     return wait, remaining, reset_after
 end
 
--- How much of a take has not leaked away, if the units that are given back take so long to serve. The take was served
--- at the end of its `reset_after`, which is at most one unit shorter than it says.
+-- Returns how much of a take has not leaked away yet, if the units to give back take `time` to serve. The take was
+-- served at the end of its `reset_after`, which was rounded up by at most one unit.
 local function still_owed(taken, time)
     local owed = taken.reset_after and difference(taken.reset_after, taken.unit) or time
     return difference(owed, taken.age)
 end
 
--- Carries out a decision, for which the kind is prepared: the one way to write.
+-- Carries out a decision for which the kind is prepared. Every write goes through this function.
 local function write(kind, key, limit, store)
     if store == DELETED then
         call(kind.delete, key)
@@ -216,7 +217,7 @@ local function write(kind, key, limit, store)
     end
 end
 
--- Takes a quantity, all or none or as SATURATE says, and replies.
+-- Takes a quantity, all or nothing or as SATURATE allows, and replies.
 local function take(kind, key, limit, quantity, unit, saturates)
     if not kind.reads_clock then
         read_clock()
@@ -233,12 +234,12 @@ local function take(kind, key, limit, quantity, unit, saturates)
         if kind.prepare then
             kind.prepare(store)
         end
-        write(kind, key, limit, store)
+        kind.save(key, limit, store)
     end
     return reply
 end
 
--- The function of a command `limit [quantity] [SATURATE] [unit]`.
+-- Returns the function of a command `limit [quantity] [SATURATE] [unit]`.
 local function taking(kind)
     return function(key, args)
         local quantity, unit, given = options(args, kind.words + 1, SATURATE)

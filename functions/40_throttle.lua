@@ -1,7 +1,7 @@
 -- Rates: core/src/rate.rs ---------------------------------------------------------------------------------------------
 --
--- Units take cost(q) = floor(q * period / count), rounded once per call. Where a unit takes a whole number of
--- nanoseconds, that is the rate's `interval`, with which plain numbers need no `divide`.
+-- Units take cost(q) = floor(q * period / count), rounded once per call. If a unit takes a whole number of nanoseconds,
+-- this is the rate's `interval`, and plain numbers need no `divide`.
 
 local function read_rate(count, period, unit)
     checked(count, 'count', 1, LAST)
@@ -14,7 +14,7 @@ local function read_rate(count, period, unit)
     return rate
 end
 
--- The most units that take no longer than a time: floor(((time + 1) * count - 1) / period).
+-- Returns the largest number of units that take no longer than a time: floor(((time + 1) * count - 1) / period).
 local function units_in(rate, time)
     local interval = rate.interval
     if interval then
@@ -24,10 +24,12 @@ local function units_in(rate, time)
     return rest == zero and units - one or units
 end
 
--- The time that units take; nil above 292 years.
+-- Returns the time that units take, or nil if it is longer than 292 years.
 local function time_of(rate, units)
-    if rate.interval then
-        return within_plain(units * rate.interval)
+    local interval = rate.interval
+    if interval then
+        local time = units * interval
+        return time < LARGEST and time or within_plain(time)
     end
     local time = divide(units, rate.period, rate.count)
     if not (last < time) then
@@ -35,19 +37,19 @@ local function time_of(rate, units)
     end
 end
 
--- The most units whose time is not above 292 years.
+-- Returns the largest number of units that take at most 292 years.
 local function most_units(rate)
     return units_in(rate, last)
 end
 
--- The time that the quantity of a call takes.
+-- Returns the time that the quantity of a call takes.
 local function cost(rate, quantity)
     return time_of(rate, quantity) or out_of_range('quantity', 0, most_units(rate))
 end
 
 -- CL.THROTTLE and its companions: core/src/gcra.rs --------------------------------------------------------------------
 --
--- The state is the theoretical arrival time (TAT), the instant at which everything admitted is served, in decimal
+-- The state is the theoretical arrival time (TAT), the instant at which all admitted units are served, in decimal
 -- nanoseconds. `debt` is the time until then.
 
 local Throttle = { name = 'THROTTLE', words = 3, delete = 'DEL' }
@@ -69,8 +71,8 @@ local function room(limit, debt)
     return debt < limit.tolerance and units_in(limit, limit.tolerance - debt) or zero
 end
 
--- If the number alone cannot tell that it is a TAT, the key's expiry does. The clock may have been wrong when it was
--- written: a state that owes more than `most`, by default the tolerance, owes no longer than its key lives.
+-- If the number alone does not show that it is a TAT, the key's expiry does. The clock may have been wrong when it was
+-- written: if a state owes more than `most`, by default the tolerance, it owes only until its key expires.
 function Throttle.load(key, limit, most)
     local text = call('GET', key)
     if not text then
@@ -97,27 +99,28 @@ end
 
 function Throttle.take(limit, tat, quantity)
     local debt = tat and now < tat and tat - now or zero
-    local time = cost(limit, quantity)
-    local most = limit.tolerance - time
+    local tolerance, time = limit.tolerance, cost(limit, quantity)
+    local most = tolerance - time
     if most < debt then
         return most < zero and FOREVER or debt - most, room(limit, debt), debt
     elseif quantity == zero then
         return nil, room(limit, debt), debt
     end
     debt = debt + time
-    return nil, room(limit, debt), debt, within_time(now + debt)
+    tat = now + debt
+    return nil, units_in(limit, tolerance - debt), debt, last < tat and beyond_time() or tat
 end
 
 function Throttle.room(limit, tat)
     return room(limit, debt_of(tat))
 end
 
--- The most that may be owed for one more unit to be admitted.
+-- Returns the largest debt with which one more unit is admitted.
 local function room_for_one(limit)
     return difference(limit.tolerance, divide(one, limit.period, limit.count))
 end
 
--- The decision of a call that is never refused: it waits, while the limiter is in debt, for one more unit.
+-- Returns the decision of a call that is never refused. While the limiter is in debt, its wait is for one more unit.
 local function standing(limit, debt, store)
     local wait
     if limit.tolerance < debt then
@@ -154,7 +157,7 @@ function Throttle.settle(limit, tat, quantity, taken)
     return give_back(limit, tat, taken and smaller(still_owed(taken, back), back) or back)
 end
 
--- Serves `max_burst count period [quantity] [unit]` by a decision, which is written unless the call only looks.
+-- Runs `max_burst count period [quantity] [unit]` with a function that decides. If `looks`, writes nothing.
 local function gcra(decide, key, args, looks)
     local quantity, unit = options(args, 4, NONE)
     local limit = limit_of(Throttle, args, 1, unit)
@@ -216,7 +219,7 @@ function commands.reserve(key, args)
             debt = within_time(debt + time)
             store = quantity ~= zero and within_time(now + debt) or nil
             reply = five(limit.most, unit, wait, room(limit, debt), debt)
-            reply[1] = 0 -- a booking is admitted, and waits
+            reply[1] = 0 -- a booking is admitted, even if it has to wait
         end
     end
     write(Throttle, key, limit, store)

@@ -1,7 +1,7 @@
 -- CL.FUNNEL and CL.BUCKET: core/src/bucket.rs -------------------------------------------------------------------------
 --
--- The state is the units that are free, and the instant `since` from which the next one is counted. A full bucket has no
--- state. Funnel and bucket differ in the fields of their hashes.
+-- The state is the number of free units, and the instant `since` from which the next unit is counted. A full bucket has
+-- no state. Funnels and buckets have different fields in their hashes.
 
 local Funnel, Bucket
 
@@ -16,14 +16,14 @@ local function read_bucket(args, i, unit)
     return limit
 end
 
--- When a bucket is full; the last instant, if that is later.
+-- Returns when a bucket is full, but never later than the last instant.
 local function full_at(limit, level)
     local time = time_of(limit, larger(smaller(limit.most - level.free, highest), zero))
     return time and smaller(level.since + time, last) or last
 end
 
--- Reads the two fields that make a state. The clock may have been wrong when it was written: a bucket whose instant lies
--- ahead is full when its key expires, at the latest.
+-- Reads the two fields of a state. The clock may have been wrong when it was written: a bucket with an instant in the
+-- future is full when its key expires, at the latest.
 local function load_bucket(key, limit, free, since)
     local fields = call('HMGET', key, free, since)
     if fields[1] and fields[2] then
@@ -45,13 +45,13 @@ local function load_bucket(key, limit, free, since)
     foreign(format('a hash with the fields %s and %s', free, since))
 end
 
--- When a bucket has so many units free.
+-- Returns when a bucket has `units` free.
 local function free_at(limit, level, units)
     local missing = larger(smaller(units - level.free, highest), zero)
     return within_time(level.since + (time_of(limit, missing) or beyond_time()))
 end
 
--- The level by now, and the leaks since the instant from which they are counted; full if they have filled the bucket.
+-- Returns the present level, which may be full, and the leaks since the instant from which they count.
 local function leaked(limit, level)
     if level then
         local leaks = units_in(limit, difference(now, level.since))
@@ -62,8 +62,8 @@ local function leaked(limit, level)
     return { free = limit.most, since = now }, zero
 end
 
--- The level after a change to the units that are free; the instant from which it is counted is that of the last leak.
--- Also the units that are free in it: a leak that ends between two nanoseconds may have ended thereby.
+-- Returns the level after a change of the free units; it counts from the instant of the last leak. Also returns the
+-- units that are free then: a leak that ends between two nanoseconds may now have ended.
 local function changed(limit, level, leaks, free)
     local since = level.since + divide(leaks, limit.period, limit.count)
     local begun = difference(now, since)
@@ -96,7 +96,7 @@ local function room_in_bucket(limit, stored)
     return level.free + leaks
 end
 
--- The decision of a call that is never refused: it waits, while the bucket is in debt, for one unit.
+-- Returns the decision of a call that is never refused. While the bucket is in debt, its wait is for one unit.
 local function bucket_standing(limit, free, level, store)
     local wait
     if free < zero then
@@ -136,7 +136,7 @@ local function settle_bucket(limit, stored, quantity, taken)
     return bucket_standing(limit, after, level, level)
 end
 
--- Units per second as a decimal number, cut off behind nine digits: for people, nothing is computed from it.
+-- Returns units per second as a decimal number, truncated to nine digits. Only people read it.
 local function per_second(rate)
     local second = int('1000000000')
     local whole, rest = divide(rate.count, second, rate.period)

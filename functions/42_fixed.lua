@@ -1,12 +1,12 @@
 -- CL.FIXED: core/src/fixed.rs and core/src/calendar.rs ----------------------------------------------------------------
 --
--- The state is a count, in a key that expires with the window, at a whole millisecond.
+-- The state is a count in a key that expires when the window ends, at a whole millisecond.
 
 local Fixed = { name = 'FIXED', words = 2, delete = 'DEL', reads_clock = true }
 
 do
--- The days from the epoch to a date, with months below 1 and above 12 in the years before and after. Counted in years
--- from March on, so that the day of a leap year comes last: 306 days from March to December, 153 days in five months.
+-- Returns the days from the epoch to a date. Months below 1 and above 12 are in the years before and after. Years are
+-- counted from March on, so that a leap day comes last: March to December have 306 days, and five months 153.
 local function days_to(year, month, day)
     year, month = year + math.floor((month - 1) / 12), (month - 1) % 12 + 1
     if month < 3 then
@@ -16,8 +16,8 @@ local function days_to(year, month, day)
     return before + math.floor((153 * (month - 3) + 2) / 5) + day - 719469
 end
 
--- The year and the month that a day lies in: a guess by the mean length of a year, which is never too late by more
--- than a year, and from there on forward.
+-- Returns the year and the month of a day. Starts from a guess with the mean length of a year, which is never too late
+-- and at most a year too early, and continues from there.
 local function month_of(day)
     local year = 1970 + math.floor(day / 365.2425) - 1
     while days_to(year + 1, 1, 1) <= day do
@@ -30,7 +30,7 @@ local function month_of(day)
     return year, month
 end
 
--- The day on which a month begins: its last one if it is shorter.
+-- Returns the day on which a month begins, or its last day if it is shorter.
 local function begins(year, month, from)
     return math.min(days_to(year, month, from), days_to(year, month + 1, 1) - 1)
 end
@@ -39,7 +39,7 @@ local function multiples(time, length)
     return time - time % length, time - time % length + length
 end
 
--- The beginning and the end of the window of a calendar that a second lies in, all as seconds of local time.
+-- Functions that return the beginning and the end of the calendar window of a second, all in seconds of local time.
 local CALENDARS = {
     HOUR = function(time)
         return multiples(time, 3600)
@@ -67,7 +67,7 @@ local CALENDARS = {
     end,
 }
 
--- The window of a calendar that a second lies in, as seconds since the epoch. Nil if it ends after the last second.
+-- Returns the calendar window of a second, in seconds since the epoch, or nil if it ends after the last second.
 local function calendar_window(limit, second)
     local from, to = CALENDARS[limit.calendar](second + limit.offset, limit.from)
     if to - limit.offset <= LAST_SECOND then
@@ -75,7 +75,7 @@ local function calendar_window(limit, second)
     end
 end
 
--- What CL.FIXED can have behind its quantity.
+-- The arguments that may follow the quantity of CL.FIXED.
 local UTC = { -840, '840' }
 local WEEKDAY, DAY_OF_MONTH = { 1, '7' }, { 1, '31' }
 Fixed.options_of_period = { SATURATE = ALONE, UTC = EXCLUDED, FROM = EXCLUDED }
@@ -87,7 +87,7 @@ Fixed.options_of_calendar = {
     YEAR = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED },
 }
 
--- The limit of a window that is `period`, the name of a calendar with its options, or `UNTIL` and an instant.
+-- Returns the limit for a window: `period`, the name of a calendar with its options, or `UNTIL` and an instant.
 function Fixed.limit(most, window, unit, given, ends)
     local limit = { most = int(checked(most, 'limit', 1, LAST)), unit = unit }
     local word = upper(window)
@@ -104,17 +104,17 @@ function Fixed.limit(most, window, unit, given, ends)
     return limit
 end
 
--- A window without options.
+-- Reads a window without options.
 function Fixed.read(args, i, unit)
     return Fixed.limit(args[i], args[i + 1], unit, NONE)
 end
 
--- The count, and the end of its window. Nil for no state. If the clock has not been read, it is read here.
+-- Returns the count and the end of its window, or nil without a state. Reads the clock if that has not been done.
 function Fixed.load(key, limit)
     local text = call('GET', key)
     if not now then
-        -- Windows end with a millisecond. So the milliseconds that one has left decide a call in any unit but US, and
-        -- the clock is not needed. Instants are then counted from now on.
+        -- Windows end at a whole millisecond. So the milliseconds that are left decide a call in any unit but US, and
+        -- the clock is not needed. Instants are then counted from the present one.
         if text and is_plain and limit.unit ~= UNITS.US and #text < 16 and find(text, '^[1-9]%d*$') then
             local left = call('PTTL', key) * MILLISECOND
             if left > 0 and left < LARGEST then
@@ -129,8 +129,8 @@ function Fixed.load(key, limit)
     end
     if is_natural(text) then
         local ends = expiry(key)
-        -- The state of CL.THROTTLE is an instant within a minute of its key's expiry. No plain count is one, because
-        -- it would be an instant in 1970.
+        -- The state of CL.THROTTLE is an instant within a minute of its key's expiry. No plain count is such an
+        -- instant, because it would be in 1970.
         if ends and (is_plain or not (#text > 15 and are_near(instant(text), ends, 60))) then
             return { count = int(text), ends = ends }
         end
@@ -146,12 +146,12 @@ function Fixed.save(key, _, window)
     end
 end
 
--- The window that is open. One in which nothing was admitted is not open.
+-- Returns the window if it is open. A window in which nothing was admitted is not open.
 local function open_window(window)
     return window and zero < window.count and now < window.ends and window or nil
 end
 
--- The end of a window that opens now, a whole millisecond. Nil if it is an instant that has passed.
+-- Returns the end of a window that opens now, a whole millisecond, or nil for an instant that has passed.
 local function opened_until(limit)
     if limit.calendar then
         local _, ends = calendar_window(limit, clock_seconds)
@@ -173,23 +173,22 @@ local function passed(limit)
 end
 
 local function fixed_answer(limit, window, wait, store)
-    local used, left = zero, zero
-    if window then
-        used, left = window.count, window.ends - now
+    if not window then
+        return wait, limit.most, zero, store
     end
-    return wait, difference(limit.most, used), left, store
+    return wait, difference(limit.most, window.count), window.ends - now, store
 end
 
--- The decision to store a count: `added` to an open window, if that is enough. A big number may belong to a key whose
--- expiry lies behind the last instant, and is to be that. A count that would be read as a state of CL.THROTTLE is
--- never written.
+-- Returns the decision to store a count, or to add `added` to an open window if that is enough. A big number may belong
+-- to a key whose expiry is after the last instant, and needs that expiry. A count that could be read as a state of
+-- CL.THROTTLE is never written.
 local function count_in(limit, count, ends, wait, added)
     if not is_plain and #digits(count) > 15 and are_near(count, ends, 60) then
         fail('ERR quantity is out of range: the count would be the end of its window in nanoseconds, '
             .. 'a state of CL.THROTTLE')
     end
     local window = { count = count, ends = ends, added = is_plain and added }
-    return fixed_answer(limit, window, wait, window)
+    return wait, difference(limit.most, count), ends - now, window
 end
 
 function Fixed.take(limit, stored, quantity)
@@ -211,14 +210,14 @@ function Fixed.room(limit, stored)
     return window and limit.most - window.count or limit.most
 end
 
--- The wait of a call that is never refused: until the window ends, while more than the limit is used.
+-- Returns the wait of a call that is never refused: the time until the window ends, while more than the limit is used.
 local function fixed_standing(limit, count, ends)
     if limit.most < count then
         return ends - now
     end
 end
 
--- Whether units were taken from the window that ends at an instant, as far as can be told.
+-- Returns whether units were taken from the window that ends at an instant, as far as can be known.
 local function covers(limit, ends, taken)
     if limit.ends then
         local seconds, nanoseconds = split(limit.ends)
@@ -228,10 +227,10 @@ local function covers(limit, ends, taken)
     if limit.period then
         local milliseconds = int(MILLISECOND)
         begin = ends - quotient(limit.period + milliseconds - one, milliseconds) * milliseconds
-        -- The call that opened the window is as old as the window, and its age is rounded up.
+        -- The call that opened the window is as old as the window, and its age was rounded up.
         slack = taken.unit
     else
-        -- The key may expire at any millisecond. Its window is the one that contains the instant before.
+        -- The key may expire at any millisecond. Its window contains the instant before its expiry.
         local second = calendar_window(limit, math.ceil(millis_of(ends) / 1000) - 1)
         if not second then
             return false
@@ -239,7 +238,7 @@ local function covers(limit, ends, taken)
         begin, slack = instant_of_millis(second * 1000), zero
     end
     if taken.reset_after then
-        -- The window from which they were taken ended later than this.
+        -- The window from which they were taken ended after this.
         slack = difference(taken.reset_after, taken.unit)
     end
     return not (slack < since_epoch(begin) - since_epoch(now - taken.age))
@@ -271,9 +270,12 @@ end
 
 -- Reads `limit window [quantity] [options]`.
 function commands.fixed(key, args)
-    local window = args[3] and upper(args[2])
+    if not args[3] then
+        return take(Fixed, key, limit_of(Fixed, args, 1, UNITS.S), one, UNITS.S)
+    end
+    local window = upper(args[2])
     local ends = window == 'UNTIL' and args[3] or nil
-    local known = window and Fixed.options_of_calendar[window] or Fixed.options_of_period
+    local known = Fixed.options_of_calendar[window] or Fixed.options_of_period
     local quantity, unit, given = options(args, ends and 4 or 3, known)
     local limit
     if ends or given.UTC or given.FROM then

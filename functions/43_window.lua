@@ -1,7 +1,7 @@
 -- CL.WINDOW: core/src/window.rs ---------------------------------------------------------------------------------------
 --
--- The state is the start of the present window, the units admitted in it, and those of the window before. That one
--- weighs in by the share of it that the last period covers, to the nearest unit.
+-- The state is the start of the present window, its count, and the count of the previous window. The previous count is
+-- weighted by the share of its window that the last period covers, and rounded to the nearest unit.
 
 local Window = { name = 'WINDOW', words = 2, delete = 'DEL' }
 
@@ -25,11 +25,11 @@ local function load_window(key)
     foreign('a hash with the fields window, current and previous')
 end
 
--- The start of the window that an instant lies in, a multiple of the period since the epoch.
+-- Returns the start of the window of an instant, a multiple of the period since the epoch.
 local function start_of(limit, moment)
     local into
     if is_plain then
-        -- The origin may be more than a plain number, but what it leaves is not.
+        -- The origin may be too large for a plain number, but its remainder is not.
         local seconds = limit.period / SECOND
         local rest
         if seconds % 1 == 0 then
@@ -45,8 +45,8 @@ local function start_of(limit, moment)
     return moment - into
 end
 
--- The state under a key. The clock may have been wrong when it was written: of a window that begins ahead, nothing counts
--- when its key expires, at the latest, and it is moved back by whole periods.
+-- Returns the state under a key. The clock may have been wrong when it was written: a window that begins in the future
+-- is moved back by whole periods, so that nothing counts when its key expires, at the latest.
 function Window.load(key, limit)
     local window = load_window(key)
     local expires = window and now < window.start and expiry(key)
@@ -63,13 +63,13 @@ function Window.load(key, limit)
     return window
 end
 
--- What units of the previous window weigh that are covered to this part of the period.
+-- Returns the weight of units of the previous window if `ahead` of the period still covers them.
 local function weight(limit, units, ahead)
     local whole, rest = divide(units, ahead, limit.period)
     return rest + rest < limit.period and whole or whole + one
 end
 
--- How long after the start of the present window so many units of the previous one weigh at most `left`.
+-- Returns how long after the start of the present window `units` of the previous one weigh at most `left`.
 local function faded(limit, units, left)
     if not (left < units) then
         return zero
@@ -82,7 +82,7 @@ local function faded(limit, units, left)
     return difference(limit.period, ahead)
 end
 
--- What the stored window has become by now. One that lies ahead, after trouble with the clock, stays as it is.
+-- Returns the present window for a stored one. A window in the future, after trouble with the clock, is not changed.
 local function present_window(limit, stored)
     local start = start_of(limit, now)
     if stored and not (stored.start < start) then
@@ -93,7 +93,7 @@ local function present_window(limit, stored)
     return { start = start, current = zero, previous = zero }
 end
 
--- The end of a window, which is kept in it.
+-- Returns the end of a window, and stores it in the window's table.
 local function end_of(limit, window)
     local ends = window.ends
     if not ends then
@@ -103,16 +103,16 @@ local function end_of(limit, window)
     return ends
 end
 
--- The units that count now.
+-- Returns the units that count now.
 local function estimate(limit, window)
     local ahead = difference(limit.period, difference(now, window.start))
     return window.current + weight(limit, window.previous, ahead)
 end
 
--- The first instant at which a quantity, at most the limit, is admitted if nothing else is.
+-- Returns the first instant at which a quantity, at most the limit, is admitted if nothing else is taken.
 local function admits_at(limit, window, quantity)
     local free, ends = limit.most - quantity, end_of(limit, window)
-    -- In this window, once the previous count weighs no more than the present count leaves it ...
+    -- In this window, when the weighted previous count is small enough ...
     if not (free < window.current) then
         local at = window.start + faded(limit, window.previous, free - window.current)
         if at < ends then
@@ -123,7 +123,7 @@ local function admits_at(limit, window, quantity)
     return within_time(ends + faded(limit, window.current, free))
 end
 
--- The instant from which on nothing of a window counts.
+-- Returns the instant from which on nothing in a window counts.
 local function counts_until(limit, window)
     local ends = end_of(limit, window)
     return zero < window.current and within_time(ends + limit.period) or ends
@@ -139,7 +139,7 @@ function Window.save(key, limit, window)
     call('PEXPIREAT', key, expiry_at(counts_until(limit, window)))
 end
 
--- The window with another count. In the one that is stored, `added` is the difference.
+-- Returns the window with another count. In the stored window, `added` is the difference.
 local function with_count(limit, stored, window, current)
     local added = window == stored and current - window.current
     return {
@@ -193,7 +193,7 @@ function Window.settle(limit, stored, quantity, taken)
         end
         current = current + quantity
     elseif not taken or not (now < before.start + taken.age) then
-        -- A window that began when the units were taken, or earlier, can have admitted them.
+        -- A window that began when the units were taken, or earlier, may contain them.
         current = larger(current + quantity, zero)
     end
     local after = with_count(limit, stored, before, current)

@@ -1,20 +1,20 @@
 -- Sorted sets of instants: core/src/timeline.rs and src/store/timeline.rs ---------------------------------------------
 --
--- Logs and leases keep an entry per thing that they count. A score is an instant in microseconds since the epoch. The
+-- Logs and leases keep one entry for each unit or place. A score is an instant in microseconds since the epoch. The
 -- numbers of entries are plain in every call.
 
-local YEARS = 10 * 365 * DAY -- how far scores of something else may lie from the clock
-local PRUNED_AT_MOST = 10000 -- the most expired entries that one call removes, unless it adds more than half as many
+local YEARS = 10 * 365 * DAY -- how far from the clock a score may be before it counts as foreign
+local PRUNED_AT_MOST = 10000 -- the most expired entries that a call removes, unless it adds more than half as many
 
--- The microseconds that a score is. Nil if it is not a whole number from 0 to 2^53 - 1.
+-- Returns the microseconds of a score, or nil if it is not a whole number from 0 to 2^53 - 1.
 local function micros_in(score)
-    local number = tonumber(score)
-    if number and number >= 0 and number < EXACT and number % 1 == 0 then
+    local number = score + 0 -- also for 'inf'
+    if number >= 0 and number < EXACT and number % 1 == 0 then
         return number
     end
 end
 
--- The microseconds of an entry, which count as fewer if it lies ahead.
+-- Returns the microseconds of an entry. Entries in the future count as earlier.
 local function moved(scores, micros)
     return scores.above and micros > scores.above and math.max(micros - scores.by, 0) or micros
 end
@@ -24,33 +24,33 @@ local function instant_in(scores, score)
     return micros and instant_of_micros(moved(scores, micros))
 end
 
--- Whether an entry of a log with this score can have this name.
+-- Returns whether an entry of a log with this score can have this name.
 local function is_entry_of_log(name, micros)
     local score = match(name, '^(%d+)%-%d+$')
     return score ~= nil and score == format(WHOLE, micros)
 end
 
--- The sorted set under a key, nil for no key: the number of its entries, the first and the last instant, and whether
--- the last entry has the name of a log's.
-local function load_scores(key)
+-- Returns the sorted set under a key, or nil if there is no key: the number of entries, the first and the last instant,
+-- and the name and the microseconds of the last entry. `expected` is the text for a key that holds another value.
+local function load_scores(key, expected)
     local entry = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     if not entry[1] then
         return nil
     end
-    local scores = { key = key, count = call('ZCARD', key) }
-    local micros = micros_in(entry[2])
-    if micros then
-        scores.last = instant_of_micros(micros)
-        scores.is_log = is_entry_of_log(entry[1], micros)
-        scores.first = scores.last
-        if scores.count > 1 then
-            scores.first = instant_in(scores, call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
-        end
+    local micros, count = micros_in(entry[2]), call('ZCARD', key)
+    if not micros then
+        foreign(expected)
+    end
+    local final = instant_of_micros(micros)
+    local scores =
+        { key = key, expected = expected, count = count, first = final, last = final, name = entry[1], micros = micros }
+    if count > 1 then
+        scores.first = instant_in(scores, call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) or foreign(expected)
     end
     return scores
 end
 
--- The instant of the entry with this rank, the earliest having 0. Nil behind the last.
+-- Returns the instant of the entry with this rank, counted from 0 for the earliest, or nil after the last entry.
 local function at_rank(scores, rank)
     if rank >= scores.count then
         return nil
@@ -62,8 +62,8 @@ local function at_rank(scores, rank)
     return instant_in(scores, call('ZRANGE', scores.key, rank, rank, 'WITHSCORES')[2]) or foreign(scores.expected)
 end
 
--- The clock may have been wrong when entries were written. If the last one is later than `furthest` from now, and counts,
--- for `time` from its instant on, longer than the key lives, then those that lie ahead count as earlier by that.
+-- The clock may have been wrong when entries were written. If the last one is later than `furthest` from now, and would
+-- count, for `time`, longer than the key lives, the entries in the future count as earlier by the difference.
 local function heed_expiry(scores, furthest, time)
     local expires = now + furthest < scores.last and expiry(scores.key)
     local gone = expires and smaller(scores.last + time, last)
@@ -96,7 +96,7 @@ local function count_above(scores, micros)
     return call('ZCOUNT', scores.key, '(' .. format(WHOLE, micros), '+inf')
 end
 
--- The number of entries later than an instant.
+-- Returns the number of entries later than an instant.
 local function later_than(scores, moment)
     if not scores.first then
         return 0
@@ -126,7 +126,7 @@ local function check_tick()
     end
 end
 
--- How many of the expired entries a call removes that adds so many.
+-- Returns how many of the expired entries a call removes that adds `added` entries.
 local function pruned(expired, added)
     return math.min(expired, math.max(PRUNED_AT_MOST, 2 * added))
 end

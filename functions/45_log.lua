@@ -1,13 +1,13 @@
 -- CL.LOG: core/src/log.rs ---------------------------------------------------------------------------------------------
 --
--- An entry for every unit, named `<score>-<k>`, where k counts the entries with one score. It counts for a period.
+-- Each unit has an entry, which counts for a period. Its name is `<score>-<k>`, where k counts equal scores.
 
 local Log = { name = 'LOG', words = 2, delete = 'UNLINK', most_entries = '10000' }
 
 do
 local LOG_STATE = 'a sorted set whose scores are past instants in microseconds since the epoch'
-local MISSES = 1000 -- how many names may turn out to be taken
-local BATCH = 1000 -- members in one call of the server
+local MISSES = 1000 -- the largest number of names that may already exist
+local BATCH = 1000 -- members in one call to the server
 
 function Log.read(args, i, unit)
     local most = tonumber(checked(args[i], 'limit', 1, '1000000'))
@@ -15,21 +15,20 @@ function Log.read(args, i, unit)
 end
 
 function Log.load(key, limit)
-    local scores = load_scores(key)
+    local scores = load_scores(key, LOG_STATE)
     if not scores then
         return { key = key, count = 0 }
     end
-    scores.expected = LOG_STATE
-    -- Entries with other names can be a log that something else has written, if none lies ahead or is older than years.
-    local first, final = scores.first, scores.last
-    if first and (scores.is_log or not (now < final) and (is_plain or are_near(first, now, YEARS))) then
-        heed_expiry(scores, int(MICROSECOND), limit.period)
-        return scores
+    -- Entries with other names can be the log of another program, if none is in the future or years old.
+    local is_past = not (now < scores.last) and (is_plain or are_near(scores.first, now, YEARS))
+    if not is_past and not is_entry_of_log(scores.name, scores.micros) then
+        foreign(LOG_STATE)
     end
-    foreign(LOG_STATE)
+    heed_expiry(scores, tick, limit.period)
+    return scores
 end
 
--- When an entry leaves.
+-- Returns when an entry no longer counts.
 local function leaves_at(limit, entry)
     local ends = entry + limit.period
     if last < ends then
@@ -38,7 +37,7 @@ local function leaves_at(limit, entry)
     return ends
 end
 
--- A log at the instant of a call: the entries that count, those that do not, and when the last one leaves.
+-- Returns a log at the instant of a call: the entries that count, the others, and when the last one stops counting.
 local function view(limit, scores)
     check_tick()
     local alive = scores.count
@@ -53,9 +52,9 @@ local function log_answer(limit, wait, alive, empties, store)
     return wait, int(math.max(limit.units - alive, 0)), difference(empties, now), store
 end
 
--- The entries of a call that takes so many units, regardless of the limit.
+-- Returns the entries of a call that takes `quantity` units, regardless of the limit.
 local function entries(limit, scores, quantity, expired, empties)
-    local there = later_than(scores, now - int(MICROSECOND)) - later_than(scores, now)
+    local there = later_than(scores, now - tick) - later_than(scores, now)
     empties = larger(empties, leaves_at(limit, now))
     local count_pruned = pruned(expired, quantity)
     return { scores = scores, key = scores.key, there = there, count = quantity, pruned = count_pruned, empties = empties }
@@ -83,13 +82,13 @@ function Log.room(limit, scores)
     return int(math.max(math.min(limit.units - alive, tonumber(Log.most_entries)), 0))
 end
 
--- The answer of a call that has settled: it has added so many entries at a rank, or removed as many if they are below 0.
+-- Returns the answer to a settlement that has added `added` entries at `place`, or removed some if it is below 0.
 local function log_standing(limit, scores, place, added, alive, expired, empties, store)
     local beyond = alive - limit.units
     local wait
     if beyond > 0 then
-        -- One more unit would be admitted when the entry with this rank has left: one before the place, one that was
-        -- added there, or one behind it, whose rank has changed.
+        -- One more unit is admitted when the entry with this rank no longer counts. That entry is before `place`, was
+        -- added there, or is after it with a changed rank.
         local rank = expired + beyond
         local last_to_go = now
         if rank < place then
@@ -113,10 +112,10 @@ function Log.settle(limit, scores, units, taken)
         local place = scores.count - later_than(scores, now)
         return log_standing(limit, scores, place, quantity, alive + quantity, expired, store.empties, store)
     end
-    -- The entries that came later than those which are given back stay.
+    -- Entries that came later than the units to give back stay.
     local newer = 0
     if taken then
-        -- Nothing is older than the epoch.
+        -- No entry is older than the epoch.
         newer = (is_plain or not (now < taken.age)) and later_than(scores, now - taken.age) or alive
         newer = math.min(newer, alive)
     end
@@ -135,19 +134,18 @@ function Log.settle(limit, scores, units, taken)
     return log_standing(limit, scores, place, -count, alive - count, expired, empties, store)
 end
 
--- Chooses the names of new entries. A name is taken when entries with this score were removed, or added, by hand; the
--- next ones are free.
+-- Chooses the names of new entries, and builds the arguments of ZADD: each name after its score. A name exists already
+-- if entries with this score were removed or added by hand; the next free names are then used.
 function Log.prepare(store)
     if store == DELETED or store.removed then
         return
     end
-    store.score = format(WHOLE, micros_of(now))
-    store.names = {}
-    local k, ends = store.there, store.there + store.count + MISSES
-    while #store.names < store.count do
+    local score, words = format(WHOLE, micros_of(now)), {}
+    local missing, k, ends = store.count, store.there, store.there + store.count + MISSES
+    while missing > 0 do
         local names = {}
-        for i = k, math.min(k + math.min(store.count - #store.names, BATCH), ends) - 1 do
-            names[#names + 1] = format('%s-%d', store.score, i)
+        for i = k, math.min(k + math.min(missing, BATCH), ends) - 1 do
+            names[#names + 1] = score .. '-' .. i
         end
         if #names == 0 then
             foreign(LOG_STATE)
@@ -156,10 +154,12 @@ function Log.prepare(store)
         local found = call('ZMSCORE', store.key, unpack(names))
         for i = 1, #names do
             if not found[i] then
-                store.names[#store.names + 1] = names[i]
+                words[#words + 1], words[#words + 2] = score, names[i]
+                missing = missing - 1
             end
         end
     end
+    store.words = words
 end
 
 function Log.save(key, _, store)
@@ -167,13 +167,9 @@ function Log.save(key, _, store)
         move_back(store.scores)
         call('ZREMRANGEBYRANK', key, -store.newer - store.removed, -1 - store.newer)
     else
-        for first = 1, store.count, BATCH do
-            local words = {}
-            for i = first, math.min(first + BATCH - 1, store.count) do
-                words[#words + 1] = store.score
-                words[#words + 1] = store.names[i]
-            end
-            call('ZADD', key, 'NX', unpack(words))
+        local words = store.words
+        for first = 1, #words, 2 * BATCH do
+            call('ZADD', key, 'NX', unpack(words, first, math.min(first + 2 * BATCH - 1, #words)))
         end
         move_back(store.scores)
         prune(key, store.pruned)
@@ -182,7 +178,7 @@ function Log.save(key, _, store)
 end
 
 function commands.log(key, args)
-    -- With SATURATE any quantity may be asked for.
+    -- With SATURATE, any quantity is allowed.
     local most = Log.most_entries
     for i = 3, #args do
         if upper(args[i]) == 'SATURATE' then

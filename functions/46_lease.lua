@@ -1,19 +1,19 @@
 -- CL.ACQUIRE, CL.RENEW and CL.RELEASE: core/src/lease.rs --------------------------------------------------------------
 --
--- An entry for every holder, whose score is the end of its lease.
+-- One entry for each holder, whose score is the end of its lease.
 
 local Lease = { name = 'LEASE', words = 2, delete = 'UNLINK' }
 
 do
 local LEASE_STATE = 'a sorted set of holders and the ends of their leases in microseconds since the epoch'
 
--- `limit.places` is plain: if it is above 2^53, it is more than there can be.
+-- `limit.places` is plain: a number above 2^53 is more than the places that can be taken.
 function Lease.limit(most, lease, id, unit)
     checked(most, 'limit', 1, LAST)
     return { most = int(most), places = tonumber(most), lease = lease, id = id, unit = unit }
 end
 
--- Whether an instant can be the end of a lease: it lies within years of now, or ahead and not after the key's expiry.
+-- Returns whether an instant can be the end of a lease: within years of now, or later but not after the key expires.
 local function may_end(key, ends)
     if is_plain or are_near(ends, now, YEARS) then
         return true
@@ -22,18 +22,17 @@ local function may_end(key, ends)
     return expires and not (expires < ends)
 end
 
--- The leases, and the end of the holder's own one.
+-- Returns the leases, and the end of the holder's own lease.
 function Lease.load(key, limit)
-    local scores = load_scores(key)
+    local scores = load_scores(key, LEASE_STATE)
     if not scores then
         return { key = key, count = 0 }
     end
-    scores.expected = LEASE_STATE
-    local first, final = scores.first, scores.last
-    if not first or scores.is_log or not (may_end(key, first) and may_end(key, final)) then
+    local is_log = is_entry_of_log(scores.name, scores.micros)
+    if is_log or not (may_end(key, scores.first) and may_end(key, scores.last)) then
         foreign(LEASE_STATE)
     end
-    heed_expiry(scores, (limit.lease or int(DAY .. '000000000')) + int(MICROSECOND), zero)
+    heed_expiry(scores, (limit.lease or int(DAY .. '000000000')) + tick, zero)
     local own = call('ZSCORE', key, limit.id)
     scores.own = own and (instant_in(scores, own) or foreign(LEASE_STATE))
     return scores
@@ -55,32 +54,32 @@ local function lease_answer(limit, wait, alive, ends, store)
     return wait, difference(limit.most, int(alive)), ends and difference(ends, now) or zero, store
 end
 
--- The time until somebody without a place could get one.
+-- Returns the time until a client without a place could acquire one.
 local function next_place(limit, scores, alive)
     if alive < limit.places then
         return zero
     end
-    -- The leases in the order of their ends: when this one ends, one place is free.
+    -- The leases sorted by their ends: when this one ends, one place is free.
     local ends = at_rank(scores, scores.count - limit.places)
     return ends and difference(ends, now) or zero
 end
 
--- When the last lease of all the others ends.
+-- Returns when the last lease of the other holders ends.
 local function last_other(scores)
     if not scores.own or scores.own ~= scores.last then
         return scores.last
     end
-    -- The holder is the last, or one of several that end last.
+    -- The holder's lease is the last one, or one of several that end last.
     return scores.count > 1 and at_rank(scores, scores.count - 2) or nil
 end
 
--- The change after which the holder's lease has another end, and so many others are removed.
+-- Returns the change that gives the holder's lease another end, and removes `count` other leases.
 local function held(limit, scores, ends, count)
     local other = last_other(scores)
     return { scores = scores, id = limit.id, ends = ends, pruned = count, until_ = other and larger(other, ends) or ends }
 end
 
--- The quantity is 1, or 0 to look.
+-- The quantity is 1, or 0 to read the state.
 function Lease.take(limit, scores, quantity)
     check_tick()
     local ends = lease_end(limit)
@@ -90,7 +89,7 @@ function Lease.take(limit, scores, quantity)
     elseif quantity == zero then
         return lease_answer(limit, nil, alive, scores.last)
     end
-    -- An ended lease of the holder's is not removed but gets its new end.
+    -- If the holder's own lease has ended, it is not removed but gets a new end.
     local ended = scores.count - alive - (scores.own and not renews and 1 or 0)
     local store = held(limit, scores, ends, pruned(math.max(ended, 0), 1))
     return lease_answer(limit, nil, renews and alive or alive + 1, store.until_, store)
@@ -111,7 +110,7 @@ local function release_lease(limit, scores)
     return other and now < other and { scores = scores, id = limit.id, until_ = other } or DELETED
 end
 
--- Renews the lease, or with no lease gives the place back. How long ago it was taken does not matter.
+-- Renews the lease, or gives the place back if `lease` is 0. The age of the place does not matter.
 function Lease.settle(limit, scores)
     local store = (limit.lease and renew_lease or release_lease)(limit, scores)
     local alive = later_than(scores, now)
@@ -131,7 +130,7 @@ function Lease.save(key, _, store)
     move_back(store.scores)
     if store.ends then
         local micros = micros_of(store.ends)
-        -- No lease looks like an entry of a log.
+        -- A lease never looks like an entry of a log.
         if is_entry_of_log(store.id, micros) then
             micros = micros - 1
         end

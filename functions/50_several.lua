@@ -1,7 +1,7 @@
 -- CL.MTAKE, CL.MPEEK and CL.MSETTLE: core/src/several.rs and src/several.rs -------------------------------------------
 --
--- The arguments are a limiter for each key, and options. All limiters are decided before anything is written. With ONCE,
--- the last key is the one under which the reply is stored.
+-- The arguments are one limiter for each key, and options. All limiters are decided before anything is written. With
+-- ONCE, the last key is the one under which the reply is stored.
 
 local TAKE, PEEK, SETTLE = 'take', 'peek', 'settle'
 local several
@@ -17,26 +17,32 @@ local KINDS = {
     LEASE = Lease,
 }
 
-local OPTIONS_OF_FIXED = { UTC = true, FROM = true }
+-- Returns whether a word is an option of a fixed window. The length of most words shows that they are quantities.
+local function is_option_of_fixed(word)
+    local length = #word
+    return length == 3 and upper(word) == 'UTC' or length == 4 and upper(word) == 'FROM'
+end
 
--- The number of words of a fixed window: `limit window [UTC minutes] [FROM day] quantity`. Nil if some are missing.
+-- Counts the arguments of a fixed window: `limit window [UTC minutes] [FROM day] quantity`. Nil if some are missing.
 local function words_of_fixed(args, i)
     if not args[i + 1] then
         return nil
     end
-    local words = upper(args[i + 1]) == 'UNTIL' and 4 or 3
+    local window = args[i + 1]
+    local words = #window == 5 and upper(window) == 'UNTIL' and 4 or 3
     while true do
         local at = i + words - 1
         if not args[at] then
             return nil
-        elseif not OPTIONS_OF_FIXED[upper(args[at])] or not args[at + 1] then
+        elseif not is_option_of_fixed(args[at]) or not args[at + 1] then
             return words
         end
         words = words + 2
     end
 end
 
--- The limiter at an index, and the index behind it. Nil if there is none, or not a complete one.
+-- Returns the limiter at an index, and the index after it, or nil if there is no complete limiter. Its table becomes
+-- the row of the reply: the limiter's arguments, limit and state, and the decision.
 local function limiter_at(args, i)
     local shadow, reset = false, nil
     local kind = KINDS[args[i]]
@@ -57,16 +63,34 @@ local function limiter_at(args, i)
         words = words_of_fixed(args, i + 1)
     end
     if words and i + words <= #args then
-        return { kind = kind, first = i + 1, final = i + words, shadow = shadow, reset = reset }, i + words + 1
+        return {
+            kind = kind,
+            first = i + 1,
+            final = i + words,
+            shadow = shadow,
+            reset = reset,
+            -- Room for values that are set later.
+            limit = nil,
+            quantity = nil,
+            state = nil,
+            wait = nil,
+            remaining = nil,
+            reset_after = nil,
+            store = nil,
+        }, i + words + 1
     end
 end
 
--- The options behind the limiters, `[AGO age] [ONCE period] [unit]` in any order, of which calls have those that are
--- known: their values as they are written, and the unit. Nil if something is wrong.
+-- Reads the options after the limiters, `[AGO age] [ONCE period] [unit]` in any order, if the call knows them. Returns
+-- their values as they are written, and the unit, or nil after an error.
 local ALL_OPTIONS = { AGO = true, ONCE = true }
 local OPTIONS = { [TAKE] = { ONCE = true }, [PEEK] = {}, [SETTLE] = ALL_OPTIONS }
+local NO_OPTIONS = { unit = UNITS.S }
 
 local function scan_options(args, i, known)
+    if not args[i] then
+        return NO_OPTIONS
+    end
     local read = {}
     while args[i] do
         local word = upper(args[i])
@@ -87,7 +111,7 @@ local function scan_options(args, i, known)
     return read
 end
 
--- Reads `limit window [UTC minutes] [FROM day]`, the words before the quantity.
+-- Reads `limit window [UTC minutes] [FROM day]`, the arguments before the quantity.
 local function read_fixed(args, i, final, unit)
     local given, ends = {}, nil
     local window = upper(args[i + 1])
@@ -111,7 +135,7 @@ local function read_fixed(args, i, final, unit)
     return Fixed.limit(args[i], args[i + 1], unit, given, ends)
 end
 
--- Reads the arguments of a limiter: its limit, and its quantity.
+-- Reads the arguments of a limiter: its limit and its quantity.
 local function read_limiter(limiter, args, verb, unit)
     local kind, first, final = limiter.kind, limiter.first, limiter.final
     if kind == Lease then
@@ -130,8 +154,24 @@ local function read_limiter(limiter, args, verb, unit)
     return limit, int(checked(args[final], 'quantity', 0, kind == Log and Log.most_entries or LAST))
 end
 
+-- Finds a key that is named twice. The table is reused, because a new one would grow step by step.
+local named = {}
+
+local function has_twins(keys)
+    local twins = false
+    for k = 1, #keys do
+        twins = twins or named[keys[k]] == true
+        named[keys[k]] = true
+    end
+    for k = 1, #keys do
+        named[keys[k]] = nil
+    end
+    return twins
+end
+
+-- Reads the limiters of a call, its unit and its options: the `age` of AGO and the `period` of ONCE.
 local function read_several(keys, args, verb)
-    local limiters, i = {}, 1
+    local limiters, i = { nil, nil, nil, nil }, 1 -- with room for a few limiters
     for k = 1, #keys do
         local limiter, behind = limiter_at(args, i)
         if not limiter then
@@ -139,8 +179,8 @@ local function read_several(keys, args, verb)
         end
         limiters[k], i = limiter, behind
     end
-    -- The unit stands behind the limiters. If something is wrong there, their errors come first nevertheless. The last key
-    -- is that of ONCE.
+    -- The unit follows the limiters. If it is wrong, errors in the limiters still come first. The last key belongs to
+    -- ONCE.
     local read = scan_options(args, i, ALL_OPTIONS)
     local is_complete = read and #limiters > 0 and #limiters == #keys - (read.ONCE and 1 or 0)
     local unit = is_complete and read.unit or UNITS.S
@@ -149,56 +189,52 @@ local function read_several(keys, args, verb)
         if limiter.shadow and verb ~= TAKE or limiter.reset and verb ~= SETTLE then
             syntax_error()
         end
-        limiter.reset_after = limiter.reset and checked_time(limiter.reset, 'RESET', 0, unit)
+        limiter.reset = limiter.reset and checked_time(limiter.reset, 'RESET', 0, unit)
         limiter.limit, limiter.quantity = read_limiter(limiter, args, verb, unit)
     end
     read = scan_options(args, i, OPTIONS[verb]) or syntax_error()
     if not is_complete then
         syntax_error()
     end
-    read.age = read.AGO and checked_time(read.AGO, 'AGO', 0, unit)
-    read.period = read.ONCE and checked_time(read.ONCE, 'ONCE', 1, unit)
+    local age = read.AGO and checked_time(read.AGO, 'AGO', 0, unit)
+    local period = read.ONCE and checked_time(read.ONCE, 'ONCE', 1, unit)
     for k = 1, #limiters do
-        if limiters[k].reset and not read.age then
+        if limiters[k].reset and not age then
             syntax_error()
         end
     end
-    local named = {}
-    for k = 1, #keys do
-        if named[keys[k]] then
-            fail('ERR the same key is named twice')
-        end
-        named[keys[k]] = true
+    if has_twins(keys) then
+        fail('ERR the same key is named twice')
     end
-    return limiters, read
+    return limiters, unit, age, period
 end
 
--- The row that stands for all rows: limited if one of them is, with the numbers of the tightest and the longest times.
--- Those in SHADOW are left out, so that there may be none.
+-- Returns the combined row: limited if one of the rows is, with the tightest numbers and the longest times. Rows in
+-- SHADOW are excluded, so there may be no row.
 local function combined(rows, with_shadow)
-    local all
+    local most, wait, remaining, reset_after
     for i = 1, #rows do
         local row = rows[i]
         if row.shadow and not with_shadow then
-            -- left out
-        elseif not all then
-            all = { wait = row.wait, most = row.most, remaining = row.remaining, reset_after = row.reset_after }
+            -- In SHADOW: excluded.
+        elseif not most then
+            most, wait, remaining, reset_after = row.limit.most, row.wait, row.remaining, row.reset_after
         else
-            if row.remaining < all.remaining then
-                all.most, all.remaining = row.most, row.remaining
+            if row.remaining < remaining then
+                most, remaining = row.limit.most, row.remaining
             end
-            if all.wait ~= FOREVER and row.wait then
-                all.wait = all.wait and row.wait ~= FOREVER and larger(all.wait, row.wait) or row.wait
+            if wait ~= FOREVER and row.wait then
+                wait = wait and row.wait ~= FOREVER and larger(wait, row.wait) or row.wait
             end
-            all.reset_after = larger(all.reset_after, row.reset_after)
+            reset_after = larger(reset_after, row.reset_after)
         end
     end
-    return all
+    return most, wait, remaining, reset_after
 end
 
 local REPLY = 'a reply of as many limiters, stored by ONCE'
 
--- Whether a text can be the integer at this place of a row.
+-- Returns whether a text can be the integer at this position of a row.
 local function can_be(text, place)
     if place == 1 then
         return text == '0' or text == '1'
@@ -208,8 +244,8 @@ local function can_be(text, place)
     return is_natural(text) and not (place == 2 and text == '0')
 end
 
--- The reply to a call for so many limiters that is stored under the key of ONCE: its rows, of five integers each. Nil if
--- there is none.
+-- Returns the reply to a call for `limiters` limiters that is stored under the key of ONCE: its rows of five integers.
+-- Nil if there is none.
 local function stored_reply(key, limiters)
     local text = call('GET', key)
     if not text then
@@ -235,7 +271,7 @@ local function stored_reply(key, limiters)
     return rows
 end
 
--- A reply as one text: its integers, row by row.
+-- Returns a reply as one text: its integers, row by row.
 local function text_of(rows)
     local words = {}
     for i = 1, #rows do
@@ -246,14 +282,14 @@ local function text_of(rows)
     return concat(words, ' ')
 end
 
--- The value of a field of INFO.
+-- Returns the value of a field of INFO.
 local function field(info, name)
     local _, colon = find(info, '\n' .. name .. ':', 1, true)
     return colon and match(info, '^%w*', colon + 1)
 end
 
--- Whether the server has reached `maxmemory`, and does not make room by evicting keys. For a user without the permission
--- to run INFO it has not.
+-- Returns whether the server has reached `maxmemory` and does not evict keys. For a user who may not run INFO, returns
+-- false.
 local function is_out_of_memory()
     local memory = redis.pcall('INFO', 'memory')
     if type(memory) ~= 'string' or field(memory, 'maxmemory_policy') ~= 'noeviction' then
@@ -264,85 +300,76 @@ local function is_out_of_memory()
 end
 
 function several(keys, args, verb)
-    local limiters, read = read_several(keys, args, verb)
+    local rows, unit, age, period = read_several(keys, args, verb)
     read_clock()
-    local once, kept_until = read.period and keys[#keys], nil
+    local once, kept_until = period and keys[#keys], nil
     if once then
-        kept_until = now + read.period
+        kept_until = now + period
         if last < kept_until then
-            out_of_range('ONCE', 1, quotient(last - now, int(read.unit.nanoseconds)))
+            out_of_range('ONCE', 1, quotient(last - now, int(unit.nanoseconds)))
         end
-        local reply = stored_reply(once, #limiters)
+        local reply = stored_reply(once, #rows)
         if reply then
             return reply
         end
     end
-    local rows, is_refused, grows = {}, false, once and verb == SETTLE
-    for i = 1, #limiters do
-        local limiter = limiters[i]
-        local kind, limit, quantity = limiter.kind, limiter.limit, limiter.quantity
+    local is_refused, grows = false, once and verb == SETTLE
+    for i = 1, #rows do
+        local row = rows[i]
+        local kind, limit, quantity = row.kind, row.limit, row.quantity
         local state = kind.load(keys[i], limit)
-        local wait, remaining, reset_after, store
+        row.state = state
         if verb == TAKE then
-            wait, remaining, reset_after, store = kind.take(limit, state, quantity)
-            is_refused = is_refused or wait and not limiter.shadow
+            row.wait, row.remaining, row.reset_after, row.store = kind.take(limit, state, quantity)
+            is_refused = is_refused or row.wait and not row.shadow
         elseif verb == PEEK then
-            wait, remaining, reset_after = peek(kind, limit, state, quantity)
+            row.wait, row.remaining, row.reset_after = peek(kind, limit, state, quantity)
         else
             local taken
-            if read.age then
-                taken = { age = read.age, reset_after = limiter.reset_after, unit = int(read.unit.nanoseconds) }
+            if age then
+                taken = { age = age, reset_after = row.reset, unit = int(unit.nanoseconds) }
             end
-            wait, remaining, reset_after, store = kind.settle(limit, state, quantity, taken)
+            local store
+            row.wait, row.remaining, row.reset_after, store = kind.settle(limit, state, quantity, taken)
+            row.store = store
             local creates = not state or kind == Log and store and store.count
             grows = grows or creates and store and store ~= DELETED
         end
-        rows[i] = {
-            most = limit.most,
-            wait = wait,
-            remaining = remaining,
-            reset_after = reset_after,
-            store = store,
-            state = state,
-            shadow = limiter.shadow,
-        }
     end
     if is_refused then
-        -- Nothing is written, and each row speaks of the state as it is.
+        -- Nothing is written, and each row describes the present state.
         for i = 1, #rows do
-            local row, limiter = rows[i], limiters[i]
+            local row = rows[i]
             if row.store then
-                row.wait, row.remaining, row.reset_after =
-                    peek(limiter.kind, limiter.limit, row.state, limiter.quantity)
+                row.wait, row.remaining, row.reset_after = peek(row.kind, row.limit, row.state, row.quantity)
                 row.store = nil
             end
         end
     end
 
-    local all = combined(rows, false)
-    if not all then
-        all = combined(rows, true)
-        all.wait = nil
+    local most, wait, remaining, reset_after = combined(rows, false)
+    if not most then
+        most, wait, remaining, reset_after = combined(rows, true)
+        wait = nil
     end
-    local unit = read.unit
-    local reply = { five(all.most, unit, all.wait, all.remaining, all.reset_after) }
+    local reply = { five(most, unit, wait, remaining, reset_after), nil, nil, nil, nil } -- with room for a few rows
     for i = 1, #rows do
         local row = rows[i]
-        reply[i + 1] = five(row.most, unit, row.wait, row.remaining, row.reset_after)
-        local prepare, store = limiters[i].kind.prepare, row.store
-        if prepare and store then
-            prepare(store)
+        reply[i + 1] = five(row.limit.most, unit, row.wait, row.remaining, row.reset_after)
+        local prepare = row.kind.prepare
+        if prepare and row.store then
+            prepare(row.store)
         end
     end
-    -- The server lets CL.MSETTLE run without memory, so that it gives back.
+    -- The server runs CL.MSETTLE even without memory, so that it can give units back.
     if grows and is_out_of_memory() then
         fail("OOM command not allowed when used memory > 'maxmemory'.")
     end
-    -- Nothing fails from here on.
+    -- From here on, nothing fails.
     for i = 1, #rows do
-        local limiter, store = limiters[i], rows[i].store
-        if store then
-            write(limiter.kind, keys[i], limiter.limit, store)
+        local row = rows[i]
+        if row.store then
+            write(row.kind, keys[i], row.limit, row.store)
         end
     end
     if once and not is_refused then

@@ -1,7 +1,7 @@
 -- The functions -------------------------------------------------------------------------------------------------------
 
--- Runs a call: with plain numbers, or with big ones if that is not exact. Errors become replies, those of the server's
--- commands as well.
+-- Runs a call with plain numbers, or with big ones if plain ones are not exact. Errors become replies, including the
+-- errors of the server's commands.
 local function run(body, key, args, verb)
     if not call then
         find_functions()
@@ -30,7 +30,7 @@ local function wrong_number(name)
     return redis.error_reply(string.format("ERR wrong number of arguments for 'cl.%s' command", name))
 end
 
--- Registers the function of a command that has one key and at least so many other arguments.
+-- Registers the function of a command with one key and at least `arguments` other arguments.
 local function serve(name, arguments, flags)
     local command = commands[name]
     register(name, flags, function(keys, args)
@@ -43,7 +43,7 @@ local function serve(name, arguments, flags)
     end)
 end
 
--- Registers the function of a command for several limiters. The smallest limiter has four words.
+-- Registers the function of a command for several limiters. The smallest limiter has four arguments.
 local function serve_several(name, flags, verb)
     register(name, flags, function(keys, args)
         if #keys == 0 then
@@ -55,8 +55,8 @@ local function serve_several(name, flags, verb)
     end)
 end
 
--- Without flags, a function is rejected on a read-only replica, and while the server is out of memory. What gives back
--- or keeps runs without memory, and what only looks on replicas, too.
+-- Without flags, a function is rejected on a read-only replica and while the server is out of memory. A function that
+-- gives back or renews also runs without memory, and one that only reads also runs on replicas.
 local GIVES_BACK, LOOKS = { 'allow-oom' }, { 'no-writes' }
 
 serve('throttle', 3, {})
@@ -77,7 +77,7 @@ serve_several('mtake', {}, TAKE)
 serve_several('mpeek', LOOKS, PEEK)
 serve_several('msettle', GIVES_BACK, SETTLE)
 
--- The version of the library, by which a client knows that it is too old.
+-- Returns the version of the library, from which a client learns that the library is too old.
 register('version', LOOKS, function()
     return VERSION
 end)
