@@ -73,7 +73,7 @@ async fn tasks(mut connection: MultiplexedConnection) -> Result<(), Box<dyn Erro
             let elapsed = started.elapsed().as_secs_f64();
             let calls = (calls(&mut connection).await? - before) as f64;
             let asked = counts.asked.load(Relaxed);
-            // Leases of one process: at most what it holds is added.
+            // Leases of one process: at most the units that it holds are added.
             let more = if leased { most } else { 0 };
             let bound = at_once as f64 + elapsed * rate as f64 + more as f64;
             let way =
@@ -91,7 +91,7 @@ async fn tasks(mut connection: MultiplexedConnection) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Lets all tasks ask for units of one key until the time is over.
+/// Lets all tasks take units of one key until the time is over.
 async fn run(
     connection: &MultiplexedConnection,
     key: &str,

@@ -1,39 +1,37 @@
-//! The same calls to the module, or to the function library on a server that allows no modules.
+//! Sends the same calls to the module, or to the function library on a server that allows no modules.
 
 use crate::call;
 use redis::{Cmd, ErrorKind, RedisResult, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Where the commands run.
+/// The part of the server that runs the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {
     /// The module.
     Module,
-    /// The function library `redis_cell`, which has all commands but `CL.BTHROTTLE`, `CL.BMTAKE` and
+    /// The function library `redis_cell`, which has all commands except `CL.BTHROTTLE`, `CL.BMTAKE` and
     /// `CL.TOP`.
     Functions,
-    /// The module if the server has it, otherwise the library. The first call finds out.
+    /// The module if the server has it, otherwise the library. The first call determines which.
     Auto,
 }
 
-/// A connection whose calls go to a [`Backend`]. It is a connection itself, blocking or asynchronous as the
-/// one that it is made of, and so has the methods of [`CellCommands`](crate::CellCommands) or
-/// `AsyncCellCommands`.
+/// A connection that sends its calls to a [`Backend`]. It is blocking or asynchronous like the connection
+/// that it wraps, and has the methods of [`CellCommands`](crate::CellCommands) or `AsyncCellCommands`.
 ///
-/// With [`Backend::Auto`], the first call is sent to the module. If the server does not know the command,
-/// which means that it has done nothing, the call is sent to the library, and so are all later ones, also
-/// those of the connection's clones. A later change of the server is not noticed: make a new `CellConnection`
-/// then.
+/// With [`Backend::Auto`], the first call is sent to the module. If the server does not know the command, it
+/// has done nothing: the call and all later calls, including calls on clones of the connection, are sent to
+/// the library. If the server changes later, make a new `CellConnection`.
 ///
-/// Other commands than those of redis-cell pass through unchanged, and so do pipelines: translate their
+/// Commands of the server and of other modules pass through unchanged. So do pipelines: translate their
 /// commands with [`call::as_function`].
 ///
 /// # Errors
-/// With the library, a command that it does not have is an error, and is not sent. On a server with neither,
-/// the server's error says that there is no such function or command. Before the first call, the library is
-/// asked for its version: one that is older than 1.0.0 is an error.
+/// With the library, a command that the library does not have returns an error, and is not sent. If the
+/// server has neither the module nor the library, it returns an error that says so. The version of the
+/// library is checked before the first call: a library older than 1.0.0 is an error.
 ///
 /// # Example
 /// ```
@@ -48,7 +46,7 @@ pub enum Backend {
 pub struct CellConnection<C> {
     connection: C,
     backend: Backend,
-    /// What [`Backend::Auto`] has found.
+    /// The backend that [`Backend::Auto`] has found.
     found: Arc<AtomicU8>,
 }
 
@@ -58,11 +56,11 @@ const MODULE: u8 = 1;
 const UNCHECKED: u8 = 2;
 const FUNCTIONS: u8 = 3;
 
-/// The oldest library that has all that this crate uses.
+/// The oldest library that has every function that this crate uses.
 const OLDEST: [u64; 3] = [1, 0, 0];
 
 impl<C> CellConnection<C> {
-    /// A connection whose calls go to `backend`.
+    /// Creates a connection that sends its calls to `backend`.
     pub fn new(connection: C, backend: Backend) -> Self {
         let found = match backend {
             Backend::Module => MODULE,
@@ -72,7 +70,7 @@ impl<C> CellConnection<C> {
         Self { connection, backend, found: Arc::new(AtomicU8::new(found)) }
     }
 
-    /// The backend of the calls: [`Backend::Auto`] until the first call has found it.
+    /// Returns the backend of the calls, which is [`Backend::Auto`] until the first call has determined it.
     pub fn backend(&self) -> Backend {
         match self.found.load(Relaxed) {
             MODULE => Backend::Module,
@@ -85,17 +83,17 @@ impl<C> CellConnection<C> {
         &mut self.connection
     }
 
-    /// Whether a command is to be sent to the library.
+    /// Returns whether a command must be sent to the library.
     fn is_for_library(&self, cmd: &Cmd) -> bool {
         matches!(self.found.load(Relaxed), UNCHECKED | FUNCTIONS) && call::is_of_redis_cell(cmd)
     }
 
-    /// Whether the library must be asked for its version.
+    /// Returns whether the library's version is still unknown.
     fn is_unchecked(&self) -> bool {
         self.found.load(Relaxed) == UNCHECKED
     }
 
-    /// Learns from the library's reply to the question for its version.
+    /// Checks the version that the library has replied.
     fn check(&self, reply: RedisResult<Value>) -> RedisResult<()> {
         let version: String = match reply.and_then(Value::extract_error) {
             Ok(version) => redis::from_redis_value(version)?,
@@ -116,7 +114,8 @@ impl<C> CellConnection<C> {
         Ok(())
     }
 
-    /// Learns from a reply to a command that was sent as it is. Returns whether the library must be asked.
+    /// Learns the backend from the reply to a command that was sent unchanged. Returns whether the call must
+    /// be sent to the library.
     fn learn(&self, cmd: &Cmd, reply: &RedisResult<Value>) -> bool {
         if self.found.load(Relaxed) != UNKNOWN || !call::is_of_redis_cell(cmd) {
             return false;

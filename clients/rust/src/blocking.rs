@@ -1,7 +1,7 @@
-//! The blocking counterpart of `Limiter`.
+//! The blocking counterpart of `Guard`.
 
-use crate::away::Outage;
-use crate::{Answer, CellConnection, Limit, Ruling, Take, WhenAway, call, local};
+use crate::unavailable::Outage;
+use crate::{Answer, CellConnection, DecidedBy, Limit, Quantity, WhenUnavailable, call, local};
 use redis::{
     Client, Cmd, Connection, ConnectionLike, ErrorKind, RedisError, RedisResult, ServerErrorKind,
     ToSingleRedisArg,
@@ -10,12 +10,12 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A blocking connection that can be told how long to wait.
+/// A blocking connection with a timeout that can be set.
 pub trait TimedConnection: ConnectionLike {
-    /// Later calls return an error when nothing was received, or sent, for this time.
+    /// Sets the time after which a call returns an error if nothing was received or sent.
     ///
     /// # Errors
-    /// If the time is zero, or the connection rejects it.
+    /// Returns an error if the time is zero, or if the connection rejects it.
     fn set_timeout(&mut self, timeout: Duration) -> RedisResult<()>;
 }
 
@@ -40,143 +40,146 @@ impl<C: TimedConnection> TimedConnection for CellConnection<C> {
     }
 }
 
-/// Limits calls by a [`Limit`] of any kind, and by [`WhenAway`] when the server is unavailable, for code that
-/// blocks.
+/// Limits calls of blocking code with a [`Limit`] of any kind. While the server is unavailable,
+/// [`WhenUnavailable`] decides.
 ///
-/// The limiter makes its connections itself: as many as there are calls at the same time, and up to twice as
-/// many when calls end while others wait for a new connection. It keeps them for later calls, replaces those
-/// that were not used for [a minute](Self::IDLE), and closes one that has returned an error. All clones share
-/// them. Reasons for [`WhenAway`] are the errors of [`is_unavailable`](crate::is_unavailable), among them no
-/// connection, no answer within the [timeout](Self::timeout), and the error of a replica.
-/// [`Ruling::error`] has it; log it. All other errors are those of [`take`](Self::take), whatever the choice.
+/// The guard makes its own connections: one for each concurrent call, and up to twice as many if calls end
+/// while others wait for a new connection. It keeps them for later calls, replaces connections that were not
+/// used for [a minute](Self::IDLE), and closes a connection that has returned an error. All clones share
+/// them. [`WhenUnavailable`] decides after an error that [`is_unavailable`](crate::is_unavailable)
+/// recognizes, such as no connection, no answer within the [timeout](Self::timeout), or the error of a
+/// replica. [`DecidedBy::error`] returns this error: log it. [`take`](Self::take) returns all other errors.
 ///
-/// While the server is unavailable, one call [a second](Self::ask_again) asks it, and the others are decided
-/// at once. All clones share what they know of the server.
+/// While the server is unavailable, one call [a second](Self::ask_again) is sent to it, and the others are
+/// decided immediately. All clones share this knowledge of the server.
 ///
-/// A call is sent once, and again only if a node of a cluster has not run it, because its slot has moved.
-/// After a timeout or a broken connection, the server may have counted the call nevertheless.
+/// A call is sent once. It is sent again only if a node of a cluster did not run it because the slot has
+/// moved. After a timeout or a broken connection, the server may still have counted the call.
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{BlockingLimiter, LocalLimiter, Rate, Units, WhenAway};
+/// use redis_cell_client::{BlockingGuard, LocalLimiter, Rate, Units, WhenUnavailable};
 /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
 /// let four_processes = std::num::NonZeroU32::new(4).unwrap();
-/// let local = WhenAway::Local(LocalLimiter::new(four_processes));
-/// let limiter = BlockingLimiter::new(redis::Client::open(url)?, local);
-/// let ruling = limiter.take("doc:blocking", Rate::per_second(100).burst(99), Units(1))?;
-/// assert!(ruling.admitted());
+/// let local = WhenUnavailable::Local(LocalLimiter::new(four_processes));
+/// let guard = BlockingGuard::new(redis::Client::open(url)?, local);
+/// let decided = guard.take("doc:blocking", Rate::per_second(100).burst(99), Units(1))?;
+/// assert!(decided.admitted());
 /// # redis::RedisResult::Ok(())
 /// ```
-pub struct BlockingLimiter<C = Connection> {
+pub struct BlockingGuard<C = Connection> {
     connections: Arc<Connections<C>>,
     outage: Outage,
     timeout: Duration,
 }
 
-impl<C> Clone for BlockingLimiter<C> {
+impl<C> Clone for BlockingGuard<C> {
     fn clone(&self) -> Self {
         let (connections, outage) = (Arc::clone(&self.connections), self.outage.clone());
         Self { connections, outage, timeout: self.timeout }
     }
 }
 
-impl<C> fmt::Debug for BlockingLimiter<C> {
+impl<C> fmt::Debug for BlockingGuard<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockingLimiter")
-            .field("when_away", self.outage.choice())
+        f.debug_struct("BlockingGuard")
+            .field("when_unavailable", self.outage.choice())
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }
 
-impl BlockingLimiter {
-    /// A limiter that calls the server of `client`. No connection is made before the first call.
-    pub fn new(client: Client, when_away: WhenAway) -> Self {
-        Self::with_connections(move |timeout| client.get_connection_with_timeout(timeout), when_away)
+impl BlockingGuard {
+    /// Creates a guard that calls the server of `client`. No connection is made before the first call.
+    pub fn new(client: Client, when_unavailable: WhenUnavailable) -> Self {
+        Self::with_connections(move |timeout| client.get_connection_with_timeout(timeout), when_unavailable)
     }
 }
 
-impl<C: TimedConnection + Send + 'static> BlockingLimiter<C> {
-    /// The timeout of a limiter that sets none: 500 ms.
+impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
+    /// The default of [`timeout`](Self::timeout): 500 ms.
     pub const TIMEOUT: Duration = Duration::from_millis(500);
 
-    /// How long a limiter that sets no other time decides without an unavailable server before a call asks it
-    /// again: one second.
+    /// The default of [`ask_again`](Self::ask_again): one second.
     pub const ASK_AGAIN: Duration = Outage::ASK_AGAIN;
 
     /// How long a connection may be unused before it is replaced: one minute. Servers and firewalls close
-    /// unused connections, mostly after several minutes, and the next call on such a connection would fail.
+    /// unused connections, usually after several minutes, and the next call on such a connection would fail.
     pub const IDLE: Duration = Duration::from_secs(60);
 
-    /// A limiter on connections that `connect` makes: those of a cluster (with the feature `cluster`), or
-    /// those of a [`CellConnection`].
+    /// Creates a guard on connections that `connect` makes, such as connections to a cluster (with the
+    /// feature `cluster`) or a [`CellConnection`].
     ///
-    /// `connect` is given the timeout of the call, and runs in a thread of its own. If it takes longer, the
-    /// call does not wait for it, and a later one has the connection. At most 64 of these threads run at the
-    /// same time; further calls wait for a connection within their timeout.
+    /// `connect` is called in its own thread with the time that is left of the call's timeout. If it takes
+    /// longer, the call stops waiting, and a later call uses the connection. At most 64 such threads run at a
+    /// time; further calls wait for a connection within their timeout.
     ///
     /// # Example
     /// ```
-    /// use redis_cell_client::{Backend, BlockingLimiter, CellConnection, WhenAway};
+    /// use redis_cell_client::{Backend, BlockingGuard, CellConnection, WhenUnavailable};
     /// let client = redis::Client::open("redis://127.0.0.1:6379")?;
     /// let connect = move |timeout| {
     ///     let connection = client.get_connection_with_timeout(timeout)?;
     ///     Ok(CellConnection::new(connection, Backend::Functions))
     /// };
-    /// let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailOpen);
+    /// let guard = BlockingGuard::with_connections(connect, WhenUnavailable::FailOpen);
     /// # redis::RedisResult::Ok(())
     /// ```
     pub fn with_connections(
         connect: impl Fn(Duration) -> RedisResult<C> + Send + Sync + 'static,
-        when_away: WhenAway,
+        when_unavailable: WhenUnavailable,
     ) -> Self {
         let pool = Mutex::new(Pool { unused: Vec::new(), attempts: 0 });
         let connections = Connections { connect: Box::new(connect), pool, changed: Condvar::new() };
-        Self { connections: Arc::new(connections), outage: Outage::new(when_away), timeout: Self::TIMEOUT }
+        Self {
+            connections: Arc::new(connections),
+            outage: Outage::new(when_unavailable),
+            timeout: Self::TIMEOUT,
+        }
     }
 
-    /// How long a call waits for the server in all: for the look-up of its name, the connection, and the
+    /// Sets how long a call waits for the server in total: for the name lookup, the connection and the
     /// answer.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// For how long after a failure calls are decided without the server. Then one call asks again, and the
-    /// others follow if it is answered. With zero each call asks, and waits for the timeout.
+    /// Sets how long after a failure calls are decided without the server. Then one call is sent to it, and
+    /// the others follow if it is answered. With zero, every call is sent, and waits for the timeout.
     #[must_use]
     pub fn ask_again(mut self, pause: Duration) -> Self {
         self.outage.ask_again = pause;
         self
     }
 
-    /// Takes units, or says why not.
+    /// Takes units or refuses the call, as the server decides, or without the server while it is unavailable.
     ///
     /// # Errors
-    /// If the limit or the quantity is out of the range that the command accepts, before anything is sent and
-    /// whether the server is available or not: these have the kind [`ErrorKind::Client`]. And any other error
-    /// of the call or of the set-up, such as a key of another type or a server without the module. An
-    /// unavailable server is not an error.
+    /// Returns an error of the kind [`ErrorKind::Client`] if the limit or the quantity is out of the range
+    /// that the command accepts. It is found before anything is sent, even while the server is unavailable.
+    /// Also returns any other error of the call or of the setup, such as a key of another type or a server
+    /// without the module. An unavailable server is not an error.
     pub fn take(
         &self,
         key: impl ToSingleRedisArg + AsRef<[u8]>,
         limit: impl Into<Limit>,
-        take: impl Into<Take>,
-    ) -> RedisResult<Ruling> {
-        let (limit, take) = (limit.into(), take.into());
+        quantity: impl Into<Quantity>,
+    ) -> RedisResult<DecidedBy> {
+        let (limit, quantity) = (limit.into(), quantity.into());
         let bytes = key.as_ref().to_vec();
-        local::check(limit, take)?;
-        let cmd = call::take(key, limit, take)?;
+        local::check(limit, quantity)?;
+        let cmd = call::take(key, limit, quantity)?;
         let answer = self.outage.asks().and_then(|()| self.outage.learn(self.ask(&cmd)));
-        self.outage.rule(answer, &bytes, limit, take)
+        self.outage.decide(answer, &bytes, limit, quantity)
     }
 
-    /// Sends a command once, and waits for its answer for the timeout at most.
+    /// Sends a command once, and waits for its answer at most for the timeout.
     fn ask(&self, cmd: &Cmd) -> RedisResult<Answer> {
         let start = Instant::now();
         let kind = |answer: &RedisResult<_>| answer.as_ref().err().map(RedisError::kind);
         let mut answer = self.ask_once(cmd, start);
-        // No node has run the call. A new connection knows the cluster's nodes.
+        // No node has run the call. A new connection reads the cluster's nodes again.
         if matches!(
             kind(&answer),
             Some(ErrorKind::Server(ServerErrorKind::Moved) | ErrorKind::ClusterConnectionNotFound)
@@ -204,9 +207,10 @@ impl<C: TimedConnection + Send + 'static> BlockingLimiter<C> {
         let answer = cmd.query(&mut connection);
         match &answer {
             Ok(_) => self.connections.put(connection),
-            // The server has replied. It may be a replica since then: another connection may lead elsewhere.
+            // The server has replied. It may be a replica now, and a new connection may reach the new
+            // primary.
             Err(error) if error.code().is_some() => {}
-            // What has broken this connection has probably broken those that are not used.
+            // The unused connections are probably broken too.
             Err(_) => self.connections.pool().unused.clear(),
         }
         answer
@@ -217,22 +221,22 @@ fn late() -> RedisError {
     (ErrorKind::Io, "the server has not answered in time").into()
 }
 
-/// How connections are made, and those that no call uses.
+/// The unused connections, and the function that makes new ones.
 struct Connections<C> {
     connect: Box<dyn Fn(Duration) -> RedisResult<C> + Send + Sync>,
     pool: Mutex<Pool<C>>,
-    /// Notified when a connection is no longer used, and when an attempt to make one has ended.
+    /// Notified when a connection is no longer in use, and when an attempt to connect has ended.
     changed: Condvar,
 }
 
 struct Pool<C> {
-    /// With the instant of their last use, the latest at the end.
+    /// Each with the instant of its last use, the most recently used at the end.
     unused: Vec<(C, Instant)>,
-    /// How many attempts to make a connection have not ended, also those for which no call waits any more.
+    /// The number of attempts to connect that have not ended, whether or not a call waits for them.
     attempts: usize,
 }
 
-/// The largest number of attempts at the same time.
+/// The largest number of concurrent attempts to connect.
 const ATTEMPTS: usize = 64;
 
 impl<C> Connections<C> {
@@ -247,8 +251,8 @@ impl<C> Connections<C> {
 }
 
 impl<C: Send + 'static> Connections<C> {
-    /// The connection that was used last, if that was within `idle`, or a new one. A connection is made in
-    /// another thread: each of its steps has a timeout of its own, and the look-up of a name has none.
+    /// Returns the connection that was used last, if it was used within `idle`, or a new one. A connection is
+    /// made in another thread because each step of it has its own timeout, and the name lookup has none.
     fn get(self: &Arc<Self>, start: Instant, timeout: Duration, idle: Duration) -> RedisResult<C> {
         let mut pool = self.pool();
         if let Some(since) = start.checked_sub(idle) {
@@ -261,7 +265,7 @@ impl<C: Send + 'static> Connections<C> {
             }
             match own.as_ref().and_then(|attempt| attempt.get()) {
                 Some(Err(error)) => return Err(error.clone()),
-                Some(Ok(())) => own = None, // another call has the connection
+                Some(Ok(())) => own = None, // another call took the connection
                 None => {}
             }
             let left = timeout.saturating_sub(start.elapsed());
@@ -273,7 +277,7 @@ impl<C: Send + 'static> Connections<C> {
                 let outcome = Arc::default();
                 let attempt = Attempt { of: Arc::clone(self), made: None, outcome: Arc::clone(&outcome) };
                 own = Some(outcome);
-                drop(pool); // an attempt that cannot start ends at once
+                drop(pool); // because an attempt whose thread cannot start is dropped at once
                 std::thread::Builder::new().spawn(move || attempt.run(left))?;
                 pool = self.pool();
                 continue;
@@ -283,7 +287,7 @@ impl<C: Send + 'static> Connections<C> {
     }
 }
 
-/// An attempt to make a connection.
+/// An attempt to connect.
 struct Attempt<C> {
     of: Arc<Connections<C>>,
     made: Option<RedisResult<C>>,
@@ -297,7 +301,7 @@ impl<C> Attempt<C> {
 }
 
 impl<C> Drop for Attempt<C> {
-    /// Ends the attempt, also one whose thread has panicked or was never started.
+    /// Ends the attempt, even if its thread has panicked or was never started.
     fn drop(&mut self) {
         let mut pool = self.of.pool();
         pool.attempts = pool.attempts.saturating_sub(1);

@@ -1,8 +1,8 @@
-//! The commands as values, for pipelines, transactions and scripts.
+//! Builds the commands as values, for pipelines, transactions and scripts.
 //!
-//! [`CellCommands`](crate::CellCommands) and `AsyncCellCommands` send them and read the reply. Each command
-//! has the key as its first argument, by which a cluster's client routes it, and `US` as its unit: see
-//! [Durations](crate#durations).
+//! [`CellCommands`](crate::CellCommands) and `AsyncCellCommands` send them and read the reply. The first
+//! argument of a command is its key, from which a cluster's client finds the node. Times are in microseconds
+//! (`US`): see [Durations](crate#durations).
 //!
 //! # Example
 //! ```
@@ -18,8 +18,8 @@
 //! ```
 
 use crate::limit::{invalid, rounded_up};
-use crate::several::{Peek, Settle, Several, Take as Taking};
-use crate::{Bucket, Gcra, Limit, Places, Quota, Rate, Take, Units, Wait};
+use crate::several::{Peek, Settle, Several, Take};
+use crate::{Bucket, Fixed, Gcra, Limit, Places, Quantity, Rate, Units, Wait};
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
@@ -43,73 +43,77 @@ fn with_units(name: &str, key: impl ToSingleRedisArg, limit: Gcra, units: Units)
     Ok(cmd)
 }
 
-fn taking(mut cmd: Cmd, take: Take) -> Cmd {
-    take.write(&mut cmd);
+fn taking(mut cmd: Cmd, quantity: Quantity) -> Cmd {
+    quantity.write(&mut cmd);
     cmd.arg(UNIT);
     cmd
 }
 
-/// The command of a limit of any kind, read as an [`Answer`](crate::Answer).
+/// Builds the command for a limit of any kind. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// Those of the function of its kind: [`throttle`] to [`log`].
+/// See the function for the kind of the limit, from [`throttle`] to [`log`].
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{Quota, Rate, Units, Window, call};
-/// let month = Quota::new(10_000, Window::month());
+/// use redis_cell_client::{Fixed, FixedWindow, Rate, Units, call};
+/// let month = Fixed::new(10_000, FixedWindow::month());
 /// let (any, fixed) = (call::take("k", month, Units(1))?, call::fixed("k", month, Units(1))?);
 /// assert_eq!(any.get_packed_command(), fixed.get_packed_command());
 /// # redis::RedisResult::Ok(())
 /// ```
-pub fn take(key: impl ToSingleRedisArg, limit: impl Into<Limit>, take: impl Into<Take>) -> RedisResult<Cmd> {
+pub fn take(
+    key: impl ToSingleRedisArg,
+    limit: impl Into<Limit>,
+    quantity: impl Into<Quantity>,
+) -> RedisResult<Cmd> {
     match limit.into() {
-        Limit::Throttle(limit) => throttle(key, limit, take),
-        Limit::Funnel(limit) => funnel(key, limit, take),
-        Limit::Bucket(limit) => bucket(key, limit, take),
-        Limit::Fixed(limit) => fixed(key, limit, take),
-        Limit::Window(limit) => window(key, limit, take),
-        Limit::Log(limit) => log(key, limit, take),
+        Limit::Throttle(limit) => throttle(key, limit, quantity),
+        Limit::Funnel(limit) => funnel(key, limit, quantity),
+        Limit::Bucket(limit) => bucket(key, limit, quantity),
+        Limit::Fixed(limit) => fixed(key, limit, quantity),
+        Limit::Window(limit) => window(key, limit, quantity),
+        Limit::Log(limit) => log(key, limit, quantity),
     }
 }
 
-/// `CL.THROTTLE`, read as an [`Answer`](crate::Answer).
+/// Builds `CL.THROTTLE`. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// If the rate's period is not a whole number of microseconds.
+/// Returns an error if the rate's period is not a whole number of microseconds.
 pub fn throttle(
     key: impl ToSingleRedisArg,
     limit: impl Into<Gcra>,
-    take: impl Into<Take>,
+    quantity: impl Into<Quantity>,
 ) -> RedisResult<Cmd> {
-    Ok(taking(gcra("CL.THROTTLE", key, limit.into())?, take.into()))
+    Ok(taking(gcra("CL.THROTTLE", key, limit.into())?, quantity.into()))
 }
 
-/// `CL.PEEK`, read as an [`Answer`](crate::Answer).
+/// Builds `CL.PEEK`. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// As [`throttle`].
+/// See [`throttle`].
 pub fn peek(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> RedisResult<Cmd> {
     with_units("CL.PEEK", key, limit.into(), units)
 }
 
-/// `CL.REFUND`, read as a [`Balance`](crate::Balance).
+/// Builds `CL.REFUND`. The reply is a [`Balance`](crate::Balance).
 ///
 /// # Errors
-/// As [`throttle`].
+/// See [`throttle`].
 pub fn refund(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> RedisResult<Cmd> {
     with_units("CL.REFUND", key, limit.into(), units)
 }
 
-/// `CL.CHARGE`, read as a [`Balance`](crate::Balance).
+/// Builds `CL.CHARGE`. The reply is a [`Balance`](crate::Balance).
 ///
 /// # Errors
-/// As [`throttle`].
+/// See [`throttle`].
 pub fn charge(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> RedisResult<Cmd> {
     with_units("CL.CHARGE", key, limit.into(), units)
 }
 
-/// How a slot is booked: the options of `CL.RESERVE`.
+/// The options of `CL.RESERVE`.
 ///
 /// # Example
 /// ```
@@ -126,7 +130,7 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Books `units`, however long the wait.
+    /// Books `units`, however long the wait is.
     pub const fn units(units: Units) -> Self {
         Self { units, max_wait: None, prepay: false }
     }
@@ -137,18 +141,17 @@ impl Reserve {
         Self { max_wait: Some(wait), ..self }
     }
 
-    /// Waits only as long as one unit would. The next caller waits for the rest. Any quantity is accepted
-    /// then.
+    /// Waits only as long as for one unit; the next caller waits for the rest. Any quantity is then accepted.
     #[must_use]
     pub const fn prepay(self) -> Self {
         Self { prepay: true, ..self }
     }
 }
 
-/// `CL.RESERVE`, read as a [`Booking`](crate::Booking).
+/// Builds `CL.RESERVE`. The reply is a [`Booking`](crate::Booking).
 ///
 /// # Errors
-/// As [`throttle`].
+/// See [`throttle`].
 pub fn reserve(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, options: Reserve) -> RedisResult<Cmd> {
     let mut cmd = gcra("CL.RESERVE", key, limit.into())?;
     cmd.arg(options.units.0);
@@ -162,11 +165,11 @@ pub fn reserve(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, options: Rese
     Ok(cmd)
 }
 
-/// `CL.BTHROTTLE`, read as an `Option<`[`Answer`](crate::Answer)`>`. `timeout` is `None` to wait without a
-/// limit.
+/// Builds `CL.BTHROTTLE`. The reply is an `Option<`[`Answer`](crate::Answer)`>`. Without a `timeout`, the
+/// call waits until it is admitted.
 ///
 /// # Errors
-/// As [`throttle`].
+/// See [`throttle`].
 pub fn bthrottle(
     key: impl ToSingleRedisArg,
     limit: impl Into<Gcra>,
@@ -174,162 +177,165 @@ pub fn bthrottle(
     timeout: Option<Duration>,
 ) -> RedisResult<Cmd> {
     let mut cmd = gcra("CL.BTHROTTLE", key, limit.into())?;
-    // The server reads a timeout of 0 as none.
+    // To the server, a timeout of 0 means no timeout.
     let seconds = timeout.map_or(Duration::ZERO, |timeout| timeout.max(Duration::from_nanos(1)));
     let seconds = format!("{}.{:09}", seconds.as_secs(), seconds.subsec_nanos());
     cmd.arg(units.0).arg(seconds).arg(UNIT);
     Ok(cmd)
 }
 
-/// `CL.PAUSE`, read as a [`Balance`](crate::Balance). `wait` is rounded up to a whole microsecond.
+/// Builds `CL.PAUSE`. The reply is a [`Balance`](crate::Balance). `wait` is rounded up to a whole
+/// microsecond.
 ///
 /// # Errors
-/// As [`throttle`].
+/// See [`throttle`].
 pub fn pause(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, wait: Duration) -> RedisResult<Cmd> {
     let mut cmd = gcra("CL.PAUSE", key, limit.into())?;
     cmd.arg(rounded_up(wait)).arg(UNIT);
     Ok(cmd)
 }
 
-/// `CL.FUNNEL`, read as an [`Answer`](crate::Answer).
+/// Builds `CL.FUNNEL`. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// As [`throttle`].
-pub fn funnel(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> RedisResult<Cmd> {
+/// See [`throttle`].
+pub fn funnel(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
     let mut cmd = of("CL.FUNNEL", key);
     limit.write(&mut cmd)?;
-    Ok(taking(cmd, take.into()))
+    Ok(taking(cmd, quantity.into()))
 }
 
-/// `CL.BUCKET`, read as an [`Answer`](crate::Answer).
+/// Builds `CL.BUCKET`. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// As [`throttle`].
-pub fn bucket(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> RedisResult<Cmd> {
+/// See [`throttle`].
+pub fn bucket(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
     let mut cmd = of("CL.BUCKET", key);
     limit.write(&mut cmd)?;
-    Ok(taking(cmd, take.into()))
+    Ok(taking(cmd, quantity.into()))
 }
 
-/// `CL.FIXED`, read as an [`Answer`](crate::Answer).
+/// Builds `CL.FIXED`. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// If the window's period is not a whole number of microseconds, or its end lies before 1970.
-pub fn fixed(key: impl ToSingleRedisArg, limit: Quota, take: impl Into<Take>) -> RedisResult<Cmd> {
+/// Returns an error if the window's period is not a whole number of microseconds, or its end is before 1970.
+pub fn fixed(key: impl ToSingleRedisArg, limit: Fixed, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
     let mut cmd = of("CL.FIXED", key);
-    limit.write(&mut cmd, take.into())?;
+    limit.write(&mut cmd, quantity.into())?;
     cmd.arg(UNIT);
     Ok(cmd)
 }
 
-/// `CL.WINDOW`, read as an [`Answer`](crate::Answer).
+/// Builds `CL.WINDOW`. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// As [`throttle`].
-pub fn window(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> RedisResult<Cmd> {
+/// See [`throttle`].
+pub fn window(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
     let mut cmd = of("CL.WINDOW", key);
     limit.write(&mut cmd)?;
-    Ok(taking(cmd, take.into()))
+    Ok(taking(cmd, quantity.into()))
 }
 
-/// `CL.LOG`, read as an [`Answer`](crate::Answer).
+/// Builds `CL.LOG`. The reply is an [`Answer`](crate::Answer).
 ///
 /// # Errors
-/// As [`throttle`].
-pub fn log(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> RedisResult<Cmd> {
+/// See [`throttle`].
+pub fn log(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quantity>) -> RedisResult<Cmd> {
     let mut cmd = of("CL.LOG", key);
     limit.write(&mut cmd)?;
-    Ok(taking(cmd, take.into()))
+    Ok(taking(cmd, quantity.into()))
 }
 
-/// `CL.ACQUIRE`, read as an [`Answer`](crate::Answer). `lease` is rounded up to a whole microsecond.
+/// Builds `CL.ACQUIRE`. The reply is an [`Answer`](crate::Answer). `lease` is rounded up to a whole
+/// microsecond.
 ///
 /// # Errors
-/// None of its own; the type is that of all commands.
+/// Never. It returns a `Result` like the other functions of this module.
 pub fn acquire(
     key: impl ToSingleRedisArg,
     places: Places,
     lease: Duration,
-    id: impl ToSingleRedisArg,
+    holder: impl ToSingleRedisArg,
 ) -> RedisResult<Cmd> {
     let mut cmd = of("CL.ACQUIRE", key);
-    cmd.arg(places.0).arg(rounded_up(lease)).arg(id).arg(UNIT);
+    cmd.arg(places.0).arg(rounded_up(lease)).arg(holder).arg(UNIT);
     Ok(cmd)
 }
 
-/// `CL.RENEW`, read as a `bool`. `lease` is rounded up to a whole microsecond.
+/// Builds `CL.RENEW`. The reply is a `bool`. `lease` is rounded up to a whole microsecond.
 ///
 /// # Errors
-/// As [`acquire`].
-pub fn renew(key: impl ToSingleRedisArg, lease: Duration, id: impl ToSingleRedisArg) -> RedisResult<Cmd> {
+/// See [`acquire`].
+pub fn renew(key: impl ToSingleRedisArg, lease: Duration, holder: impl ToSingleRedisArg) -> RedisResult<Cmd> {
     let mut cmd = of("CL.RENEW", key);
-    cmd.arg(rounded_up(lease)).arg(id).arg(UNIT);
+    cmd.arg(rounded_up(lease)).arg(holder).arg(UNIT);
     Ok(cmd)
 }
 
-/// `CL.RELEASE`, read as a `bool`.
+/// Builds `CL.RELEASE`. The reply is a `bool`.
 ///
 /// # Errors
-/// As [`acquire`].
-pub fn release(key: impl ToSingleRedisArg, id: impl ToSingleRedisArg) -> RedisResult<Cmd> {
+/// See [`acquire`].
+pub fn release(key: impl ToSingleRedisArg, holder: impl ToSingleRedisArg) -> RedisResult<Cmd> {
     let mut cmd = of("CL.RELEASE", key);
-    cmd.arg(id);
+    cmd.arg(holder);
     Ok(cmd)
 }
 
-/// `CL.MTAKE`, read as a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
+/// Builds `CL.MTAKE`. The reply is a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
 ///
 /// # Errors
-/// If no limiter was added, or one with a duration that cannot be sent.
-pub fn mtake(limiters: Several<Taking>) -> RedisResult<Cmd> {
+/// Returns an error if there is no limiter, or if the arguments of a limiter cannot be sent.
+pub fn mtake(limiters: Several<Take>) -> RedisResult<Cmd> {
     limiters.finish()
 }
 
-/// `CL.BMTAKE`, read as an `Option<`[`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>>`.
+/// Builds `CL.BMTAKE`. The reply is an
+/// `Option<`[`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>>`.
 ///
 /// # Errors
-/// As [`mtake`], and if the weight of the flow is out of range.
-pub fn bmtake(limiters: Several<Taking>, wait: &Wait) -> RedisResult<Cmd> {
+/// Returns the errors of [`mtake`], and an error if the weight of the flow is out of range.
+pub fn bmtake(limiters: Several<Take>, wait: &Wait) -> RedisResult<Cmd> {
     limiters.waiting(wait, Duration::ZERO)
 }
 
-/// `CL.MPEEK`, read as a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
+/// Builds `CL.MPEEK`. The reply is a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
 ///
 /// # Errors
-/// As [`mtake`].
+/// See [`mtake`].
 pub fn mpeek(limiters: Several<Peek>) -> RedisResult<Cmd> {
     limiters.finish()
 }
 
-/// `CL.MSETTLE`, read as a [`Together`](crate::Together)`<`[`Balance`](crate::Balance)`>`.
+/// Builds `CL.MSETTLE`. The reply is a [`Together`](crate::Together)`<`[`Balance`](crate::Balance)`>`.
 ///
 /// # Errors
-/// As [`mtake`].
+/// See [`mtake`].
 pub fn msettle(limiters: Several<Settle>) -> RedisResult<Cmd> {
     limiters.finish()
 }
 
-/// `CL.TOP`, read as a `Vec<`[`Refused`](crate::Refused)`>` of at most `rows` rows.
+/// Builds `CL.TOP`. The reply is a `Vec<`[`TopKey`](crate::TopKey)`>` of at most `rows` rows.
 ///
 /// # Errors
-/// As [`acquire`].
+/// See [`acquire`].
 pub fn top(rows: u64) -> RedisResult<Cmd> {
     let mut cmd = redis::cmd("CL.TOP");
     cmd.arg(rows);
     Ok(cmd)
 }
 
-/// `CL.TOP RESET`, read as `()`.
+/// Builds `CL.TOP RESET`. The reply is `()`.
 ///
 /// # Errors
-/// As [`acquire`].
+/// See [`acquire`].
 pub fn top_reset() -> RedisResult<Cmd> {
     let mut cmd = redis::cmd("CL.TOP");
     cmd.arg("RESET");
     Ok(cmd)
 }
 
-/// The commands that the function library has.
+/// The commands that the function library implements.
 const FUNCTIONS: [&[u8]; 17] = [
     b"CL.THROTTLE",
     b"CL.PEEK",
@@ -350,14 +356,14 @@ const FUNCTIONS: [&[u8]; 17] = [
     b"CL.MSETTLE",
 ];
 
-/// The call of the function library `redis_cell` in place of a command of this module.
+/// Translates a command of the module into a call of the function library `redis_cell`.
 ///
 /// # Errors
-/// If the library does not have the command.
+/// Returns an error if the library does not have the command, or if the command names a flow.
 pub fn as_function(cmd: &Cmd) -> RedisResult<Cmd> {
-    let words: Vec<&[u8]> = words(cmd).collect();
-    let Some((name, arguments)) = words.split_first().filter(|(name, _)| FUNCTIONS.contains(name)) else {
-        let name = words.first().copied().unwrap_or_default();
+    let all: Vec<&[u8]> = arguments(cmd).collect();
+    let Some((name, arguments)) = all.split_first().filter(|(name, _)| FUNCTIONS.contains(name)) else {
+        let name = all.first().copied().unwrap_or_default();
         let detail = format!("{} needs the module", String::from_utf8_lossy(name));
         return Err((ErrorKind::Client, "not in the function library", detail).into());
     };
@@ -372,24 +378,26 @@ pub fn as_function(cmd: &Cmd) -> RedisResult<Cmd> {
     Ok(translated)
 }
 
-/// The call of the library's function that returns its version. The key routes it in a cluster.
+/// Builds the call of the library function that returns the version. A cluster's client routes it by its key.
 pub(crate) fn version(cmd: &Cmd) -> Cmd {
     let mut version = redis::cmd("FCALL_RO");
-    version.arg("cl_version").arg(1).arg(words(cmd).nth(1).unwrap_or_default());
+    version.arg("cl_version").arg(1).arg(arguments(cmd).nth(1).unwrap_or_default());
     version
 }
 
-fn words(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
+/// Returns the name and the arguments of a command.
+fn arguments(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
     cmd.args_iter().filter_map(|argument| match argument {
         Arg::Simple(bytes) => Some(bytes),
         _ => None,
     })
 }
 
-type Words<'a> = Vec<&'a [u8]>;
+type Arguments<'a> = Vec<&'a [u8]>;
 
-/// The keys of a command's arguments, and the other arguments. Several limiters have a key before each.
-fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Words<'a>, Words<'a>)> {
+/// Returns the keys among a command's arguments, and the other arguments. In a call for several limiters,
+/// each limiter follows its key.
+fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments<'a>, Arguments<'a>)> {
     let (mut keys, mut others) = (Vec::new(), Vec::new());
     let mut rest = arguments;
     let is_several = matches!(name, b"CL.MTAKE" | b"CL.MPEEK" | b"CL.MSETTLE");
@@ -415,7 +423,7 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Words<'a>
             keys.push(*key);
             rest = behind;
         }
-        // The number of an option.
+        // The number that follows the option.
         if let ([number, behind @ ..], true) = (rest, is_several) {
             others.push(*number);
             rest = behind;
@@ -424,10 +432,11 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Words<'a>
     Ok((keys, others))
 }
 
-/// The number of words of the limiter that `words` begin with. `None` if they do not begin with one.
-fn limiter_length(words: &[&[u8]]) -> Option<usize> {
-    let is =
-        |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+/// Returns the number of arguments of the first limiter in `arguments`, or `None` if there is no limiter.
+fn limiter_length(arguments: &[&[u8]]) -> Option<usize> {
+    let is = |at: usize, name: &str| {
+        arguments.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+    };
     let kind = if is(0, "RESET") { 2 } else { 0 };
     let kind = if is(kind, "SHADOW") { kind.saturating_add(1) } else { kind };
     let four = ["THROTTLE", "FUNNEL", "BUCKET"];
@@ -438,7 +447,7 @@ fn limiter_length(words: &[&[u8]]) -> Option<usize> {
         4
     } else if is(kind, "FIXED") {
         let mut length: usize = if is(kind.saturating_add(2), "UNTIL") { 5 } else { 4 };
-        // The word in the place of the quantity may be an option, which has a number.
+        // Options, each with a number, may precede the quantity.
         let last = |length: usize| kind.saturating_add(length).saturating_sub(1);
         while is(last(length), "UTC") || is(last(length), "FROM") {
             length = length.saturating_add(2);
@@ -450,7 +459,7 @@ fn limiter_length(words: &[&[u8]]) -> Option<usize> {
     Some(kind.saturating_add(length))
 }
 
-/// Whether this is a command of redis-cell.
+/// Returns whether this is a command of redis-cell.
 pub(crate) fn is_of_redis_cell(cmd: &Cmd) -> bool {
     matches!(cmd.args_iter().next(), Some(Arg::Simple(name)) if name.starts_with(b"CL."))
 }

@@ -4,7 +4,7 @@
 use crate::once::repeat_async;
 use crate::once::{Attempts, repeat};
 use crate::{
-    Answer, Balance, Booking, Bucket, Gcra, Places, Quota, Rate, Refused, Reserve, Take, Together, Units,
+    Answer, Balance, Booking, Bucket, Fixed, Gcra, Places, Quantity, Rate, Reserve, Together, TopKey, Units,
 };
 use crate::{MPeek, MSettle, MTake, Taken, Wait, call};
 use redis::{RedisResult, ToSingleRedisArg};
@@ -16,15 +16,15 @@ macro_rules! commands {
         $(example { $(#[$example:meta])* })?
         fn $name:ident($($argument:ident: $type:ty),*) -> $reply:ty = $call:ident;
     )*) => {
-        /// The commands of redis-cell on every blocking connection of `redis`: `Connection`, `Client`, those
-        /// of pools, and `cluster::ClusterConnection`.
+        /// The commands of redis-cell on every blocking connection of `redis`: `Connection`, `Client`, pooled
+        /// connections, and `cluster::ClusterConnection`.
         ///
         /// # Errors
-        /// Every method returns the errors of its function in [`call`](crate::call), those of the server,
-        /// such as `WRONGTYPE`, those of the connection, and an error that shows the reply if it is not one
-        /// of the command. After an error of the connection nobody knows whether the call was counted. No
-        /// method sends a call twice that has no [`Once`](crate::Once), but a cluster's connection does
-        /// unless its retries are off: see [the crate](crate#clusters).
+        /// Every method returns the errors of its function in [`call`](crate::call), errors of the server,
+        /// such as `WRONGTYPE`, and errors of the connection. A reply that does not fit the command is an
+        /// error that shows the reply. After an error of the connection, the call may or may not have been
+        /// counted. Only a call with a [`Once`](crate::Once) is sent twice, but a cluster's connection may
+        /// repeat any call unless its retries are off: see [the crate](crate#clusters).
         #[allow(clippy::missing_errors_doc)] // above
         pub trait CellCommands: redis::ConnectionLike {
             $(
@@ -50,14 +50,14 @@ macro_rules! commands {
             }
 
             /// `CL.BMTAKE`: takes units from several limiters, and waits in the server until all admit the
-            /// call, fairly among flows. `None` if they cannot within the time of `wait`.
+            /// call, fairly among flows. Returns `None` if they do not within the time of `wait`.
             ///
-            /// The first limiter is the one that all clients wait for. A call that can never be admitted, and
-            /// one that does not wait because of [`maxlen`](Wait::maxlen), is a refusal. The connection is
-            /// occupied while it waits, as by [`cl_bthrottle`](Self::cl_bthrottle).
+            /// The call waits in the queue of the first limiter. It is refused if it can never be admitted,
+            /// or if it does not wait because of [`maxlen`](Wait::maxlen). It occupies the connection while
+            /// it waits, like [`cl_bthrottle`](Self::cl_bthrottle).
             ///
-            /// The age of the units, for [`MSettle::of`], counts from a tenth of a second before the answer
-            /// came, or from the call if that was later.
+            /// For [`MSettle::of`], the age of the units counts from a tenth of a second before the answer
+            /// arrived, or from the start of the call if that was later.
             ///
             /// # Example
             /// ```
@@ -82,8 +82,8 @@ macro_rules! commands {
                 Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts)))
             }
 
-            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or
-            /// not.
+            /// `CL.MSETTLE`: takes units from several limiters, or gives them back, whether they are
+            /// available or not.
             fn cl_msettle(&mut self, limiters: MSettle) -> RedisResult<Together<Balance>>
             where
                 Self: Sized,
@@ -96,15 +96,15 @@ macro_rules! commands {
         /// The commands of redis-cell on every asynchronous connection of `redis`: `MultiplexedConnection`,
         /// `ConnectionManager`, and `cluster_async::ClusterConnection`.
         ///
-        /// The methods are those of [`CellCommands`], to be awaited.
+        /// Its methods are the methods of [`CellCommands`], to be awaited.
         ///
         /// # Errors
-        /// As [`CellCommands`].
+        /// See [`CellCommands`].
         ///
         /// # Panics
-        /// A call with [`Once`](crate::Once) that is repeated panics outside of a tokio runtime with a timer.
+        /// A call with [`Once`](crate::Once) panics if it is repeated outside a tokio runtime with a timer.
         #[cfg(feature = "aio")]
-        #[allow(clippy::missing_errors_doc)] // those of CellCommands
+        #[allow(clippy::missing_errors_doc)] // see CellCommands
         pub trait AsyncCellCommands: redis::aio::ConnectionLike {
             $(
                 $(#[$doc])*
@@ -148,8 +148,8 @@ macro_rules! commands {
                 }
             }
 
-            /// `CL.MSETTLE`: takes or gives back units of several limiters, whether they are available or
-            /// not.
+            /// `CL.MSETTLE`: takes units from several limiters, or gives them back, whether they are
+            /// available or not.
             fn cl_msettle(
                 &mut self,
                 limiters: MSettle,
@@ -177,7 +177,7 @@ commands! {
         ///
         /// # Example
         /// ```
-        /// use redis_cell_client::{CellCommands, Decision, Rate, Units, UpTo};
+        /// use redis_cell_client::{CellCommands, Decision, Rate, Saturate, Units};
         /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
         /// # let mut connection = redis::Client::open(url)?.get_connection()?;
         /// let limit = Rate::per_minute(30).burst(15);
@@ -188,15 +188,15 @@ commands! {
         /// let answer = connection.cl_throttle("doc:throttle", limit, Units(17))?;
         /// assert_eq!(answer.decision, Decision::RefusedForever);
         ///
-        /// let answer = connection.cl_throttle("doc:throttle", limit, UpTo(20))?;
+        /// let answer = connection.cl_throttle("doc:throttle", limit, Saturate(20))?;
         /// assert_eq!(answer.taken, Some(12));
         /// # redis::RedisResult::Ok(())
         /// ```
     }
-    fn cl_throttle(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, take: impl Into<Take>) -> Answer = throttle;
+    fn cl_throttle(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, quantity: impl Into<Quantity>) -> Answer = throttle;
 
-    /// `CL.PEEK`: what [`cl_throttle`](Self::cl_throttle) would return now. Takes nothing, and runs on
-    /// replicas.
+    /// `CL.PEEK`: returns the answer that [`cl_throttle`](Self::cl_throttle) would return now. Takes nothing,
+    /// and runs on replicas.
     fn cl_peek(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, units: Units) -> Answer = peek;
 
     /// `CL.REFUND`: gives units back. Pass the limit of the call that took them.
@@ -237,12 +237,12 @@ commands! {
     }
     fn cl_reserve(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, options: Reserve) -> Booking = reserve;
 
-    /// `CL.BTHROTTLE`: takes units, and waits in the server until they are available. `None` if they cannot
-    /// be within `timeout`; a timeout of `None` waits without a limit.
+    /// `CL.BTHROTTLE`: takes units, and waits in the server until they are available. Returns `None` if they
+    /// are not available within `timeout`. Without a `timeout`, the wait has no limit.
     ///
-    /// The connection is occupied until then. Use one of its own, whose timeout is longer than `timeout`:
-    /// that of a multiplexed connection is 500 ms if you do not set it, and all later calls on it wait for
-    /// this one.
+    /// The call occupies the connection while it waits. Use a separate connection with a longer timeout than
+    /// `timeout`: a multiplexed connection has a timeout of 500 ms by default, and all later calls on it wait
+    /// for this one.
     fn cl_bthrottle(
         key: impl ToSingleRedisArg,
         limit: impl Into<Gcra>,
@@ -250,11 +250,11 @@ commands! {
         timeout: Option<Duration>
     ) -> Option<Answer> = bthrottle;
 
-    /// `CL.PAUSE`: admits nothing for a time, and then one unit after the other.
+    /// `CL.PAUSE`: admits nothing for the time of `wait`, and then single units at the limit's rate.
     fn cl_pause(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, wait: Duration) -> Balance = pause;
 
     /// `CL.FUNNEL`: pours units into a funnel.
-    fn cl_funnel(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> Answer = funnel;
+    fn cl_funnel(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Quantity>) -> Answer = funnel;
 
     /// `CL.BUCKET`: takes tokens from a bucket.
     example {
@@ -269,33 +269,32 @@ commands! {
         /// # redis::RedisResult::Ok(())
         /// ```
     }
-    fn cl_bucket(key: impl ToSingleRedisArg, limit: Bucket, take: impl Into<Take>) -> Answer = bucket;
+    fn cl_bucket(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Quantity>) -> Answer = bucket;
 
     /// `CL.FIXED`: takes units from a fixed window, such as a month.
     example {
         ///
         /// # Example
         /// ```
-        /// use redis_cell_client::{CellCommands, Quota, Units, Window};
+        /// use redis_cell_client::{CellCommands, Fixed, FixedWindow, Units};
         /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
         /// # let mut connection = redis::Client::open(url)?.get_connection()?;
-        /// let billing = Window::month_from(15).utc_offset_minutes(60);
-        /// let answer = connection.cl_fixed("doc:fixed", Quota::new(10_000, billing), Units(1))?;
+        /// let billing = FixedWindow::month_from(15).utc_offset_minutes(60);
+        /// let answer = connection.cl_fixed("doc:fixed", Fixed::new(10_000, billing), Units(1))?;
         /// assert_eq!(answer.remaining, 9_999);
         /// # redis::RedisResult::Ok(())
         /// ```
     }
-    fn cl_fixed(key: impl ToSingleRedisArg, limit: Quota, take: impl Into<Take>) -> Answer = fixed;
+    fn cl_fixed(key: impl ToSingleRedisArg, limit: Fixed, quantity: impl Into<Quantity>) -> Answer = fixed;
 
-    /// `CL.WINDOW`: takes units from a sliding window, which is estimated: the rate's count in any of its
-    /// periods.
-    fn cl_window(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> Answer = window;
+    /// `CL.WINDOW`: takes units from an estimated sliding window, which admits the rate's count in any
+    /// period.
+    fn cl_window(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quantity>) -> Answer = window;
 
-    /// `CL.LOG`: takes units from a sliding window, which is counted exactly: the rate's count in any of its
-    /// periods.
-    fn cl_log(key: impl ToSingleRedisArg, limit: Rate, take: impl Into<Take>) -> Answer = log;
+    /// `CL.LOG`: takes units from an exact sliding window, which admits the rate's count in any period.
+    fn cl_log(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quantity>) -> Answer = log;
 
-    /// `CL.ACQUIRE`: acquires one of several places for the time of a lease, or renews it.
+    /// `CL.ACQUIRE`: acquires one of several places until a lease ends, or renews the lease.
     example {
         ///
         /// # Example
@@ -316,23 +315,24 @@ commands! {
         key: impl ToSingleRedisArg,
         places: Places,
         lease: Duration,
-        id: impl ToSingleRedisArg
+        holder: impl ToSingleRedisArg
     ) -> Answer = acquire;
 
-    /// `CL.RENEW`: sets a new end for a lease. False if `id` holds no place.
-    fn cl_renew(key: impl ToSingleRedisArg, lease: Duration, id: impl ToSingleRedisArg) -> bool = renew;
+    /// `CL.RENEW`: sets a new end for a lease. Returns `false` if `holder` has no place.
+    fn cl_renew(key: impl ToSingleRedisArg, lease: Duration, holder: impl ToSingleRedisArg) -> bool = renew;
 
-    /// `CL.RELEASE`: gives a place back. False if `id` holds no place.
-    fn cl_release(key: impl ToSingleRedisArg, id: impl ToSingleRedisArg) -> bool = release;
+    /// `CL.RELEASE`: gives a place back. Returns `false` if `holder` has no place.
+    fn cl_release(key: impl ToSingleRedisArg, holder: impl ToSingleRedisArg) -> bool = release;
 
-    /// `CL.MPEEK`: what [`cl_mtake`](Self::cl_mtake) would return now. Takes nothing, and runs on replicas.
+    /// `CL.MPEEK`: returns the answer that [`cl_mtake`](Self::cl_mtake) would return now. Takes nothing, and
+    /// runs on replicas.
     fn cl_mpeek(limiters: MPeek) -> Together<Answer> = mpeek;
 
-    /// `CL.TOP`: at most `rows` of the keys that are refused most often, on this node and in this database.
+    /// `CL.TOP`: returns at most `rows` of the keys of this node and database that are refused most often.
     ///
-    /// The command has no key. In a cluster, ask each primary: see [the crate](crate#clusters).
-    fn cl_top(rows: u64) -> Vec<Refused> = top;
+    /// The command has no key: in a cluster, send it to each primary. See [the crate](crate#clusters).
+    fn cl_top(rows: u64) -> Vec<TopKey> = top;
 
-    /// `CL.TOP RESET`: forgets all refusals.
+    /// `CL.TOP RESET`: clears the record of refusals.
     fn cl_top_reset() -> () = top_reset;
 }

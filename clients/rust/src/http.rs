@@ -1,6 +1,6 @@
-//! Rate limits in HTTP responses, as docs/http.md of redis-cell describes them.
+//! Rate limits in HTTP responses, as described in docs/http.md of redis-cell.
 
-use crate::{Answer, Limit, Limiter, LocalLimiter, Ruling, Units};
+use crate::{Answer, DecidedBy, Guard, Limit, LocalLimiter, Units};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{Either, Full};
@@ -14,16 +14,16 @@ use std::time::Duration;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// A named limit of requests, of any kind. The name is that of the policy in the response, and a part of the
+/// A named limit of any kind for requests. The name identifies the policy in the response, and is part of the
 /// key.
 ///
-/// A policy whose kind of limit changes needs another name: the kinds store different types.
+/// If the kind of the limit changes, give the policy another name: the kinds store different types.
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{Limit, Policy, Quota, Rate, Window};
+/// use redis_cell_client::{Fixed, FixedWindow, Limit, Policy, Rate};
 /// let steady = Policy::new("steady", Rate::per_minute(30).burst(2))?;
-/// let monthly = Policy::new("monthly", Quota::new(10_000, Window::month()))?;
+/// let monthly = Policy::new("monthly", Fixed::new(10_000, FixedWindow::month()))?;
 /// let exact = Policy::new("exact", Limit::Log(Rate::per_minute(30)))?;
 /// # redis::RedisResult::Ok(())
 /// ```
@@ -34,14 +34,14 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A limit of one unit per request.
+    /// Creates a policy that takes one unit per request.
     ///
     /// # Errors
-    /// If the name has other characters than letters, digits, `-`, `_` and `.`, or the limit is one that the
-    /// server rejects, so that each of its calls would be an error.
+    /// Returns an error if the name has characters other than letters, digits, `-`, `_` and `.`, or if the
+    /// limit is one that the server would reject in every call.
     pub fn new(name: &str, limit: impl Into<Limit>) -> redis::RedisResult<Self> {
-        // No `:`, which ends the name in the key: the client `login:eve` of a policy `api` would have the key
-        // of the client `eve` of a policy `api:login`.
+        // A `:` ends the name in the key. If names could have one, the client `login:eve` of the policy `api`
+        // would share its key with the client `eve` of the policy `api:login`.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || !name.bytes().all(plain) {
             return Err(crate::limit::invalid("a policy's name has letters, digits, -, _ and . only"));
@@ -52,8 +52,7 @@ impl Policy {
     }
 }
 
-/// What a request asks of [`RateLimitLayer`]: a key, and where they differ from those of others, a cost and a
-/// limit.
+/// The key of a request for [`RateLimitLayer`], with a cost and a limit if they differ from the policy's.
 ///
 /// # Example
 /// ```
@@ -69,29 +68,29 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// One unit of the policy's limit.
+    /// Creates a demand for one unit of the policy's limit.
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: key.into(), cost: 1, limit: None }
     }
 
-    /// So many units. 0 takes nothing, and is refused only beyond the limit. A request whose cost exceeds the
-    /// limit is refused without `Retry-After`, because no wait helps.
+    /// Sets the number of units. A request with a cost of 0 takes nothing, and is refused only over the
+    /// limit. A request whose cost exceeds the limit is refused without `Retry-After`, because no wait helps.
     #[must_use]
     pub fn cost(self, units: u64) -> Self {
         Self { cost: units, ..self }
     }
 
-    /// A limit other than the policy's, of the same kind, because the state of a key is that of its kind. A
-    /// limit that the server rejects is an error of the request, which gets 500.
+    /// Sets a limit other than the policy's. It must be of the same kind, because each kind stores its own
+    /// type. A request with a limit that the server rejects gets 500.
     #[must_use]
     pub fn limit(self, limit: impl Into<Limit>) -> Self {
         Self { limit: Some(limit.into()), ..self }
     }
 }
 
-/// What the function of [`RateLimitLayer`] may return of a request: a [`Demand`], or a key of any text.
+/// The result of the function of [`RateLimitLayer`]: a [`Demand`], or any text as a key.
 pub trait IntoDemand {
-    /// The demand.
+    /// Converts the value into a demand.
     fn into_demand(self) -> Demand;
 }
 
@@ -107,33 +106,33 @@ impl<K: AsRef<str>> IntoDemand for K {
     }
 }
 
-/// Limits requests by a key that a function reads from each.
+/// Limits requests by a key that a function reads from each request.
 ///
-/// The function may return a [`Demand`] in place of a key: a cost, a limit and a key per request.
+/// Instead of a key, the function may return a [`Demand`]: a key, a cost and a limit for this request.
 ///
-/// A response has the fields `RateLimit-Policy`, `RateLimit` and `X-RateLimit-*`. A request that is refused
-/// gets 429 with `Retry-After`, and the service does not see it. When the server is unavailable,
-/// [`WhenAway`](crate::WhenAway) of the [`Limiter`] decides: a request that fails open has none of these
-/// fields, one that fails closed gets 503, and with a local limiter the fields have the numbers of this
-/// process's share. Any other error of the limiter, such as a key of another type or a server without the
-/// module, is a 500, whatever the choice. Requests of gRPC, which their `Content-Type` tells, get the code
-/// `RESOURCE_EXHAUSTED` in place of 429, `UNAVAILABLE` of 503, and `INTERNAL` of 500, with the same fields.
+/// A response has the fields `RateLimit-Policy`, `RateLimit` and `X-RateLimit-*`. A refused request gets 429
+/// with `Retry-After`, and does not reach the service. When the server is unavailable, the
+/// [`WhenUnavailable`](crate::WhenUnavailable) of the [`Guard`] decides: a request that fails open has none
+/// of these fields, a request that fails closed gets 503, and with a local limiter the fields show this
+/// process's share. After any other error of the guard, such as a key of another type or a server without the
+/// module, the request gets 500. A gRPC request, recognized by its `Content-Type`, gets `RESOURCE_EXHAUSTED`
+/// instead of 429, `UNAVAILABLE` instead of 503, and `INTERNAL` instead of 500, with the same fields.
 ///
-/// The layer stands in front of a service with any body, in axum, hyper, tonic, or another layer. The body of
-/// its response is that of the service, or its own.
+/// The layer wraps a service with any body, in axum, hyper, tonic, or another layer. The body of a response
+/// is the body of the service or of the layer.
 ///
 /// The key in the server is `http:`, the policy's name, `:`, and the key of the request.
 ///
-/// A service can have several of these layers, each with a policy of its own. The outermost one is asked
-/// first. Each takes its unit by itself: a request that an inner one refuses has taken a unit of the outer
-/// ones. The lists `RateLimit-Policy` and `RateLimit` have a member for each, and `X-RateLimit-*` describe
-/// the limit of which least remains.
+/// A service can have several of these layers, each with its own policy. The outermost layer decides first.
+/// Each layer takes its own unit: a request that an inner layer refuses has already taken a unit in the outer
+/// ones. The lists `RateLimit-Policy` and `RateLimit` have a member for each layer, and `X-RateLimit-*`
+/// describe the limit with the fewest units left.
 ///
 /// # Example
-/// The crate's [example](crate) is a service of axum with this layer.
+/// The [example](crate) of the crate is an axum service with this layer.
 #[derive(Clone)]
 pub struct RateLimitLayer<C, K> {
-    limiter: Limiter<C>,
+    guard: Guard<C>,
     policy: Policy,
     key_of: K,
     on_error: Option<Report>,
@@ -144,30 +143,30 @@ type Answering = Arc<dyn Fn(Refusal, Option<&Answer>) -> Response<Bytes> + Send 
 pub(crate) type Report = Arc<dyn Fn(&RedisError) + Send + Sync>;
 
 impl<C, K> RateLimitLayer<C, K> {
-    /// A layer that limits requests by `policy`. `key_of` returns what identifies the client, such as a user,
-    /// an API key or an address, or `None` for a request that is not limited.
-    pub const fn new<B, I>(limiter: Limiter<C>, policy: Policy, key_of: K) -> Self
+    /// Creates a layer that limits requests by `policy`. `key_of` returns the identity of the client, such as
+    /// a user, an API key or an address, or `None` for a request that is not limited.
+    pub const fn new<B, I>(guard: Guard<C>, policy: Policy, key_of: K) -> Self
     where
         K: Fn(&Request<B>) -> Option<I>,
         I: IntoDemand,
     {
-        Self { limiter, policy, key_of, on_error: None, answer: None }
+        Self { guard, policy, key_of, on_error: None, answer: None }
     }
 
-    /// Answers requests that the service does not see by a function, in place of the layer's own answers. The
-    /// answer of the limiter is `None` if nobody has decided. The fields of the rate limit are added to it.
+    /// Sets a function that answers the requests that do not reach the service, except gRPC requests. It
+    /// receives the guard's answer, or `None` if there is none. The layer adds its fields to the response.
     ///
     /// # Example
     /// ```
-    /// # use redis_cell_client::{Limiter, Policy, Rate, RateLimitLayer, WhenAway};
+    /// # use redis_cell_client::{Guard, Policy, Rate, RateLimitLayer, WhenUnavailable};
     /// # async fn layer(connection: redis::aio::ConnectionManager) -> redis::RedisResult<()> {
     /// use http::{Request, Response, StatusCode};
     /// use redis_cell_client::Refusal;
     ///
-    /// let limiter = Limiter::new(connection, WhenAway::FailClosed);
+    /// let guard = Guard::new(connection, WhenUnavailable::FailClosed);
     /// let policy = Policy::new("api", Rate::per_minute(30))?;
     /// let all = |_: &Request<()>| Some("all");
-    /// let layer = RateLimitLayer::new(limiter, policy, all).answer(|refusal, _| {
+    /// let layer = RateLimitLayer::new(guard, policy, all).answer(|refusal, _| {
     ///     let limited = matches!(refusal, Refusal::Limited);
     ///     let body = if limited { "Slow down" } else { "Come back later" };
     ///     let mut response = Response::new(body.into());
@@ -200,7 +199,7 @@ impl<S, C: Clone, K: Clone> Layer<S> for RateLimitLayer<C, K> {
     }
 }
 
-/// The service that [`RateLimitLayer`] makes of another one.
+/// The service that [`RateLimitLayer`] wraps around another service.
 pub struct RateLimit<S, C, K> {
     inner: S,
     layer: Arc<RateLimitLayer<C, K>>,
@@ -230,7 +229,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready goes with the request.
+        // The service that is ready handles this request; its clone handles the next one.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
@@ -242,15 +241,15 @@ where
             };
             let key = format!("http:{}:{}", layer.policy.name, demand.key);
             let limit = demand.limit.unwrap_or(layer.policy.limit);
-            let ruling = layer.limiter.take(key, limit, Units(demand.cost)).await;
-            let error = ruling.as_ref().map_or_else(Some, Ruling::error);
+            let decided = layer.guard.take(key, limit, Units(demand.cost)).await;
+            let error = decided.as_ref().map_or_else(Some, DecidedBy::error);
             if let (Some(report), Some(error)) = (&layer.on_error, error) {
                 report(error);
             }
-            let refusal = match &ruling {
+            let refusal = match &decided {
                 Err(_) => Some(Refusal::Error),
-                Ok(ruling) if ruling.admitted() => None,
-                Ok(ruling) if ruling.answer().is_none() => Some(Refusal::Unavailable),
+                Ok(decided) if decided.admitted() => None,
+                Ok(decided) if decided.answer().is_none() => Some(Refusal::Unavailable),
                 Ok(_) => Some(Refusal::Limited),
             };
             let mut response = match refusal {
@@ -259,16 +258,16 @@ where
                 Some(refusal) => match &layer.answer {
                     None => refusal.in_http().map(Either::Right),
                     Some(own) => {
-                        let answer = ruling.as_ref().ok().and_then(Ruling::answer);
+                        let answer = decided.as_ref().ok().and_then(DecidedBy::answer);
                         own(refusal, answer).map(|body| Either::Right(Full::from(body)))
                     }
                 },
             };
-            let Ok(ruling) = ruling else { return Ok(response) };
-            let numbers = match &ruling {
-                Ruling::Server(answer) => Some((answer, limit)),
-                Ruling::Local { answer, share, .. } => Some((answer, *share)),
-                Ruling::FailedOpen(_) | Ruling::FailedClosed(_) => None,
+            let Ok(decided) = decided else { return Ok(response) };
+            let numbers = match &decided {
+                DecidedBy::Server(answer) => Some((answer, limit)),
+                DecidedBy::Local { answer, share, .. } => Some((answer, *share)),
+                DecidedBy::FailedOpen(_) | DecidedBy::FailedClosed(_) => None,
             };
             if let Some((answer, limit)) = numbers {
                 describe(response.headers_mut(), &layer.policy.name, limit, answer);
@@ -278,13 +277,13 @@ where
     }
 }
 
-/// Whether the client expects the status of gRPC, which stands in a field of its own.
+/// Returns whether the client expects a gRPC status, which is in a field of its own.
 pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc"))
 }
 
-/// Why the service does not see a request.
+/// Why a request does not reach the service.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -292,7 +291,7 @@ pub enum Refusal {
     Limited,
     /// The server is unavailable.
     Unavailable,
-    /// An error of the call.
+    /// The call returned an error.
     Error,
 }
 
@@ -322,7 +321,7 @@ impl Refusal {
         response
     }
 
-    /// A response without a body, whose fields are also its trailers.
+    /// Returns a response without a body, whose fields also serve as trailers.
     pub(crate) fn in_grpc(self) -> Response<Full<Bytes>> {
         let code = match self {
             Self::Limited => "8",      // RESOURCE_EXHAUSTED
@@ -338,7 +337,7 @@ impl Refusal {
     }
 }
 
-/// Adds the fields that describe a decision, to those of another layer if there are some.
+/// Adds the fields that describe a decision to the fields of other layers.
 fn describe(headers: &mut HeaderMap, name: &str, limit: Limit, answer: &Answer) {
     let Answer { limit: most, remaining, reset_after, .. } = *answer;
     let parameter = |name: &str, time: Option<Duration>| {
@@ -349,12 +348,12 @@ fn describe(headers: &mut HeaderMap, name: &str, limit: Limit, answer: &Answer) 
         ("ratelimit-policy", format!("\"{name}\";q={most}{window}")),
         ("ratelimit", format!("\"{name}\";r={remaining}{next}")),
     ] {
-        // The last policy of a list is that of the outermost layer.
+        // Each list ends with the policy of the outermost layer.
         let there = headers.get(list).and_then(|there| there.to_str().ok());
         let value = there.map_or_else(|| member.clone(), |there| format!("{there}, {member}"));
         set(headers, list, value);
     }
-    // Of several limits, these fields have the one of which least remains.
+    // Among several limits, these fields describe the limit with the fewest units left.
     let least = headers.get(REMAINING).and_then(|there| there.to_str().ok()?.parse().ok());
     if least.is_none_or(|least: u64| remaining < least) {
         set(headers, "x-ratelimit-limit", most.to_string());
@@ -374,7 +373,7 @@ pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: String) {
     }
 }
 
-/// Rounds up: a client that waits for this time must not be refused because of rounding.
+/// Rounds up, so that a client that waits for this time is not refused because of rounding.
 pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

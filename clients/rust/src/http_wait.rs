@@ -1,4 +1,4 @@
-//! Requests that wait for their turn.
+//! A layer in which requests wait for their turn.
 
 use crate::http::{Refusal, Report, is_grpc, seconds, set};
 use crate::{MTake, Taken, Wait, Waiter, is_unavailable};
@@ -15,16 +15,16 @@ use tower_service::Service;
 
 /// Lets requests wait until several limiters admit them, fairly among flows, instead of refusing them.
 ///
-/// A function reads from each request what it takes, from which limiters, how long it may wait, and its flow;
-/// `None` for a request that is not limited. The service sees a request when its turn has come, with
-/// [`Taken`] in the request's extensions: a service that settles what was used, or gives back a place, has it
-/// from there. A request that does not get its units in time, and one that is refused because too many of its
-/// flow wait, gets 429, the latter with `Retry-After`. When the client goes while it waits, and its server
-/// drops the request, it leaves the queue.
+/// A function returns the limiters and quantities of each request, its longest wait and its flow, or `None`
+/// for a request that is not limited. A request reaches the service when it is admitted, with [`Taken`] in
+/// its extensions: from it, the service settles the units that were used, or gives back a place. A request
+/// that does not get its units in time gets 429. If it is refused because too many requests of its flow wait,
+/// the response also has `Retry-After`. A request leaves the queue when its server drops it, as when the
+/// client has closed the connection.
 ///
-/// When the server of the limiters is unavailable, a layer that [fails open](Self::fail_open) lets the
-/// request through, without `Taken`, and one that [fails closed](Self::fail_closed) responds with 503. Any
-/// other error is a 500. Requests of gRPC get the codes of [`RateLimitLayer`](crate::RateLimitLayer).
+/// When the server is unavailable, a layer that [fails open](Self::fail_open) lets the request through
+/// without `Taken`, and a layer that [fails closed](Self::fail_closed) responds with 503. After any other
+/// error, the response is 500. gRPC requests get the codes of [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// # Example
 /// ```
@@ -56,7 +56,7 @@ impl<K> fmt::Debug for WaitLayer<K> {
 }
 
 impl<K> WaitLayer<K> {
-    /// A layer that lets requests through while the server is unavailable.
+    /// Creates a layer that lets requests through while the server is unavailable.
     pub const fn fail_open<B>(waiter: Waiter, takes_of: K) -> Self
     where
         K: Fn(&Request<B>) -> Option<(MTake, Wait)>,
@@ -64,7 +64,7 @@ impl<K> WaitLayer<K> {
         Self { waiter, takes_of, fails_open: true, on_error: None }
     }
 
-    /// A layer that responds with 503 while the server is unavailable.
+    /// Creates a layer that responds with 503 while the server is unavailable.
     pub const fn fail_closed<B>(waiter: Waiter, takes_of: K) -> Self
     where
         K: Fn(&Request<B>) -> Option<(MTake, Wait)>,
@@ -78,8 +78,8 @@ impl<K> WaitLayer<K> {
         Self { on_error: Some(Arc::new(report)), ..self }
     }
 
-    /// Why the service does not see a request, and what it sees if it does.
-    fn rule(&self, answer: RedisResult<Option<Taken>>) -> Result<Option<Taken>, (Refusal, Option<u64>)> {
+    /// Returns the units to add to the request, or the reason why the request does not reach the service.
+    fn decide(&self, answer: RedisResult<Option<Taken>>) -> Result<Option<Taken>, (Refusal, Option<u64>)> {
         match answer {
             Ok(Some(taken)) if taken.combined.admitted() => Ok(Some(taken)),
             Ok(Some(taken)) => Err((Refusal::Limited, taken.combined.retry_after().map(seconds))),
@@ -106,7 +106,7 @@ impl<S, K: Clone> Layer<S> for WaitLayer<K> {
     }
 }
 
-/// The service that [`WaitLayer`] makes of another one.
+/// The service that [`WaitLayer`] wraps around another service.
 #[derive(Debug)]
 pub struct WaitForTurn<S, K> {
     inner: S,
@@ -135,17 +135,17 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        // The one that is ready goes with the request.
+        // The service that is ready handles this request; its clone handles the next one.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
         let takes = (layer.takes_of)(&request);
         Box::pin(async move {
-            let ruling = match takes {
-                Some((limiters, wait)) => layer.rule(layer.waiter.take(limiters, wait).await),
+            let decided = match takes {
+                Some((limiters, wait)) => layer.decide(layer.waiter.take(limiters, wait).await),
                 None => Ok(None),
             };
-            match ruling {
+            match decided {
                 Ok(taken) => {
                     if let Some(taken) = taken {
                         request.extensions_mut().insert(taken);

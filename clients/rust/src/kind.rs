@@ -2,20 +2,20 @@
 
 #[cfg(feature = "tower")]
 use crate::{Answer, Decision};
-use crate::{Bucket, Gcra, Quota, Rate};
+use crate::{Bucket, Fixed, Gcra, Rate};
 use redis::{Cmd, RedisResult};
 #[cfg(feature = "tower")]
 use std::time::Duration;
 
-/// A limit with the command that decides by it.
+/// A limit, and the command that applies it.
 ///
-/// A [`Rate`], a [`Gcra`] and a [`Quota`] stand for a limit of the command that has no other argument.
+/// A [`Rate`] or a [`Gcra`] becomes a limit of `CL.THROTTLE`, and a [`Fixed`] a limit of `CL.FIXED`.
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{Limit, Quota, Rate, Window};
+/// use redis_cell_client::{Fixed, FixedWindow, Limit, Rate};
 /// let limit: Limit = Rate::per_minute(30).burst(15).into(); // CL.THROTTLE
-/// let limit: Limit = Quota::new(10_000, Window::month()).into(); // CL.FIXED
+/// let limit: Limit = Fixed::new(10_000, FixedWindow::month()).into(); // CL.FIXED
 /// let limit = Limit::Log(Rate::per_minute(30));
 /// let limit = Limit::Bucket(Rate::per_second(20).capacity(30));
 /// ```
@@ -25,13 +25,13 @@ pub enum Limit {
     Throttle(Gcra),
     /// `CL.FUNNEL`: a funnel that leaks.
     Funnel(Bucket),
-    /// `CL.BUCKET`: a bucket of tokens that is refilled.
+    /// `CL.BUCKET`: a token bucket that is refilled.
     Bucket(Bucket),
-    /// `CL.FIXED`: a quota per window of time or of the calendar.
-    Fixed(Quota),
+    /// `CL.FIXED`: units per window, for a period or a unit of the calendar.
+    Fixed(Fixed),
     /// `CL.WINDOW`: a sliding window, estimated from two counters.
     Window(Rate),
-    /// `CL.LOG`: a sliding window, exact.
+    /// `CL.LOG`: an exact sliding window.
     Log(Rate),
 }
 
@@ -47,14 +47,14 @@ impl From<Gcra> for Limit {
     }
 }
 
-impl From<Quota> for Limit {
-    fn from(limit: Quota) -> Self {
+impl From<Fixed> for Limit {
+    fn from(limit: Fixed) -> Self {
         Self::Fixed(limit)
     }
 }
 
 impl Limit {
-    /// The share of one of `processes` that have the limit together. At least one unit.
+    /// Returns the share of one of `processes` that share the limit: at least one unit.
     pub(crate) fn share(self, processes: u32) -> Self {
         let units = |units: u64| units.div_euclid(processes.into()).max(1);
         let slower = |rate: Rate| Rate { period: rate.period.saturating_mul(processes), ..rate };
@@ -67,13 +67,13 @@ impl Limit {
             }
             Self::Funnel(limit) => Self::Funnel(bucket(limit)),
             Self::Bucket(limit) => Self::Bucket(bucket(limit)),
-            Self::Fixed(limit) => Self::Fixed(Quota { limit: part(limit.limit, units), ..limit }),
+            Self::Fixed(limit) => Self::Fixed(Fixed { limit: part(limit.limit, units), ..limit }),
             Self::Window(limit) => Self::Window(fewer(limit)),
             Self::Log(limit) => Self::Log(fewer(limit)),
         }
     }
 
-    /// The words of the limit, without a quantity.
+    /// Appends the arguments of the limit, without a quantity.
     pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
         match self {
             Self::Throttle(limit) => limit.write(cmd),
@@ -83,7 +83,7 @@ impl Limit {
         }
     }
 
-    /// The rate at which single units become available, if they do.
+    /// Returns the rate at which single units become available, or `None` if they do not.
     #[cfg(feature = "tower")]
     const fn refill(self) -> Option<Rate> {
         match self {
@@ -93,8 +93,8 @@ impl Limit {
         }
     }
 
-    /// The time in which a full quota of `most` units becomes available. `None` if it differs from one window
-    /// to the next.
+    /// Returns the time in which all `most` units of the limit become available, or `None` if windows differ
+    /// in length.
     #[cfg(feature = "tower")]
     pub(crate) fn window(self, most: u64) -> Option<Duration> {
         match self {
@@ -106,7 +106,7 @@ impl Limit {
         }
     }
 
-    /// The time until more units become available than remain. `None` if it is not known.
+    /// Returns the time until more units are available than now, or `None` if it is not known.
     #[cfg(feature = "tower")]
     pub(crate) fn next(self, answer: &Answer) -> Option<Duration> {
         if let Decision::RefusedFor(wait) = answer.decision {
@@ -114,7 +114,7 @@ impl Limit {
         }
         match (self, self.refill()) {
             (_, Some(rate)) => {
-                // All but one of the missing units need this time.
+                // The first missing unit is available once the time of all the others is subtracted.
                 let missing = answer.limit.saturating_sub(answer.remaining);
                 Some(answer.reset_after.saturating_sub(rate.time_of(missing.saturating_sub(1))))
             }
@@ -124,7 +124,7 @@ impl Limit {
     }
 }
 
-/// A part of a number of units. Zero, which no command accepts, stays zero.
+/// Returns a part of a number of units. Zero, which no command accepts, stays zero.
 fn part(units: u64, part: impl FnOnce(u64) -> u64) -> u64 {
     if units == 0 { 0 } else { part(units) }
 }

@@ -1,8 +1,8 @@
-//! Leases of units: batches from the server, spent in this process.
+//! Leased units: batches from the server that are spent in this process.
 
+use crate::guard::ask;
 use crate::limit::invalid;
-use crate::limiter::ask;
-use crate::{Answer, Decision, Gcra, MSettle, Quota, Settlement, Units, UpTo, call};
+use crate::{Answer, Decision, Difference, Fixed, Gcra, MSettle, Saturate, Units, call};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
 use redis_cell_core::holding::{Holding, Spend, Terms};
@@ -14,14 +14,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The limit of [`Leased`]: a rate with a burst, or a quota per window.
+/// The limit of [`Leased`]: a rate with a burst, or a count per fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeasedLimit {
     /// `CL.THROTTLE`.
     Gcra(Gcra),
     /// `CL.FIXED`.
-    Quota(Quota),
+    Fixed(Fixed),
 }
 
 impl<G: Into<Gcra>> From<G> for LeasedLimit {
@@ -30,33 +30,33 @@ impl<G: Into<Gcra>> From<G> for LeasedLimit {
     }
 }
 
-impl From<Quota> for LeasedLimit {
-    fn from(quota: Quota) -> Self {
-        Self::Quota(quota)
+impl From<Fixed> for LeasedLimit {
+    fn from(fixed: Fixed) -> Self {
+        Self::Fixed(fixed)
     }
 }
 
 impl LeasedLimit {
-    /// The largest quantity that can be admitted at once.
+    /// Returns the largest quantity that can be admitted at once.
     const fn at_once(self) -> u64 {
         match self {
             Self::Gcra(limit) => limit.at_once(),
-            Self::Quota(quota) => quota.limit,
+            Self::Fixed(fixed) => fixed.limit,
         }
     }
 
     fn batch(self, key: &[u8], units: i64) -> RedisResult<Cmd> {
-        let up_to = UpTo(units.unsigned_abs());
+        let up_to = Saturate(units.unsigned_abs());
         match self {
             Self::Gcra(limit) => call::throttle(key, limit, up_to),
-            Self::Quota(quota) => call::fixed(key, quota, up_to),
+            Self::Fixed(fixed) => call::fixed(key, fixed, up_to),
         }
     }
 
     fn direct(self, key: &[u8], units: Units) -> RedisResult<Cmd> {
         match self {
             Self::Gcra(limit) => call::throttle(key, limit, units),
-            Self::Quota(quota) => call::fixed(key, quota, units),
+            Self::Fixed(fixed) => call::fixed(key, fixed, units),
         }
     }
 
@@ -64,9 +64,9 @@ impl LeasedLimit {
         let units = Units(units.unsigned_abs());
         match self {
             Self::Gcra(limit) => call::refund(key, limit, units),
-            Self::Quota(quota) => call::msettle(
+            Self::Fixed(fixed) => call::msettle(
                 MSettle::new()
-                    .fixed(key, quota, Settlement::GiveBack(units))
+                    .fixed(key, fixed, Difference::Refund(units))
                     .ago(Duration::from_nanos(age.as_nanos())),
             ),
         }
@@ -75,17 +75,17 @@ impl LeasedLimit {
 
 /// Limits calls with units that are taken from the server in batches.
 ///
-/// One call to the server brings a batch of units, which this process spends without asking again. A refusal
-/// is remembered, so that a key that is exhausted costs the server nothing, however often it is asked for
-/// here. It is meant for keys that are hotter than a server; `docs/scaling.md` of the project has the proof
-/// and the numbers.
+/// One call to the server brings a batch of units, which this process spends without further calls. A refusal
+/// is remembered, so calls for an exhausted key rarely reach the server, however frequent they are here. Use
+/// it for keys with more calls than one server can handle. `docs/scaling.md` of the project has the proof and
+/// the measurements.
 ///
-/// The limit holds with a bound. With `N` clients that hold at most `b` units each for at most `h`, all of
-/// them together admit in any stretch of time at most `min(h * rate, N * b)` units more than the server alone
-/// would. Units that a client holds and does not need are missing elsewhere until the hold is over.
+/// Together, the clients may exceed the limit by a bounded amount: if `N` of them hold at most `b` units each
+/// for at most `h`, they admit at most `min(h * rate, N * b)` units more than the server would alone. Units
+/// that a client holds but does not need are unavailable to other clients until the hold ends.
 ///
-/// All clones share what they hold. A call waits only for a batch that is on its way; those that wait are
-/// served in the order of their calls. There is one call at a time for each key, and none is sent twice.
+/// All clones share the held units. A call waits only for a batch that was already requested, and waiting
+/// calls are served in order. For each key, one call to the server runs at a time, and none is sent twice.
 ///
 /// # Example
 /// ```
@@ -117,48 +117,48 @@ struct Shared<C> {
     shares: Mutex<HashMap<Box<[u8]>, Share>>,
 }
 
-/// What is held of a key.
+/// The units that are held for a key, and the calls that wait for more.
 #[derive(Debug, Default)]
 struct Share {
     holding: Holding,
-    waiting: VecDeque<Waiter>,
-    /// Why the last call brought no answer.
-    away: Option<RedisError>,
+    waiting: VecDeque<Caller>,
+    /// The error of the last call to the server, if it returned no answer.
+    unavailable: Option<RedisError>,
     /// The task of [`Shared::tend`].
     tended: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct Caller {
     units: i64,
     served: oneshot::Sender<Served>,
 }
 
-/// What becomes of a call that has waited for a batch.
+/// The outcome of a call that waited for a batch.
 #[derive(Debug)]
 enum Served {
     Decided(RedisResult<Decision>),
-    /// No batch can be fetched for it now: the server decides.
+    /// No batch can be fetched for the call now: the server decides it.
     Direct,
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
-    /// How long to wait for an answer of the server, for a client that sets no other time: 500 ms.
+    /// The default of [`timeout`](Self::timeout): 500 ms.
     pub const TIMEOUT: Duration = Duration::from_millis(500);
 
-    /// The number of keys of a client that sets no other number.
+    /// The default of [`keys`](Self::keys): 10,000.
     pub const KEYS: usize = 10_000;
 
-    /// A client that takes batches over `connection`, which can be cloned, such as a `ConnectionManager`.
+    /// Creates a client on a connection that can be cloned, such as a `ConnectionManager`.
     ///
-    /// The first number of `batch` is the size of the smallest batch. The last one is the largest number of
-    /// units that this client holds of a key, in its batches, on their way, and on their way back. Sizes
-    /// follow the traffic between the two. A batch is spent within `hold` of its call; what is left then is
-    /// given back.
+    /// `batch` starts with the size of the smallest batch, and ends with the largest number of units that
+    /// this client holds for a key, including units on their way from and to the server. Between the two,
+    /// batches grow and shrink with the traffic. A batch can be spent within `hold` of its call; the units
+    /// left then are given back.
     ///
     /// # Errors
-    /// If the range is empty, begins at 0 or ends above 2^63 - 1, if `hold` is zero or longer than 292 years,
-    /// or if the limit is out of the range that the command accepts.
+    /// Returns an error if the range is empty, starts at 0 or ends above 2^63 - 1, if `hold` is zero or
+    /// longer than 292 years, or if the limit is out of the range that the command accepts.
     pub fn new(
         connection: C,
         limit: impl Into<LeasedLimit>,
@@ -168,7 +168,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         let limit = limit.into();
         let rate = match limit {
             LeasedLimit::Gcra(Gcra { rate, .. }) => Some(core_rate(rate)?),
-            LeasedLimit::Quota(_) => None,
+            LeasedLimit::Fixed(_) => None,
         };
         let number = |number: u64| {
             let number = i64::try_from(number).ok().filter(|&number| number > 0);
@@ -197,74 +197,74 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The same client with another time to wait for an answer of the server. It begins with no units.
+    /// Returns a client with another timeout for the server's answers. It starts without units.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         let terms = Terms { reply: span(timeout).unwrap_or(Span::MAX), ..self.shared.terms };
         Self { shared: Arc::new(Shared { terms, ..self.shared.empty() }) }
     }
 
-    /// The same client with another number of keys of which it holds units at the same time. Calls for
-    /// further keys go to the server directly. It begins with no units.
+    /// Returns a client with another limit on the number of keys for which it holds units at the same time.
+    /// Calls for further keys go directly to the server. It starts without units.
     #[must_use]
     pub fn keys(self, most_keys: usize) -> Self {
         Self { shared: Arc::new(Shared { most_keys, ..self.shared.empty() }) }
     }
 
-    /// The number of keys of which units are held, awaited, or remembered to be refused.
+    /// Returns the number of keys for which units are held or requested, or a refusal is remembered.
     pub fn keys_in_use(&self) -> usize {
         self.shared.shares().len()
     }
 
-    /// The units of a key that are held now.
+    /// Returns the number of units that are held for a key now.
     pub fn held(&self, key: impl AsRef<[u8]>) -> u64 {
         let shares = self.shared.shares();
         shares.get(key.as_ref()).map_or(0, |share| share.holding.held().unsigned_abs())
     }
 
-    /// Takes units, from those that are held if there are enough of them. More units than can be held, or
-    /// than the limit has, are taken from the server directly, and so are those of a key beyond
-    /// [`keys`](Self::keys).
+    /// Takes units, from the held units if there are enough. If the quantity is larger than the largest batch
+    /// or the limit, or the key is one too many for [`keys`](Self::keys), the server decides the call
+    /// directly.
     ///
-    /// Several units must be held together. Once the limit is used up, they arrive at its rate, and go back
-    /// when their hold is over: a call for more than `hold * rate` units may then never be admitted. Choose a
-    /// longer hold, or take such quantities from the server, with `cl_throttle` or `cl_fixed` on the same
-    /// key.
+    /// All units of a call must be held at the same time. Once the limit is exhausted, units arrive only at
+    /// its rate and go back when the hold ends, so a call for more than `hold * rate` may never be admitted.
+    /// Choose a longer hold, or take such quantities from the server, with `cl_throttle` or `cl_fixed` on the
+    /// same key.
     ///
     /// # Errors
-    /// If the server has not answered the call for the batch, or has answered it with an error. The calls
-    /// that come in the pause after that get the same error at once. What to do while the server
-    /// [is unavailable](crate::is_unavailable) is the caller's choice: admit, refuse, or ask a
+    /// Returns an error if the server has not answered the call for a batch, or has answered it with an
+    /// error. Calls during the pause that follows return the same error immediately. While the server [is
+    /// unavailable](crate::is_unavailable), the caller decides: admit, refuse, or use a
     /// [`LocalLimiter`](crate::LocalLimiter).
     ///
     /// # Panics
-    /// Outside of a tokio runtime with a timer.
+    /// Panics outside a tokio runtime with a timer.
     pub async fn take(&self, key: impl AsRef<[u8]>, units: Units) -> RedisResult<Decision> {
         let key = key.as_ref();
         let shared = &self.shared;
         let held = |&quantity: &i64| quantity <= shared.terms.most && units.0 <= shared.limit.at_once();
         let waiting = match i64::try_from(units.0).ok().filter(held) {
             Some(quantity) => match shared.take(key, quantity) {
-                Taken::Decided(decision) => return decision,
-                Taken::Waiting(waiting) => waiting,
-                Taken::Direct => return shared.direct(key, units).await,
+                Outcome::Decided(decision) => return decision,
+                Outcome::Waiting(waiting) => waiting,
+                Outcome::Direct => return shared.direct(key, units).await,
             },
             None => return shared.direct(key, units).await,
         };
         match waiting.await {
             Ok(Served::Decided(decision)) => decision,
-            // The runtime that fetched the batch is gone.
+            // The runtime that was fetching the batch has ended.
             Ok(Served::Direct) | Err(_) => shared.direct(key, units).await,
         }
     }
 
-    /// Gives back what is held, as far as it can be given back. To be called before the process ends;
+    /// Gives the held units back, as far as the server still accepts them. Call it before the process ends;
     /// otherwise the units are lost.
     ///
-    /// Cost: one call for each key, one after the other, up to the first one that the server does not answer.
+    /// Cost: one call per key, one after the other, up to the first one that the server does not answer.
     ///
     /// # Errors
-    /// That of the first call that fails. What is held is gone in any case.
+    /// Returns the error of the first call that fails. No units are held afterwards, even after an error.
     pub async fn give_back(&self) -> RedisResult<()> {
         let (shared, terms) = (&self.shared, &self.shared.terms);
         let now = shared.now();
@@ -275,11 +275,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         }
         let mut outcome = Ok(());
         for key in keys {
-            // The age of the units is that at their own call.
+            // Read the clock for each key: the age of the units is their age when the call is sent.
             let give_back = |share: &mut Share| share.holding.give_back(terms, shared.now());
             let Some((units, age)) = shared.shares().get_mut(&key).and_then(give_back) else { continue };
             let back = shared.give_back(&key, units, age).await;
-            // Each further call could take as long, and a process that ends has to end.
+            // Each further call could also wait for the timeout, and would delay the end of the process.
             let unanswered = back.as_ref().is_err_and(|error| error.code().is_none());
             outcome = outcome.and(back);
             if unanswered {
@@ -290,19 +290,19 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
     }
 }
 
-/// What becomes of a call at once.
-enum Taken {
+/// The outcome of a call before it waits.
+enum Outcome {
     Decided(RedisResult<Decision>),
     Waiting(oneshot::Receiver<Served>),
     Direct,
 }
 
 impl Share {
-    /// Decides by what is held. `None` if the server must be asked.
+    /// Decides from the held units. Returns `None` if the server must decide.
     fn decide(&mut self, terms: &Terms, now: Instant, units: i64) -> Option<RedisResult<Decision>> {
         match self.holding.spend(terms, now, units) {
             Spend::Spent => Some(Ok(Decision::Admitted)),
-            Spend::Refused(wait) => Some(match &self.away {
+            Spend::Refused(wait) => Some(match &self.unavailable {
                 Some(error) => Err(error.clone()),
                 None => Ok(Decision::RefusedFor(Duration::from_nanos(wait.as_nanos()))),
             }),
@@ -310,10 +310,10 @@ impl Share {
         }
     }
 
-    /// Serves the calls that wait, in order. The size of the batch to fetch for the rest of them, or in
-    /// advance.
+    /// Serves the waiting calls in order. Returns the size of the batch to fetch for the remaining calls, or
+    /// in advance.
     fn serve(&mut self, terms: &Terms, now: Instant) -> Option<i64> {
-        // A caller that is gone needs no units.
+        // A call whose future was dropped needs no units.
         self.waiting.retain(|waiter| !waiter.served.is_closed());
         while let Some(units) = self.waiting.front().map(|waiter| waiter.units) {
             let served = match self.decide(terms, now, units) {
@@ -325,7 +325,7 @@ impl Share {
                 },
             };
             if let Some(waiter) = self.waiting.pop_front() {
-                // The units of a caller that has gone this very moment are lost.
+                // If the future of the call is dropped at this moment, its units are lost.
                 let _: Result<(), Served> = waiter.served.send(served);
             }
         }
@@ -345,7 +345,7 @@ impl<C> Shared<C> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
-    /// The same settings with nothing held.
+    /// Returns the same settings, without units.
     fn empty(&self) -> Self {
         Self {
             connection: self.connection.clone(),
@@ -357,46 +357,46 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
         }
     }
 
-    fn take(self: &Arc<Self>, key: &[u8], units: i64) -> Taken {
+    fn take(self: &Arc<Self>, key: &[u8], units: i64) -> Outcome {
         let now = self.now();
         let mut shares = self.shares();
         if !shares.contains_key(key) {
             if shares.len() >= self.most_keys {
-                return Taken::Direct;
+                return Outcome::Direct;
             }
             shares.insert(key.into(), Share::default());
         }
-        let Some(share) = shares.get_mut(key) else { return Taken::Direct };
-        // The key is new, or the runtime of its task is gone, with what was on its way back.
+        let Some(share) = shares.get_mut(key) else { return Outcome::Direct };
+        // The key is new, or the runtime of its task has ended, and with it the call that gave units back.
         if share.tended.as_ref().is_none_or(JoinHandle::is_finished) {
             share.holding.returned();
             share.tended = Some(tokio::spawn(Arc::clone(self).tend(key.into())));
         }
-        // A call does not pass those that wait.
+        // A call is not decided before the calls that wait already.
         if share.waiting.is_empty()
             && let Some(decision) = share.decide(&self.terms, now, units)
         {
             let batch = share.holding.ask(&self.terms, now, 0);
             drop(shares);
             self.fetch(key, batch);
-            return Taken::Decided(decision);
+            return Outcome::Decided(decision);
         }
         let (served, waiting) = oneshot::channel();
-        share.waiting.push_back(Waiter { units, served });
+        share.waiting.push_back(Caller { units, served });
         let batch = share.serve(&self.terms, now);
         drop(shares);
         self.fetch(key, batch);
-        Taken::Waiting(waiting)
+        Outcome::Waiting(waiting)
     }
 
-    /// Fetches a batch, if one is due, while the caller goes on.
+    /// Fetches a batch, if one is due, in a task of its own.
     fn fetch(self: &Arc<Self>, key: &[u8], batch: Option<i64>) {
         if batch.is_some() {
             tokio::spawn(Fetch { shared: Arc::clone(self), key: key.into(), asked: batch }.batches());
         }
     }
 
-    /// Gives back what is left at the end of each hold, and forgets the key when nothing is left of it.
+    /// Gives back the units that are left at the end of each hold. Removes the key when it has none left.
     async fn tend(self: Arc<Self>, key: Box<[u8]>) {
         loop {
             let wait = self.shares().get(&key).map(|share| share.holding.ends_in(&self.terms, self.now()));
@@ -414,7 +414,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
                 back
             };
             if let Some((units, age)) = back {
-                // Without an answer they are lost, as those of a crashed client are.
+                // Without an answer, the units are lost, as when a client crashes.
                 let _: RedisResult<()> = self.give_back(&key, units, age).await;
             }
         }
@@ -445,12 +445,12 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
 struct Fetch<C> {
     shared: Arc<Shared<C>>,
     key: Box<[u8]>,
-    /// The size of the batch that was asked for and has not arrived.
+    /// The size of the batch that was requested and has not arrived.
     asked: Option<i64>,
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
-    /// Fetches a batch, and then others as long as somebody waits for more.
+    /// Fetches a batch, and then further batches while calls wait for more units.
     async fn batches(mut self) {
         while let Some(units) = self.asked {
             let answer: RedisResult<Answer> = match self.shared.limit.batch(&self.key, units) {
@@ -465,11 +465,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
                     let taken = i64::try_from(answer.taken.unwrap_or_default()).unwrap_or_default();
                     let (wait, reset) = (answer.retry_after().and_then(span), span(answer.reset_after));
                     share.holding.answered(terms, now, taken, wait, reset);
-                    share.away = None;
+                    share.unavailable = None;
                 }
                 Err(error) => {
                     share.holding.lost(terms, now);
-                    share.away = Some(error);
+                    share.unavailable = Some(error);
                 }
             }
             self.asked = share.serve(terms, now);
@@ -478,7 +478,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
 }
 
 impl<C> Drop for Fetch<C> {
-    /// Ends a call whose runtime has ended: otherwise the key would never be asked for again.
+    /// Ends a call whose runtime has ended. Otherwise the key would never get another batch.
     fn drop(&mut self) {
         if self.asked.is_none() {
             return;
@@ -486,8 +486,8 @@ impl<C> Drop for Fetch<C> {
         let now = self.shared.now();
         if let Some(share) = self.shared.shares().get_mut(&self.key) {
             share.holding.lost(&self.shared.terms, now);
-            share.away = Some((ErrorKind::Io, "the runtime that has asked the server is gone").into());
-            // Those that wait, perhaps in another runtime, hear of it by their channels.
+            share.unavailable = Some((ErrorKind::Io, "the runtime that has asked the server is gone").into());
+            // The waiting calls, perhaps in another runtime, see that their channels are closed.
             share.waiting.clear();
         }
     }

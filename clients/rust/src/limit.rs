@@ -1,11 +1,11 @@
-//! Limits, quantities and windows, with the words that a call sends for them.
+//! Limits, quantities and fixed windows, and the arguments that are sent for them.
 
 use redis::{Cmd, ErrorKind, RedisError, RedisResult};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A number of units to take, all or none, or to give back.
+/// A number of units: to take, all or nothing, or to give back.
 ///
-/// Range: 0 up. Units(0) takes nothing and returns the state.
+/// Range: 0 or more. A call with `Units(0)` takes nothing and returns the state.
 ///
 /// # Example
 /// ```
@@ -16,60 +16,60 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Units(pub u64);
 
 impl Default for Units {
-    /// One unit, which is what a call costs that states no quantity.
+    /// One unit, the quantity of a call that names none.
     fn default() -> Self {
         Self(1)
     }
 }
 
-/// A largest number of units: the call takes as many of them as are available.
+/// The largest number of units to take: the call takes as many of them as are available (`SATURATE`).
 ///
-/// The call is refused only if nothing is available. [`Answer::taken`](crate::Answer::taken) is the number of
-/// units that it has taken. The keyword of the commands is `SATURATE`.
+/// The call is refused only if no unit is available. [`Answer::taken`](crate::Answer::taken) is the number of
+/// units taken.
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{Take, UpTo};
-/// let take: Take = UpTo(20).into();
-/// # assert_ne!(take, redis_cell_client::Units(20).into());
+/// use redis_cell_client::{Quantity, Saturate};
+/// let quantity: Quantity = Saturate(20).into();
+/// # assert_ne!(quantity, redis_cell_client::Units(20).into());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct UpTo(pub u64);
+pub struct Saturate(pub u64);
 
-/// The quantity of a call that may take less than it asks for: [`Units`] or [`UpTo`].
+/// The quantity to take: [`Units`], all or nothing, or [`Saturate`], as many as are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Take {
+pub enum Quantity {
     /// All or none.
     Units(Units),
     /// As many as are available.
-    UpTo(UpTo),
+    Saturate(Saturate),
 }
 
-impl From<Units> for Take {
+impl From<Units> for Quantity {
     fn from(units: Units) -> Self {
         Self::Units(units)
     }
 }
 
-impl From<UpTo> for Take {
-    fn from(most: UpTo) -> Self {
-        Self::UpTo(most)
+impl From<Saturate> for Quantity {
+    fn from(most: Saturate) -> Self {
+        Self::Saturate(most)
     }
 }
 
-/// The difference between the units that were taken and those that were needed.
+/// The difference between the units needed and the units taken, for `CL.MSETTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Settlement {
-    /// Takes more units, even if they are not available.
+pub enum Difference {
+    /// Takes more units, even if they are not available, as `CL.CHARGE` does.
     Charge(Units),
-    /// Gives units back.
-    GiveBack(Units),
+    /// Gives units back, as `CL.REFUND` does.
+    Refund(Units),
 }
 
 /// A number of units per period.
 ///
-/// Range: a count from 1 up, a period from one microsecond to 292 years, in whole microseconds, and at most
-/// one unit per nanosecond. A call with a rate that is out of range returns an error; nothing is rounded.
+/// Range: a count of 1 or more, a period of whole microseconds from 1 us to 292 years, and at most one unit
+/// per nanosecond. Nothing is rounded: a call with a rate out of range returns an error.
 ///
 /// # Example
 /// ```
@@ -109,9 +109,9 @@ impl Rate {
         Self::new(count, Duration::from_secs(86_400))
     }
 
-    /// A GCRA limiter of this rate: `max_burst` units can be taken at once in addition to the first one.
+    /// Returns a limit of this rate: `max_burst` units can be taken at once in addition to the first one.
     ///
-    /// Range: 0 up. A rate without a burst stands for `burst(count - 1)`: a whole count can be taken at once.
+    /// Range: 0 or more. A rate without a burst means `burst(count - 1)`: `count` units can be taken at once.
     ///
     /// # Example
     /// ```
@@ -124,9 +124,9 @@ impl Rate {
         Gcra { rate: self, max_burst }
     }
 
-    /// A funnel or a bucket of `capacity` units that leaks or is refilled at this rate.
+    /// Returns the limit of a funnel or a bucket of `capacity` units that leaks or is refilled at this rate.
     ///
-    /// Range: 1 up.
+    /// Range: 1 or more.
     ///
     /// # Example
     /// ```
@@ -137,7 +137,7 @@ impl Rate {
         Bucket { rate: self, capacity }
     }
 
-    /// The time in which `units` units become available, rounded down to a nanosecond.
+    /// Returns the time in which `units` units become available, rounded down to a nanosecond.
     #[cfg(feature = "tower")]
     pub(crate) fn time_of(self, units: u64) -> Duration {
         let nanos = self.period.as_nanos().saturating_mul(units.into());
@@ -151,7 +151,7 @@ impl Rate {
     }
 }
 
-/// A limit of `CL.THROTTLE` and its companions: a [`Rate`], and the units that can be taken at once.
+/// A limit of `CL.THROTTLE` and its companions: a [`Rate`] and the largest burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gcra {
     pub(crate) rate: Rate,
@@ -159,7 +159,7 @@ pub struct Gcra {
 }
 
 impl Gcra {
-    /// The largest number of units that can be taken at once: the burst, and one.
+    /// Returns the largest number of units that can be taken at once: the burst and one more.
     pub const fn at_once(self) -> u64 {
         self.max_burst.saturating_add(1)
     }
@@ -176,7 +176,7 @@ impl From<Rate> for Gcra {
     }
 }
 
-/// A limit of `CL.FUNNEL` and `CL.BUCKET`: a capacity, and the [`Rate`] at which it becomes available again.
+/// A limit of `CL.FUNNEL` or `CL.BUCKET`: a capacity, and the [`Rate`] at which it becomes available again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
     pub(crate) rate: Rate,
@@ -192,7 +192,7 @@ impl Bucket {
 
 /// A day of the week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // their names say it
+#[allow(missing_docs)] // the names say everything
 pub enum Weekday {
     Monday,
     Tuesday,
@@ -203,18 +203,18 @@ pub enum Weekday {
     Sunday,
 }
 
-/// The window of a [`Quota`]: a period, a unit of the calendar, or the time until an instant.
+/// The window of a [`Fixed`] limit: a period, a unit of the calendar, or the time until an instant.
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{Weekday, Window};
+/// use redis_cell_client::{FixedWindow, Weekday};
 /// use std::time::Duration;
-/// let minute = Window::period(Duration::from_secs(60));
-/// let billing = Window::month_from(15).utc_offset_minutes(60);
-/// let week = Window::week_from(Weekday::Sunday);
+/// let minute = FixedWindow::period(Duration::from_secs(60));
+/// let billing = FixedWindow::month_from(15).utc_offset_minutes(60);
+/// let week = FixedWindow::week_from(Weekday::Sunday);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Window {
+pub struct FixedWindow {
     kind: Kind,
     utc_offset_minutes: Option<i16>,
 }
@@ -230,29 +230,29 @@ enum Kind {
     Until(SystemTime),
 }
 
-impl Window {
+impl FixedWindow {
     const fn of(kind: Kind) -> Self {
         Self { kind, utc_offset_minutes: None }
     }
 
     /// A window that opens with the first admitted call and lasts for `period`.
     ///
-    /// Range: whole microseconds, from one up. The server rounds the period up to a whole millisecond.
+    /// Range: at least one microsecond, in whole microseconds. The server rounds up to a whole millisecond.
     pub const fn period(period: Duration) -> Self {
         Self::of(Kind::Period(period))
     }
 
-    /// The hours of the calendar.
+    /// Calendar hours.
     pub const fn hour() -> Self {
         Self::of(Kind::Hour)
     }
 
-    /// The days of the calendar.
+    /// Calendar days.
     pub const fn day() -> Self {
         Self::of(Kind::Day)
     }
 
-    /// The weeks of the calendar, which begin on Monday.
+    /// Calendar weeks, which begin on Monday.
     pub const fn week() -> Self {
         Self::week_from(Weekday::Monday)
     }
@@ -262,38 +262,38 @@ impl Window {
         Self::of(Kind::Week(day))
     }
 
-    /// The months of the calendar.
+    /// Calendar months.
     pub const fn month() -> Self {
         Self::month_from(1)
     }
 
-    /// Months that begin on a day from 1 to 31, or on the month's last day if it has no such day.
+    /// Months that begin on `day`, from 1 to 31, or on the month's last day if the month is shorter.
     pub const fn month_from(day: u8) -> Self {
         Self::of(Kind::Month(day))
     }
 
-    /// The years of the calendar.
+    /// Calendar years.
     pub const fn year() -> Self {
         Self::of(Kind::Year)
     }
 
     /// A window that ends at `instant`, which is rounded up to a whole microsecond, and by the server to a
-    /// millisecond.
+    /// whole millisecond.
     ///
-    /// Range: 1970 to 2262. An instant that has passed is an error if no window is open.
+    /// Range: 1970 to 2262. An instant that has passed is an error unless a window is open.
     pub const fn until(instant: SystemTime) -> Self {
         Self::of(Kind::Until(instant))
     }
 
-    /// For a window of the calendar: how many minutes local time is ahead of UTC, from -840 to 840.
+    /// Sets how many minutes local time is ahead of UTC, for a calendar window. Range: -840 to 840.
     ///
-    /// A call with a period or an instant that has an offset returns an error.
+    /// With a window that is a period or ends at an instant, a call with an offset returns an error.
     #[must_use]
     pub const fn utc_offset_minutes(self, minutes: i16) -> Self {
         Self { utc_offset_minutes: Some(minutes), ..self }
     }
 
-    /// How long the window is, if all windows are equally long.
+    /// Returns the length of the window, or `None` if windows differ in length.
     #[cfg(feature = "tower")]
     pub(crate) const fn length(self) -> Option<Duration> {
         const HOUR: u64 = 3_600;
@@ -306,17 +306,17 @@ impl Window {
         }
     }
 
-    /// Whether the window ends by the clock on the wall.
+    /// Returns whether the window ends at an instant of the wall clock.
     pub(crate) const fn is_of_the_calendar(self) -> bool {
         !matches!(self.kind, Kind::Period(_))
     }
 
-    /// Whether the window ends at an instant that the call names.
+    /// Returns whether the window ends at an instant that the call names.
     pub(crate) const fn ends_at_an_instant(self) -> bool {
         matches!(self.kind, Kind::Until(_))
     }
 
-    /// The window itself, which stands before the quantity of `CL.FIXED`.
+    /// Appends the window itself, which precedes the quantity of `CL.FIXED`.
     fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
         match self.kind {
             Kind::Period(period) => cmd.arg(exact(period, "the period of a window")?),
@@ -334,7 +334,7 @@ impl Window {
         Ok(())
     }
 
-    /// `UTC` and `FROM`, which stand behind the quantity of `CL.FIXED`.
+    /// Appends `UTC` and `FROM`, which follow the quantity of `CL.FIXED`.
     fn write_options(self, cmd: &mut Cmd) {
         if let Some(minutes) = self.utc_offset_minutes {
             cmd.arg("UTC").arg(minutes);
@@ -360,35 +360,35 @@ impl Window {
     }
 }
 
-/// A limit of `CL.FIXED`: a number of units per [`Window`].
+/// A limit of `CL.FIXED`: a number of units per [`FixedWindow`].
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{Quota, Window};
-/// let quota = Quota::new(10_000, Window::month());
+/// use redis_cell_client::{Fixed, FixedWindow};
+/// let month = Fixed::new(10_000, FixedWindow::month());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quota {
+pub struct Fixed {
     pub(crate) limit: u64,
-    pub(crate) window: Window,
+    pub(crate) window: FixedWindow,
 }
 
-impl Quota {
-    /// `limit` units per `window`. Range: 1 up.
-    pub const fn new(limit: u64, window: Window) -> Self {
+impl Fixed {
+    /// Creates a limit of `limit` units per `window`. Range: 1 or more.
+    pub const fn new(limit: u64, window: FixedWindow) -> Self {
         Self { limit, window }
     }
 
-    /// For `CL.FIXED`, whose options stand behind the quantity.
-    pub(crate) fn write(self, cmd: &mut Cmd, take: Take) -> RedisResult<()> {
+    /// Appends the arguments for `CL.FIXED`, whose options follow the quantity.
+    pub(crate) fn write(self, cmd: &mut Cmd, quantity: Quantity) -> RedisResult<()> {
         cmd.arg(self.limit);
         self.window.write(cmd)?;
-        take.write(cmd);
+        quantity.write(cmd);
         self.window.write_options(cmd);
         Ok(())
     }
 
-    /// For `CL.MTAKE` and its companions, where they stand before it.
+    /// Appends the arguments for `CL.MTAKE` and its companions, where the options precede the quantity.
     pub(crate) fn write_before_quantity(self, cmd: &mut Cmd) -> RedisResult<()> {
         cmd.arg(self.limit);
         self.window.write(cmd)?;
@@ -397,27 +397,27 @@ impl Quota {
     }
 }
 
-/// A number of places, for `CL.ACQUIRE`: as many holders can hold one at the same time.
+/// The number of places of `CL.ACQUIRE`: as many holders can have a place at the same time.
 ///
-/// Range: 1 up.
+/// Range: 1 or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Places(pub u64);
 
-impl Take {
+impl Quantity {
     pub(crate) fn write(self, cmd: &mut Cmd) {
         match self {
             Self::Units(Units(units)) => cmd.arg(units),
-            Self::UpTo(UpTo(most)) => cmd.arg(most).arg("SATURATE"),
+            Self::Saturate(Saturate(most)) => cmd.arg(most).arg("SATURATE"),
         };
     }
 }
 
-/// An error in the arguments of a call, which is not sent.
+/// Returns an error in the arguments of a call, which is then not sent.
 pub(crate) fn invalid(text: &'static str) -> RedisError {
     RedisError::from((ErrorKind::Client, text))
 }
 
-/// The microseconds of a duration that must not be rounded, because it is part of a limit.
+/// Returns the microseconds of a duration that must not be rounded, because it is part of a limit.
 pub(crate) fn exact(duration: Duration, what: &'static str) -> RedisResult<u64> {
     let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     if duration.subsec_nanos().is_multiple_of(1_000) {
@@ -427,8 +427,8 @@ pub(crate) fn exact(duration: Duration, what: &'static str) -> RedisResult<u64> 
     Err(RedisError::from((ErrorKind::Client, "invalid duration", detail)))
 }
 
-/// The microseconds of a duration, rounded up: for waits, leases, ages and instants, which may come from a
-/// clock.
+/// Returns the microseconds of a duration, rounded up. For waits, leases, ages and instants, which may be
+/// read from a clock.
 pub(crate) fn rounded_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

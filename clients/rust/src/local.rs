@@ -1,7 +1,7 @@
-//! A limiter in this process, for when the server is unavailable.
+//! A limiter in the memory of this process, for use while the server is unavailable.
 
 use crate::limit::invalid;
-use crate::{Answer, Decision, Limit, Quota, Take, Units, UpTo, Window};
+use crate::{Answer, Decision, Fixed, FixedWindow, Limit, Quantity, Saturate, Units};
 use redis::{Arg, Cmd, RedisResult};
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::fixed::{self, Counter};
@@ -14,11 +14,11 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A limiter in the memory of this process, with this process's share of the limit.
+/// A limiter in the memory of this process, for the process's share of a limit.
 ///
-/// It decides as the commands do, by the same code; only a log is estimated as `CL.WINDOW` does, because a
-/// log would need memory for each unit. All clones share their memory. It knows nothing of what the server
-/// has admitted, and the server learns nothing of what this limiter has admitted.
+/// It runs the same code as the commands, with one exception: it estimates a log like `CL.WINDOW`, because an
+/// exact log would need memory for each unit. All clones share its memory. It does not know which units the
+/// server has admitted, and the server does not learn which units it has admitted.
 ///
 /// # Example
 /// ```
@@ -34,24 +34,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct LocalLimiter {
     processes: NonZeroU32,
     states: Arc<Mutex<States>>,
-    /// The same instant by the clock on the wall, and by one that is never set.
+    /// The instant at which this limiter was made, on the wall clock and on a monotonic clock.
     started: (Instant, std::time::Instant),
 }
 
 impl LocalLimiter {
-    /// The number of keys of a limiter that [`new`](Self::new) returns.
+    /// The number of keys for which [`new`](Self::new) makes room.
     pub const KEYS: usize = 100_000;
 
-    /// A limiter for one of `processes` processes that share each limit, with room for [`KEYS`](Self::KEYS)
-    /// keys.
+    /// Creates a limiter for one of `processes` processes that share each limit, with room for
+    /// [`KEYS`](Self::KEYS) keys.
     pub fn new(processes: NonZeroU32) -> Self {
         Self::with_keys(processes, Self::KEYS)
     }
 
-    /// The same, with room for `keys` keys. One key needs about 100 bytes, and its own length.
+    /// Like [`new`](Self::new), with room for `keys` keys. Each key needs about 100 bytes and its own length.
     ///
-    /// When the room is used up, the keys that were not used for the longest time are forgotten, half of the
-    /// room at a time: clients that can choose their keys can so make the limiter forget what they have
+    /// When the room is used up, the least recently used keys are removed, half of the room at a time.
+    /// Clients that can choose their keys can therefore make the limiter forget the units that they have
     /// taken.
     pub fn with_keys(processes: NonZeroU32, keys: usize) -> Self {
         let room = keys.div_ceil(2).max(1);
@@ -59,9 +59,9 @@ impl LocalLimiter {
         Self { processes, states, started: (wall_clock(), std::time::Instant::now()) }
     }
 
-    /// The share of one process: the rate and the burst of `CL.THROTTLE`, the rate and the capacity of a
-    /// bucket, or the units per window, divided by the number of processes. At least one unit can be taken at
-    /// once.
+    /// Returns the share of one process: the rate and the burst of `CL.THROTTLE`, the rate and the capacity
+    /// of a bucket, or the units per window, divided by the number of processes. At least one unit can be
+    /// taken at once.
     pub fn share(&self, limit: impl Into<Limit>) -> Limit {
         limit.into().share(self.processes.get())
     }
@@ -69,28 +69,28 @@ impl LocalLimiter {
     /// Takes units from this process's share of `limit`.
     ///
     /// # Errors
-    /// If the limit or the quantity is out of the range that the command accepts.
+    /// Returns an error if the limit or the quantity is out of the range that the command accepts.
     pub fn take(
         &self,
         key: impl AsRef<[u8]>,
         limit: impl Into<Limit>,
-        take: impl Into<Take>,
+        quantity: impl Into<Quantity>,
     ) -> RedisResult<Answer> {
         let key = key.as_ref();
         let mut states = self.states();
-        let (answer, state) = self.read(&states, key, limit.into(), take.into(), self.now())?;
+        let (answer, state) = self.read(&states, key, limit.into(), quantity.into(), self.now())?;
         states.keep(key, state);
         Ok(answer)
     }
 
-    /// Takes units from this process's share of several limits: from all that admit their units, or from
+    /// Takes units from this process's share of several limits: from all that admit their quantity, or from
     /// none.
     ///
-    /// `agrees` gets the answers as they are if the units are taken, and decides. If it returns `false`,
-    /// nothing is taken, and the answers say what there is. It must not use this limiter.
+    /// `agrees` receives the answers that would be returned. If it returns `false`, nothing is taken, and the
+    /// answers that admit show the state without the units. `agrees` must not call this limiter.
     ///
     /// # Errors
-    /// As [`take`](Self::take), and if two keys are equal. Nothing is taken then.
+    /// Returns the errors of [`take`](Self::take), and an error if two keys are equal. Nothing is taken then.
     ///
     /// # Example
     /// ```
@@ -136,28 +136,28 @@ impl LocalLimiter {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides about a key, and returns its new state if it changes.
+    /// Decides a call for a key. Also returns the key's new state, if it changes.
     fn read(
         &self,
         states: &States,
         key: &[u8],
         limit: Limit,
-        take: Take,
+        quantity: Quantity,
         now: Now,
     ) -> RedisResult<(Answer, Option<State>)> {
         let share = self.share(limit);
-        let mut words = Cmd::new();
-        share.write(&mut words)?;
-        let words: Vec<&[u8]> = words
+        let mut cmd = Cmd::new();
+        share.write(&mut cmd)?;
+        let arguments: Vec<&[u8]> = cmd
             .args_iter()
-            .filter_map(|word| if let Arg::Simple(bytes) = word { Some(bytes) } else { None })
+            .filter_map(|argument| if let Arg::Simple(bytes) = argument { Some(bytes) } else { None })
             .collect();
-        decide(states.get(key), share, &words, take, now)
+        decide(states.get(key), share, &arguments, quantity, now)
             .map_err(|error| (redis::ErrorKind::Client, "invalid arguments", error.to_string()).into())
     }
 
-    /// The present instant. The first one is the time since the start of this limiter, behind its instant by
-    /// the clock on the wall, so that a clock that is set does not matter.
+    /// Returns the present instant. The steady instant is the instant at which this limiter was made plus the
+    /// time since then, so it does not depend on later changes of the wall clock.
     fn now(&self) -> Now {
         let (wall, start) = self.started;
         let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -166,46 +166,46 @@ impl LocalLimiter {
     }
 }
 
-/// An instant by the clock that is never set, and by the one on the wall.
+/// The present instant on a monotonic clock and on the wall clock.
 #[derive(Clone, Copy)]
 struct Now {
     steady: Instant,
     wall: Instant,
 }
 
-/// Decides by the limit that `words` spell, as the server reads them.
+/// Decides with the limit that the server would read from `arguments`.
 fn decide(
     state: Option<State>,
     share: Limit,
-    words: &[&[u8]],
-    take: Take,
+    arguments: &[&[u8]],
+    quantity: Quantity,
     now: Now,
 ) -> Result<(Answer, Option<State>), Error> {
-    match (share, words) {
+    match (share, arguments) {
         (Limit::Throttle(_), &[burst, count, period]) => {
-            by(&gcra::Limit::parse([burst, count, period], UNIT)?, state, now.steady, take)
+            by(&gcra::Limit::parse([burst, count, period], UNIT)?, state, now.steady, quantity)
         }
         (Limit::Funnel(_) | Limit::Bucket(_), &[capacity, count, period]) => {
-            by(&bucket::Limit::parse([capacity, count, period], UNIT)?, state, now.steady, take)
+            by(&bucket::Limit::parse([capacity, count, period], UNIT)?, state, now.steady, quantity)
         }
-        (Limit::Fixed(quota), words) => {
-            let mut words = words.iter().copied();
-            let limit = fixed::Limit::parse_words(&mut words, UNIT)?;
-            if words.next().is_some() {
-                return Err(Error::Syntax); // an offset from UTC that no window of the calendar has
+        (Limit::Fixed(fixed), arguments) => {
+            let mut arguments = arguments.iter().copied();
+            let limit = fixed::Limit::parse_words(&mut arguments, UNIT)?;
+            if arguments.next().is_some() {
+                return Err(Error::Syntax); // an offset from UTC for a window that is not a calendar window
             }
-            let now = if quota.window.is_of_the_calendar() { now.wall } else { now.steady };
-            by(&limit, state, now, take)
+            let now = if fixed.window.is_of_the_calendar() { now.wall } else { now.steady };
+            by(&limit, state, now, quantity)
         }
         (Limit::Window(_) | Limit::Log(_), &[count, period]) => {
-            // A log has fewer units at most, and takes fewer at once.
+            // A log accepts fewer units per period and per call than a window.
             if matches!(share, Limit::Log(_)) {
                 log::Limit::parse([count, period], UNIT)?;
-                if let Take::Units(units) = take {
-                    log::QUANTITY.check(quantity(units)?)?;
+                if let Quantity::Units(units) = quantity {
+                    log::QUANTITY.check(number(units)?)?;
                 }
             }
-            by(&window::Limit::parse([count, period], UNIT)?, state, now.steady, take)
+            by(&window::Limit::parse([count, period], UNIT)?, state, now.steady, quantity)
         }
         _ => Err(Error::Syntax),
     }
@@ -215,15 +215,15 @@ fn by<L: Limiter>(
     limit: &L,
     state: Option<State>,
     now: Instant,
-    take: Take,
+    quantity: Quantity,
 ) -> Result<(Answer, Option<State>), Error>
 where
     L::State: Kept,
 {
     let state = state.and_then(L::State::from_state);
-    let decision = match take {
-        Take::Units(units) => limit.take(state, now, quantity(units)?)?,
-        Take::UpTo(UpTo(most)) => limit.saturate(state, now, quantity(Units(most))?)?,
+    let decision = match quantity {
+        Quantity::Units(units) => limit.take(state, now, number(units)?)?,
+        Quantity::Saturate(Saturate(most)) => limit.saturate(state, now, number(Units(most))?)?,
     };
     let state = match decision.change {
         Change::Store(state) => Some(state.into_state()),
@@ -244,7 +244,7 @@ where
     Ok((answer, state))
 }
 
-/// The unit of all calls of this crate.
+/// The unit of all times that this crate sends.
 const UNIT: Unit = Unit::Microseconds;
 
 fn wall_clock() -> Instant {
@@ -252,27 +252,27 @@ fn wall_clock() -> Instant {
     Instant::saturating_from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn quantity(Units(units): Units) -> Result<i64, Error> {
+fn number(Units(units): Units) -> Result<i64, Error> {
     i64::try_from(units).map_err(|_| QUANTITY.error())
 }
 
-/// Reads the arguments as the server does, so that a call that it rejects is an error without it too. Returns
-/// the answer of a limiter from which nothing is taken.
+/// Reads the arguments as the server does, so that a call that it would reject is also an error without it.
+/// Returns the answer of a limiter from which nothing has been taken.
 ///
 /// # Errors
-/// If the limit or the quantity is out of the range that the command accepts.
-pub(crate) fn check(limit: Limit, take: Take) -> RedisResult<Answer> {
+/// Returns an error if the limit or the quantity is out of the range that the command accepts.
+pub(crate) fn check(limit: Limit, quantity: Quantity) -> RedisResult<Answer> {
     let limit = match limit {
-        // Whether the instant has passed is decided by the server's clock, and by the open window.
-        Limit::Fixed(quota) if quota.window.ends_at_an_instant() => {
-            Quota::new(quota.limit, Window::day()).into()
+        // Only the server knows whether its clock has passed the instant, and whether a window is open.
+        Limit::Fixed(fixed) if fixed.window.ends_at_an_instant() => {
+            Fixed::new(fixed.limit, FixedWindow::day()).into()
         }
         limit => limit,
     };
-    LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, take)
+    LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, quantity)
 }
 
-/// What is kept of a key.
+/// The state of a key.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Tat(Tat),
@@ -281,7 +281,7 @@ enum State {
     Sliding(Sliding),
 }
 
-/// A state of one kind. A key with a state of another kind has none.
+/// The state of one kind of limiter. To the other kinds, a key with this state has none.
 trait Kept: Sized {
     fn from_state(state: State) -> Option<Self>;
     fn into_state(self) -> State;
@@ -302,8 +302,8 @@ macro_rules! kept {
 }
 kept!(Tat Level Counter Sliding);
 
-/// The states in two halves. A key that is used moves to the younger half. When that is full, it becomes the
-/// older one, and the keys of the older one, which were not used since, are forgotten.
+/// The states, in two halves. A key that changes moves to the younger half. When this half is full, it
+/// replaces the older half, whose keys were not used since, and which is dropped.
 #[derive(Debug, Default)]
 struct States {
     room: usize,
@@ -316,7 +316,7 @@ impl States {
         self.young.get(key).or_else(|| self.old.get(key)).copied()
     }
 
-    /// Stores the state of a key, if it changes.
+    /// Stores the new state of a key, if there is one.
     fn keep(&mut self, key: &[u8], state: Option<State>) {
         let Some(state) = state else { return };
         if let Some(young) = self.young.get_mut(key) {

@@ -1,22 +1,22 @@
-//! Calls that may be repeated, because the server keeps their replies.
+//! Calls that may be repeated because the server keeps their replies.
 
 use crate::is_unavailable;
 use crate::limit::rounded_up;
 use redis::{Cmd, ConnectionLike, FromRedisValue, RedisError, RedisResult, ToSingleRedisArg};
 use std::time::{Duration, Instant};
 
-/// Makes a call one that may be repeated: the server keeps its reply under a key for a period, and takes its
-/// units once.
+/// Allows a call to be repeated: the server keeps the reply under a key for a period, and takes the units
+/// once.
 ///
-/// The methods that send the call repeat it themselves, if its reply is lost or the server is unavailable
-/// ([`is_unavailable`]): five times in all, after pauses of 50 ms, 100 ms, and so on. No attempt begins when
-/// half of the period has passed, so that none can come when the reply is no longer stored: a period of at
-/// least four times the longest time that a call waits leaves time for repetitions. Use one key for each
+/// The methods that send the call repeat it if its reply is lost or the server is unavailable
+/// ([`is_unavailable`]): five attempts in all, after pauses of 50 ms, 100 ms, and so on. No attempt begins
+/// after half of the period, so that none arrives when the reply is no longer stored. To leave time for
+/// repetitions, choose a period of at least four times the longest wait of the call. Use one key for each
 /// piece of work, such as the identifier of a payment. After an error, the call can be made again with the
 /// same key.
 ///
-/// A `Connection` and a `MultiplexedConnection` stay broken once they are. A `ConnectionManager`, a `Client`
-/// and a cluster's connection make another one for the next attempt.
+/// A `Connection` or a `MultiplexedConnection` that breaks stays broken. A `ConnectionManager`, a `Client`
+/// and a cluster's connection reconnect for the next attempt.
 ///
 /// # Example
 /// ```
@@ -40,19 +40,19 @@ pub struct Once {
 }
 
 impl Once {
-    /// The reply is kept under `key` for `period`, which is rounded up to a whole microsecond.
+    /// Keeps the reply under `key` for `period`, which is rounded up to a whole microsecond.
     pub fn new(key: impl ToSingleRedisArg, period: Duration) -> Self {
         let key = key.to_redis_args().into_iter().next().unwrap_or_default();
         Self { key, period, tries: 5, pause: Duration::from_millis(50) }
     }
 
-    /// How often the call is sent in all. With 1 it is not repeated.
+    /// Sets the largest number of attempts. With 1, the call is not repeated.
     #[must_use]
     pub fn tries(self, tries: u32) -> Self {
         Self { tries, ..self }
     }
 
-    /// The pause before the second attempt. Each further one is twice as long as the one before.
+    /// Sets the pause before the second attempt. Each later pause is twice as long as the one before.
     #[must_use]
     pub fn pause(self, pause: Duration) -> Self {
         Self { pause, ..self }
@@ -63,7 +63,7 @@ impl Once {
     }
 }
 
-/// The attempts at a call: one, or several if it may be repeated.
+/// The attempts at a call: one, or several if the call may be repeated.
 pub(crate) struct Attempts {
     begin: Instant,
     last: Duration,
@@ -80,17 +80,17 @@ impl Attempts {
         Self { begin: Instant::now(), last, left, pause, repeated: false }
     }
 
-    /// When the first attempt began: units that are taken by a repeated call may have been taken then.
+    /// Returns the instant of the first attempt, which may have taken the units of a repeated call.
     pub const fn begin(&self) -> Instant {
         self.begin
     }
 
-    /// How long to wait before the next attempt, after an error. `None` if there is none.
+    /// Returns the pause before the next attempt after an error, or `None` if there is no further attempt.
     pub fn pause(&mut self, error: &RedisError) -> Option<Duration> {
         let pause = self.pause;
         self.left = self.left.saturating_sub(1);
         let late = self.begin.elapsed().saturating_add(pause) >= self.last;
-        // The server in which the call has waited became a replica.
+        // The server in which the call waited has become a replica.
         let demoted =
             error.code() == Some("UNBLOCKED") && error.detail().is_some_and(|text| text.starts_with("force"));
         if self.left == 0 || late || !(demoted || is_unavailable(error)) {
@@ -102,7 +102,7 @@ impl Attempts {
     }
 }
 
-/// Sends a call, and again if it may be. `build` is given the time since the first attempt.
+/// Sends a call, and repeats it if allowed. `build` receives the time since the first attempt.
 pub(crate) fn repeat<C: ConnectionLike, T: FromRedisValue>(
     connection: &mut C,
     attempts: &mut Attempts,
@@ -117,7 +117,7 @@ pub(crate) fn repeat<C: ConnectionLike, T: FromRedisValue>(
     }
 }
 
-/// Sends a call, and again if it may be. `build` is given the time since the first attempt.
+/// Sends a call, and repeats it if allowed. `build` receives the time since the first attempt.
 #[cfg(feature = "aio")]
 pub(crate) async fn repeat_async<C: redis::aio::ConnectionLike + Send, T: FromRedisValue>(
     connection: &mut C,

@@ -1,28 +1,27 @@
-//! The replies, as types. Every time in them is in microseconds, because every call of this crate asks for
-//! that.
+//! The replies, as types. All times are in microseconds, because every call is sent with `US`.
 
 use redis::{FromRedisValue, ParsingError, Value};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Whether a call was admitted, and if not, whether it is worth waiting.
+/// Whether a call was admitted, and if not, whether waiting helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// The call was admitted.
     Admitted,
-    /// The call was refused. The same call will be admitted when this time has passed, if nobody else takes
-    /// the units in the meantime.
+    /// The call was refused. The same call will be admitted after this time, if no other client takes the
+    /// units in the meantime.
     RefusedFor(Duration),
     /// The call was refused and can never be admitted: its quantity exceeds the limit.
     RefusedForever,
 }
 
-/// The reply of a command that admits or refuses.
+/// The reply to a command that admits or refuses.
 ///
-/// As a [`FromRedisValue`], it reads the reply to a call in microseconds, that is, with the option `US`,
-/// which all commands of this crate have.
+/// The implementation of [`FromRedisValue`] reads a reply in microseconds, that is, to a call with the option
+/// `US`, which all commands of this crate have.
 ///
 /// # Errors
-/// [`ParsingError`] if the reply is not five or six integers in their ranges. The text shows the reply.
+/// Returns a [`ParsingError`] that shows the reply if the reply is not five or six integers in their ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Answer {
@@ -34,18 +33,18 @@ pub struct Answer {
     pub remaining: u64,
     /// The time until the limiter is fully replenished.
     pub reset_after: Duration,
-    /// The units that a call with [`UpTo`](crate::UpTo) has taken, and `None` for other calls.
+    /// The units that a call with [`Saturate`](crate::Saturate) has taken; `None` for other calls.
     pub taken: Option<u64>,
 }
 
 impl Answer {
-    /// Whether the call was admitted.
+    /// Returns whether the call was admitted.
     pub const fn admitted(&self) -> bool {
         matches!(self.decision, Decision::Admitted)
     }
 
-    /// The time to wait before the same call can be admitted: `None` if the call was admitted, or can never
-    /// be.
+    /// Returns the time to wait before the same call can be admitted. `None` if the call was admitted, or if
+    /// it can never be admitted.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.decision {
             Decision::RefusedFor(wait) => Some(wait),
@@ -54,23 +53,23 @@ impl Answer {
     }
 }
 
-/// The reply of a command that is never refused, such as [`cl_charge`](crate::CellCommands::cl_charge): the
-/// state that it leaves.
+/// The reply to a command that is never refused, such as [`cl_charge`](crate::CellCommands::cl_charge): the
+/// state after the command.
 ///
 /// # Errors
-/// As [`Answer`].
+/// See [`Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Balance {
-    /// Whether more units are taken than the limit allows, after this call.
+    /// Whether more units are taken, after this call, than the limit allows.
     ///
-    /// In the row of a lease: whether the lease should have been renewed and its holder holds no place.
+    /// In the row of a lease: whether the call was to renew the lease and the holder has no place.
     pub over_limit: bool,
     /// The largest quantity that can be admitted at once.
     pub limit: u64,
     /// The quantity that could be admitted now.
     pub remaining: u64,
-    /// While `over_limit`: the time until one more unit would be admitted, or a place is free.
+    /// While `over_limit`, the time until one more unit would be admitted, or until a place is free.
     pub retry_after: Option<Duration>,
     /// The time until the limiter is fully replenished.
     pub reset_after: Duration,
@@ -81,20 +80,20 @@ pub struct Balance {
 pub enum Slot {
     /// The units are booked. Wait for this time before you use them; zero means now.
     Booked(Duration),
-    /// Nothing was booked, because this wait would be longer than the longest one that the call accepts.
+    /// Nothing was booked, because the wait would be this long, and the call accepts only a shorter one.
     TooLate(Duration),
-    /// Nothing was booked, and never can be: the quantity exceeds the limit.
+    /// Nothing was booked, and nothing ever can be: the quantity exceeds the limit.
     Never,
 }
 
-/// The reply of [`cl_reserve`](crate::CellCommands::cl_reserve).
+/// The reply to [`cl_reserve`](crate::CellCommands::cl_reserve).
 ///
 /// # Errors
-/// As [`Answer`].
+/// See [`Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Booking {
-    /// Whether the units are booked, and for when.
+    /// Whether the units are booked, and how long to wait for them.
     pub slot: Slot,
     /// The largest quantity that can be admitted at once.
     pub limit: u64,
@@ -104,36 +103,36 @@ pub struct Booking {
     pub reset_after: Duration,
 }
 
-/// The reply of a command on several limiters.
+/// The reply to a command on several limiters.
 ///
 /// # Errors
-/// As [`Answer`], and if the reply has no row.
+/// Returns the errors of [`Answer`], and an error if the reply has no row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Together<T> {
-    /// The limiters as one.
+    /// The result for the limiters as one.
     pub combined: T,
-    /// Each limiter, in the order of the call.
+    /// The result for each limiter, in the order of the call.
     pub each: Vec<T>,
 }
 
 /// A row of [`cl_top`](crate::CellCommands::cl_top).
 ///
 /// # Errors
-/// [`ParsingError`] if the row is not a text and three integers in their ranges.
+/// Returns a [`ParsingError`] if the row is not a string and three integers in their ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Refused {
-    /// The key, as text: bytes that are not readable are written as `\xHH`.
+pub struct TopKey {
+    /// The key as text, in which unreadable bytes are written as `\xHH`.
     pub key: String,
-    /// How often it was refused at least.
+    /// A lower bound on the number of refusals.
     pub refusals: u64,
-    /// How many more refusals there may have been.
+    /// The largest number of refusals that `refusals` may have missed.
     pub error: u64,
-    /// The instant of the last refusal, in milliseconds.
-    pub last: SystemTime,
+    /// The instant of the last refusal, to the millisecond.
+    pub last_refusal: SystemTime,
 }
 
-/// The integers of an admission reply.
+/// The integers of the reply to a call for units.
 struct Row {
     limited: bool,
     limit: u64,
@@ -225,15 +224,15 @@ impl<T: FromRedisValue> FromRedisValue for Together<T> {
     }
 }
 
-impl FromRedisValue for Refused {
+impl FromRedisValue for TopKey {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let shown = format!("{value:?}");
         let odd = || ParsingError::from(format!("expected a key and three integers: {shown}"));
-        // As i64: for u64, redis-rs reads a negative integer as a large one.
+        // As `i64`, because redis-rs reads a negative integer as a large `u64`.
         let (key, refusals, error, last): (String, i64, i64, i64) =
             FromRedisValue::from_redis_value(value).map_err(|_| odd())?;
         let unsigned = |number: i64| u64::try_from(number).map_err(|_| odd());
-        let last = UNIX_EPOCH.checked_add(Duration::from_millis(unsigned(last)?)).ok_or_else(odd)?;
-        Ok(Self { key, refusals: unsigned(refusals)?, error: unsigned(error)?, last })
+        let last_refusal = UNIX_EPOCH.checked_add(Duration::from_millis(unsigned(last)?)).ok_or_else(odd)?;
+        Ok(Self { key, refusals: unsigned(refusals)?, error: unsigned(error)?, last_refusal })
     }
 }

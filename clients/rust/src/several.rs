@@ -2,7 +2,7 @@
 
 use crate::limit::{invalid, rounded_up};
 use crate::once::Attempts;
-use crate::{Answer, Bucket, Flow, Gcra, Once, Places, Quota, Rate, Settlement, Together, Units, Wait};
+use crate::{Answer, Bucket, Difference, Fixed, Flow, Gcra, Once, Places, Rate, Together, Units, Wait};
 use redis::{Cmd, RedisResult, ToSingleRedisArg};
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -20,16 +20,16 @@ pub type MSettle = Several<Settle>;
 /// Several limiters with their keys: [`MTake`], [`MPeek`] or [`MSettle`].
 ///
 /// Each method adds a limiter with the arguments of its own command. In a cluster, all keys must be in one
-/// slot: give them the same hash tag, such as `{user7}`. An argument that cannot be sent is an error of the
-/// call.
+/// slot: give them the same hash tag, such as `{user7}`. If an argument cannot be sent, the call returns an
+/// error.
 ///
 /// # Example
 /// ```
-/// use redis_cell_client::{CellCommands, MSettle, MTake, Places, Quota, Rate, Settlement, Units, Window};
-/// use std::time::Duration;
+/// use redis_cell_client::{CellCommands, Difference, Fixed, FixedWindow, MSettle, MTake, Places, Rate,
+/// Units}; use std::time::Duration;
 /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
 /// # let mut connection = redis::Client::open(url)?.get_connection()?;
-/// let (requests, month) = (Rate::per_minute(100).burst(99), Quota::new(10_000_000, Window::month()));
+/// let (requests, month) = (Rate::per_minute(100).burst(99), Fixed::new(10_000_000, FixedWindow::month()));
 /// let took = connection.cl_mtake(
 ///     MTake::new()
 ///         .throttle("{several}:rpm", requests, Units(1))
@@ -42,7 +42,7 @@ pub type MSettle = Several<Settle>;
 /// // The request needed 850 tokens, and is finished.
 /// connection.cl_msettle(
 ///     MSettle::of(&took)
-///         .fixed("{several}:month", month, Settlement::GiveBack(Units(350)))
+///         .fixed("{several}:month", month, Difference::Refund(Units(350)))
 ///         .release("{several}:busy", Places(20), "req-5"),
 /// )?;
 /// # redis::RedisResult::Ok(())
@@ -54,31 +54,31 @@ pub struct Several<V> {
     limiters: usize,
     shadow: bool,
     age: Option<Duration>,
-    /// The keys of an [`MTake`], each with its quantity.
+    /// The keys of the limiters, each with the quantity that an [`MTake`] takes.
     keys: Vec<(Vec<u8>, u64)>,
-    /// What the call took whose units an [`MSettle`] gives back.
+    /// The units that an earlier call took, and of which an [`MSettle`] gives some back.
     taken: Option<TakenUnits>,
     flow: Option<Flow>,
     once: Option<Once>,
     verb: PhantomData<V>,
 }
 
-/// What is done to the limiters: marks [`MTake`].
+/// Takes units: the type parameter of [`MTake`].
 #[derive(Clone, Copy, Debug)]
 pub struct Take;
 
-/// What is done to the limiters: marks [`MPeek`].
+/// Reads the state: the type parameter of [`MPeek`].
 #[derive(Clone, Copy, Debug)]
 pub struct Peek;
 
-/// What is done to the limiters: marks [`MSettle`].
+/// Settles the difference: the type parameter of [`MSettle`].
 #[derive(Clone, Copy, Debug)]
 pub struct Settle;
 
-/// A command on several limiters, with the type of its quantities. Only this crate implements it.
+/// A command on several limiters, with the type of its quantities. Only this crate can implement it.
 pub trait Verb: sealed::Verb {
-    /// [`Units`], or [`Settlement`] for [`MSettle`].
-    type Quantity: sealed::Quantity;
+    /// [`Units`], or [`Difference`] for [`MSettle`].
+    type Quantity: sealed::Argument;
 }
 
 mod sealed {
@@ -86,17 +86,17 @@ mod sealed {
         const NAME: &'static str;
     }
 
-    pub trait Quantity: Copy {
+    pub trait Argument: Copy {
         fn write(self, cmd: &mut redis::Cmd);
 
-        /// The units to take, of a call that takes.
+        /// Returns the units to take, or 0 if the call takes none.
         fn taken(self) -> u64;
 
-        /// The units to give back, and 0 of a call that takes.
-        fn given_back(self) -> u64;
+        /// Returns the units to give back, or 0 if the call gives none back.
+        fn refunded(self) -> u64;
 
-        /// The same, with no more units to give back.
-        fn giving_back_at_most(self, units: u64) -> Self;
+        /// Returns the quantity, but with at most `units` units to give back.
+        fn refunding_at_most(self, units: u64) -> Self;
     }
 }
 
@@ -112,9 +112,9 @@ macro_rules! verb {
 }
 verb!(Take, "CL.MTAKE", Units);
 verb!(Peek, "CL.MPEEK", Units);
-verb!(Settle, "CL.MSETTLE", Settlement);
+verb!(Settle, "CL.MSETTLE", Difference);
 
-impl sealed::Quantity for Units {
+impl sealed::Argument for Units {
     fn write(self, cmd: &mut Cmd) {
         cmd.arg(self.0);
     }
@@ -123,20 +123,20 @@ impl sealed::Quantity for Units {
         self.0
     }
 
-    fn given_back(self) -> u64 {
+    fn refunded(self) -> u64 {
         0
     }
 
-    fn giving_back_at_most(self, _: u64) -> Self {
+    fn refunding_at_most(self, _: u64) -> Self {
         self
     }
 }
 
-impl sealed::Quantity for Settlement {
+impl sealed::Argument for Difference {
     fn write(self, cmd: &mut Cmd) {
         match self {
-            Self::Charge(Units(units)) | Self::GiveBack(Units(units @ 0)) => cmd.arg(units),
-            Self::GiveBack(Units(units)) => cmd.arg(format!("-{units}")),
+            Self::Charge(Units(units)) | Self::Refund(Units(units @ 0)) => cmd.arg(units),
+            Self::Refund(Units(units)) => cmd.arg(format!("-{units}")),
         };
     }
 
@@ -144,44 +144,42 @@ impl sealed::Quantity for Settlement {
         0
     }
 
-    fn given_back(self) -> u64 {
+    fn refunded(self) -> u64 {
         match self {
             Self::Charge(_) => 0,
-            Self::GiveBack(Units(units)) => units,
+            Self::Refund(Units(units)) => units,
         }
     }
 
-    fn giving_back_at_most(self, most: u64) -> Self {
+    fn refunding_at_most(self, most: u64) -> Self {
         match self {
             Self::Charge(_) => self,
-            Self::GiveBack(Units(units)) => Self::GiveBack(Units(units.min(most))),
+            Self::Refund(Units(units)) => Self::Refund(Units(units.min(most))),
         }
     }
 }
 
-/// How long the reply of a call that has waited is taken to be on its way at most. The server does not say
-/// how long a call has waited.
+/// The assumed longest time in which a reply travels, after a wait. The server does not say how long a call
+/// has waited.
 const WAY: Duration = Duration::from_millis(100);
 
 /// The answer of [`cl_mtake`](crate::CellCommands::cl_mtake) or
-/// [`cl_bmtake`](crate::CellCommands::cl_bmtake), and what [`MSettle::of`] needs to give back
-/// units of that call later.
+/// [`cl_bmtake`](crate::CellCommands::cl_bmtake). [`MSettle::of`] uses it to give back units of the call.
 #[derive(Clone, Debug)]
 pub struct Taken {
-    /// The limiters as one.
+    /// The answer of the limiters as one.
     pub combined: Answer,
-    /// Each limiter, in the order of the call.
+    /// The answer of each limiter, in the order of the call.
     pub each: Vec<Answer>,
     units: TakenUnits,
 }
 
 impl Taken {
-    /// The answer of a call that was sent at `sent`, for a call that [`call::mtake`](crate::call::mtake) has
-    /// built.
+    /// The answer to a call of [`call::mtake`](crate::call::mtake) that was sent at `sent`.
     pub fn new(answer: Together<Answer>, limiters: &MTake, sent: Instant) -> Self {
         let admitted = answer.combined.admitted();
         let rows = limiters.keys.iter().zip(&answer.each).map(|((key, quantity), row)| {
-            // A limiter in shadow that would have refused has taken nothing.
+            // A limiter in shadow that would have refused the call has taken nothing.
             let units = if admitted && row.admitted() { *quantity } else { 0 };
             (key.clone(), (units, row.reset_after))
         });
@@ -189,8 +187,8 @@ impl Taken {
         Self { combined: answer.combined, each: answer.each, units }
     }
 
-    /// The answer of a call that has waited, and has just been received: the units were taken at the end of
-    /// the wait. If the call was `repeated`, they may have been taken since the first attempt.
+    /// Creates a `Taken` from an answer that has just arrived after a wait: the units were taken at its end.
+    /// If the call was `repeated`, they may have been taken as early as the first attempt.
     pub(crate) fn after_wait(answer: Together<Answer>, limiters: &MTake, attempts: &Attempts) -> Self {
         let sent = match Instant::now().checked_sub(WAY) {
             Some(turn) if !attempts.repeated => attempts.begin().max(turn),
@@ -200,7 +198,7 @@ impl Taken {
     }
 }
 
-/// When units were taken, how many of each key, and the `reset_after` of its row.
+/// The instant at which units were taken, and for each key their number and the `reset_after` of its row.
 #[derive(Clone, Debug)]
 struct TakenUnits {
     sent: Instant,
@@ -214,7 +212,7 @@ impl<V: Verb> Default for Several<V> {
 }
 
 impl<V: Verb> Several<V> {
-    /// No limiters yet.
+    /// Creates a call without limiters.
     pub fn new() -> Self {
         Self {
             cmd: Ok(redis::cmd(V::NAME)),
@@ -229,32 +227,32 @@ impl<V: Verb> Several<V> {
         }
     }
 
-    /// Adds a limiter of `CL.THROTTLE`.
+    /// Adds a `CL.THROTTLE` limiter.
     pub fn throttle(self, key: impl ToSingleRedisArg, limit: impl Into<Gcra>, quantity: V::Quantity) -> Self {
         self.with(key, "THROTTLE", |cmd| limit.into().write(cmd), quantity)
     }
 
-    /// Adds a limiter of `CL.FUNNEL`.
+    /// Adds a `CL.FUNNEL` limiter.
     pub fn funnel(self, key: impl ToSingleRedisArg, limit: Bucket, quantity: V::Quantity) -> Self {
         self.with(key, "FUNNEL", |cmd| limit.write(cmd), quantity)
     }
 
-    /// Adds a limiter of `CL.BUCKET`.
+    /// Adds a `CL.BUCKET` limiter.
     pub fn bucket(self, key: impl ToSingleRedisArg, limit: Bucket, quantity: V::Quantity) -> Self {
         self.with(key, "BUCKET", |cmd| limit.write(cmd), quantity)
     }
 
-    /// Adds a limiter of `CL.FIXED`.
-    pub fn fixed(self, key: impl ToSingleRedisArg, limit: Quota, quantity: V::Quantity) -> Self {
+    /// Adds a `CL.FIXED` limiter.
+    pub fn fixed(self, key: impl ToSingleRedisArg, limit: Fixed, quantity: V::Quantity) -> Self {
         self.with(key, "FIXED", |cmd| limit.write_before_quantity(cmd), quantity)
     }
 
-    /// Adds a limiter of `CL.WINDOW`.
+    /// Adds a `CL.WINDOW` limiter.
     pub fn window(self, key: impl ToSingleRedisArg, limit: Rate, quantity: V::Quantity) -> Self {
         self.with(key, "WINDOW", |cmd| limit.write(cmd), quantity)
     }
 
-    /// Adds a limiter of `CL.LOG`.
+    /// Adds a `CL.LOG` limiter.
     pub fn log(self, key: impl ToSingleRedisArg, limit: Rate, quantity: V::Quantity) -> Self {
         self.with(key, "LOG", |cmd| limit.write(cmd), quantity)
     }
@@ -266,8 +264,8 @@ impl<V: Verb> Several<V> {
         limit: impl FnOnce(&mut Cmd) -> RedisResult<()>,
         quantity: V::Quantity,
     ) -> Self {
-        use sealed::Quantity as _;
-        let Some(taken) = self.taken.as_ref().filter(|_| quantity.given_back() > 0) else {
+        use sealed::Argument as _;
+        let Some(taken) = self.taken.as_ref().filter(|_| quantity.refunded() > 0) else {
             return self.add(key, None, kind, quantity.taken(), |cmd| {
                 limit(cmd)?;
                 quantity.write(cmd);
@@ -279,7 +277,7 @@ impl<V: Verb> Several<V> {
         self.add(key, reset, kind, 0, |cmd| {
             let (units, _) = row.ok_or_else(|| invalid("the call that took the units has no such key"))?;
             limit(cmd)?;
-            quantity.giving_back_at_most(units).write(cmd);
+            quantity.refunding_at_most(units).write(cmd);
             Ok(())
         })
     }
@@ -289,10 +287,10 @@ impl<V: Verb> Several<V> {
         key: impl ToSingleRedisArg,
         places: Places,
         micros: u64,
-        id: impl ToSingleRedisArg,
+        holder: impl ToSingleRedisArg,
     ) -> Self {
         self.add(key, None, "LEASE", 0, |cmd| {
-            cmd.arg(places.0).arg(micros).arg(id);
+            cmd.arg(places.0).arg(micros).arg(holder);
             Ok(())
         })
     }
@@ -326,7 +324,7 @@ impl<V: Verb> Several<V> {
         self.end(|_| Ok(()))
     }
 
-    /// The command with its options, `options` among them.
+    /// Returns the command with all options, including those that `options` appends.
     fn end(self, options: impl FnOnce(&mut Cmd) -> RedisResult<()>) -> RedisResult<Cmd> {
         let mut cmd = self.cmd?;
         if self.limiters == 0 {
@@ -352,38 +350,43 @@ impl<V: Verb> Several<V> {
 }
 
 impl Several<Take> {
-    /// The call may be repeated, and takes its units once.
+    /// Allows the call to be repeated; its units are taken once.
     pub fn once(self, once: Once) -> Self {
         Self { once: Some(once), ..self }
     }
 
-    /// `CL.BMTAKE` with these limiters, `passed` after its first attempt.
+    #[cfg(all(feature = "aio", feature = "cluster"))]
+    pub(crate) fn first_key(&self) -> Option<&[u8]> {
+        self.keys.first().map(|(key, _)| key.as_slice())
+    }
+
+    /// Returns `CL.BMTAKE` with these limiters, for an attempt that starts `passed` after the first one.
     pub(crate) fn waiting(mut self, wait: &Wait, passed: Duration) -> RedisResult<Cmd> {
         let mut cmd = redis::cmd("CL.BMTAKE");
-        for word in self.cmd?.args_iter().skip(1) {
-            if let redis::Arg::Simple(word) = word {
-                cmd.arg(word);
+        for argument in self.cmd?.args_iter().skip(1) {
+            if let redis::Arg::Simple(argument) = argument {
+                cmd.arg(argument);
             }
         }
         self.cmd = Ok(cmd);
         self.end(|cmd| wait.write(cmd, passed))
     }
 
-    /// Adds a place that is held by `id` for `lease`, rounded up to a whole microsecond.
+    /// Adds a place, which `holder` has for the time of `lease`, rounded up to a whole microsecond.
     pub fn lease(
         self,
         key: impl ToSingleRedisArg,
         places: Places,
         lease: Duration,
-        id: impl ToSingleRedisArg,
+        holder: impl ToSingleRedisArg,
     ) -> Self {
-        self.with_lease(key, places, rounded_up(lease), id)
+        self.with_lease(key, places, rounded_up(lease), holder)
     }
 
-    /// The limiters that `add` adds refuse nothing: for trying limits on real traffic.
+    /// Makes the limiters that `add` adds refuse nothing, for trying limits on real traffic.
     ///
-    /// A limiter in shadow takes its quantity if it admits it and the call is admitted. Otherwise its row
-    /// says that it would have refused. The combined answer leaves it out.
+    /// A limiter in shadow takes its quantity if it would admit the call and the call is admitted. If it
+    /// would refuse the call, its row says so. The combined answer does not include it.
     pub fn shadow(mut self, add: impl FnOnce(Self) -> Self) -> Self {
         self.shadow = true;
         let mut this = add(self);
@@ -393,9 +396,9 @@ impl Several<Take> {
 }
 
 impl Several<Peek> {
-    /// Adds a place that `id` would hold.
-    pub fn lease(self, key: impl ToSingleRedisArg, places: Places, id: impl ToSingleRedisArg) -> Self {
-        self.with_lease(key, places, 1, id)
+    /// Adds a place that `holder` would acquire.
+    pub fn lease(self, key: impl ToSingleRedisArg, places: Places, holder: impl ToSingleRedisArg) -> Self {
+        self.with_lease(key, places, 1, holder)
     }
 }
 
@@ -404,37 +407,37 @@ fn bytes(key: &impl ToSingleRedisArg) -> Vec<u8> {
 }
 
 impl Several<Settle> {
-    /// The call may be repeated, and settles once.
+    /// Allows the call to be repeated; it settles once.
     pub fn once(self, once: Once) -> Self {
         Self { once: Some(once), ..self }
     }
 
-    /// Changes what the flow was charged, too, in the queue of the first key: flows share by what was used.
+    /// Also adjusts the units charged to the flow in the queue of the first key, so that flows share by the
+    /// units that they actually used.
     pub fn flow(self, flow: Flow) -> Self {
         Self { flow: Some(flow), ..self }
     }
 
-    /// Gives back units that a call of [`cl_mtake`](crate::CellCommands::cl_mtake) took: at most as many of
-    /// each key as it took, and only what is still there of them.
+    /// Gives back units that a call of [`cl_mtake`](crate::CellCommands::cl_mtake) took: for each key at most
+    /// as many as the call took, and only units that have not become available again since.
     ///
-    /// Sends the age of that call (`AGO`), and with the units of each key that are given back the
-    /// `reset_after` of its row (`RESET`): on a busy limiter everything comes back, on an idle one nothing,
-    /// because the units have come back already. What is charged in addition, and what is renewed or
-    /// released, is as without it. A server that does not know `RESET` rejects the call, and nothing is
-    /// settled.
+    /// Sends the age of that call (`AGO`), and for each refund the `reset_after` of its key's row (`RESET`):
+    /// a busy limiter gets all units back, and an idle one none, because all its units are available already.
+    /// Charges, renewals and releases in the same call are not affected. A server that does not know `RESET`
+    /// rejects the call, and settles nothing.
     ///
-    /// The age is that at which the command is built: send it at once. Units of a key that the call did not
-    /// take are an error.
+    /// The age is measured when the command is built, so send it immediately. A refund to a key that the
+    /// earlier call did not name is an error.
     ///
     /// # Example
     /// ```
-    /// use redis_cell_client::{CellCommands, MSettle, MTake, Rate, Settlement, Units};
+    /// use redis_cell_client::{CellCommands, Difference, MSettle, MTake, Rate, Units};
     /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
     /// # let mut connection = redis::Client::open(url)?.get_connection()?;
     /// let tokens = Rate::per_minute(100_000);
     /// let took = connection.cl_mtake(MTake::new().throttle("of:tpm", tokens, Units(1_200)))?;
     /// // ... 850 were needed.
-    /// let unused = Settlement::GiveBack(Units(350));
+    /// let unused = Difference::Refund(Units(350));
     /// connection.cl_msettle(MSettle::of(&took).throttle("of:tpm", tokens, unused))?;
     /// # redis::RedisResult::Ok(())
     /// ```
@@ -442,26 +445,26 @@ impl Several<Settle> {
         Self { taken: Some(taken.units.clone()), ..Self::new() }
     }
 
-    /// Adds a lease to renew: it ends `lease` from now, rounded up to a whole microsecond.
+    /// Adds a lease to renew. It ends `lease` from now, rounded up to a whole microsecond.
     ///
-    /// A lease of zero is taken for one microsecond: [`release`](Self::release) gives a place back.
+    /// A `lease` of zero is sent as one microsecond: use [`release`](Self::release) to give a place back.
     pub fn renew(
         self,
         key: impl ToSingleRedisArg,
         places: Places,
         lease: Duration,
-        id: impl ToSingleRedisArg,
+        holder: impl ToSingleRedisArg,
     ) -> Self {
-        self.with_lease(key, places, rounded_up(lease).max(1), id)
+        self.with_lease(key, places, rounded_up(lease).max(1), holder)
     }
 
     /// Adds a place to give back.
-    pub fn release(self, key: impl ToSingleRedisArg, places: Places, id: impl ToSingleRedisArg) -> Self {
-        self.with_lease(key, places, 0, id)
+    pub fn release(self, key: impl ToSingleRedisArg, places: Places, holder: impl ToSingleRedisArg) -> Self {
+        self.with_lease(key, places, 0, holder)
     }
 
-    /// The units that are given back were taken so long ago, rounded up to a whole microsecond. What can no
-    /// longer be there is not given back. [`of`](Self::of) knows the age, and more.
+    /// Sets the age of the units to give back, rounded up to a whole microsecond. Units that have become
+    /// available again since are not given back twice. [`of`](Self::of) also sets the age.
     pub fn ago(mut self, age: Duration) -> Self {
         self.age = Some(age);
         self

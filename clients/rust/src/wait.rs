@@ -1,13 +1,13 @@
-//! How a call waits, and for which flow.
+//! How long a call waits, and in which flow.
 
 use crate::limit::invalid;
 use redis::{Cmd, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
-/// A flow: clients that take turns as one, such as those of a tenant. Flows share what they wait for by their
-/// weights.
+/// A flow: clients that take turns as one, such as the clients of a tenant. Flows share a limiter in
+/// proportion to their weights.
 ///
-/// The name must not be one that a client can choose freely, because each flow has a share.
+/// Do not let clients choose the name freely: each new flow gets a share.
 ///
 /// # Example
 /// ```
@@ -21,12 +21,12 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// A flow that keeps the weight it has, which is 1 if no call has said another one.
+    /// Creates a flow with its present weight, which is 1 unless a call has set another one.
     pub fn new(name: impl ToSingleRedisArg) -> Self {
         Self { name: name.to_redis_args().into_iter().next().unwrap_or_default(), weight: None }
     }
 
-    /// The share of the flow from now on, relative to the others. Range: 1 to 1,000,000.
+    /// Sets the weight of the flow relative to the others, from now on. Range: 1 to 1,000,000.
     #[must_use]
     pub fn weight(self, weight: u32) -> Self {
         Self { weight: Some(weight), ..self }
@@ -45,7 +45,7 @@ impl Flow {
     }
 }
 
-/// How a call waits: the options of `CL.BMTAKE`.
+/// The options of `CL.BMTAKE`.
 ///
 /// # Example
 /// ```
@@ -61,7 +61,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Waits for `timeout` at the longest.
+    /// Waits at most for `timeout`.
     pub const fn at_most(timeout: Duration) -> Self {
         Self { timeout: Some(timeout), flow: None, maxlen: None }
     }
@@ -71,14 +71,14 @@ impl Wait {
         Self { timeout: None, flow: None, maxlen: None }
     }
 
-    /// Takes turns as a client of `flow`. Clients without one are a flow of weight 1.
+    /// Waits as a client of `flow`. Clients without a flow share one of weight 1.
     #[must_use]
     pub fn flow(self, flow: Flow) -> Self {
         Self { flow: Some(flow), ..self }
     }
 
-    /// Does not wait if so many clients of the same flow wait already: the call is decided at once then. With
-    /// 0 it never waits.
+    /// Decides the call immediately if at least this many clients of the same flow already wait. With 0, the
+    /// call never waits.
     #[must_use]
     pub fn maxlen(self, clients: u64) -> Self {
         Self { maxlen: Some(clients), ..self }
@@ -86,7 +86,7 @@ impl Wait {
 
     pub(crate) fn write(&self, cmd: &mut Cmd, passed: Duration) -> RedisResult<()> {
         if let Some(timeout) = self.timeout {
-            // The server reads a timeout of 0 as none.
+            // To the server, a timeout of 0 means no timeout.
             let left = timeout.saturating_sub(passed).max(Duration::from_nanos(1));
             cmd.arg("TIMEOUT").arg(format!("{}.{:09}", left.as_secs(), left.subsec_nanos()));
         }

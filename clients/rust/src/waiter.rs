@@ -1,20 +1,25 @@
 //! Connections for calls that wait.
 
 use crate::once::Attempts;
-use crate::{MTake, Taken, Wait};
+use crate::{Answer, MTake, Taken, Together, Wait};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisResult};
+#[cfg(feature = "cluster")]
+use redis::cluster_routing::Slot;
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(feature = "cluster")]
+mod cluster;
+
 /// Takes units from several limiters, and waits in the server until all admit the call, fairly among flows
 /// (`CL.BMTAKE`).
 ///
-/// Each call that waits needs a connection of its own. A `Waiter` makes them, keeps those that are not used
-/// for later calls, and replaces those that are broken. All clones share them. A call whose future is dropped
-/// closes its connection, so that the server forgets the client: a web server that drops the handler of a
-/// client that has gone frees its place in the queue.
+/// Each call that waits needs its own connection. A `Waiter` makes these connections, keeps unused ones for
+/// later calls, and replaces broken ones. All clones share them. If the future of a call is dropped, its
+/// connection is closed and the call leaves the queue. So a web server that drops the handler of a
+/// disconnected client also frees its place in the queue.
 ///
 /// # Example
 /// ```
@@ -33,77 +38,124 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct Waiter {
-    client: Client,
     config: AsyncConnectionConfig,
-    unused: Arc<Mutex<Vec<MultiplexedConnection>>>,
+    servers: Servers,
 }
 
-impl fmt::Debug for Waiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiter").field("unused", &self.unused().len()).finish_non_exhaustive()
-    }
+/// The servers in which calls wait.
+#[derive(Clone)]
+enum Servers {
+    One(Arc<Node>),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<Mutex<cluster::Nodes>>),
 }
 
-impl Waiter {
-    /// How long a connection may take to be made, unless [`connect_timeout`](Self::connect_timeout) says
-    /// otherwise: one second.
-    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A server, and the unused connections to it.
+struct Node {
+    client: Client,
+    unused: Mutex<Vec<MultiplexedConnection>>,
+}
 
-    /// Calls wait in the server of `client`. No connection is made before the first call.
-    pub fn new(client: Client) -> Self {
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        Self { client, config, unused: Arc::default() }.connect_timeout(Self::CONNECT_TIMEOUT)
-    }
-
-    /// How long a connection may take to be made.
-    #[must_use]
-    pub fn connect_timeout(self, timeout: Duration) -> Self {
-        Self { config: self.config.set_connection_timeout(Some(timeout)), ..self }
+impl Node {
+    fn new(client: Client) -> Arc<Self> {
+        Arc::new(Self { client, unused: Mutex::default() })
     }
 
     fn unused(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes units as soon as all limiters admit the call and it is the turn of its flow. `None` if that is
-    /// not within the time of `wait`. A call with [`Once`](crate::Once) is repeated on other connections.
-    ///
-    /// # Errors
-    /// If the limiters or the options cannot be sent, and those of the call and of its connection.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime with a timer.
-    pub async fn take(&self, limiters: MTake, wait: Wait) -> RedisResult<Option<Taken>> {
-        let mut attempts = Attempts::new(limiters.is_once());
-        loop {
-            let error = match self.attempt(&limiters, &wait, &attempts).await {
-                Err(error) => error,
-                answer => return answer,
-            };
-            // What has broken this connection has probably broken those that are not used.
-            self.unused().clear();
-            tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await;
+    async fn connection(&self, config: &AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+        let unused = self.unused().pop();
+        match unused {
+            Some(connection) => Ok(connection),
+            None => self.client.get_multiplexed_async_connection_with_config(config).await,
         }
     }
 
-    async fn attempt(
+    /// Sends a call over a connection of this server. `asking` is for a server that is importing the call's
+    /// slot.
+    async fn send(
         &self,
-        limiters: &MTake,
-        wait: &Wait,
-        attempts: &Attempts,
-    ) -> RedisResult<Option<Taken>> {
-        let cmd = limiters.clone().waiting(wait, attempts.begin().elapsed())?;
-        let unused = self.unused().pop();
-        let mut connection = match unused {
-            Some(connection) => connection,
-            None => self.client.get_multiplexed_async_connection_with_config(&self.config).await?,
+        mut connection: MultiplexedConnection,
+        asking: bool,
+        cmd: Cmd,
+    ) -> RedisResult<Option<Together<Answer>>> {
+        let answer = if asking {
+            let mut pipeline = redis::pipe();
+            let pipeline = pipeline.cmd("ASKING").ignore().add_command(cmd);
+            pipeline.query_async(&mut connection).await.map(|(answer,)| answer)
+        } else {
+            cmd.query_async(&mut connection).await
         };
-        let answer: RedisResult<Option<_>> = cmd.query_async(&mut connection).await;
-        // The server has replied, if only with an error of the call.
-        let answered = answer.as_ref().err().is_none_or(|error| error.code().is_some());
-        if answered {
+        // The server may also have replied with an error of the call.
+        let replied = answer.as_ref().err().is_none_or(|error: &RedisError| error.code().is_some());
+        if replied {
             self.unused().push(connection);
+        } else {
+            // The unused connections are probably broken too.
+            self.unused().clear();
         }
-        Ok(answer?.map(|answer| Taken::after_wait(answer, limiters, attempts)))
+        answer
+    }
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").finish_non_exhaustive()
+    }
+}
+
+impl Waiter {
+    /// The default of [`connect_timeout`](Self::connect_timeout): one second.
+    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+    /// Creates a waiter for the server of `client`. No connection is made before the first call.
+    pub fn new(client: Client) -> Self {
+        Self::with(Servers::One(Node::new(client)))
+    }
+
+    fn with(servers: Servers) -> Self {
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        Self { config, servers }.connect_timeout(Self::CONNECT_TIMEOUT)
+    }
+
+    /// Sets the longest time in which a connection is made.
+    #[must_use]
+    pub fn connect_timeout(self, timeout: Duration) -> Self {
+        Self { config: self.config.set_connection_timeout(Some(timeout)), ..self }
+    }
+
+    /// Takes units as soon as all limiters admit the call and its flow has its turn. Returns `None` if the
+    /// time of `wait` ends before. A call with [`Once`](crate::Once) is repeated on other connections.
+    ///
+    /// # Errors
+    /// Returns an error if the arguments cannot be sent, and the errors of the call and of its connection.
+    ///
+    /// # Panics
+    /// Panics outside a tokio runtime with a timer.
+    pub async fn take(&self, limiters: MTake, wait: Wait) -> RedisResult<Option<Taken>> {
+        let mut attempts = Attempts::new(limiters.is_once());
+        loop {
+            let cmd = || limiters.clone().waiting(&wait, attempts.begin().elapsed());
+            let answer = match &self.servers {
+                Servers::One(server) => {
+                    let cmd = cmd()?;
+                    match server.connection(&self.config).await {
+                        Ok(connection) => server.send(connection, false, cmd).await,
+                        Err(error) => Err(error),
+                    }
+                }
+                #[cfg(feature = "cluster")]
+                Servers::Cluster(nodes) => {
+                    let slot = Slot::for_key(limiters.first_key().unwrap_or_default());
+                    cluster::follow(nodes, slot, &self.config, cmd).await
+                }
+            };
+            match answer {
+                Ok(answer) => return Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts))),
+                Err(error) => tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await,
+            }
+        }
     }
 }

@@ -109,8 +109,8 @@ fn hammered(way: u8, processes: u64, seconds: u64) -> Result<(u64, Vec<Admitted>
     Ok((asked, units))
 }
 
-/// One of the processes: asks for units again and again, and writes how often it asked and when it was
-/// admitted.
+/// One of the processes: calls for units in a loop, and writes the number of its calls and the instants at
+/// which it was admitted.
 pub async fn hammer(
     mut connection: MultiplexedConnection,
     way: u8,
@@ -122,7 +122,7 @@ pub async fn hammer(
     std::io::stdin().read_exact(&mut [0])?;
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut asked, mut instants) = (0_u64, Vec::new());
-    // The clock is looked at now and then. What has no answer in time is refused.
+    // The clock is read once in 64 calls. A call that has no answer in time is refused.
     while asked % 64 != 0 || Instant::now() < end {
         let before = now();
         let admitted = if way == LEASED {

@@ -1,6 +1,6 @@
 //! Whether any stretch of time has more units than a limit and its bound allow.
 
-// Instants become floating-point numbers for products. What they differ by is far below 2^53.
+// Instants become floating-point numbers for products. Their differences are far below 2^53.
 #![allow(clippy::arithmetic_side_effects, clippy::as_conversions, clippy::cast_precision_loss)]
 
 /// A unit that was admitted between two instants, in nanoseconds: before the call of the client, and after
@@ -18,7 +18,7 @@ pub struct Admitted {
 /// while, between a decision and the clock, raises no false alarm.
 ///
 /// Cost: O(n log n). The stretches are taken by their beginning, from the last one back; a tree over their
-/// ends has the number of units less what the rate has brought.
+/// ends has the number of units less the units that the rate has brought.
 pub fn most_beyond(rate: f64, units: &[Admitted]) -> f64 {
     let mut units = units.to_vec();
     units.sort_unstable_by_key(|unit| unit.before);
@@ -37,12 +37,12 @@ pub fn most_beyond(rate: f64, units: &[Admitted]) -> f64 {
     most
 }
 
-/// Numbers, of which all from a place on grow by one, and the largest is asked for. A number takes part once
+/// Numbers: all of them from a given place on grow by one, and the largest is read. A number takes part once
 /// its place was given: a stretch ends with one of its units.
 struct Tree {
     leaves: usize,
     numbers: Vec<f64>,
-    /// What is added to all below a node, and the largest below it with that.
+    /// The sum added to all numbers below a node, and the largest of these numbers with it.
     added: Vec<f64>,
     most: Vec<f64>,
 }
@@ -67,7 +67,7 @@ impl Tree {
         }
         self.add(node);
         while node > 1 {
-            // What is right of a left child lies behind it.
+            // The right sibling of a left child follows it.
             if node.is_multiple_of(2) {
                 self.add(node + 1);
             }

@@ -1,13 +1,14 @@
-//! The blocking limiter, with the server there and away. As in away.rs, no call is sent twice.
+//! The blocking guard, with a server and with an unavailable one. As in unavailable.rs, no call is sent
+//! twice.
 
-use crate::away::{KEY, NEVER, PATIENCE, limit, nobody, served, two_processes};
 use crate::cluster::{client as cluster_client, cluster, errors, move_slot};
 use crate::common::{BINARY, Options, Server, requires, wait_until};
 use crate::functions::library;
+use crate::unavailable::{KEY, NEVER, NOBODY, PATIENCE, limit, served, two_processes};
 use redis::cluster::ClusterClient;
 use redis_cell_client::{
-    Backend, BlockingLimiter, CellConnection, Decision, Limit, Quota, Rate, Ruling, TimedConnection, Units,
-    UpTo, WhenAway, Window,
+    Backend, BlockingGuard, CellConnection, DecidedBy, Decision, Fixed, FixedWindow, Limit, Rate, Saturate,
+    TimedConnection, Units, WhenUnavailable,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,41 +18,41 @@ fn client(port: u16) -> redis::Client {
     redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap()
 }
 
-/// A limiter of which each call asks, and waits for a busy machine.
-fn limiter(port: u16, when_away: WhenAway) -> BlockingLimiter {
-    BlockingLimiter::new(client(port), when_away).timeout(PATIENCE).ask_again(Duration::ZERO)
+/// A guard whose calls are all sent, and wait for a busy machine.
+fn guard(port: u16, when_unavailable: WhenUnavailable) -> BlockingGuard {
+    BlockingGuard::new(client(port), when_unavailable).timeout(PATIENCE).ask_again(Duration::ZERO)
 }
 
-fn ask<C: TimedConnection + Send + 'static>(limiter: &BlockingLimiter<C>) -> Ruling {
-    limiter.take(KEY, limit(), Units(1)).unwrap()
+fn ask<C: TimedConnection + Send + 'static>(guard: &BlockingGuard<C>) -> DecidedBy {
+    guard.take(KEY, limit(), Units(1)).unwrap()
 }
 
 /// The outcome of a call that must end, although the server does not reply.
-fn ask_in_vain(limiter: &BlockingLimiter) -> Ruling {
+fn ask_in_vain(guard: &BlockingGuard) -> DecidedBy {
     let (sender, receiver) = std::sync::mpsc::channel();
-    let limiter = limiter.clone();
-    std::thread::spawn(move || _ = sender.send(ask(&limiter)));
+    let guard = guard.clone();
+    std::thread::spawn(move || _ = sender.send(ask(&guard)));
     receiver.recv_timeout(PATIENCE).expect("the call did not end at its timeout")
 }
 
 /// The three choices.
-fn choices() -> [WhenAway; 3] {
-    [WhenAway::FailOpen, WhenAway::FailClosed, WhenAway::Local(two_processes())]
+fn choices() -> [WhenUnavailable; 3] {
+    [WhenUnavailable::FailOpen, WhenUnavailable::FailClosed, WhenUnavailable::Local(two_processes())]
 }
 
 /// The three choices with a server that is unavailable.
 fn assert_each_choice(port: u16) {
     let soon = Duration::from_millis(50);
-    let by = |choice| BlockingLimiter::new(client(port), choice).timeout(soon).ask_again(Duration::ZERO);
-    let (open, closed) = (by(WhenAway::FailOpen), by(WhenAway::FailClosed));
-    let local = by(WhenAway::Local(two_processes()));
+    let by = |choice| BlockingGuard::new(client(port), choice).timeout(soon).ask_again(Duration::ZERO);
+    let (open, closed) = (by(WhenUnavailable::FailOpen), by(WhenUnavailable::FailClosed));
+    let local = by(WhenUnavailable::Local(two_processes()));
     for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
-        let ruling = ask_in_vain(&open);
-        assert!(matches!(ruling, Ruling::FailedOpen(_)) && ruling.admitted(), "{ruling:?}");
-        let ruling = ask_in_vain(&closed);
-        assert!(matches!(ruling, Ruling::FailedClosed(_)) && !ruling.admitted(), "{ruling:?}");
-        let ruling = ask_in_vain(&local);
-        let Ruling::Local { answer, .. } = ruling else { panic!("{ruling:?}") };
+        let decided = ask_in_vain(&open);
+        assert!(matches!(decided, DecidedBy::FailedOpen(_)) && decided.admitted(), "{decided:?}");
+        let decided = ask_in_vain(&closed);
+        assert!(matches!(decided, DecidedBy::FailedClosed(_)) && !decided.admitted(), "{decided:?}");
+        let decided = ask_in_vain(&local);
+        let DecidedBy::Local { answer, .. } = decided else { panic!("{decided:?}") };
         // Two of the four units are this process's.
         assert_eq!((answer.admitted(), answer.limit, answer.remaining), (processed, 2, remaining));
     }
@@ -59,44 +60,44 @@ fn assert_each_choice(port: u16) {
 
 #[test]
 fn nobody_listens() {
-    assert_each_choice(nobody());
+    assert_each_choice(NOBODY);
 }
 
 #[test]
-fn a_server_that_is_there_decides_limits_of_every_kind() {
+fn an_available_server_decides_limits_of_every_kind() {
     let server = Server::start();
-    let limiter = limiter(server.port(), WhenAway::FailClosed);
+    let guard = guard(server.port(), WhenUnavailable::FailClosed);
     let rate = Rate::per_day(2);
     for (key, limit) in [
         ("throttle", rate.into()),
         ("funnel", Limit::Funnel(rate.capacity(2))),
         ("bucket", Limit::Bucket(rate.capacity(2))),
-        ("month", Quota::new(2, Window::year()).into()),
+        ("month", Fixed::new(2, FixedWindow::year()).into()),
         ("window", Limit::Window(rate)),
         ("log", Limit::Log(rate)),
     ] {
         let admitted = || {
-            let ruling = limiter.take(key, limit, Units(1)).unwrap();
-            assert!(matches!(ruling, Ruling::Server(_)), "{ruling:?}");
-            ruling.admitted()
+            let decided = guard.take(key, limit, Units(1)).unwrap();
+            assert!(matches!(decided, DecidedBy::Server(_)), "{decided:?}");
+            decided.admitted()
         };
         assert_eq!([admitted(), admitted(), admitted()], [true, true, false], "{key}");
     }
-    assert_eq!(limiter.take("some", rate, UpTo(9)).unwrap().answer().unwrap().taken, Some(2));
-    // One after the other, they need one connection, besides the one of this look.
+    assert_eq!(guard.take("some", rate, Saturate(9)).unwrap().answer().unwrap().taken, Some(2));
+    // One after the other, they need one connection, besides the connection that counts them.
     assert_eq!(server.connect().info("connected_clients"), "2");
 }
 
 #[test]
 fn a_frozen_server() {
     let server = Server::start();
-    let limiter = limiter(server.port(), WhenAway::FailClosed);
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    let guard = guard(server.port(), WhenUnavailable::FailClosed);
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     server.signal("STOP");
-    let impatient = limiter.clone().timeout(Duration::from_millis(100));
-    assert!(matches!(ask_in_vain(&impatient), Ruling::FailedClosed(_))); // sent
+    let impatient = guard.clone().timeout(Duration::from_millis(100));
+    assert!(matches!(ask_in_vain(&impatient), DecidedBy::FailedClosed(_))); // sent
     // The connection is closed, and no other one can be made: these are not sent.
-    assert!(matches!(ask_in_vain(&impatient), Ruling::FailedClosed(_)));
+    assert!(matches!(ask_in_vain(&impatient), DecidedBy::FailedClosed(_)));
     assert_each_choice(server.port());
     // With a timeout, redis-rs waits for as long for each reply of the connection's set-up, here for four.
     let url = format!("redis://user:secret@127.0.0.1:{}/1", server.port());
@@ -106,81 +107,81 @@ fn a_frozen_server() {
         let client = client.clone();
         move || client.get_connection_with_timeout(timeout).is_err()
     });
-    let limiter_of_four = BlockingLimiter::new(client, WhenAway::FailClosed).timeout(timeout);
-    assert!(matches!(ask_in_vain(&limiter_of_four), Ruling::FailedClosed(_)));
+    let limiter_of_four = BlockingGuard::new(client, WhenUnavailable::FailClosed).timeout(timeout);
+    assert!(matches!(ask_in_vain(&limiter_of_four), DecidedBy::FailedClosed(_)));
     assert!(!by_hand.is_finished(), "a call waits for its timeout more than once");
     assert!(by_hand.join().unwrap());
     server.signal("CONT");
-    // The reply that came too late is not that of another call.
-    let ruling = limiter.take("another", Rate::per_day(7), Units(1)).unwrap();
-    assert_eq!(ruling.answer().unwrap().limit, 7);
+    // The reply that came too late is not taken for the reply to another call.
+    let decided = guard.take("another", Rate::per_day(7), Units(1)).unwrap();
+    assert_eq!(decided.answer().unwrap().limit, 7);
     assert_eq!(served(&mut server.connect()), 3);
 }
 
 /// As in Python. Without that, each call of an outage would wait for the timeout.
 #[test]
-fn an_unavailable_server_is_asked_by_one_call_and_the_others_follow_it() {
+fn an_unavailable_server_gets_one_call_and_the_others_follow_it() {
     let server = Server::start();
     let mut inspector = server.connect();
-    let limiter = BlockingLimiter::new(client(server.port()), WhenAway::FailClosed).ask_again(NEVER);
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    let guard = BlockingGuard::new(client(server.port()), WhenUnavailable::FailClosed).ask_again(NEVER);
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     server.signal("STOP");
-    assert!(matches!(ask_in_vain(&limiter), Ruling::FailedClosed(_)));
-    let patient = limiter.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
+    assert!(matches!(ask_in_vain(&guard), DecidedBy::FailedClosed(_)));
+    let patient = guard.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
     for _ in 0..100 {
-        assert!(matches!(ask_in_vain(&patient), Ruling::FailedClosed(_)));
+        assert!(matches!(ask_in_vain(&patient), DecidedBy::FailedClosed(_)));
     }
     server.signal("CONT");
-    assert!(matches!(ask(&patient), Ruling::FailedClosed(_)));
-    // This one asks, and an error of the call is an answer.
+    assert!(matches!(ask(&patient), DecidedBy::FailedClosed(_)));
+    // This call is sent, and an error of the call is an answer.
     inspector.call("LPUSH other x");
     let again = patient.clone().ask_again(Duration::ZERO);
     assert_eq!(again.take("other", limit(), Units(1)).unwrap_err().code(), Some("WRONGTYPE"));
-    assert!(matches!(ask(&patient), Ruling::Server(_)));
+    assert!(matches!(ask(&patient), DecidedBy::Server(_)));
     assert_eq!(served(&mut inspector), 3);
 }
 
 #[test]
 fn a_server_that_comes_back() {
     let mut server = Server::start();
-    let limiter = limiter(server.port(), WhenAway::Local(two_processes()));
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    let guard = guard(server.port(), WhenUnavailable::Local(two_processes()));
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     server.kill();
-    assert!(matches!(ask(&limiter), Ruling::Local { .. }));
+    assert!(matches!(ask(&guard), DecidedBy::Local { .. }));
     server.restart_here();
     // At once: no connection of before is left.
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     assert_eq!(served(&mut server.connect()), 1);
 }
 
 #[test]
 fn a_call_whose_connection_breaks_is_not_sent_again() {
     let server = Server::start();
-    let limiter = limiter(server.port(), WhenAway::FailOpen);
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    let guard = guard(server.port(), WhenUnavailable::FailOpen);
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     let mut inspector = server.connect();
     inspector.call("CLIENT KILL TYPE normal SKIPME yes");
     // Whether the server has counted it is not known, so that it is not sent again. The next one is.
-    assert!(matches!(ask(&limiter), Ruling::FailedOpen(_)));
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert!(matches!(ask(&guard), DecidedBy::FailedOpen(_)));
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     assert_eq!(served(&mut inspector), 2);
 }
 
 #[test]
 fn a_call_on_its_way_when_the_server_dies_is_not_sent_again() {
     let mut server = Server::start();
-    let limiter = limiter(server.port(), WhenAway::FailClosed);
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    let guard = guard(server.port(), WhenUnavailable::FailClosed);
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     server.signal("STOP");
     let call = std::thread::spawn({
-        let limiter = limiter.clone();
-        move || ask(&limiter)
+        let guard = guard.clone();
+        move || ask(&guard)
     });
     std::thread::sleep(Duration::from_millis(100)); // it may also die before the call is sent
     server.kill();
-    assert!(matches!(call.join().unwrap(), Ruling::FailedClosed(_)));
+    assert!(matches!(call.join().unwrap(), DecidedBy::FailedClosed(_)));
     server.restart_here();
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     assert_eq!(served(&mut server.connect()), 1);
 }
 
@@ -190,8 +191,8 @@ fn an_error_of_the_call_is_an_error_in_every_choice_and_closes_the_connection() 
     let mut inspector = server.connect();
     inspector.call("LPUSH k x");
     for choice in choices() {
-        let limiter = limiter(server.port(), choice);
-        let error = limiter.take(KEY, limit(), Units(1)).unwrap_err();
+        let guard = guard(server.port(), choice);
+        let error = guard.take(KEY, limit(), Units(1)).unwrap_err();
         assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
         wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
             "1" => Ok(()),
@@ -210,10 +211,10 @@ fn errors_of_the_set_up_are_errors_in_every_choice() {
     let no_password = client(locked.port());
     let wrong = redis::Client::open(format!("redis://:wrong@127.0.0.1:{}", locked.port())).unwrap();
     for choice in choices() {
-        let error = |outcome: redis::RedisResult<Ruling>| outcome.unwrap_err().to_string();
+        let error = |outcome: redis::RedisResult<DecidedBy>| outcome.unwrap_err().to_string();
         let by = |client: &redis::Client| {
-            let limiter = BlockingLimiter::new(client.clone(), choice.clone()).timeout(PATIENCE);
-            error(limiter.take(KEY, limit(), Units(1)))
+            let guard = BlockingGuard::new(client.clone(), choice.clone()).timeout(PATIENCE);
+            error(guard.take(KEY, limit(), Units(1)))
         };
         for (seen, expected) in [
             (by(&no_module), "unknown command"),
@@ -227,8 +228,8 @@ fn errors_of_the_set_up_are_errors_in_every_choice() {
             let client = no_cluster.clone();
             move |_| client.get_connection()
         };
-        let limiter = BlockingLimiter::with_connections(connect, choice.clone()).timeout(PATIENCE);
-        let seen = error(limiter.take(KEY, limit(), Units(1)));
+        let guard = BlockingGuard::with_connections(connect, choice.clone()).timeout(PATIENCE);
+        let seen = error(guard.take(KEY, limit(), Units(1)));
         assert!(seen.contains("is it one?"), "{seen}");
     }
 }
@@ -237,37 +238,40 @@ fn errors_of_the_set_up_are_errors_in_every_choice() {
 #[test]
 fn a_server_that_decides_nothing_for_now_is_unavailable() {
     let server = Server::start();
-    let limiter = limiter(server.port(), WhenAway::FailOpen);
+    let guard = guard(server.port(), WhenUnavailable::FailOpen);
     let mut inspector = server.connect();
     for (before, after, code) in [
-        (format!("REPLICAOF 127.0.0.1 {}", nobody()), "REPLICAOF NO ONE", "READONLY"),
+        (format!("REPLICAOF 127.0.0.1 {NOBODY}"), "REPLICAOF NO ONE", "READONLY"),
         ("CONFIG SET maxmemory 1".to_owned(), "CONFIG SET maxmemory 0", "OOM"),
         ("CONFIG SET min-replicas-to-write 1".to_owned(), "CONFIG SET min-replicas-to-write 0", "NOREPLICAS"),
     ] {
         inspector.call(&before);
-        let ruling = ask(&limiter);
-        assert!(matches!(&ruling, Ruling::FailedOpen(error) if error.code() == Some(code)), "{ruling:?}");
+        let decided = ask(&guard);
+        assert!(
+            matches!(&decided, DecidedBy::FailedOpen(error) if error.code() == Some(code)),
+            "{decided:?}"
+        );
         inspector.call(after);
-        let ruling = ask(&limiter);
-        assert!(matches!(ruling, Ruling::Server(_)), "{ruling:?}");
+        let decided = ask(&guard);
+        assert!(matches!(decided, DecidedBy::Server(_)), "{decided:?}");
     }
     inspector.call("CONFIG SET maxclients 1");
     inspector.call("CLIENT KILL TYPE normal SKIPME yes");
     for url in ["redis://127.0.0.1", "redis://:secret@127.0.0.1"] {
         let client = redis::Client::open(format!("{url}:{}", server.port())).unwrap();
-        let ruling = ask(&BlockingLimiter::new(client, WhenAway::FailOpen).timeout(PATIENCE));
-        assert!(matches!(ruling, Ruling::FailedOpen(_)), "{ruling:?}");
+        let decided = ask(&BlockingGuard::new(client, WhenUnavailable::FailOpen).timeout(PATIENCE));
+        assert!(matches!(decided, DecidedBy::FailedOpen(_)), "{decided:?}");
     }
 }
 
 #[test]
 fn many_threads_take_exactly_the_limit() {
     let server = Server::start();
-    let limiter = limiter(server.port(), WhenAway::FailClosed);
+    let guard = guard(server.port(), WhenUnavailable::FailClosed);
     let threads: Vec<_> = (0..8)
         .map(|_| {
-            let limiter = limiter.clone();
-            let admitted = move || limiter.take(KEY, Rate::per_day(100), Units(1)).unwrap().admitted();
+            let guard = guard.clone();
+            let admitted = move || guard.take(KEY, Rate::per_day(100), Units(1)).unwrap().admitted();
             std::thread::spawn(move || (0..50).filter(|_| admitted()).count())
         })
         .collect();
@@ -294,13 +298,14 @@ fn a_call_does_not_wait_for_a_connection_beyond_its_timeout() {
             client.get_connection()
         }
     };
-    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailClosed).ask_again(Duration::ZERO);
-    let impatient = limiter.clone().timeout(Duration::from_millis(50));
+    let guard =
+        BlockingGuard::with_connections(connect, WhenUnavailable::FailClosed).ask_again(Duration::ZERO);
+    let impatient = guard.clone().timeout(Duration::from_millis(50));
     let calls: Vec<_> = (0..3)
         .map(|_| {
             std::thread::spawn({
-                let limiter = impatient.clone();
-                move || ask(&limiter)
+                let guard = impatient.clone();
+                move || ask(&guard)
             })
         })
         .collect();
@@ -309,28 +314,29 @@ fn a_call_does_not_wait_for_a_connection_beyond_its_timeout() {
             "the call to end",
             || if call.is_finished() { Ok(()) } else { Err("it waits".to_owned()) },
         );
-        assert!(matches!(call.join().unwrap(), Ruling::FailedClosed(_)));
+        assert!(matches!(call.join().unwrap(), DecidedBy::FailedClosed(_)));
     }
     // A later call has the connection of an earlier one.
     release.send(()).unwrap();
-    assert!(matches!(ask(&limiter.clone().timeout(PATIENCE)), Ruling::Server(_)));
+    assert!(matches!(ask(&guard.clone().timeout(PATIENCE)), DecidedBy::Server(_)));
     assert_eq!(made.load(Relaxed), 1);
     drop(release);
 }
 
 #[test]
-fn a_timeout_is_that_of_connecting_and_calling_together() {
+fn a_timeout_covers_connecting_and_calling() {
     // It accepts connections, and never replies.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let limiter = limiter(silent.local_addr().unwrap().port(), WhenAway::FailClosed);
+    let guard = guard(silent.local_addr().unwrap().port(), WhenUnavailable::FailClosed);
     for timeout in [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(100)] {
         let start = Instant::now();
-        assert!(matches!(ask_in_vain(&limiter.clone().timeout(timeout)), Ruling::FailedClosed(_)));
+        assert!(matches!(ask_in_vain(&guard.clone().timeout(timeout)), DecidedBy::FailedClosed(_)));
         assert!(start.elapsed() < PATIENCE);
     }
     let server = Server::start();
-    let patient = BlockingLimiter::new(client(server.port()), WhenAway::FailClosed).timeout(Duration::MAX);
-    assert!(matches!(ask(&patient), Ruling::Server(_)));
+    let patient =
+        BlockingGuard::new(client(server.port()), WhenUnavailable::FailClosed).timeout(Duration::MAX);
+    assert!(matches!(ask(&patient), DecidedBy::Server(_)));
 }
 
 #[test]
@@ -344,19 +350,19 @@ fn clusters() {
             client.get_connection()
         }
     };
-    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailOpen).timeout(PATIENCE);
+    let guard = BlockingGuard::with_connections(connect, WhenUnavailable::FailOpen).timeout(PATIENCE);
     for key in 0..20 {
-        assert!(matches!(limiter.take(format!("key:{key}"), limit(), Units(1)).unwrap(), Ruling::Server(_)));
+        assert!(matches!(guard.take(format!("key:{key}"), limit(), Units(1)).unwrap(), DecidedBy::Server(_)));
     }
     assert_eq!(made.load(Relaxed), 1);
     move_slot(&nodes, KEY); // whose key does not exist yet
     // The node that has the slot no longer has not run the call, and another connection has read the slots.
-    let ruling = ask(&limiter);
-    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 3), "{ruling:?}");
+    let decided = ask(&guard);
+    assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 3), "{decided:?}");
     assert_eq!(made.load(Relaxed), 2);
     // A client of a single server cannot follow.
     let owner = nodes.iter().position(|node| !errors(node, "MOVED").is_empty()).unwrap();
-    let alone = BlockingLimiter::new(client(nodes[owner].port()), WhenAway::FailOpen).timeout(PATIENCE);
+    let alone = BlockingGuard::new(client(nodes[owner].port()), WhenUnavailable::FailOpen).timeout(PATIENCE);
     let error = alone.take(KEY, limit(), Units(1)).unwrap_err();
     assert_eq!(error.code(), Some("MOVED"), "{error}");
 }
@@ -369,9 +375,12 @@ fn the_function_library() {
     let connect = move |timeout| {
         Ok(CellConnection::new(client.get_connection_with_timeout(timeout)?, Backend::Functions))
     };
-    let limiter = BlockingLimiter::with_connections(connect, WhenAway::FailClosed).timeout(PATIENCE);
-    assert!(matches!(ask(&limiter), Ruling::Server(_)));
+    let guard = BlockingGuard::with_connections(connect, WhenUnavailable::FailClosed).timeout(PATIENCE);
+    assert!(matches!(ask(&guard), DecidedBy::Server(_)));
     // Limiters of all kinds are in it.
-    let ruling = limiter.take("log", Limit::Log(Rate::per_day(1)), Units(1)).unwrap();
-    assert!(matches!(ruling, Ruling::Server(answer) if answer.decision == Decision::Admitted), "{ruling:?}");
+    let decided = guard.take("log", Limit::Log(Rate::per_day(1)), Units(1)).unwrap();
+    assert!(
+        matches!(decided, DecidedBy::Server(answer) if answer.decision == Decision::Admitted),
+        "{decided:?}"
+    );
 }

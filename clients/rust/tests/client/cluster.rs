@@ -5,8 +5,8 @@ use crate::common::{Options, Server, wait_until};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis_cell_client::{
-    AsyncCellCommands, CellCommands, Decision, MPeek, MSettle, MTake, Places, Quota, Rate, Refused, Reserve,
-    Settlement, Slot, Units, UpTo, Weekday, Window, call,
+    AsyncCellCommands, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek, MSettle, MTake, Places,
+    Rate, Reserve, Saturate, Slot, TopKey, Units, Weekday, call,
 };
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,12 @@ use crate::commands::{HOUR, nearly};
 
 /// Three primaries that share the slots.
 pub fn cluster() -> Vec<Server> {
-    let start = || Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start();
+    cluster_with(Options::new)
+}
+
+/// Three primaries with these options that share the slots.
+pub fn cluster_with(options: impl Fn() -> Options) -> Vec<Server> {
+    let start = || options().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start();
     let nodes: Vec<Server> = (0..3).map(|_| start()).collect();
     for (index, (node, slots)) in nodes.iter().zip([0..5461, 5461..10923, 10923..16384]).enumerate() {
         let mut client = node.connect();
@@ -45,7 +50,7 @@ pub fn errors(node: &Server, code: &str) -> String {
     text.lines().filter(|line| line.contains(code)).collect()
 }
 
-fn assert_no_redirections(nodes: &[Server]) {
+pub fn assert_no_redirections(nodes: &[Server]) {
     for node in nodes {
         assert_eq!(errors(node, "MOVED"), "");
         assert_eq!(errors(node, "CROSSSLOT"), "");
@@ -60,10 +65,10 @@ fn each_command_goes_to_the_node_of_its_key() {
         connection.cl_throttle(format!("key:{key}"), Rate::per_day(1), Units(2)).unwrap();
     }
     assert_no_redirections(&nodes);
-    // CL.TOP has no key: it is asked on every primary.
+    // CL.TOP has no key: it is sent to every primary.
     let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
     let rows = connection.route_command(&call::top(10).unwrap(), everywhere).unwrap();
-    let rows: Vec<(String, Vec<Refused>)> = redis::from_redis_value(rows).unwrap();
+    let rows: Vec<(String, Vec<TopKey>)> = redis::from_redis_value(rows).unwrap();
     assert_eq!(rows.len(), 3, "{rows:?}");
     assert!(rows.iter().all(|(_, rows)| !rows.is_empty()), "{rows:?}");
 }
@@ -78,7 +83,7 @@ async fn each_command_goes_to_the_node_of_its_key_asynchronously() {
     assert_no_redirections(&nodes);
     let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
     let rows = connection.route_command(call::top(10).unwrap(), everywhere).await.unwrap();
-    let rows: Vec<(String, Vec<Refused>)> = redis::from_redis_value(rows).unwrap();
+    let rows: Vec<(String, Vec<TopKey>)> = redis::from_redis_value(rows).unwrap();
     assert_eq!(rows.len(), 3, "{rows:?}");
 }
 

@@ -2,14 +2,14 @@
 
 use crate::common::{Server, wait_until};
 use redis_cell_client::{
-    AsyncCellCommands, CellCommands, Decision, MPeek, MSettle, MTake, Places, Quota, Rate, Reserve,
-    Settlement, Slot, Units, UpTo, Weekday, Window, call,
+    AsyncCellCommands, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek, MSettle, MTake, Places,
+    Rate, Reserve, Saturate, Slot, Units, Weekday, call,
 };
 use std::time::{Duration, SystemTime};
 
 pub const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Whether a time is the expected one, less what the test has taken.
+/// Whether a time is the expected one, less the time that the test has taken.
 pub fn nearly(time: Duration, expected: Duration) -> bool {
     time <= expected && time + HOUR / 2 > expected
 }
@@ -26,7 +26,7 @@ macro_rules! each_command {
         assert_eq!((answer.decision, answer.limit, answer.remaining), (Decision::Admitted, 16, 12));
         assert!(nearly(answer.reset_after, 24 * HOUR), "{answer:?}");
         assert_eq!(answer.taken, None);
-        let answer = connection.cl_throttle("{t}gcra", per_day, UpTo(20))$($wait)*.unwrap();
+        let answer = connection.cl_throttle("{t}gcra", per_day, Saturate(20))$($wait)*.unwrap();
         assert_eq!((answer.decision, answer.remaining, answer.taken), (Decision::Admitted, 0, Some(12)));
         let answer = connection.cl_throttle(b"{t}gcra".as_slice(), per_day, Units(2))$($wait)*.unwrap();
         assert!(matches!(answer.decision, Decision::RefusedFor(wait) if nearly(wait, 12 * HOUR)), "{answer:?}");
@@ -66,30 +66,30 @@ macro_rules! each_command {
         let answer = connection.cl_funnel("{t}funnel", level, Units(10))$($wait)*.unwrap();
         assert_eq!((answer.decision, answer.limit, answer.remaining), (Decision::Admitted, 30, 20));
         assert!(nearly(answer.reset_after, 60 * HOUR), "{answer:?}");
-        let answer = connection.cl_bucket("{t}bucket", level, UpTo(40))$($wait)*.unwrap();
+        let answer = connection.cl_bucket("{t}bucket", level, Saturate(40))$($wait)*.unwrap();
         assert_eq!((answer.limit, answer.remaining, answer.taken), (30, 0, Some(30)));
         assert!(nearly(answer.reset_after, 180 * HOUR), "{answer:?}");
 
         // Windows
-        let quota = Quota::new(10, Window::period(5 * HOUR));
+        let quota = Fixed::new(10, FixedWindow::period(5 * HOUR));
         let answer = connection.cl_fixed("{t}fixed", quota, Units(4))$($wait)*.unwrap();
         assert_eq!((answer.limit, answer.remaining), (10, 6));
         assert!(nearly(answer.reset_after, 5 * HOUR), "{answer:?}");
         let answer = connection.cl_fixed("{t}fixed", quota, Units(7))$($wait)*.unwrap();
         assert!(matches!(answer.decision, Decision::RefusedFor(wait) if nearly(wait, 5 * HOUR)), "{answer:?}");
-        assert_eq!(connection.cl_fixed("{t}fixed", quota, UpTo(7))$($wait)*.unwrap().taken, Some(6));
+        assert_eq!(connection.cl_fixed("{t}fixed", quota, Saturate(7))$($wait)*.unwrap().taken, Some(6));
         for (name, window, longest) in [
-            ("hour", Window::hour(), HOUR),
-            ("day", Window::day().utc_offset_minutes(-360), 24 * HOUR),
-            ("week", Window::week(), 7 * 24 * HOUR),
-            ("sunday", Window::week_from(Weekday::Sunday).utc_offset_minutes(840), 7 * 24 * HOUR),
-            ("month", Window::month(), 31 * 24 * HOUR),
-            ("billing", Window::month_from(31).utc_offset_minutes(60), 31 * 24 * HOUR),
-            ("year", Window::year(), 366 * 24 * HOUR),
-            ("until", Window::until(SystemTime::now() + 99 * HOUR), 100 * HOUR),
+            ("hour", FixedWindow::hour(), HOUR),
+            ("day", FixedWindow::day().utc_offset_minutes(-360), 24 * HOUR),
+            ("week", FixedWindow::week(), 7 * 24 * HOUR),
+            ("sunday", FixedWindow::week_from(Weekday::Sunday).utc_offset_minutes(840), 7 * 24 * HOUR),
+            ("month", FixedWindow::month(), 31 * 24 * HOUR),
+            ("billing", FixedWindow::month_from(31).utc_offset_minutes(60), 31 * 24 * HOUR),
+            ("year", FixedWindow::year(), 366 * 24 * HOUR),
+            ("until", FixedWindow::until(SystemTime::now() + 99 * HOUR), 100 * HOUR),
         ] {
             let answer = connection
-                .cl_fixed(format!("{{t}}{name}"), Quota::new(5, window), UpTo(2))$($wait)*
+                .cl_fixed(format!("{{t}}{name}"), Fixed::new(5, window), Saturate(2))$($wait)*
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!((answer.limit, answer.remaining, answer.taken), (5, 3, Some(2)), "{name}");
             assert!(answer.reset_after <= longest, "{name}: {answer:?}");
@@ -117,11 +117,11 @@ macro_rules! each_command {
             take.throttle("{m}gcra", per_day, Units(1))
                 .funnel("{m}funnel", level, Units(2))
                 .bucket("{m}bucket", level, Units(3))
-                .fixed("{m}fixed", Quota::new(10, Window::month_from(15).utc_offset_minutes(60)), Units(4))
+                .fixed("{m}fixed", Fixed::new(10, FixedWindow::month_from(15).utc_offset_minutes(60)), Units(4))
                 .window("{m}window", five, Units(1))
                 .log("{m}log", five, Units(2))
                 .lease("{m}jobs", Places(4), 3 * HOUR, "a")
-                .shadow(|new| new.fixed("{m}new", Quota::new(1, Window::period(HOUR)), Units(1)))
+                .shadow(|new| new.fixed("{m}new", Fixed::new(1, FixedWindow::period(HOUR)), Units(1)))
         };
         let remaining = |rows: &[redis_cell_client::Answer]| -> Vec<u64> {
             rows.iter().map(|row| row.remaining).collect()
@@ -145,9 +145,9 @@ macro_rules! each_command {
         assert_eq!(remaining(&saw.each), [1, 0, 1]);
 
         let settle = MSettle::new()
-            .throttle("{m}gcra", per_day, Settlement::GiveBack(Units(1)))
-            .bucket("{m}bucket", level, Settlement::Charge(Units(25)))
-            .log("{m}log", five, Settlement::GiveBack(Units(0)))
+            .throttle("{m}gcra", per_day, Difference::Refund(Units(1)))
+            .bucket("{m}bucket", level, Difference::Charge(Units(25)))
+            .log("{m}log", five, Difference::Refund(Units(0)))
             .renew("{m}jobs", Places(4), HOUR, "a")
             .renew("{m}jobs2", Places(4), HOUR, "a")
             .ago(Duration::from_nanos(1));
@@ -157,14 +157,14 @@ macro_rules! each_command {
         assert!(settled.combined.over_limit);
         // Of the units that were taken 100 hours ago nothing can be left: 16 units leak in 96.
         let ago = |age| {
-            MSettle::new().throttle("{m}gcra", per_day, Settlement::GiveBack(Units(1))).ago(age)
+            MSettle::new().throttle("{m}gcra", per_day, Difference::Refund(Units(1))).ago(age)
         };
         assert_eq!(connection.cl_msettle(ago(100 * HOUR))$($wait)*.unwrap().each[0].remaining, 15);
         assert_eq!(connection.cl_msettle(ago(Duration::ZERO))$($wait)*.unwrap().each[0].remaining, 16);
         let settle = MSettle::new().release("{m}jobs", Places(4), "a");
         assert_eq!(connection.cl_msettle(settle)$($wait)*.unwrap().each[0].remaining, 4);
 
-        // What cannot be sent is an error, and is not sent.
+        // An argument that cannot be sent is an error, and the call is not sent.
         let inexact = Rate::new(1, Duration::from_nanos(1_500));
         let error = connection.cl_throttle("{t}no", inexact, Units(1))$($wait)*.unwrap_err();
         assert_eq!(
@@ -173,7 +173,7 @@ macro_rules! each_command {
         );
         let error = connection.cl_mtake(MTake::new())$($wait)*.unwrap_err();
         assert_eq!(error.to_string(), "the call names no limiter - Client");
-        // What the server rejects, in its words.
+        // Arguments that the server rejects, with its text.
         let error = connection.cl_throttle("{t}no", Rate::per_second(0), Units(1))$($wait)*.unwrap_err();
         assert!(error.to_string().contains("count must be an integer from 1 to"), "{error}");
         let error = connection.cl_throttle("{t}jobs", per_day, Units(1))$($wait)*;
@@ -222,10 +222,10 @@ async fn on_a_connection_manager() {
     each_command!(client.get_connection_manager_with_config(patient).await.unwrap(), .await);
 }
 
-fn refusals_are_listed(rows: &[redis_cell_client::Refused]) {
+fn refusals_are_listed(rows: &[redis_cell_client::TopKey]) {
     let row = rows.iter().find(|row| row.key == "{t}book").unwrap_or_else(|| panic!("{rows:?}"));
     assert_eq!((row.refusals, row.error), (2, 0));
-    let age = SystemTime::now().duration_since(row.last).unwrap();
+    let age = SystemTime::now().duration_since(row.last_refusal).unwrap();
     assert!(age < HOUR, "{rows:?}");
 }
 

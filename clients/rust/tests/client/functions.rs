@@ -1,9 +1,10 @@
 //! The function library in place of the module.
 
-use crate::common::{BINARY, Client, FUNCTIONS, Options, Server, requires};
+use crate::cluster::{self, assert_no_redirections, cluster_with};
+use crate::common::{BINARY, Client, FUNCTIONS, Options, Server, load_functions, requires};
 use redis_cell_client::{
-    AsyncCellCommands, Backend, CellCommands, CellConnection, Decision, Leased, LeasedLimit, Limiter, MPeek,
-    MTake, Places, Quota, Rate, Reserve, Ruling, Units, UpTo, WhenAway, Window,
+    AsyncCellCommands, Backend, CellCommands, CellConnection, DecidedBy, Decision, Fixed, FixedWindow, Guard,
+    Leased, LeasedLimit, MPeek, MTake, Places, Rate, Reserve, Saturate, Units, WhenUnavailable,
 };
 use std::time::{Duration, SystemTime};
 
@@ -33,23 +34,23 @@ fn calls(client: &mut Client, command: &str) -> u64 {
 
 const LIMIT: Rate = Rate::per_day(4);
 
-/// Calls of every kind. The replies are those of both sides.
+/// Calls of every kind, with their replies on both sides.
 fn assert_answers(connection: &mut CellConnection<redis::Connection>) {
     let limit = LIMIT.burst(15);
     assert_eq!(connection.cl_throttle("gcra", limit, Units(4)).unwrap().remaining, 12);
-    assert_eq!(connection.cl_throttle("gcra", limit, UpTo(20)).unwrap().taken, Some(12));
+    assert_eq!(connection.cl_throttle("gcra", limit, Saturate(20)).unwrap().taken, Some(12));
     assert!(!connection.cl_peek("gcra", limit, Units(1)).unwrap().admitted());
     assert!(connection.cl_charge("gcra", limit, Units(1)).unwrap().over_limit);
     assert_eq!(connection.cl_refund("gcra", limit, Units(3)).unwrap().remaining, 2);
     assert_eq!(connection.cl_reserve("gcra", limit, Reserve::units(Units(1))).unwrap().remaining, 1);
-    let month = Quota::new(10, Window::month_from(15).utc_offset_minutes(60));
+    let month = Fixed::new(10, FixedWindow::month_from(15).utc_offset_minutes(60));
     assert_eq!(connection.cl_fixed("fixed", month, Units(4)).unwrap().remaining, 6);
     assert_eq!(connection.cl_log("log", LIMIT, Units(3)).unwrap().remaining, 1);
     assert!(connection.cl_acquire("places", Places(1), Duration::from_secs(60), "a").unwrap().admitted());
     assert!(!connection.cl_acquire("places", Places(1), Duration::from_secs(60), "b").unwrap().admitted());
     assert!(connection.cl_renew("places", Duration::from_secs(30), "a").unwrap());
     assert!(connection.cl_release("places", "a").unwrap());
-    let until = Quota::new(10, Window::until(SystemTime::now() + Duration::from_secs(3600)));
+    let until = Fixed::new(10, FixedWindow::until(SystemTime::now() + Duration::from_secs(3600)));
     let taken = connection
         .cl_mtake(
             MTake::new()
@@ -73,6 +74,32 @@ fn the_library_answers_as_the_module() {
     assert_eq!(error.to_string(), "not in the function library - Client: CL.TOP needs the module");
     assert_eq!(calls(&mut server.connect(), "fcall"), 12);
     assert_eq!(calls(&mut server.connect(), "fcall_ro"), 2); // the version, and CL.PEEK
+}
+
+#[test]
+fn the_library_in_a_cluster() {
+    requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
+    let nodes = cluster_with(|| Options::new().without_module());
+    for node in &nodes {
+        load_functions(&mut node.connect(), &FUNCTIONS);
+    }
+    let mut connection =
+        CellConnection::new(cluster::client(&nodes).get_connection().unwrap(), Backend::Auto);
+    for user in 0..30 {
+        let (calls, units) = (format!("{{user:{user}}}:calls"), format!("{{user:{user}}}:units"));
+        let take = || MTake::new().throttle(&calls, LIMIT, Units(1)).log(&units, LIMIT, Units(2));
+        let taken = connection.cl_mtake(take()).unwrap();
+        assert_eq!(taken.each.iter().map(|row| row.remaining).collect::<Vec<_>>(), [3, 2]);
+        assert_eq!(connection.cl_throttle(&calls, LIMIT, Units(3)).unwrap().remaining, 0);
+        assert!(!connection.cl_mtake(take()).unwrap().combined.admitted());
+    }
+    assert_no_redirections(&nodes);
+    for node in &nodes {
+        assert!(node.connect().int("DBSIZE") > 0);
+    }
+    let apart = MTake::new().throttle("a", LIMIT, Units(1)).throttle("b", LIMIT, Units(1));
+    let error = connection.cl_mtake(apart).unwrap_err().to_string();
+    assert!(error.contains("CROSSSLOT") || error.contains("same slot"), "{error}");
 }
 
 #[test]
@@ -102,7 +129,7 @@ fn a_user_who_may_run_functions_alone() {
 }
 
 #[test]
-fn auto_asks_once() {
+fn auto_finds_the_backend_with_one_call() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = library();
     let mut connection = connect(&server, Backend::Auto);
@@ -119,7 +146,7 @@ fn auto_asks_once() {
     let mut connection = connect(&server, Backend::Auto);
     assert_answers(&mut connection);
     assert_eq!(connection.backend(), Backend::Module);
-    // An error of the module is no reason to ask for the library.
+    // An error of the module is no reason to call the library.
     let mut connection = connect(&server, Backend::Auto);
     server.connect().call("LPUSH list x");
     assert!(connection.cl_throttle("list", LIMIT, Units(1)).is_err());
@@ -152,15 +179,15 @@ fn a_key_moves_between_the_module_and_the_library() {
 }
 
 #[tokio::test]
-async fn asynchronous_connections_and_limiters_take_it_too() {
+async fn asynchronous_connections_and_guards_take_it_too() {
     requires!(BINARY.at_least(7, 0, 0), "functions are new in Redis 7.0");
     let server = library();
     let connection = client(&server).get_connection_manager().await.unwrap();
     let mut connection = CellConnection::new(connection, Backend::Auto);
-    let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed).timeout(Duration::from_secs(60));
-    let ruling = limiter.take("k", LIMIT.burst(1), Units(1)).await.unwrap();
-    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 1), "{ruling:?}");
-    assert_eq!(connection.backend(), Backend::Functions); // what a clone has found
+    let guard = Guard::new(connection.clone(), WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
+    let decided = guard.take("k", LIMIT.burst(1), Units(1)).await.unwrap();
+    assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 1), "{decided:?}");
+    assert_eq!(connection.backend(), Backend::Functions); // a clone has found it
     assert_eq!(connection.cl_throttle("k", LIMIT.burst(1), Units(1)).await.unwrap().remaining, 0);
 }
 
@@ -173,11 +200,11 @@ async fn leases_of_units_work_by_the_library() {
     let connection = CellConnection::new(connection, Backend::Auto);
     let limits = [
         ("rate", LeasedLimit::from(Rate::per_day(100).burst(99))),
-        ("quota", LeasedLimit::from(Quota::new(100, Window::month()))),
+        ("quota", LeasedLimit::from(Fixed::new(100, FixedWindow::month()))),
     ];
     let left = async || {
         let peek = MPeek::new().throttle("rate", Rate::per_day(100).burst(99), Units(1));
-        let peek = peek.fixed("quota", Quota::new(100, Window::month()), Units(1));
+        let peek = peek.fixed("quota", Fixed::new(100, FixedWindow::month()), Units(1));
         let rows = connection.clone().cl_mpeek(peek).await.unwrap().each;
         [rows[0].remaining, rows[1].remaining]
     };

@@ -1,10 +1,10 @@
 //! The layer in front of a service of tonic, with a client of tonic.
 
-use crate::away::nobody;
 use crate::common::Server;
+use crate::unavailable::NOBODY;
 use bytes::{Buf, BufMut, Bytes};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis_cell_client::{Limiter, Policy, Rate, RateLimitLayer, WhenAway};
+use redis_cell_client::{Guard, Policy, Rate, RateLimitLayer, WhenUnavailable};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -86,13 +86,13 @@ impl Service<http::Request<Body>> for Echo {
 }
 
 /// A client of a service that admits two calls an hour of each client.
-async fn serve(redis: u16, when_away: WhenAway) -> tonic::client::Grpc<Channel> {
+async fn serve(redis: u16, when_unavailable: WhenUnavailable) -> tonic::client::Grpc<Channel> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{redis}")).unwrap();
     let config = ConnectionManagerConfig::new().set_response_timeout(None);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
-    let limiter = Limiter::new(connection, when_away).timeout(Duration::from_secs(60));
+    let guard = Guard::new(connection, when_unavailable).timeout(Duration::from_secs(60));
     let policy = Policy::new("two", Rate::per_hour(2).burst(1)).unwrap();
-    let layer = RateLimitLayer::new(limiter, policy, |_: &http::Request<Body>| Some("a"));
+    let layer = RateLimitLayer::new(guard, policy, |_: &http::Request<Body>| Some("a"));
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();
     let server = tonic::transport::Server::builder().layer(layer).add_service(Echo);
@@ -110,7 +110,7 @@ async fn call(client: &mut tonic::client::Grpc<Channel>) -> Result<Response<Byte
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_call_has_the_code_of_an_exhausted_resource() {
     let server = Server::start();
-    let mut client = serve(server.port(), WhenAway::FailClosed).await;
+    let mut client = serve(server.port(), WhenUnavailable::FailClosed).await;
     for remaining in ["1", "0"] {
         let response = call(&mut client).await.unwrap();
         assert_eq!(response.metadata().get("x-ratelimit-remaining").unwrap(), remaining);
@@ -129,9 +129,9 @@ async fn a_refused_call_has_the_code_of_an_exhausted_resource() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_server_the_choice_decides() {
-    let mut open = serve(nobody(), WhenAway::FailOpen).await;
+    let mut open = serve(NOBODY, WhenUnavailable::FailOpen).await;
     assert!(call(&mut open).await.is_ok());
-    let mut closed = serve(nobody(), WhenAway::FailClosed).await;
+    let mut closed = serve(NOBODY, WhenUnavailable::FailClosed).await;
     let status = call(&mut closed).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "Rate limiter unavailable"));
 }

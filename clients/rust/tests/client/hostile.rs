@@ -1,8 +1,8 @@
 //! Servers that reply with something else than the module does.
 
-use crate::away::PATIENCE;
+use crate::unavailable::PATIENCE;
 use redis::RedisResult;
-use redis_cell_client::{BlockingLimiter, Leased, Limiter, Rate, Ruling, Units, WhenAway};
+use redis_cell_client::{BlockingGuard, DecidedBy, Guard, Leased, Rate, Units, WhenUnavailable};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn server(reply: &'static [u8]) -> u16 {
     port
 }
 
-/// What no module replies. Some of it is cut off, and then the connection breaks.
+/// Replies that no module sends. Some are cut off, and then the connection breaks.
 const REPLIES: [&[u8]; 16] = [
     b"",
     b"\r\n",
@@ -54,35 +54,37 @@ const REPLIES: [&[u8]; 16] = [
 ];
 
 /// A reply that is no answer is an error of the call. After a connection that breaks, the choice decides.
-fn assert_refused(reply: &[u8], ruling: RedisResult<Ruling>) {
+fn assert_refused(reply: &[u8], decided: RedisResult<DecidedBy>) {
     let cut_off =
         [b"", &b"*5\r\n:0\r\n:1\r\n"[..], b"*1000000000\r\n", b"$999999999999\r\n"].contains(&reply);
     let reply = reply.escape_ascii();
-    match ruling {
-        Ok(ruling) => assert!(cut_off && matches!(ruling, Ruling::FailedOpen(_)), "{reply}: {ruling:?}"),
+    match decided {
+        Ok(decided) => {
+            assert!(cut_off && matches!(decided, DecidedBy::FailedOpen(_)), "{reply}: {decided:?}");
+        }
         Err(error) => assert!(!cut_off, "{reply}: {error}"),
     }
 }
 
 #[test]
-fn are_errors_of_a_blocking_limiter() {
+fn are_errors_of_a_blocking_guard() {
     for reply in REPLIES {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(reply))).unwrap();
-        let limiter = BlockingLimiter::new(client, WhenAway::FailOpen).timeout(PATIENCE);
+        let guard = BlockingGuard::new(client, WhenUnavailable::FailOpen).timeout(PATIENCE);
         for _ in 0..2 {
-            assert_refused(reply, limiter.take("k", Rate::per_second(1), Units(1)));
+            assert_refused(reply, guard.take("k", Rate::per_second(1), Units(1)));
         }
     }
 }
 
 #[tokio::test]
-async fn are_errors_of_a_limiter() {
+async fn are_errors_of_a_guard() {
     for reply in REPLIES {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(reply))).unwrap();
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-        let limiter = Limiter::new(connection.clone(), WhenAway::FailOpen).timeout(PATIENCE);
-        assert_refused(reply, limiter.take("k", Rate::per_second(1), Units(1)).await);
+        let guard = Guard::new(connection.clone(), WhenUnavailable::FailOpen).timeout(PATIENCE);
+        assert_refused(reply, guard.take("k", Rate::per_second(1), Units(1)).await);
         let leased = Leased::new(connection, Rate::per_second(1), 1..=2, Duration::from_secs(1))
             .unwrap()
             .timeout(PATIENCE);
@@ -97,8 +99,8 @@ fn the_largest_numbers() {
         b"*5\r\n:1\r\n:9223372036854775807\r\n:9223372036854775807\r\n:9223372036854775807\r\n\
         :9223372036854775807\r\n";
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server(MOST))).unwrap();
-    let limiter = BlockingLimiter::new(client, WhenAway::FailClosed).timeout(PATIENCE);
-    let ruling = limiter.take("k", Rate::per_second(1), Units(1)).unwrap();
-    let wait = ruling.answer().and_then(redis_cell_client::Answer::retry_after);
-    assert_eq!(wait, Some(Duration::from_micros(9_223_372_036_854_775_807)), "{ruling:?}");
+    let guard = BlockingGuard::new(client, WhenUnavailable::FailClosed).timeout(PATIENCE);
+    let decided = guard.take("k", Rate::per_second(1), Units(1)).unwrap();
+    let wait = decided.answer().and_then(redis_cell_client::Answer::retry_after);
+    assert_eq!(wait, Some(Duration::from_micros(9_223_372_036_854_775_807)), "{decided:?}");
 }

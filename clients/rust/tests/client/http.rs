@@ -4,8 +4,8 @@ use crate::common::{Server, wait_until};
 use axum::{Router, extract::Request, routing::get};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    Answer, Demand, Limit, Limiter, LocalLimiter, Policy, Quota, Rate, RateLimitLayer, Refusal, Units,
-    WhenAway, Window, call,
+    Answer, Demand, Fixed, FixedWindow, Guard, Limit, LocalLimiter, Policy, Rate, RateLimitLayer, Refusal,
+    Units, WhenUnavailable, call,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -137,14 +137,17 @@ fn the_example_of_the_readme() {
 }
 
 /// A service that admits two requests an hour.
-async fn serve(redis: u16, when_away: WhenAway) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
-    serve_by(redis, when_away, Policy::new("two", Rate::per_hour(2).burst(1)).unwrap()).await
+async fn serve(
+    redis: u16,
+    when_unavailable: WhenUnavailable,
+) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    serve_by(redis, when_unavailable, Policy::new("two", Rate::per_hour(2).burst(1)).unwrap()).await
 }
 
 /// A service with the layer on a free port, and how often its handler and its report of errors were called.
 async fn serve_by(
     redis: u16,
-    when_away: WhenAway,
+    when_unavailable: WhenUnavailable,
     policy: Policy,
 ) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (handled, reported) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -157,11 +160,12 @@ async fn serve_by(
         let key = request.headers()["x-api-key"].to_str().unwrap().to_owned();
         (key != "free").then_some(key)
     };
-    let layer = RateLimitLayer::new(Limiter::new(connection, when_away).timeout(timeout), policy, key_of)
-        .on_error({
-            let reported = Arc::clone(&reported);
-            move |_| _ = reported.fetch_add(1, Relaxed)
-        });
+    let layer =
+        RateLimitLayer::new(Guard::new(connection, when_unavailable).timeout(timeout), policy, key_of)
+            .on_error({
+                let reported = Arc::clone(&reported);
+                move |_| _ = reported.fetch_add(1, Relaxed)
+            });
     let handler = {
         let handled = Arc::clone(&handled);
         async move || _ = handled.fetch_add(1, Relaxed)
@@ -178,7 +182,7 @@ const DOWN: u16 = 1;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_request_does_not_reach_the_service() {
     let server = Server::start();
-    let (address, handled, reported) = serve(server.port(), WhenAway::FailClosed).await;
+    let (address, handled, reported) = serve(server.port(), WhenUnavailable::FailClosed).await;
     let statuses: Vec<u16> = (0..5).map(|_| request(address, "a").status).collect();
     assert_eq!(statuses, [200, 200, 429, 429, 429]);
     assert_eq!(request(address, "a").field("retry-after"), Some("1800"));
@@ -190,7 +194,7 @@ async fn a_refused_request_does_not_reach_the_service() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fail_open_lets_requests_through_without_fields() {
-    let (address, handled, reported) = serve(DOWN, WhenAway::FailOpen).await;
+    let (address, handled, reported) = serve(DOWN, WhenUnavailable::FailOpen).await;
     for _ in 0..3 {
         let response = request(address, "a");
         assert_eq!((response.status, response.limits()), (200, [None; 6]));
@@ -200,7 +204,7 @@ async fn fail_open_lets_requests_through_without_fields() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fail_closed_responds_with_503() {
-    let (address, handled, reported) = serve(DOWN, WhenAway::FailClosed).await;
+    let (address, handled, reported) = serve(DOWN, WhenUnavailable::FailClosed).await;
     let response = request(address, "a");
     assert_eq!((response.status, response.limits()), (503, [None; 6]));
     assert_eq!(response.body, r#"{"title": "Rate limiter unavailable", "status": 503}"#);
@@ -209,11 +213,11 @@ async fn fail_closed_responds_with_503() {
 
 /// Whatever was chosen for an unavailable server: this one answers.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_of_the_limiter_is_a_500() {
+async fn an_error_of_the_guard_is_a_500() {
     let server = Server::start();
     server.connect().call("LPUSH http:two:a x");
     let local = LocalLimiter::new(NonZeroU32::MIN);
-    for choice in [WhenAway::FailOpen, WhenAway::FailClosed, WhenAway::Local(local)] {
+    for choice in [WhenUnavailable::FailOpen, WhenUnavailable::FailClosed, WhenUnavailable::Local(local)] {
         let (address, handled, reported) = serve(server.port(), choice).await;
         let response = request(address, "a");
         assert_eq!((response.status, response.limits()), (500, [None; 6]));
@@ -225,7 +229,7 @@ async fn an_error_of_the_limiter_is_a_500() {
 #[tokio::test(flavor = "multi_thread")]
 async fn local_limits_by_the_share_of_the_process() {
     let local = LocalLimiter::new(NonZeroU32::new(2).unwrap());
-    let (address, handled, _) = serve(DOWN, WhenAway::Local(local)).await;
+    let (address, handled, _) = serve(DOWN, WhenUnavailable::Local(local)).await;
     let response = request(address, "a");
     assert_eq!((response.status, response.field("ratelimit-policy")), (200, Some(r#""two";q=1;w=3600"#)));
     let response = request(address, "a");
@@ -240,17 +244,17 @@ type Kind = (&'static str, Limit, i64, Option<i64>, Option<i64>);
 
 fn kinds() -> [Kind; 9] {
     let hourly = Rate::per_hour(2);
-    let fixed = |window| Quota::new(2, window).into();
+    let fixed = |window| Fixed::new(2, window).into();
     [
         ("throttle", hourly.burst(1).into(), 3_600, Some(1_800), Some(1_800)),
         ("funnel", Limit::Funnel(hourly.capacity(2)), 3_600, Some(1_800), Some(1_800)),
         ("bucket", Limit::Bucket(hourly.capacity(2)), 3_600, Some(1_800), Some(1_800)),
-        ("fixed", fixed(Window::period(Duration::from_secs(3_600))), 3_600, Some(3_600), Some(3_600)),
-        ("day", fixed(Window::day().utc_offset_minutes(-300)), 86_400, None, None),
-        ("month", fixed(Window::month_from(15)), -1, None, None),
+        ("fixed", fixed(FixedWindow::period(Duration::from_secs(3_600))), 3_600, Some(3_600), Some(3_600)),
+        ("day", fixed(FixedWindow::day().utc_offset_minutes(-300)), 86_400, None, None),
+        ("month", fixed(FixedWindow::month_from(15)), -1, None, None),
         (
             "until",
-            fixed(Window::until(SystemTime::now() + Duration::from_secs(7_200))),
+            fixed(FixedWindow::until(SystemTime::now() + Duration::from_secs(7_200))),
             -1,
             Some(7_200),
             Some(7_200),
@@ -268,8 +272,8 @@ fn parameter(response: &Response, field: &str, name: &str) -> i64 {
 }
 
 /// Requests to a service with a limit of this kind have the right statuses and fields.
-async fn assert_limits(redis: u16, when_away: WhenAway, (name, limit, w, t, refused_t): Kind) {
-    let (address, handled, _) = serve_by(redis, when_away, Policy::new(name, limit).unwrap()).await;
+async fn assert_limits(redis: u16, when_unavailable: WhenUnavailable, (name, limit, w, t, refused_t): Kind) {
+    let (address, handled, _) = serve_by(redis, when_unavailable, Policy::new(name, limit).unwrap()).await;
     let responses: Vec<Response> = (0..4).map(|_| request(address, "a")).collect();
     let statuses: Vec<u16> = responses.iter().map(|response| response.status).collect();
     assert_eq!((statuses.as_slice(), handled.load(Relaxed)), (&[200, 200, 429, 429][..], 2), "{name}");
@@ -299,7 +303,7 @@ async fn assert_limits(redis: u16, when_away: WhenAway, (name, limit, w, t, refu
 async fn limits_of_every_kind() {
     let server = Server::start();
     for kind in kinds() {
-        assert_limits(server.port(), WhenAway::FailClosed, kind).await;
+        assert_limits(server.port(), WhenUnavailable::FailClosed, kind).await;
         assert_eq!(server.connect().int(&format!("EXISTS http:{}:a", kind.0)), 1);
     }
 }
@@ -307,7 +311,7 @@ async fn limits_of_every_kind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_every_kind_in_this_process() {
     for kind in kinds() {
-        let local = WhenAway::Local(LocalLimiter::new(NonZeroU32::MIN));
+        let local = WhenUnavailable::Local(LocalLimiter::new(NonZeroU32::MIN));
         // A log is estimated there.
         let kind = if kind.0 == "log" { (kind.0, kind.1, kind.2, kind.3, None) } else { kind };
         assert_limits(DOWN, local, kind).await;
@@ -320,12 +324,12 @@ async fn several_layers_have_a_policy_each() {
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
     let config = ConnectionManagerConfig::new().set_response_timeout(None);
     let connection = ConnectionManager::new_lazy_with_config(client, config).unwrap();
-    let limiter = Limiter::new(connection, WhenAway::FailClosed).timeout(Duration::from_secs(60));
+    let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
     let layer = |name: &str, limit: Limit| {
         let policy = Policy::new(name, limit).unwrap();
-        RateLimitLayer::new(limiter.clone(), policy, |_: &Request| Some("a"))
+        RateLimitLayer::new(guard.clone(), policy, |_: &Request| Some("a"))
     };
-    let inner = layer("inner", Quota::new(2, Window::period(Duration::from_secs(3_600))).into());
+    let inner = layer("inner", Fixed::new(2, FixedWindow::period(Duration::from_secs(3_600))).into());
     let outer = layer("outer", Rate::per_hour(9).burst(8).into());
     let app = Router::new().route("/", get(async || ())).layer(inner).layer(outer);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -348,15 +352,15 @@ async fn several_layers_have_a_policy_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_requests_at_once_are_admitted_as_often_as_the_limit_says() {
+async fn many_requests_at_once_are_admitted_up_to_the_limit() {
     let server = Server::start();
     for (name, limit) in [
         ("t", Rate::per_day(50).burst(49).into()),
-        ("f", Quota::new(50, Window::year()).into()),
+        ("f", Fixed::new(50, FixedWindow::year()).into()),
         ("l", Limit::Log(Rate::per_day(50))),
     ] {
         let (address, handled, _) =
-            serve_by(server.port(), WhenAway::FailClosed, Policy::new(name, limit).unwrap()).await;
+            serve_by(server.port(), WhenUnavailable::FailClosed, Policy::new(name, limit).unwrap()).await;
         let clients: Vec<_> = (0..10)
             .map(|_| {
                 std::thread::spawn(move || (0..20).filter(|_| request(address, "a").status == 200).count())
@@ -379,7 +383,7 @@ fn a_policy_has_a_limit_that_the_server_accepts() {
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
     let mut connection = client.get_connection().unwrap();
     let (rate, nothing) = (Rate::per_minute(5), Rate::per_minute(0));
-    let minute = Window::period(Duration::from_secs(60));
+    let minute = FixedWindow::period(Duration::from_secs(60));
     for limit in [
         nothing.into(),
         Rate::new(5, Duration::ZERO).into(),
@@ -387,10 +391,10 @@ fn a_policy_has_a_limit_that_the_server_accepts() {
         rate.burst(u64::MAX).into(),
         Limit::Funnel(rate.capacity(0)),
         Limit::Bucket(rate.capacity(0)),
-        Quota::new(0, Window::day()).into(),
-        Quota::new(5, Window::month_from(32)).into(),
-        Quota::new(5, minute.utc_offset_minutes(60)).into(),
-        Quota::new(5, Window::until(SystemTime::UNIX_EPOCH)).into(),
+        Fixed::new(0, FixedWindow::day()).into(),
+        Fixed::new(5, FixedWindow::month_from(32)).into(),
+        Fixed::new(5, minute.utc_offset_minutes(60)).into(),
+        Fixed::new(5, FixedWindow::until(SystemTime::UNIX_EPOCH)).into(),
         Limit::Window(nothing),
         Limit::Log(Rate::per_minute(1_000_001)),
     ] {
@@ -416,7 +420,7 @@ async fn requests_have_a_cost_a_limit_and_an_answer_of_their_own() {
     let server = Server::start();
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
     let connection = ConnectionManager::new(client).await.unwrap();
-    let limiter = Limiter::new(connection, WhenAway::FailClosed).timeout(Duration::from_secs(60));
+    let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(Duration::from_secs(60));
     // A key such as `3/10/a` is a cost, a limit and a client.
     let demand = |request: &Request| {
         let mut parts = request.headers()["x-api-key"].to_str().unwrap().split('/');
@@ -424,7 +428,7 @@ async fn requests_have_a_cost_a_limit_and_an_answer_of_their_own() {
         Some(Demand::new(parts.next()?).cost(cost).limit(Rate::per_hour(1).burst(most)))
     };
     let policy = Policy::new("own", Rate::per_hour(1)).unwrap();
-    let layer = RateLimitLayer::new(limiter, policy, demand).answer(|refusal, answer| {
+    let layer = RateLimitLayer::new(guard, policy, demand).answer(|refusal, answer| {
         assert_eq!(refusal, Refusal::Limited);
         let remaining = answer.unwrap().remaining;
         http::Response::builder().status(420).body(format!("{remaining} left").into()).unwrap()

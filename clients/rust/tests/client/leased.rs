@@ -2,7 +2,7 @@
 
 use crate::common::{Client, Server, wait_until};
 use redis::aio::MultiplexedConnection;
-use redis_cell_client::{Decision, Leased, Quota, Rate, Units, Window};
+use redis_cell_client::{Decision, Fixed, FixedWindow, Leased, Rate, Units};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ async fn connect(server: &Server) -> MultiplexedConnection {
     client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
-/// How long a test waits for what comes in a moment on an idle machine.
+/// How long a test waits for an event that takes a moment on an idle machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// In the pause after an error the error is remembered, and after it the server is asked again.
+/// In the pause after an error the error is remembered, and after it a call is sent to the server again.
 async fn asks_again(leased: &Leased<MultiplexedConnection>) {
     let deadline = Instant::now() + SOON;
     loop {
@@ -74,10 +74,10 @@ async fn a_batch_is_spent_without_calls_and_a_refusal_is_remembered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)] // wait_until does not let others run
-async fn what_is_left_goes_back_when_the_hold_is_over() {
+async fn units_that_are_left_go_back_at_the_end_of_the_hold() {
     let server = Server::start();
     let mut client = server.connect();
-    let (gcra, quota) = (Rate::per_day(100).burst(99), Quota::new(100, Window::year()));
+    let (gcra, quota) = (Rate::per_day(100).burst(99), Fixed::new(100, FixedWindow::year()));
     let hold = Duration::from_millis(50);
     let rate = Leased::new(connect(&server).await, gcra, 20..=20, hold).unwrap();
     let year = Leased::new(connect(&server).await, quota, 20..=20, hold).unwrap();
@@ -111,7 +111,7 @@ async fn units_are_given_back_before_the_process_ends() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_held_is_taken_directly() {
+async fn quantities_that_cannot_be_held_are_taken_directly() {
     let server = Server::start();
     let mut client = server.connect();
     let limit = Rate::per_day(100).burst(99);
@@ -132,7 +132,7 @@ async fn what_cannot_be_held_is_taken_directly() {
 async fn more_units_than_the_limit_has_are_refused_forever_and_take_nothing() {
     let server = Server::start();
     let mut client = server.connect();
-    let (gcra, quota) = (Rate::per_day(5).burst(4), Quota::new(5, Window::year()));
+    let (gcra, quota) = (Rate::per_day(5).burst(4), Fixed::new(5, FixedWindow::year()));
     let rate = Leased::new(connect(&server).await, gcra, 1..=100, LONG).unwrap();
     let year = Leased::new(connect(&server).await, quota, 1..=100, LONG).unwrap();
     assert_eq!(rate.take(KEY, Units(6)).await.unwrap(), Decision::RefusedForever);
@@ -166,7 +166,7 @@ async fn giving_back_stops_at_a_server_that_does_not_answer() {
 }
 
 #[test]
-fn a_key_whose_batch_was_on_its_way_when_the_runtime_ended_is_asked_for_again() {
+fn a_key_whose_batch_was_on_its_way_when_the_runtime_ended_is_fetched_again() {
     let server = Server::start();
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -192,7 +192,7 @@ fn a_key_whose_batch_was_on_its_way_when_the_runtime_ended_is_asked_for_again() 
     let waited = second.block_on(async { tokio::time::timeout(SOON, waiting).await });
     assert_eq!(waited.expect("the key waits forever").unwrap(), Decision::Admitted);
     second.block_on(asks_again(&leased));
-    // The second runtime gives back what is left, and forgets the key.
+    // The second runtime gives back the units that are left, and forgets the key.
     wait_until("the key to be forgotten", || match leased.keys_in_use() {
         0 => Ok(()),
         keys => Err(format!("{keys} keys in use")),
@@ -255,7 +255,7 @@ async fn a_server_that_does_not_answer_is_an_error() {
     server.signal("CONT");
     let mut client = server.connect();
     asks_again(&leased).await;
-    // The batch whose answer came too late is lost, and was asked for once.
+    // The batch whose answer came too late is lost, and was requested once.
     assert_eq!(calls(&mut client, "cl.throttle"), 2);
 }
 
@@ -282,7 +282,7 @@ async fn bad_numbers_are_errors() {
     let limit = Rate::per_second(1).burst(0);
     rejected(limit, 0..=10, LONG, "from 1 to 9223372036854775807 units");
     rejected(limit, 1..=u64::MAX, LONG, "from 1 to 9223372036854775807 units");
-    #[allow(clippy::reversed_empty_ranges)] // which is what is tested
+    #[allow(clippy::reversed_empty_ranges)] // which this tests
     let empty = 10..=9;
     rejected(limit, empty, LONG, "the range of the batch is empty");
     rejected(limit, 1..=10, Duration::ZERO, "from 1 ns to 292 years");

@@ -15,7 +15,6 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
-mod away;
 mod blocking;
 mod cluster;
 mod commands;
@@ -32,4 +31,5 @@ mod replies;
 mod settle;
 mod tls;
 mod turns;
+mod unavailable;
 mod waiting;

@@ -36,7 +36,7 @@ fn redis_cell_rs_understands_the_answers() {
     );
 }
 
-/// What docs/client-rust.md says that it cannot do.
+/// The limits of the crate that docs/client-rust.md states.
 #[test]
 fn redis_cell_rs_has_limits_of_its_own() {
     let server = Server::start();

@@ -1,5 +1,5 @@
 //! README.md, followed by somebody who has nothing else: a project with its dependencies and its program,
-//! under load, while the server goes away and comes back, with each choice for that.
+//! under load, while the server is stopped and started again, with each choice for that time.
 
 use crate::common::{Server, wait_until};
 use crate::http::{MANIFEST, Program, Response, request, try_request};
@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// The choice that the program makes, and what the tests put in its place.
-const LOCAL: &str = "WhenAway::Local(LocalLimiter::new(NonZeroU32::MIN))";
+/// The choice that the program makes, and the choices that the tests put in its place.
+const LOCAL: &str = "WhenUnavailable::Local(LocalLimiter::new(NonZeroU32::MIN))";
 const CHOICES: [(&str, &str); 3] =
-    [("local", LOCAL), ("open", "WhenAway::FailOpen"), ("closed", "WhenAway::FailClosed")];
+    [("local", LOCAL), ("open", "WhenUnavailable::FailOpen"), ("closed", "WhenUnavailable::FailClosed")];
 
 /// The text between a line and the next end of a block.
 fn block<'t>(readme: &'t str, begins: &str) -> &'t str {
@@ -109,20 +109,20 @@ impl Service {
 
     /// All responses have the same status, and no fields of a limit.
     fn assert_all(&self, status: u16) {
-        for response in self.hammer("away") {
+        for response in self.hammer("unavailable") {
             let fields = [response.field("ratelimit"), response.field("retry-after")];
             assert_eq!((response.status, fields), (status, [None; 2]), "{response:?}");
         }
     }
 }
 
-/// The limit, while the server is there, away, and there again.
-fn follow(name: &str, while_away: impl Fn(&Service)) {
+/// The limit before an outage of the server, during it, and after it.
+fn follow(name: &str, during: impl Fn(&Service)) {
     let mut server = Server::start();
     let service = Service::start(name, server.port());
     service.assert_limits("before");
     server.kill();
-    while_away(&service);
+    during(&service);
     server.restart_here();
     wait_until("the server to decide", || {
         let response = request(service.address, "again");
@@ -137,7 +137,7 @@ fn follow(name: &str, while_away: impl Fn(&Service)) {
 
 #[test]
 fn local() {
-    follow("local", |service| service.assert_limits("away"));
+    follow("local", |service| service.assert_limits("unavailable"));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn fail_closed() {
     follow("closed", |service| service.assert_all(503));
 }
 
-/// A service that starts while the server is away limits as soon as it is there.
+/// A service that starts while the server is unavailable limits as soon as the server is there.
 #[test]
 fn a_service_that_starts_first() {
     let mut server = Server::start();

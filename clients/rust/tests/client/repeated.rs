@@ -4,8 +4,8 @@ use crate::common::{Client, Server, wait_until};
 use crate::functions::library;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    AsyncCellCommands, Backend, CellCommands, CellConnection, Flow, MSettle, MTake, Once, Quota, Rate,
-    Settlement, Units, Wait, Waiter, Window,
+    AsyncCellCommands, Backend, CellCommands, CellConnection, Difference, Fixed, FixedWindow, Flow, MSettle,
+    MTake, Once, Rate, Units, Wait, Waiter,
 };
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -87,8 +87,8 @@ fn counted(inspector: &mut Client, name: &str) -> u32 {
     line.unwrap().trim().parse().unwrap()
 }
 
-fn month() -> Quota {
-    Quota::new(1_000, Window::period(Duration::from_secs(10_000)))
+fn month() -> Fixed {
+    Fixed::new(1_000, FixedWindow::period(Duration::from_secs(10_000)))
 }
 
 fn once(name: &str, number: u32) -> Once {
@@ -106,7 +106,7 @@ fn payment(number: u32) -> MTake {
 
 fn settlement(number: u32) -> MSettle {
     MSettle::new()
-        .fixed("{p}:paid", month(), Settlement::GiveBack(Units(5)))
+        .fixed("{p}:paid", month(), Difference::Refund(Units(5)))
         .ago(Duration::ZERO)
         .once(once("settlement", number))
 }
@@ -127,7 +127,7 @@ fn calls_whose_replies_are_lost_count_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_do_those_of_an_asynchronous_connection_and_of_one_that_waits() {
+async fn asynchronous_and_waiting_calls_whose_replies_are_lost_count_once() {
     let server = Server::start();
     let mut inspector = server.connect();
     let way = Lossy::before(&server, 30);
@@ -154,7 +154,7 @@ async fn so_do_those_of_an_asynchronous_connection_and_of_one_that_waits() {
 }
 
 #[test]
-fn attempts_end_with_their_number_with_their_time_and_with_an_error_of_the_call() {
+fn attempts_end_after_their_number_after_their_time_and_after_an_error_of_the_call() {
     let server = Server::start();
     let way = Lossy::before(&server, 100);
     let mut client = way.client();
@@ -198,7 +198,7 @@ async fn a_wait_that_is_repeated_is_for_the_rest_of_its_time() {
     let mut lines = BufReader::new(monitor).lines().map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), "+OK");
     let mut calls = lines.filter(|line| line.contains("\"CL.BMTAKE\""));
-    let (waiter, one) = (waiter(&server), Quota::new(1, Window::period(Duration::from_secs(10_000))));
+    let (waiter, one) = (waiter(&server), Fixed::new(1, FixedWindow::period(Duration::from_secs(10_000))));
     let take = MTake::new().fixed("{p}:k", one, Units(1)).once(once("f", 1));
     let wait = Wait::at_most(Duration::from_secs(20_000));
     let waited = tokio::spawn(async move { waiter.take(take, wait).await });
@@ -225,7 +225,7 @@ async fn connections_that_break_together_are_replaced_together() {
     let server = Server::start();
     let mut inspector = server.connect();
     inspector.call("CL.FIXED {p}:k 8 10000 8");
-    let (waiter, eight) = (waiter(&server), Quota::new(8, Window::period(Duration::from_secs(10_000))));
+    let (waiter, eight) = (waiter(&server), Fixed::new(8, FixedWindow::period(Duration::from_secs(10_000))));
     let take = |key: &str, once: Option<Once>| {
         let (waiter, take) = (waiter.clone(), MTake::new().fixed(key, eight, Units(1)));
         let take = once.into_iter().fold(take, MTake::once);
@@ -248,7 +248,7 @@ async fn a_call_that_waits_waits_again_when_its_connection_breaks() {
     let server = Server::start();
     let mut inspector = server.connect();
     let waiter = waiter(&server);
-    let one = Quota::new(1, Window::period(Duration::from_secs(10_000)));
+    let one = Fixed::new(1, FixedWindow::period(Duration::from_secs(10_000)));
     inspector.call("CL.FIXED {p}:k 1 10000");
     let take = |take: MTake| {
         let waiter = waiter.clone();

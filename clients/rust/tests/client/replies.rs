@@ -2,7 +2,7 @@
 
 use redis::Value::{self, Array, BulkString, Int, Nil};
 use redis::{FromRedisValue, from_redis_value};
-use redis_cell_client::{Answer, Balance, Booking, Refused, Together};
+use redis_cell_client::{Answer, Balance, Booking, Together, TopKey};
 
 fn ints(numbers: &[i64]) -> Value {
     Array(numbers.iter().map(|&number| Int(number)).collect())
@@ -44,8 +44,8 @@ fn odd_rows_are_errors() {
     assert_error::<Together<Answer>>(Array(vec![]), "expected rows of rate limiters: none");
     assert_error::<Together<Answer>>(Nil, "expected rows of rate limiters: nil");
     assert_error::<Together<Answer>>(Array(vec![ints(&[0, 1, 1, -1, 0]), Nil]), expected);
-    assert_error::<Refused>(ints(&[1, 2, 3]), "expected a key and three integers: array");
+    assert_error::<TopKey>(ints(&[1, 2, 3]), "expected a key and three integers: array");
     let row = |refusals| Array(vec![BulkString(b"k".to_vec()), Int(refusals), Int(0), Int(0)]);
-    assert_eq!(from_redis_value::<Refused>(row(7)).unwrap().refusals, 7);
-    assert_error::<Refused>(row(-1), "expected a key and three integers: array");
+    assert_eq!(from_redis_value::<TopKey>(row(7)).unwrap().refusals, 7);
+    assert_error::<TopKey>(row(-1), "expected a key and three integers: array");
 }

@@ -2,8 +2,8 @@
 
 use crate::common::Server;
 use redis_cell_client::{
-    AsyncCellCommands, Bucket, CellCommands, Gcra, MSettle, MTake, Quota, Rate, Settlement, Taken, Units,
-    Window,
+    AsyncCellCommands, Bucket, CellCommands, Difference, Fixed, FixedWindow, Gcra, MSettle, MTake, Rate,
+    Taken, Units,
 };
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ fn bucket() -> Bucket {
     Rate::new(1, Duration::from_secs(3_600)).capacity(10)
 }
 
-fn quota() -> Quota {
-    Quota::new(10, Window::period(Duration::from_secs(3_600)))
+fn quota() -> Fixed {
+    Fixed::new(10, FixedWindow::period(Duration::from_secs(3_600)))
 }
 
 fn connect(server: &Server) -> redis::Connection {
@@ -34,7 +34,7 @@ fn take(units: u64) -> MTake {
 }
 
 fn give_back(taken: &Taken, units: u64) -> MSettle {
-    let units = Settlement::GiveBack(Units(units));
+    let units = Difference::Refund(Units(units));
     MSettle::of(taken)
         .throttle("t", throttle(), units)
         .funnel("f", bucket(), units)
@@ -52,7 +52,7 @@ fn units_go_back_to_the_window_that_the_call_has_opened() {
     let server = Server::start();
     let mut connection = connect(&server);
     let taken = connection.cl_mtake(MTake::new().fixed("q", quota(), Units(8))).unwrap();
-    let settle = MSettle::of(&taken).fixed("q", quota(), Settlement::GiveBack(Units(5)));
+    let settle = MSettle::of(&taken).fixed("q", quota(), Difference::Refund(Units(5)));
     assert_eq!(remaining(&mut connection, settle), [7]);
 }
 
@@ -65,7 +65,7 @@ fn units_go_back_to_a_busy_limiter_as_long_as_its_row_said() {
     let taken = connection.cl_mtake(take(5)).unwrap();
     assert_eq!(taken.each.iter().map(|row| row.remaining).collect::<Vec<_>>(), [0; 4]);
     assert_eq!(remaining(&mut connection, give_back(&taken, 5)), [5; 4]);
-    // What is given back is at most what was taken.
+    // At most the units that were taken are given back.
     assert_eq!(remaining(&mut connection, give_back(&taken, 99)), [10; 4]);
 }
 
@@ -77,7 +77,7 @@ fn a_row_is_sent_with_its_age() {
     let slow = Rate::new(10, Duration::from_secs(86_400)).burst(9);
     let first = connection.cl_mtake(MTake::new().throttle("t", slow, Units(5))).unwrap();
     connection.cl_mtake(MTake::new().throttle("t", slow, Units(5))).unwrap();
-    let back = |taken: &Taken| MSettle::of(taken).throttle("t", slow, Settlement::GiveBack(Units(5)));
+    let back = |taken: &Taken| MSettle::of(taken).throttle("t", slow, Difference::Refund(Units(5)));
     let words = |settle| {
         let cmd = redis_cell_client::call::msettle(settle).unwrap();
         let words: Vec<String> = cmd
@@ -92,7 +92,7 @@ fn a_row_is_sent_with_its_age() {
     let sent = words(back(&first));
     assert_eq!(sent[..4], ["CL.MSETTLE", "t", "RESET", &first.each[0].reset_after.as_micros().to_string()]);
     assert_eq!((sent[8].as_str(), sent[9].as_str(), sent[11].as_str()), ("-5", "AGO", "US"));
-    // An age that the caller knows stands for that of the row. After half a day nothing of the first is left.
+    // An age that the caller states replaces the row's. After half a day no unit of the first call is left.
     let late = back(&first).ago(Duration::from_secs(43_200));
     assert_eq!(remaining(&mut connection, late), [0]);
     let sooner = back(&first).ago(Duration::from_secs(21_600));
@@ -100,13 +100,13 @@ fn a_row_is_sent_with_its_age() {
 }
 
 #[test]
-fn what_was_not_taken_is_not_given_back() {
+fn units_that_were_not_taken_are_not_given_back() {
     let server = Server::start();
     let mut connection = connect(&server);
     let one = |units| MTake::new().throttle("t", throttle(), Units(units));
     connection.cl_mtake(one(6)).unwrap();
     let refused = connection.cl_mtake(one(6)).unwrap();
-    let back = |taken: &Taken| MSettle::of(taken).throttle("t", throttle(), Settlement::GiveBack(Units(6)));
+    let back = |taken: &Taken| MSettle::of(taken).throttle("t", throttle(), Difference::Refund(Units(6)));
     assert_eq!(remaining(&mut connection, back(&refused)), [4]);
     let shadow = MTake::new().shadow(|shadow| shadow.throttle("t", throttle(), Units(6))).throttle(
         "other",
@@ -116,10 +116,10 @@ fn what_was_not_taken_is_not_given_back() {
     let shadow = connection.cl_mtake(shadow).unwrap();
     assert!(shadow.combined.admitted());
     assert_eq!(remaining(&mut connection, back(&shadow)), [4]);
-    // What is charged in addition needs no row; what is given back does.
+    // A charge needs no row; a refund does.
     let charge = |key: &str, settlement| MSettle::of(&shadow).throttle(key, throttle(), settlement);
-    assert_eq!(remaining(&mut connection, charge("new", Settlement::Charge(Units(1)))), [9]);
-    let error = connection.cl_msettle(charge("new", Settlement::GiveBack(Units(1)))).unwrap_err();
+    assert_eq!(remaining(&mut connection, charge("new", Difference::Charge(Units(1)))), [9]);
+    let error = connection.cl_msettle(charge("new", Difference::Refund(Units(1)))).unwrap_err();
     assert!(error.to_string().contains("no such key"), "{error}");
 }
 

@@ -1,11 +1,12 @@
 //! Servers that are reached over TLS. A certificate that must be replaced is an error, whatever the choice.
 
-use crate::away::{KEY, PATIENCE, choices, limit, nobody};
 use crate::common::{Options, Server};
+use crate::unavailable::{KEY, PATIENCE, choices, limit};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, TlsCertificates};
-use redis_cell_client::{BlockingLimiter, Limiter, Ruling, Units, is_unavailable};
+use redis_cell_client::{BlockingGuard, DecidedBy, Guard, Units, is_unavailable};
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -24,7 +25,7 @@ fn certificate(folder: &Path, name: &str, host: &str, days: &str) {
 
 /// A server with a certificate, and its port for TLS.
 fn server(folder: &Path, name: &str) -> (Server, u16) {
-    let port = nobody();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let file = |kind: &str| folder.join(format!("{name}.{kind}")).display().to_string();
     let server = Options::new()
         .set("tls-port", &port.to_string())
@@ -58,14 +59,14 @@ async fn a_certificate_that_must_be_replaced_is_an_error_in_every_choice() {
         for choice in choices() {
             let once = ConnectionManagerConfig::new().set_number_of_retries(0).set_response_timeout(None);
             let connection = ConnectionManager::new_lazy_with_config(client.clone(), once).unwrap();
-            let limiter = Limiter::new(connection, choice.clone()).timeout(PATIENCE);
-            let blocking = BlockingLimiter::new(client.clone(), choice).timeout(PATIENCE);
+            let guard = Guard::new(connection, choice.clone()).timeout(PATIENCE);
+            let blocking = BlockingGuard::new(client.clone(), choice).timeout(PATIENCE);
             for _ in 0..2 {
                 for outcome in
-                    [limiter.take(KEY, limit(), Units(0)).await, blocking.take(KEY, limit(), Units(0))]
+                    [guard.take(KEY, limit(), Units(0)).await, blocking.take(KEY, limit(), Units(0))]
                 {
                     match (outcome, expected) {
-                        (Ok(Ruling::Server(_)), None) => {}
+                        (Ok(DecidedBy::Server(_)), None) => {}
                         (Err(error), Some(expected)) => {
                             assert!(format!("{error:?}").contains(expected), "{expected}: {error:?}");
                             assert!(!is_unavailable(&error), "{error}");

@@ -1,12 +1,14 @@
 //! Calls that wait for several limiters: their turns, and the layer in front of a service of axum.
 
+use crate::cluster::{cluster, errors};
 use crate::common::{Client, Server, wait_until};
 use crate::http::{Response, try_request};
+use crate::unavailable::NOBODY;
 use axum::{Router, extract::Request, routing::get};
 use redis::IntoConnectionInfo;
 use redis_cell_client::{
-    AsyncCellCommands, CellCommands, Flow, MSettle, MTake, Places, Quota, Rate, Settlement, Taken, Units,
-    Wait, WaitLayer, Waiter, Window, call,
+    AsyncCellCommands, CellCommands, Difference, Fixed, FixedWindow, Flow, MSettle, MTake, Places, Rate,
+    Taken, Units, Wait, WaitLayer, Waiter, call,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,8 +17,8 @@ fn client(server: &Server) -> redis::Client {
     redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
 }
 
-fn one() -> Quota {
-    Quota::new(1, Window::period(Duration::from_secs(10_000)))
+fn one() -> Fixed {
+    Fixed::new(1, FixedWindow::period(Duration::from_secs(10_000)))
 }
 
 fn waiting(inspector: &mut Client, clients: usize) {
@@ -42,7 +44,7 @@ fn turns(server: &Server, flows: &str, weight: impl Fn(char) -> u32, settled: u6
         waiting(&mut inspector, number + 1);
     }
     if settled > 0 {
-        let more = MSettle::new().fixed("k", one(), Settlement::Charge(Units(settled)));
+        let more = MSettle::new().fixed("k", one(), Difference::Charge(Units(settled)));
         client(server).cl_msettle(more.flow(Flow::new(&flows[..1]))).unwrap();
     }
     let next = |_| {
@@ -61,7 +63,7 @@ fn flows_take_turns_by_their_weights_and_by_what_they_used() {
 }
 
 #[test]
-fn what_is_not_waited_for() {
+fn waits_that_end_without_units() {
     let server = Server::start();
     let mut connection = client(&server).get_connection().unwrap();
     let soon = Wait::at_most(Duration::from_millis(50));
@@ -77,23 +79,81 @@ fn what_is_not_waited_for() {
     assert!(connection.cl_bmtake(place("b"), heavy).unwrap_err().to_string().contains("weight"));
     let function = call::bmtake(place("b"), &Wait::forever()).and_then(|cmd| call::as_function(&cmd));
     assert!(function.unwrap_err().to_string().contains("needs the module"));
-    let flow = MSettle::new().fixed("k", one(), Settlement::Charge(Units(1))).flow(Flow::new("f"));
+    let flow = MSettle::new().fixed("k", one(), Difference::Charge(Units(1))).flow(Flow::new("f"));
     let function = call::msettle(flow).and_then(|cmd| call::as_function(&cmd));
     assert!(function.unwrap_err().to_string().contains("a flow needs the module"));
 }
 
-/// What was taken at the end of a long wait is still owed: the wait is not a part of its age.
+/// Units that were taken at the end of a long wait are still owed: the wait is not a part of their age.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_age_of_what_was_waited_for_is_that_of_its_turn() {
+async fn the_age_of_units_counts_from_their_turn() {
     let server = Server::start();
     let mut connection = client(&server).get_multiplexed_async_connection().await.unwrap();
     let rate = Rate::per_second(100);
     connection.cl_throttle("k", rate, Units(100)).await.unwrap();
     let take = MTake::new().throttle("k", rate, Units(70));
     let taken = Waiter::new(client(&server)).take(take, Wait::forever()).await.unwrap().unwrap();
-    let settle = MSettle::of(&taken).throttle("k", rate, Settlement::GiveBack(Units(60)));
+    let settle = MSettle::of(&taken).throttle("k", rate, Difference::Refund(Units(60)));
     let settled = connection.cl_msettle(settle).await.unwrap();
     assert!(settled.combined.remaining >= 50, "{settled:?}");
+}
+
+/// The waiter is given one node, and another one that is down.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_wait_in_the_node_that_has_their_keys() {
+    let nodes = cluster();
+    let mut clients: Vec<_> = nodes.iter().map(Server::connect).collect();
+    let down = redis::Client::open(format!("redis://127.0.0.1:{NOBODY}")).unwrap();
+    assert!(Waiter::cluster([]).is_err());
+    let waiter = Waiter::cluster([down, client(&nodes[0])]).unwrap();
+    let place = Places(1);
+    let take = |key: &str, id: &str| MTake::new().lease(key, place, Duration::from_secs(1000), id);
+    // The node of a key, and how many calls a node has redirected.
+    let mut slot = |key: &str| clients[0].int(&format!("CLUSTER KEYSLOT {key}"));
+    let node = |slot: i64| usize::from(slot > 5460) + usize::from(slot > 10922);
+    let count = |node: usize, code: &str| {
+        errors(&nodes[node], code).rsplit_once('=').map_or(0, |(_, count)| count.parse::<u32>().unwrap())
+    };
+    let names: Vec<_> = (0..100).map(|n| format!("{{{n}}}a")).collect();
+    let keys = [0, 1, 2].map(|wanted| names.iter().find(|name| node(slot(name)) == wanted).unwrap().as_str());
+    for round in 1..=2 {
+        for key in keys {
+            let id = format!("r{round}");
+            let wait = Wait::at_most(Duration::from_millis(if round == 1 { 20_000 } else { 10 }));
+            assert_eq!(waiter.take(take(key, &id), wait).await.unwrap().is_some(), round == 1, "{key}");
+        }
+        assert_eq!(count(0, "MOVED"), 2, "the waiter remembers where the slots are");
+    }
+    let wait = |key: &str, id: &str| {
+        let (waiter, take) = (waiter.clone(), take(key, id));
+        tokio::spawn(async move { waiter.take(take, Wait::forever()).await })
+    };
+
+    // Its turn in another node.
+    let waits = wait(keys[2], "next");
+    waiting(&mut clients[2], 1);
+    clients[2].call(&format!("CL.RELEASE {} r1", keys[2]));
+    assert!(waits.await.unwrap().unwrap().is_some());
+
+    // The slot moves while a call waits: keys that are not there yet are in the other node, and the call
+    // waits on in that.
+    let waits = wait(keys[2], "last");
+    waiting(&mut clients[2], 1);
+    let moving = clients[0].int(&format!("CLUSTER KEYSLOT {}", keys[2]));
+    let ids = [1, 2].map(|node: usize| nodes[node].connect().text("CLUSTER MYID"));
+    clients[1].call(&format!("CLUSTER SETSLOT {moving} IMPORTING {}", ids[1]));
+    clients[2].call(&format!("CLUSTER SETSLOT {moving} MIGRATING {}", ids[0]));
+    let new = keys[2].replace('a', "b");
+    assert!(waiter.take(take(&new, "asks"), Wait::forever()).await.unwrap().is_some());
+    clients[1].call("ASKING");
+    assert_eq!((count(2, "ASK"), clients[1].int(&format!("EXISTS {new}"))), (1, 1));
+    clients[2].call(&format!("MIGRATE 127.0.0.1 {} {} 0 5000", nodes[1].port(), keys[2]));
+    for node in [1, 2, 0] {
+        clients[node].call(&format!("CLUSTER SETSLOT {moving} NODE {}", ids[0]));
+    }
+    waiting(&mut clients[1], 1);
+    clients[1].call(&format!("CL.RELEASE {} next", keys[2]));
+    assert!(waits.await.unwrap().unwrap().is_some());
 }
 
 /// A service with one place, which its handler gives back. The time that the handler takes is in the path.

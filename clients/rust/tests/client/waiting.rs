@@ -67,7 +67,8 @@ async fn after_the_response_timeout_the_call_still_waits_and_its_units_are_lost(
         1,
         "the unit is available, so no client was admitted"
     );
-    // The replies that came too late are not those of later calls. The second call was counted as well.
+    // The replies that came too late are not taken for replies to later calls. The second call was counted
+    // too.
     let mut answer = connection.cl_throttle("other", HOURLY.burst(6), Units(1)).await;
     for _ in 0..100 {
         if answer.is_ok() {

@@ -1,21 +1,20 @@
-//! What happens to a call when the server is unavailable.
+//! Decisions while the server is unavailable.
 
 use crate::local::check;
-use crate::{Answer, Decision, Limit, LocalLimiter, Take};
+use crate::{Answer, Decision, Limit, LocalLimiter, Quantity};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use std::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Whether an error means that no server decides now, so that the same call can succeed later: a connection
-/// that cannot be made or breaks, no answer in time, and the answer of a server that cannot decide at the
-/// moment, such as a replica, a server that loads its data, or one without memory.
+/// Returns whether an error means that no server can decide now, and that the same call can succeed later: no
+/// connection can be made or it breaks, no answer arrives in time, or the server cannot decide at the moment,
+/// because it is a replica, is loading its data, or has no memory left.
 ///
-/// All other errors are those of the call or of the set-up, and only a change of the program or of its
-/// configuration mends them: an argument that the server rejects, a key with a value of another type, a
-/// server without the module, a wrong password, missing permissions, a certificate that has expired or is not
-/// trusted.
+/// All other errors are errors of the call or of the configuration, and need a change of the program or its
+/// configuration: an argument that the server rejects, a key with a value of another type, a server without
+/// the module, a wrong password, missing permissions, a certificate that has expired or is not trusted.
 ///
 /// # Example
 /// ```
@@ -26,12 +25,12 @@ use std::time::{Duration, Instant};
 /// ```
 pub fn is_unavailable(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
-    // Replied on the way in, in place of the reply to the first command.
+    // The server sends it in place of the reply to the first command.
     let full = |text: &str| text.contains("max number of clients");
     match error.kind() {
         ErrorKind::Io => !is_of_tls(error),
         ErrorKind::ClusterConnectionNotFound
-        | ErrorKind::MasterNameNotFoundBySentinel // also if it is known to be down
+        | ErrorKind::MasterNameNotFoundBySentinel // also if the primary is known to be down
         | ErrorKind::NoValidReplicasFoundBySentinel
         | ErrorKind::Server(BusyLoading | TryAgain | Ask | ClusterDown | MasterDown | ReadOnly) => true,
         ErrorKind::Extension => {
@@ -42,46 +41,47 @@ pub fn is_unavailable(error: &RedisError) -> bool {
     }
 }
 
-/// Whether it is an error of TLS, such as a certificate that is not trusted. Those of rustls are
-/// `InvalidData`, those of native-tls are no errors of I/O.
+/// Returns whether this is a TLS error, such as a certificate that is not trusted. The errors of rustls are
+/// `InvalidData`, and the errors of native-tls are not I/O errors.
 fn is_of_tls(error: &RedisError) -> bool {
     let Some(source) = error.source() else {
         return error.to_string().starts_with("SSL Handshake error");
     };
-    // What redis-rs keeps of the error of another library.
+    // redis-rs wraps an error of another library in this type.
     source.downcast_ref::<Arc<dyn Error + Send + Sync>>().is_some_and(|source| {
         let io = source.downcast_ref::<io::Error>();
         io.is_none_or(|error| error.kind() == io::ErrorKind::InvalidData)
     })
 }
 
-/// What to do with a call while the server is unavailable. There is no default, because only you know which
-/// is worse: too many calls, or none.
+/// How to decide a call while the server is unavailable. There is no default, because only you know which is
+/// worse: too many calls, or none.
 ///
-/// [`is_unavailable`] says which errors these are. All others are errors of the call, whatever the choice.
+/// [`is_unavailable`] recognizes the errors of an unavailable server. For all other errors, the call returns
+/// the error.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum WhenAway {
+pub enum WhenUnavailable {
     /// Admit the call.
     FailOpen,
     /// Refuse the call.
     FailClosed,
-    /// Decide by a limiter in this process.
+    /// Decide with a limiter in this process.
     Local(LocalLimiter),
 }
 
-/// The outcome of a call of [`BlockingLimiter`](crate::BlockingLimiter) or `Limiter`.
+/// The outcome of a call of [`BlockingGuard`](crate::BlockingGuard) or `Guard`, and where it was decided.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Ruling {
+pub enum DecidedBy {
     /// The server has answered.
     Server(Answer),
-    /// The server is unavailable, and this process has decided: by its share of the limit, or, whatever the
-    /// choice, because the quantity exceeds the limit, so that no server would ever admit it.
+    /// The server is unavailable, and this process has decided: from its share of the limit, or, with any
+    /// choice, because the quantity exceeds the limit and no server would ever admit it.
     Local {
-        /// The answer, with the numbers of the share.
+        /// The answer, for this process's share of the limit.
         answer: Answer,
-        /// The share: the whole limit, unless the choice is [`WhenAway::Local`].
+        /// The share. It is the whole limit unless the choice is [`WhenUnavailable::Local`].
         share: Limit,
         /// Why the server is unavailable.
         error: RedisError,
@@ -92,8 +92,8 @@ pub enum Ruling {
     FailedClosed(RedisError),
 }
 
-impl Ruling {
-    /// Whether the call may go ahead.
+impl DecidedBy {
+    /// Returns whether the call is admitted.
     pub const fn admitted(&self) -> bool {
         match self {
             Self::Server(answer) | Self::Local { answer, .. } => answer.admitted(),
@@ -102,7 +102,7 @@ impl Ruling {
         }
     }
 
-    /// The answer, whoever gave it. `None` if nobody did.
+    /// Returns the answer of the server or of this process, or `None` if neither has one.
     pub const fn answer(&self) -> Option<&Answer> {
         match self {
             Self::Server(answer) | Self::Local { answer, .. } => Some(answer),
@@ -110,7 +110,7 @@ impl Ruling {
         }
     }
 
-    /// Why the server is unavailable. `None` if it has answered.
+    /// Returns why the server is unavailable, or `None` if it has answered.
     pub const fn error(&self) -> Option<&RedisError> {
         match self {
             Self::Server(_) => None,
@@ -118,37 +118,37 @@ impl Ruling {
         }
     }
 
-    /// Whether a refused call can never be admitted, because its quantity exceeds the limit.
+    /// Returns whether a refused call can never be admitted, because its quantity exceeds the limit.
     pub const fn refused_forever(&self) -> bool {
         matches!(self.answer(), Some(Answer { decision: Decision::RefusedForever, .. }))
     }
 }
 
-/// The choice, and whether the server is known to be unavailable. All clones share what is known.
+/// The choice, and whether the server is known to be unavailable. All clones share this knowledge.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
-    choice: WhenAway,
-    /// How long a failure keeps other calls from asking the server.
+    choice: WhenUnavailable,
+    /// How long after a failure other calls are not sent to the server.
     pub ask_again: Duration,
     known: Arc<Mutex<Known>>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Why the last call that has asked was not decided. `None` if it was.
+    /// The error of the last call that was sent, or `None` if the server answered it.
     error: Option<RedisError>,
-    /// When a call asked, or learned that nobody answers.
+    /// The instant at which the last call was sent, or at which its error was known.
     asked: Option<Instant>,
 }
 
 impl Outage {
     pub const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-    pub fn new(choice: WhenAway) -> Self {
+    pub fn new(choice: WhenUnavailable) -> Self {
         Self { choice, ask_again: Self::ASK_AGAIN, known: Arc::default() }
     }
 
-    pub const fn choice(&self) -> &WhenAway {
+    pub const fn choice(&self) -> &WhenUnavailable {
         &self.choice
     }
 
@@ -156,10 +156,10 @@ impl Outage {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this call asks the server. During an outage one call in `ask_again` does.
+    /// Decides whether this call is sent to the server. During an outage, one call per `ask_again` is sent.
     ///
     /// # Errors
-    /// If it does not: why the server is unavailable.
+    /// Returns the reason why the server is unavailable if the call is not sent.
     pub fn asks(&self) -> RedisResult<()> {
         let mut known = self.known();
         if let Some(error) = &known.error
@@ -171,14 +171,14 @@ impl Outage {
         Ok(())
     }
 
-    /// Notes what became of a call that has asked, and returns it.
+    /// Records the answer to a call that was sent, and returns it.
     pub fn learn(&self, answer: RedisResult<Answer>) -> RedisResult<Answer> {
         let mut known = self.known();
         match &answer {
             Err(error) if is_unavailable(error) => {
                 *known = Known { error: Some(error.clone()), asked: Some(Instant::now()) };
             }
-            // An error of the set-up, such as that of a certificate: no server has answered.
+            // A configuration error, such as an expired certificate: no server has answered.
             Err(error) if error.code().is_none() => {}
             _ => known.error = None,
         }
@@ -186,34 +186,34 @@ impl Outage {
         answer
     }
 
-    /// The outcome of a call that has ended in `answer`.
+    /// Returns the outcome of a call that ended in `answer`.
     ///
     /// # Errors
-    /// Those of the call, which do not mean that the server is unavailable; and if the share of the limit is
-    /// out of the range that the command accepts.
-    pub fn rule(
+    /// Returns the error of the call, unless it means that the server is unavailable. Returns an error if the
+    /// share of the limit is out of the range that the command accepts.
+    pub fn decide(
         &self,
         answer: RedisResult<Answer>,
         key: &[u8],
         limit: Limit,
-        take: Take,
-    ) -> RedisResult<Ruling> {
+        quantity: Quantity,
+    ) -> RedisResult<DecidedBy> {
         let error = match answer {
-            Ok(answer) => return Ok(Ruling::Server(answer)),
+            Ok(answer) => return Ok(DecidedBy::Server(answer)),
             Err(error) if is_unavailable(&error) => error,
             Err(error) => return Err(error),
         };
-        if let WhenAway::Local(local) = &self.choice {
-            let (answer, share) = (local.take(key, limit, take)?, local.share(limit));
-            return Ok(Ruling::Local { answer, share, error });
+        if let WhenUnavailable::Local(local) = &self.choice {
+            let (answer, share) = (local.take(key, limit, quantity)?, local.share(limit));
+            return Ok(DecidedBy::Local { answer, share, error });
         }
-        let untouched = check(limit, take)?;
+        let untouched = check(limit, quantity)?;
         Ok(match self.choice {
             _ if untouched.decision == Decision::RefusedForever => {
-                Ruling::Local { answer: Answer { remaining: 0, ..untouched }, share: limit, error }
+                DecidedBy::Local { answer: Answer { remaining: 0, ..untouched }, share: limit, error }
             }
-            WhenAway::FailOpen => Ruling::FailedOpen(error),
-            _ => Ruling::FailedClosed(error),
+            WhenUnavailable::FailOpen => DecidedBy::FailedOpen(error),
+            _ => DecidedBy::FailedClosed(error),
         })
     }
 }

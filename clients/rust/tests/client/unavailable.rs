@@ -1,4 +1,4 @@
-//! A server that is away: nobody listens, the process is frozen, it comes back, a replica takes over. And no
+//! An unavailable server: nobody listens, the process is frozen, it comes back, a replica takes over. And no
 //! call is sent twice.
 
 use crate::cluster::{client, cluster, errors, move_slot};
@@ -6,10 +6,10 @@ use crate::common::{Client, Options, Server, wait_until};
 use redis::ErrorKind;
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis_cell_client::{
-    Answer, AsyncCellCommands, BlockingLimiter, CellCommands, Decision, Limit, Limiter, LocalLimiter, MTake,
-    Quota, Rate, Ruling, Take, Together, Units, UpTo, WhenAway, Window, call, is_unavailable,
+    Answer, AsyncCellCommands, BlockingGuard, CellCommands, DecidedBy, Decision, Fixed, FixedWindow, Guard,
+    Limit, LocalLimiter, MTake, Quantity, Rate, Saturate, Together, Units, WhenUnavailable, call,
+    is_unavailable,
 };
-use std::net::TcpListener;
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ pub const KEY: &str = "k";
 /// For a server that answers, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// While a test runs, an unavailable server is not asked again.
+/// While a test runs, no further call is sent to an unavailable server.
 pub const NEVER: Duration = Duration::from_secs(3_600);
 
 /// Four at once, which never leak while a test runs.
@@ -30,43 +30,41 @@ pub fn two_processes() -> LocalLimiter {
     LocalLimiter::new(NonZeroU32::new(2).unwrap())
 }
 
-/// A port on which nobody listens.
-pub fn nobody() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
+/// A port on which nobody listens. One that was free a moment ago is taken by the next server that starts.
+pub const NOBODY: u16 = 1;
 
 fn manager(port: u16) -> ConnectionManager {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-    // Without a timeout of its own, so that the limiter's is the one that ends a call.
+    // Without a timeout of its own, so that the guard's is the one that ends a call.
     let config = ConnectionManagerConfig::new().set_response_timeout(None).set_number_of_retries(0);
     ConnectionManager::new_lazy_with_config(client, config).unwrap()
 }
 
-/// A limiter of which each call asks, and waits for a busy machine.
-fn patient(port: u16, choice: WhenAway) -> Limiter<ConnectionManager> {
-    Limiter::new(manager(port), choice).timeout(PATIENCE).ask_again(Duration::ZERO)
+/// A guard whose calls are all sent, and wait for a busy machine.
+fn patient(port: u16, choice: WhenUnavailable) -> Guard<ConnectionManager> {
+    Guard::new(manager(port), choice).timeout(PATIENCE).ask_again(Duration::ZERO)
 }
 
-async fn ask<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> Ruling {
-    limiter.take(KEY, limit(), Units(1)).await.unwrap()
+async fn ask<C: ConnectionLike + Clone + Send>(guard: &Guard<C>) -> DecidedBy {
+    guard.take(KEY, limit(), Units(1)).await.unwrap()
 }
 
-/// The three choices on a connection whose server is away.
+/// The three choices on a connection whose server is unavailable.
 async fn assert_each_choice<C: ConnectionLike + Clone + Send>(connection: C) {
-    let open = Limiter::new(connection.clone(), WhenAway::FailOpen).ask_again(NEVER);
-    let closed = Limiter::new(connection.clone(), WhenAway::FailClosed).ask_again(NEVER);
-    let local = Limiter::new(connection, WhenAway::Local(two_processes())).ask_again(NEVER);
+    let open = Guard::new(connection.clone(), WhenUnavailable::FailOpen).ask_again(NEVER);
+    let closed = Guard::new(connection.clone(), WhenUnavailable::FailClosed).ask_again(NEVER);
+    let local = Guard::new(connection, WhenUnavailable::Local(two_processes())).ask_again(NEVER);
     for (processed, remaining) in [(true, 1), (true, 0), (false, 0)] {
-        let ruling = ask(&open).await;
-        assert!(matches!(ruling, Ruling::FailedOpen(_)) && ruling.admitted(), "{ruling:?}");
-        assert!(ruling.answer().is_none() && ruling.error().is_some());
-        let ruling = ask(&closed).await;
-        assert!(matches!(ruling, Ruling::FailedClosed(_)) && !ruling.admitted(), "{ruling:?}");
+        let decided = ask(&open).await;
+        assert!(matches!(decided, DecidedBy::FailedOpen(_)) && decided.admitted(), "{decided:?}");
+        assert!(decided.answer().is_none() && decided.error().is_some());
+        let decided = ask(&closed).await;
+        assert!(matches!(decided, DecidedBy::FailedClosed(_)) && !decided.admitted(), "{decided:?}");
         // Two of the four units are this process's.
-        let ruling = ask(&local).await;
-        assert!(matches!(ruling, Ruling::Local { .. }), "{ruling:?}");
-        assert_eq!((ruling.admitted(), ruling.answer().unwrap().limit), (processed, 2), "{ruling:?}");
-        assert_eq!(ruling.answer().unwrap().remaining, remaining);
+        let decided = ask(&local).await;
+        assert!(matches!(decided, DecidedBy::Local { .. }), "{decided:?}");
+        assert_eq!((decided.admitted(), decided.answer().unwrap().limit), (processed, 2), "{decided:?}");
+        assert_eq!(decided.answer().unwrap().remaining, remaining);
     }
 }
 
@@ -82,15 +80,15 @@ pub fn served(client: &mut Client) -> u64 {
 
 #[tokio::test]
 async fn nobody_listens() {
-    assert_each_choice(manager(nobody())).await;
+    assert_each_choice(manager(NOBODY)).await;
 }
 
 #[tokio::test]
 async fn a_frozen_server() {
     let server = Server::start();
     let connection = manager(server.port());
-    let limiter = Limiter::new(connection.clone(), WhenAway::FailClosed).timeout(PATIENCE);
-    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    let guard = Guard::new(connection.clone(), WhenUnavailable::FailClosed).timeout(PATIENCE);
+    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
     server.signal("STOP");
     assert_each_choice(connection).await;
     server.signal("CONT");
@@ -100,73 +98,73 @@ async fn a_frozen_server() {
         4 => Ok(()),
         seen => Err(seen.to_string()),
     });
-    assert!(matches!(ask(&limiter).await, Ruling::Server(answer) if !answer.admitted()));
+    assert!(matches!(ask(&guard).await, DecidedBy::Server(answer) if !answer.admitted()));
     assert_eq!(served(&mut client), 5);
 }
 
 /// As in Python. Without that, each call of an outage would wait for the timeout.
 #[tokio::test]
-async fn an_unavailable_server_is_asked_by_one_call_and_the_others_follow_it() {
+async fn an_unavailable_server_gets_one_call_and_the_others_follow_it() {
     let server = Server::start();
     let mut inspector = server.connect();
-    let limiter = Limiter::new(manager(server.port()), WhenAway::FailClosed).ask_again(NEVER);
-    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    let guard = Guard::new(manager(server.port()), WhenUnavailable::FailClosed).ask_again(NEVER);
+    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
     server.signal("STOP");
-    assert!(matches!(ask(&limiter).await, Ruling::FailedClosed(_)));
-    let patient = limiter.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
+    assert!(matches!(ask(&guard).await, DecidedBy::FailedClosed(_)));
+    let patient = guard.clone().timeout(Duration::MAX); // a clone knows what the first one has learned
     for _ in 0..100 {
-        assert!(matches!(ask(&patient).await, Ruling::FailedClosed(_)));
+        assert!(matches!(ask(&patient).await, DecidedBy::FailedClosed(_)));
     }
     server.signal("CONT");
-    assert!(matches!(ask(&patient).await, Ruling::FailedClosed(_)));
-    // This one asks, and an error of the call is an answer.
+    assert!(matches!(ask(&patient).await, DecidedBy::FailedClosed(_)));
+    // This call is sent, and an error of the call is an answer.
     inspector.call("LPUSH other x");
     let again = patient.clone().ask_again(Duration::ZERO);
     let error = again.take("other", limit(), Units(1)).await.unwrap_err();
     assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
-    assert!(matches!(ask(&patient).await, Ruling::Server(_)));
+    assert!(matches!(ask(&patient).await, DecidedBy::Server(_)));
     assert_eq!(served(&mut inspector), 3);
 }
 
 #[tokio::test]
 async fn a_server_that_comes_back() {
     let mut server = Server::start();
-    let limiter = patient(server.port(), WhenAway::Local(two_processes()));
-    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    let guard = patient(server.port(), WhenUnavailable::Local(two_processes()));
+    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
     server.kill();
-    let ruling = ask(&limiter).await;
-    assert!(matches!(ruling, Ruling::Local { .. }), "{ruling:?}");
+    let decided = ask(&guard).await;
+    assert!(matches!(decided, DecidedBy::Local { .. }), "{decided:?}");
     server.restart_here();
-    let asked = asked_until_it_answers(&limiter).await;
+    let asked = asked_until_it_answers(&guard).await;
     assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
 }
 
 /// Asks until the server answers. Returns how often.
-async fn asked_until_it_answers<C: ConnectionLike + Clone + Send>(limiter: &Limiter<C>) -> u64 {
+async fn asked_until_it_answers<C: ConnectionLike + Clone + Send>(guard: &Guard<C>) -> u64 {
     for asked in 1..=360 {
-        if matches!(ask(limiter).await, Ruling::Server(_)) {
+        if matches!(ask(guard).await, DecidedBy::Server(_)) {
             return asked;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the server does not answer: {:?}", ask(limiter).await);
+    panic!("the server does not answer: {:?}", ask(guard).await);
 }
 
 #[tokio::test]
 async fn a_call_that_was_on_its_way_when_the_server_died_is_not_sent_again() {
     let mut server = Server::start();
-    let limiter = patient(server.port(), WhenAway::FailClosed);
-    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    let guard = patient(server.port(), WhenUnavailable::FailClosed);
+    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
     server.signal("STOP");
     let call = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { ask(&limiter).await }
+        let guard = guard.clone();
+        async move { ask(&guard).await }
     });
     tokio::time::sleep(Duration::from_millis(100)).await; // it may also die before the call is sent
     server.kill();
-    assert!(matches!(call.await.unwrap(), Ruling::FailedClosed(_)));
+    assert!(matches!(call.await.unwrap(), DecidedBy::FailedClosed(_)));
     server.restart_here();
-    let asked = asked_until_it_answers(&limiter).await;
+    let asked = asked_until_it_answers(&guard).await;
     assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
 }
 
@@ -176,52 +174,52 @@ async fn a_replica_that_is_promoted() {
     let replica = Options::new().start();
     let mut copy = replica.connect();
     copy.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    let before = patient(primary.port(), WhenAway::FailClosed);
-    assert!(matches!(ask(&before).await, Ruling::Server(_)));
+    let before = patient(primary.port(), WhenUnavailable::FailClosed);
+    assert!(matches!(ask(&before).await, DecidedBy::Server(_)));
     wait_until("the replica to have the key", || match copy.int("EXISTS k") {
         1 => Ok(()),
         seen => Err(seen.to_string()),
     });
     // A replica rejects the call, which is a reason for the choice.
-    let after = patient(replica.port(), WhenAway::FailOpen);
-    let ruling = ask(&after).await;
-    assert!(ruling.error().is_some_and(|error| error.code() == Some("READONLY")), "{ruling:?}");
+    let after = patient(replica.port(), WhenUnavailable::FailOpen);
+    let decided = ask(&after).await;
+    assert!(decided.error().is_some_and(|error| error.code() == Some("READONLY")), "{decided:?}");
     primary.kill();
-    assert!(matches!(ask(&before).await, Ruling::FailedClosed(_)));
+    assert!(matches!(ask(&before).await, DecidedBy::FailedClosed(_)));
     copy.call("REPLICAOF NO ONE");
     // The same connection serves the new primary, and the state has come along: of four units the second is
     // taken.
-    let ruling = ask(&after).await;
-    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 2), "{ruling:?}");
+    let decided = ask(&after).await;
+    assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 2), "{decided:?}");
 }
 
 #[tokio::test]
 async fn a_server_that_becomes_a_replica_keeps_the_connection_of_a_manager() {
     let server = Server::start();
-    let limiter = patient(server.port(), WhenAway::FailOpen);
-    assert!(matches!(ask(&limiter).await, Ruling::Server(_)));
+    let guard = patient(server.port(), WhenUnavailable::FailOpen);
+    assert!(matches!(ask(&guard).await, DecidedBy::Server(_)));
     let mut inspector = server.connect();
-    inspector.call(&format!("REPLICAOF 127.0.0.1 {}", nobody()));
+    inspector.call(&format!("REPLICAOF 127.0.0.1 {NOBODY}"));
     let connections = inspector.info("total_connections_received");
     for _ in 0..3 {
-        let ruling = ask(&limiter).await;
-        assert!(ruling.error().is_some_and(|error| error.code() == Some("READONLY")), "{ruling:?}");
+        let decided = ask(&guard).await;
+        assert!(decided.error().is_some_and(|error| error.code() == Some("READONLY")), "{decided:?}");
     }
     assert_eq!(inspector.info("total_connections_received"), connections);
-    // What README.md advises: the manager connects again, through a proxy perhaps to another server.
+    // As README.md advises: the manager connects again, through a proxy perhaps to another server.
     inspector.call("CLIENT KILL TYPE normal SKIPME yes");
     wait_until("the connection to be closed", || match inspector.info("connected_clients").as_str() {
         "1" => Ok(()),
         seen => Err(seen.to_owned()),
     });
-    assert!(matches!(ask(&limiter).await, Ruling::FailedOpen(_)));
-    assert!(matches!(ask(&limiter).await, Ruling::FailedOpen(_)));
+    assert!(matches!(ask(&guard).await, DecidedBy::FailedOpen(_)));
+    assert!(matches!(ask(&guard).await, DecidedBy::FailedOpen(_)));
     assert_ne!(inspector.info("total_connections_received"), connections);
 }
 
 /// The three choices.
-pub fn choices() -> [WhenAway; 3] {
-    [WhenAway::FailOpen, WhenAway::FailClosed, WhenAway::Local(two_processes())]
+pub fn choices() -> [WhenUnavailable; 3] {
+    [WhenUnavailable::FailOpen, WhenUnavailable::FailClosed, WhenUnavailable::Local(two_processes())]
 }
 
 #[tokio::test]
@@ -233,45 +231,45 @@ async fn errors_of_the_call_and_of_the_set_up_are_errors_in_every_choice() {
     server.connect().call("LPUSH k x");
     let wrong = redis::Client::open(format!("redis://:wrong@127.0.0.1:{}", locked.port())).unwrap();
     for choice in choices() {
-        // Within the timeout that a limiter has by default.
+        // Within the timeout that a guard has by default.
         let once = ConnectionManagerConfig::new().set_number_of_retries(0);
         let connection = ConnectionManager::new_lazy_with_config(wrong.clone(), once).unwrap();
-        let limiter = Limiter::new(connection, choice.clone());
+        let guard = Guard::new(connection, choice.clone());
         assert_eq!(
-            limiter.take(KEY, limit(), Units(1)).await.unwrap_err().kind(),
+            guard.take(KEY, limit(), Units(1)).await.unwrap_err().kind(),
             ErrorKind::AuthenticationFailed
         );
         for (server, expected) in [(&server, "WRONGTYPE"), (&without, "unknown command"), (&locked, "NOAUTH")]
         {
-            let limiter = Limiter::new(manager(server.port()), choice.clone()).timeout(PATIENCE);
-            let error = limiter.take(KEY, limit(), Units(1)).await.unwrap_err();
+            let guard = Guard::new(manager(server.port()), choice.clone()).timeout(PATIENCE);
+            let error = guard.take(KEY, limit(), Units(1)).await.unwrap_err();
             assert!(error.to_string().contains(expected), "{expected}: {error}");
             assert!(!is_unavailable(&error), "{error}");
         }
     }
 }
 
-/// What a server rejects is rejected without it too, and before anything is sent.
+/// An argument that a server rejects is rejected without it too, and before anything is sent.
 #[tokio::test]
 async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_available_or_not() {
     let server = Server::start();
     let log = Limit::Log(Rate::per_minute(100));
-    let until = |instant| Limit::from(Quota::new(5, Window::until(instant)));
-    let calls: [(Limit, Take, &str); 6] = [
+    let until = |instant| Limit::from(Fixed::new(5, FixedWindow::until(instant)));
+    let calls: [(Limit, Quantity, &str); 6] = [
         (Rate::new(1, Duration::from_nanos(1)).into(), Units(1).into(), "whole number of microseconds"),
         (Rate::per_second(0).into(), Units(1).into(), "count must be an integer from 1 to"),
         (limit().into(), Units(u64::MAX).into(), "quantity must be an integer from 0 to"),
-        (limit().into(), UpTo(u64::MAX).into(), "quantity must be an integer from 0 to"),
+        (limit().into(), Saturate(u64::MAX).into(), "quantity must be an integer from 0 to"),
         (log, Units(10_001).into(), "quantity must be an integer from 0 to 10000"),
         (until(SystemTime::now()), Units(u64::MAX).into(), "quantity must be an integer from 0 to"),
     ];
     for choice in choices() {
-        for port in [server.port(), nobody()] {
-            let limiter = Limiter::new(manager(port), choice.clone()).timeout(PATIENCE);
+        for port in [server.port(), NOBODY] {
+            let guard = Guard::new(manager(port), choice.clone()).timeout(PATIENCE);
             let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-            let blocking = BlockingLimiter::new(client, choice.clone()).timeout(PATIENCE);
+            let blocking = BlockingGuard::new(client, choice.clone()).timeout(PATIENCE);
             for (limit, take, expected) in calls {
-                for outcome in [limiter.take(KEY, limit, take).await, blocking.take(KEY, limit, take)] {
+                for outcome in [guard.take(KEY, limit, take).await, blocking.take(KEY, limit, take)] {
                     let error = outcome.unwrap_err();
                     assert!(error.to_string().contains(expected), "{expected}: {error}");
                     assert_eq!(error.kind(), ErrorKind::Client);
@@ -283,9 +281,9 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
     assert_eq!(served(&mut inspector), 0);
     assert!(!inspector.text("INFO commandstats").contains("cmdstat_cl."));
     // Whether an instant has passed is said by the server. It rejects the call, and is available.
-    let limiter = Limiter::new(manager(server.port()), WhenAway::FailOpen).timeout(PATIENCE);
+    let guard = Guard::new(manager(server.port()), WhenUnavailable::FailOpen).timeout(PATIENCE);
     let passed = SystemTime::now() - Duration::from_secs(3_600);
-    let error = limiter.take(KEY, until(passed), Units(1)).await.unwrap_err();
+    let error = guard.take(KEY, until(passed), Units(1)).await.unwrap_err();
     assert!(error.to_string().contains("UNTIL"), "{error}");
 }
 
@@ -294,39 +292,39 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
 async fn more_than_the_limit_is_refused_permanently_whether_the_server_is_available_or_not() {
     let server = Server::start();
     for choice in choices() {
-        for port in [server.port(), nobody()] {
+        for port in [server.port(), NOBODY] {
             let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-            let blocking = BlockingLimiter::new(client, choice.clone()).timeout(PATIENCE);
-            let limiter = Limiter::new(manager(port), choice.clone()).timeout(PATIENCE);
+            let blocking = BlockingGuard::new(client, choice.clone()).timeout(PATIENCE);
+            let guard = Guard::new(manager(port), choice.clone()).timeout(PATIENCE);
             for (index, limit) in kinds(8).into_iter().enumerate() {
                 let key = format!("more:{index}");
-                for ruling in [
-                    limiter.take(&key, limit, Units(9)).await.unwrap(),
+                for decided in [
+                    guard.take(&key, limit, Units(9)).await.unwrap(),
                     blocking.take(&key, limit, Units(9)).unwrap(),
                 ] {
-                    assert!(ruling.refused_forever() && !ruling.admitted(), "{limit:?}: {ruling:?}");
-                    assert_eq!(ruling.error().is_none(), port == server.port(), "{ruling:?}");
+                    assert!(decided.refused_forever() && !decided.admitted(), "{limit:?}: {decided:?}");
+                    assert_eq!(decided.error().is_none(), port == server.port(), "{decided:?}");
                 }
                 // No more than can be had.
-                assert!(!limiter.take(&key, limit, UpTo(9)).await.unwrap().refused_forever(), "{limit:?}");
+                assert!(!guard.take(&key, limit, Saturate(9)).await.unwrap().refused_forever(), "{limit:?}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_limiter_follows_a_slot_that_moves() {
+async fn a_guard_follows_a_slot_that_moves() {
     let nodes = cluster();
     let connection = client(&nodes).get_async_connection().await.unwrap();
-    let limiter = Limiter::new(connection, WhenAway::FailClosed).timeout(PATIENCE);
-    assert!(matches!(limiter.take(KEY, limit(), Units(0)).await.unwrap(), Ruling::Server(_)));
+    let guard = Guard::new(connection, WhenUnavailable::FailClosed).timeout(PATIENCE);
+    assert!(matches!(guard.take(KEY, limit(), Units(0)).await.unwrap(), DecidedBy::Server(_)));
     move_slot(&nodes, KEY);
     // The node that has the slot no longer has not run the call.
-    let ruling = ask(&limiter).await;
-    assert!(matches!(ruling, Ruling::Server(answer) if answer.remaining == 3), "{ruling:?}");
+    let decided = ask(&guard).await;
+    assert!(matches!(decided, DecidedBy::Server(answer) if answer.remaining == 3), "{decided:?}");
     // A client of a single server cannot follow.
     let owner = nodes.iter().find(|node| !errors(node, "MOVED").is_empty()).unwrap();
-    let alone = Limiter::new(manager(owner.port()), WhenAway::FailOpen).timeout(Duration::from_secs(2));
+    let alone = Guard::new(manager(owner.port()), WhenUnavailable::FailOpen).timeout(Duration::from_secs(2));
     let error = alone.take(KEY, limit(), Units(1)).await.unwrap_err();
     assert_eq!(error.code(), Some("MOVED"), "{error}");
 }
@@ -377,7 +375,7 @@ fn a_local_limiter_decides_by_its_share_as_the_server_would() {
     let local = two_processes();
     assert_eq!(local.share(limit()), Rate::new(4, Duration::from_secs(2 * 86_400)).burst(1).into());
     assert_eq!(local.share(Rate::per_second(1)), Rate::new(1, Duration::from_secs(2)).burst(0).into()); // never nothing
-    let answer = local.take(KEY, limit(), UpTo(9)).unwrap();
+    let answer = local.take(KEY, limit(), Saturate(9)).unwrap();
     assert_eq!((answer.decision, answer.taken, answer.remaining), (Decision::Admitted, Some(2), 0));
     let answer = local.take(KEY, limit(), Units(1)).unwrap();
     // A unit of this process takes twelve hours.
@@ -399,8 +397,8 @@ fn kinds(units: u64) -> [Limit; 7] {
         daily.burst(units - 1).into(),
         Limit::Funnel(daily.capacity(units)),
         Limit::Bucket(daily.capacity(units)),
-        Quota::new(units, Window::period(Duration::from_secs(86_400))).into(),
-        Quota::new(units, Window::year().utc_offset_minutes(90)).into(),
+        Fixed::new(units, FixedWindow::period(Duration::from_secs(86_400))).into(),
+        Fixed::new(units, FixedWindow::year().utc_offset_minutes(90)).into(),
         Limit::Window(daily),
         Limit::Log(daily),
     ]
@@ -411,13 +409,13 @@ fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
     let server = Server::start();
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
     let mut connection = client.get_connection().unwrap();
-    let takes: [Take; 7] = [
+    let takes: [Quantity; 7] = [
         Units(3).into(),
         Units(0).into(),
         Units(5).into(),
-        UpTo(4).into(),
+        Saturate(4).into(),
         Units(1).into(),
-        UpTo(2).into(),
+        Saturate(2).into(),
         Units(11).into(),
     ];
     for (index, limit) in kinds(10).into_iter().enumerate() {
@@ -430,7 +428,7 @@ fn a_local_limiter_of_each_kind_gives_the_servers_answers() {
             assert_eq!(numbers(here), numbers(there), "{limit:?}, {take:?}");
             let forever = |answer: Answer| answer.decision == Decision::RefusedForever;
             assert_eq!(forever(here), forever(there), "{limit:?}, {take:?}");
-            // The two were asked at different instants, and only here a log is estimated.
+            // The two decided at different instants, and only here a log is estimated.
             if !matches!(limit, Limit::Log(_)) {
                 let apart = here.reset_after.abs_diff(there.reset_after);
                 assert!(apart < Duration::from_secs(60), "{limit:?}, {take:?}: {here:?}, {there:?}");
@@ -447,7 +445,7 @@ fn a_local_limiter_takes_from_several_limits_as_the_server_does() {
     let local = LocalLimiter::new(NonZeroU32::MIN);
     let limits: Vec<(String, Limit)> =
         kinds(10).into_iter().enumerate().map(|(index, limit)| (format!("{{k}}:{index}"), limit)).collect();
-    // One limit after the other refuses, and only what all admit is taken.
+    // One limit after the other refuses, and units are taken only if all admit them.
     for units in [[2; 7], [8, 9, 8, 8, 8, 8, 8], [3, 3, 3, 3, 3, 3, 9], [0; 7], [8; 7], [1, 0, 0, 0, 0, 0, 0]]
     {
         let takes: Vec<(&str, Limit, Units)> = limits
@@ -459,7 +457,7 @@ fn a_local_limiter_takes_from_several_limits_as_the_server_does() {
             Limit::Throttle(limit) => call.throttle(key, limit, *units),
             Limit::Funnel(limit) => call.funnel(key, limit, *units),
             Limit::Bucket(limit) => call.bucket(key, limit, *units),
-            Limit::Fixed(quota) => call.fixed(key, quota, *units),
+            Limit::Fixed(fixed) => call.fixed(key, fixed, *units),
             Limit::Window(rate) => call.window(key, rate, *units),
             Limit::Log(rate) => call.log(key, rate, *units),
         });
@@ -470,7 +468,7 @@ fn a_local_limiter_takes_from_several_limits_as_the_server_does() {
         };
         assert_eq!(rows(&here), rows(&there.each), "{units:?}");
     }
-    // Who decides sees what would be taken.
+    // The function that decides is given the answers of a call that takes.
     let both = [("a", limit().into(), Units(1)), ("b", limit().into(), Units(4))];
     let answers = local.take_together(&both, |answers| answers[1].remaining > 0).unwrap();
     assert_eq!(answers.iter().map(|answer| answer.remaining).collect::<Vec<_>>(), [4, 4]);
@@ -486,7 +484,7 @@ fn the_shares_of_all_processes_are_the_limit_together() {
     let four = LocalLimiter::new(NonZeroU32::new(4).unwrap());
     for limit in kinds(20) {
         assert_eq!(four.take(KEY, limit, Units(5)).unwrap().limit, 5, "{limit:?}");
-        // The state of a key is that of its kind: for another kind there is none.
+        // A key has a state of one kind, and none for another kind.
         assert!(!four.take(KEY, limit, Units(5)).unwrap().admitted(), "{limit:?}");
         // Never nothing.
         assert_eq!(four.share(limit), LocalLimiter::new(NonZeroU32::new(4).unwrap()).share(limit));
@@ -497,7 +495,7 @@ fn the_shares_of_all_processes_are_the_limit_together() {
 }
 
 #[test]
-fn a_local_limiter_rejects_what_the_server_rejects() {
+fn a_local_limiter_rejects_the_arguments_that_the_server_rejects() {
     let local = two_processes();
     let nothing = Rate::per_second(0);
     let huge = Rate::per_second(u64::MAX);
@@ -505,12 +503,12 @@ fn a_local_limiter_rejects_what_the_server_rejects() {
         nothing.burst(0).into(),
         Limit::Funnel(nothing.capacity(1)),
         Limit::Bucket(Rate::per_second(1).capacity(0)),
-        Quota::new(0, Window::month()).into(),
-        Quota::new(1, Window::period(Duration::ZERO)).into(),
-        Quota::new(1, Window::month_from(32)).into(),
-        Quota::new(1, Window::day().utc_offset_minutes(i16::MAX)).into(),
-        Quota::new(1, Window::period(Duration::from_secs(1)).utc_offset_minutes(1)).into(),
-        Quota::new(1, Window::until(SystemTime::UNIX_EPOCH)).into(),
+        Fixed::new(0, FixedWindow::month()).into(),
+        Fixed::new(1, FixedWindow::period(Duration::ZERO)).into(),
+        Fixed::new(1, FixedWindow::month_from(32)).into(),
+        Fixed::new(1, FixedWindow::day().utc_offset_minutes(i16::MAX)).into(),
+        Fixed::new(1, FixedWindow::period(Duration::from_secs(1)).utc_offset_minutes(1)).into(),
+        Fixed::new(1, FixedWindow::until(SystemTime::UNIX_EPOCH)).into(),
         Limit::Window(nothing),
         Limit::Log(nothing),
         Limit::Log(Rate::per_day(2_000_002)), // its half has a unit more than a log
@@ -519,7 +517,7 @@ fn a_local_limiter_rejects_what_the_server_rejects() {
         Rate::new(1, Duration::MAX).burst(u64::MAX).into(),
     ] {
         assert!(local.take(KEY, limit, Units(1)).is_err(), "{limit:?}");
-        assert!(local.take(KEY, limit, UpTo(u64::MAX)).is_err(), "{limit:?}");
+        assert!(local.take(KEY, limit, Saturate(u64::MAX)).is_err(), "{limit:?}");
     }
     assert!(local.take(KEY, Rate::per_second(1), Units(u64::MAX)).is_err());
 }
