@@ -29,14 +29,14 @@ DO_NOT_APPLY = {
 stack = ExitStack()
 SERVER = f"127.0.0.1:{stack.enter_context(servers.running()).port}"
 CLUSTER = f"127.0.0.1:{stack.enter_context(servers.cluster(2))[0].port}"
-AWAY = {"away": "fail_closed", "socket_timeout": 10}
+CLOSED = {"when_unavailable": "fail_closed", "socket_timeout": 10}
 
 
 def storages(start: str) -> dict[str, Any]:
     return {
-        "redis": pytest.param(f"{start}redis-cell://{SERVER}", AWAY, lf("cell_server"), id="redis-cell"),
+        "redis": pytest.param(f"{start}redis-cell://{SERVER}", CLOSED, lf("cell_server"), id="redis-cell"),
         "redis-cluster": pytest.param(
-            f"{start}redis-cell+cluster://{CLUSTER}", AWAY, lf("cell_cluster"), id="redis-cell-cluster"
+            f"{start}redis-cell+cluster://{CLUSTER}", CLOSED, lf("cell_cluster"), id="redis-cell-cluster"
         ),
     }
 

@@ -174,11 +174,11 @@ def lossy(server: Server, share: float) -> Iterator[Lossy]:
 
 
 @contextmanager
-def cluster(primaries: int = 2, replicas: int = 0) -> Iterator[list[Server]]:
+def cluster(primaries: int = 2, replicas: int = 0, module: bool = True) -> Iterator[list[Server]]:
     """A cluster: the primaries, and then the replicas, each of them of the first primary."""
     with ExitStack() as stack:
         nodes = [
-            stack.enter_context(running("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
+            stack.enter_context(running("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", module=module))
             for _ in range(primaries + replicas)
         ]
         first = nodes[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -25,8 +25,8 @@ from redis_cell import (
     Release,
     Renew,
     Settle,
-    Several,
     Take,
+    Together,
     wire,
 )
 from redis_cell.times import micros, micros_up
@@ -47,7 +47,9 @@ def test_a_rate_without_a_burst_admits_its_count_at_once() -> None:
         (lambda: Rate(1, per=1, burst=-1), "burst must be at least 0"),
         (lambda: Bucket(0, count=1, per=1), "capacity must be at least 1"),
         (lambda: Log(0, per=1), "limit must be at least 1"),
-        (lambda: Fixed.until(1, datetime(2100, 1, 1)), "time zone"),
+        (lambda: Fixed(1, until=datetime(2100, 1, 1)), "time zone"),
+        (lambda: Fixed(1), "either per or until"),
+        (lambda: Fixed(1, per=60, until=datetime(2100, 1, 1, tzinfo=timezone.utc)), "either per or until"),
         (lambda: Fixed.per_day(1, utc_offset=timedelta(seconds=1)), "whole number of minutes"),
         (lambda: Lease(1, lease=0, holder="a"), "lease must be at least"),
         (lambda: Take("k", Lease(1, lease=1, holder="a"), 2), "the quantity of a lease is 1"),
@@ -69,7 +71,7 @@ def test_a_key_is_text_or_bytes(key: Any) -> None:
     lease = Lease(1, lease=1, holder="a")
     builders: list[Callable[[], Any]] = [
         lambda: wire.throttle(key, Rate(1, per=1)),
-        lambda: wire.fixed(key, Fixed.per(1, per=1)),
+        lambda: wire.fixed(key, Fixed(1, per=1)),
         lambda: wire.charge(key, Rate(1, per=1)),
         lambda: wire.reserve(key, Rate(1, per=1)),
         lambda: wire.acquire(key, lease),
@@ -94,8 +96,8 @@ def test_a_pipeline_is_not_a_client(library: str, way: str) -> None:
             cell(client_class(library, way, clustered=True)(host="localhost").pipeline())
 
 
-def taken(sent: float | None, **rows: Answer) -> Several[Answer]:
-    return Several(next(iter(rows.values())), dict(rows), sent)
+def taken(sent: float | None, **rows: Answer) -> Together[Answer]:
+    return Together(next(iter(rows.values())), dict(rows), sent)
 
 
 def row(reset_after: float, units: int = 10) -> Admitted:
@@ -104,20 +106,20 @@ def row(reset_after: float, units: int = 10) -> Admitted:
 
 def sent(call: Call[Any]) -> list[Any]:
     """The arguments, with the age in whole seconds."""
-    assert callable(call.words)
-    words = list(call.words())
-    assert words[-3] == "AGO" and words[-1] == "US"
-    return [*words[:-3], words[-2] // 1_000_000]
+    assert callable(call.arguments)
+    arguments = list(call.arguments())
+    assert arguments[-3] == "AGO" and arguments[-1] == "US"
+    return [*arguments[:-3], arguments[-2] // 1_000_000]
 
 
 def test_a_settlement_says_by_itself_what_it_knows_of_the_take() -> None:
     now = time.monotonic()
     answer = taken(now - 30, rate=row(60), window=row(50), log=row(60))
     rate, bucket, log = Rate(10, per=1), Bucket(10, count=1, per=1), Log(10, per=60)
-    words = ["RESET", 60_000_000, "THROTTLE", 9, 10, 1_000_000, -5, 30]
-    assert sent(wire.msettle(Settle("rate", rate, -5), taken=answer)) == words
+    arguments = ["RESET", 60_000_000, "THROTTLE", 9, 10, 1_000_000, -5, 30]
+    assert sent(wire.msettle(Settle("rate", rate, -5), taken=answer)) == arguments
     assert sent(wire.msettle(Settle("rate", bucket, -5), taken=answer))[:3] == ["RESET", 60_000_000, "BUCKET"]
-    window = wire.msettle(Settle("window", Fixed.per(10, per=60), -5), taken=answer)
+    window = wire.msettle(Settle("window", Fixed(10, per=60), -5), taken=answer)
     assert sent(window) == ["RESET", 50_000_000, "FIXED", 10, 60_000_000, -5, 30]
     assert sent(wire.msettle(Settle("log", log, -5), taken=answer)) == ["LOG", 10, 60_000_000, -5, 30]
     # No more than was taken goes back, and what is charged needs no row.
@@ -131,20 +133,20 @@ def test_a_settlement_says_by_itself_what_it_knows_of_the_take() -> None:
 def test_what_was_taken_without_the_server_is_not_given_back_to_it() -> None:
     answer = taken(None, rate=row(60))
     call = wire.msettle(Settle("rate", Rate(10, per=1), -5), taken=answer)
-    assert callable(call.words) and call.words() == ("THROTTLE", 9, 10, 1_000_000, 0, "US")
+    assert callable(call.arguments) and call.arguments() == ("THROTTLE", 9, 10, 1_000_000, 0, "US")
 
 
 def test_a_settlement_needs_what_it_says() -> None:
     rate, answer = Rate(10, per=1), taken(0, rate=row(60))
     settle = Settle("rate", rate, -5, reset_after=60)
-    words = ("RESET", 60_000_000, "THROTTLE", 9, 10, 1_000_000, -5, "AGO", 1_000_001, "US")
-    assert wire.msettle(settle, ago=1.0000001).words == words
+    arguments = ("RESET", 60_000_000, "THROTTLE", 9, 10, 1_000_000, -5, "AGO", 1_000_001, "US")
+    assert wire.msettle(settle, ago=1.0000001).arguments == arguments
     refused = Refused(limit=1, remaining=0, reset_after=60, retry_after=60)
     builders: list[tuple[Callable[[], Any], str]] = [
         (lambda: wire.msettle(settle), "reset_after needs ago"),
         (lambda: wire.msettle(settle, ago=1, taken=answer), "leave ago out"),
         (
-            lambda: wire.msettle(Settle("rate", rate, -5), taken=Several(refused, {"rate": refused})),
+            lambda: wire.msettle(Settle("rate", rate, -5), taken=Together(refused, {"rate": refused})),
             "nothing was taken",
         ),
         (lambda: wire.msettle(Settle("other", rate, -5), taken=answer), "no row of the key 'other'"),

@@ -62,7 +62,7 @@ async def test_the_functions_answer_as_the_commands(library: servers.Server, fla
     assert isinstance(refused, Refused) and 0 < refused.retry_after <= 125
     assert isinstance(await cell.throttle("k", RATE, 9), RefusedForever)
     assert isinstance(await cell.peek("k", RATE), Refused)
-    assert (await cell.charge("k", RATE, 1)).in_debt
+    assert (await cell.charge("k", RATE, 1)).over_limit
     assert (await cell.refund("k", RATE, 4)).remaining == 3
     assert isinstance(await cell.peek("k", RATE), Admitted)
     assert (await cell.fixed("f", Fixed.per_month(100, first_day=15), 4)).remaining == 96
@@ -71,16 +71,16 @@ async def test_the_functions_answer_as_the_commands(library: servers.Server, fla
     assert await cell.acquire("p", lease)
     assert not await cell.acquire("p", Lease(1, lease=60, holder="b"))
     assert await cell.renew("p", lease) and await cell.release("p", "a")
-    ends = Fixed.until(10, datetime.now(timezone.utc) + timedelta(hours=1))
+    ends = Fixed(10, until=datetime.now(timezone.utc) + timedelta(hours=1))
     takes = (
         Take("u", ends, 3),
         Take("l", Log(5, per=60), 1, shadow=True),
         Take("f", Fixed.per_month(100, first_day=15)),
     )
     taken = await cell.mtake(*takes, Take("p", lease))
-    assert taken and [row.remaining for row in taken.rows.values()] == [7, 2, 95, 0]
+    assert taken and [row.remaining for row in taken.each.values()] == [7, 2, 95, 0]
     settled = await cell.msettle(Settle("u", ends, -2), Release("p", lease), Settle("l", Log(5, per=60), 1), ago=1)
-    assert [row.remaining for row in settled.rows.values()] == [9, 1, 1]
+    assert [row.remaining for row in settled.each.values()] == [9, 1, 1]
     with pytest.raises(NotImplementedError, match=r"CL.BTHROTTLE needs the module"):
         await cell.bthrottle("k", RATE, timeout=1)
     assert library.calls("cl.throttle") == 0
@@ -103,9 +103,9 @@ async def test_auto_finds_out_once(library: servers.Server, flavor: tuple[str, s
 async def test_waits_without_the_module_ask_again(library: servers.Server, flavor: tuple[str, str]) -> None:
     client, rate = client_class(*flavor)(port=library.port), Rate(1, per=0.05, burst=0)
     cell: Any = cell_of(client, flavor[1], backend="auto")
-    guard: Any = AsyncGuard(cell, away=FailClosed())
+    guard: Any = AsyncGuard(cell, when_unavailable=FailClosed())
     if flavor[1] == "sync":
-        guard = Awaitable(Guard(cell.cell, away=FailClosed()))
+        guard = Awaitable(Guard(cell.cell, when_unavailable=FailClosed()))
     begun = time.monotonic()
     for _ in range(4):
         assert await guard.bmtake(Take(f"wait-{flavor}", rate), timeout=10, flow="f")
@@ -196,9 +196,9 @@ async def test_a_server_that_has_neither_is_an_error_of_the_set_up(flavor: tuple
     with servers.running(module=False) as server:
         client = client_class(*flavor)(port=server.port)
         cell = cell_of(client, flavor[1], backend=backend)
-        guard: Any = AsyncGuard(cell, away=FailOpen())
+        guard: Any = AsyncGuard(cell, when_unavailable=FailOpen())
         if flavor[1] == "sync":
-            guard = Awaitable(Guard(cell.cell, away=FailOpen()))
+            guard = Awaitable(Guard(cell.cell, when_unavailable=FailOpen()))
         for _ in range(2):
             with pytest.raises(Exception, match=r"unknown command|Function not found"):
                 await guard.throttle("k", RATE)
@@ -206,7 +206,7 @@ async def test_a_server_that_has_neither_is_an_error_of_the_set_up(flavor: tuple
 
 
 def test_a_storage_of_limits(library: servers.Server) -> None:
-    storage = storage_from_string(f"redis-cell://127.0.0.1:{library.port}?away=fail_closed&backend=auto")
+    storage = storage_from_string(f"redis-cell://127.0.0.1:{library.port}?when_unavailable=fail_closed&backend=auto")
     assert isinstance(storage, redis_cell.limits.RedisCellStorage)
     storage.reset()
     limiters = [FixedWindowRateLimiter(storage), redis_cell.limits.GcraRateLimiter(storage)]

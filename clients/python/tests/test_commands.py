@@ -49,7 +49,7 @@ async def test_saturate_takes_what_is_left(cell: Any) -> None:
         (cell.throttle, Rate(5, per=MINUTE)),
         (cell.bucket, Bucket(5, count=1, per=MINUTE)),
         (cell.funnel, Funnel(5, count=1, per=MINUTE)),
-        (cell.fixed, Fixed.per(5, per=MINUTE)),
+        (cell.fixed, Fixed(5, per=MINUTE)),
         (cell.window, Window(5, per=86400)),
         (cell.log, Log(5, per=MINUTE)),
     ]
@@ -69,10 +69,10 @@ async def test_bucket_and_funnel(cell: Any) -> None:
 
 
 async def test_fixed_windows(cell: Any) -> None:
-    answer = await cell.fixed("period", Fixed.per(5, per=timedelta(minutes=1)))
+    answer = await cell.fixed("period", Fixed(5, per=timedelta(minutes=1)))
     assert (answer.remaining, answer.taken) == (4, 1) and 55 < answer.reset_after <= 60
     now = datetime.now(timezone.utc)
-    answer = await cell.fixed("until", Fixed.until(5, now + timedelta(days=3)))
+    answer = await cell.fixed("until", Fixed(5, until=now + timedelta(days=3)))
     assert 3 * 86400 - 5 < answer.reset_after <= 3 * 86400 + 1
     offset = timedelta(hours=5, minutes=30)
     longest = {
@@ -106,19 +106,19 @@ async def test_window_and_log(cell: Any) -> None:
 
 async def test_peek_charge_refund(cell: Any) -> None:
     rate = Rate(10, per=10_000)
-    assert (await cell.charge("k", rate, 10)).in_debt is False
+    assert (await cell.charge("k", rate, 10)).over_limit is False
     assert isinstance(await cell.peek("k", rate), Refused)
     balance = await cell.charge("k", rate, 5)
-    assert balance.in_debt and 5_900 < balance.retry_after <= 6_000 and balance.remaining == 0
+    assert balance.over_limit and 5_900 < balance.retry_after <= 6_000 and balance.remaining == 0
     balance = await cell.refund("k", rate, 8)
-    assert not balance.in_debt and balance.retry_after is None and balance.remaining == 3
+    assert not balance.over_limit and balance.retry_after is None and balance.remaining == 3
     peeked = await cell.peek("k", rate, 2)
     assert isinstance(peeked, Admitted) and peeked.taken == 0 and peeked.remaining == 3
 
 
 async def test_pause(cell: Any) -> None:
     balance = await cell.pause("k", Rate.per_minute(60), timedelta(hours=1))
-    assert balance.in_debt and 3595 < balance.retry_after <= 3600
+    assert balance.over_limit and 3595 < balance.retry_after <= 3600
     refused = await cell.throttle("k", Rate.per_minute(60))
     assert 3595 < refused.retry_after <= 3600
 
@@ -166,7 +166,7 @@ async def test_several(cell: Any) -> None:
         Take("{7}:tokens", Bucket(1000, count=1, per=3600), 600),
         Take("{7}:funnel", Funnel(1000, count=1, per=3600), 600),
         Take("{7}:month", Fixed.per_month(10_000, first_day=3, utc_offset=timedelta(hours=1)), 600),
-        Take("{7}:day", Fixed.until(10_000, datetime(2100, 1, 1, tzinfo=timezone.utc)), 600),
+        Take("{7}:day", Fixed(10_000, until=datetime(2100, 1, 1, tzinfo=timezone.utc)), 600),
         Take("{7}:window", Window(10_000, per=timedelta(days=300)), 600),
         Take("{7}:log", Log(10_000, per=3600), 600),
         Take("{7}:busy", Lease(20, lease=120, holder="req-1")),
@@ -190,14 +190,14 @@ async def test_several(cell: Any) -> None:
         ago=timedelta(0),
     )
     assert settled["{7}:tokens"].remaining == 750 and settled["{7}:log"].remaining == 9750
-    assert settled["{7}:rpm"].in_debt and settled.combined.in_debt
+    assert settled["{7}:rpm"].over_limit and settled.combined.over_limit
     assert 295 < settled["{7}:busy"].reset_after <= 300
     settled = await cell.msettle(Release("{7}:busy", Lease(20, lease=300, holder="req-1")))
     assert settled["{7}:busy"].remaining == 20
 
 
 async def test_ago_protects_a_window_that_has_begun_since(cell: Any) -> None:
-    limit = Fixed.per(10, per=1000)
+    limit = Fixed(10, per=1000)
     await cell.fixed("k", limit, 5)
     assert (await cell.msettle(Settle("k", limit, -5), ago=2000)).combined.remaining == 5
     assert (await cell.msettle(Settle("k", limit, -5))).combined.remaining == 10
@@ -205,7 +205,7 @@ async def test_ago_protects_a_window_that_has_begun_since(cell: Any) -> None:
 
 async def test_what_is_settled_after_a_take_is_what_is_still_owed(cell: Any) -> None:
     """By the row of the take and its age, which the settlement sends by itself."""
-    rate, bucket, hour = Rate(100, per=10_000), Bucket(100, count=100, per=10_000), Fixed.per(100, per=3600)
+    rate, bucket, hour = Rate(100, per=10_000), Bucket(100, count=100, per=10_000), Fixed(100, per=3600)
     await cell.charge("{s}:rate", rate, 30)  # a busy limiter: what is taken now is owed after that
     takes = (Take("{s}:rate", rate, 20), Take("{s}:bucket", bucket, 20), Take("{s}:hour", hour, 20))
     answer = await cell.mtake(*takes, Take("{s}:busy", Lease(5, lease=60, holder="a")))
@@ -227,7 +227,7 @@ async def test_what_has_leaked_meanwhile_is_not_given_back(cell: Any) -> None:
 
 
 async def test_shadow_refuses_nothing(cell: Any) -> None:
-    takes = (Take("{8}:old", Rate.per_hour(10)), Take("{8}:new", Fixed.per(1, per=3600), shadow=True))
+    takes = (Take("{8}:old", Rate.per_hour(10)), Take("{8}:new", Fixed(1, per=3600), shadow=True))
     assert (await cell.mtake(*takes))["{8}:new"].taken == 1
     answer = await cell.mtake(*takes)
     assert answer and isinstance(answer["{8}:new"], Refused) and answer["{8}:old"].taken == 1
@@ -255,7 +255,7 @@ async def test_errors_of_the_server_are_raised(cell: Any, server: servers.Server
     with pytest.raises(Exception, match="WRONGTYPE"):
         await cell.throttle("list", Rate.per_minute(1))
     with pytest.raises(Exception, match="UNTIL must be an integer"):
-        await cell.fixed("past", Fixed.until(5, datetime(2000, 1, 1, tzinfo=timezone.utc)))
+        await cell.fixed("past", Fixed(5, until=datetime(2000, 1, 1, tzinfo=timezone.utc)))
     assert await cell.throttle("fine", Rate.per_minute(1))
 
 

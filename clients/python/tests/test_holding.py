@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redis_cell import Rate
-from redis_cell.leased import Holding, Terms
+from redis_cell.holding import Holding, Terms
 
 MILLISECOND = 1_000_000
 

@@ -109,7 +109,7 @@ def statuses(url: str, count: int) -> list[int]:
 def test_budgets_are_exact(server: servers.Server, serve: Callable[..., Any], strategy: str) -> None:
     with server.admin as admin:
         admin.flushall()
-    with serve(f"redis-cell://127.0.0.1:{server.port}?away=fail_closed&socket_timeout=10", strategy) as url:
+    with serve(f"redis-cell://127.0.0.1:{server.port}?when_unavailable=fail_closed&socket_timeout=10", strategy) as url:
         assert statuses(url, 40) == [200] * 10 + [429] * 30
 
 
@@ -120,7 +120,7 @@ def test_who_waits_as_long_as_retry_after_says_is_admitted(
 ) -> None:
     with server.admin as admin:
         admin.flushall()
-    uri = f"redis-cell://127.0.0.1:{server.port}?away=fail_closed&socket_timeout=10"
+    uri = f"redis-cell://127.0.0.1:{server.port}?when_unavailable=fail_closed&socket_timeout=10"
     with serve(uri, strategy, "3 per 2 seconds") as url:
         for _ in range(4):
             with pytest.raises(urllib.error.HTTPError) as refusal:
@@ -134,7 +134,7 @@ def test_who_waits_as_long_as_retry_after_says_is_admitted(
 @pytest.mark.parametrize("serve", [flask, fastapi], ids=["flask-limiter", "slowapi"])
 def test_the_server_goes_and_comes_back(serve: Callable[..., Any], query: str, admitted: int) -> None:
     with servers.running() as server:
-        uri = f"redis-cell://127.0.0.1:{server.port}?away={query}&ask_again=0.05&socket_timeout=5"
+        uri = f"redis-cell://127.0.0.1:{server.port}?when_unavailable={query}&ask_again=0.05&socket_timeout=5"
         with serve(uri, "gcra") as url:
             assert statuses(url, 20) == [200] * 10 + [429] * 10
             server.stop()

@@ -180,10 +180,10 @@ def test_the_times_in_headers_are_read() -> None:
     assert retry_after({}, now) is None
 
 
-@pytest.mark.parametrize(("away", "admitted"), [(FailOpen(), True), (FailClosed(ask_again=60), False)])
-def test_a_guard_decides_without_the_server(upstream: Upstream, away: Any, admitted: bool) -> None:
+@pytest.mark.parametrize(("choice", "admitted"), [(FailOpen(), True), (FailClosed(ask_again=60), False)])
+def test_a_guard_decides_without_the_server(upstream: Upstream, choice: Any, admitted: bool) -> None:
     with servers.running() as server, redis.Redis(port=server.port, socket_timeout=0.5) as client:
-        asks = openai_client(Guard(Cell(client), away=away), upstream, Rate.per_minute(600), max_wait=0)
+        asks = openai_client(Guard(Cell(client), when_unavailable=choice), upstream, Rate.per_minute(600), max_wait=0)
         ask(asks)
         server.stop()
         if admitted:

@@ -72,7 +72,7 @@ async def test_a_batch_is_spent_without_calls_and_a_refusal_is_remembered(client
 
 async def test_what_is_left_goes_back_when_the_hold_is_over(client: Any) -> None:
     rate = AsyncLeased(AsyncCell(client), RATE, least=20, most=20, hold=0.05)
-    hour = AsyncLeased(AsyncCell(client), Fixed.per(100, per=3600), least=20, most=20, hold=0.05)
+    hour = AsyncLeased(AsyncCell(client), Fixed(100, per=3600), least=20, most=20, hold=0.05)
     assert await rate.take("hot", 3)
     # The call opens the window, which is younger than the hold and the time in which an answer may come.
     assert await hour.take("hour", 3)
@@ -266,7 +266,7 @@ def test_threads_share_a_batch_and_a_refusal_is_remembered(blocking: Any) -> Non
 
 def test_what_threads_leave_goes_back_when_the_hold_is_over(blocking: Any) -> None:
     rate = Leased(Cell(blocking), RATE, least=20, most=20, hold=0.05)
-    hour = Leased(Cell(blocking), Fixed.per(100, per=3600), least=20, most=20, hold=0.05)
+    hour = Leased(Cell(blocking), Fixed(100, per=3600), least=20, most=20, hold=0.05)
     assert rate.take("hot", 3)
     # The call opens the window, which is younger than the hold and the time in which an answer may come.
     assert hour.take("hour", 3)

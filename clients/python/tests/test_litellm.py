@@ -237,7 +237,7 @@ async def test_a_long_call_keeps_its_place(proxies: Proxies) -> None:
 async def test_a_request_that_is_cancelled_takes_nothing(proxies: Proxies) -> None:
     limiter = Limiter(
         f"redis://127.0.0.1:{proxies.server.port}",
-        away=FailClosed(),
+        when_unavailable=FailClosed(),
         limits={"model": Limits(tokens_per_month=100_000, calls_at_once=100)},
         prefix="cancelled",
     )
@@ -285,7 +285,7 @@ async def test_teams_share_the_tokens_that_they_use(proxies: Proxies) -> None:
     used, weights = {"all": 50, "tenth": 5, "double": 50}, {"double": 2, "*": 1}
     limiter = Limiter(
         f"redis://127.0.0.1:{proxies.server.port}",
-        away=FailClosed(),
+        when_unavailable=FailClosed(),
         limits={"model": Limits(tokens_per_minute=50)},  # one request at a time
         max_wait=1e6,
         weights=weights,
@@ -487,4 +487,4 @@ def test_the_rules_of_the_page_can_be_made() -> None:
         ("organisation", "tokens"),
         ("model", "pause"),
     ]
-    assert parts[4].take.limiter.limit == 100_000_000
+    assert parts[4].take.limit.limit == 100_000_000

@@ -12,14 +12,14 @@ import pytest
 
 import servers
 from conftest import cell_of, client_class, close
-from redis_cell import Answer, AsyncCell, Bucket, Fixed, Lease, Once, Rate, RefusedForever, Settle, Several, Take, wire
+from redis_cell import Answer, AsyncCell, Bucket, Fixed, Lease, Once, Rate, RefusedForever, Settle, Take, Together, wire
 from redis_cell.backend import as_function
 from redis_cell.client import _Attempts
 from test_backend import LIBRARY
 
 SLOW = Rate(1, per=1000)
-MONTH = Fixed.per(1000, per=10_000)
-ONE = Fixed.per(1, per=10_000)
+MONTH = Fixed(1000, per=10_000)
+ONE = Fixed(1, per=10_000)
 
 
 def busy(holder: str) -> Take:
@@ -29,7 +29,7 @@ def busy(holder: str) -> Take:
 THREADS = ThreadPoolExecutor(16)
 
 
-def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Several[Answer] | None]:
+def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Together[Answer] | None]:
     """A call of `bmtake` that runs while the test goes on."""
     if isinstance(cell, AsyncCell):
         return asyncio.ensure_future(cell.bmtake(*takes, **options))
@@ -205,10 +205,11 @@ async def test_the_end_of_the_attempts_is_the_error(flavor: tuple[str, str]) -> 
 
 def test_a_repetition_waits_for_the_rest_of_the_timeout() -> None:
     call = wire.bmtake(busy("a"), timeout=10, flow="f", weight=2, once=Once("{g}:id", period=60))
-    assert call.waiting and callable(call.words) is False
-    assert call.waiting.within(6).words == tuple("6.000000" if word == "10.000000" else word for word in call.words)
+    assert call.waiting and not callable(call.arguments)
+    shorter = tuple("6.000000" if argument == "10.000000" else argument for argument in call.arguments)
+    assert call.waiting.within(6).arguments == shorter
     late = call.waiting.within(0.000_001)
-    assert late.held == 0.000_001 and "0.000001" in late.words
+    assert late.held == 0.000_001 and "0.000001" in late.arguments
     assert call.waiting.within(None).held is None
     attempts = _Attempts(call, Once("{g}:id", period=60))
     assert attempts.next() is call
@@ -220,7 +221,7 @@ def test_a_repetition_waits_for_the_rest_of_the_timeout() -> None:
     ("build", "message"),
     [
         (lambda: wire.bmtake(busy("a"), timeout=0), "timeout must be at least"),
-        (lambda: wire.bmtake(busy("a"), timeout=1, weight=2), "name the flow"),
+        (lambda: wire.bmtake(busy("a"), timeout=1, weight=2), "weight needs flow"),
         (lambda: wire.bmtake(busy("a"), timeout=1, flow="f", weight=0), "weight must be at least 1"),
         (lambda: wire.bmtake(busy("a"), timeout=1, maxlen=-1), "maxlen must be at least 0"),
         (lambda: Once("k", period=0), "period must be at least"),

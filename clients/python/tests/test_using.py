@@ -65,7 +65,7 @@ def client(server: servers.Server) -> Iterator[redis.Redis]:
 @pytest.fixture(params=["cell", "guard"])
 def cell(client: redis.Redis, request: pytest.FixtureRequest) -> Any:
     if request.param == "guard":
-        return Guard(Cell(client), away=FailClosed())
+        return Guard(Cell(client), when_unavailable=FailClosed())
     return Cell(client)
 
 
@@ -99,7 +99,7 @@ def test_a_function_with_a_limit(cell: Any) -> None:
 
 async def test_a_coroutine_function_with_a_limit(server: servers.Server, client: redis.Redis) -> None:
     async with redis.asyncio.Redis(port=server.port) as other:
-        for cell in (AsyncCell(other), AsyncGuard(AsyncCell(other), away=FailClosed())):
+        for cell in (AsyncCell(other), AsyncGuard(AsyncCell(other), when_unavailable=FailClosed())):
 
             @limited(cell, f"{type(cell).__name__}", HOURLY)
             async def greet() -> str:
@@ -175,7 +175,7 @@ def test_a_guard_waits_as_a_cell_does(cell: Any) -> None:
 
 async def test_calls_of_guards_wait_in_the_server(server: servers.Server, client: redis.Redis) -> None:
     async with redis.asyncio.Redis(port=server.port) as other:
-        guard, order = AsyncGuard(AsyncCell(other), away=FailClosed()), list[str]()
+        guard, order = AsyncGuard(AsyncCell(other), when_unavailable=FailClosed()), list[str]()
 
         async def wait_for(flow: str) -> None:
             assert await guard.bmtake(Take("k", HOURLY), timeout=None, flow=flow)
@@ -211,7 +211,7 @@ class Refusing:
 def test_a_guard_that_decides_by_itself_waits_by_itself() -> None:
     server, take = Refusing(), Take("a", Rate(1, per=0.3, burst=0))
     with redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0)) as client:
-        guard, begun = Guard(Cell(client), away=Local(share=1, ask_again=60)), time.monotonic()
+        guard, begun = Guard(Cell(client), when_unavailable=Local(share=1, ask_again=60)), time.monotonic()
         for _ in range(3):
             answer = guard.bmtake(take, timeout=10)
             assert answer is not None and answer.combined.decided_by == "local"
@@ -221,9 +221,9 @@ def test_a_guard_that_decides_by_itself_waits_by_itself() -> None:
         assert guard.bthrottle("b", HOURLY, timeout=1) is None
         # One call has asked, and none since then: not while it waited either.
         assert server.connections <= 2
-        answer = Guard(Cell(client), away=FailOpen()).bmtake(take, timeout=10)
+        answer = Guard(Cell(client), when_unavailable=FailOpen()).bmtake(take, timeout=10)
         assert answer is not None and answer.combined.decided_by == "fail_open"
-        refused = Guard(Cell(client), away=FailClosed()).bmtake(take, timeout=10)
+        refused = Guard(Cell(client), when_unavailable=FailClosed()).bmtake(take, timeout=10)
         assert refused is not None and not refused and refused.combined.decided_by == "fail_closed"
     server.listener.close()
 
@@ -231,7 +231,7 @@ def test_a_guard_that_decides_by_itself_waits_by_itself() -> None:
 async def test_a_guard_for_asyncio_that_decides_by_itself_waits_by_itself() -> None:
     server, take = Refusing(), Take("a", Rate(1, per=0.3, burst=0))
     async with redis.asyncio.Redis(port=server.port, retry=AsyncRetry(NoBackoff(), 0)) as client:
-        guard, begun = AsyncGuard(AsyncCell(client), away=Local(share=1, ask_again=60)), time.monotonic()
+        guard, begun = AsyncGuard(AsyncCell(client), when_unavailable=Local(share=1, ask_again=60)), time.monotonic()
         for _ in range(3):
             assert await guard.bmtake(take, timeout=10)
         assert time.monotonic() - begun >= 0.6
@@ -244,13 +244,13 @@ async def test_a_guard_for_asyncio_that_decides_by_itself_waits_by_itself() -> N
 async def test_waits_beyond_half_of_the_pool_ask_again(server: servers.Server, client: redis.Redis) -> None:
     async with redis.asyncio.Redis(port=server.port, max_connections=4) as other:
         cell, rate = AsyncCell(other), Rate(1, per=0.02, burst=0)
-        guard = AsyncGuard(cell, away=FailClosed())
+        guard = AsyncGuard(cell, when_unavailable=FailClosed())
         assert all(await asyncio.gather(*(async_wait(guard, Take("a", rate), timeout=30) for _ in range(20))))
 
 
 def test_a_wait_without_the_server_is_the_choice_of_the_guard() -> None:
     with servers.running() as server, redis.Redis(port=server.port, socket_timeout=1) as client:
-        guard = Guard(Cell(client), away=FailClosed())
+        guard = Guard(Cell(client), when_unavailable=FailClosed())
         take = Take("a", Rate(1, per=60, burst=0))
         assert wait(guard, take, timeout=1)
 
@@ -339,7 +339,7 @@ LIMITERS: list[Any] = [
     Rate(5, per=3600, burst=9),
     Bucket(10, count=5, per=3600),
     Funnel(10, count=5, per=3600),
-    Fixed.per(10, per=3600),
+    Fixed(10, per=3600),
     Log(10, per=3600),
 ]
 
@@ -353,7 +353,7 @@ def test_the_fake_decides_as_the_server(client: redis.Redis, limiter: Any) -> No
             difference = dice.randrange(-12, 5)
             real: Any = cell.msettle(Settle("k", limiter, difference))["k"]
             faked: Any = fake.msettle(Settle("k", limiter, difference))["k"]
-            assert (faked.in_debt, faked.limit) == (real.in_debt, real.limit)
+            assert (faked.over_limit, faked.limit) == (real.over_limit, real.limit)
         else:
             real, faked = (some.mtake(Take("k", limiter, quantity))["k"] for some in (cell, fake))
             assert (type(faked), faked.limit) == (type(real), real.limit)
@@ -421,7 +421,7 @@ def test_places_and_settlements_of_the_fake() -> None:
     with fake.place("jobs", 1, lease=60) as place:
         assert not fake.acquire("jobs", Lease(1, lease=60, holder="other"))
         fake.advance(61)
-        assert fake.msettle(Renew("jobs", place.lease))["jobs"].in_debt
+        assert fake.msettle(Renew("jobs", place.lease))["jobs"].over_limit
     taken = fake.mtake(Take("month", month, 40), Take("jobs", Lease(1, lease=60, holder="me")))
     fake.msettle(Settle("month", month, -15), Release("jobs", Lease(1, lease=60, holder="me")), taken=taken)
     assert fake.fixed("month", month, 0).remaining == 75

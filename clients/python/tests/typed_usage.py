@@ -26,8 +26,8 @@ from redis_cell import (
     Rate,
     Refused,
     RefusedForever,
-    Several,
     Take,
+    Together,
     TopKey,
 )
 
@@ -53,11 +53,11 @@ def blocking() -> None:
     assert_type(booking, Booking)
     if isinstance(booking, Booked):
         assert_type(booking.wait, float)
-    several = cell.mtake(Take("a", Rate.per_second(1)), Take("b", Fixed.per_month(100), 3, shadow=True))
-    assert_type(several, Several[Answer])
-    assert_type(several["a"], Answer)
+    together = cell.mtake(Take("a", Rate.per_second(1)), Take("b", Fixed.per_month(100), 3, shadow=True))
+    assert_type(together, Together[Answer])
+    assert_type(together["a"], Answer)
     waited = cell.bmtake(Take("a", Rate.per_second(1)), timeout=2, flow="f", weight=2, once=Once("b", period=60))
-    assert_type(waited, Several[Answer] | None)
+    assert_type(waited, Together[Answer] | None)
     assert_type(cell.top(3), list[TopKey])
     assert_type(cell.release("jobs", "me"), bool)
 
@@ -69,10 +69,10 @@ async def awaiting() -> None:
     AsyncCell(valkey.asyncio.ValkeyCluster(host="localhost"))
     assert_type(await cell.throttle("user123", Rate.per_minute(30)), Answer)
     assert_type(asyncio.create_task(cell.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
-    guard = AsyncGuard(cell, away=FailOpen())
+    guard = AsyncGuard(cell, when_unavailable=FailOpen())
     assert_type(asyncio.create_task(guard.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
     assert_type(await guard.bthrottle("user123", Rate.per_second(1), timeout=2), Answer | None)
-    assert_type(await guard.bmtake(Take("a", Rate.per_second(1)), timeout=2), Several[Answer] | None)
+    assert_type(await guard.bmtake(Take("a", Rate.per_second(1)), timeout=2), Together[Answer] | None)
 
 
 def mistakes() -> None:

@@ -12,16 +12,16 @@ from .answers import (
     RateLimited,
     Refused,
     RefusedForever,
-    Several,
+    Together,
     TopKey,
 )
-from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .leased import AsyncLeased, Leased, Verdict
-from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limiter, Log, Rate, Window
+from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Window
 from .observing import observe
 from .places import AsyncPlace, Place, limited
 from .times import Seconds
+from .unavailable import AsyncGuard, FailClosed, FailOpen, Guard, Local, WhenUnavailable
 from .waiting import async_wait, wait
 from .wire import Call, Change, Once, Release, Renew, Settle, Take
 
@@ -33,7 +33,6 @@ __all__ = [
     "AsyncGuard",
     "AsyncLeased",
     "AsyncPlace",
-    "Away",
     "Backend",
     "Balance",
     "Booked",
@@ -54,7 +53,7 @@ __all__ = [
     "Key",
     "Lease",
     "Leased",
-    "Limiter",
+    "Limit",
     "Local",
     "Log",
     "Once",
@@ -67,11 +66,12 @@ __all__ = [
     "Renew",
     "Seconds",
     "Settle",
-    "Several",
     "SyncClient",
     "Take",
+    "Together",
     "TopKey",
     "Verdict",
+    "WhenUnavailable",
     "Window",
     "async_wait",
     "limited",

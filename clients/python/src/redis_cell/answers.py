@@ -1,4 +1,4 @@
-"""The answers of the commands. All times are seconds, as floats."""
+"""The answers of the commands. All times are in seconds, as floats."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 from .times import seconds
 
 DecidedBy: TypeAlias = Literal["server", "local", "fail_open", "fail_closed"]
-"""Where a decision was made: by the server or, if it was away, by the choice that the caller made for that case."""
+"""Where a decision was made: by the server or, while it was unavailable, by the choice of the Guard."""
 
 
 class RateLimited(Exception):
-    """A call was refused. `answer` is the refusal, `retry_after` its wait in seconds, or None if it is permanent."""
+    """A call was refused. `answer` is the refusal; `retry_after` is its wait in seconds, or None if it is permanent."""
 
     def __init__(self, answer: Refused | RefusedForever, key: Key | None = None) -> None:
         self.answer, self.key = answer, key
@@ -25,7 +25,7 @@ class RateLimited(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What Admitted, Refused and RefusedForever have in common. It is true if the call was admitted."""
+    """The common part of Admitted, Refused and RefusedForever. It is true if the call was admitted."""
 
     limit: int
     """The largest quantity that can be admitted at once."""
@@ -43,7 +43,7 @@ class Decision:
         return self.admitted
 
     def or_raise(self) -> Admitted:
-        """Returns the answer if the call was admitted, and raises RateLimited if it was not."""
+        """Returns the answer if the call was admitted. Otherwise raises RateLimited."""
         if isinstance(self, Admitted):
             return self
         assert isinstance(self, (Refused, RefusedForever))
@@ -55,7 +55,7 @@ class Admitted(Decision):
     """The call was admitted."""
 
     taken: int
-    """The quantity taken. 0 for calls that only look."""
+    """The quantity taken: 0 for a call that only reads the state."""
 
     @property
     def retry_after(self) -> None:
@@ -64,14 +64,14 @@ class Admitted(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Decision):
-    """The call was refused, and took nothing. The same call would be admitted after `retry_after`."""
+    """The call was refused and took nothing. The same call would be admitted after `retry_after`."""
 
     retry_after: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedForever(Decision):
-    """The call was refused, and took nothing. It can never be admitted, because its quantity exceeds the limit."""
+    """The call was refused and took nothing. It can never be admitted, because its quantity exceeds the limit."""
 
     @property
     def retry_after(self) -> None:
@@ -79,7 +79,7 @@ class RefusedForever(Decision):
 
 
 Answer: TypeAlias = Admitted | Refused | RefusedForever
-"""The answer of a command that admits or refuses."""
+"""The answer to a command that admits or refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Booked:
 
 
 Booking: TypeAlias = Booked | Refused | RefusedForever
-"""The answer of CL.RESERVE. Here Refused.retry_after is how long the call would have had to wait."""
+"""The answer to CL.RESERVE. The `retry_after` of a Refused is the wait that the booking would have needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +104,9 @@ class Balance:
     remaining: int
     reset_after: float
     retry_after: float | None
-    """If the limiter is in debt, the time until one more unit would be admitted. Otherwise None."""
-    in_debt: bool
-    """More than `limit` units are taken. With a lease: it should have been renewed, and its holder has no place."""
+    """While `over_limit`, the time until one more unit would be admitted or a place is free. Otherwise None."""
+    over_limit: bool
+    """Whether more than `limit` units are taken. For a lease, whether it was to be renewed but is lost."""
 
 
 Row = TypeVar("Row")
@@ -115,37 +115,37 @@ Key: TypeAlias = str | bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Several(Mapping[Key, Row], Generic[Row]):
-    """The answer of a call with several limiters: the combined one, and one for each key."""
+class Together(Mapping[Key, Row], Generic[Row]):
+    """The answer to a call for several limiters: the combined answer, and one for each key."""
 
     combined: Row
-    rows: Mapping[Key, Row] = field(default_factory=dict[Key, Row])
+    each: Mapping[Key, Row] = field(default_factory=dict[Key, Row])
     sent: float | None = field(default=None, compare=False, repr=False)
-    """When the call was made, by time.monotonic(). None if the server did not decide."""
+    """When the call was sent, as time.monotonic(). None if the server did not decide it."""
 
     def __getitem__(self, key: Key) -> Row:
-        return self.rows[key]
+        return self.each[key]
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self.rows)
+        return iter(self.each)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.each)
 
     def __bool__(self) -> bool:
         return bool(self.combined)
 
-    def or_raise(self) -> Several[Row]:
-        """Returns the answer if the call was admitted, and raises RateLimited, with the first key, if it was not."""
+    def or_raise(self) -> Together[Row]:
+        """Returns the answer if the call was admitted. Otherwise raises RateLimited with the first key."""
         if isinstance(self.combined, (Refused, RefusedForever)):
-            refusing = (key for key, row in self.rows.items() if isinstance(row, (Refused, RefusedForever)))
+            refusing = (key for key, row in self.each.items() if isinstance(row, (Refused, RefusedForever)))
             raise RateLimited(self.combined, next(refusing, None))
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKey:
-    """A key that was refused often. The number of its refusals lies between `refusals` and `refusals + error`."""
+    """A key that was refused often. The number of its refusals is between `refusals` and `refusals + error`."""
 
     key: str
     refusals: int
@@ -155,9 +155,9 @@ class TopKey:
 
 
 def combined(rows: Mapping[Key, Answer], counted: Collection[Key]) -> Answer:
-    """The combined answer of several limiters: refused if a counted one refuses, with the numbers of the tightest.
+    """Returns the combined answer of several limiters: a refusal if a counted one refuses, with the tightest numbers.
 
-    `counted` are the keys that are not in shadow. If all are, the answer is Admitted.
+    `counted` are the keys that are not in shadow. If there are none, the answer is Admitted.
     """
     relevant = [rows[key] for key in counted] or list(rows.values())
     tightest = min(relevant, key=lambda row: row.remaining)
@@ -174,7 +174,7 @@ def combined(rows: Mapping[Key, Answer], counted: Collection[Key]) -> Answer:
 
 
 def answer(reply: list[int], taken: int) -> Answer:
-    """From the integers of an admission reply. `taken` is the quantity that an admitted call takes."""
+    """Reads an answer from the integers of a reply. `taken` is the quantity that the call takes if it is admitted."""
     limited, limit, remaining, retry_after, reset_after, *saturated = reply
     reset = seconds(reset_after)
     if not limited:
@@ -201,7 +201,7 @@ def balance(reply: list[int]) -> Balance:
         remaining=remaining,
         reset_after=seconds(reset_after),
         retry_after=None if retry_after < 0 else seconds(retry_after),
-        in_debt=bool(limited),
+        over_limit=bool(limited),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the errors of the client libraries mean. No I/O."""
+"""Classifies the errors of the client libraries. No I/O."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NO_CLUSTER = "Cluster mode is not enabled"
 
 
 def is_full(errors: Any, error: Exception) -> bool:
-    """Whether all connections of the client's pool are in use, which says nothing of the server."""
+    """Whether all connections of the client's pool are in use, which says nothing about the server."""
     return isinstance(error, errors.MaxConnectionsError) or str(error) in FULL
 
 
 def _is_set_up_wrong(refused: tuple[type[Exception], ...], error: Exception) -> bool:
-    """Whether the set-up must change before a server can answer. The libraries may call that a lost connection."""
+    """Whether the setup must change before a server can answer. The libraries may report that as a lost connection."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (*refused, ssl.SSLCertVerificationError)) or _NO_CLUSTER in str(cause):
@@ -28,13 +28,12 @@ def _is_set_up_wrong(refused: tuple[type[Exception], ...], error: Exception) -> 
     return False
 
 
-def is_away(errors: Any, error: Exception) -> bool:
-    """Whether an error means that the server is unavailable. `errors` is the client library's module of them.
+def is_unavailable(errors: Any, error: Exception) -> bool:
+    """Whether an error means that the server is unavailable. `errors` is the module of the client library's errors.
 
-    True if no server answers, and if the server answers that it cannot write. An error that a change of the program or
-    of its configuration would mend is not one of them: a wrong password, a key of another type, a full pool, a single
-    server in place of a cluster, or a certificate that is not the server's, that nobody vouches for, or that has
-    expired.
+    True if no server answers, or if the server answers that it cannot write. False for errors that only a change of the
+    program or its configuration fixes: a wrong password, a key of another type, a full pool, a single server in place
+    of a cluster, or a certificate that is untrusted, has expired or is for another server.
     """
     refused = (errors.AuthenticationError, getattr(errors, "AuthorizationError", errors.AuthenticationError))
     if is_full(errors, error) or _is_set_up_wrong(refused, error):
@@ -47,6 +46,6 @@ def is_away(errors: Any, error: Exception) -> bool:
 
 
 def is_lost(errors: Any, error: Exception) -> bool:
-    """Whether a call that may be repeated is worth it: nobody knows whether it was run, or it will be run soon."""
+    """Whether to repeat a call that may be repeated: it is unknown whether it was run, or it can soon be run."""
     demoted = isinstance(error, errors.ResponseError) and str(error).startswith("UNBLOCKED force")
-    return demoted or is_away(errors, error)
+    return demoted or is_unavailable(errors, error)

@@ -1,9 +1,9 @@
-"""Transports for httpx and httpx2, which the SDKs of OpenAI and Anthropic use: all workers share one rate.
+"""Transports for httpx and httpx2, which the SDKs of OpenAI and Anthropic use. All workers share one rate.
 
     client = openai.OpenAI(http_client=openai.DefaultHttpxClient(transport=Transport(cell, "openai", rate)))
 
-A request waits for its turn. The limits in the headers of the responses are learned, and a refusal by the upstream
-stops all workers for the time that it names.
+A request waits for its turn. The transports learn the limits in the headers of responses, and when the upstream refuses
+a request, they stop all workers for the time that it names.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from . import wire
-from .answers import Admitted, Answer, Refused, Several
-from .away import AsyncGuard, Guard
+from . import steps, wire
+from .answers import Admitted, Answer, Refused, Together
 from .client import AsyncCell, Cell
 from .limiters import Rate
+from .steps import Steps
 from .times import Seconds, micros
+from .unavailable import AsyncGuard, Guard
 from .waiting import async_wait, wait
 from .wire import Call, Settle, Take
+
+C = TypeVar("C")
 
 _log = logging.getLogger("redis_cell")
 
@@ -35,26 +39,26 @@ MINUTE = 60.0
 LONGEST_PAUSE = 3600.0
 """The longest time for which a response can stop all requests, in seconds."""
 PAUSE = 1.0
-"""For how long a refusal stops all requests if it does not say how long, in seconds."""
+"""How long a refusal stops all requests if it does not name a time, in seconds."""
 REFUSALS = (429, 503, 529)
-"""The statuses that stop all requests. 503 and 529 only if they say for how long."""
+"""The statuses that stop all requests. 503 and 529 do so only if the response names a time."""
 GATE = Rate(1_000_000, per=1, burst=0)
-"""The limiter of pauses. No request takes from its key: a quantity of 0 only finds out whether a pause is over."""
+"""The limiter of pauses. No request takes from its key: a quantity of 0 only checks whether a pause is over."""
 LEARNED = ("x-ratelimit-{}-requests", "anthropic-ratelimit-requests-{}", "x-ratelimit-{}", "ratelimit-{}")
-"""The headers of limits and of what remains, of OpenAI and those who follow it, of Anthropic, and of others."""
+"""The headers for limits and remaining units of OpenAI and similar services, of Anthropic, and of others."""
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds_of(value: str, now: float) -> float | None:
-    """How many seconds a header names: a number, `1m30.5s`, a Unix time, or a date. None if it is none of these."""
+    """Returns the seconds in a header: a number, `1m30.5s`, a Unix time, or a date. None if it is none of these."""
     value = value.strip()
     try:
         number = float(value)
     except ValueError:
         pass
     else:
-        # No upstream asks for a wait of thirty years: this is a Unix time.
+        # No upstream would name a wait of thirty years, so this is a Unix time.
         wait = number - now if number > 1e9 else number
         return wait if math.isfinite(wait) else None
     if _PARTS.sub("", value) == "" and value:
@@ -71,7 +75,7 @@ def seconds_of(value: str, now: float) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The wait that a response names, in seconds."""
+    """Returns the wait that a response names, in seconds."""
     if (value := headers.get("retry-after-ms")) and (wait := seconds_of(value, now)) is not None:
         return wait / 1000
     for name in ("retry-after", *(header.format("reset") for header in LEARNED)):
@@ -89,13 +93,13 @@ def _number(headers: Mapping[str, str], name: str) -> int | None:
 class Turn:
     """The turn of a request."""
 
-    answer: Several[Answer]
+    answer: Together[Answer]
     takes: tuple[Take, ...]
     since: float
 
 
 class Pacing:
-    """What the transports for blocking code and for asyncio share. No I/O."""
+    """The common part of the transports for blocking code and for asyncio. No I/O."""
 
     def __init__(self, key: str, rate: Rate | None, max_wait: Seconds | None) -> None:
         # The braces put both keys into one slot of a cluster.
@@ -108,14 +112,14 @@ class Pacing:
         return (gate,) if self.rate is None else (Take(self.requests, self.rate), gate)
 
     def unsent(self, turn: Turn) -> Call[Any] | None:
-        """The call that gives the turn of a request back."""
+        """Returns the call that gives back the unit of a request that the upstream did not see or refused."""
         row = turn.answer.get(self.requests)
         if not isinstance(row, Admitted) or turn.answer.sent is None:
             return None
-        return wire.msettle(Settle(self.requests, turn.takes[0].limiter, -1), taken=turn.answer)  # type: ignore[arg-type]
+        return wire.msettle(Settle(self.requests, turn.takes[0].limit, -1), taken=turn.answer)  # type: ignore[arg-type]
 
     def learned(self, turn: Turn, status: int, headers: Mapping[str, str]) -> Iterator[Call[Any]]:
-        """The calls by which all workers learn what a response says."""
+        """Returns the calls that share the limits and pauses in a response with all workers."""
         yield from self._remaining(turn, headers)
         if status not in REFUSALS:
             return
@@ -128,10 +132,11 @@ class Pacing:
             yield wire.pause(self.gate, GATE, min(wait, LONGEST_PAUSE) + 1e-6)
 
     def _remaining(self, turn: Turn, headers: Mapping[str, str]) -> Iterator[Call[Any]]:
-        """Others may use the account as well: no more remains here than the upstream says.
+        """Lowers the limiter to the units that the upstream names, because others may use the account too.
 
-        CL.PAUSE with a burst of what is used up sets the limiter to what remains, and only ever to less. What has come
-        since the request was sent, and the part of a unit that the header rounds off, count as remaining.
+        CL.PAUSE with a burst of the used units lowers the limiter to the remaining units, and never raises it. Units
+        that became available since the request was sent, and the fraction of a unit that the header omits, count as
+        remaining.
         """
         for header in LEARNED:
             limit = _number(headers, header.format("limit"))
@@ -150,7 +155,7 @@ class Pacing:
             yield wire.pause(self.requests, Rate(rate.count, per=rate.per, burst=used), 0)
 
     def _limit(self, limit: int) -> None:
-        """The upstream's limit of requests a minute holds, if it is the smaller one."""
+        """Applies the upstream's limit of requests per minute if it is smaller."""
         learned = Rate.per_minute(limit)
         if self.own is None:
             self.rate = learned
@@ -158,8 +163,31 @@ class Pacing:
             count = min(self.own.count, limit)
             self.rate = Rate.per_minute(count, burst=min(self.own.burst, limit - 1))
 
-    def refusal(self, request: Any, answer: Several[Answer]) -> Any:
-        """The response to a request that would wait too long. The SDKs do not try again."""
+    def handled(self, request: Any, cell: Any, wait: Callable[..., Any], send: Callable[[Any], Any]) -> Steps[Any]:
+        """Waits for the turn of a request, sends the request, and returns the response."""
+        takes = self.takes()
+        answer = yield partial(wait, cell, *takes, timeout=self.max_wait)
+        if not answer:
+            return self.refusal(request, answer)
+        turn = Turn(answer, takes, time.monotonic())
+        try:
+            response = yield partial(send, request)
+        except Exception as error:
+            if _never_sent(request, error) and (call := self.unsent(turn)):
+                yield from self._tell(cell, call)
+            raise
+        for call in self.learned(turn, response.status_code, response.headers):
+            yield from self._tell(cell, call)
+        return response
+
+    def _tell(self, cell: Any, call: Call[Any]) -> Steps[None]:
+        try:
+            yield partial(getattr(cell, "cell", cell).run, call)  # because a guard cannot decide this call
+        except Exception as error:
+            _log.warning("%s was not sent: %s", call.name, error)
+
+    def refusal(self, request: Any, answer: Together[Answer]) -> Any:
+        """Returns the response to a request that would wait too long. It tells the SDKs not to try again."""
         wait = answer.combined.retry_after if isinstance(answer.combined, Refused) else None
         headers = {"content-type": "application/json", "x-should-retry": "false"}
         if wait is not None:
@@ -170,27 +198,25 @@ class Pacing:
 
 
 def _library(thing: object) -> Any:
-    """httpx or httpx2, whichever a request is of."""
+    """Returns httpx or httpx2, whichever library a request comes from."""
     return importlib.import_module(type(thing).__module__.partition(".")[0])
 
 
 def _never_sent(request: Any, error: Exception) -> bool:
-    """Whether an error means that the upstream has not seen the request."""
+    """Whether an error means that the upstream has not received the request."""
     library = _library(request)
     return isinstance(error, (library.ConnectError, library.ConnectTimeout, library.PoolTimeout))
 
 
-class Transport:
-    """A transport for httpx.Client and httpx2.Client, in which each request waits for its turn.
+class _Transport(Generic[C]):
+    """The common part of Transport and AsyncTransport."""
 
-    `cell` is a Cell, or a Guard, which decides what happens if the server is unavailable. `rate` is the limit of all
-    workers with the same `key` together. Without it the limit a minute is the one that the upstream's responses name.
-    A request that would wait longer than `max_wait` is answered with 429. `transport` sends the requests.
-    """
+    _own: ClassVar[str]
+    """The class of httpx and httpx2 that sends the requests if the caller provides no transport."""
 
     def __init__(
         self,
-        cell: Cell | Guard,
+        cell: C,
         key: str,
         rate: Rate | None = None,
         *,
@@ -199,30 +225,21 @@ class Transport:
     ) -> None:
         self.cell = cell
         self.pacing = Pacing(key, rate, max_wait)
-        self.transport = transport if transport is not None else _default("HTTPTransport")
+        self.transport = transport if transport is not None else _default(self._own)
+
+
+class Transport(_Transport[Cell | Guard]):
+    """A transport for httpx.Client and httpx2.Client, in which each request waits for its turn.
+
+    `cell` is a Cell, or a Guard, which decides while the server is unavailable. `rate` is the limit that all workers
+    with the same `key` share. Without it, the limit per minute is learned from the upstream's responses. A request that
+    would wait longer than `max_wait` is answered with 429. `transport` sends the requests.
+    """
+
+    _own = "HTTPTransport"
 
     def handle_request(self, request: Any) -> Any:
-        takes = self.pacing.takes()
-        answer = wait(self.cell, *takes, timeout=self.pacing.max_wait)
-        if not answer:
-            return self.pacing.refusal(request, answer)
-        turn = Turn(answer, takes, time.monotonic())
-        try:
-            response = self.transport.handle_request(request)
-        except Exception as error:
-            if _never_sent(request, error) and (call := self.pacing.unsent(turn)):
-                self._tell(call)
-            raise
-        for call in self.pacing.learned(turn, response.status_code, response.headers):
-            self._tell(call)
-        return response
-
-    def _tell(self, call: Call[Any]) -> None:
-        cell = self.cell.cell if isinstance(self.cell, Guard) else self.cell
-        try:
-            cell.run(call)
-        except Exception as error:
-            _log.warning("%s was not sent: %s", call.name, error)
+        return steps.run(self.pacing.handled(request, self.cell, wait, self.transport.handle_request))
 
     def close(self) -> None:
         self.transport.close()
@@ -240,44 +257,14 @@ class Transport:
         self.transport.__exit__(kind, error, trace)
 
 
-class AsyncTransport:
-    """As Transport, for httpx.AsyncClient and httpx2.AsyncClient, with an AsyncCell or an AsyncGuard."""
+class AsyncTransport(_Transport[AsyncCell | AsyncGuard]):
+    """Like Transport, but for httpx.AsyncClient and httpx2.AsyncClient, with an AsyncCell or an AsyncGuard."""
 
-    def __init__(
-        self,
-        cell: AsyncCell | AsyncGuard,
-        key: str,
-        rate: Rate | None = None,
-        *,
-        max_wait: Seconds | None = 60.0,
-        transport: Any = None,
-    ) -> None:
-        self.cell = cell
-        self.pacing = Pacing(key, rate, max_wait)
-        self.transport = transport if transport is not None else _default("AsyncHTTPTransport")
+    _own = "AsyncHTTPTransport"
 
     async def handle_async_request(self, request: Any) -> Any:
-        takes = self.pacing.takes()
-        answer = await async_wait(self.cell, *takes, timeout=self.pacing.max_wait)
-        if not answer:
-            return self.pacing.refusal(request, answer)
-        turn = Turn(answer, takes, time.monotonic())
-        try:
-            response = await self.transport.handle_async_request(request)
-        except Exception as error:
-            if _never_sent(request, error) and (call := self.pacing.unsent(turn)):
-                await self._tell(call)
-            raise
-        for call in self.pacing.learned(turn, response.status_code, response.headers):
-            await self._tell(call)
-        return response
-
-    async def _tell(self, call: Call[Any]) -> None:
-        cell = self.cell.cell if isinstance(self.cell, AsyncGuard) else self.cell
-        try:
-            await cell.run(call)
-        except Exception as error:
-            _log.warning("%s was not sent: %s", call.name, error)
+        send = self.transport.handle_async_request
+        return await steps.async_run(self.pacing.handled(request, self.cell, async_wait, send))
 
     async def aclose(self) -> None:
         await self.transport.aclose()
@@ -296,7 +283,7 @@ class AsyncTransport:
 
 
 def _default(name: str) -> Any:
-    """A transport of httpx2, or of httpx where httpx2 is not installed."""
+    """Returns a transport of httpx2, or of httpx if httpx2 is not installed."""
     try:
         return getattr(importlib.import_module("httpx2"), name)()
     except ImportError:

@@ -1,4 +1,4 @@
-"""A rate limiter for the chat models of LangChain, whose limit holds for all workers together."""
+"""A rate limiter for LangChain chat models, whose limit all workers share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TypeVar
 from langchain_core.rate_limiters import BaseRateLimiter
 
 from .answers import Key
-from .away import AsyncGuard, Guard
 from .client import AsyncCell, Cell
 from .limiters import Counted
 from .times import Seconds
+from .unavailable import AsyncGuard, Guard
 from .waiting import AsyncRuns, async_wait, wait
 from .wire import Call, Take
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Threaded:
-    """A cell whose calls run in a thread. Its waits do not."""
+    """A cell whose calls run in a thread. Its waits do not occupy the thread."""
 
     def __init__(self, cell: Cell | Guard) -> None:
         self.cell = cell
@@ -29,34 +29,34 @@ class _Threaded:
 
 
 class RateLimiter(BaseRateLimiter):
-    """One limit for all chat models and all processes that have a limiter with the same key.
+    """One limit for the chat models of all processes that have a limiter with the same key.
 
-    `cell` is a Cell, or a Guard, which decides what happens if the server is unavailable. Calls for asyncio use
-    `async_cell` if there is one, and else `cell` in a thread. A call that waits longer than `timeout` raises
-    TimeoutError, because a chat model does not look at what `acquire` returns.
+    `cell` is a Cell, or a Guard, which decides while the server is unavailable. Calls for asyncio use `async_cell` if
+    there is one, otherwise `cell` in a thread. A call that would wait longer than `timeout` raises TimeoutError,
+    because a chat model ignores the result of `acquire`.
     """
 
     def __init__(
         self,
         cell: Cell | Guard,
         key: Key,
-        limiter: Counted,
+        limit: Counted,
         *,
         timeout: Seconds | None = None,
         async_cell: AsyncCell | AsyncGuard | None = None,
     ) -> None:
         self.cell = cell
         self.async_cell: AsyncRuns = async_cell or _Threaded(cell)
-        self.take = Take(key, limiter)
+        self.take = Take(key, limit)
         self.timeout = timeout
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """Waits for its turn. Without `blocking` it returns at once whether the call may be made."""
+        """Waits until the call is admitted. Without `blocking`, returns immediately whether it is admitted."""
         answer = wait(self.cell, self.take, timeout=self.timeout if blocking else 0)
         return self._admitted(bool(answer), blocking)
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
-        """As `acquire`, for asyncio."""
+        """Like `acquire`, for asyncio."""
         answer = await async_wait(self.async_cell, self.take, timeout=self.timeout if blocking else 0)
         return self._admitted(bool(answer), blocking)
 

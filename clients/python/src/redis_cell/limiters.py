@@ -1,21 +1,21 @@
-"""The limiters: which limit a call has, with a name for each of its numbers.
+"""The limits that are sent with each call, with a name for each number.
 
-The server keeps the state and decides. Nothing here is sent before a call, and one object can serve any number of keys.
+The server keeps the state and decides. Creating a limit sends nothing, and one object can limit any number of keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import ClassVar, Literal, TypeAlias
 
 from .times import Seconds, micros
 
-Word: TypeAlias = str | bytes | int
+Argument: TypeAlias = str | bytes | int
 """An argument of a command."""
-Words: TypeAlias = tuple[Word, ...] | Callable[[], tuple[Word, ...]]
-"""The arguments of a command, or a function that returns them at the moment in which they are sent."""
+Arguments: TypeAlias = tuple[Argument, ...] | Callable[[], tuple[Argument, ...]]
+"""The arguments of a command, or a function that returns them when they are sent."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1, 60, 3600, 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -30,8 +30,8 @@ def _at_least(least: int, number: int, name: str) -> None:
 class Rate:
     """A GCRA rate: `count` units per `per`, and a burst. For the commands that share the state of CL.THROTTLE.
 
-    `burst` is the number of units that can be taken at once in addition to the first one, as `max_burst` in the
-    commands. If it is left out, a whole `count` can be taken at once.
+    `burst` is the number of units that can be taken at once in addition to the first one, like `max_burst` in the
+    commands. Without it, `count` units can be taken at once.
     """
 
     kind: ClassVar[str] = "THROTTLE"
@@ -69,16 +69,16 @@ class Rate:
         """The largest quantity that can be admitted at once."""
         return self.burst + 1
 
-    def words(self) -> tuple[Word, ...]:
+    def arguments(self) -> tuple[Argument, ...]:
         return (self.burst, self.count, micros(self.per, "per"))
 
-    def options(self) -> tuple[Word, ...]:
+    def options(self) -> tuple[Argument, ...]:
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Capacity:
-    """What Bucket and Funnel have in common."""
+    """The common part of Bucket and Funnel."""
 
     kind: ClassVar[str]
     capacity: int
@@ -98,10 +98,10 @@ class _Capacity:
         """The largest quantity that can be admitted at once."""
         return self.capacity
 
-    def words(self) -> tuple[Word, ...]:
+    def arguments(self) -> tuple[Argument, ...]:
         return (self.capacity, self.count, micros(self.per, "per"))
 
-    def options(self) -> tuple[Word, ...]:
+    def options(self) -> tuple[Argument, ...]:
         return ()
 
 
@@ -121,7 +121,7 @@ class Funnel(_Capacity):
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """A window of the calendar, in a zone that is `utc_offset` ahead of UTC. `first_day` is for WEEK and MONTH."""
+    """A calendar window in a zone that is `utc_offset` ahead of UTC. `first_day` is for WEEK and MONTH."""
 
     unit: Literal["HOUR", "DAY", "WEEK", "MONTH", "YEAR"]
     utc_offset: timedelta = timedelta(0)
@@ -130,75 +130,73 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A fixed window of `limit` units: use one of the class methods, each of which is a kind of window."""
+    """A fixed window of `limit` units, with either `per` or `until`.
+
+    `per` is the length of a window that opens with the first admitted call, or a calendar window, as from the class
+    methods. `until` is the instant at which the window ends, with a time zone.
+    """
 
     kind: ClassVar[str] = "FIXED"
     limit: int
-    window: Seconds | Calendar | datetime
+    per: Seconds | Calendar | None = field(default=None, kw_only=True)
+    until: datetime | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         _at_least(1, self.limit, "limit")
-        if isinstance(self.window, datetime):
-            if self.window.tzinfo is None:
+        if (self.per is None) == (self.until is None):
+            raise ValueError("a Fixed needs either per or until")
+        if self.until is not None:
+            if self.until.tzinfo is None:
                 raise ValueError("until must be a datetime with a time zone")
-        elif isinstance(self.window, Calendar):
-            if self.window.utc_offset % timedelta(minutes=1):
+        elif isinstance(self.per, Calendar):
+            if self.per.utc_offset % timedelta(minutes=1):
                 raise ValueError("utc_offset must be a whole number of minutes")
-        else:
-            micros(self.window, "per", least=1)
-
-    @classmethod
-    def per(cls, limit: int, *, per: Seconds) -> Fixed:
-        """A window that opens with the first admitted call, and lasts as long as `per`."""
-        return cls(limit, per)
+        elif self.per is not None:
+            micros(self.per, "per", least=1)
 
     @classmethod
     def per_hour(cls, limit: int, *, utc_offset: timedelta = timedelta(0)) -> Fixed:
-        """The hours of the calendar."""
-        return cls(limit, Calendar("HOUR", utc_offset))
+        """Calendar hours."""
+        return cls(limit, per=Calendar("HOUR", utc_offset))
 
     @classmethod
     def per_day(cls, limit: int, *, utc_offset: timedelta = timedelta(0)) -> Fixed:
-        """The days of the calendar."""
-        return cls(limit, Calendar("DAY", utc_offset))
+        """Calendar days."""
+        return cls(limit, per=Calendar("DAY", utc_offset))
 
     @classmethod
     def per_week(cls, limit: int, *, first_day: int = 1, utc_offset: timedelta = timedelta(0)) -> Fixed:
         """Weeks that begin on `first_day`, from 1 for Monday to 7."""
-        return cls(limit, Calendar("WEEK", utc_offset, first_day))
+        return cls(limit, per=Calendar("WEEK", utc_offset, first_day))
 
     @classmethod
     def per_month(cls, limit: int, *, first_day: int = 1, utc_offset: timedelta = timedelta(0)) -> Fixed:
-        """Months that begin on `first_day`, or on the month's last day if it has no such day."""
-        return cls(limit, Calendar("MONTH", utc_offset, first_day))
+        """Months that begin on `first_day`, or on the month's last day if the month is shorter."""
+        return cls(limit, per=Calendar("MONTH", utc_offset, first_day))
 
     @classmethod
     def per_year(cls, limit: int, *, utc_offset: timedelta = timedelta(0)) -> Fixed:
-        """The years of the calendar."""
-        return cls(limit, Calendar("YEAR", utc_offset))
+        """Calendar years."""
+        return cls(limit, per=Calendar("YEAR", utc_offset))
 
-    @classmethod
-    def until(cls, limit: int, instant: datetime) -> Fixed:
-        """A window that ends at an instant, which has a time zone."""
-        return cls(limit, instant)
+    def arguments(self) -> tuple[Argument, ...]:
+        if self.until is not None:
+            return (self.limit, "UNTIL", micros(self.until - _EPOCH, "until"))
+        if isinstance(self.per, Calendar):
+            return (self.limit, self.per.unit)
+        assert self.per is not None
+        return (self.limit, micros(self.per, "per"))
 
-    def words(self) -> tuple[Word, ...]:
-        if isinstance(self.window, datetime):
-            return (self.limit, "UNTIL", micros(self.window - _EPOCH, "until"))
-        if isinstance(self.window, Calendar):
-            return (self.limit, self.window.unit)
-        return (self.limit, micros(self.window, "per"))
-
-    def options(self) -> tuple[Word, ...]:
-        if not isinstance(self.window, Calendar):
+    def options(self) -> tuple[Argument, ...]:
+        if not isinstance(self.per, Calendar):
             return ()
-        first = () if self.window.first_day is None else ("FROM", self.window.first_day)
-        return ("UTC", self.window.utc_offset // timedelta(minutes=1), *first)
+        first = () if self.per.first_day is None else ("FROM", self.per.first_day)
+        return ("UTC", self.per.utc_offset // timedelta(minutes=1), *first)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sliding:
-    """What Window and Log have in common."""
+    """The common part of Window and Log."""
 
     kind: ClassVar[str]
     limit: int
@@ -210,10 +208,10 @@ class _Sliding:
         object.__setattr__(self, "limit", limit)
         object.__setattr__(self, "per", per)
 
-    def words(self) -> tuple[Word, ...]:
+    def arguments(self) -> tuple[Argument, ...]:
         return (self.limit, micros(self.per, "per"))
 
-    def options(self) -> tuple[Word, ...]:
+    def options(self) -> tuple[Argument, ...]:
         return ()
 
 
@@ -225,7 +223,7 @@ class Window(_Sliding):
 
 
 class Log(_Sliding):
-    """A sliding window of `limit` units in any `per`, counted exactly."""
+    """An exact sliding window: at most `limit` units in any `per`."""
 
     kind = "LOG"
     __slots__ = ()
@@ -233,23 +231,28 @@ class Log(_Sliding):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One of `limit` places, held by `holder` for the time `lease` unless it is renewed or released."""
+    """One of `places`, which `holder` has for the time of `lease` unless it is renewed or released."""
 
     kind: ClassVar[str] = "LEASE"
-    limit: int
+    places: int
     lease: Seconds
     holder: str | bytes
 
-    def __init__(self, limit: int, *, lease: Seconds, holder: str | bytes) -> None:
-        _at_least(1, limit, "limit")
+    def __init__(self, places: int, *, lease: Seconds, holder: str | bytes) -> None:
+        _at_least(1, places, "places")
         micros(lease, "lease", least=1)
-        object.__setattr__(self, "limit", limit)
+        object.__setattr__(self, "places", places)
         object.__setattr__(self, "lease", lease)
         object.__setattr__(self, "holder", holder)
 
+    @property
+    def limit(self) -> int:
+        """The number of places, under the name that all limits and answers have."""
+        return self.places
+
 
 Counted: TypeAlias = Rate | Bucket | Funnel | Fixed | Window | Log
-"""A limiter whose calls have a quantity."""
+"""A limit whose calls have a quantity."""
 
-Limiter: TypeAlias = Counted | Lease
-"""A limiter of any kind."""
+Limit: TypeAlias = Counted | Lease
+"""A limit of any kind."""

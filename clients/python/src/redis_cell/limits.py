@@ -1,12 +1,12 @@
 """Storages and a strategy for the library limits, which flask-limiter and slowapi use.
 
-Importing this module registers them: the library knows a storage once its class exists. The fixed window is CL.FIXED,
-the moving window CL.LOG, the sliding window counter CL.WINDOW, and the strategy `gcra` CL.THROTTLE.
+Importing this module registers them: limits finds a storage when its class is defined. The fixed window is CL.FIXED,
+the moving window is CL.LOG, the sliding window counter is CL.WINDOW, and the strategy `gcra` is CL.THROTTLE.
 
-    redis-cell://localhost:6379/0?away=fail_open
+    redis-cell://localhost:6379/0?when_unavailable=fail_open
 
-with the schemes `redis-cell`, `redis-cell+unix`, `redis-cell+cluster`, and with TLS `rediss-cell` and
-`rediss-cell+cluster`, and each of them behind `async+`.
+The schemes are `redis-cell`, `redis-cell+unix` and `redis-cell+cluster`, and with TLS `rediss-cell` and
+`rediss-cell+cluster`. For asyncio, each has the prefix `async+`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from redis.cluster import REDIS_ALLOWED_KEYS
 from redis.retry import Retry
 
 from . import wire
-from .answers import Admitted, Answer, Refused, Several
-from .away import AsyncGuard, Away, FailClosed, FailOpen, Guard, Local
+from .answers import Admitted, Answer, Refused, Together
 from .client import AsyncCell, Backend, Cell
 from .limiters import Fixed, Log, Rate, Window
 from .sending import Ready, is_cluster
 from .times import micros
+from .unavailable import AsyncGuard, FailClosed, FailOpen, Guard, Local, WhenUnavailable
 from .wire import Call, Take
 
 _BLOCKING: Any = redis
@@ -50,25 +50,25 @@ _ASYNCIO: Any = importlib.import_module("redis.asyncio")
 
 T = TypeVar("T")
 Plan: TypeAlias = Generator[Call[Any], Any, T]
-"""Calls and, from their answers, a result: what the storages for blocking code and for asyncio share."""
+"""Yields calls, receives their answers, and returns a result, both for blocking code and for asyncio."""
 
 UNKNOWN = 2**53 - 1
-"""Stands for a limit that is not known: for keys that limits did not make."""
+"""The limit for a key that does not contain one, because the library limits has not made it."""
 TIMEOUT = 1.0
-"""How long to wait for a connection and for a reply, in seconds, if the URI does not say."""
+"""The timeout for a connection and for a reply, in seconds, if the URI has none."""
 CONNECTIONS = 100
-"""How many connections there may be. A call that finds all of them in use waits for one."""
+"""The largest number of connections. A call that finds all of them in use waits for one."""
 PATIENCE = 5.0
-"""How long a call waits for one of the connections, in seconds."""
+"""How long a call waits for a free connection, in seconds."""
 DELAY = 0.05
-"""How long after a decision its response is written, in seconds, so that its second may be the next one."""
+"""The assumed time between a decision and its response, in seconds. The response may be in the next second."""
 PORT = 6379
 BLOCK = 5000
-"""How many keys are found, and deleted, at a time."""
+"""How many keys are found and deleted at a time."""
 
 
 def _limit(key: str, expiry: int) -> int:
-    """The limit in a key of limits, which ends with its numbers, as in `LIMITER/user/100/1/minute`."""
+    """Returns the limit in a key of limits, which ends with its numbers, as in `LIMITER/user/100/1/minute`."""
     match key.rsplit("/", 3):
         case [_, amount, multiples, name] if name in GRANULARITIES and amount.isdecimal() and multiples.isdecimal():
             if GRANULARITIES[name].GRANULARITY.seconds * int(multiples) == expiry and int(amount) > 0:
@@ -79,36 +79,36 @@ def _limit(key: str, expiry: int) -> int:
 
 
 def _instant(wait: float) -> float:
-    """The instant after a wait, or a fraction of a second later if flask-limiter needs it.
+    """Returns the instant after a wait, or up to a second later if flask-limiter needs that.
 
-    flask-limiter cuts the fractions of the instant and of the time from now until then off. Its Retry-After is at least
-    the wait if the instant is in a second that is that many whole seconds, rounded up, after this one.
+    flask-limiter truncates both this instant and the time until then to whole seconds. Its Retry-After is at least the
+    wait only if this instant is in a second that comes `ceil(wait)` seconds after the present one.
     """
     now = time.time()
     return max(now + wait, math.floor(now + DELAY) + math.ceil(wait))
 
 
 class _Wait(float):
-    """A wait, of which limits takes the remainder of a division by the period. A sliding window's can be longer."""
+    """A wait that limits does not reduce modulo the period: a wait for a sliding window can be longer than that."""
 
     def __mod__(self, period: float, /) -> float:
         return float(self)
 
 
 class Plans:
-    """What each function of a storage asks, and what it makes of the answers. No I/O."""
+    """The calls of each function of a storage, and the result from their answers. No I/O."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
     def key(self, key: str, kind: str = "") -> str:
-        """A key of the server. Strategies have keys of their own, because their states differ."""
+        """Returns a key of the server. Each strategy has its own keys, because the states differ."""
         return f"{self.prefix}:{key}{kind}"
 
     def incr(self, key: str, expiry: int, amount: int) -> Plan[int]:
-        """The count after the call. A refused call is not counted, and returns what it would have been."""
+        """Returns the count after the call. If it is refused, and so not counted, returns the count including it."""
         limit = _limit(key, expiry)
-        answer: Answer = yield wire.fixed(self.key(key), Fixed.per(limit, per=expiry), amount)
+        answer: Answer = yield wire.fixed(self.key(key), Fixed(limit, per=expiry), amount)
         return limit - answer.remaining + (0 if isinstance(answer, Admitted) else amount)
 
     def get(self, key: str) -> Plan[int]:
@@ -122,14 +122,14 @@ class Plans:
 
     @staticmethod
     def limit_of(key: str) -> Fixed:
-        """The window of a key of limits. The server's own window counts if one is open."""
+        """Returns the window in a key of limits. If a window is open, the server uses that one."""
         match key.rsplit("/", 2):
             case [_, multiples, name] if name in GRANULARITIES and multiples.isdecimal():
                 expiry = max(1, GRANULARITIES[name].GRANULARITY.seconds * int(multiples))
-                return Fixed.per(_limit(key, expiry), per=expiry)
+                return Fixed(_limit(key, expiry), per=expiry)
             case _:
                 pass
-        return Fixed.per(UNKNOWN, per=1)
+        return Fixed(UNKNOWN, per=1)
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int) -> Plan[bool]:
         if limit < 1:
@@ -138,16 +138,16 @@ class Plans:
         return answer.admitted
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> Plan[tuple[float, int]]:
-        """The instant of the oldest entry, and the number of entries."""
+        """Returns the instant of the oldest entry, and the number of entries."""
         name = self.key(key, ":log")
-        several: Several[Answer] = yield wire.mpeek(Take(name, Log(max(1, limit), per=expiry)))
-        answer = several[name]
-        # Not the limit of the answer, which is a share of this one if the server is unavailable.
+        together: Together[Answer] = yield wire.mpeek(Take(name, Log(max(1, limit), per=expiry)))
+        answer = together[name]
+        # Not the answer's limit, which is only a share of this one while the server is unavailable.
         count = limit - answer.remaining
         if count > 0 and not isinstance(answer, Refused):
-            # With a limit of as many entries as there are, the next unit is available when the oldest entry leaves.
-            several = yield wire.mpeek(Take(name, Log(count, per=expiry)))
-            answer = several[name]
+            # If the limit were the number of entries, the next unit would be available when the oldest entry leaves.
+            together = yield wire.mpeek(Take(name, Log(count, per=expiry)))
+            answer = together[name]
         if count > 0 and isinstance(answer, Refused):
             return _instant(answer.retry_after) - expiry, count
         return time.time(), max(0, count)
@@ -159,19 +159,19 @@ class Plans:
         return answer.admitted
 
     def get_sliding_window(self, key: str, expiry: int) -> Plan[tuple[int, float, int, float]]:
-        """The server's estimate as the count of the current window, and when the next unit is available as its end.
+        """Returns the server's estimate as the count of the current window, which ends when the next unit is available.
 
-        limits would weigh the previous window itself, without the server's rounding.
+        limits would compute an estimate of its own, without the server's rounding.
         """
         name, window = self.key(key, ":window"), Window(_limit(key, expiry), per=expiry)
-        several: Several[Answer] = yield wire.mpeek(Take(name, window))
-        answer = several[name]
+        together: Together[Answer] = yield wire.mpeek(Take(name, window))
+        answer = together[name]
         estimate = window.limit - answer.remaining
         if estimate <= 0:
             return 0, 0.0, 0, 0.0
         if not isinstance(answer, Refused):
-            several = yield wire.mpeek(Take(name, window, answer.remaining + 1))
-            answer = several[name]
+            together = yield wire.mpeek(Take(name, window, answer.remaining + 1))
+            answer = together[name]
         wait = answer.retry_after if isinstance(answer, Refused) else 0.0
         return 0, 0.0, estimate, _Wait(_instant(wait) - time.time())
 
@@ -188,24 +188,24 @@ class Plans:
         return answer.admitted
 
     def get_gcra(self, key: str, limit: int, expiry: int) -> Plan[WindowStats]:
-        """When the next unit is available, or all of them are if one is available now, and how many are."""
+        """Returns how many units are available, and when the next one is, or all of them if one is available now."""
         answer: Answer = yield wire.peek(self.key(key, ":gcra"), Rate(max(1, limit), per=expiry))
         wait = answer.retry_after if isinstance(answer, Refused) else answer.reset_after
         return WindowStats(_instant(wait), answer.remaining)
 
 
 class _Settings:
-    """What the URI and the options of a storage say."""
+    """The settings in the URI and the options of a storage."""
 
     def __init__(self, uri: str, options: dict[str, Any]) -> None:
         parts = urlsplit(uri)
         self.scheme = parts.scheme.removeprefix("async+")
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         named = {**query, **options}
-        self.away = _away(named)
+        self.choice = _choice(named)
         self.backend: Backend = _backend(named.get("backend", "module"))
         self.patience = _patience(named.get("timeout", PATIENCE))
-        own = ("away", "share", "ask_again", "backend", "timeout")
+        own = ("when_unavailable", "share", "ask_again", "backend", "timeout")
         rest = {name: value for name, value in query.items() if name not in own}
         self.options = {name: value for name, value in options.items() if name not in own}
         for name in ("socket_timeout", "socket_connect_timeout"):
@@ -214,15 +214,15 @@ class _Settings:
         tls = self.scheme.startswith("rediss")
         scheme = "unix" if self.scheme.endswith("+unix") else "rediss" if tls else "redis"
         start, at, places = parts.netloc.rpartition("@")
-        # The first node of a cluster is in the URL, the others are startup nodes as well.
+        # The URL has the first node of a cluster, and the other nodes are startup nodes too.
         first, *others = places.split(",") if self.cluster else [places]
         self.others = [_place(place) for place in others]
-        # Not urlunsplit, which leaves out the `//` in front of the path of a Unix socket.
+        # Unlike this, urlunsplit would omit the `//` before the path of a Unix socket.
         self.url = f"{scheme}://{start}{at}{first}{parts.path}?{urlencode(rest)}"
         self._check()
 
     def _check(self) -> None:
-        """Names a wrong address or option. The clients do so at the first call, and those of clusters not at all."""
+        """Raises an error for a wrong address or option. The clients do so at the first call, or never in a cluster."""
         try:
             named = {**self.options, **_BLOCKING.connection.parse_url(self.url)}
         except ValueError as error:
@@ -242,14 +242,14 @@ class _Settings:
 
     def client(self, library: Any, retry: object) -> Any:
         if self.cluster:
-            # Its calls cannot wait for a connection, and redis-py 8 has a limit of 100 for each node.
+            # A cluster's calls cannot wait for a connection, and redis-py 8 allows only 100 per node by default.
             options = {"max_connections": 2**31, **self.options}
             nodes = [library.cluster.ClusterNode(host, port) for host, port in self.others]
             return library.RedisCluster.from_url(self.url, startup_nodes=nodes, **options)
         options = {"max_connections": CONNECTIONS, "timeout": self.patience, "retry": retry, **self.options}
         pool = library.BlockingConnectionPool.from_url(self.url, **options)
         try:
-            pool.connection_class(**pool.connection_kwargs)  # it does not connect
+            pool.connection_class(**pool.connection_kwargs)  # does not connect
         except TypeError as error:
             raise ConfigurationError(f"an option of {self.scheme}: {error}") from None
         client = library.Redis(connection_pool=pool)
@@ -258,7 +258,7 @@ class _Settings:
 
 
 class _LateCell(Cell):
-    """A Cell for a cluster, whose client is made by the first call, because it connects when it is made."""
+    """A Cell for a cluster. The first call makes its client, because making the client connects it."""
 
     def __init__(self, make: Callable[[], Any], backend: Backend) -> None:
         self._make = make
@@ -273,7 +273,7 @@ class _LateCell(Cell):
         with self._lock:
             if self._client is None:
                 if (failure := self._failure) is not None and failure is not before:
-                    # This call has waited for one that failed, and does not try the same again.
+                    # This call has waited for an attempt that failed, and does not make the same attempt.
                     raise failure.with_traceback(None)
                 try:
                     self._client = self._make()
@@ -297,7 +297,7 @@ class _LateCell(Cell):
 
 
 def _place(text: str) -> tuple[str, int]:
-    """The host and the port of a node, as in `10.0.0.1:7000` or `[::1]`."""
+    """Returns the host and the port of a node, as in `10.0.0.1:7000` or `[::1]`."""
     try:
         parts = urlsplit(f"//{text}")
         if parts.hostname:
@@ -326,12 +326,12 @@ def _backend(name: object) -> Backend:
             raise ConfigurationError(f"backend must be module, functions or auto, not {name}")
 
 
-def _away(named: dict[str, Any]) -> Away:
-    """The choice for the time in which the server is unavailable. There is no default."""
+def _choice(named: dict[str, Any]) -> WhenUnavailable:
+    """Returns the choice for when the server is unavailable. There is no default."""
     try:
         again = float(named.get("ask_again", 1.0))
         micros(again, "ask_again")
-        match named.get("away"):
+        match named.get("when_unavailable"):
             case "fail_open":
                 return FailOpen(again)
             case "fail_closed":
@@ -339,15 +339,17 @@ def _away(named: dict[str, Any]) -> Away:
             case "local" if "share" in named:
                 return Local(int(named["share"]), again)
             case "local":
-                raise ConfigurationError("away=local needs share, the number of processes, as in away=local&share=4")
+                raise ConfigurationError(
+                    "when_unavailable=local needs share, the number of processes, as in when_unavailable=local&share=4"
+                )
             case choice:
                 said = "is missing" if choice is None else f"is {choice}"
                 raise ConfigurationError(
-                    f"away {said}: say what happens if the server is unavailable by away=fail_open, "
-                    "away=fail_closed or away=local&share=4"
+                    f"when_unavailable {said}: choose when_unavailable=fail_open, when_unavailable=fail_closed or "
+                    "when_unavailable=local&share=4"
                 )
     except ValueError as error:
-        raise ConfigurationError(f"away, share or ask_again: {error}") from None
+        raise ConfigurationError(f"when_unavailable, share or ask_again: {error}") from None
 
 
 def _run(guard: Guard, plan: Plan[T]) -> T:
@@ -369,12 +371,12 @@ async def _run_async(guard: AsyncGuard, plan: Plan[T]) -> T:
 
 
 def _pattern(prefix: str) -> str:
-    """The keys of a prefix, as SCAN matches them."""
+    """Returns the SCAN pattern for the keys with a prefix."""
     return "".join("\\" + letter if letter in "*?[]\\^-" else letter for letter in prefix) + ":*"
 
 
 def _deletions(cluster: Any, keys: list[Any]) -> Any:
-    """A pipeline that deletes keys, which may be in any slots."""
+    """Returns a pipeline that deletes keys in any slots."""
     pipeline = cluster.pipeline()
     for key in keys:
         pipeline.delete(key)
@@ -403,7 +405,7 @@ class RedisCellStorage(
         else:
             client = settings.client(_BLOCKING, Retry(NoBackoff(), 0))
             cell, self._client = Cell(client, backend=settings.backend), lambda: client
-        self.guard = Guard(cell, away=settings.away)
+        self.guard = Guard(cell, when_unavailable=settings.choice)
 
     @property
     def client(self) -> Any:
@@ -478,7 +480,7 @@ class AsyncRedisCellStorage(
         settings = _Settings(uri, options)
         self.plans = Plans(key_prefix)
         self.client = settings.client(_ASYNCIO, AsyncRetry(NoBackoff(), 0))
-        self.guard = AsyncGuard(AsyncCell(self.client, backend=settings.backend), away=settings.away)
+        self.guard = AsyncGuard(AsyncCell(self.client, backend=settings.backend), when_unavailable=settings.choice)
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:

@@ -1,10 +1,12 @@
-"""Limits for the proxy of LiteLLM, which hold for all its processes together.
+"""Limits for the LiteLLM proxy that all its processes share.
 
-    limiter = Limiter("redis://localhost:6379", away=FailOpen(), limits={"key": Limits(requests_per_minute=60)})
+    limits = {"key": Limits(requests_per_minute=60)}
+    limiter = Limiter("redis://localhost:6379", when_unavailable=FailOpen(), limits=limits)
 
-in a file `limits.py` beside the proxy's configuration, which names it: `litellm_settings: {callbacks: limits.limiter}`.
-One call of CL.MTAKE takes from all limits of a request, with an estimate of its tokens and of its price, before the
-upstream is asked. One call of CL.MSETTLE corrects the estimate afterwards and releases the places.
+Write this in `limits.py` beside the proxy's configuration, which names it:
+`litellm_settings: {callbacks: limits.limiter}`. One call of CL.MTAKE takes from all limits of a request, with an
+estimate of its tokens and price, before the request goes to the upstream. Then one call of CL.MSETTLE corrects the
+estimate and releases the places.
 """
 
 from __future__ import annotations
@@ -27,39 +29,38 @@ from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 
 from . import wire
-from .answers import Answer, Refused, RefusedForever, Several
-from .away import AsyncGuard, Away
+from .answers import Answer, Refused, RefusedForever, Together
 from .client import AsyncCell
 from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
-from .limiters import Fixed, Lease, Log, Rate
-from .limiters import Limiter as AnyLimiter
+from .limiters import Fixed, Lease, Limit, Log, Rate
 from .times import Seconds, micros
+from .unavailable import AsyncGuard, WhenUnavailable
 from .waiting import async_wait
 from .wire import Change, Release, Renew, Settle, Take
 
 _log = logging.getLogger("redis_cell")
 
 Scope: TypeAlias = Literal["model", "key", "user", "team", "organisation"]
-"""Whose limits a request counts against."""
+"""Who or what a limit applies to."""
 Unit: TypeAlias = Literal["requests", "tokens", "micro-dollars", "calls at once", "pause"]
-"""What a limit counts."""
+"""The unit that a limit counts."""
 MICRO = 1_000_000
 METADATA = "redis_cell"
-"""The name of the limits in the metadata of a key, a team or an organisation."""
+"""The name under which the metadata of a key, a team or an organisation has its limits."""
 MAX_TOKENS = 1000
-"""The estimate of an answer whose request does not say how long it may be, in tokens."""
+"""The estimated tokens of an answer if the request has no limit for them."""
 SETTLED = 10.0
 """How long after the end of a request LiteLLM may still report its usage, in seconds."""
 TIMEOUT = 5.0
-"""How long to wait for a connection and for a reply, in seconds. A proxy that is busy reads its replies late."""
+"""The timeout for a connection and for a reply, in seconds. A busy proxy reads its replies late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a model, a key, a user, a team or an organisation. None is no limit.
+    """The limits of a model, a key, a user, a team or an organisation. None means no limit.
 
-    Requests a minute are counted exactly: never more than that in any minute. Of tokens a minute that many may be used
-    at once, and then as many a minute. Months are those of the calendar, in UTC.
+    Requests per minute are exact: no minute has more. Tokens per minute are a rate: as many can be used at once, and
+    then as many per minute. Months are calendar months in UTC.
     """
 
     requests_per_minute: int | None = None
@@ -70,7 +71,7 @@ class Limits:
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Limits:
-        """The limits in a mapping, as in the metadata of a key. Raises ValueError for a name that is no limit."""
+        """Returns the limits in a mapping, as in the metadata of a key. Raises ValueError for an unknown name."""
         if unknown := set(mapping) - {field.name for field in fields(cls)}:
             raise ValueError(f"no limit is called {', '.join(sorted(unknown))}")
         return cls(**mapping)
@@ -78,7 +79,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a request may use: tokens of its prompt, and of its answer."""
+    """The tokens that a request may use: for its prompt, and for its answer."""
 
     prompt: int
     answer: int
@@ -89,20 +90,20 @@ class Estimate:
 
 
 def _bytes_of(content: object) -> int:
-    """The bytes of the text in a request. Pictures and files, which are data URLs, are not text."""
+    """Returns the number of bytes of text in a request. Pictures and files, which are data URLs, are not text."""
     if isinstance(content, str):
         return 0 if content.startswith("data:") else len(content.encode("utf-8", "replace"))
     if isinstance(content, Mapping):
         return sum(_bytes_of(part) for part in cast(Mapping[object, object], content).values())
     if isinstance(content, (list, tuple)):
         return sum(_bytes_of(part) for part in cast(list[object], content))
-    return 1 if isinstance(content, int) else 0  # an embedding's input can be tokens
+    return 1 if isinstance(content, int) else 0  # the input of an embedding can be tokens
 
 
 def estimate(data: Mapping[str, Any]) -> Estimate:
-    """The estimate of a request: a token for each two bytes of its text, and as many as its answer may have.
+    """Estimates the tokens of a request: one for every two bytes of its text, and the longest answer that it allows.
 
-    Of most languages that is more than there are. What is really used is settled afterwards.
+    In most languages this is too high. The request is settled with the real usage afterwards.
     """
     prompt = sum(_bytes_of(data.get(name)) for name in ("messages", "prompt", "input", "system", "tools"))
     longest = 0
@@ -116,12 +117,12 @@ def estimate(data: Mapping[str, Any]) -> Estimate:
 
 
 def micro_dollars(dollars: Decimal | str | float) -> int:
-    """A price in integers, rounded up."""
+    """Returns a price in millionths of a dollar, rounded up."""
     return int((Decimal(str(dollars)) * MICRO).to_integral_value(ROUND_CEILING))
 
 
 def price_of(model: str, tokens: Estimate) -> float:
-    """The price of an estimate in dollars, by the prices that LiteLLM knows for a model. 0 if it knows none."""
+    """Returns the price of an estimate in dollars, from LiteLLM's prices for the model. 0 if it has none."""
     from litellm.proxy import proxy_server
 
     info: Any = None
@@ -147,7 +148,7 @@ class Part:
 
 @dataclass(slots=True)
 class Admission:
-    """What a request has taken, until it is settled."""
+    """The units that a request has taken and not yet settled."""
 
     parts: list[Part]
     flow: str | None
@@ -156,7 +157,7 @@ class Admission:
     gate: str
     holder: str
     estimated: Estimate
-    answer: Several[Answer] | None = None
+    answer: Together[Answer] | None = None
     attempts: int = 0
     settled: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -166,20 +167,22 @@ class Admission:
         return self.answer is not None and self.answer.sent is not None
 
     def leases(self) -> list[tuple[str, Lease]]:
-        return [(str(p.take.key), p.take.limiter) for p in self.parts if isinstance(p.take.limiter, Lease)]
+        return [(str(p.take.key), p.take.limit) for p in self.parts if isinstance(p.take.limit, Lease)]
 
     def changes(self, tokens: int | None, micros: int | None) -> list[Change]:
-        """What settles the admission. None leaves an estimate as it is."""
+        """Returns the changes that settle the admission. With None, an estimate stays as it is."""
         return _changes(self.parts, tokens, micros)
 
-    def moves(self, model: str, gate: str, parts: list[Part], answer: Several[Answer]) -> list[Change]:
-        """A fallback: the request has taken `parts` for another model. Returns what settles those of the first one."""
+    def moves(self, model: str, gate: str, parts: list[Part], answer: Together[Answer]) -> list[Change]:
+        """Records a fallback, for which the request has taken `parts` for another model. Returns the changes that
+        settle the parts of the first model.
+        """
         assert self.answer is not None
         before = [part for part in self.parts if part.scope == "model"]
         self.parts = [part for part in self.parts if part.scope != "model"] + parts
-        # The age of what was taken later is too long then: no more than is owed goes back.
+        # For units that were taken later, this age is too long, which is safe: no more than is owed is given back.
         sent = self.answer.sent if not parts or answer.sent is not None else None
-        self.answer = Several(self.answer.combined, {**self.answer.rows, **answer.rows}, sent)
+        self.answer = Together(self.answer.combined, {**self.answer.each, **answer.each}, sent)
         self.model, self.gate = model, gate
         return _changes(before, 0, 0)
 
@@ -188,11 +191,11 @@ def _changes(parts: list[Part], tokens: int | None, micros: int | None) -> list[
     used = {"tokens": tokens, "micro-dollars": micros}
     changes: list[Change] = []
     for part in parts:
-        limiter, actual = part.take.limiter, used.get(part.unit)
-        if isinstance(limiter, Lease):
-            changes.append(Release(part.take.key, limiter))
+        limit, actual = part.take.limit, used.get(part.unit)
+        if isinstance(limit, Lease):
+            changes.append(Release(part.take.key, limit))
         elif actual is not None and actual != part.take.quantity:
-            changes.append(Settle(part.take.key, limiter, actual - part.take.quantity))
+            changes.append(Settle(part.take.key, limit, actual - part.take.quantity))
     return changes
 
 
@@ -200,7 +203,7 @@ _admission: ContextVar[Admission | None] = ContextVar("redis_cell_admission", de
 
 
 def _group(kwargs: Mapping[str, Any]) -> str | None:
-    """The model that the router tries, by the name that requests have for it."""
+    """Returns the model that the router tries, under the name that requests use."""
     for name in ("litellm_metadata", "metadata"):
         metadata = kwargs.get(name)
         if isinstance(metadata, Mapping) and isinstance(metadata.get("model_group"), str):
@@ -215,21 +218,22 @@ def _call_id(kwargs: Mapping[str, Any]) -> object:
 class Limiter(CustomLogger):
     """The limits of a proxy, as one of its callbacks.
 
-    `url` is that of the server, or a function that returns a client of redis.asyncio. `away` is what happens if it is
-    unavailable. `limits` has for each scope the limits of all names alike, or of each name, where "*" is all others. A
-    name is that of a model, the hash of a key, or the id of a user, a team or an organisation. Metadata of a key, a
-    team or an organisation under the name `redis_cell` comes before that.
+    `url` is the URL of the server, or a function that returns a client of redis.asyncio. `when_unavailable` is the
+    choice for when the server is unavailable. `limits` has, for each scope, limits for every name, or a mapping from
+    names to limits, with "*" for all others. A name is the name of a model, the hash of a key, or the id of a user, a
+    team or an organisation. Limits in the metadata of a key, a team or an organisation, under `redis_cell`, take
+    precedence.
 
-    A request that cannot be admitted at once waits up to `max_wait` seconds, fairly among the names of the scope
-    `flow`, by their `weights`. A place is held for the time `lease` and renewed meanwhile, so the places of a process
-    that has crashed are free after it.
+    A request that cannot be admitted immediately waits up to `max_wait` seconds, fairly among the names of the scope
+    `flow`, by their `weights`. A place is leased for the time `lease` and renewed while the request runs, so if a
+    process crashes, its places become free when the leases end.
     """
 
     def __init__(
         self,
         url: str | Callable[[], Any],
         *,
-        away: Away,
+        when_unavailable: WhenUnavailable,
         limits: Mapping[Scope, Limits | Mapping[str, Limits]],
         max_wait: Seconds = 0,
         flow: Scope = "team",
@@ -247,7 +251,7 @@ class Limiter(CustomLogger):
                 url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, max_connections=400
             )
         )
-        self.away, self.limits, self.flow = away, limits, flow
+        self.when_unavailable, self.limits, self.flow = when_unavailable, limits, flow
         self.weights = weights or {}
         self.max_wait = micros(max_wait, "max_wait") / MICRO
         self.lease = micros(lease, "lease", least=1) / MICRO
@@ -257,15 +261,17 @@ class Limiter(CustomLogger):
 
     @property
     def guard(self) -> AsyncGuard:
-        """The connection to the server, made by the event loop that uses it."""
+        """The guard of the server, made by the event loop that uses it."""
         if self._guard is None:
-            self._guard = AsyncGuard(AsyncCell(self.connect()), away=self.away, timeout=self.timeout)
+            self._guard = AsyncGuard(
+                AsyncCell(self.connect()), when_unavailable=self.when_unavailable, timeout=self.timeout
+            )
         return self._guard
 
     # Before the call.
 
     async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:
-        """Takes from all limits, or raises the answer 429, 413 or 503."""
+        """Takes from all limits, or raises an exception with status 429, 413 or 503."""
         admission = self._admission_of(user_api_key_dict, data)
         if not admission.parts:
             return None
@@ -283,14 +289,14 @@ class Limiter(CustomLogger):
         self._later(self._watch(admission, task))
         return None
 
-    def _give_back(self, admission: Admission, asked: asyncio.Task[Several[Answer]]) -> None:
-        """Settles a request whose client has gone away before it was admitted: the call may have been admitted."""
+    def _give_back(self, admission: Admission, asked: asyncio.Task[Together[Answer]]) -> None:
+        """Settles a request whose client left while it waited: the call may have been admitted."""
         if not asked.cancelled() and asked.exception() is None and asked.result():
             admission.answer = asked.result()
             self._later(self._settle(admission, 0, 0))
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
-        """A further attempt of LiteLLM's router is a further request for the upstream, of a fallback perhaps."""
+        """Takes units for another attempt of LiteLLM's router, because each attempt is a request, or for a fallback."""
         admission = self._mine(kwargs)
         if admission is None:
             return None
@@ -305,12 +311,12 @@ class Limiter(CustomLogger):
         return None
 
     async def _fall_back(self, admission: Admission, model: str) -> None:
-        """Takes from the limits of another model, and gives back what the first one has not used."""
+        """Takes from the limits of another model, and settles the units of the first one."""
         limits, parts = self._limits_of("model", model, None), list[Part]()
         if limits is not None:
             price = self._price(limits, model, admission.estimated)
             parts = self._parts("model", model, limits, admission.estimated.tokens, price, admission.holder)
-        answer: Several[Answer] = Several(cast(Any, None))
+        answer: Together[Answer] = Together(cast(Any, None))
         if parts:
             answer = await self._ask([part.take for part in parts], admission.flow)
             if not answer:
@@ -344,7 +350,7 @@ class Limiter(CustomLogger):
         holder, parts = secrets.token_hex(8), list[Part]()
         for scope, limits in found.items():
             parts += self._parts(scope, str(names[scope]), limits, tokens.tokens, price, holder)
-        parts.sort(key=lambda part: part.unit == "pause")  # nobody waits for a turn at a pause
+        parts.sort(key=lambda part: part.unit == "pause")  # no request waits in the queue of a pause
         gate = self._key("model", model, "pause")
         return Admission(parts, names[self.flow], _call_id(data), model, gate, holder, tokens)
 
@@ -353,8 +359,8 @@ class Limiter(CustomLogger):
         return 0 if limits.dollars_per_month is None else micro_dollars(price_of(model, tokens))
 
     def _parts(self, scope: Scope, name: str, limits: Limits, tokens: int, price: int, holder: str) -> list[Part]:
-        """What a request takes from the limits of a name."""
-        counts: tuple[tuple[Unit, str, AnyLimiter | None, int], ...] = (
+        """Returns the units that a request takes from the limits of a name."""
+        counts: tuple[tuple[Unit, str, Limit | None, int], ...] = (
             ("tokens", "tpm", _rate(limits.tokens_per_minute), tokens),
             ("requests", "rpm", _log_of(limits.requests_per_minute), 1),
             ("tokens", "month", _month(limits.tokens_per_month), tokens),
@@ -363,9 +369,9 @@ class Limiter(CustomLogger):
             ("pause", "pause", GATE if scope == "model" else None, 0),
         )
         return [
-            Part(scope, unit, Take(self._key(scope, name, kind), limiter, quantity))
-            for unit, kind, limiter, quantity in counts
-            if limiter is not None
+            Part(scope, unit, Take(self._key(scope, name, kind), limit, quantity))
+            for unit, kind, limit, quantity in counts
+            if limit is not None
         ]
 
     def _limits_of(self, scope: Scope, name: str, metadata: Any) -> Limits | None:
@@ -378,21 +384,21 @@ class Limiter(CustomLogger):
         return given.get(name, given.get("*"))
 
     def _key(self, scope: str, name: str, kind: str) -> str:
-        # The braces put all keys into one slot of a cluster: one call takes from all of them.
+        # The braces put all keys into one slot of a cluster, so that one call can take from all of them.
         return f"{{{self.prefix}}}:{scope}:{name}:{kind}"
 
     def _places(self, count: int | None, holder: str) -> Lease | None:
         return None if count is None else Lease(count, lease=self.lease, holder=holder)
 
-    async def _ask(self, takes: list[Take], flow: str | None) -> Several[Answer]:
+    async def _ask(self, takes: list[Take], flow: str | None) -> Together[Answer]:
         if not self.max_wait:
             return await self.guard.mtake(*takes)
-        # A name from outside may be called like a kind of limiter.
+        # The prefix is needed because a name from outside may equal the name of a kind of limiter.
         name = None if flow is None else f"{self.flow}:{flow}"
         weight = None if flow is None else self.weights.get(flow, self.weights.get("*"))
         return await async_wait(self.guard, *takes, timeout=self.max_wait, flow=name, weight=weight)
 
-    def _refusal(self, admission: Admission, answer: Several[Answer]) -> HTTPException:
+    def _refusal(self, admission: Admission, answer: Together[Answer]) -> HTTPException:
         rows = [(part, answer[part.take.key]) for part in admission.parts]
         if any(row.decided_by == "fail_closed" for _, row in rows):
             return HTTPException(503, "redis_cell: the rate limiter is unavailable")
@@ -400,7 +406,7 @@ class Limiter(CustomLogger):
         what = ", ".join(f"{part.unit} of the {part.scope}" for part, _ in refusing)
         if isinstance(answer.combined, RefusedForever):
             return HTTPException(413, f"redis_cell: the request alone exceeds the limit: {what}")
-        # Places are free again long before their leases end.
+        # Places usually become free long before their leases end.
         waits = [1 if part.unit == "calls at once" else math.ceil(row.retry_after or 0) for part, row in refusing]
         headers = {"retry-after": str(max([1, *waits])), **self._headers(admission, answer)}
         return HTTPException(429, f"redis_cell: a limit is reached: {what}", headers=headers)
@@ -408,7 +414,7 @@ class Limiter(CustomLogger):
     # After the call.
 
     async def async_post_call_success_hook(self, data: Any, user_api_key_dict: Any, response: Any) -> Any:
-        """Settles an answer in one piece, before the client has it."""
+        """Settles a request whose answer is not a stream, before the client gets the answer."""
         admission = self._mine(data)
         usage = getattr(response, "usage", None)
         if admission is not None and usage is not None:
@@ -417,7 +423,7 @@ class Limiter(CustomLogger):
         return response
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Settles a stream that has ended, or from which the client has gone away."""
+        """Settles a request whose stream has ended or whose client has left."""
         admission = self._mine(kwargs)
         if admission is not None:
             if kwargs.get("cache_hit"):
@@ -429,16 +435,16 @@ class Limiter(CustomLogger):
     async def async_post_call_failure_hook(
         self, request_data: Any, original_exception: Any, user_api_key_dict: Any, traceback_str: Any = None
     ) -> None:
-        """Settles a request that has failed for good. A stream that breaks off has used something."""
+        """Settles a request that has finally failed. If a stream broke off, the request has used tokens."""
         admission = self._mine(request_data)
         if admission is not None:
             usage, cost = request_data.get("combined_usage_object"), request_data.get("response_cost")
-            # Of a request without an answer LiteLLM estimates the prompt. The upstream has refused it, or failed.
+            # Without an answer, LiteLLM estimates the prompt, but the upstream has refused the request or failed.
             began = bool(getattr(usage, "completion_tokens", 0))
             await self._settle(admission, (_total(usage) or 0) if began else 0, (cost or 0) if began else 0)
 
     async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """One 429 of the upstream stops all requests of a model that has one deployment."""
+        """Stops all requests of a model with one deployment when the upstream answers 429."""
         admission, error = self._mine(kwargs), kwargs.get("exception")
         if admission is None or getattr(error, "status_code", None) != 429 or not _has_one_deployment(admission):
             return
@@ -450,13 +456,13 @@ class Limiter(CustomLogger):
             await self._tell(wire.pause(admission.gate, GATE, min(wait, LONGEST_PAUSE)))
 
     async def async_post_call_response_headers_hook(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """What remains, as the upstreams say it."""
+        """Returns headers for the remaining units, with the names that upstreams use."""
         admission = self._mine(data)
         if admission is None or admission.answer is None:
             return None
         return self._headers(admission, admission.answer)
 
-    def _headers(self, admission: Admission, answer: Several[Answer]) -> dict[str, str]:
+    def _headers(self, admission: Admission, answer: Together[Answer]) -> dict[str, str]:
         headers: dict[str, str] = {}
         for unit in ("requests", "tokens"):
             rows = [answer[part.take.key] for part in admission.parts if part.unit == unit]
@@ -467,7 +473,7 @@ class Limiter(CustomLogger):
         return headers
 
     def _mine(self, kwargs: Any) -> Admission | None:
-        """The admission of this request, and not that of one inside of it, such as a guardrail's."""
+        """Returns the admission of this request, but not for a request within it, such as a guardrail's."""
         admission = _admission.get()
         if admission is None or (admission.settled and admission.done.is_set()):
             return admission if admission is not None and kwargs.get("litellm_call_id") == admission.call_id else None
@@ -478,7 +484,7 @@ class Limiter(CustomLogger):
             return
         admission.settled = True
         admission.done.set()
-        # A request that is cancelled now is settled nevertheless.
+        # The shield settles the request even if it is cancelled now.
         price = None if dollars is None else micro_dollars(dollars)
         await asyncio.shield(self._later(self._settle_by_server(admission, tokens, price)))
 
@@ -496,11 +502,11 @@ class Limiter(CustomLogger):
     async def _tell(self, call: wire.Call[Any]) -> None:
         try:
             await self.guard.cell.run(call)
-        except Exception as error:  # an estimate stays charged, and a place is free when its lease ends
+        except Exception as error:  # the estimate stays charged, and a place becomes free when its lease ends
             _log.error("%s was not sent: %s", call.name, error)
 
     async def _watch(self, admission: Admission, task: asyncio.Task[Any] | None) -> None:
-        """Renews the places while the request runs, and releases them if nobody settles it."""
+        """Renews the places while the request runs, and settles the request afterwards if no hook does."""
         if task is not None:
             task.add_done_callback(lambda _: admission.done.set())
         while not admission.done.is_set():
@@ -515,7 +521,7 @@ class Limiter(CustomLogger):
 
     def _later(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # the event loop keeps no reference
+        self._tasks.add(task)  # the event loop keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
         return task
 
@@ -537,7 +543,7 @@ def _money(dollars: Decimal | str | float | None) -> Fixed | None:
 
 
 def _total(usage: Any) -> int | None:
-    """The tokens that a usage reports, if it reports any."""
+    """Returns the tokens in a usage report, or None if it has none."""
     total = usage.get("total_tokens") if isinstance(usage, Mapping) else getattr(usage, "total_tokens", None)
     if total is None and usage is not None:
         parts = [getattr(usage, name, None) for name in ("input_tokens", "output_tokens")]

@@ -1,4 +1,4 @@
-"""Limiters in this process, for the time in which the server is unavailable. Each has a share of its limit."""
+"""Limiters in this process for when the server is unavailable. Each has a share of its limit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from datetime import datetime, timezone
 from typing import Protocol, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Balance, Booked, Booking, Key, Refused, RefusedForever, Several
+from .answers import Admitted, Answer, Balance, Booked, Booking, Key, Refused, RefusedForever, Together
 from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Window
 from .times import micros, seconds
 from .wire import Change, Release, Renew, Settle, Take
 
 KEYS = 100_000
-"""How many keys are remembered. With one more, the key that was not used for the longest time is forgotten."""
+"""The number of keys with a state. For one more, the least recently used key is removed."""
 ENTRIES = 1000
-"""How many entries a log has at most. Calls within this part of its period are one entry, with the time of the last."""
+"""The largest number of entries of a log. Calls within this fraction of its period share one entry."""
 _MICRO = 1000
 """The nanoseconds of a microsecond."""
 _DAYS = {"HOUR": 1 / 24, "DAY": 1, "WEEK": 7, "MONTH": 30, "YEAR": 365}
@@ -30,7 +30,7 @@ Pace = TypeVar("Pace", bound="_Paced")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a limiter says of a quantity now, in microseconds."""
+    """The state of a limiter now, in view of a quantity, in microseconds."""
 
     limit: int
     remaining: int
@@ -39,28 +39,28 @@ class Look:
 
 
 class State(Protocol):
-    """What is taken of one key. Every call brings its own limit, as with the server: `of` sets it."""
+    """The units taken from a key. As in the server, every call brings its own limit, which `set` stores."""
 
     def look(self, now: int, quantity: int) -> Look: ...
     def take(self, now: int, quantity: int) -> None:
-        """Takes units, or gives units back if the quantity is below 0: never more than were taken."""
+        """Takes units, or gives units back if the quantity is below 0, but never more than were taken."""
         ...
 
 
 class _Paced:
-    """A share of a rate and of a capacity. Times are nanoseconds and are rounded as in core/src/rate.rs."""
+    """A share of a rate and of a capacity. Times are in nanoseconds and rounded as in core/src/rate.rs."""
 
-    def of(self: Pace, rate: Rate | Bucket | Funnel, share: int) -> Pace:
+    def set(self: Pace, rate: Rate | Bucket | Funnel, share: int) -> Pace:
         self.limit, self.count = max(1, rate.limit // share), rate.count
         self.per = micros(rate.per, "per") * _MICRO * share
         return self
 
     def cost(self, quantity: int) -> int:
-        """The time that a quantity takes."""
+        """Returns the time in which a quantity becomes available."""
         return quantity * self.per // self.count
 
     def units(self, time: int) -> int:
-        """The largest quantity that takes no longer than a time."""
+        """Returns the largest quantity that becomes available within a time."""
         return ((time + 1) * self.count - 1) // self.per
 
     def says(self, remaining: int, wait: int, reset: int) -> Look:
@@ -68,7 +68,7 @@ class _Paced:
 
 
 class _Gcra(_Paced):
-    """As CL.THROTTLE decides: core/src/gcra.rs says why."""
+    """Decides like CL.THROTTLE. core/src/gcra.rs explains the algorithm."""
 
     def __init__(self) -> None:
         self.tat = 0
@@ -84,13 +84,13 @@ class _Gcra(_Paced):
 
 
 class _Bucket(_Paced):
-    """As CL.BUCKET and CL.FUNNEL decide: core/src/bucket.rs says why."""
+    """Decides like CL.BUCKET and CL.FUNNEL. core/src/bucket.rs explains the algorithm."""
 
     def __init__(self) -> None:
         self.free = self.since = self.full_at = 0
 
     def level(self, now: int) -> tuple[int, int, int]:
-        """The units that were free at an instant, that instant, and the units that have come since then."""
+        """Returns the units that were free at an instant, that instant, and the units that became free since."""
         come = self.units(now - self.since)
         if now >= self.full_at or self.free + come >= self.limit:
             return self.limit, now, 0
@@ -109,21 +109,22 @@ class _Bucket(_Paced):
 
 
 class _Window:
-    """As CL.FIXED decides. A window of the calendar begins here with the first call, and is as long as its unit."""
+    """Decides like CL.FIXED, but a calendar window begins with the first call and has the length of its unit."""
 
     def __init__(self) -> None:
         self.count = self.end = 0
 
-    def of(self, fixed: Fixed, share: int) -> _Window:
-        self.limit, self.window = max(1, fixed.limit // share), fixed.window
+    def set(self, fixed: Fixed, share: int) -> _Window:
+        self.limit, self.window = max(1, fixed.limit // share), fixed
         return self
 
     def end_of(self, now: int) -> int:
-        if isinstance(self.window, datetime):
-            return micros(self.window - datetime.now(timezone.utc), "until", least=1) + now
-        if isinstance(self.window, Calendar):
-            return now + micros(_DAYS[self.window.unit] * 86400, "per")
-        return now + micros(self.window, "per")
+        if self.window.until is not None:
+            return micros(self.window.until - datetime.now(timezone.utc), "until", least=1) + now
+        if isinstance(self.window.per, Calendar):
+            return now + micros(_DAYS[self.window.per.unit] * 86400, "per")
+        assert self.window.per is not None
+        return now + micros(self.window.per, "per")
 
     def look(self, now: int, quantity: int) -> Look:
         count, reset = (self.count, self.end - now) if now < self.end else (0, 0)
@@ -140,14 +141,14 @@ class _Window:
 
 
 class _Log:
-    """As CL.LOG decides. CL.WINDOW estimates the same."""
+    """Decides like CL.LOG, also for CL.WINDOW, which estimates the same count."""
 
     def __init__(self) -> None:
         self.entries: deque[tuple[int, int]] = deque()
-        self.begun = 0  # when the last entry had its first call
+        self.begun = 0  # the first call of the last entry
         self.count = 0
 
-    def of(self, log: Log | Window, share: int) -> _Log:
+    def set(self, log: Log | Window, share: int) -> _Log:
         self.limit, self.per = max(1, log.limit // share), micros(log.per, "per")
         return self
 
@@ -164,7 +165,7 @@ class _Log:
 
     def take(self, now: int, quantity: int) -> None:
         self.count = max(0, self.count + quantity)
-        while quantity < 0 and self.entries:  # the newest go first
+        while quantity < 0 and self.entries:  # the newest units are given back first
             instant, entry = self.entries.pop()
             if entry + quantity > 0:
                 self.entries.append((instant, entry + quantity))
@@ -179,20 +180,20 @@ class _Log:
 
 
 class _Places:
-    """As CL.ACQUIRE decides."""
+    """Decides like CL.ACQUIRE."""
 
     def __init__(self) -> None:
         self.ends: dict[str | bytes, int] = {}
 
-    def of(self, lease: Lease, share: int) -> _Places:
-        self.limit, self.lease = max(1, lease.limit // share), lease
+    def set(self, lease: Lease, share: int) -> _Places:
+        self.limit, self.lease = max(1, lease.places // share), lease
         return self
 
     def look(self, now: int, quantity: int) -> Look:
         self.ends = {holder: end for holder, end in self.ends.items() if end > now}
         free, wait = max(0, self.limit - len(self.ends)), 0
         if not free and self.lease.holder not in self.ends:
-            # After the limit was lowered, more than one lease must end.
+            # If the limit was lowered, more than one lease must end.
             wait = sorted(self.ends.values())[len(self.ends) - self.limit] - now
         return Look(self.limit, free, wait, max(self.ends.values(), default=now) - now)
 
@@ -200,7 +201,7 @@ class _Places:
         self.ends[self.lease.holder] = now + micros(self.lease.lease, "lease")
 
     def release(self, holder: str | bytes, now: int) -> bool:
-        """Whether the holder had a place until now."""
+        """Releases the holder's place. Returns whether the holder had one."""
         return self.ends.pop(holder, now) > now
 
 
@@ -215,8 +216,8 @@ class LocalLimiters:
         self.states: OrderedDict[tuple[Key, type[State]], State] = OrderedDict()
         self.lock = threading.Lock()
 
-    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Several[Answer]:
-        """Takes from all limiters or from none, as CL.MTAKE does."""
+    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Together[Answer]:
+        """Takes from all limiters or from none, like CL.MTAKE."""
         with self.lock:
             now = self.clock() // 1000
             states = [self._of(take) for take in takes]
@@ -241,23 +242,23 @@ class LocalLimiters:
                         taken=taken,
                         decided_by="local",
                     )
-            return Several(answers.combined(rows, [take.key for take in takes if not take.shadow]), rows)
+            return Together(answers.combined(rows, [take.key for take in takes if not take.shadow]), rows)
 
     def release(self, key: Key, holder: str | bytes) -> bool:
-        """Gives a place back, as CL.RELEASE does."""
+        """Gives a place back, like CL.RELEASE."""
         with self.lock:
             state = self.states.get((key, _Places))
             return isinstance(state, _Places) and state.release(holder, self.clock() // 1000)
 
-    def settle(self, changes: tuple[Change, ...]) -> Several[Balance]:
-        """Takes or gives back, whatever is available, as CL.MSETTLE does."""
+    def settle(self, changes: tuple[Change, ...]) -> Together[Balance]:
+        """Takes or gives back units, whether they are available or not, like CL.MSETTLE."""
         with self.lock:
             now = self.clock() // 1000
             rows: dict[Key, Balance] = {}
             for change in changes:
                 lost = False
                 if isinstance(change, Settle):
-                    state = self._of(Take(change.key, change.limiter))
+                    state = self._of(Take(change.key, change.limit))
                     state.take(now, change.difference)
                 else:
                     state = self._of(Take(change.key, change.lease))
@@ -268,21 +269,21 @@ class LocalLimiters:
                         state.take(now, 1)
                     lost = isinstance(change, Renew) and not holds
                 rows[change.key] = _balance(state.look(now, 0), lost)
-            return Several(_tightest(rows), rows)
+            return Together(_tightest(rows), rows)
 
     def pause(self, key: Key, rate: Rate, wait: int) -> Balance:
-        """Admits nothing before the wait is over, as CL.PAUSE does."""
+        """Admits nothing until the wait is over, like CL.PAUSE."""
         with self.lock:
             now = self.clock() // 1000
-            state = self._known(key, _Gcra).of(rate, self.share)
+            state = self._known(key, _Gcra).set(rate, self.share)
             state.tat = max(state.tat, (now + wait) * _MICRO + state.cost(rate.burst))
             return _balance(state.look(now, 0), False)
 
     def reserve(self, key: Key, rate: Rate, quantity: int, max_wait: int | None, prepay: bool) -> Booking:
-        """Books units, as CL.RESERVE does."""
+        """Books units, like CL.RESERVE."""
         with self.lock:
             now = self.clock() // 1000
-            state = self._known(key, _Gcra).of(rate, self.share)
+            state = self._known(key, _Gcra).set(rate, self.share)
             before = state.look(now, min(quantity, 1) if prepay else quantity)
             if quantity > state.limit and not prepay:
                 forever = _answer(before, quantity)
@@ -303,17 +304,17 @@ class LocalLimiters:
             return Booked(limit=left.limit, remaining=left.remaining, reset_after=reset, wait=wait)
 
     def _of(self, take: Take) -> State:
-        match take.limiter:
+        match take.limit:
             case Fixed() as fixed:
-                return self._known(take.key, _Window).of(fixed, self.share)
+                return self._known(take.key, _Window).set(fixed, self.share)
             case Log() | Window() as log:
-                return self._known(take.key, _Log).of(log, self.share)
+                return self._known(take.key, _Log).set(log, self.share)
             case Lease() as lease:
-                return self._known(take.key, _Places).of(lease, self.share)
+                return self._known(take.key, _Places).set(lease, self.share)
             case Rate() as rate:
-                return self._known(take.key, _Gcra).of(rate, self.share)
+                return self._known(take.key, _Gcra).set(rate, self.share)
             case bucket:
-                return self._known(take.key, _Bucket).of(bucket, self.share)
+                return self._known(take.key, _Bucket).set(bucket, self.share)
 
     def _known(self, key: Key, kind: type[Kind]) -> Kind:
         state = self.states.get((key, kind))
@@ -332,7 +333,7 @@ def _balance(look: Look, lost: bool) -> Balance:
         remaining=look.remaining,
         reset_after=seconds(look.reset),
         retry_after=wait,
-        in_debt=lost or wait is not None,
+        over_limit=lost or wait is not None,
     )
 
 
@@ -344,7 +345,7 @@ def _tightest(rows: dict[Key, Balance]) -> Balance:
         remaining=tightest.remaining,
         reset_after=max(row.reset_after for row in rows.values()),
         retry_after=max(waits, default=None),
-        in_debt=any(row.in_debt for row in rows.values()),
+        over_limit=any(row.over_limit for row in rows.values()),
     )
 
 

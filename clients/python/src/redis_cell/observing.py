@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for calls, and a function that hears of refusals."""
+"""OpenTelemetry spans for calls, and a function that is called for each refusal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
-from .answers import Decision, Refused, RefusedForever, Several
+from .answers import Decision, Refused, RefusedForever, Together
 from .wire import Call
 
 C = TypeVar("C")
@@ -16,10 +16,10 @@ C = TypeVar("C")
 def observe(
     cell: C, *, on_refusal: Callable[[Call[Any], Refused | RefusedForever], None] | None = None, tracer: Any = None
 ) -> C:
-    """Returns the Cell, AsyncCell, Guard or AsyncGuard, whose calls are observed from now on.
+    """Makes the calls of a Cell, AsyncCell, Guard or AsyncGuard observed from now on, and returns it.
 
-    `on_refusal` is called with each call that was refused and its refusal, the combined one of several limiters.
-    `tracer` is a tracer of OpenTelemetry: each call is a span with the name of its command, its key, the decision, and
+    `on_refusal` is called with each refused call and its refusal, which for several limiters is the combined one.
+    `tracer` is an OpenTelemetry tracer. Each call is a span with the name of its command, its key, the decision, and
     where it was made.
     """
     observed: Any = cell
@@ -33,7 +33,7 @@ def observe(
         return tracer.start_as_current_span(call.name, attributes=attributes)
 
     def note(span: Any, call: Call[Any], answer: Any) -> Any:
-        decision: Any = cast(Any, answer).combined if isinstance(answer, Several) else answer
+        decision: Any = cast(Any, answer).combined if isinstance(answer, Together) else answer
         if isinstance(decision, Decision):
             if span is not None:
                 span.set_attribute("redis_cell.admitted", decision.admitted)

@@ -8,51 +8,46 @@ import logging
 import secrets
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from . import wire
 from .answers import Key
-from .limiters import Lease, Limiter
+from .limiters import Lease, Limit
 from .times import Seconds
 from .waiting import AsyncRuns, Runs, async_wait, wait
 from .wire import Take
 
 P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C")
 
 _log = logging.getLogger("redis_cell")
 
 
-class _Held:
-    """What Place and AsyncPlace have in common."""
+class _Place(Generic[C]):
+    """The common part of Place and AsyncPlace."""
 
     def __init__(
-        self, key: Key, limit: int, lease: Seconds, holder: str | bytes | None, timeout: Seconds | None
+        self,
+        cell: C,
+        key: Key,
+        places: int,
+        lease: Seconds,
+        holder: str | bytes | None = None,
+        timeout: Seconds | None = 0,
     ) -> None:
-        self.key, self.timeout = key, timeout
-        self.lease = Lease(limit, lease=lease, holder=secrets.token_hex(8) if holder is None else holder)
+        self.cell, self.key, self.timeout = cell, key, timeout
+        self.lease = Lease(places, lease=lease, holder=secrets.token_hex(8) if holder is None else holder)
 
     def not_released(self, error: Exception) -> None:
         _log.warning("the place of %r was not released, and is free when its lease ends: %s", self.key, error)
 
 
-class Place(_Held):
-    """A place for the block of `with`."""
-
-    def __init__(
-        self,
-        cell: Runs,
-        key: Key,
-        limit: int,
-        lease: Seconds,
-        holder: str | bytes | None = None,
-        timeout: Seconds | None = 0,
-    ) -> None:
-        super().__init__(key, limit, lease, holder, timeout)
-        self.cell = cell
+class Place(_Place[Runs]):
+    """A place that is held in a `with` block."""
 
     def renew(self) -> bool:
-        """Holds the place for the time of another lease from now. False if it was lost."""
+        """Renews the lease, which then ends one lease time from now. Returns False if the place is lost."""
         return self.cell.run(wire.renew(self.key, self.lease))
 
     def __enter__(self) -> Place:
@@ -68,23 +63,11 @@ class Place(_Held):
             self.not_released(failure)
 
 
-class AsyncPlace(_Held):
-    """A place for the block of `async with`."""
-
-    def __init__(
-        self,
-        cell: AsyncRuns,
-        key: Key,
-        limit: int,
-        lease: Seconds,
-        holder: str | bytes | None = None,
-        timeout: Seconds | None = 0,
-    ) -> None:
-        super().__init__(key, limit, lease, holder, timeout)
-        self.cell = cell
+class AsyncPlace(_Place[AsyncRuns]):
+    """A place that is held in an `async with` block."""
 
     async def renew(self) -> bool:
-        """Holds the place for the time of another lease from now. False if it was lost."""
+        """Renews the lease, which then ends one lease time from now. Returns False if the place is lost."""
         return await self.cell.run(wire.renew(self.key, self.lease))
 
     async def __aenter__(self) -> AsyncPlace:
@@ -101,17 +84,17 @@ class AsyncPlace(_Held):
 
 
 def limited(
-    cell: Runs | AsyncRuns, key: Key | Callable[..., Key], limiter: Limiter, *, timeout: Seconds | None = 0
+    cell: Runs | AsyncRuns, key: Key | Callable[..., Key], limit: Limit, *, timeout: Seconds | None = 0
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator: each call of the function takes a unit, or raises RateLimited.
 
-    `key` is the key, or a function that makes it from the arguments of the call. A call waits up to `timeout` seconds.
-    Coroutine functions need an AsyncCell or an AsyncGuard, and other functions a Cell or a Guard.
+    `key` is the key, or a function that returns it for the arguments of a call. A call waits up to `timeout` seconds.
+    Coroutine functions need an AsyncCell or an AsyncGuard; other functions need a Cell or a Guard.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         def take(*args: P.args, **kwargs: P.kwargs) -> Take:
-            return Take(key(*args, **kwargs) if callable(key) else key, limiter)
+            return Take(key(*args, **kwargs) if callable(key) else key, limit)
 
         if inspect.iscoroutinefunction(function):
 

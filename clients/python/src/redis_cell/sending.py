@@ -1,8 +1,8 @@
-"""How a call is sent: once. Nothing here knows a command.
+"""Sends each call once. Nothing here depends on a particular command.
 
-The clients' own `execute_command` sends a call again if a connection breaks or a reply is late. A call that has been
-sent may have been admitted, so these classes take a connection from the client's pool, send, and read one reply. A
-cluster's redirections are followed, because a node that redirects has not run the call.
+The clients' own `execute_command` sends a call again if a connection breaks or a reply is late. A call that was sent
+may have been admitted, so these classes take a connection from the client's pool, send the call, and read one reply.
+They follow a cluster's redirections, because a node that redirects a call has not run it.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ import asyncio
 import importlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from .answers import Key
-from .limiters import Word, Words
+from .limiters import Argument, Arguments
+from .steps import Steps
 
 Ready: TypeAlias = Callable[[], None]
 """Raises an exception if a call that has just got its connection must not be sent."""
 
 MARGIN = 5.0
-"""How long after the end of a waiting call its reply may come, in seconds."""
+"""How long after the end of a wait in the server the reply may arrive, in seconds."""
 REDIRECTIONS = 16
-"""How often a cluster may redirect a call before the error is raised."""
+"""The number of times that a call is sent in a cluster that redirects it, before an error is raised."""
 PAUSE = 0.05
-"""How long to wait in seconds if a slot is moving and its keys are on two nodes."""
+"""The pause before another attempt if a slot is moving and its keys are on two nodes, in seconds."""
 
 
 def library(client: object) -> Any:
-    """The module of exceptions of the library that a client comes from: that of redis or of valkey."""
+    """Returns the module of exceptions of a client's library: redis or valkey."""
     for base in type(client).__mro__:
         root = base.__module__.partition(".")[0]
         if root in ("redis", "valkey"):
@@ -37,7 +39,7 @@ def library(client: object) -> Any:
 
 
 def connection_of(pool: Any) -> Any:
-    """A connection of a pool, or a coroutine that returns one. Older versions require the name of a command."""
+    """Returns a connection of a pool, or a coroutine for it. Older versions require the name of a command."""
     try:
         return pool.get_connection()
     except TypeError:
@@ -45,17 +47,17 @@ def connection_of(pool: Any) -> Any:
 
 
 def _is_broken(connection: Any) -> bool:
-    """Whether the server has closed an idle connection for asyncio: after a restart, or by its setting `timeout`.
+    """Whether the server has closed an idle connection of asyncio: after a restart, or because of its option `timeout`.
 
-    The pools for blocking code find out by themselves. Those for asyncio do not in all versions, nor do the nodes of a
-    cluster, so each idle connection would fail a call.
+    The pools of blocking clients detect this. Not all versions of the asyncio pools do, and the nodes of a cluster do
+    not, so each idle connection would fail a call.
     """
     reader = connection._reader
     return reader is not None and (reader.at_eof() or reader.exception() is not None)
 
 
 def _refuse_pipeline(client: Any) -> None:
-    # A pipeline has the class and the pool of a client: calls would be sent at once, and not in the pipeline.
+    # A pipeline has the class and the pool of a client, so calls would be sent immediately instead of in the pipeline.
     if any(base.__name__.endswith("Pipeline") for base in type(client).__mro__):
         raise TypeError("calls are not sent in a pipeline: use the client that the pipeline was made from")
 
@@ -68,54 +70,113 @@ def _is_async(client: Any) -> bool:
     return hasattr(client, "__aenter__")
 
 
-def _now(words: Words) -> tuple[Word, ...]:
-    return words() if callable(words) else words
+def _now(arguments: Arguments) -> tuple[Argument, ...]:
+    return arguments() if callable(arguments) else arguments
 
 
-class Link:
-    """Sends calls by a client, each of them once."""
+class _Link:
+    """The common part of Link and AsyncLink: finds the node of a key, and follows redirections."""
 
     def __init__(self, client: Any) -> None:
         self.errors = library(client)
         _refuse_pipeline(client)
-        if _is_async(client):
-            raise TypeError("this client is for asyncio: use AsyncCell")
         self.client = client
         self.stale = False
 
     @property
     def pool(self) -> Any:
-        """What has the connections: the client's pool, or the client itself if each node of a cluster has a pool."""
+        """The client's connection pool, or for a cluster, in which each node has a pool, the client itself."""
         return self.client if is_cluster(self.client) else self.client.connection_pool
 
-    def send(self, words: Words, key: Key, held: float | None, ready: Ready | None = None) -> Any:
+    # The I/O, which differs between the two.
+
+    _sleep: Callable[[float], Any]
+
+    def _begin(self) -> Any:
+        """Prepares a cluster's client for a call."""
+        raise NotImplementedError
+
+    def send_many(self, calls: list[Arguments]) -> Any:
+        """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
+        raise NotImplementedError
+
+    def _once(
+        self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
+    ) -> Any:
+        """Sends a call to a node, or to the only server if `node` is None, and returns the reply."""
+        raise NotImplementedError
+
+    def send(self, arguments: Arguments, key: Key, held: float | None, ready: Ready | None = None) -> Steps[Any]:
         """Sends a call to the node of a key, and returns the reply."""
         if not is_cluster(self.client):
-            return self._once(self.client, words, held, ready)
-        self._refresh()
+            return (yield partial(self._once, None, arguments, held, ready))
+        yield from self._refresh()
         node, asking = self.client.get_node_from_key(key), False
         for attempt in range(REDIRECTIONS):
             try:
-                return self._once(self._of(node), words, held, ready, asking)
+                return (yield partial(self._once, node, arguments, held, ready, asking))
             except self.errors.AskError as error:
-                node, asking = self._node(error), True
+                node, asking = (yield from self._node(error)), True
             except self.errors.MovedError:
-                self.client.nodes_manager.initialize()
+                yield self.client.nodes_manager.initialize
                 node, asking = self.client.get_node_from_key(key), False
             except self.errors.TryAgainError:
                 if held != 0 or attempt + 1 == REDIRECTIONS:
                     raise
-                time.sleep(PAUSE)
+                yield partial(self._sleep, PAUSE)
             except (self.errors.ConnectionError, self.errors.TimeoutError, self.errors.ClusterDownError):
                 self.stale = True
                 raise
         raise self.errors.ClusterError("the call was redirected too often")
 
-    def send_many(self, calls: list[Words]) -> list[Any]:
-        """Sends calls to a single server at once, and returns the replies. An error stands in place of its reply."""
+    def send_to_all(self, arguments: Arguments) -> Steps[list[Any]]:
+        """Sends a call to every primary, and returns the replies."""
+        if not is_cluster(self.client):
+            return [(yield partial(self._once, None, arguments, 0))]
+        yield from self._refresh()
+        replies: list[Any] = []
+        try:
+            for node in self.client.get_primaries():
+                replies.append((yield partial(self._once, node, arguments, 0)))
+        except (self.errors.ConnectionError, self.errors.TimeoutError):
+            self.stale = True
+            raise
+        return replies
+
+    def _refresh(self) -> Steps[None]:
+        yield self._begin
+        if self.stale:
+            yield self.client.nodes_manager.initialize
+            self.stale = False
+
+    def _node(self, error: Any) -> Steps[Any]:
+        node = self.client.get_node(host=error.host, port=error.port)
+        if node is None:
+            yield self.client.nodes_manager.initialize
+            node = self.client.get_node(host=error.host, port=error.port)
+        if node is None:
+            raise error
+        return node
+
+
+class Link(_Link):
+    """Sends each call once through a blocking client."""
+
+    _sleep = staticmethod(time.sleep)
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        if _is_async(client):
+            raise TypeError("this client is for asyncio: use AsyncCell")
+
+    def _begin(self) -> None:
+        pass
+
+    def send_many(self, calls: list[Arguments]) -> list[Any]:
+        """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
         connection = connection_of(self.client.connection_pool)
         try:
-            connection.send_packed_command(connection.pack_commands([_now(words) for words in calls]))
+            connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
             return [self._reply(connection) for _ in calls]
         except BaseException:
             connection.disconnect()
@@ -129,40 +190,10 @@ class Link:
         except self.errors.ResponseError as error:
             return error
 
-    def send_to_all(self, words: Words) -> list[Any]:
-        """Sends a call to every primary, and returns the replies."""
-        if not is_cluster(self.client):
-            return [self._once(self.client, words, 0)]
-        self._refresh()
-        try:
-            return [self._once(self._of(node), words, 0) for node in self.client.get_primaries()]
-        except (self.errors.ConnectionError, self.errors.TimeoutError):
-            self.stale = True
-            raise
-
-    def _refresh(self) -> None:
-        if self.stale:
-            self.client.nodes_manager.initialize()
-            self.stale = False
-
-    def _of(self, node: Any) -> Any:
-        """The client of one node."""
-        find = getattr(self.client, "get_redis_connection", None) or self.client.get_valkey_connection
-        return find(node)
-
-    def _node(self, error: Any) -> Any:
-        node = self.client.get_node(host=error.host, port=error.port)
-        if node is None:
-            self.client.nodes_manager.initialize()
-            node = self.client.get_node(host=error.host, port=error.port)
-        if node is None:
-            raise error
-        return node
-
     def _once(
-        self, client: Any, words: Words, held: float | None, ready: Ready | None = None, asking: bool = False
+        self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
     ) -> Any:
-        pool = client.connection_pool
+        pool = (self.client if node is None else self._of(node)).connection_pool
         connection = connection_of(pool)
         if ready is not None:
             try:
@@ -174,13 +205,13 @@ class Link:
             if asking:
                 connection.send_command("ASKING")
                 connection.read_response()
-            connection.send_command(*_now(words))
+            connection.send_command(*_now(arguments))
             if held != 0 and not connection.can_read(None if held is None else held + MARGIN):
                 raise self.errors.TimeoutError(f"no reply {MARGIN:g} seconds after the end of the wait")
             return connection.read_response()
         except self.errors.ResponseError as error:
             if isinstance(error, self.errors.ReadOnlyError):
-                # The server was demoted, and its address may lead to its successor: the next call connects again.
+                # The server was demoted, and its address may lead to the new primary: the next call connects again.
                 connection.disconnect()
             raise
         except BaseException:
@@ -189,56 +220,35 @@ class Link:
         finally:
             pool.release(connection)
 
+    def _of(self, node: Any) -> Any:
+        """Returns the client of one node."""
+        find = getattr(self.client, "get_redis_connection", None) or self.client.get_valkey_connection
+        return find(node)
 
-class AsyncLink:
-    """Sends calls by a client for asyncio, each of them once."""
+
+class AsyncLink(_Link):
+    """Sends each call once through a client for asyncio."""
+
+    _sleep = staticmethod(asyncio.sleep)
 
     def __init__(self, client: Any) -> None:
-        self.errors = library(client)
-        _refuse_pipeline(client)
+        super().__init__(client)
         if not _is_async(client):
             raise TypeError("this client is not for asyncio: use Cell")
-        self.client = client
-        self.stale = False
 
-    @property
-    def pool(self) -> Any:
-        """What has the connections: the client's pool, or the client itself if each node of a cluster has a pool."""
-        return self.client if is_cluster(self.client) else self.client.connection_pool
+    async def _begin(self) -> None:
+        await self.client.initialize()
 
-    async def send(self, words: Words, key: Key, held: float | None, ready: Ready | None = None) -> Any:
-        """Sends a call to the node of a key, and returns the reply."""
-        if not is_cluster(self.client):
-            return await self._by_pool(words, held, ready)
-        await self._refresh()
-        node, asking = self.client.get_node_from_key(key), False
-        for attempt in range(REDIRECTIONS):
-            try:
-                return await self._by_node(node, words, held, ready, asking)
-            except self.errors.AskError as error:
-                node, asking = await self._node(error), True
-            except self.errors.MovedError:
-                await self.client.nodes_manager.initialize()
-                node, asking = self.client.get_node_from_key(key), False
-            except self.errors.TryAgainError:
-                if held != 0 or attempt + 1 == REDIRECTIONS:
-                    raise
-                await asyncio.sleep(PAUSE)
-            except (self.errors.ConnectionError, self.errors.TimeoutError, self.errors.ClusterDownError):
-                self.stale = True
-                raise
-        raise self.errors.ClusterError("the call was redirected too often")
-
-    async def send_many(self, calls: list[Words]) -> list[Any]:
-        """Sends calls to a single server at once, and returns the replies. An error stands in place of its reply."""
+    async def send_many(self, calls: list[Arguments]) -> list[Any]:
+        """Sends calls to a single server together, and returns the replies, with an error in place of a failed one."""
         pool = self.client.connection_pool
         connection = await connection_of(pool)
         try:
             if _is_broken(connection):
-                await connection.disconnect(nowait=True)  # connecting again is what sending does
+                await connection.disconnect(nowait=True)  # sending packed commands does not connect again
             if not connection.is_connected:
                 await connection.connect()
-            await connection.send_packed_command(connection.pack_commands([_now(words) for words in calls]))
+            await connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
             return [await self._reply(connection) for _ in calls]
         except BaseException:
             await connection.disconnect(nowait=True)
@@ -252,46 +262,27 @@ class AsyncLink:
         except self.errors.ResponseError as error:
             return error
 
-    async def send_to_all(self, words: Words) -> list[Any]:
-        """Sends a call to every primary, and returns the replies."""
-        if not is_cluster(self.client):
-            return [await self._by_pool(words, 0)]
-        await self._refresh()
-        try:
-            return [await self._by_node(node, words, 0) for node in self.client.get_primaries()]
-        except (self.errors.ConnectionError, self.errors.TimeoutError):
-            self.stale = True
-            raise
-
-    async def _refresh(self) -> None:
-        await self.client.initialize()
-        if self.stale:
-            await self.client.nodes_manager.initialize()
-            self.stale = False
-
-    async def _node(self, error: Any) -> Any:
-        node = self.client.get_node(host=error.host, port=error.port)
+    async def _once(
+        self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
+    ) -> Any:
         if node is None:
-            await self.client.nodes_manager.initialize()
-            node = self.client.get_node(host=error.host, port=error.port)
-        if node is None:
-            raise error
-        return node
+            return await self._by_pool(arguments, held, ready)
+        return await self._by_node(node, arguments, held, ready, asking)
 
-    async def _by_pool(self, words: Words, held: float | None, ready: Ready | None = None) -> Any:
+    async def _by_pool(self, arguments: Arguments, held: float | None, ready: Ready | None = None) -> Any:
         pool = self.client.connection_pool
         connection = await connection_of(pool)
         try:
             if ready is not None:
                 ready()
-            return await self._exchange(connection, words, held)
+            return await self._exchange(connection, arguments, held)
         finally:
             await pool.release(connection)
 
     async def _by_node(
-        self, node: Any, words: Words, held: float | None, ready: Ready | None = None, asking: bool = False
+        self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
     ) -> Any:
-        # As the node's own execute_command does. Older versions have no method to give a connection back.
+        # This is what the node's own execute_command does. Older versions have no method that gives a connection back.
         release = getattr(node, "release", None) or node._free.append
         connection = node.acquire_connection()
         try:
@@ -299,23 +290,23 @@ class AsyncLink:
                 ready()
             if asking:
                 await self._exchange(connection, ("ASKING",), 0)
-            return await self._exchange(connection, words, held)
+            return await self._exchange(connection, arguments, held)
         finally:
             release(connection)
 
-    async def _exchange(self, connection: Any, words: Words, held: float | None) -> Any:
+    async def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Any:
         try:
             if _is_broken(connection):
-                await connection.disconnect(nowait=True)  # sending connects again
-            await connection.send_command(*_now(words))
+                await connection.disconnect(nowait=True)  # sending a command connects again
+            await connection.send_command(*_now(arguments))
             if held == 0:
                 return await connection.read_response()
-            # The connection's own limit would end the wait. It returns None when it passes, as an unanswered call does.
+            # The connection's own timeout would end the wait and return None, like a call that was not admitted.
             reply = connection.read_response(timeout=10**9)
             return await asyncio.wait_for(reply, None if held is None else held + MARGIN)
         except self.errors.ResponseError as error:
             if isinstance(error, self.errors.ReadOnlyError):
-                # The server was demoted, and its address may lead to its successor: the next call connects again.
+                # The server was demoted, and its address may lead to the new primary: the next call connects again.
                 await connection.disconnect(nowait=True)
             raise
         except asyncio.TimeoutError:

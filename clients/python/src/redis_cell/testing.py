@@ -1,22 +1,23 @@
-"""Cells for the tests of applications: the limiters are those of Local, in this process, on a clock that tests move."""
+"""Cells for the tests of applications, with the limiters of Local in this process, on a clock that tests move."""
 
 from __future__ import annotations
 
 import time
 from typing import Any, TypeVar, cast
 
-from .answers import Several
-from .client import AsyncPlaces, Commands, Places
+from . import steps
+from .answers import Together
+from .commands import Asyncio, Blocking, Commands
 from .local import LocalLimiters
 from .times import Seconds, micros
-from .waiting import Plan, async_waited, waited
+from .waiting import Plan
 from .wire import Call
 
 T = TypeVar("T")
 
 
 class _Fake(Commands):
-    """What FakeCell and AsyncFakeCell have in common."""
+    """The common part of FakeCell and AsyncFakeCell."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -26,7 +27,7 @@ class _Fake(Commands):
         return self._now
 
     def advance(self, by: Seconds) -> None:
-        """Moves the clock on. It stands still otherwise."""
+        """Moves the clock forward. Otherwise it stands still."""
         self._now += micros(by, "by") * 1000
 
     def clock(self) -> float:
@@ -38,8 +39,8 @@ class _Fake(Commands):
         if call.decide is not None:
             answer = call.decide(self._limiters)
             decided: object = answer
-            if isinstance(decided, Several):
-                # What a server has decided can be settled.
+            if isinstance(decided, Together):
+                # Units that a server has admitted can be settled.
                 object.__setattr__(cast(object, decided), "sent", time.monotonic())
             return answer
         if call.settle is not None:
@@ -47,41 +48,39 @@ class _Fake(Commands):
         raise NotImplementedError(f"{call.name} needs the server")
 
 
-class FakeCell(_Fake, Places):
-    """In place of a Cell. Calls are decided by exact limiters in this process, and `advance` moves the clock on.
+class FakeCell(_Fake, Blocking):
+    """Replaces a Cell in tests. Exact limiters in this process decide calls, and `advance` moves the clock.
 
-    A window of the calendar begins with its first call, and is as long as its unit. A call that waits moves the clock
-    to the instant at which it is admitted, and does not sleep. Nobody else waits, so there are no turns. `top` needs
-    the server.
+    A calendar window begins with its first call and has the length of its unit. A call that waits moves the clock to
+    the instant at which it is admitted, and does not sleep. There are no other waiting clients, so there are no turns.
+    `top` needs the server.
     """
 
     def run(self, call: Call[T]) -> T:
-        """Carries out a call that a function of `redis_cell.wire` has built."""
+        """Decides a call that a function of `redis_cell.wire` has built."""
         if call.waiting is None:
             return self.decided(call)
         plan = Plan(call, call.held, guarded=False, clock=self.clock)
-        answer = waited(plan, self.decided, None, self.sleep)
-        return cast(T, None if plan.over else answer)
+        return steps.run(plan.answer_in_time(self.decided, None, self.sleep))
 
     def sleep(self, seconds: float) -> None:
-        """What a call that waits does instead of waiting."""
+        """Moves the clock forward instead of waiting."""
         self.advance(seconds)
 
 
-class AsyncFakeCell(_Fake, AsyncPlaces):
-    """In place of an AsyncCell, as FakeCell."""
+class AsyncFakeCell(_Fake, Asyncio):
+    """Replaces an AsyncCell in tests, like FakeCell."""
 
     async def sleep(self, seconds: float) -> None:
-        """What a call that waits does instead of waiting."""
+        """Moves the clock forward instead of waiting."""
         self.advance(seconds)
 
     async def run(self, call: Call[T]) -> T:
-        """Carries out a call that a function of `redis_cell.wire` has built."""
+        """Decides a call that a function of `redis_cell.wire` has built."""
         if call.waiting is None:
             return self.decided(call)
         plan = Plan(call, call.held, guarded=False, clock=self.clock)
-        answer = await async_waited(plan, self._decided, None, self.sleep)
-        return cast(T, None if plan.over else answer)
+        return await steps.async_run(plan.answer_in_time(self._decided, None, self.sleep))
 
     async def _decided(self, call: Call[Any]) -> Any:
         return self.decided(call)

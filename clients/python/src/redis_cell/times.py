@@ -1,4 +1,4 @@
-"""Times as callers write them, and as they are sent: every call has the unit US, so all times are microseconds."""
+"""Times as callers write them, and as they are sent: in microseconds, because every call has the unit US."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Seconds: TypeAlias = float | timedelta
 
 
 def micros(time: Seconds, name: str, *, least: int = 0) -> int:
-    """The microseconds of a time of at least `least` microseconds. Raises ValueError with the name of the argument."""
+    """Returns a time in microseconds, which must be at least `least`. Raises ValueError that names the argument."""
     if isinstance(time, timedelta):
         whole = time // timedelta(microseconds=1)
     elif isinstance(time, int):
@@ -26,12 +26,12 @@ def micros(time: Seconds, name: str, *, least: int = 0) -> int:
 
 
 def micros_up(time: Seconds, name: str) -> int:
-    """The microseconds of a time, rounded up. Raises ValueError with the name of the argument."""
+    """Returns a time in microseconds, rounded up. Raises ValueError that names the argument."""
     whole = micros(time, name)
     exact = time.total_seconds() if isinstance(time, timedelta) else time
     return whole + (whole / 1_000_000 < exact)
 
 
 def seconds(micros: int) -> float:
-    """The seconds of a time in a reply."""
+    """Returns the seconds of a time in a reply."""
     return micros / 1_000_000

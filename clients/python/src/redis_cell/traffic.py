@@ -1,8 +1,7 @@
-"""The calls of guards that are under way on the connections of a pool, and those that wait for one of them.
+"""The guards' calls that are under way on a pool's connections, and the calls that wait for a connection.
 
-A pool lets its callers wait without regard to what a guard learns meanwhile, or raises an error if all connections are
-in use, which is what happens first when a server freezes. So calls wait here, and hear at once that the server is
-unavailable.
+If all connections are in use, as soon after a server has frozen, a pool raises an error or lets callers wait, although
+a guard may already know that the server is unavailable. So calls wait here, and learn of it immediately.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ from typing import Any
 from .sending import Ready
 
 OVERDUE = 0.5
-"""Calls are overdue when none of those under way has been answered for this time, in seconds."""
+"""Calls are overdue when none of the calls under way has been answered for this time, in seconds."""
 PATIENCE = 5.0
-"""How long a call waits for a connection while others are answered, in seconds, if its pool does not say."""
+"""How long a call waits for a connection while others are answered, in seconds, if its pool has no timeout."""
 
 
 class Overdue(Exception):
-    """All connections are in use, by calls that are overdue."""
+    """All connections are in use by overdue calls."""
 
 
 class Full(Exception):
-    """All connections are in use, for so long that the pool is too small."""
+    """All connections have been in use for so long that the pool is too small."""
 
 
 @dataclass(slots=True)
-class Place:
-    """A call that is under way."""
+class Exchange:
+    """A call that is under way, and its reply."""
 
     answered: bool = False
     """Whether the server has answered it, if only with an error."""
 
 
 class _Counts:
-    """What Traffic and AsyncTraffic have in common."""
+    """The common part of Traffic and AsyncTraffic."""
 
     def __init__(self, pool: Any) -> None:
-        # A cluster has a pool for each node: which one a call needs is not known here.
+        # A cluster has a pool for each node, and here it is not known which pool a call needs.
         self.most: float = getattr(pool, "max_connections", math.inf)
         timeout = getattr(pool, "timeout", PATIENCE)
         self.patience: float = math.inf if timeout is None else timeout
@@ -56,7 +55,7 @@ class _Counts:
         self.answered_at = 0.0
 
     def enters(self, now: float, end: float, after: int | None) -> bool:
-        """Whether a call can begin now, after the end of another one if it has found the pool full before."""
+        """Whether a call can begin now. A call that found the pool full begins only after another one has ended."""
         if self.under_way < self.most and (after != self.ended or not self.under_way):
             if not self.under_way:
                 self.answered_at = now
@@ -72,10 +71,10 @@ class _Counts:
     def overdue_at(self) -> float:
         return self.answered_at + OVERDUE
 
-    def leaves(self, place: Place) -> None:
+    def leaves(self, exchange: Exchange) -> None:
         self.under_way -= 1
         self.ended += 1
-        if place.answered:
+        if exchange.answered:
             self.answered_at = time.monotonic()
 
 
@@ -87,8 +86,8 @@ class Traffic(_Counts):
         self.changed = threading.Condition()
 
     @contextmanager
-    def place(self, ready: Ready, after: int | None) -> Generator[Place, None, None]:
-        """Waits for a place among the calls under way, unless `ready` or this object raises an exception."""
+    def exchange(self, ready: Ready, after: int | None) -> Generator[Exchange, None, None]:
+        """Waits until a call can begin, unless `ready` or this object raises an exception."""
         end = time.monotonic() + self.patience
         with self.changed:
             try:
@@ -98,21 +97,21 @@ class Traffic(_Counts):
                         break
                     self.changed.wait(min(self.overdue_at, end) - now)
             except BaseException:
-                self.changed.notify()  # this call may have been woken, and does not use the place
+                self.changed.notify()  # this call may have been woken, and does not begin
                 raise
-        place = Place()
+        exchange = Exchange()
         try:
-            yield place
+            yield exchange
         finally:
             with self.changed:
-                self.leaves(place)
-                if place.answered:
+                self.leaves(exchange)
+                if exchange.answered:
                     self.changed.notify()
                 else:
                     self.changed.notify_all()
 
     def begin_again(self) -> None:
-        """In a child process there are no calls, and no thread that has the lock."""
+        """Resets a child process, which has no calls, and no thread that holds the lock."""
         self.changed = threading.Condition()
         self.under_way = 0
 
@@ -132,8 +131,8 @@ class AsyncTraffic(_Counts):
                 count -= 1
 
     @asynccontextmanager
-    async def place(self, ready: Ready, after: int | None) -> AsyncGenerator[Place, None]:
-        """Waits for a place among the calls under way, unless `ready` or this object raises an exception."""
+    async def exchange(self, ready: Ready, after: int | None) -> AsyncGenerator[Exchange, None]:
+        """Waits until a call can begin, unless `ready` or this object raises an exception."""
         end = time.monotonic() + self.patience
         try:
             while True:
@@ -145,14 +144,14 @@ class AsyncTraffic(_Counts):
                 await asyncio.wait([future], timeout=min(self.overdue_at, end) - now)
                 future.cancel()
         except BaseException:
-            self.wake()  # this call may have been woken, and does not use the place
+            self.wake()  # this call may have been woken, and does not begin
             raise
-        place = Place()
+        exchange = Exchange()
         try:
-            yield place
+            yield exchange
         finally:
-            self.leaves(place)
-            self.wake(1 if place.answered else math.inf)
+            self.leaves(exchange)
+            self.wake(1 if exchange.answered else math.inf)
 
 
 _of: weakref.WeakKeyDictionary[Any, Traffic] = weakref.WeakKeyDictionary()
@@ -161,7 +160,7 @@ _making = threading.Lock()
 
 
 def traffic_of(pool: Any) -> Traffic:
-    """The calls of all guards on a pool."""
+    """Returns the calls of all guards on a pool."""
     with _making:
         if (found := _of.get(pool)) is None:
             found = _of[pool] = Traffic(pool)
@@ -169,7 +168,7 @@ def traffic_of(pool: Any) -> Traffic:
 
 
 def async_traffic_of(pool: Any) -> AsyncTraffic:
-    """The calls of all guards on a pool for asyncio."""
+    """Returns the calls of all guards on a pool for asyncio."""
     with _making:
         if (found := _async_of.get(pool)) is None:
             found = _async_of[pool] = AsyncTraffic(pool)

@@ -1,4 +1,4 @@
-"""Waiting for several limiters at once, in the server if it can be, and else by asking again."""
+"""Waits for several limiters at once, in the server if possible, and otherwise by trying again."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from . import wire
-from .answers import Answer, Key, Refused, Several
+from . import steps, wire
+from .answers import Answer, Key, Refused, Together
 from .client import AsyncCell, Cell
-from .errors import is_away, is_full
+from .errors import is_full, is_unavailable
+from .steps import Steps
 from .times import Seconds, micros
 from .wire import Call, Take, Waiting
 
 T = TypeVar("T")
 
 SOON = 0.1
-"""How long to wait before asking again for a place, in seconds: it may be free long before its lease ends."""
+"""The pause before another try for a place, in seconds. The place may be free long before its lease ends."""
 SHORTEST = 0.001
-"""The shortest wait before asking again, in seconds."""
+"""The shortest pause before another try, in seconds."""
 HALF_A_MICROSECOND = 0.000_000_5
 STRETCH = 30.0
-"""How long a call waits in the server at a time, in seconds. A frozen server is noticed that late."""
+"""How long a call waits in the server at a time, in seconds. A frozen server is noticed only after this time."""
 
 
 AGAIN = 1.0
-"""How long to wait at most before asking again while the server is unavailable, in seconds."""
+"""The longest pause before another try while the server is unavailable, in seconds."""
 
 
 class Runs(Protocol):
@@ -51,7 +53,7 @@ _counting = threading.Lock()
 
 @contextmanager
 def _connection(pool: Any) -> Generator[bool, None, None]:
-    """Whether a call may occupy a connection while it waits: half of a pool is for calls that do not wait."""
+    """Whether a call may occupy a connection while it waits. Half of a pool is for calls that do not wait."""
     with _counting:
         free = _waiting.get(pool, 0) < getattr(pool, "max_connections", math.inf) // 2
         if free:
@@ -65,7 +67,7 @@ def _connection(pool: Any) -> Generator[bool, None, None]:
 
 
 class Plan(Generic[T]):
-    """What waits for threads and for asyncio share. No I/O."""
+    """How a call waits, for threads and for asyncio."""
 
     def __init__(
         self, call: Call[T], timeout: Seconds | None, guarded: bool, clock: Callable[[], float] = time.monotonic
@@ -73,19 +75,19 @@ class Plan(Generic[T]):
         assert call.waiting is not None
         self.waiting: Waiting[T] = call.waiting
         self.guarded, self.clock = guarded, clock
-        self.shortest = SHORTEST if clock is time.monotonic else 0  # a fake sleeps as long as is due
+        self.shortest = SHORTEST if clock is time.monotonic else 0  # a fake cell sleeps exactly as long as is due
         self.end = math.inf if timeout is None else clock() + micros(timeout, "timeout") / 1_000_000
         self.blocks = True
         self.over = False
         """Whether the answer is a refusal because the time is over."""
 
     def pause(self, answer: Any) -> float | None:
-        """How long to wait before asking again, in seconds. None if this answer is the last."""
-        combined = cast(Several[Answer], answer).combined if isinstance(answer, Several) else answer
+        """Returns the pause before another try, in seconds. None if this answer is the last one."""
+        combined = cast(Together[Answer], answer).combined if isinstance(answer, Together) else answer
         if not isinstance(combined, Refused) or combined.decided_by == "fail_closed" or self.waiting.maxlen == 0:
             return None
         pause = combined.retry_after
-        rows = cast(Several[Answer], answer) if isinstance(answer, Several) else dict[Key, Answer]()
+        rows = cast(Together[Answer], answer) if isinstance(answer, Together) else dict[Key, Answer]()
         refusing = [key for key, row in rows.items() if isinstance(row, Refused)]
         if any(key in self.waiting.places for key in refusing):
             others = [rows[key].retry_after or 0 for key in refusing if key not in self.waiting.places]
@@ -93,80 +95,75 @@ class Plan(Generic[T]):
         if pause > self.end - self.clock() + HALF_A_MICROSECOND:
             self.over = True
             return None
-        # The server may be back before this process admits the call by itself.
+        # The server may be available again before this process would admit the call.
         by_itself = self.guarded and combined.decided_by != "server"
         return max(self.shortest, min(pause, AGAIN) if by_itself else pause)
 
-    def asks(self, answer: Any) -> bool:
+    def can_block(self, answer: Any) -> bool:
         """Whether the call can wait in the server."""
-        combined = cast(Several[Answer], answer).combined if isinstance(answer, Several) else answer
+        combined = cast(Together[Answer], answer).combined if isinstance(answer, Together) else answer
         return self.blocks and combined.decided_by == "server"
 
     def stretch(self, pause: float) -> Call[T]:
-        """The call that waits in the server."""
+        """Returns the call that waits in the server."""
         return self.waiting.within(max(SHORTEST, min(self.end - self.clock(), max(STRETCH, 2 * pause))))
 
     def after(self, errors: Any, error: Exception, pause: float) -> float | None:
-        """How long to wait before asking again, after an error of the call that waits in the server. None: raise it."""
+        """Returns the pause before another try, after the call in the server raised an error. None: raise the error."""
         if isinstance(error, NotImplementedError):  # the function library has no call that waits
             self.blocks = False
             return pause if self.waiting.maxlen is None else None
         if is_full(errors, error):
             return pause
-        return 0 if self.guarded and is_away(errors, error) else None  # the guard decides at once
+        return 0 if self.guarded and is_unavailable(errors, error) else None  # the guard decides immediately
+
+    def answer(
+        self, run: Callable[[Call[Any]], Any], cell: Cell | AsyncCell | None, sleep: Callable[[float], Any]
+    ) -> Steps[Any]:
+        """Waits for the answer: in the server of `cell`, or without a `cell` by trying again. `run` sends a call."""
+        while True:
+            answer = yield partial(run, self.waiting.probe)
+            if (pause := self.pause(answer)) is None:
+                return answer
+            if cell is not None and self.can_block(answer):
+                with _connection(cell.pool) as free:
+                    if free:
+                        try:
+                            admitted = yield partial(cell.run, self.stretch(pause))
+                        except Exception as error:
+                            again = self.after(cell.errors, error, pause)
+                            if again is None:
+                                raise
+                            pause = again
+                        else:
+                            if admitted is not None:
+                                return admitted
+                            pause = min(pause, SOON)
+            yield partial(sleep, pause)
+
+    def answer_in_time(
+        self, run: Callable[[Call[Any]], Any], cell: Cell | AsyncCell | None, sleep: Callable[[float], Any]
+    ) -> Steps[T]:
+        """Like `answer`, but returns None instead of a refusal because the time is over."""
+        answer = yield from self.answer(run, cell, sleep)
+        return cast(T, None if self.over else answer)
 
 
-def waited(
-    plan: Plan[T], run: Callable[[Call[Any]], Any], cell: Cell | None, sleep: Callable[[float], None] = time.sleep
-) -> Any:
-    """Waits for the answer of a call, in the server of `cell` or, without one, by asking again. `run` asks."""
-    while True:
-        answer = run(plan.waiting.probe)
-        if (pause := plan.pause(answer)) is None:
-            return answer
-        if cell is not None and plan.asks(answer):
-            with _connection(cell.pool) as free:
-                if free:
-                    try:
-                        admitted = cell.run(plan.stretch(pause))
-                    except Exception as error:
-                        again = plan.after(cell.errors, error, pause)
-                        if again is None:
-                            raise
-                        pause = again
-                    else:
-                        if admitted is not None:
-                            return admitted
-                        pause = min(pause, SOON)
-        sleep(pause)
-
-
-async def async_waited(
-    plan: Plan[T],
-    run: Callable[[Call[Any]], Awaitable[Any]],
-    cell: AsyncCell | None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Any:
-    """As `waited`, for asyncio."""
-    while True:
-        answer = await run(plan.waiting.probe)
-        if (pause := plan.pause(answer)) is None:
-            return answer
-        if cell is not None and plan.asks(answer):
-            with _connection(cell.pool) as free:
-                if free:
-                    try:
-                        admitted = await cell.run(plan.stretch(pause))
-                    except Exception as error:
-                        again = plan.after(cell.errors, error, pause)
-                        if again is None:
-                            raise
-                        pause = again
-                    else:
-                        if admitted is not None:
-                            return admitted
-                        pause = min(pause, SOON)
-        await sleep(pause)
+def _answer(
+    cell: Any,
+    kind: type[Cell] | type[AsyncCell],
+    takes: tuple[Take, ...],
+    timeout: Seconds | None,
+    flow: str | bytes | None,
+    weight: int | None,
+    sleep: Callable[[float], Any],
+) -> Steps[Together[Answer]]:
+    plain = getattr(cell, "cell", cell)  # the cell of a guard
+    clock = getattr(cell, "clock", time.monotonic)  # a fake cell has its own clock
+    plan = Plan(wire.bmtake(*takes, timeout=None, flow=flow, weight=weight), timeout, plain is not cell, clock)
+    own = plain if isinstance(plain, kind) else None  # neither a fake cell nor a cell whose calls run in a thread
+    answer = yield from plan.answer(cell.run, own, getattr(cell, "sleep", sleep))
+    return cast(Together[Answer], answer)
 
 
 def wait(
@@ -176,18 +173,14 @@ def wait(
     timeout: Seconds | None,
     flow: str | bytes | None = None,
     weight: int | None = None,
-) -> Several[Answer]:
-    """Waits until all limiters admit the call, and returns the answer. A timeout of None waits without a limit.
+) -> Together[Answer]:
+    """Waits until all limiters admit the call, and returns the answer. With a timeout of None, it waits without limit.
 
-    Returns the refusal if the call cannot be admitted within `timeout`. Nothing is taken then. The call waits in the
-    server, as `bmtake` with `flow` and `weight`. By the function library, and while half of the client's connections
-    are in use by calls that wait, it asks again when it may be admitted. A Guard decides if the server is unavailable.
+    If the call cannot be admitted within `timeout`, returns the refusal, and nothing is taken. The call waits in the
+    server, like `bmtake` with `flow` and `weight`. With the function library, or while waiting calls use half of the
+    client's connections, it tries again when it may be admitted. A Guard decides while the server is unavailable.
     """
-    plain = getattr(cell, "cell", cell)  # that of a guard
-    clock = getattr(cell, "clock", time.monotonic)  # a fake has a clock of its own
-    plan = Plan(wire.bmtake(first, *others, timeout=None, flow=flow, weight=weight), timeout, plain is not cell, clock)
-    own = plain if isinstance(plain, Cell) else None
-    return cast(Several[Answer], waited(plan, cell.run, own, getattr(cell, "sleep", time.sleep)))
+    return steps.run(_answer(cell, Cell, (first, *others), timeout, flow, weight, time.sleep))
 
 
 async def async_wait(
@@ -197,10 +190,6 @@ async def async_wait(
     timeout: Seconds | None,
     flow: str | bytes | None = None,
     weight: int | None = None,
-) -> Several[Answer]:
-    """As `wait`, for asyncio."""
-    plain = getattr(cell, "cell", cell)
-    clock = getattr(cell, "clock", time.monotonic)
-    plan = Plan(wire.bmtake(first, *others, timeout=None, flow=flow, weight=weight), timeout, plain is not cell, clock)
-    own = plain if isinstance(plain, AsyncCell) else None
-    return cast(Several[Answer], await async_waited(plan, cell.run, own, getattr(cell, "sleep", asyncio.sleep)))
+) -> Together[Answer]:
+    """Like `wait`, for asyncio."""
+    return await steps.async_run(_answer(cell, AsyncCell, (first, *others), timeout, flow, weight, asyncio.sleep))

@@ -12,7 +12,7 @@ from redis_cell.litellm import Limiter, Limits
 
 limiter = Limiter(
     os.environ["REDIS_URL"],
-    away=FailClosed(ask_again=0.1),
+    when_unavailable=FailClosed(ask_again=0.1),
     limits={
         "model": {
             "requests": Limits(requests_per_minute=50),

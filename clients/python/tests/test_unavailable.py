@@ -25,7 +25,6 @@ from redis_cell import (
     Admitted,
     AsyncCell,
     AsyncGuard,
-    Away,
     Bucket,
     Cell,
     FailClosed,
@@ -40,6 +39,7 @@ from redis_cell import (
     Refused,
     RefusedForever,
     Take,
+    WhenUnavailable,
     Window,
     sending,
     traffic,
@@ -50,7 +50,9 @@ RATE = Rate(8, per=1000)
 NEVER = 1000.0
 
 
-def guard_of(flavor: tuple[str, str], port: int, away: Away, timeout: float = 5, **options: Any) -> tuple[Any, Any]:
+def guard_of(
+    flavor: tuple[str, str], port: int, choice: WhenUnavailable, timeout: float = 5, **options: Any
+) -> tuple[Any, Any]:
     """A guard whose methods are awaited, and its client."""
     library, way = flavor
     # By default redis-py 8 tries for seconds to connect.
@@ -58,15 +60,15 @@ def guard_of(flavor: tuple[str, str], port: int, away: Away, timeout: float = 5,
     backoff = importlib.import_module(library + ".backoff").NoBackoff()
     client = client_class(library, way)(port=port, socket_timeout=timeout, retry=module.Retry(backoff, 0), **options)
     if way == "asyncio":
-        return AsyncGuard(AsyncCell(client), away=away), client
-    return Awaitable(Guard(Cell(client), away=away)), client
+        return AsyncGuard(AsyncCell(client), when_unavailable=choice), client
+    return Awaitable(Guard(Cell(client), when_unavailable=choice)), client
 
 
 LIMITERS = [
     ("throttle", RATE),
     ("bucket", Bucket(8, count=8, per=1000)),
     ("funnel", Funnel(8, count=8, per=1000)),
-    ("fixed", Fixed.per(8, per=1000)),
+    ("fixed", Fixed(8, per=1000)),
     ("fixed", Fixed.per_day(8)),
     ("window", Window(8, per=1000)),
     ("log", Log(8, per=1000)),
@@ -99,7 +101,7 @@ async def test_nobody_listens(flavor: tuple[str, str]) -> None:
 
 async def test_several_limiters_are_decided_here_from_all_or_from_none(flavor: tuple[str, str]) -> None:
     guard, client = guard_of(flavor, servers.free_port(), Local(share=2, ask_again=NEVER))
-    takes = (Take("a", Rate(20, per=1000), 2), Take("b", Fixed.per(8, per=1000), 3), Take("c", RATE, 4, shadow=True))
+    takes = (Take("a", Rate(20, per=1000), 2), Take("b", Fixed(8, per=1000), 3), Take("c", RATE, 4, shadow=True))
     first = await guard.mtake(*takes)
     assert first and [row.remaining for row in first.values()] == [8, 1, 0]
     assert [row.taken for row in first.values()] == [2, 3, 4] and first.combined.remaining == 1
@@ -114,27 +116,29 @@ async def test_several_limiters_are_decided_here_from_all_or_from_none(flavor: t
     await close(client, flavor[1])
 
 
-@pytest.mark.parametrize("away", [FailOpen(NEVER), FailClosed(NEVER), Local(share=2, ask_again=NEVER)])
-async def test_limiters_in_shadow_refuse_nothing_and_count_for_nothing(flavor: tuple[str, str], away: Away) -> None:
-    guard, client = guard_of(flavor, servers.free_port(), away)
+@pytest.mark.parametrize("choice", [FailOpen(NEVER), FailClosed(NEVER), Local(share=2, ask_again=NEVER)])
+async def test_limiters_in_shadow_refuse_nothing_and_count_for_nothing(
+    flavor: tuple[str, str], choice: WhenUnavailable
+) -> None:
+    guard, client = guard_of(flavor, servers.free_port(), choice)
     shadow = Take("shadow", Rate(2, per=1000), shadow=True)
     for _ in range(3):
         answer = await guard.mtake(shadow)
         assert isinstance(answer.combined, Admitted)
-    if isinstance(away, Local):
+    if isinstance(choice, Local):
         assert isinstance(answer["shadow"], Refused) and answer.combined.remaining == 0
         answer = await guard.mtake(Take("wide", Rate(20, per=1000)), shadow)
         assert (answer.combined.limit, answer.combined.remaining) == (10, 9)
     await close(client, flavor[1])
 
 
-@pytest.mark.parametrize("away", [FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)])
+@pytest.mark.parametrize("choice", [FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)])
 async def test_errors_of_a_call_are_errors_in_every_choice(
-    server: servers.Server, flavor: tuple[str, str], away: Away
+    server: servers.Server, flavor: tuple[str, str], choice: WhenUnavailable
 ) -> None:
     """With the server and without it."""
     for port in (server.port, servers.free_port()):
-        guard, client = guard_of(flavor, port, away)
+        guard, client = guard_of(flavor, port, choice)
         for name, limiter in LIMITERS:
             answer = await getattr(guard, name)(f"more-{flavor}-{limiter.kind}", limiter, 9)
             assert isinstance(answer, RefusedForever), (name, answer)
@@ -153,9 +157,9 @@ async def test_what_the_server_rejects_of_a_log_is_rejected_here_too(cell: Any) 
     saturated = await cell.log("k", Log(100_000, per=60), 10_001, saturate=True)
     assert saturated.taken > 0
     call = redis_cell.wire.log("k", Log(100_000, per=60))
-    words = (100_000, 60_000_000, 10_001, "US")
+    arguments = (100_000, 60_000_000, 10_001, "US")
     with pytest.raises(Exception, match="quantity"):
-        await cell.run(redis_cell.Call(call.name, "k", words, call.read))
+        await cell.run(redis_cell.Call(call.name, "k", arguments, call.read))
 
 
 async def test_places_are_kept_and_given_back_here(flavor: tuple[str, str]) -> None:
@@ -177,8 +181,8 @@ async def test_places_are_kept_and_given_back_here(flavor: tuple[str, str]) -> N
     assert await guard.acquire("jobs", lease(3, "w", 60))
     assert await guard.renew("jobs", lease(3, "v", 60)) is False
     await close(client, flavor[1])
-    for away, kept in ((FailOpen(NEVER), True), (FailClosed(NEVER), False)):
-        guard, client = guard_of(flavor, port, away)
+    for choice, kept in ((FailOpen(NEVER), True), (FailClosed(NEVER), False)):
+        guard, client = guard_of(flavor, port, choice)
         assert await guard.renew("jobs", lease(3, "x", 60)) is kept
         assert await guard.release("jobs", "x") is False
         await close(client, flavor[1])
@@ -227,7 +231,7 @@ async def test_a_key_is_one_limiter_here_whatever_its_limit(flavor: tuple[str, s
     pairs = [
         ("throttle", RATE, Rate(9, per=1000)),
         ("bucket", Bucket(8, count=8, per=1000), Bucket(9, count=9, per=1000)),
-        ("fixed", Fixed.per(8, per=1000), Fixed.per(9, per=1000)),
+        ("fixed", Fixed(8, per=1000), Fixed(9, per=1000)),
         ("window", Window(8, per=1000), Window(9, per=1000)),
         ("log", Log(8, per=1000), Log(9, per=1000)),
     ]
@@ -235,7 +239,7 @@ async def test_a_key_is_one_limiter_here_whatever_its_limit(flavor: tuple[str, s
         assert await getattr(guard, name)(name, small, 8)
         assert not await getattr(guard, name)(name, large, 2), name
     hour = timedelta(hours=1)
-    answers = [await guard.fixed("until", Fixed.until(2, datetime.now(timezone.utc) + hour)) for _ in range(4)]
+    answers = [await guard.fixed("until", Fixed(2, until=datetime.now(timezone.utc) + hour)) for _ in range(4)]
     assert [answer.admitted for answer in answers] == [True, True, False, False]
     await close(client, flavor[1])
 
@@ -364,9 +368,9 @@ async def test_guards_of_one_pool_wait_for_each_other(
     _, way = flavor
     first, client = guard_of(flavor, server.port, FailOpen(), max_connections=1)
     if way == "asyncio":
-        second: Any = AsyncGuard(first.cell, away=FailClosed())
+        second: Any = AsyncGuard(first.cell, when_unavailable=FailClosed())
     else:
-        second = Awaitable(Guard(first.cell.cell, away=FailClosed()))
+        second = Awaitable(Guard(first.cell.cell, when_unavailable=FailClosed()))
 
     async def one(guard: Any) -> Any:
         if way == "asyncio":
@@ -383,7 +387,7 @@ async def test_a_guard_for_asyncio_has_a_timeout_and_learns_from_it() -> None:
 
     with servers.running() as server:
         client = redis.asyncio.Redis(port=server.port)
-        guard = AsyncGuard(AsyncCell(client), away=FailOpen(ask_again=NEVER), timeout=0.5)
+        guard = AsyncGuard(AsyncCell(client), when_unavailable=FailOpen(ask_again=NEVER), timeout=0.5)
         assert (await guard.throttle("k", RATE)).decided_by == "server"
         server.freeze()
         answers = [await guard.throttle("k", RATE) for _ in range(20)]
@@ -401,7 +405,7 @@ def test_a_child_process_does_not_wait_for_the_calls_of_its_parent() -> None:
 
     with servers.running() as server:
         client = redis.Redis(port=server.port, max_connections=1, socket_timeout=30)
-        guard = Guard(Cell(client), away=FailOpen(ask_again=NEVER))
+        guard = Guard(Cell(client), when_unavailable=FailOpen(ask_again=NEVER))
         server.freeze()
         thread = threading.Thread(target=guard.throttle, args=("k", RATE))
         thread.start()
@@ -517,7 +521,7 @@ def test_a_share_of_a_small_limit_is_one() -> None:
     from redis.retry import Retry
 
     client = redis.Redis(port=servers.free_port(), retry=Retry(NoBackoff(), 0))
-    guard = Guard(Cell(client), away=Local(share=8, ask_again=NEVER))
+    guard = Guard(Cell(client), when_unavailable=Local(share=8, ask_again=NEVER))
     answers = [guard.throttle("k", Rate(3, per=1000)) for _ in range(3)]
     assert [answer.admitted for answer in answers] == [True, False, False]
     assert 2600 < answers[1].retry_after <= 2667 if isinstance(answers[1], Refused) else False
@@ -551,28 +555,28 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
     with servers.running() as server:
         place = f"127.0.0.1:{server.port}"
         limiters = {
-            query: module.STRATEGIES[strategy](storage_of(start, place, query))
-            for query in ("away=fail_open&ask_again=0.05", "away=fail_closed", "away=local&share=4")
+            choice: module.STRATEGIES[strategy](storage_of(start, place, f"when_unavailable={choice}"))
+            for choice in ("fail_open&ask_again=0.05", "fail_closed", "local&share=4")
         }
-        for query, limiter in limiters.items():
-            assert await admitted(limiter, query) == 8
-            stats = await settled(limiter.get_window_stats(item, query))
+        for choice, limiter in limiters.items():
+            assert await admitted(limiter, choice) == 8
+            stats = await settled(limiter.get_window_stats(item, choice))
             # A sliding window waits a sixteenth of the next one, until half a unit of eight is gone.
             assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 3600 * 17 / 16 + 1
-            assert not await settled(limiter.test(item, query))
+            assert not await settled(limiter.test(item, choice))
             # A refusal changes nothing: the key is that of the first eight calls.
-            await settled(limiter.clear(item, query))
-            assert (await settled(limiter.get_window_stats(item, query))).remaining == 8
-            assert await settled(limiter.hit(item, query, cost=8))
+            await settled(limiter.clear(item, choice))
+            assert (await settled(limiter.get_window_stats(item, choice))).remaining == 8
+            assert await settled(limiter.hit(item, choice, cost=8))
         server.stop()
-        expected = {"away=fail_open&ask_again=0.05": 20, "away=fail_closed": 0, "away=local&share=4": 2}
-        for query, limiter in limiters.items():
-            assert await admitted(limiter, "away") == expected[query], query
-            assert bool(await settled(limiter.test(item, "away"))) == ("open" in query)
-            stats = await settled(limiter.get_window_stats(item, "away"))
-            assert (stats.remaining > 0) == ("open" in query)
+        expected = {"fail_open&ask_again=0.05": 20, "fail_closed": 0, "local&share=4": 2}
+        for choice, limiter in limiters.items():
+            assert await admitted(limiter, "unavailable") == expected[choice], choice
+            assert bool(await settled(limiter.test(item, "unavailable"))) == ("open" in choice)
+            stats = await settled(limiter.get_window_stats(item, "unavailable"))
+            assert (stats.remaining > 0) == ("open" in choice)
         assert server.start()
-        limiter = limiters["away=fail_open&ask_again=0.05"]
+        limiter = limiters["fail_open&ask_again=0.05"]
         end = time.monotonic() + 20
         while (await settled(limiter.storage.guard.peek("k", RATE))).decided_by != "server":
             assert time.monotonic() < end
@@ -583,11 +587,14 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "asyncio"])
-async def test_more_calls_at_once_than_a_storage_has_connections(server: servers.Server, way: str) -> None:
+async def test_more_calls_at_once_than_a_storage_has_connections(
+    server: servers.Server, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import limits.aio.strategies
     import limits.strategies
 
-    item, query = RateLimitItemPerHour(8), "away=fail_open&socket_timeout=30&max_connections=3&timeout=30"
+    monkeypatch.setattr(traffic, "OVERDUE", NEVER)  # however busy the machine is
+    item, query = RateLimitItemPerHour(8), "when_unavailable=fail_open&socket_timeout=30&max_connections=3&timeout=30"
     with server.admin as admin:
         admin.flushall()
     if way == "sync":
@@ -604,7 +611,7 @@ async def test_more_calls_at_once_than_a_storage_has_connections(server: servers
 
 async def acquired(start: str, uri: str, **options: str) -> list[bool]:
     """What three calls of a limit of two, by a storage with this address, return."""
-    storage: Any = storage_from_string(start + uri, away="fail_open", ask_again=NEVER, **options)
+    storage: Any = storage_from_string(start + uri, when_unavailable="fail_open", ask_again=NEVER, **options)
     results: list[bool] = []
     for _ in range(3):
         result = storage.acquire_entry("LIMITER/k/2/1/hour", 2, 3600)
@@ -631,16 +638,16 @@ def over_tls(folder: Path, *, days: int = 2) -> tuple[int, str, list[str]]:
     return port, certificate, ["--tls-port", str(port), "--tls-auth-clients", "no", *files]
 
 
-@pytest.mark.parametrize("away", [FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)])
+@pytest.mark.parametrize("choice", [FailOpen(NEVER), FailClosed(NEVER), Local(share=1, ask_again=NEVER)])
 async def test_a_certificate_that_must_be_replaced_is_an_error_in_every_choice(
-    flavor: tuple[str, str], away: Away, tmp_path: Path
+    flavor: tuple[str, str], choice: WhenUnavailable, tmp_path: Path
 ) -> None:
     for name, days in (("good", 2), ("expired", -1)):
         folder = tmp_path / name
         folder.mkdir()
         port, certificate, options = over_tls(folder, days=days)
         with servers.running(*options):
-            guard, client = guard_of(flavor, port, away, ssl=True, ssl_ca_certs=certificate)
+            guard, client = guard_of(flavor, port, choice, ssl=True, ssl_ca_certs=certificate)
             for _ in range(2):
                 if name == "good":
                     assert (await guard.throttle("k", RATE)).decided_by == "server"
@@ -690,7 +697,7 @@ async def test_a_cluster_is_found_by_any_of_its_nodes(start: str, cluster: list[
     assert await acquired(start, uri) == [True, True, False]
     for place in ("127.0.0.1:many", ":7000", "[::1"):
         with pytest.raises((ConfigurationError, ValueError), match=r"host and a port|Invalid IPv6"):
-            storage_from_string(f"{start}redis-cell+cluster://127.0.0.1,{place}?away=fail_open")
+            storage_from_string(f"{start}redis-cell+cluster://127.0.0.1,{place}?when_unavailable=fail_open")
 
 
 def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server) -> None:
@@ -700,7 +707,7 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
         admin.flushall()
     item = RateLimitItemPerHour(8)
     before = FixedWindowRateLimiter(storage_from_string(f"redis://127.0.0.1:{server.port}"))
-    after = FixedWindowRateLimiter(storage_of("", f"127.0.0.1:{server.port}", "away=fail_closed"))
+    after = FixedWindowRateLimiter(storage_of("", f"127.0.0.1:{server.port}", "when_unavailable=fail_closed"))
     assert all(before.hit(item, "k") for _ in range(3)) and all(after.hit(item, "k") for _ in range(3))
     assert after.get_window_stats(item, "k").remaining == 2 and before.get_window_stats(item, "k").remaining == 2
     assert not after.hit(item, "k", cost=3)
@@ -709,7 +716,7 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
 
 def test_first_calls_that_wait_for_a_frozen_cluster_fail_with_the_first() -> None:
     with servers.running("--cluster-enabled", "yes") as server:
-        query = f"away=fail_open&ask_again={NEVER}&socket_timeout=1"
+        query = f"when_unavailable=fail_open&ask_again={NEVER}&socket_timeout=1"
         storage = storage_from_string(f"redis-cell+cluster://127.0.0.1:{server.port}?{query}")
         assert isinstance(storage, redis_cell.limits.RedisCellStorage)
         cell, made = storage.guard.cell, list[None]()
@@ -729,7 +736,9 @@ def test_first_calls_that_wait_for_a_frozen_cluster_fail_with_the_first() -> Non
 
 @pytest.mark.parametrize("start", ["", "async+"])
 async def test_a_single_server_is_no_cluster(server: servers.Server, start: str) -> None:
-    storage: Any = storage_from_string(f"{start}redis-cell+cluster://127.0.0.1:{server.port}", away="fail_open")
+    storage: Any = storage_from_string(
+        f"{start}redis-cell+cluster://127.0.0.1:{server.port}", when_unavailable="fail_open"
+    )
     for _ in range(2):
         with pytest.raises(Exception, match="Cluster mode is not enabled"):
             result = storage.acquire_entry("LIMITER/k/1/1/hour", 1, 3600)
@@ -744,13 +753,13 @@ def test_an_option_that_does_not_exist_is_an_error_at_once(start: str, kind: str
     address = f"{start}redis-cell{kind}://localhost:1"
     for option in ("socket_time", "pool"):
         with pytest.raises(ConfigurationError, match=option):
-            storage_from_string(address, away="fail_open", **{option: 1})
+            storage_from_string(address, when_unavailable="fail_open", **{option: 1})
         with pytest.raises(ConfigurationError, match=option):
-            storage_from_string(f"{address}?{option}=1", away="fail_open")
+            storage_from_string(f"{address}?{option}=1", when_unavailable="fail_open")
     pool: Any = redis.ConnectionPool()
     with pytest.raises(ConfigurationError, match="the storage makes its own connections"):
-        storage_from_string(address, away="fail_open", connection_pool=pool)
-    assert storage_from_string(address, away="fail_open", password="p", socket_timeout=2, max_connections=7)
+        storage_from_string(address, when_unavailable="fail_open", connection_pool=pool)
+    assert storage_from_string(address, when_unavailable="fail_open", password="p", socket_timeout=2, max_connections=7)
 
 
 @pytest.mark.parametrize("start", ["", "async+"])
@@ -764,8 +773,10 @@ async def test_a_reset_deletes_the_keys_of_its_prefix(
     for node in nodes:
         with node.admin as admin:
             admin.flushall()
-    storage: Any = storage_from_string(f"{start}redis-cell{kind}://127.0.0.1:{nodes[0].port}", away="fail_closed")
-    filling: Any = storage_from_string(f"redis-cell{kind}://127.0.0.1:{nodes[0].port}", away="fail_closed")
+    storage: Any = storage_from_string(
+        f"{start}redis-cell{kind}://127.0.0.1:{nodes[0].port}", when_unavailable="fail_closed"
+    )
+    filling: Any = storage_from_string(f"redis-cell{kind}://127.0.0.1:{nodes[0].port}", when_unavailable="fail_closed")
     filling.client.set("other", 1)
     assert (await storage.reset() if start else storage.reset()) == 0
     pipeline = filling.client.pipeline(transaction=False)
@@ -784,7 +795,7 @@ async def test_a_reset_deletes_the_keys_of_its_prefix(
 
 @pytest.mark.parametrize("scheme", ["redis-cell", "redis-cell+cluster", "rediss-cell+cluster"])
 def test_a_storage_starts_without_a_server(scheme: str) -> None:
-    storage = storage_from_string(f"{scheme}://127.0.0.1:{servers.free_port()}?away=fail_open")
+    storage = storage_from_string(f"{scheme}://127.0.0.1:{servers.free_port()}?when_unavailable=fail_open")
     assert isinstance(storage, redis_cell.limits.RedisCellStorage)
     assert storage.acquire_entry("LIMITER/k/1/1/hour", 1, 3600)
 
@@ -792,17 +803,17 @@ def test_a_storage_starts_without_a_server(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("", "away is missing: say what happens"),
-        ("away=maybe", "away is maybe: say what happens"),
-        ("away=local", "away=local needs share"),
-        ("away=local&share=many", "share"),
-        ("away=fail_open&ask_again=soon", "ask_again"),
-        ("away=fail_open&ask_again=nan", "ask_again"),
-        ("away=local&share=2&ask_again=-1", "ask_again"),
-        ("away=fail_open&backend=both", "backend must be"),
-        ("away=fail_open&timeout=long", "timeout must be a number"),
-        ("away=fail_open&timeout=-1", "timeout must be a number"),
-        ("away=fail_open&socket_timeout=abc", "socket_timeout"),
+        ("", "when_unavailable is missing: choose when_unavailable="),
+        ("when_unavailable=maybe", "when_unavailable is maybe: choose when_unavailable="),
+        ("when_unavailable=local", "when_unavailable=local needs share"),
+        ("when_unavailable=local&share=many", "share"),
+        ("when_unavailable=fail_open&ask_again=soon", "ask_again"),
+        ("when_unavailable=fail_open&ask_again=nan", "ask_again"),
+        ("when_unavailable=local&share=2&ask_again=-1", "ask_again"),
+        ("when_unavailable=fail_open&backend=both", "backend must be"),
+        ("when_unavailable=fail_open&timeout=long", "timeout must be a number"),
+        ("when_unavailable=fail_open&timeout=-1", "timeout must be a number"),
+        ("when_unavailable=fail_open&socket_timeout=abc", "socket_timeout"),
     ],
 )
 @pytest.mark.parametrize("start", ["", "async+"])
@@ -815,10 +826,10 @@ def test_a_uri_makes_the_choice(start: str, query: str, message: str) -> None:
 def test_an_address_is_checked_when_the_storage_is_made(scheme: str) -> None:
     place = "/socket?socket_timeout=abc" if scheme.endswith("+unix") else "localhost:x?a=b"
     with pytest.raises(ConfigurationError, match=r"socket_timeout|Port"):
-        storage_from_string(f"{scheme}://{place}", away="fail_open")
+        storage_from_string(f"{scheme}://{place}", when_unavailable="fail_open")
 
 
 def test_options_make_the_choice_as_well() -> None:
-    storage = storage_from_string("redis-cell://localhost:1", away="local", share=3)
+    storage = storage_from_string("redis-cell://localhost:1", when_unavailable="local", share=3)
     assert isinstance(storage, redis_cell.limits.RedisCellStorage)
-    assert storage.guard._policy.away == Local(3)  # pyright: ignore[reportPrivateUsage]
+    assert storage.guard._policy.choice == Local(3)  # pyright: ignore[reportPrivateUsage]

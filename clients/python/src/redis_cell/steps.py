@@ -1,0 +1,43 @@
+"""Functions written once for blocking code and for asyncio: generators that yield their I/O as steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar, cast
+
+T = TypeVar("T")
+
+Step: TypeAlias = Callable[[], Any]
+"""A function that does some I/O, or for asyncio, a function that returns a coroutine."""
+Steps: TypeAlias = Generator[Step, Any, T]
+"""A generator of steps that receives the result of each step, and returns a result."""
+
+
+def run(steps: Steps[T]) -> T:
+    """Runs the steps one after the other. The error of a step is raised where the generator yielded the step."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = step()
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
+async def async_run(steps: Steps[T]) -> T:
+    """Like `run`, for asyncio."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = await step()
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return cast(T, end.value)

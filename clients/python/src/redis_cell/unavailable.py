@@ -1,0 +1,250 @@
+"""The choice that Guard and AsyncGuard require: how to decide calls while the server is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, cast
+
+from . import answers, steps
+from .answers import Admitted, Answer, DecidedBy, Key, Refused, RefusedForever, Together
+from .client import AsyncCell, Cell
+from .commands import Asyncio, Blocking, Decisions
+from .errors import FULL, is_full, is_unavailable
+from .local import LocalLimiters
+from .sending import Ready
+from .times import Seconds, micros
+from .traffic import Exchange, Full, Overdue, async_traffic_of, traffic_of
+from .waiting import Plan
+from .wire import Call, Take
+
+T = TypeVar("T")
+
+_log = logging.getLogger("redis_cell")
+
+
+@dataclass(frozen=True, slots=True)
+class FailOpen:
+    """Admits every call. After `ask_again`, one call is sent to the server again."""
+
+    ask_again: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailClosed:
+    """Refuses every call. After `ask_again`, one call is sent to the server again."""
+
+    ask_again: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Decides in this process, with one part in `share` of each limit. `share` is the number of processes.
+
+    A limit that is smaller than `share` is 1 for each process. After `ask_again`, one call is sent to the server again.
+    """
+
+    share: int
+    ask_again: Seconds = 1.0
+
+    def __post_init__(self) -> None:
+        if self.share < 1:
+            raise ValueError(f"share must be at least 1, not {self.share}")
+
+
+WhenUnavailable: TypeAlias = FailOpen | FailClosed | Local
+
+
+class Unavailable(Exception):
+    """The server is unavailable, so the call is decided without it."""
+
+
+class Policy:
+    """Decides whether a call goes to the server, and answers it otherwise. No I/O."""
+
+    def __init__(self, choice: WhenUnavailable) -> None:
+        self.choice = choice
+        self.local = LocalLimiters(choice.share if isinstance(choice, Local) else 1)
+        self.pause = micros(choice.ask_again, "ask_again") / 1_000_000
+        self.again = 0.0
+        self.failing = False
+        self.failures = 0
+        self.lock = threading.Lock()
+
+    def queries(self) -> bool:
+        """Whether this call is sent to the server. While that is unavailable, one call per `ask_again` is sent."""
+        with self.lock:
+            now = time.monotonic()
+            if self.failing and now < self.again:
+                return False
+            self.again = now + self.pause
+            return True
+
+    def ready(self) -> Ready:
+        """Returns a function that raises Unavailable if a later call has failed and none was answered since."""
+        failures = self.failures
+
+        def check() -> None:
+            if self.failing and self.failures != failures:
+                raise Unavailable
+
+        return check
+
+    @contextmanager
+    def watching(self, errors: Any, exchange: Exchange) -> Generator[None, None, None]:
+        """Records whether the enclosed call was answered. Raises Unavailable if the server is unavailable."""
+        try:
+            yield
+        except Unavailable:
+            raise
+        except Exception as error:
+            # While the server is unavailable, calls that wait for it can occupy all connections.
+            if not is_unavailable(errors, error) and not (self.failing and is_full(errors, error)):
+                if isinstance(error, errors.ResponseError):
+                    self._answered(exchange)
+                raise
+            with self.lock:
+                self.again = time.monotonic() + self.pause
+                first, self.failing = not self.failing, True
+                self.failures += 1
+            if first:
+                _log.warning("the server is unavailable, and %s decides: %s", type(self.choice).__name__, error)
+            raise Unavailable from error
+        else:
+            self._answered(exchange)
+
+    def _answered(self, exchange: Exchange) -> None:
+        """Records that the server has answered, if only with an error of the call."""
+        exchange.answered = True
+        with self.lock:
+            back, self.failing = self.failing, False
+        if back:
+            _log.warning("the server decides again")
+
+    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Together[Answer]:
+        if isinstance(self.choice, Local):
+            return self.local.decide(takes, saturate=saturate, taking=taking)
+        rows = {take.key: self._row(take, saturate, taking) for take in takes}
+        return Together(answers.combined(rows, [take.key for take in takes if not take.shadow]), rows)
+
+    def release(self, key: Key, holder: str | bytes) -> bool:
+        return self.local.release(key, holder)
+
+    def _row(self, take: Take, saturate: bool, taking: bool) -> Answer:
+        limit = take.limit.limit
+        decided_by: DecidedBy = "fail_open" if isinstance(self.choice, FailOpen) else "fail_closed"
+        if take.quantity > limit and not saturate:
+            # The server would refuse it forever too, in any state of the limiter.
+            return RefusedForever(limit=limit, remaining=0, reset_after=0, decided_by=decided_by)
+        if isinstance(self.choice, FailOpen):
+            taken = min(take.quantity, limit) if taking else 0
+            return Admitted(limit=limit, remaining=limit, reset_after=0, taken=taken, decided_by=decided_by)
+        wait = max(0, self.again - time.monotonic())
+        return Refused(limit=limit, remaining=0, reset_after=wait, retry_after=wait, decided_by=decided_by)
+
+
+def _decided(policy: Policy, call: Call[T]) -> T:
+    if call.decide is None:
+        raise NotImplementedError(f"{call.name} cannot be decided without the server")
+    return call.decide(policy)
+
+
+def _full(errors: Any) -> Exception:
+    """Returns the error of a pool whose connections were in use for too long, with the text of both libraries."""
+    return cast(Exception, errors.ConnectionError(FULL[1]))
+
+
+class _Guard(Decisions):
+    """The common part of Guard and AsyncGuard."""
+
+    def __init__(self, when_unavailable: WhenUnavailable) -> None:
+        self._policy = Policy(when_unavailable)
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether calls are decided without the server now."""
+        return self._policy.failing
+
+
+class Guard(_Guard, Blocking):
+    """The commands of a Cell that admit or refuse, with a choice for when the server is unavailable.
+
+    `bthrottle` and `bmtake` wait like `wait`, and return None after their timeout.
+    """
+
+    def __init__(self, cell: Cell, *, when_unavailable: WhenUnavailable) -> None:
+        super().__init__(when_unavailable)
+        self.cell = cell
+
+    def run(self, call: Call[T]) -> T:
+        """Sends a call to the server, or decides it without the server while that is known to be unavailable."""
+        if call.waiting is not None:
+            plan = Plan(call, call.held, guarded=True)
+            return steps.run(plan.answer_in_time(self._run, self.cell, time.sleep))
+        return self._run(call)
+
+    def _run(self, call: Call[T]) -> T:
+        if self._policy.queries():
+            with suppress(Unavailable, Overdue):
+                return self._query(call, self.cell.errors, self._policy.ready())
+        return _decided(self._policy, call)
+
+    def _query(self, call: Call[T], errors: Any, ready: Ready) -> T:
+        traffic, after = traffic_of(self.cell.pool), None
+        while True:
+            try:
+                with traffic.exchange(ready, after) as exchange, self._policy.watching(errors, exchange):
+                    return self.cell.run(call, ready)
+            except Full:
+                raise _full(errors) from None
+            except Exception as error:
+                # Another client may use the pool, or the pool of one node of a cluster may be full.
+                if not is_full(errors, error) or not traffic.under_way:
+                    raise
+                after = traffic.ended
+
+
+class AsyncGuard(_Guard, Asyncio):
+    """The commands of an AsyncCell that admit or refuse, with a choice for when the server is unavailable.
+
+    A call without an answer within `timeout` is decided without the server. Do not use asyncio.wait_for instead,
+    because the guard would not learn that the server is late.
+    """
+
+    def __init__(self, cell: AsyncCell, *, when_unavailable: WhenUnavailable, timeout: Seconds | None = None) -> None:
+        super().__init__(when_unavailable)
+        self.cell = cell
+        self._timeout = None if timeout is None else micros(timeout, "timeout", least=1) / 1_000_000
+
+    async def run(self, call: Call[T]) -> T:
+        """Sends a call to the server, or decides it without the server while that is known to be unavailable."""
+        if call.waiting is not None:
+            plan = Plan(call, call.held, guarded=True)
+            return await steps.async_run(plan.answer_in_time(self._run, self.cell, asyncio.sleep))
+        return await self._run(call)
+
+    async def _run(self, call: Call[T]) -> T:
+        if self._policy.queries():
+            with suppress(Unavailable, Overdue):
+                return await self._query(call, self.cell.errors, self._policy.ready())
+        return _decided(self._policy, call)
+
+    async def _query(self, call: Call[T], errors: Any, ready: Ready) -> T:
+        traffic, after = async_traffic_of(self.cell.pool), None
+        while True:
+            try:
+                async with traffic.exchange(ready, after) as exchange:
+                    with self._policy.watching(errors, exchange):
+                        return await asyncio.wait_for(self.cell.run(call, ready), self._timeout)
+            except Full:
+                raise _full(errors) from None
+            except Exception as error:
+                # Another client may use the pool, or the pool of one node of a cluster may be full.
+                if not is_full(errors, error) or not traffic.under_way:
+                    raise
+                after = traffic.ended
