@@ -2,7 +2,8 @@
 //! time, memory with a million keys. `make bench-envoy` runs it.
 //!
 //! Arguments, in this order: arrivals a second (5,000), seconds of a round (10), rounds (5), keys
-//! (1,000,000).
+//! (1,000,000). With `LIMITADOR=limitador-server`, the same for that program, with its counters in a server
+//! and in its memory.
 
 #![allow(
     clippy::arithmetic_side_effects,
@@ -31,11 +32,12 @@ mod harness;
 mod proxy;
 
 use crate::common::Server;
-use crate::harness::{Service, descriptor};
-use crate::proxy::{Front, route, with_routes};
+use crate::harness::{Process, Service, descriptor};
+use crate::proxy::{envoy, route, upstream, with_routes};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -69,20 +71,84 @@ async fn main() {
     memory(number(3, 1_000_000)).await;
 }
 
+/// A rate limit service with its server.
+struct Limiter {
+    name: &'static str,
+    process: Process,
+    grpc_port: u16,
+    server: Server,
+}
+
+impl Limiter {
+    /// The service of this folder, and limitador if there is one, each with a server of its own.
+    fn all() -> Vec<Self> {
+        let server = Server::start();
+        let service = Service::start(&server, RULES);
+        let grpc_port = service.grpc_port();
+        let mut all = vec![Self { name: "redis-cell-envoy", process: service.process, grpc_port, server }];
+        if let Ok(program) = std::env::var("LIMITADOR") {
+            for (name, storage) in [("limitador, Redis", "redis"), ("limitador, memory", "memory")] {
+                let server = Server::start();
+                let folder = tempfile::tempdir().unwrap();
+                let file = folder.path().join("limits.yaml");
+                fs::write(&file, limits()).unwrap();
+                let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+                let (grpc_port, http_port) = (free(), free());
+                let mut command = Command::new(&program);
+                command.args(["--rls-ip", "127.0.0.1", "--rls-port", &grpc_port.to_string()]);
+                command.args(["--http-ip", "127.0.0.1", "--http-port", &http_port.to_string()]);
+                command.arg(&file).arg(storage);
+                if storage == "redis" {
+                    command.arg(format!("redis://127.0.0.1:{}", server.port()));
+                }
+                all.push(Self { name, process: Process::start(&mut command, folder), grpc_port, server });
+            }
+        }
+        all
+    }
+
+    /// The number of the server's process.
+    fn server_process(&self) -> u32 {
+        let text = self.server.connect().text("INFO server");
+        text.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap().trim().parse().unwrap()
+    }
+}
+
+/// The limits of limitador that are those of the rules: a counter for each descriptor of a request.
+fn limits() -> String {
+    let limit = |(index, seconds): (usize, u64)| {
+        let entry = format!("descriptors[{index}]['{}']", ALL[index]);
+        format!(
+            "- {{namespace: gateway, max_value: 4000000000, seconds: {seconds}, conditions: [\"{index} < \
+             size(descriptors)\"], variables: [\"{entry}\"]}}\n"
+        )
+    };
+    [3_600, 86_400, 2_592_000, 1, 60].into_iter().enumerate().map(limit).collect()
+}
+
 /// Envoy alone, and with one and five descriptors, in turns.
 async fn added_latency(rate: u64, time: Duration, rounds: u64) {
     let of_all: Vec<(&str, &str)> = ALL.iter().map(|key| (*key, "")).collect();
     let routes = [route("/one", &of_all[..1]), route("/five", &of_all), route("/", &[])];
-    let front = Front::with(with_routes(&routes), RULES, &[]).await;
-    let paths = [("Envoy alone", "/none"), ("one descriptor", "/one"), ("five descriptors", "/five")];
+    let limiters = Limiter::all();
+    let (upstream_port, _) = upstream().await;
+    let fronts: Vec<_> = limiters
+        .iter()
+        .map(|limiter| envoy(with_routes(&routes), limiter.grpc_port, upstream_port))
+        .collect();
+    let mut paths = vec![("Envoy alone".to_owned(), fronts[0].1, "/none")];
+    for (limiter, (_, port)) in limiters.iter().zip(&fronts) {
+        for (path, what) in [("/one", "one descriptor"), ("/five", "five descriptors")] {
+            paths.push((format!("{}, {what}", limiter.name), *port, path));
+        }
+    }
     println!("## {rate} arrivals a second, {rounds} rounds of {} s; ms\n", time.as_secs());
     println!("| | p50 | p99 | p99.9 | p99 of the rounds |\n|---|---|---|---|---|");
-    let port = front.port;
     let mut seen: Vec<Vec<[f64; 3]>> = vec![Vec::new(); paths.len()];
     // What is loaded and connected the first time is not counted.
     for round in 0..=rounds {
-        for ((_, path), seen) in paths.iter().zip(&mut seen) {
-            let (path, time) = (*path, if round == 0 { time / 5 } else { time });
+        for ((_, port, path), seen) in paths.iter().zip(&mut seen) {
+            let (port, path, time) = (*port, *path, if round == 0 { time / 5 } else { time });
             let mut latencies =
                 tokio::task::spawn_blocking(move || arrivals(port, path, rate, time)).await.unwrap();
             latencies.sort_unstable();
@@ -99,7 +165,7 @@ async fn added_latency(rate: u64, time: Duration, rounds: u64) {
         .iter()
         .map(|rounds| [0, 1, 2].map(|column| median(rounds.iter().map(|row| row[column]))))
         .collect();
-    for (index, (name, _)) in paths.iter().enumerate() {
+    for (index, (name, ..)) in paths.iter().enumerate() {
         let [p50, p99, p999] = medians[index];
         let rounds: Vec<String> = seen[index].iter().map(|row| format!("{:.2}", row[1])).collect();
         println!("| {name} | {p50:.2} | {p99:.2} | {p999:.2} | {} |", rounds.join(", "));
@@ -167,43 +233,47 @@ fn response(stream: &mut TcpStream) -> String {
 /// Requests by gRPC, as many as there can be, and the processor time of the service and of the server for
 /// them.
 async fn throughput(time: Duration, rounds: u64) {
-    let server = Server::start();
-    let service = Service::start(&server, RULES);
-    let information = server.connect().text("INFO server");
-    let server_process = information.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap();
-    let server_process = server_process.trim().parse().unwrap();
     println!("## Requests by gRPC for a second of one processor, medians of {rounds} rounds\n");
-    println!("| | the service | the server | requests a second here |\n|---|---|---|---|");
-    for (name, keys) in [("one descriptor", &ALL[..1]), ("five descriptors", &ALL[..])] {
-        let mut rows = Vec::new();
-        for _ in 0..rounds {
-            let before = (processor_time(service.process.id()), processor_time(server_process));
-            let (begin, sent) = (Instant::now(), Arc::new(AtomicU64::new(0)));
-            let mut tasks = tokio::task::JoinSet::new();
-            for task in 0..CONNECTIONS {
-                let (client, sent) = (service.client().await.of("gateway"), Arc::clone(&sent));
-                let descriptors: Vec<String> = keys.iter().map(|key| format!("{key}={task}")).collect();
-                tasks.spawn(async move {
-                    while begin.elapsed() < time {
-                        let response = client.ask(descriptors.iter().map(|text| descriptor(text)).collect());
-                        assert!(harness::is_ok(&response.await));
-                        sent.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
+    println!("| | the service | the server | both | requests a second here |\n|---|---|---|---|---|");
+    for limiter in Limiter::all() {
+        for (name, keys) in [("one descriptor", &ALL[..1]), ("five descriptors", &ALL[..])] {
+            let mut rows = Vec::new();
+            for _ in 0..rounds {
+                rows.push(requests(&limiter, keys, time).await);
             }
-            tasks.join_all().await;
-            let sent = sent.load(Ordering::Relaxed) as f64;
-            let of = |process, before| sent / processor_time(process).saturating_sub(before).as_secs_f64();
-            rows.push([
-                of(service.process.id(), before.0),
-                of(server_process, before.1),
-                sent / begin.elapsed().as_secs_f64(),
-            ]);
+            let [service, server, both, here] =
+                [0, 1, 2, 3].map(|column| median(rows.iter().map(|row| row[column])));
+            println!("| {}, {name} | {service:.0} | {server:.0} | {both:.0} | {here:.0} |", limiter.name);
         }
-        let [service, server, here] = [0, 1, 2].map(|column| median(rows.iter().map(|row| row[column])));
-        println!("| {name} | {service:.0} | {server:.0} | {here:.0} |");
     }
     println!();
+}
+
+/// Requests for this time, by the processor time of the service, of the server and of both, and by the clock.
+async fn requests(limiter: &Limiter, keys: &[&str], time: Duration) -> [f64; 4] {
+    let processes = [limiter.process.id(), limiter.server_process()];
+    let (begin, sent) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let before = processes.map(processor_time);
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..CONNECTIONS {
+        let (client, sent) = (
+            Service::client_at(&format!("127.0.0.1:{}", limiter.grpc_port)).await.of("gateway"),
+            Arc::clone(&sent),
+        );
+        let descriptors: Vec<String> = keys.iter().map(|key| format!("{key}={task}")).collect();
+        tasks.spawn(async move {
+            while begin.elapsed() < time {
+                let response = client.ask(descriptors.iter().map(|text| descriptor(text)).collect());
+                assert!(harness::is_ok(&response.await));
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    tasks.join_all().await;
+    let sent = sent.load(Ordering::Relaxed) as f64;
+    let used = [0, 1].map(|which| processor_time(processes[which]).saturating_sub(before[which]));
+    let [service, server] = used.map(|used| used.as_secs_f64());
+    [service, server, service + server, begin.elapsed().as_secs_f64()].map(|seconds| sent / seconds)
 }
 
 /// One request of each of so many users.

@@ -1,12 +1,12 @@
-//! The rules: the YAML of envoyproxy/ratelimit, and the keys that this service adds.
+//! The rules: the YAML of envoyproxy/ratelimit, and the keys that this service adds to it.
 //!
-//! Errors name the file, the line and the key. All errors are found before anything is replaced.
+//! Each error names the file, the line and the key. All errors are found before any rule is replaced.
 
 use crate::duration;
 use crate::proto::{HeaderValue, RateLimitDescriptor, RateLimitOverride, Unit};
 use crate::yaml::{self, Fields, Node, Problem, noted};
 use prost_types::Struct;
-use redis_cell_client::{LeasedLimit, Limit, LocalLimiter, Places, Quota, Rate, Units, Weekday, Window};
+use redis_cell_client::{Fixed, FixedWindow, LeasedLimit, Limit, LocalLimiter, Places, Rate, Units, Weekday};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// All domains with their rules.
+/// All domains and their rules.
 #[derive(Debug, Default)]
 pub struct Config {
     domains: HashMap<String, Domain>,
@@ -29,15 +29,15 @@ struct Domain {
     top: Level,
 }
 
-/// What of a key is in braces. In a cluster, the keys of a request must be in one slot, which is that of the
-/// text in braces.
+/// The part of a key that is in braces. In a cluster, all keys of a request must be in one slot, which
+/// depends only on the text in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     /// The domain: all its limiters are on one shard.
     Domain,
     /// The domain and the first entry: the descriptors of a request must begin with the same entry.
     FirstEntry,
-    /// Nothing: for servers that are not a cluster.
+    /// Nothing, for servers that are not a cluster.
     Nothing,
 }
 
@@ -45,7 +45,7 @@ pub enum Tag {
 #[derive(Debug, Default)]
 struct Level(HashMap<String, Values>);
 
-/// The descriptors of one key.
+/// The descriptors with one key.
 #[derive(Debug, Default)]
 struct Values {
     exact: HashMap<String, Branch>,
@@ -53,20 +53,20 @@ struct Values {
     any: Option<Branch>,
 }
 
-/// A descriptor of the configuration.
+/// A descriptor in the configuration.
 #[derive(Debug)]
 struct Branch {
     place: String,
-    /// The key and the value as they are written: a part of the name of the metric.
+    /// The key and the value as they are written: a part of the metric's name.
     name: String,
     value_to_metric: bool,
-    /// The pattern whose values share their limiter.
+    /// The pattern whose values share a limiter.
     shared: Option<String>,
     rule: Option<Arc<Rule>>,
     below: Level,
 }
 
-/// A value with `*`, each of which stands for any number of characters.
+/// A value with one or more `*`, each of which matches any number of characters.
 #[derive(Debug)]
 struct Pattern {
     text: String,
@@ -75,12 +75,12 @@ struct Pattern {
     last: String,
 }
 
-/// What a descriptor is limited by.
+/// The rule that limits a descriptor.
 #[derive(Debug)]
 pub struct Rule {
-    /// `file:line`, for messages.
+    /// The place in the configuration as `file:line`, for messages.
     pub place: String,
-    /// The names of the descriptors that lead to the rule, which are the labels of its metrics.
+    /// The names of the descriptors that lead to the rule: the labels of its metrics.
     pub levels: Vec<String>,
     /// The limit.
     pub bound: Bound,
@@ -88,29 +88,29 @@ pub struct Rule {
     pub requests_per_unit: u32,
     /// The unit of time, for replies.
     pub unit: Unit,
-    /// The name, which other rules may replace. Empty if there is none.
+    /// The name by which another rule can replace this one. Empty if there is none.
     pub name: String,
     /// The names of the rules that do not apply when this one does.
     pub replaces: Vec<String>,
-    /// Whether the rule refuses nothing.
+    /// Whether the rule never refuses.
     pub shadow: bool,
     /// Whether a request is refused only if all rules of this kind refuse it.
     pub quota: bool,
-    /// Whether metrics have the values of all entries.
+    /// Whether metrics include the values of all entries.
     pub detailed: bool,
     /// The metadata of requests that the rule admits.
     pub metadata: Option<Struct>,
-    /// How long nothing is admitted after a refusal.
+    /// How long all requests are refused after a refusal.
     pub ban: Option<Duration>,
-    /// Units that this process fetches before requests need them.
+    /// The terms of units that this process takes from the server in batches.
     pub batch: Option<Batch>,
-    /// Whether hits are charged even beyond the limit. `None`: if the rule was asked with 0 hits.
+    /// Whether hits are charged even over the limit. `None` means once a request had 0 hits.
     overdraft: Option<bool>,
-    /// Whether a request has asked with 0 hits: requests are then checked first, and charged afterwards.
+    /// Whether a request had 0 hits: requests are then checked first and charged afterwards.
     is_checked: AtomicBool,
-    /// Headers of responses that this rule refuses.
+    /// The headers of responses to requests that this rule refuses.
     pub headers: Vec<HeaderValue>,
-    /// The end of the key, so that a rule that is changed finds no state of another kind.
+    /// The end of the key. It ensures that a changed rule finds no state of another kind.
     pub suffix: String,
 }
 
@@ -121,41 +121,41 @@ pub enum Bound {
     Unlimited,
     /// Admits nothing.
     Nothing,
-    /// Hits per time.
+    /// A limit on hits per time.
     Limit(Limit),
-    /// Requests at the same time, each for at most this long. The entry of the rule names the request.
+    /// A limit on concurrent requests, each for at most this long. The last entry names the request.
     Places(Places, Duration),
 }
 
-/// Units of a limit that this process holds.
+/// The terms of units that this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Batch {
-    /// The limit, which is one whose units can be held.
+    /// The limit, which is of a kind whose units can be held.
     pub limit: LeasedLimit,
-    /// The most units that this process holds of a key, at least 1.
+    /// The largest number of units that this process holds for a key. At least 1.
     pub most: u32,
-    /// How long units are held. Longer than 0.
+    /// How long units are held. More than 0.
     pub hold: Duration,
 }
 
-/// The rule of a descriptor.
+/// The rule for a descriptor.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The rule.
     pub rule: Arc<Rule>,
     /// The key of the limiter, without the prefix of the settings.
     pub key: String,
-    /// The labels of the metrics, if they are others than those of the rule.
+    /// The labels of the metrics, if they differ from the rule's.
     pub levels: Option<Vec<String>>,
 }
 
 impl Config {
-    /// Reads the files, each with its name and its text.
+    /// Reads the files, given as names and texts.
     ///
-    /// With `merge`, several files may have the same domain.
+    /// With `merge`, several files may define the same domain.
     ///
     /// # Errors
-    /// All that is wrong, in the order of the files and lines.
+    /// Returns all errors, in the order of the files and lines.
     pub fn read(files: &[(String, String)], merge: bool) -> Result<Self, Vec<Problem>> {
         let mut config = Self::default();
         let mut problems = Vec::new();
@@ -169,17 +169,17 @@ impl Config {
         if problems.is_empty() { Ok(config) } else { Err(problems) }
     }
 
-    /// The number of domains.
+    /// Returns the number of domains.
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
 
-    /// Whether there is a domain of this name.
+    /// Returns whether there is a domain with this name.
     pub fn has(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    /// The rules, one in each line.
+    /// Returns the rules, each to be shown on its own line.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         let mut levels: Vec<&Level> = self.domains.values().map(|domain| &domain.top).collect();
         let mut rules = Vec::new();
@@ -196,7 +196,7 @@ impl Config {
         rules.into_iter()
     }
 
-    /// Takes over what is known of the rules that these replace.
+    /// Copies from the replaced configuration which rules had requests with 0 hits.
     pub fn succeed(&self, former: &Self) {
         let checked = former.rules().filter(|rule| rule.is_checked.load(Relaxed));
         let checked: HashSet<&[String]> = checked.map(|rule| rule.levels.as_slice()).collect();
@@ -211,7 +211,7 @@ impl Config {
         let domain = name.as_ref().and_then(|name| noted(name.text(), problems)).unwrap_or_default();
         let tag = fields.take("hash_tag").and_then(|tag| noted(Tag::read(&tag), problems));
         let new = |place| Domain { place, tag: Tag::Domain, top: Level::default() };
-        // Where the errors of rules are found whose domain is wrong.
+        // Collects the rules of a file without a valid domain, only to find their errors.
         let mut stray = new(String::new());
         let known = match (name, self.domains.entry(domain.to_owned())) {
             (Some(name), Entry::Vacant(entry)) if !domain.is_empty() => entry.insert(new(name.place())),
@@ -233,7 +233,7 @@ impl Config {
         Ok(())
     }
 
-    /// The rule of a descriptor. `None` if no rule limits it.
+    /// Returns the rule for a descriptor, or `None` if no rule limits it.
     pub fn find(&self, domain: &str, descriptor: &RateLimitDescriptor) -> Option<Found> {
         let known = self.domains.get(domain)?;
         let mut shared: Vec<Option<&str>> = Vec::new();
@@ -242,7 +242,7 @@ impl Config {
             let key = known.tag.key(domain, descriptor, &shared, &rule);
             return Some(Found { rule, key, levels: None });
         }
-        // Names of metrics, if they depend on the values.
+        // The names of metrics, and whether each of them has the value in the request.
         let mut names: Vec<(&Branch, bool)> = Vec::new();
         let mut level = &known.top;
         for entry in &descriptor.entries {
@@ -370,8 +370,8 @@ impl Level {
         Ok(())
     }
 
-    /// The most specific descriptor: that of the value, else the first whose pattern matches, else that of
-    /// the key. And whether it is that of the value itself.
+    /// Returns the most specific descriptor: the one with the value, or the first whose pattern matches, or
+    /// the one without a value. Also returns whether it is the one with the value.
     fn find(&self, key: &str, value: &str) -> Option<(&Branch, bool)> {
         let values = self.0.get(key)?;
         if let Some(branch) = values.exact.get(value) {
@@ -394,7 +394,7 @@ impl Pattern {
         let inner =
             value.strip_prefix(self.first.as_str()).and_then(|rest| rest.strip_suffix(self.last.as_str()));
         let found = inner.and_then(|inner| {
-            // The first place of each part leaves most for the next ones.
+            // Matching each part as early as possible leaves the most text for the next parts.
             self.middle
                 .iter()
                 .try_fold(inner, |rest, part| rest.split_once(part.as_str()).map(|(_, behind)| behind))
@@ -413,7 +413,7 @@ impl Tag {
         }
     }
 
-    /// The key of a limiter. No two descriptors have the same, whatever their entries are.
+    /// Returns the key of a limiter. Different descriptors always have different keys.
     fn key(
         self,
         domain: &str,
@@ -429,7 +429,7 @@ impl Tag {
         if self == Self::Domain {
             key.push('}');
         }
-        // Of a request that holds a place, the last entry is the name.
+        // In a request that holds a place, the last entry is the request's name.
         let names = usize::from(matches!(rule.bound, Bound::Places(..)));
         let entries = descriptor.entries.len().saturating_sub(names);
         for (index, entry) in descriptor.entries.iter().take(entries).enumerate() {
@@ -450,11 +450,11 @@ impl Tag {
     }
 }
 
-/// Writes a text so that it has no character that divides the parts of a key.
+/// Appends a text in which the characters that separate the parts of a key are escaped.
 fn escape(key: &mut String, text: &str) {
     for c in text.chars() {
         if matches!(c, '%' | '{' | '}' | ';' | '=' | '|') {
-            // A String takes everything.
+            // Writing to a String does not fail.
             let _: Result<(), std::fmt::Error> = write!(key, "%{:02X}", u32::from(c));
         } else {
             key.push(c);
@@ -462,21 +462,21 @@ fn escape(key: &mut String, text: &str) {
     }
 }
 
-/// How long units are held if the rule does not say it.
+/// How long units are held if the rule does not set a time.
 const HOLD: Duration = Duration::from_millis(300);
 
 impl Rule {
-    /// Notes that a request looks with 0 hits.
+    /// Notes that a request had 0 hits.
     pub fn checked(&self) {
         self.is_checked.store(true, Relaxed);
     }
 
-    /// Whether hits are charged even beyond the limit.
+    /// Returns whether hits are charged even over the limit.
     pub fn is_overdrawn(&self) -> bool {
         self.overdraft.unwrap_or_else(|| self.is_checked.load(Relaxed))
     }
 
-    /// `None` if there are errors, which are in `problems`.
+    /// Reads a rule. Returns `None` if there are errors, which are added to `problems`.
     fn read(
         node: &Node<'_>,
         levels: &[String],
@@ -546,7 +546,7 @@ impl Rule {
         }))
     }
 
-    /// The rule of a descriptor that brings its limit along.
+    /// Creates the rule for a descriptor that contains its own limit.
     fn of(limit: RateLimitOverride, domain: &str, descriptor: &RateLimitDescriptor) -> Self {
         let name = |entry: &crate::proto::Entry| {
             if entry.value.is_empty() { entry.key.clone() } else { format!("{}_{}", entry.key, entry.value) }
@@ -559,9 +559,9 @@ impl Rule {
             levels: std::iter::once(domain.to_owned()).chain(names).collect(),
             bound: match window {
                 _ if limit.requests_per_unit == 0 => Bound::Nothing,
-                // A unit that this service does not know.
+                // This service does not know the unit.
                 None => Bound::Unlimited,
-                Some(window) => Bound::Limit(Quota::new(limit.requests_per_unit.into(), window).into()),
+                Some(window) => Bound::Limit(Fixed::new(limit.requests_per_unit.into(), window).into()),
             },
             requests_per_unit: limit.requests_per_unit,
             unit,
@@ -581,8 +581,8 @@ impl Rule {
     }
 }
 
-/// The limit with the numbers for replies, and the end of the key. `None` if there are errors, which are in
-/// `problems`.
+/// Reads the limit, the numbers for replies, and the end of the key. Returns `None` if there are errors,
+/// which are added to `problems`.
 fn read_bound(
     node: &Node<'_>,
     fields: &mut Fields<'_>,
@@ -634,7 +634,7 @@ fn read_bound(
                 problems.push(node.problem("has no unit_multiplier: months and years differ in length"));
                 return None;
             };
-            Limit::Fixed(Quota::new(count.into(), window))
+            Limit::Fixed(Fixed::new(count.into(), window))
         }
     };
     let times = if multiplier == 1 { String::new() } else { multiplier.to_string() };
@@ -650,7 +650,7 @@ fn read_bound(
     Some((Bound::Limit(limit), count, unit, suffix))
 }
 
-/// The units that are held of a limit.
+/// Reads the terms of the units that are held.
 fn read_batch(
     batch: Option<&Node<'_>>,
     hold: Option<&Node<'_>>,
@@ -667,8 +667,8 @@ fn read_batch(
     let hold = hold.map_or(Ok(HOLD), read_duration)?;
     let limit = match bound {
         Bound::Limit(Limit::Throttle(limit)) => limit.into(),
-        Bound::Limit(Limit::Fixed(quota)) => quota.into(),
-        // There is nothing to hold.
+        Bound::Limit(Limit::Fixed(limit)) => limit.into(),
+        // There are no units to hold.
         Bound::Nothing | Bound::Unlimited => return Ok(None),
         Bound::Limit(_) | Bound::Places(..) => {
             return Err(node.problem("is for algorithm: fixed or gcra"));
@@ -695,7 +695,7 @@ fn read_algorithm(node: &Node<'_>) -> Result<&'static str, Problem> {
     })
 }
 
-/// The name of a rule that the rule called `name` replaces.
+/// Reads the name of a rule that the rule `name` replaces.
 fn read_replaced<'a>(node: &Node<'a>, name: &str, problems: &mut Vec<Problem>) -> Result<&'a str, Problem> {
     let mut fields = node.fields(&["name"], problems)?;
     match fields.take("name").map_or(Ok(""), |node| node.text())? {
@@ -705,13 +705,13 @@ fn read_replaced<'a>(node: &Node<'a>, name: &str, problems: &mut Vec<Problem>) -
     }
 }
 
-/// The window of a rule. `None` for several months or years.
+/// Reads the window of a rule. Returns `None` for a window of several months or years.
 fn read_window(
     unit: Unit,
     multiplier: u32,
     utc: Option<&Node<'_>>,
     from: Option<&Node<'_>>,
-) -> Result<Option<Window>, Problem> {
+) -> Result<Option<FixedWindow>, Problem> {
     let minutes = utc.map(read_offset).transpose()?;
     if let Some(node) = utc.filter(|_| multiplier > 1 || length(unit) < length(Unit::Hour)) {
         return Err(
@@ -727,7 +727,7 @@ fn read_window(
     Ok(window(unit, multiplier, minutes, first))
 }
 
-/// How long a unit of time is: of a month 30 days, of a year 365.
+/// Returns the length of a unit of time: 30 days for a month, 365 for a year.
 pub const fn length(unit: Unit) -> Duration {
     const DAY: u64 = 86_400;
     Duration::from_secs(match unit {
@@ -742,18 +742,18 @@ pub const fn length(unit: Unit) -> Duration {
     })
 }
 
-/// The window of a unit: of the calendar from an hour on. `None` for several months or years.
-fn window(unit: Unit, multiplier: u32, utc: Option<i16>, from: u8) -> Option<Window> {
+/// Returns the window of a unit: a calendar window for an hour or more. `None` for several months or years.
+fn window(unit: Unit, multiplier: u32, utc: Option<i16>, from: u8) -> Option<FixedWindow> {
     let calendar = match unit {
         Unit::Unknown => return None,
         Unit::Month | Unit::Year if multiplier > 1 => return None,
-        Unit::Month => Window::month_from(from),
-        Unit::Year => Window::year(),
-        _ if multiplier > 1 => return Some(Window::period(length(unit).saturating_mul(multiplier))),
-        Unit::Second | Unit::Minute => return Some(Window::period(length(unit))),
-        Unit::Hour => Window::hour(),
-        Unit::Day => Window::day(),
-        Unit::Week => Window::week_from(match from {
+        Unit::Month => FixedWindow::month_from(from),
+        Unit::Year => FixedWindow::year(),
+        _ if multiplier > 1 => return Some(FixedWindow::period(length(unit).saturating_mul(multiplier))),
+        Unit::Second | Unit::Minute => return Some(FixedWindow::period(length(unit))),
+        Unit::Hour => FixedWindow::hour(),
+        Unit::Day => FixedWindow::day(),
+        Unit::Week => FixedWindow::week_from(match from {
             2 => Weekday::Tuesday,
             3 => Weekday::Wednesday,
             4 => Weekday::Thursday,
@@ -769,7 +769,7 @@ fn window(unit: Unit, multiplier: u32, utc: Option<i16>, from: u8) -> Option<Win
     })
 }
 
-/// `+05:30`, `-08:00`, or `0`: how far local time is ahead of UTC.
+/// Reads how far local time is ahead of UTC: `+05:30`, `-08:00`, or `0`.
 fn read_offset(node: &Node<'_>) -> Result<i16, Problem> {
     let text = node.text()?;
     let minutes = || {
@@ -787,7 +787,7 @@ fn read_offset(node: &Node<'_>) -> Result<i16, Problem> {
 }
 
 fn read_duration(node: &Node<'_>) -> Result<Duration, Problem> {
-    const LONGEST: Duration = Duration::from_secs(36_500 * 86_400); // ends within the time of the server
+    const LONGEST: Duration = Duration::from_secs(36_500 * 86_400); // ends within the server's range of time
     let text = node.text()?;
     let duration = duration::parse(text).filter(|duration| !duration.is_zero() && *duration <= LONGEST);
     duration.ok_or_else(|| node.problem(format!("must be a duration from 1us to 36500d, and is '{text}'")))

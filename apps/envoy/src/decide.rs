@@ -1,5 +1,5 @@
-//! Decisions: the descriptors of a request become the limiters of one call to the server, and its rows their
-//! statuses.
+//! Decisions: the descriptors of a request become the limiters of one call to the server, and the rows of its
+//! reply become their statuses.
 
 use crate::config::{Batch, Bound, Config, Found, Rule, length};
 use crate::metrics::{Counters, Metrics};
@@ -14,25 +14,25 @@ use prost_types::{ListValue, Struct, Value};
 use redis::RedisError;
 use redis_cell_client::several::{Several, Verb};
 use redis_cell_client::{
-    Answer, Balance, Decision, Gcra, Leased, Limit, LocalLimiter, MPeek, MSettle, MTake, Rate, Settlement,
-    Taken, Together, Units, UpTo, ask, call, is_unavailable,
+    Answer, Balance, Decision, Difference, Gcra, Leased, Limit, LocalLimiter, MPeek, MSettle, MTake, Rate,
+    Saturate, Taken, Together, Units, ask, call, is_unavailable,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Decides by the rules and the server.
+/// Decides requests with the rules and the server.
 #[derive(Debug)]
 pub struct Decider {
     server: Server,
     settings: Settings,
     metrics: Arc<Metrics>,
     local: LocalLimiter,
-    /// What this process holds of limits, by the terms of their rules.
+    /// The units that this process holds, by the terms of their rules.
     leased: Mutex<HashMap<Batch, Leased<Server>>>,
     config: RwLock<Arc<Config>>,
-    /// Why the server is unavailable, and when it was last asked.
+    /// Why the server is unavailable, and when it was last called.
     outage: Mutex<Option<(Instant, RedisError)>>,
     /// When an error of the server was last written to the log.
     logged: Mutex<Option<Instant>>,
@@ -41,7 +41,7 @@ pub struct Decider {
 /// Why there is no decision.
 #[derive(Debug)]
 pub enum Failure {
-    /// The request has no meaning.
+    /// The request is invalid.
     Request(&'static str),
     /// The server is unavailable, or has answered with an error.
     Server(RedisError),
@@ -54,11 +54,11 @@ struct Asked {
     hits: u64,
     gives_back: bool,
     quota: bool,
-    /// The limiter that counts it.
+    /// The index of its limiter in the call.
     limiter: Option<usize>,
 }
 
-/// A limiter of the call.
+/// A limiter in the call.
 struct Limiter<'a> {
     key: String,
     rule: Arc<Rule>,
@@ -66,18 +66,18 @@ struct Limiter<'a> {
     id: &'a str,
     hits: u64,
     gives_back: bool,
-    /// Refuses nothing.
+    /// Whether the limiter refuses nothing.
     shadow: bool,
 }
 
-/// What the server says of a limiter.
+/// The server's answer for a limiter.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     admitted: bool,
     remaining: u64,
-    /// Until the same hits are admitted, or until the limiter is full again.
+    /// The time until the same hits would be admitted, or until the limiter is fully replenished.
     wait: Duration,
-    /// Whether it comes from units that this process holds: others may have more.
+    /// Whether it describes units that this process holds. Other processes may hold more.
     held: bool,
 }
 
@@ -95,19 +95,19 @@ impl From<&Balance> for Row {
     }
 }
 
-/// What the call does.
+/// The action of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
     /// Takes all hits or none.
     Take,
-    /// Takes nothing, because a rule admits nothing at all.
+    /// Takes nothing, because a rule admits nothing.
     Look,
-    /// Charges and gives back, whatever the limits are.
+    /// Charges and gives back hits, whatever the limits are.
     Settle,
 }
 
 impl Decider {
-    /// Without rules yet.
+    /// Creates a decider without rules.
     pub fn new(server: Server, settings: Settings, metrics: Arc<Metrics>) -> Self {
         let instances = match settings.unavailable {
             Unavailable::Local(instances) => instances,
@@ -126,26 +126,26 @@ impl Decider {
         }
     }
 
-    /// The rules that apply.
+    /// Returns the present rules.
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the rules. Requests that are being decided keep those that they began with.
+    /// Replaces the rules. Requests that are already being decided keep the old rules.
     pub fn replace(&self, config: Config) {
         config.succeed(&self.config());
-        // What is held by terms that are gone goes back when its hold is over.
+        // Units held on other terms are given back when their hold ends.
         let terms: HashSet<Batch> = config.rules().filter_map(|rule| rule.batch).collect();
         self.leased().retain(|batch, _| terms.contains(batch));
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
-    /// The metrics.
+    /// Returns the metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Gives back the units that this process holds, at its end.
+    /// Gives the held units back, when the process ends.
     pub async fn give_back(&self) {
         let leased: Vec<Leased<Server>> = self.leased().drain().map(|(_, leased)| leased).collect();
         for leased in leased {
@@ -159,17 +159,17 @@ impl Decider {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the server answers.
+    /// Returns whether the server answers.
     pub async fn is_server_available(&self) -> bool {
         let answer: Result<redis::Value, _> =
             ask(&self.server, self.settings.timeout, &redis::cmd("PING")).await;
         answer.is_ok()
     }
 
-    /// Decides a request, in one call to the server. `patience` is how long the caller waits, if it says so.
+    /// Decides a request. `patience` is how long the caller waits, if the caller has set a limit.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// Returns a [`Failure`] if there is no decision.
     pub async fn decide(
         &self,
         request: &RateLimitRequest,
@@ -199,7 +199,7 @@ impl Decider {
         let config = self.config();
         let mut asked = self.asked(&config, request);
         let limiters = self.limiters(&mut asked, request);
-        // Three quarters of the time that the caller waits: the answer has to get back to it.
+        // Uses three quarters of the time that the caller waits, so that the answer still arrives in time.
         let patience = patience.map_or(Duration::MAX, |patience| patience.saturating_mul(3).div_f64(4.0));
         let timeout = self.settings.timeout.min(patience);
         let needs_server = limiters.iter().any(|limiter| limiter.rule.bound != Bound::Nothing);
@@ -225,7 +225,7 @@ impl Decider {
         Ok(self.response(request, &asked, &rows))
     }
 
-    /// The rules of the descriptors, without those that others replace.
+    /// Finds the rules for the descriptors, without the rules that others replace.
     fn asked(&self, config: &Config, request: &RateLimitRequest) -> Vec<Asked> {
         let known = config.has(&request.domain);
         let found = |descriptor: &RateLimitDescriptor| {
@@ -234,14 +234,14 @@ impl Decider {
             if let Some(found) = found.as_ref().filter(|_| hits == 0) {
                 found.rule.checked();
             }
-            // An unknown domain has no metrics, so that callers cannot add names.
+            // An unknown domain has no metrics, so callers cannot create metrics.
             let counters = found.as_ref().filter(|_| known).map(|found| {
                 let counters = self.metrics.of(found.levels.as_ref().unwrap_or(&found.rule.levels));
                 counters.total.fetch_add(hits, Relaxed);
                 counters
             });
             let quota = found.as_ref().is_some_and(|found| found.rule.quota || self.settings.quota);
-            // The server's integers.
+            // The server's integers have 64 bits with a sign.
             let hits = hits.min(i64::MAX.unsigned_abs());
             Asked { found, counters, hits, gives_back: descriptor.is_negative_hits, quota, limiter: None }
         };
@@ -258,14 +258,14 @@ impl Decider {
         asked
     }
 
-    /// The limiters of the rules. Descriptors with the same key have one together.
+    /// Returns the limiters of the rules. Descriptors with the same key share one limiter.
     fn limiters<'a>(&self, asked: &mut [Asked], request: &'a RateLimitRequest) -> Vec<Limiter<'a>> {
         let quotas = asked.iter().filter(|asked| asked.quota && asked.found.is_some()).count();
         let mut limiters: Vec<Limiter<'a>> = Vec::with_capacity(asked.len());
         for (asked, descriptor) in asked.iter_mut().zip(&request.descriptors) {
             let Some(Found { rule, key, .. }) = &asked.found else { continue };
             let is_place = matches!(rule.bound, Bound::Places(..));
-            // A place is held or not.
+            // A place is one hit: a request without hits has none.
             if rule.bound == Bound::Unlimited || is_place && asked.hits == 0 {
                 continue;
             }
@@ -296,8 +296,8 @@ impl Decider {
         limiters
     }
 
-    /// Asks the server. One row for each limiter. Only what decides can fail: a refusal stands, whatever
-    /// becomes of the ban that it begins.
+    /// Calls the server, and returns one row for each limiter. An error in starting a ban is only logged,
+    /// because the refusal stands without it.
     async fn rows(
         &self,
         limiters: &[Limiter<'_>],
@@ -307,8 +307,8 @@ impl Decider {
         let begun = Instant::now();
         let left = || timeout.saturating_sub(begun.elapsed());
         let action = action(limiters);
-        // The first one of these is decided by what this process holds, if the others admit the request. More
-        // of them would have to be given back when one refuses, and could be missed meanwhile.
+        // If the others admit the request, the first of these limiters decides from held units. With more of
+        // them, units would have to be given back when one refuses, and would be missing meanwhile.
         let from_batch = |limiter: &Limiter<'_>| limiter.rule.batch.is_some() && limiter.hits > 0;
         let no_quotas = asked.iter().all(|asked| !asked.quota);
         let held =
@@ -336,10 +336,10 @@ impl Decider {
                     }
                     Bound::Places(places, lease) => call.renew(&limiter.key, places, lease, limiter.id),
                     Bound::Limit(limit) if limiter.gives_back => {
-                        with(call, &limiter.key, limit, Settlement::GiveBack(Units(limiter.hits)))
+                        with(call, &limiter.key, limit, Difference::Refund(Units(limiter.hits)))
                     }
                     Bound::Limit(limit) => {
-                        with(call, &limiter.key, limit, Settlement::Charge(Units(limiter.hits)))
+                        with(call, &limiter.key, limit, Difference::Charge(Units(limiter.hits)))
                     }
                     Bound::Nothing | Bound::Unlimited => call,
                 });
@@ -363,7 +363,7 @@ impl Decider {
             }
         };
 
-        // The row behind that of a rule with a ban says whether one holds.
+        // If a rule has a ban, the next row tells whether the ban holds.
         let mut answers = rows.drain(..);
         let mut rows = Vec::with_capacity(limiters.len());
         for (index, limiter) in limiters.iter().enumerate() {
@@ -407,14 +407,14 @@ impl Decider {
         Ok(rows)
     }
 
-    /// A refusal with what this process holds.
+    /// Returns a refusal that describes the units that this process holds.
     fn held_row(&self, limiter: &Limiter<'_>) -> Row {
         let leased = limiter.rule.batch.and_then(|batch| self.leased().get(&batch).cloned());
         let remaining = leased.map_or(0, |leased| leased.held(&limiter.key));
         Row { remaining, held: true, ..refused() }
     }
 
-    /// Takes from the units that this process holds.
+    /// Takes held units.
     async fn row_of_batch(&self, limiter: &Limiter<'_>, timeout: Duration) -> Result<Row, RedisError> {
         let Some(batch) = limiter.rule.batch else { return Ok(refused()) };
         let known = self.leased().get(&batch).cloned();
@@ -439,8 +439,8 @@ impl Decider {
         })
     }
 
-    /// Gives back what a call has taken for a request that is refused nevertheless: by all rules with
-    /// `quota_mode`, or by the units that this process holds.
+    /// Gives back the units that the call took for a request that was refused afterwards: by all rules with
+    /// `quota_mode`, or because this process holds too few units.
     async fn give_back_taken(
         &self,
         limiters: &[Limiter<'_>],
@@ -448,7 +448,7 @@ impl Decider {
         taken: &Taken,
         timeout: Duration,
     ) {
-        // Those that have taken nothing are not there.
+        // Excludes limiters that have taken nothing.
         let has_taken = |(limiter, row): &(&Limiter<'_>, &Row)| limiter.hits > 0 && row.admitted && !row.held;
         let others: Vec<_> =
             limiters.iter().zip(rows).filter(has_taken).map(|(limiter, _)| limiter).collect();
@@ -456,7 +456,7 @@ impl Decider {
             return;
         }
         let settle = others.into_iter().fold(MSettle::of(taken), |call, limiter| match limiter.rule.bound {
-            Bound::Limit(limit) => with(call, &limiter.key, limit, Settlement::GiveBack(Units(limiter.hits))),
+            Bound::Limit(limit) => with(call, &limiter.key, limit, Difference::Refund(Units(limiter.hits))),
             Bound::Places(places, _) => call.release(&limiter.key, places, limiter.id),
             Bound::Nothing | Bound::Unlimited => call,
         });
@@ -469,12 +469,12 @@ impl Decider {
         }
     }
 
-    /// Decides in this process: all or nothing, as the server does.
+    /// Decides in this process: takes all or nothing, like the server.
     fn local_rows(&self, limiters: &[Limiter<'_>], asked: &[Asked]) -> Result<Vec<Row>, RedisError> {
         let limits = || {
             limiters.iter().filter_map(|limiter| match limiter.rule.bound {
                 Bound::Limit(limit) => Some((limiter, limit)),
-                // Places are held in the server.
+                // Places are only held in the server.
                 Bound::Places(..) | Bound::Unlimited | Bound::Nothing => None,
             })
         };
@@ -490,7 +490,7 @@ impl Decider {
         if action(limiters) == Action::Settle {
             let settle = |(limiter, limit): (&Limiter<'_>, Limit)| {
                 let units = if limiter.gives_back { 0 } else { limiter.hits };
-                self.local.take(&limiter.key, limit, UpTo(units))
+                self.local.take(&limiter.key, limit, Saturate(units))
             };
             return Ok(rows(&limits().map(settle).collect::<Result<Vec<_>, _>>()?));
         }
@@ -570,7 +570,7 @@ impl Decider {
         let mut headers = Vec::new();
         if let Some(names) = &self.settings.headers {
             let limited = statuses.iter().filter(|status| status.current_limit.is_some());
-            // The one that refuses, or else the one with the fewest hits left.
+            // The status that refuses, or otherwise the one with the fewest remaining hits.
             let refuses = |status: &DescriptorStatus| status.code == i32::from(Code::OverLimit);
             if let Some(tightest) = limited.min_by_key(|status| (!refuses(status), status.limit_remaining)) {
                 let limit = tightest.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
@@ -591,8 +591,8 @@ impl Decider {
         headers
     }
 
-    /// Why the server is unavailable, if it was asked within the last second. Then one request asks it again,
-    /// and the others are decided without it, and do not wait.
+    /// Returns why the server is unavailable, if it was called within the last second. After a second, one
+    /// request calls it again, and the others are decided without it.
     fn known_outage(&self) -> Option<RedisError> {
         if self.settings.unavailable == Unavailable::Error {
             return None;
@@ -606,13 +606,13 @@ impl Decider {
         None
     }
 
-    /// Notes what became of a request that has asked the server.
+    /// Records the outcome of a request for which the server was called.
     fn learn(&self, rows: Result<Vec<Row>, RedisError>) -> Result<Vec<Row>, RedisError> {
         let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
         match &rows {
             Ok(_) => *outage = None,
             Err(error) => {
-                // Other errors are those of one request.
+                // Any other error concerns only this request.
                 if is_unavailable(error) {
                     *outage = Some((Instant::now(), error.clone()));
                 }
@@ -628,7 +628,7 @@ impl Decider {
     }
 }
 
-/// How long an unavailable server is not asked, and how often its errors are written to the log.
+/// How long an unavailable server is not called, and the shortest time between errors in the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
 fn action(limiters: &[Limiter<'_>]) -> Action {
@@ -645,12 +645,12 @@ fn action(limiters: &[Limiter<'_>]) -> Action {
     }
 }
 
-/// The limiters of the rules with `quota_mode`.
+/// Returns the limiters of the rules with `quota_mode`.
 fn quotas(asked: &[Asked]) -> HashSet<usize> {
     asked.iter().filter(|asked| asked.quota).filter_map(|asked| asked.limiter).collect()
 }
 
-/// Whether there are rules with `quota_mode`, and all of them refuse.
+/// Returns whether there are rules with `quota_mode` and all of them refuse.
 fn all_refuse(quotas: &HashSet<usize>, limiters: &[Limiter<'_>], rows: &[Row]) -> bool {
     let refuses = |index: &usize| {
         let row = rows.get(*index).is_some_and(|row| !row.admitted);
@@ -663,7 +663,7 @@ const fn refused() -> Row {
     Row { admitted: false, remaining: 0, wait: Duration::ZERO, held: false }
 }
 
-/// A limiter that only a pause exhausts.
+/// A limiter that only a pause can exhaust.
 const BAN: Gcra = Rate::per_second(1_000_000).burst(0);
 
 fn ban_key(limiter: &Limiter<'_>) -> String {
@@ -678,7 +678,7 @@ fn taking(call: MTake, limiter: &Limiter<'_>) -> MTake {
     }
 }
 
-/// Adds the limiter that says whether a ban holds.
+/// Adds the limiter that tells whether a ban holds.
 fn with_ban<V: Verb<Quantity = Units>>(call: Several<V>, limiter: &Limiter<'_>) -> Several<V> {
     match limiter.rule.ban {
         Some(_) => call.throttle(ban_key(limiter), BAN, Units(0)),
@@ -718,13 +718,13 @@ fn status(asked: &Asked, row: Option<Row>, is_refused: bool) -> DescriptorStatus
     }
 }
 
-/// Rounded up, because Envoy's headers have whole seconds: a client that waits as long is not refused again.
+/// Rounds up to whole seconds, so that a client that waits for this time is not refused again.
 fn whole_seconds(wait: Duration) -> i64 {
     let up = u64::from(wait.subsec_nanos() > 0);
     i64::try_from(wait.as_secs().saturating_add(up)).unwrap_or(i64::MAX)
 }
 
-/// What other filters of Envoy may read: the request, and the metadata of the rules that admit it.
+/// Returns the metadata for other filters of Envoy: the request, and the metadata of rules that admit it.
 fn metadata(request: &RateLimitRequest, asked: &[Asked], statuses: &[DescriptorStatus]) -> Struct {
     let number = |number: u64| value(Kind::NumberValue(f64::from(u32::try_from(number).unwrap_or(u32::MAX))));
     let text = |text: String| value(Kind::StringValue(text));
@@ -766,7 +766,7 @@ fn value(kind: Kind) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// Adds what is not there yet, in mappings of mappings as well.
+/// Adds the fields that do not exist yet, also in nested mappings.
 fn merge(into: &mut Struct, from: &Struct) {
     for (key, value) in &from.fields {
         match (into.fields.get_mut(key).and_then(|known| known.kind.as_mut()), &value.kind) {

@@ -1,9 +1,9 @@
-//! Durations as people write them.
+//! Durations in the notation of configuration files.
 
 use std::time::Duration;
 
-/// Reads a duration such as `500ms`, `10s`, `1h30m` or `7d`: whole numbers, each with its unit, one of `us`,
-/// `ms`, `s`, `m`, `h` and `d`. `None` if the text is anything else.
+/// Reads a duration such as `500ms`, `10s`, `1h30m` or `7d`: whole numbers, each with a unit, which is `us`,
+/// `ms`, `s`, `m`, `h` or `d`. Returns `None` for any other text.
 ///
 /// # Example
 /// ```

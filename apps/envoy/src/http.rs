@@ -1,4 +1,4 @@
-//! Health, metrics and rules by HTTP.
+//! Health, metrics and rules over HTTP.
 
 use crate::decide::Decider;
 use axum::Router;
@@ -9,19 +9,19 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What health depends on.
+/// The conditions of health.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Whether the process has been told to end.
+    /// Whether the process was told to end.
     pub is_ending: AtomicBool,
-    /// Whether a domain is needed.
+    /// Whether the service is healthy only with a domain.
     pub needs_domain: bool,
-    /// Whether the server is needed.
+    /// Whether the service is healthy only with the server.
     pub needs_server: bool,
 }
 
 impl Health {
-    /// Whether requests are to be sent here.
+    /// Returns whether requests should be sent to this process.
     pub async fn is_healthy(&self, decider: &Decider) -> bool {
         !self.is_ending.load(Relaxed)
             && (!self.needs_domain || decider.config().domains() > 0)
@@ -29,7 +29,7 @@ impl Health {
     }
 }
 
-/// `/healthcheck`, `/rlconfig` and `/metrics`.
+/// Returns the routes `/healthcheck`, `/rlconfig` and `/metrics`.
 pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
     let of_health = (Arc::clone(decider), Arc::clone(health));
     let healthcheck = async move || {
@@ -47,7 +47,7 @@ pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
             let (levels, place) = (rule.levels.join("."), &rule.place);
             let (count, unit) = (rule.requests_per_unit, rule.unit.name());
             let (shadow, quota) = (rule.shadow, rule.quota);
-            // A String takes everything.
+            // Writing to a String does not fail.
             let _: Result<(), std::fmt::Error> = writeln!(
                 text,
                 "{levels}: unit={unit} requests_per_unit={count}, shadow_mode: {shadow}, quota_mode: {quota} ({place})"
@@ -61,7 +61,7 @@ pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
         .merge(metrics(decider, "/metrics"))
 }
 
-/// The metrics at this path.
+/// Returns a route for the metrics at this path.
 pub fn metrics(decider: &Arc<Decider>, path: &str) -> Router {
     let decider = Arc::clone(decider);
     let text = async move || {

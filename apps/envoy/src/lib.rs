@@ -1,5 +1,5 @@
-//! Envoy's rate limit service on redis-cell: the parts of the program, for its tests. The manual is
-//! README.md.
+//! Envoy's rate limit service on redis-cell, as a library for the tests of the program. README.md is the
+//! manual.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,4 +1,4 @@
-//! `redis-cell-envoy`: Envoy's rate limit service on redis-cell. The manual is README.md.
+//! `redis-cell-envoy`: Envoy's rate limit service on redis-cell. README.md is the manual.
 
 use redis_cell_envoy::config::Config;
 use redis_cell_envoy::decide::Decider;
@@ -19,12 +19,13 @@ use std::{env, fs};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as channel;
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-/// How long requests that are being decided may take when the process ends.
+/// How long requests may still be decided after the process was told to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 const USAGE: &str = "\
@@ -66,7 +67,7 @@ fn check(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads the rules. The error has a line for each problem.
+/// Reads the rules. The error has one line for each problem.
 fn load(files: &[(String, String)], merge: bool) -> Result<Config, String> {
     Config::read(files, merge)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
@@ -83,12 +84,12 @@ fn serve() -> Result<(), Box<dyn Error>> {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    // An error means that there is one already.
+    // An error means that a provider is already installed.
     let _: Result<(), _> = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(settings))
 }
 
-/// The certificates of gRPC.
+/// Reads the certificates for gRPC.
 fn certificates(tls: &Tls) -> io::Result<ServerTlsConfig> {
     let read = |path: &Path| {
         fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -146,7 +147,6 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
         builder = builder.tls_config(certificates(tls)?)?;
     }
     let server = builder
-        .tcp_nodelay(true)
         .max_connection_age(settings.max_connection_age)
         .max_connection_age_grace(GRACE)
         .add_service(RateLimitService(Arc::clone(&decider)))
@@ -158,13 +158,14 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address).await?;
             tracing::info!("gRPC on {}", listener.local_addr()?);
-            let incoming = TcpListenerStream::new(listener);
+            // Otherwise a reply of several frames waits for the client's acknowledgement, up to 40 ms.
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
             tasks.spawn(
                 async move { server.serve_with_incoming_shutdown(incoming, stop).await.map_err(boxed) },
             );
         }
         Address::Unix(path) => {
-            // What a former process has left.
+            // An earlier process may have left its socket.
             match fs::remove_file(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
                 _ => {}
@@ -206,11 +207,11 @@ fn boxed(error: impl Error + Send + Sync + 'static) -> Boxed {
 }
 
 async fn stopped(mut ending: channel::Receiver<()>) {
-    // An error means that the sender is gone, which is an end as well.
+    // An error means that the sender is gone, which also ends the process.
     let _: Result<(), channel::error::RecvError> = ending.changed().await;
 }
 
-/// Tells the health to clients of gRPC, every second.
+/// Reports the health to gRPC clients every second.
 async fn report(decider: Arc<Decider>, health: Arc<Health>, reporter: HealthReporter) {
     loop {
         set_health(&reporter, health.is_healthy(&decider).await).await;

@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus, under the names that envoyproxy/ratelimit gives them.
+//! Metrics in the text format of Prometheus, under the names of envoyproxy/ratelimit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,35 +10,34 @@ use std::time::Duration;
 const BOUNDS: [u64; 12] =
     [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
-/// How many rules and values have metrics of their own. Further ones are counted under the name of the
-/// domain.
+/// The largest number of rules and values with their own metrics. Others are counted under the domain's name.
 const MOST: usize = 10_000;
 
 type Read = fn(&Counters) -> &AtomicU64;
 
-/// All metrics of the process. They outlive the rules: a reload resets none.
+/// All metrics of the process. A reload of the rules does not reset them.
 #[derive(Debug, Default)]
 pub struct Metrics {
     rules: Mutex<BTreeMap<Vec<String>, Arc<Counters>>>,
     /// Requests that were answered.
     pub requests: AtomicU64,
-    /// Requests that got an error because of the server.
+    /// Requests that got an error of the server.
     pub server_errors: AtomicU64,
-    /// Requests that got an error because of themselves.
+    /// Requests that got an error because they were invalid.
     pub service_errors: AtomicU64,
     /// Requests that were decided without the server.
     pub without_server: AtomicU64,
-    /// Refusals that the global shadow mode has turned into admissions.
+    /// Refusals that the global shadow mode turned into admissions.
     pub global_shadow: AtomicU64,
     /// Configurations that were loaded.
     pub loads: AtomicU64,
-    /// Configurations that were not loaded, because of errors.
+    /// Configurations that were not loaded because of errors.
     pub load_errors: AtomicU64,
     times: [AtomicU64; 13],
     time: AtomicU64,
 }
 
-/// What is counted for a rule.
+/// The counters of a rule.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// All hits.
@@ -54,7 +53,7 @@ pub struct Counters {
 }
 
 impl Metrics {
-    /// The counters of a rule.
+    /// Returns the counters of a rule, which are created if they are new.
     pub fn of(&self, levels: &[String]) -> Arc<Counters> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = rules.get(levels) {
@@ -64,7 +63,7 @@ impl Metrics {
         Arc::clone(rules.entry(levels.to_vec()).or_default())
     }
 
-    /// Counts a request and the time that it took.
+    /// Counts a request and the time that its decision took.
     pub fn answered(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS.len());
@@ -75,7 +74,7 @@ impl Metrics {
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// All metrics, as Prometheus reads them.
+    /// Returns all metrics in the text format of Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -154,12 +153,12 @@ impl Metrics {
     }
 }
 
-/// Microseconds in seconds.
+/// Converts microseconds to seconds.
 fn seconds(micros: u64) -> String {
     Duration::from_micros(micros).as_secs_f64().to_string()
 }
 
-/// `{domain="...",key1="...",key2="..."}`.
+/// Returns the labels `{domain="...",key1="...",key2="..."}`.
 fn labels(levels: &[String]) -> String {
     let mut text = String::from("{");
     for (index, level) in levels.iter().enumerate() {
@@ -175,7 +174,7 @@ fn labels(levels: &[String]) -> String {
 }
 
 fn head(text: &mut String, name: &str, help: &str, kind: &str) {
-    // A String takes everything.
+    // Writing to a String does not fail.
     let _: Result<(), std::fmt::Error> = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 

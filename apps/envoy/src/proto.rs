@@ -1,8 +1,8 @@
-//! The messages of `envoy.service.ratelimit.v3`, as far as this service reads or writes them, and their
-//! description for gRPC reflection. Unknown fields are skipped, as everywhere in protocol buffers.
+//! The messages of `envoy.service.ratelimit.v3`, with the fields that this service reads or writes, and their
+//! description for gRPC reflection. Unknown fields are skipped, as always in protocol buffers.
 //!
 //! Source: `envoy/service/ratelimit/v3/rls.proto` and `envoy/extensions/common/ratelimit/v3/ratelimit.proto`
-//! of Envoy's API, which is stable: fields are added, and none changes its number.
+//! of Envoy's API. The API is stable: fields are added, and no field changes its number.
 
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
@@ -19,13 +19,13 @@ pub const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRat
 /// A request for a decision.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
-    /// The domain, whose rules apply.
+    /// The domain whose rules apply.
     #[prost(string, tag = "1")]
     pub domain: String,
     /// The descriptors, which are decided together.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
-    /// The hits of each descriptor that has no number of its own. 0 stands for 1.
+    /// The hits of each descriptor without a number of its own. 0 means 1.
     #[prost(uint32, tag = "3")]
     pub hits_addend: u32,
 }
@@ -36,13 +36,13 @@ pub struct RateLimitDescriptor {
     /// The entries.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<Entry>,
-    /// A limit in place of that of the rule.
+    /// A limit that replaces the rule's limit.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// The hits of this descriptor. 0 looks.
+    /// The hits of this descriptor. 0 only reads the state.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
-    /// Whether the hits are given back.
+    /// Whether the hits are given back instead of taken.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
@@ -58,7 +58,7 @@ pub struct Entry {
     pub value: String,
 }
 
-/// A limit that the request brings along.
+/// A limit in a request.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct RateLimitOverride {
     /// Hits per unit.
@@ -72,10 +72,10 @@ pub struct RateLimitOverride {
 /// The decision.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitResponse {
-    /// Whether the request may go ahead.
+    /// Whether the request is admitted.
     #[prost(enumeration = "Code", tag = "1")]
     pub overall_code: i32,
-    /// One status for each descriptor, in their order.
+    /// One status for each descriptor, in the order of the request.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
     /// Headers for the response to the client.
@@ -128,7 +128,7 @@ pub struct HeaderValue {
     pub value: String,
 }
 
-/// A decision in one word.
+/// The decision about a request or a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Code {
@@ -140,10 +140,10 @@ pub enum Code {
     OverLimit = 2,
 }
 
-/// A unit of time. The numbers are those of the responses and of the overrides of requests.
+/// A unit of time, with its number in responses and in the overrides of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-#[allow(missing_docs)] // their names say it
+#[allow(missing_docs)] // the names say everything
 pub enum Unit {
     Unknown = 0,
     Second = 1,
@@ -156,11 +156,11 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// All units that are known.
+    /// All known units.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// The name, as configurations have it.
+    /// Returns the name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -187,7 +187,7 @@ const UNITS: [(&str, i32); 8] = [
     ("YEAR", 6),
 ];
 
-/// The messages and the service for gRPC reflection, so that tools such as grpcurl need no files of Envoy.
+/// Returns the messages and the service for gRPC reflection, so that tools need no files of Envoy.
 #[allow(clippy::too_many_lines)] // a table
 pub fn descriptors() -> FileDescriptorSet {
     const COMMON: &str = ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor";
@@ -265,7 +265,7 @@ pub fn descriptors() -> FileDescriptorSet {
         options: None,
     };
 
-    // What prost-types has as types, tools want as files.
+    // Tools need files for the messages that prost-types has as Rust types.
     let well_known = |name: &str, messages| {
         file(&format!("google/protobuf/{name}.proto"), "google.protobuf", messages, &[])
     };
@@ -308,7 +308,7 @@ pub fn descriptors() -> FileDescriptorSet {
     FileDescriptorSet { file }
 }
 
-/// `google/protobuf/struct.proto`.
+/// Describes `google/protobuf/struct.proto`.
 fn structure() -> FileDescriptorProto {
     const VALUE: &str = ".google.protobuf.Value";
     let of = |name, number, kind, type_name: &str| field(name, number, Label::Optional, kind, type_name);

@@ -1,4 +1,4 @@
-//! The method `ShouldRateLimit` of gRPC.
+//! The gRPC method `ShouldRateLimit`.
 
 use crate::decide::{Decider, Failure};
 use crate::proto::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
@@ -15,7 +15,7 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// The service, for a server of tonic.
+/// The service, for a tonic server.
 #[derive(Clone, Debug)]
 pub struct RateLimitService(pub Arc<Decider>);
 
@@ -67,7 +67,7 @@ impl UnaryService<RateLimitRequest> for RateLimitService {
     }
 }
 
-/// The header `grpc-timeout`: a number of at most eight digits, and a letter for its unit.
+/// Reads the header `grpc-timeout`: a number of at most eight digits, and a letter for the unit.
 fn patience(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = number.parse().ok()?;

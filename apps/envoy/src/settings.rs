@@ -1,4 +1,4 @@
-//! The settings: the environment variables of envoyproxy/ratelimit that apply here, and a few more.
+//! The settings: environment variables of envoyproxy/ratelimit that apply here, and a few others.
 
 use crate::duration;
 use std::num::NonZeroU32;
@@ -6,37 +6,37 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Everything but the rules.
+/// All settings except the rules.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools)] // switches of users, which are independent
+#[allow(clippy::struct_excessive_bools)] // independent settings of users
 pub struct Settings {
-    /// Where gRPC is served.
+    /// The address of the gRPC server.
     pub grpc: Address,
-    /// The certificates of gRPC, if it is encrypted. With an authority, Envoy must have a certificate of it.
+    /// The certificates for gRPC, if it is encrypted. With an authority, it must have signed Envoy's.
     pub grpc_tls: Option<Tls>,
-    /// Where health, rules and metrics are served by HTTP.
+    /// The address of the HTTP server for health, rules and metrics.
     pub http: String,
-    /// A further address and path for metrics.
+    /// Another address and path for metrics.
     pub prometheus: Option<(String, String)>,
-    /// The age at which a connection of Envoy is closed, so that connections spread over new instances.
+    /// The age at which a connection from Envoy is closed, so that connections spread to new instances.
     pub max_connection_age: Duration,
     /// The folder with the rules.
     pub folder: PathBuf,
-    /// Whether several files may have the same domain.
+    /// Whether several files may define the same domain.
     pub merge_domains: bool,
     /// The servers of the limiters.
     pub servers: Servers,
     /// How long to wait for the server.
     pub timeout: Duration,
-    /// What to answer when the server is unavailable.
+    /// The answer while the server is unavailable.
     pub unavailable: Unavailable,
-    /// Written before each key.
+    /// The prefix of each key.
     pub prefix: String,
-    /// The share of a limit from which on hits are counted as near it.
+    /// The share of a limit above which hits count as near the limit.
     pub near_limit_ratio: f64,
     /// The names of the headers for the limit, the remaining hits and the seconds until the reset.
     pub headers: Option<[String; 3]>,
-    /// The name of a header for the seconds until a refused request would be admitted.
+    /// The name of the header for the seconds until a refused request would be admitted.
     pub retry_after_header: Option<String>,
     /// Whether nothing is refused.
     pub shadow: bool,
@@ -52,43 +52,43 @@ pub struct Settings {
     pub log_level: tracing::Level,
     /// Whether the log is in JSON.
     pub log_json: bool,
-    /// What is set and has no meaning here.
+    /// The variables that are set but have no effect here.
     pub warnings: Vec<String>,
 }
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Host and port.
     Tcp(String),
-    /// A socket of the file system.
+    /// A socket in the file system.
     Unix(PathBuf),
 }
 
 /// The servers of the limiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Servers {
-    /// How they work together.
+    /// How the servers work together.
     pub kind: Kind,
-    /// `host:port` of each, a URL, or the path of a socket.
+    /// For each server, `host:port`, a URL, or the path of a socket.
     pub urls: Vec<String>,
     /// The user and the password of the servers.
     pub auth: Option<Auth>,
     /// The user and the password of the Sentinels.
     pub sentinel_auth: Option<Auth>,
-    /// Connections are encrypted.
+    /// The certificates, if connections are encrypted.
     pub tls: Option<Tls>,
 }
 
-/// A user, which may be the default one, and a password.
+/// A user, or none for the default user, and a password.
 pub type Auth = (Option<String>, String);
 
-/// Certificates, as paths of files in PEM.
+/// Certificates, as paths of PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Those that the other side must have. `None` for those of the system, or for none of a client.
+    /// The authority of the other side. `None` means the system's authorities, or no check of clients.
     pub authority: Option<PathBuf>,
-    /// Our own, and its key.
+    /// The certificate of this side, and its key.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -99,24 +99,24 @@ pub enum Kind {
     Single,
     /// A cluster.
     Cluster,
-    /// The primary that Sentinels name. The first of the URLs is its name, and the others are theirs.
+    /// The primary that the Sentinels name. The first URL is its name, and the others are the Sentinels.
     Sentinel,
 }
 
-/// What to answer when the server is unavailable.
+/// The answer while the server is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unavailable {
     /// An error, so that `failure_mode_deny` of Envoy's filter decides.
     Error,
-    /// Everything is within its limits.
+    /// Every request is within its limits.
     Open,
-    /// Everything is over its limits.
+    /// Every request is over its limits.
     Closed,
-    /// Limiters in this process decide, with the share of one of so many instances.
+    /// Limiters in this process decide, with the share of one of this many instances.
     Local(NonZeroU32),
 }
 
-/// Variables of envoyproxy/ratelimit that have no meaning here, and why.
+/// The variables of envoyproxy/ratelimit that have no effect here, and why.
 const WITHOUT_MEANING: [(&str, &str); 9] = [
     ("REDIS_POOL_SIZE", "one connection carries all calls"),
     ("REDIS_PIPELINE_WINDOW", "a request is one call"),
@@ -129,7 +129,7 @@ const WITHOUT_MEANING: [(&str, &str); 9] = [
     ("USE_DOG_STATSD", "metrics are those of Prometheus"),
 ];
 
-/// Variables that name something that this service does not have: it does not start with them.
+/// The variables for features that this service does not have. It does not start if one is set.
 const UNKNOWN: [(&str, &str, &str); 4] = [
     ("BACKEND_TYPE", "redis", "only redis is known"),
     ("CONFIG_TYPE", "FILE", "only FILE is known"),
@@ -184,10 +184,10 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
 }
 
 impl Settings {
-    /// Reads the settings from variables.
+    /// Reads the settings from environment variables.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// Returns all errors.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<String>> {
         let mut v = Variables { get, errors: Vec::new() };
         let host = |v: &Variables<_>, name: &str| v.text(name).unwrap_or_else(|| "0.0.0.0".to_owned());

@@ -1,8 +1,8 @@
 //! The folder with the rules.
 //!
-//! It is read every second, and loaded when it has changed and was the same in two readings: what is half
-//! written is not loaded. This works with every file system and with the links that Kubernetes swaps, and
-//! costs microseconds.
+//! The folder is read every second. It is loaded if it has changed and two readings were equal, so that a
+//! file that is still being written is not loaded. This costs microseconds, and works with any file system
+//! and with the links that Kubernetes swaps.
 
 use crate::config::Config;
 use crate::decide::Decider;
@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use std::{fs, io};
 
-/// The files of the folder that end in `.yaml` or `.yml` and do not begin with a dot, each with its name and
-/// its text, in the order of the names.
+/// Reads the files of the folder that end in `.yaml` or `.yml` and do not begin with a dot. Returns the name
+/// and the text of each, sorted by name.
 ///
 /// # Errors
-/// If a file cannot be read, or is not text.
+/// Returns an error if a file cannot be read or is not text.
 pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
     let with_name =
         |error: io::Error, path: &Path| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -43,7 +43,7 @@ pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
     paths.into_iter().map(file).collect()
 }
 
-/// Loads the rules again whenever they change. `loaded` is what was loaded last.
+/// Reloads the rules whenever they change. `loaded` is the content that was loaded last.
 pub async fn watch(decider: Arc<Decider>, folder: PathBuf, merge: bool, mut loaded: Vec<(String, String)>) {
     let mut before = loaded.clone();
     let mut unreadable = String::new();
@@ -52,7 +52,7 @@ pub async fn watch(decider: Arc<Decider>, folder: PathBuf, merge: bool, mut load
         let files = match read(&folder) {
             Ok(files) => files,
             Err(error) => {
-                // Once for each error.
+                // Logs each error once.
                 let text = error.to_string();
                 if text != unreadable {
                     tracing::error!("the rules stay as they are: {text}");

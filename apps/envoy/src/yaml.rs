@@ -1,4 +1,4 @@
-//! Values of a YAML file, each with its line and the path of keys that leads to it.
+//! The values of a YAML file, each with its line and the path of keys that leads to it.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
@@ -10,12 +10,12 @@ use std::fmt;
 pub struct Problem {
     /// The file.
     pub file: String,
-    /// The line, from 1 on.
+    /// The line, starting at 1.
     pub line: usize,
     /// The keys that lead to the value, such as `descriptors[0].rate_limit.unit`. Empty for the file as a
     /// whole.
     pub path: String,
-    /// What is wrong.
+    /// The description of the error.
     pub text: String,
 }
 
@@ -30,31 +30,31 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A value, and where it is.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub struct Node<'a> {
     file: &'a str,
-    /// That of the key, if the value has one.
+    /// The line of the key, if the value has one, otherwise of the value.
     line: usize,
     path: String,
     yaml: &'a MarkedYaml<'a>,
 }
 
-/// The keys of a mapping that nothing has read yet.
+/// The keys of a mapping that have not been read yet.
 #[derive(Debug)]
 pub struct Fields<'a> {
     left: Vec<(&'a str, Node<'a>)>,
 }
 
-/// Reads the document of a file, and gives it to `read`.
+/// Parses the document in a file, and calls `read` with it.
 ///
 /// # Errors
-/// If the text is not YAML, or has not exactly one document.
+/// Returns an error if the text is not YAML or does not have exactly one document.
 pub fn document<T>(file: &str, text: &str, read: impl FnOnce(Node<'_>) -> T) -> Result<T, Problem> {
     let problem = |line, text: String| Problem { file: file.to_owned(), line, path: String::new(), text };
     let mut parser = saphyr_parser::Parser::new_from_str(text);
     let mut loader = YamlLoader::<MarkedYaml<'_>>::default();
-    loader.early_parse(false); // `value: 007` is a text
+    loader.early_parse(false); // keeps `value: 007` a string
     let loaded = parser.load(&mut loader, true);
     if let Some(error) = loaded.err().or_else(|| loader.error().cloned()) {
         return Err(problem(error.marker().line(), error.info().to_owned()));
@@ -70,17 +70,17 @@ pub fn document<T>(file: &str, text: &str, read: impl FnOnce(Node<'_>) -> T) -> 
 }
 
 impl<'a> Node<'a> {
-    /// An error at this value.
+    /// Returns an error at this value.
     pub fn problem(&self, text: impl Into<String>) -> Problem {
         Problem { file: self.file.to_owned(), line: self.line, path: self.path.clone(), text: text.into() }
     }
 
-    /// `file:line`.
+    /// Returns the position as `file:line`.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
 
-    /// Whether there is nothing behind the key, or `~` or `null`.
+    /// Returns whether the value is empty, `~` or `null`.
     pub fn is_null(&self) -> bool {
         match &self.yaml.data {
             YamlData::Representation(text, ScalarStyle::Plain, None) => {
@@ -90,10 +90,10 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A text, as it is written, without its quotes.
+    /// Returns a scalar as it is written, without quotes.
     ///
     /// # Errors
-    /// If it is a list or a mapping.
+    /// Returns an error if the value is a list or a mapping.
     pub fn text(&self) -> Result<&'a str, Problem> {
         match &self.yaml.data {
             YamlData::Representation(text, _, _) if !self.is_null() => Ok(text),
@@ -102,10 +102,10 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// `true` or `false`, or another word of YAML 1.1 for one of them.
+    /// Returns a boolean: `true`, `false`, or another YAML 1.1 word for one of them.
     ///
     /// # Errors
-    /// If it is something else.
+    /// Returns an error if the value is not a boolean.
     pub fn boolean(&self) -> Result<bool, Problem> {
         match self.text()?.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "y" => Ok(true),
@@ -114,10 +114,10 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A number from `least` to `most`.
+    /// Returns a number from `least` to `most`.
     ///
     /// # Errors
-    /// If it is something else.
+    /// Returns an error if the value is not such a number.
     pub fn number<N>(&self, least: N, most: N) -> Result<N, Problem>
     where
         N: std::str::FromStr + PartialOrd + fmt::Display + Copy,
@@ -129,10 +129,10 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// The elements of a list. None if the value is null.
+    /// Returns the elements of a list. An empty list if the value is null.
     ///
     /// # Errors
-    /// If it is something else.
+    /// Returns an error if the value is not a list.
     pub fn list(&self) -> Result<Vec<Node<'a>>, Problem> {
         match &self.yaml.data {
             YamlData::Sequence(items) => {
@@ -149,11 +149,11 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The keys of a mapping with their values. `known` are all that have a meaning here: each other one is
-    /// added to `problems`, whatever else is wrong.
+    /// Returns the keys of a mapping with their values. Keys that are not in `known` are added to `problems`,
+    /// even if there are other errors.
     ///
     /// # Errors
-    /// As [`mapping`](Self::mapping).
+    /// See [`mapping`](Self::mapping).
     pub fn fields(&self, known: &[&str], problems: &mut Vec<Problem>) -> Result<Fields<'a>, Problem> {
         let mut fields = self.mapping()?;
         fields.left.retain(|(name, node)| {
@@ -167,10 +167,10 @@ impl<'a> Node<'a> {
         Ok(fields)
     }
 
-    /// The keys of a mapping with their values, whatever the keys are.
+    /// Returns the keys of a mapping with their values, whatever the keys are.
     ///
     /// # Errors
-    /// If it is something else, or a key is not a text.
+    /// Returns an error if the value is not a mapping, or if a key is not a string.
     pub fn mapping(&self) -> Result<Fields<'a>, Problem> {
         let YamlData::Mapping(mapping) = &self.yaml.data else {
             return Err(self.problem("must be a mapping of keys to values"));
@@ -188,10 +188,10 @@ impl<'a> Node<'a> {
         Ok(Fields { left })
     }
 
-    /// Any value, for dynamic metadata.
+    /// Returns any value, for dynamic metadata.
     ///
     /// # Errors
-    /// If a key is not a text, or a value has a tag.
+    /// Returns an error if a key is not a string or a value has a tag.
     pub fn value(&self) -> Result<Value, Problem> {
         let kind = match &self.yaml.data {
             YamlData::Mapping(_) => Kind::StructValue(self.structure()?),
@@ -203,7 +203,7 @@ impl<'a> Node<'a> {
                 match Scalar::parse_from_cow_and_metadata(text.clone(), *style, tag.as_ref()) {
                     Some(Scalar::Null) => Kind::NullValue(0),
                     Some(Scalar::Boolean(value)) => Kind::BoolValue(value),
-                    // A number of JSON.
+                    // A JSON number.
                     Some(Scalar::Integer(_) | Scalar::FloatingPoint(_)) => {
                         Kind::NumberValue(text.parse().map_err(|_| self.problem("must be a decimal number"))?)
                     }
@@ -216,10 +216,10 @@ impl<'a> Node<'a> {
         Ok(Value { kind: Some(kind) })
     }
 
-    /// A mapping of any values.
+    /// Returns a mapping of any values.
     ///
     /// # Errors
-    /// As [`value`](Self::value).
+    /// See [`value`](Self::value).
     pub fn structure(&self) -> Result<Struct, Problem> {
         let fields = self.mapping()?.left.into_iter();
         let fields = fields.map(|(name, node)| Ok((name.to_owned(), node.value()?)));
@@ -228,20 +228,20 @@ impl<'a> Node<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The value of a key, which counts as read. `None` if it is not there or null.
+    /// Returns the value of a key, which then counts as read. `None` if it is missing or null.
     pub fn take(&mut self, name: &str) -> Option<Node<'a>> {
         let index = self.left.iter().position(|(field, _)| *field == name)?;
         let (_, node) = self.left.remove(index);
         Some(node).filter(|node| !node.is_null())
     }
 
-    /// All keys with their values.
+    /// Returns all keys that have not been read, with their values.
     pub fn rest(self) -> Vec<(&'a str, Node<'a>)> {
         self.left
     }
 }
 
-/// What was read. An error is added to `problems`, so that it hides no other one.
+/// Returns the value. Adds an error to `problems`, so that reading continues and finds other errors.
 pub fn noted<T>(result: Result<T, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
     result.map_err(|problem| problems.push(problem)).ok()
 }

@@ -1,6 +1,6 @@
 //! The configuration reader.
 
-use redis_cell_client::{Limit, Places, Quota, Rate, Weekday, Window};
+use redis_cell_client::{Fixed, FixedWindow, Limit, Places, Rate, Weekday};
 use redis_cell_envoy::config::{Bound, Config, Found};
 use redis_cell_envoy::proto::{Entry, RateLimitDescriptor};
 use std::time::Duration;
@@ -218,26 +218,26 @@ descriptors:
 
 #[test]
 fn units_and_algorithms_become_limits() {
-    let fixed = |limit, window| Bound::Limit(Limit::Fixed(Quota::new(limit, window)));
+    let fixed = |limit, window| Bound::Limit(Limit::Fixed(Fixed::new(limit, window)));
     let seconds = Duration::from_secs;
-    assert_eq!(bound("unit: SECOND, requests_per_unit: 3"), fixed(3, Window::period(seconds(1))));
-    assert_eq!(bound("unit: minute, requests_per_unit: 3"), fixed(3, Window::period(seconds(60))));
-    assert_eq!(bound("unit: hour, requests_per_unit: 3"), fixed(3, Window::hour()));
-    assert_eq!(bound("unit: day, requests_per_unit: 3"), fixed(3, Window::day()));
-    assert_eq!(bound("unit: week, requests_per_unit: 3"), fixed(3, Window::week()));
-    assert_eq!(bound("unit: month, requests_per_unit: 3"), fixed(3, Window::month()));
-    assert_eq!(bound("unit: year, requests_per_unit: 3"), fixed(3, Window::year()));
+    assert_eq!(bound("unit: SECOND, requests_per_unit: 3"), fixed(3, FixedWindow::period(seconds(1))));
+    assert_eq!(bound("unit: minute, requests_per_unit: 3"), fixed(3, FixedWindow::period(seconds(60))));
+    assert_eq!(bound("unit: hour, requests_per_unit: 3"), fixed(3, FixedWindow::hour()));
+    assert_eq!(bound("unit: day, requests_per_unit: 3"), fixed(3, FixedWindow::day()));
+    assert_eq!(bound("unit: week, requests_per_unit: 3"), fixed(3, FixedWindow::week()));
+    assert_eq!(bound("unit: month, requests_per_unit: 3"), fixed(3, FixedWindow::month()));
+    assert_eq!(bound("unit: year, requests_per_unit: 3"), fixed(3, FixedWindow::year()));
     assert_eq!(
         bound("unit: minute, unit_multiplier: 5, requests_per_unit: 3"),
-        fixed(3, Window::period(seconds(300)))
+        fixed(3, FixedWindow::period(seconds(300)))
     );
     assert_eq!(
         bound("unit: month, requests_per_unit: 3, from: 15, utc_offset: '-03:30'"),
-        fixed(3, Window::month_from(15).utc_offset_minutes(-210))
+        fixed(3, FixedWindow::month_from(15).utc_offset_minutes(-210))
     );
     assert_eq!(
         bound("unit: week, requests_per_unit: 3, from: 7"),
-        fixed(3, Window::week_from(Weekday::Sunday))
+        fixed(3, FixedWindow::week_from(Weekday::Sunday))
     );
     let rate = Rate::new(30, seconds(60));
     let with = |algorithm: &str| bound(&format!("unit: minute, requests_per_unit: 30, {algorithm}"));

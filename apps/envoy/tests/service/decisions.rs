@@ -436,6 +436,9 @@ async fn requests_without_meaning_are_errors() {
     assert!(metrics.contains("should_rate_limit_error{err_type=\"service_error\"} 2\n"), "{metrics}");
 }
 
+/// A port on which nobody listens. One that was free a moment ago is taken by the next service that starts.
+const NOBODY: &str = "127.0.0.1:1";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_unavailable_and_the_setting_decides() {
     let text = rules(
@@ -444,12 +447,10 @@ async fn the_server_is_unavailable_and_the_setting_decides() {
   - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
 ",
     );
-    // Nobody listens on a port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for (mode, expected) in [("error", None), ("open", Some(6)), ("closed", Some(0)), ("local", Some(2))] {
         for key in ["k=1", "hot=1"] {
             let settings = [("SERVER_UNAVAILABLE", mode), ("INSTANCES", "2"), ("REDIS_TIMEOUT", "200ms")];
-            let service = Service::at(&format!("127.0.0.1:{port}"), &text, &settings);
+            let service = Service::at(NOBODY, &text, &settings);
             let client = service.client().await;
             match expected {
                 None => {
@@ -481,9 +482,8 @@ async fn local_limiters_charge_all_descriptors_of_a_request_or_none() {
   - {key: s, value: two, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
 ",
     );
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let settings = [("SERVER_UNAVAILABLE", "local"), ("REDIS_TIMEOUT", "200ms")];
-    let service = Service::at(&format!("127.0.0.1:{port}"), &text, &settings);
+    let service = Service::at(NOBODY, &text, &settings);
     let client = service.client().await;
     let rows = async |descriptors: &[&str]| {
         let response = client.ask(descriptors.iter().map(|text| descriptor(text)).collect()).await;

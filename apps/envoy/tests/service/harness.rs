@@ -127,6 +127,10 @@ impl Service {
         Self { process, grpc, http }
     }
 
+    pub fn grpc_port(&self) -> u16 {
+        self.grpc.rsplit(':').next().unwrap().parse().unwrap()
+    }
+
     /// Writes other rules, in one step.
     pub fn write(&self, rules: &str) {
         let folder = self.process.folder();
@@ -172,7 +176,7 @@ impl Service {
     }
 }
 
-/// The number behind a name in the metrics.
+/// The number after a name in the metrics.
 pub fn number(metrics: &str, name: &str) -> u64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_else(|| panic!("no {name} in {metrics}")).trim().parse().unwrap()

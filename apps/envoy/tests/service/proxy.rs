@@ -58,54 +58,63 @@ pub fn route(prefix: &str, descriptors: &[(&str, &str)]) -> String {
     )
 }
 
+/// A server that answers every request: its port, and how many requests there were.
+pub async fn upstream() -> (u16, Arc<AtomicU64>) {
+    let reached = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&reached);
+    let upstream = Router::new().fallback(async move |_: Request| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        "from the upstream"
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move { axum::serve(listener, upstream).await.unwrap() });
+    (port, reached)
+}
+
+/// Envoy with this configuration in front of a service and an upstream, and its port.
+pub fn envoy(mut text: String, grpc_port: u16, upstream_port: u16) -> (Process, u16) {
+    for (name, port, to) in [
+        ("ratelimit", 8081, grpc_port),
+        ("upstream", 80, upstream_port),
+        ("0.0.0.0", 8000, 0),
+        ("127.0.0.1", 9901, 0),
+    ] {
+        let from = format!("address: {name}, port_value: {port}");
+        assert!(text.contains(&from), "{from}");
+        text = text.replace(&from, &format!("address: 127.0.0.1, port_value: {to}"));
+    }
+    // The machine may be busy.
+    text =
+        text.replace("timeout: 0.1s", "timeout: 60s").replace("connect_timeout: 1s", "connect_timeout: 60s");
+    let folder = tempfile::Builder::new().prefix("redis-cell-proxy-").tempdir().unwrap();
+    let (config, admin) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
+    fs::write(&config, text).unwrap();
+    let program = std::env::var("REDIS_CELL_PROXY").expect("`make test-apps` sets it");
+    let mut command = Command::new(program);
+    command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]);
+    command.arg("-c").arg(&config).arg("--admin-address-path").arg(&admin);
+    let envoy = Process::start(&mut command, folder);
+    let port = wait_until("Envoy's listener", || {
+        let address = fs::read_to_string(&admin).map_err(|_| envoy.log())?;
+        let admin = address.rsplit(':').next().unwrap().parse().map_err(|_| address.clone())?;
+        let listeners = get(admin, "/listeners", &[]).1;
+        let line = listeners.lines().find_map(|line| line.strip_prefix("front::127.0.0.1:"));
+        line.map(|port| port.trim().parse().unwrap()).ok_or(listeners)
+    });
+    (envoy, port)
+}
+
 impl Front {
     async fn start(rules: &str, settings: &[(&str, &str)]) -> Self {
         Self::with(example("envoy.yaml"), rules, settings).await
     }
 
-    pub async fn with(mut text: String, rules: &str, settings: &[(&str, &str)]) -> Self {
-        let reached = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&reached);
-        let upstream = Router::new().fallback(async move |_: Request| {
-            counter.fetch_add(1, Ordering::Relaxed);
-            "from the upstream"
-        });
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let upstream_port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move { axum::serve(listener, upstream).await.unwrap() });
-
+    pub async fn with(text: String, rules: &str, settings: &[(&str, &str)]) -> Self {
+        let (upstream_port, reached) = upstream().await;
         let server = Server::start();
         let service = Service::with(&server, rules, settings);
-        let grpc_port = service.grpc.rsplit(':').next().unwrap();
-        let local = |name: &str, port: &str| (format!("address: {name}, port_value: {port}"), String::new());
-        for ((from, _), to) in [
-            (local("ratelimit", "8081"), grpc_port.to_owned()),
-            (local("upstream", "80"), upstream_port.to_string()),
-            (local("0.0.0.0", "8000"), "0".to_owned()),
-            (local("127.0.0.1", "9901"), "0".to_owned()),
-        ] {
-            assert!(text.contains(&from), "{from}");
-            text = text.replace(&from, &format!("address: 127.0.0.1, port_value: {to}"));
-        }
-        // The machine may be busy.
-        text = text
-            .replace("timeout: 0.1s", "timeout: 60s")
-            .replace("connect_timeout: 1s", "connect_timeout: 60s");
-        let folder = tempfile::Builder::new().prefix("redis-cell-proxy-").tempdir().unwrap();
-        let (config, admin) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
-        fs::write(&config, text).unwrap();
-        let program = std::env::var("REDIS_CELL_PROXY").expect("`make test-apps` sets it");
-        let mut command = Command::new(program);
-        command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]);
-        command.arg("-c").arg(&config).arg("--admin-address-path").arg(&admin);
-        let envoy = Process::start(&mut command, folder);
-        let port = wait_until("Envoy's listener", || {
-            let address = fs::read_to_string(&admin).map_err(|_| envoy.log())?;
-            let admin = address.rsplit(':').next().unwrap().parse().map_err(|_| address.clone())?;
-            let listeners = get(admin, "/listeners", &[]).1;
-            let line = listeners.lines().find_map(|line| line.strip_prefix("front::127.0.0.1:"));
-            line.map(|port| port.trim().parse().unwrap()).ok_or(listeners)
-        });
+        let (envoy, port) = envoy(text, service.grpc_port(), upstream_port);
         Self { service, envoy, port, reached, server }
     }
 
@@ -214,29 +223,6 @@ async fn the_example_limits_as_it_says() {
     assert_eq!(reached() - before, 10);
     // A request without a descriptor is not limited.
     assert_eq!(front.get("/", &[]).0, 200);
-}
-
-/// The compose file names the hosts, the ports and the files of the example.
-#[test]
-fn the_compose_file_fits_the_configuration_of_envoy() {
-    let (compose, envoy) = (example("compose.yaml"), example("envoy.yaml"));
-    for (service, port) in [("ratelimit", "8081"), ("upstream", "80")] {
-        assert!(compose.contains(&format!("\n  {service}:\n    image: ")), "{service}");
-        assert!(envoy.contains(&format!("{{address: {service}, port_value: {port}}}")), "{service}");
-    }
-    assert!(envoy.contains("address: 0.0.0.0, port_value: 8000") && compose.contains(":8000\"\n"));
-    assert!(
-        compose.contains("REDIS_URL: redis:6379\n")
-            && compose.contains("\n  redis:\n    image: redis-cell\n")
-    );
-    for line in compose.lines().filter_map(|line| line.strip_prefix("      - ./")) {
-        let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("example").join(line.split(':').next().unwrap());
-        assert!(path.exists(), "{}", path.display());
-    }
-    saphyr::LoadableYamlNode::load_from_str(&compose)
-        .map(|documents: Vec<saphyr::Yaml<'_>>| assert_eq!(documents.len(), 1))
-        .unwrap();
 }
 
 const ONE_LIMIT: &str = "

@@ -1,10 +1,13 @@
 //! Servers of the limiters of every kind: with passwords, in a cluster, behind Sentinels, and encrypted.
 
 use crate::common::{self, Options, Server, wait_until};
-use crate::harness::{Client, Service, descriptor};
+use crate::harness::{Client, Service, descriptor, is_ok, row};
 use redis_cell_envoy::proto::RateLimitRequest;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const RULES: &str = "
 domain: d
@@ -33,31 +36,52 @@ async fn a_user_needs_the_permission_and_the_password() {
     assert!(text.contains("WRONGPASS") || text.contains("uthentication"), "{text}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
-    let start = || Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start();
-    let nodes: Vec<Server> = (0..3).map(|_| start()).collect();
+fn node() -> Server {
+    Options::new().set("cluster-enabled", "yes").set("cluster-node-timeout", "60000").start()
+}
+
+/// Three primaries that share the slots.
+fn cluster() -> Vec<Server> {
+    let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
     for (index, (node, slots)) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).enumerate() {
         let mut client = node.connect();
         client.call(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
         client.call(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
         client.call(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()));
     }
-    for node in &nodes {
+    until_known(&nodes.iter().collect::<Vec<_>>());
+    nodes
+}
+
+/// Waits until each node knows all of them.
+fn until_known(nodes: &[&Server]) {
+    for node in nodes {
         let mut client = node.connect();
         wait_until("the cluster to be well", || {
             let (info, known) = (client.text("CLUSTER INFO"), client.text("CLUSTER NODES"));
-            let whole = info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3");
+            let count = format!("cluster_known_nodes:{}", nodes.len());
+            let whole = info.contains("cluster_state:ok") && info.contains(&count);
             if whole && !known.contains("handshake") { Ok(()) } else { Err(format!("{info}{known}")) }
         });
     }
+}
+
+/// The nodes, as the setting `REDIS_URL` has them.
+fn urls(nodes: &[Server]) -> String {
     let urls: Vec<String> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    urls.join(",")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
+    let nodes = cluster();
+    let urls = urls(&nodes);
     let rules = format!(
         "{RULES}  - {{key: user, descriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: 5}}}}]}}
   - {{key: user, value: all, rate_limit: {{unit: day, requests_per_unit: 5}}}}
 "
     );
-    let service = Service::at(&urls.join(","), &rules, &[("REDIS_TYPE", "CLUSTER")]);
+    let service = Service::at(&urls, &rules, &[("REDIS_TYPE", "CLUSTER")]);
     let client = service.client().await;
     for user in 0..20 {
         assert_eq!(client.admitted(7, &[&format!("k={user}"), &format!("other={user}")]).await, 5);
@@ -66,8 +90,7 @@ async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
     assert_eq!(sizes.iter().filter(|size| **size > 0).count(), 1, "one domain is on one shard: {sizes:?}");
 
     // With the first entry in braces, users are on all shards, each with all limits that begin with it.
-    let service =
-        Service::at(&urls.join(","), &format!("hash_tag: first_entry{rules}"), &[("REDIS_TYPE", "CLUSTER")]);
+    let service = Service::at(&urls, &format!("hash_tag: first_entry{rules}"), &[("REDIS_TYPE", "CLUSTER")]);
     let client = service.client().await;
     for user in 100..130 {
         assert_eq!(client.admitted(7, &[&format!("user={user},k=1"), &format!("user={user},k=2")]).await, 5);
@@ -77,6 +100,104 @@ async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
     }
     let text = error(&client, &["k=200", "other=200"]).await;
     assert!(text.contains("CROSSSLOT") || text.contains("slot"), "{text}");
+}
+
+/// Gives the slot of these keys to another node, and the keys one by one.
+fn move_slot(nodes: &[Server], from: &Server, to: &Server, keys: &[String]) {
+    let (mut source, mut target) = (from.connect(), to.connect());
+    let slot = source.int(&format!("CLUSTER KEYSLOT {}", keys[0]));
+    let (from_id, to_id) = (source.text("CLUSTER MYID"), target.text("CLUSTER MYID"));
+    target.call(&format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}"));
+    source.call(&format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}"));
+    for key in keys {
+        assert_eq!(source.text(&format!("MIGRATE 127.0.0.1 {} {key} 0 10000", to.port())), "OK");
+        std::thread::sleep(Duration::from_millis(50)); // requests meet a slot in two parts
+    }
+    let others = nodes.iter().filter(|node| ![from.port(), to.port()].contains(&node.port()));
+    for node in [to, from].into_iter().chain(others) {
+        node.connect().call(&format!("CLUSTER SETSLOT {slot} NODE {to_id}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_and_a_planned_failover_cost_no_request() {
+    const PER_DAY: usize = 1_000_000;
+    let nodes = cluster();
+    let rules = format!(
+        "domain: d
+descriptors:
+  - {{key: k, rate_limit: {{unit: day, requests_per_unit: {PER_DAY}}}}}
+  - {{key: other, rate_limit: {{unit: day, requests_per_unit: {PER_DAY}}}}}
+"
+    );
+    let service = Service::at(&urls(&nodes), &rules, &[("REDIS_TYPE", "CLUSTER")]);
+    let client = service.client().await;
+    let request = || RateLimitRequest {
+        domain: "d".into(),
+        descriptors: vec![descriptor("k=1"), descriptor("other=1")],
+        hits_addend: 0,
+    };
+    client.send(request()).await.unwrap();
+    let source = nodes.iter().find(|node| node.connect().int("DBSIZE") > 0).unwrap();
+    let target = nodes.iter().find(|node| node.port() != source.port()).unwrap();
+    let replica = node();
+    replica.connect().call(&format!("CLUSTER MEET 127.0.0.1 {}", target.port()));
+    until_known(&nodes.iter().chain([&replica]).collect::<Vec<_>>());
+    let id = target.connect().text("CLUSTER MYID");
+    replica.connect().call(&format!("CLUSTER REPLICATE {id}"));
+    for node in &nodes {
+        wait_until("each node to know the replica", || {
+            let known = node.connect().text("CLUSTER NODES");
+            if known.contains(&format!("slave {id}")) { Ok(()) } else { Err(known) }
+        });
+    }
+    wait_until("the replica", || {
+        let text = replica.connect().text("INFO replication");
+        if text.contains("master_link_status:up") { Ok(()) } else { Err(text) }
+    });
+
+    let ended = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = (0..8)
+        .map(|_| {
+            let (client, ended) = (client.clone(), ended.clone());
+            tokio::spawn(async move {
+                let mut sent = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    let reply =
+                        client.send(request()).await.unwrap_or_else(|error| panic!("{sent}: {error}"));
+                    assert!(is_ok(&reply));
+                    sent += 1;
+                }
+                sent
+            })
+        })
+        .collect();
+    let keys: Vec<String> = source.connect().get("KEYS *");
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    tokio::task::block_in_place(|| {
+        move_slot(&nodes, source, target, &keys);
+        let keys = |server: &Server| server.connect().int("DBSIZE");
+        assert_eq!((keys(source), keys(target)), (0, 2));
+        replica.connect().call("CLUSTER FAILOVER");
+        wait_until("the failover", || {
+            let text = replica.connect().text("INFO replication");
+            if text.contains("role:master") { Ok(()) } else { Err(text) }
+        });
+        std::thread::sleep(Duration::from_millis(500)); // some requests on the new primary
+    });
+    ended.store(true, Ordering::Relaxed);
+    let mut sent = 1;
+    for task in load {
+        sent += task.await.unwrap();
+    }
+    let last = client.send(request()).await.unwrap();
+    let remains = u32::try_from(PER_DAY - sent - 1).unwrap();
+    assert_eq!(last.statuses.iter().map(row).collect::<Vec<_>>(), [(true, remains), (true, remains)]);
+    // Each kind of redirection was met.
+    for (node, code) in [(source, "ASK"), (source, "MOVED"), (target, "MOVED"), (source, "TRYAGAIN")] {
+        let errors = node.connect().text("INFO errorstats");
+        assert!(errors.contains(&format!("errorstat_{code}:")), "{code}: {errors}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
