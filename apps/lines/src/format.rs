@@ -15,7 +15,7 @@ use self::json::Tree;
 use self::template::Layout;
 use crate::time::Times;
 
-/// The layouts that are recognized by themselves. The fields have the names under which policies find them.
+/// The layouts that are recognized automatically. Their fields have the names that policies use.
 const LAYOUTS: [(&str, &str); 5] = [
     (
         "vhost",
@@ -36,8 +36,8 @@ const LAYOUTS: [(&str, &str); 5] = [
     ),
 ];
 
-/// Where a field is found, under the names that common servers use: each name, and the names of its sources,
-/// of which the first that a line has counts.
+/// The sources of each field, under the names that common servers use. The first source that a line has is
+/// used.
 const KNOWN: [(&str, &[&str]); 10] = [
     (
         "time",
@@ -79,24 +79,24 @@ const KNOWN: [(&str, &[&str]); 10] = [
     ("agent", &["agent", "user_agent", "request.headers.User-Agent", "http_user_agent", "user-agent"]),
 ];
 
-/// How a field is made of what a line has.
+/// How a field is read from a line.
 #[derive(Clone, Debug)]
 struct Field {
-    /// The sources, of which the first that is present counts.
+    /// The sources, of which the first one present is used.
     sources: SmallVec<[usize; 4]>,
-    /// The whole first line of a request, which contains method and path.
+    /// The whole first line of a request, which contains the method and the path.
     request: Option<usize>,
     part: Part,
 }
 
-/// What is taken of a source.
+/// The part of a source that becomes the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// All of it.
+    /// The whole source.
     Whole,
     /// An address, without its port if it has one.
     Address,
-    /// An address with a port, without that.
+    /// An address with a port, of which the port is omitted.
     Client,
     /// The method of a request.
     Method,
@@ -104,29 +104,29 @@ enum Part {
     Uri,
     /// The target without its query, or the pattern that it matches.
     Path,
-    /// One segment of the path.
+    /// One segment of the path, by its number.
     Segment(usize),
 }
 
-/// What a user says about a log.
+/// The user's settings for a log.
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
-    /// The name of a format, or a layout; recognized if none is named.
+    /// The name of a format, or a layout. Without one, the format is recognized.
     pub format: Option<String>,
-    /// Other names for fields: the name, and its source.
+    /// The user's sources for fields: the name of the field, and its source.
     pub fields: Vec<(String, String)>,
     /// Patterns of paths.
     pub paths: Vec<Pattern>,
-    /// The columns of CSV, if there is no header.
+    /// The columns of a CSV file without a header.
     pub columns: Option<String>,
 }
 
-/// A path with `*` in place of segments, and `**` in place of all that follow.
+/// A path in which `*` stands for a segment, and `**` for all segments that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(pub String);
 
 impl Pattern {
-    /// Whether a path matches.
+    /// Returns whether a path matches.
     fn matches(&self, path: &[u8]) -> bool {
         let mut segments = path.split(|&byte| byte == b'/');
         for expected in self.0.as_bytes().split(|&byte| byte == b'/') {
@@ -142,21 +142,21 @@ impl Pattern {
     }
 }
 
-/// Where a value of a line is: in the line itself, or in the buffer of the format.
+/// The position of a value: in the line itself, or in the buffer of the format.
 #[derive(Clone, Debug, Default)]
 struct Place {
     range: Range<usize>,
     buffered: bool,
 }
 
-/// A format with the fields to be found, the time first.
+/// A format, and the fields to find in it, starting with the time.
 #[derive(Debug)]
 pub struct Format {
     kind: Kind,
     name: String,
     fields: Vec<Field>,
     patterns: Vec<Pattern>,
-    /// The values of the present line.
+    /// The positions of the values in the present line.
     places: Vec<Place>,
     buffer: Vec<u8>,
 }
@@ -168,13 +168,13 @@ enum Kind {
     Csv(Box<Columns>),
 }
 
-/// The values of a line: the time, then the fields of the policies.
+/// The values of a line: the time, and then the fields of the policies.
 pub type Values<'a> = SmallVec<[&'a [u8]; 8]>;
 
 /// Why a line cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// It is not of the format.
+    /// It does not have the format.
     Format,
     /// It has no time.
     NoTime,
@@ -201,7 +201,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Why no format fits.
+/// Why no format matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoFormat(pub String);
 
@@ -214,10 +214,10 @@ impl fmt::Display for NoFormat {
 impl core::error::Error for NoFormat {}
 
 impl Format {
-    /// The format of a log that begins with these lines.
+    /// Recognizes the format of a log that begins with these lines.
     ///
     /// # Errors
-    /// [`NoFormat`] if none fits, or if the one that is named cannot have the fields of the policies.
+    /// Returns [`NoFormat`] if no format matches, or if the named one cannot have the fields of the policies.
     pub fn recognize(hints: &Hints, fields: &Fields, sample: &[Vec<u8>]) -> Result<Self, NoFormat> {
         match hints.format.as_deref() {
             Some("json") => Self::json(hints, fields),
@@ -246,7 +246,7 @@ impl Format {
                     let place = layout.names().iter().position(|name| name == field)?;
                     line.get(places.get(place)?.range.clone())
                 };
-                // Where the first field is a host, the address of a line without one is that of the identity.
+                // If the layout expects a host that the line lacks, its address would be the identity, `-`.
                 fits && value("time").is_some_and(|time| Times::new(0).parse(time).is_some())
                     && value("address") != Some(b"-")
             })
@@ -276,7 +276,7 @@ impl Format {
 
     fn json(hints: &Hints, fields: &Fields) -> Result<Self, NoFormat> {
         let mut tree = Tree::default();
-        // Any field may be there. Lines tell.
+        // JSON may have any field: only the lines can show which.
         let fields = fields_of(hints, fields, &mut |name| Some(tree.add(name)), "")?;
         let places = tree.len();
         Ok(Self::new(Kind::Json(tree), "json", fields, places, hints))
@@ -306,20 +306,20 @@ impl Format {
         }
     }
 
-    /// The name of the format.
+    /// Returns the name of the format.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether this line is the header of CSV.
+    /// Returns whether this line is a CSV header.
     pub fn is_header(&self, line: &[u8]) -> bool {
         matches!(&self.kind, Kind::Csv(columns) if columns.is_header(line))
     }
 
-    /// Reads a line. The first of the values is the time.
+    /// Reads a line. The first value is the time.
     ///
     /// # Errors
-    /// [`Unreadable::Format`] if it is not a line of this format.
+    /// Returns [`Unreadable::Format`] if the line does not have this format.
     pub fn read<'a>(&'a mut self, line: &'a [u8]) -> Result<Values<'a>, Unreadable> {
         let Self { kind, places, buffer, .. } = self;
         let read = match kind {
@@ -363,7 +363,7 @@ impl Format {
     }
 }
 
-/// The time and the fields of the policies, found by `find`.
+/// Returns the time and the fields of the policies, with the sources that `find` returns.
 fn fields_of(
     hints: &Hints,
     fields: &Fields,
@@ -396,7 +396,7 @@ fn field_of(name: &str, hints: &Hints, find: &mut dyn FnMut(&str) -> Option<usiz
         },
     };
     let from_request = matches!(part, Part::Path | Part::Uri | Part::Method | Part::Segment(_));
-    // A field that a user has named is a source of what is made of it.
+    // A field that the user has defined is also a source for fields derived from it.
     let own = hints.fields.iter().find(|(named, _)| named == known).map(|(_, source)| source.as_str());
     let usual = KNOWN.iter().find(|(field, _)| *field == known).map_or(&[][..], |(_, sources)| *sources);
     let mut sources: SmallVec<[usize; 4]> = SmallVec::new();
@@ -409,12 +409,12 @@ fn field_of(name: &str, hints: &Hints, find: &mut dyn FnMut(&str) -> Option<usiz
     Field { sources, request, part }
 }
 
-/// A word of the first line of a request.
+/// Returns a word of the first line of a request.
 fn word(request: &[u8], number: usize) -> Option<&[u8]> {
     request.split(|&byte| byte == b' ').nth(number)
 }
 
-/// The path of a target: without a query, and without scheme and host.
+/// Returns the path of a target, without the query, the scheme and the host.
 fn path(uri: &[u8]) -> &[u8] {
     let uri = match memchr::memmem::find(uri, b"://") {
         Some(scheme) if !uri.starts_with(b"/") => {
@@ -426,13 +426,13 @@ fn path(uri: &[u8]) -> &[u8] {
     uri.get(..memchr::memchr2(b'?', b'#', uri).unwrap_or(uri.len())).unwrap_or_default()
 }
 
-/// An address without a port: `192.0.2.1:443`, `[2001:db8::1]:443`.
+/// Removes the port of an address: `192.0.2.1:443`, `[2001:db8::1]:443`.
 fn address(text: &[u8]) -> &[u8] {
     if let Some(rest) = text.strip_prefix(b"[") {
         return rest.get(..memchr::memchr(b']', rest).unwrap_or(rest.len())).unwrap_or_default();
     }
     let Some(first) = memchr::memchr(b':', text) else { return text };
     let (before, behind) = text.split_at_checked(first).unwrap_or_default();
-    // Several are those of an address of IPv6.
+    // Several colons mean an IPv6 address without a port.
     if memchr::memchr(b':', behind.get(1..).unwrap_or_default()).is_some() { text } else { before }
 }

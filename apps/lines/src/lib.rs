@@ -1,4 +1,4 @@
-//! Lines of access logs: the formats of common servers, JSON and CSV; the fields that policies name; times.
+//! Lines of access logs: the formats of common servers, JSON and CSV, the fields of policies, and times.
 
 #![forbid(unsafe_code)]
 

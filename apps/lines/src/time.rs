@@ -6,26 +6,26 @@ use jiff::fmt::temporal::DateTimeParser;
 use jiff::tz::Offset;
 use redis_cell_core::{Instant, parse_integer};
 
-/// Reads times, and remembers the latest one: many lines have the same.
+/// Reads times, and remembers the last one, because consecutive lines often have the same time.
 #[derive(Clone, Debug)]
 pub struct Times {
-    /// The zone of times that name none.
+    /// The zone of times without one.
     zone: Offset,
     latest: Vec<u8>,
     instant: Option<Instant>,
-    /// Whether one of the times had a fraction of a second.
+    /// Whether any time had a fraction of a second.
     fraction: bool,
 }
 
 impl Times {
-    /// Times that name no zone are so many minutes ahead of UTC.
+    /// Creates a reader that takes times without a zone as this many minutes ahead of UTC.
     pub fn new(minutes: i32) -> Self {
         let zone = Offset::from_seconds(minutes.saturating_mul(60)).unwrap_or(Offset::UTC);
         Self { zone, latest: Vec::new(), instant: None, fraction: false }
     }
 
-    /// The instant that a text stands for: Unix time in seconds, milliseconds, microseconds or nanoseconds,
-    /// ISO 8601, or the format of Apache, nginx and `HAProxy`.
+    /// Reads an instant: Unix time in seconds, milliseconds, microseconds or nanoseconds, ISO 8601, or the
+    /// format of Apache, nginx and `HAProxy`.
     pub fn parse(&mut self, text: &[u8]) -> Option<Instant> {
         if text != self.latest {
             self.instant = self.parse_new(text);
@@ -37,7 +37,7 @@ impl Times {
         self.instant
     }
 
-    /// Whether all times so far were whole seconds.
+    /// Returns whether all times so far were whole seconds.
     pub fn are_whole_seconds(&self) -> bool {
         !self.fraction
     }
@@ -53,7 +53,7 @@ impl Times {
         Instant::from_nanos(u64::try_from(nanos).ok()?)
     }
 
-    /// `22/Nov/2026:21:00:00 +0000`, with or without a fraction and a zone.
+    /// Reads `22/Nov/2026:21:00:00 +0000`, with or without a fraction and a zone.
     fn parse_common(&self, text: &[u8]) -> Option<i128> {
         if text.contains(&b' ') {
             let time = BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S%.f %z", text).ok()?;
@@ -76,7 +76,7 @@ impl Times {
     }
 }
 
-/// Unix time, whose unit is seen from its size: 12 digits of seconds are past the year 5138.
+/// Reads a Unix time. Its size tells the unit: 12 digits of seconds are past the year 5138.
 fn unix(text: &[u8]) -> Option<Instant> {
     let dot = memchr::memchr(b'.', text).unwrap_or(text.len());
     let (whole, fraction) = text.split_at_checked(dot)?;
@@ -91,7 +91,7 @@ fn unix(text: &[u8]) -> Option<Instant> {
     let mut weight = unit;
     for digit in fraction {
         weight /= 10;
-        // A second dot is not a digit.
+        // Rejects other characters, also a second dot.
         let digit = digit.checked_sub(b'0').filter(|digit| *digit <= 9)?;
         nanos = nanos.checked_add(weight.checked_mul(digit.into())?)?;
     }

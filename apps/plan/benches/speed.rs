@@ -66,7 +66,7 @@ fn decisions(out: &mut io::Stdout) -> io::Result<()> {
         (100_000, "<address> LOG 30 60 1"),
         (100_000, "a:<address> THROTTLE 15 30 60 1 b:<address> FIXED 1000 DAY 1"),
     ] {
-        // One behind the other, as in a log.
+        // One after the other, as in a log.
         let mut rng = Rng::with_seed(1);
         let calls = (0..CALLS).map(|_| rng.u32(0..keys));
         let names: Vec<[u8; 12]> = calls

@@ -1,9 +1,9 @@
-//! Seeded faults, by which the tests of the planner are tested: they must fail when it has one of them.
+//! Seeded faults that test the planner's tests: the tests must fail with each of them.
 //!
-//! A build with the feature `faults` has the fault that the environment variable `CELL_PLAN_FAULT` names;
-//! `tests/cli.rs` lists the tests that must fail then. In any other build nothing is left of them.
+//! A build with the feature `faults` has the fault that the environment variable `CELL_PLAN_FAULT` names.
+//! `tests/cli.rs` lists the tests that must then fail. Other builds contain none of this.
 
-/// Whether the program has this fault.
+/// Returns whether the program has this fault.
 #[cfg(feature = "faults")]
 pub fn has(fault: &str) -> bool {
     use std::sync::LazyLock;
@@ -12,7 +12,7 @@ pub fn has(fault: &str) -> bool {
     *SEEDED == fault
 }
 
-/// Whether the program has this fault: never.
+/// Returns `false`: the program has no faults.
 #[cfg(not(feature = "faults"))]
 pub const fn has(_fault: &str) -> bool {
     false

@@ -1,4 +1,4 @@
-//! The report as one page: no script, no font and no picture from elsewhere.
+//! The report as a single page, without scripts, fonts or pictures from elsewhere.
 
 #![expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "coordinates of a picture may round")]
 
@@ -7,8 +7,8 @@ use core::fmt::{self, Write};
 use crate::report::{Found, KeyReport, PolicyReport, Report, SeriesReport, Waits};
 use crate::table::{number, percent, span};
 
-/// Green and vermilion of Okabe and Ito's palette, which people with any form of colour blindness tell apart;
-/// lighter in the dark. Refused bars are hatched too, so that they differ without any colour.
+/// Green and vermilion of Okabe and Ito's palette, which people with any form of colour blindness tell apart.
+/// They are lighter on a dark page. Refused bars are also hatched, so that they differ without colour.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--faint:#5b6470;--paper:#fff;--line:#d0d7de;--ok:#009e73;--no:#d55e00}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--faint:#9aa4b0;--paper:#0d1117;--line:#30363d;--ok:#2cc99a;--no:#ff8a3d}}
@@ -25,10 +25,10 @@ figcaption svg{width:.9rem;height:.9rem;vertical-align:-1px;margin-right:.3rem}
 svg .ok{fill:var(--ok)}svg .no{fill:url(#hatch)}summary{cursor:pointer}
 ";
 
-/// The report as a page.
+/// Renders the report as a page.
 ///
 /// # Errors
-/// Never: a string takes everything.
+/// Never: writing to a string does not fail.
 pub fn render(report: &Report) -> Result<String, fmt::Error> {
     let mut page = String::new();
     let log = &report.log;
@@ -50,7 +50,7 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
         let (class, word) = if check.passed { ("ok", "passed") } else { ("no", "failed") };
         writeln!(page, "<p>The check of the last policy has <strong class=\"{class}\">{word}</strong>.</p>")?;
     }
-    // The hatching is defined once, for all pictures.
+    // All pictures share one definition of the hatching.
     page.push_str(
         "<svg width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\"><defs>\
          <pattern id=\"hatch\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" \
@@ -64,7 +64,7 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// What was wrong with the log.
+/// Writes the problems of the log.
 fn notes(page: &mut String, report: &Report) -> fmt::Result {
     let log = &report.log;
     if log.unreadable > 0 {
@@ -149,7 +149,7 @@ fn one(page: &mut String, policy: &PolicyReport) -> fmt::Result {
     Ok(())
 }
 
-/// Admitted and refused calls over time, one on top of the other.
+/// Draws admitted and refused calls over time, as stacked bars.
 fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
     const WIDTH: f64 = 960.0;
     const HEIGHT: f64 = 240.0;
@@ -158,7 +158,7 @@ fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
     let step = WIDTH / (series.admitted.len().max(1) as f64);
     let height = |count: u64| count as f64 / most as f64 * HEIGHT;
     let unit = span(series.width as f64);
-    // The bars are as wide as the page. Text in the picture would shrink with them on a phone.
+    // The bars are as wide as the page. Text in the picture would shrink with the bars on a phone.
     page.push_str("<figure><figcaption>");
     for (class, word) in [("ok", "admitted"), ("no", "refused")] {
         write!(
@@ -203,7 +203,7 @@ fn series(page: &mut String, series: &SeriesReport) -> fmt::Result {
     )
 }
 
-/// When an interval begins.
+/// Returns the time at which an interval begins.
 fn clock(series: &SeriesReport, at: u64) -> String {
     let second = series.start_unix.saturating_add(at.saturating_mul(series.width));
     let nanos = second.saturating_mul(1_000_000_000);
@@ -219,7 +219,7 @@ fn waits(page: &mut String, waits: &Waits) -> fmt::Result {
     )
 }
 
-/// What was tried in a search.
+/// Writes the numbers that a search has tried.
 fn search(page: &mut String, found: &Found) -> fmt::Result {
     writeln!(
         page,
@@ -236,7 +236,7 @@ fn search(page: &mut String, found: &Found) -> fmt::Result {
     Ok(())
 }
 
-/// The keys that were refused most often.
+/// Writes the keys that were refused most often.
 fn keys(page: &mut String, top: &[KeyReport]) -> fmt::Result {
     if top.is_empty() {
         return Ok(());
@@ -261,7 +261,7 @@ fn keys(page: &mut String, top: &[KeyReport]) -> fmt::Result {
     Ok(())
 }
 
-/// Text from a log, which may be anything.
+/// Escapes text from a log, which may be anything.
 fn escaped(text: &str) -> String {
     if crate::faults::has("page-as-is") {
         return text.to_owned();

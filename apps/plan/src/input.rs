@@ -9,10 +9,10 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
-/// The longest line that is read. Longer ones are counted as unreadable.
+/// The length of the longest line that is read. Longer lines count as unreadable.
 pub const LONGEST: usize = 1 << 20;
 
-/// Where lines come from.
+/// A source of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Standard input.
@@ -22,7 +22,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The name for messages.
+    /// Returns the name for messages.
     pub fn name(&self) -> String {
         match self {
             Self::Stdin => "standard input".to_owned(),
@@ -30,7 +30,7 @@ impl Source {
         }
     }
 
-    /// The number of bytes, as far as it is known.
+    /// Returns the number of bytes, or 0 if it is unknown.
     pub fn size(&self) -> u64 {
         match self {
             Self::Stdin => 0,
@@ -38,10 +38,10 @@ impl Source {
         }
     }
 
-    /// Opens it. The bytes that are read, before they are decompressed, are added to `count`.
+    /// Opens the source. Bytes are added to `count` as they are read, before decompression.
     ///
     /// # Errors
-    /// Those of opening and reading files.
+    /// Returns the errors of opening and reading files.
     pub fn open(&self, count: &Rc<Cell<u64>>) -> io::Result<Lines> {
         let raw: Box<dyn Read> = match self {
             Self::Stdin => Box::new(io::stdin()),
@@ -51,7 +51,7 @@ impl Source {
     }
 }
 
-/// A reader that counts.
+/// A reader that counts bytes.
 struct Counted {
     raw: Box<dyn Read>,
     count: Rc<Cell<u64>>,
@@ -65,7 +65,7 @@ impl Read for Counted {
     }
 }
 
-/// The content, decompressed if its first bytes are those of gzip or zstd.
+/// Returns the content, decompressed if it begins like gzip or zstd.
 fn decompressed(mut raw: Counted) -> io::Result<Box<dyn Read>> {
     let mut magic = Vec::new();
     raw.by_ref().take(4).read_to_end(&mut magic)?;
@@ -77,10 +77,10 @@ fn decompressed(mut raw: Counted) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// The first bytes of a frame of zstd.
+/// The first bytes of a zstd frame.
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// The frames of zstd, one after the other.
+/// The frames of a zstd file, one after the other.
 struct Zstd(Frames);
 
 enum Frames {
@@ -116,11 +116,11 @@ impl Read for Zstd {
     }
 }
 
-/// Lines, one after the other, without their ends.
+/// The lines of a source, without their line ends.
 pub struct Lines {
     reader: Box<dyn Read>,
     buffer: Vec<u8>,
-    /// What is read and not yet handed out.
+    /// The range of the buffer that was read and not yet returned.
     unread: core::ops::Range<usize>,
     ended: bool,
 }
@@ -130,10 +130,10 @@ impl Lines {
         Self { reader, buffer: vec![0; LONGEST], unread: 0..0, ended: false }
     }
 
-    /// The next line; an empty one in place of one that is too long.
+    /// Returns the next line, or an empty one instead of a line that is too long.
     ///
     /// # Errors
-    /// Those of reading and of decompression.
+    /// Returns the errors of reading and of decompression.
     pub fn read(&mut self) -> io::Result<Option<&[u8]>> {
         let mut too_long = false;
         loop {
@@ -158,7 +158,7 @@ impl Lines {
         }
     }
 
-    /// Reads more, behind what is unread. Returns true if that fills the buffer, which is emptied then.
+    /// Appends more bytes to the unread ones. If that fills the buffer, empties it and returns `true`.
     fn fill(&mut self) -> io::Result<bool> {
         let unread = core::mem::take(&mut self.unread);
         let length = unread.len();

@@ -1,5 +1,5 @@
-//! The planner behind `cell-plan`: an access log through rate limits, and which calls would have been
-//! refused.
+//! The planner of `cell-plan`: runs an access log through rate limits, and reports which calls would have
+//! been refused.
 
 #![forbid(unsafe_code)]
 

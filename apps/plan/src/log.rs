@@ -1,4 +1,4 @@
-//! A log of one or more files, read from the beginning to the end as often as needed.
+//! A log of one or more files, which is read from the beginning to the end as often as needed.
 
 use core::error::Error;
 use std::cell::Cell;
@@ -15,16 +15,16 @@ use crate::input::{Lines, Source};
 use redis_cell_lines::format::{Format, Hints, Unreadable};
 use redis_cell_lines::time::Times;
 
-/// How many lines of a file are read to recognize its format.
+/// The number of lines of a file that are read to recognize its format.
 const SAMPLE: usize = 100;
 
-/// How many unreadable lines are kept to be shown.
+/// The number of unreadable lines that are kept to be shown.
 const SHOWN: usize = 3;
 
-/// How much of an unreadable line is kept, in bytes.
+/// The number of bytes that are kept of an unreadable line.
 const SHOWN_BYTES: usize = 160;
 
-/// The files of a log, in the order of their first times.
+/// The files of a log, sorted by their first times.
 #[derive(Debug)]
 pub struct Log {
     files: Vec<Opened>,
@@ -37,7 +37,7 @@ struct Opened {
     source: Source,
     format: Format,
     first: Option<Instant>,
-    /// What was read of standard input, which cannot be read again.
+    /// The lines that were read from standard input, which cannot be read again.
     begun: Option<Begun>,
 }
 
@@ -52,31 +52,31 @@ impl core::fmt::Debug for Begun {
     }
 }
 
-/// What was read.
+/// A summary of the lines.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// The names of the files and of their formats, in the order in which they were read.
+    /// The names of the files and their formats, in the order in which they were read.
     pub files: Vec<(String, String)>,
     /// Lines with a call.
     pub read: u64,
     /// Lines that cannot be read.
     pub unreadable: u64,
-    /// The first of these.
+    /// The first unreadable lines.
     pub shown: Vec<Shown>,
-    /// The times of the first and of the last call.
+    /// The times of the first and the last call.
     pub span: Option<(Instant, Instant)>,
-    /// Lines that are earlier than a line before them, and how much at most.
+    /// The number of lines with an earlier time than a line before them, and the largest difference.
     pub late: (u64, Span),
-    /// Whether no time had a fraction of a second.
+    /// Whether all times were whole seconds.
     pub whole_seconds: bool,
 }
 
 /// A line that cannot be read.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// The file and the number of the line.
+    /// The name of the file and the number of the line.
     pub at: String,
-    /// Why.
+    /// Why it cannot be read.
     pub why: String,
     /// The beginning of the line.
     pub text: String,
@@ -86,7 +86,7 @@ impl Log {
     /// Opens all files and recognizes their formats.
     ///
     /// # Errors
-    /// Those of reading, and those of [`Format::recognize`].
+    /// Returns the errors of reading and of [`Format::recognize`].
     pub fn open(
         sources: Vec<Source>,
         hints: &Hints,
@@ -100,22 +100,22 @@ impl Log {
                 Opened::new(source, hints, fields, zone).map_err(|error| format!("{name}: {error}"))?;
             files.push(file);
         }
-        // A file without any time comes last.
+        // A file without any time sorts last.
         if !faults::has("files-as-named") {
             files.sort_by_key(|file| file.first.map_or((1, Instant::default()), |first| (0, first)));
         }
         Ok(Self { files, zone })
     }
 
-    /// Whether it can be read more than once.
+    /// Returns whether the log can be read more than once.
     pub fn can_be_read_again(&self) -> bool {
         !self.files.iter().any(|file| file.source == Source::Stdin)
     }
 
-    /// Reads all lines. `call` gets the time and the fields of each.
+    /// Reads all lines, and calls `call` with the time and the fields of each.
     ///
     /// # Errors
-    /// Those of opening files.
+    /// Returns the errors of opening files.
     pub fn read(
         &mut self,
         what: &str,
@@ -172,7 +172,7 @@ impl Opened {
             match lines.read() {
                 Ok(Some(line)) => sample.push(line.to_owned()),
                 Err(error) if sample.is_empty() => return Err(error.into()),
-                Ok(None) | Err(_) => break, // the pass reports errors
+                Ok(None) | Err(_) => break, // the next pass reports the error
             }
         }
         let mut format = Format::recognize(hints, fields, &sample)?;
@@ -190,7 +190,7 @@ struct Pass<'a> {
     file: &'a Source,
     format: &'a mut Format,
     number: u64,
-    /// Times that are later are wrong.
+    /// Later times count as wrong.
     latest: Instant,
 }
 
@@ -252,7 +252,7 @@ impl Pass<'_> {
     }
 }
 
-/// A day from now. One line with a later time would otherwise set the clock of all lines behind it.
+/// Returns the instant in 24 hours. A single line with a later time would set the clock for all later lines.
 fn tomorrow() -> Instant {
     let now = SystemTime::now().checked_add(Duration::from_secs(86_400));
     let since = now.and_then(|now| now.duration_since(UNIX_EPOCH).ok());
@@ -260,7 +260,7 @@ fn tomorrow() -> Instant {
     nanos.and_then(Instant::from_nanos).unwrap_or(Instant::MAX)
 }
 
-/// A bar on the terminal; nothing where there is none.
+/// Returns a progress bar, which is hidden if there is no terminal.
 fn progress(what: &str, size: u64) -> ProgressBar {
     let style =
         ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
@@ -268,10 +268,10 @@ fn progress(what: &str, size: u64) -> ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what.to_owned())
 }
 
-/// The error of a log without any line that can be read.
+/// Returns an error if no line could be read.
 ///
 /// # Errors
-/// Always, if no line could be read.
+/// Returns an error if no line could be read.
 pub fn demand_lines(summary: &Summary) -> io::Result<()> {
     if summary.read > 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `cell-plan`: which calls would have been refused yesterday.
+//! `cell-plan`: reports which calls rate limits would have refused yesterday.
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -13,10 +13,10 @@ use cell_plan::{faults, html, table};
 use clap::Parser;
 use redis_cell_lines::format::{Hints, Pattern};
 
-/// Runs an access log through rate limits and tells which calls would have been refused.
+/// Runs an access log through rate limits and reports which calls would have been refused.
 ///
-/// A policy is what CL.MTAKE takes: keys with their limiters. <name> stands for a field of the log, and ? for
-/// the smallest number that stays within --max-refused or --max-refused-keys.
+/// A policy is like a CL.MTAKE call: keys with their limiters. <name> stands for a field of the log, and ?
+/// for the smallest number that stays within --max-refused or --max-refused-keys.
 ///
 ///   cell-plan -p 'ip:<address> THROTTLE 15 30 60 1' access.log.1.gz access.log
 ///
@@ -24,11 +24,11 @@ use redis_cell_lines::format::{Hints, Pattern};
 #[derive(Debug, Parser)]
 #[command(name = "cell-plan", version, verbatim_doc_comment)]
 struct Arguments {
-    /// Keys and limiters as for CL.MTAKE; several policies are compared.
+    /// Keys and limiters as in CL.MTAKE; several policies are compared.
     #[arg(short, long = "policy", value_name = "POLICY", required = true)]
     policies: Vec<String>,
 
-    /// The log, plain or compressed with gzip or zstd; standard input if none is named.
+    /// The log, plain or compressed with gzip or zstd; standard input by default.
     files: Vec<PathBuf>,
 
     /// combined, common, vhost, haproxy, haproxy-syslog, json, csv, or a layout such as '<address> [<time>]
@@ -36,19 +36,19 @@ struct Arguments {
     #[arg(short, long)]
     format: Option<String>,
 
-    /// The field or column that is meant by a name, such as time=created or user=claims.sub.
+    /// The field or column for a name, such as time=created or user=claims.sub.
     #[arg(long = "field", value_name = "NAME=FIELD", value_parser = field)]
     fields: Vec<(String, String)>,
 
-    /// The names of the columns of CSV, separated by commas, if its first line does not have them.
+    /// The names of the CSV columns, separated by commas, if the first line does not have them.
     #[arg(long)]
     columns: Option<String>,
 
-    /// A path with * for a segment and ** for all that follow: <path> is this pattern where it matches.
+    /// A path with * for a segment and ** for all that follow; if it matches, <path> is this pattern.
     #[arg(long = "path", value_name = "PATTERN")]
     paths: Vec<String>,
 
-    /// How many minutes times without a zone are ahead of UTC.
+    /// How far times without a zone are ahead of UTC, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(-840..=840))]
     utc: i32,
@@ -65,15 +65,15 @@ struct Arguments {
     #[arg(long, value_name = "SHARE", value_parser = share, default_value = "10%")]
     max_unreadable: f64,
 
-    /// How many of the keys that were refused most often are shown.
+    /// The number of most refused keys to show.
     #[arg(long, default_value_t = 10)]
     top: usize,
 
-    /// Writes the report as JSON, - for standard output.
+    /// Writes the report as JSON; - means standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Writes the report as a page with pictures, - for standard output.
+    /// Writes the report as a page with pictures; - means standard output.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -83,7 +83,7 @@ fn field(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), source.to_owned()))
 }
 
-/// A share such as `0.1%` or `0.001`.
+/// Reads a share such as `0.1%` or `0.001`.
 fn share(text: &str) -> Result<f64, String> {
     let (digits, whole) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
     let share = digits.parse::<f64>().map_err(|_| "it is written 0.1% or 0.001")? / whole;
@@ -95,14 +95,14 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            // Nothing is left to do if standard error is closed, too.
+            // If standard error is closed too, there is nothing left to do.
             drop(writeln!(io::stderr(), "cell-plan: {error}"));
             ExitCode::from(2)
         }
     }
 }
 
-/// Returns whether the check has passed, if there is one.
+/// Runs the planner. Returns whether the check has passed, or `true` if there is none.
 fn plan(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     let (max_refused, max_refused_keys) = (arguments.max_refused, arguments.max_refused_keys);
     let check =
@@ -156,7 +156,7 @@ fn source(file: PathBuf) -> Source {
     if file == Path::new("-") { Source::Stdin } else { Source::File(file) }
 }
 
-/// The text with the verdict in colour, on a terminal.
+/// Colours the verdict if the output is a terminal.
 fn painted(text: String) -> String {
     if !io::stdout().is_terminal() || env::var_os("NO_COLOR").is_some() {
         return text;
@@ -165,7 +165,7 @@ fn painted(text: String) -> String {
         .replace("\npassed ", "\n\u{1b}[32mpassed\u{1b}[0m ")
 }
 
-/// Writes to a file or to standard output, whose reader may have seen enough.
+/// Writes to a file or to standard output, whose reader may close it early.
 fn write(file: &Path, text: &str) -> Result<(), Box<dyn Error>> {
     if file != Path::new("-") {
         return fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()).into());

@@ -1,4 +1,4 @@
-//! A run: the log through all policies, and the search for the smallest limit.
+//! Runs a log through all policies, and searches for the smallest limit.
 
 use core::error::Error;
 
@@ -12,38 +12,38 @@ use crate::report::{Check, Found, LogReport, PolicyReport, Report, Tried, share}
 use crate::tally::Tally;
 use redis_cell_lines::format::Hints;
 
-/// What a user wants to know.
+/// The user's question.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The policies as text. A `?` in one of them is the number to be found.
+    /// The policies as text. A `?` in a policy stands for the number to find.
     pub policies: Vec<String>,
-    /// What may be refused.
+    /// The shares that may be refused.
     pub check: Option<Check>,
-    /// Where the log is.
+    /// The files of the log.
     pub sources: Vec<Source>,
-    /// What is known of its format.
+    /// The settings for the format of the log.
     pub hints: Hints,
-    /// The zone of times that name none, in minutes ahead of UTC.
+    /// The zone of times without one, in minutes ahead of UTC.
     pub zone: i32,
-    /// How many keys are shown.
+    /// The number of keys to show.
     pub top: usize,
 }
 
 /// The largest number that is tried in place of `?`.
 const LARGEST: i64 = 1 << 40;
 
-/// How many numbers are tried in one pass through the log.
+/// The number of candidates that are tried in one pass through the log.
 const AT_ONCE: usize = 16;
 
 /// Runs the log through the policies.
 ///
 /// # Errors
-/// A policy or a format that is wrong, files that cannot be read, a log without calls, and a search that
-/// finds nothing.
+/// Returns an error for an invalid policy or format, for files that cannot be read, for a log without calls,
+/// and for a search without a result.
 pub fn run(question: &Question) -> Result<Report, Box<dyn Error>> {
     let mut fields = Fields::default();
     for text in &question.policies {
-        // The fields must be known before the format is. A wrong number in place of ? shows when it is tried.
+        // The fields must be known before the format. A wrong number in place of ? shows when it is tried.
         let tried = if searches(text) { with_number(text, 1) } else { text.clone() };
         Policy::parse(&tried, &mut fields).map_err(|error| format!("policy {text}: {error}"))?;
     }
@@ -82,7 +82,7 @@ pub fn run(question: &Question) -> Result<Report, Box<dyn Error>> {
     Ok(Report { log: LogReport::new(&summary), policies, check })
 }
 
-/// Runs the log once.
+/// Runs the log through the policies once.
 fn replay(
     policies: &[Policy],
     log: &mut Log,
@@ -98,7 +98,7 @@ fn replay(
 /// Runs one call through all policies and counts it.
 ///
 /// # Errors
-/// [`CallError::Number`], with which the line is unreadable. All others are counted.
+/// Returns [`CallError::Number`], which makes the line unreadable. All other errors are counted.
 pub fn one(
     replay: &mut Replay,
     tallies: &mut [Tally],
@@ -116,24 +116,23 @@ pub fn one(
     Ok(())
 }
 
-/// Whether a policy has a number to be found.
+/// Returns whether a policy has a number to find.
 fn searches(text: &str) -> bool {
     text.split_ascii_whitespace().any(|word| word == "?")
 }
 
-/// The policy with a number in place of each `?`.
+/// Returns the policy with a number in place of each `?`.
 fn with_number(text: &str, number: i64) -> String {
     let number = number.to_string();
     let words = text.split_ascii_whitespace().map(|word| if word == "?" { &number } else { word });
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Finds the smallest number in place of `?` that refuses no more than is allowed: powers of four first, then
-/// ever smaller steps between two of them.
+/// Finds the smallest number in place of `?` that refuses no more than allowed. It tries powers of four
+/// first, and then smaller and smaller steps between two of them.
 ///
-/// Each number is tried on the whole log, several in one pass. Where a larger number refuses more, as can
-/// happen with different quantities, the one that is found is at least enough, and the next smaller one is
-/// not.
+/// Each number is tried on the whole log, several of them in one pass. If a larger number can refuse more, as
+/// with different quantities, the result still refuses little enough, and the next smaller number does not.
 fn search(
     text: &str,
     check: &Check,
@@ -141,7 +140,7 @@ fn search(
     fields: &mut Fields,
 ) -> Result<(i64, Vec<Tried>), Box<dyn Error>> {
     let mut all: Vec<Tried> = Vec::new();
-    // Numbers from here on down are too small, or no limits.
+    // This number and smaller ones refuse too much or are not valid limits.
     let mut below = -1;
     let mut enough = None;
     let powers =
@@ -158,7 +157,7 @@ fn search(
         let numbers = between(below, enough);
         let tried = try_numbers(text, &numbers, log, fields)?;
         if tried.is_empty() {
-            break; // nothing smaller is a limit
+            break; // no smaller number is a valid limit
         }
         enough = narrow(tried, check, &mut below, &mut all).unwrap_or(enough);
     }
@@ -166,7 +165,7 @@ fn search(
     Ok((if faults::has("one-more") { enough.saturating_add(1) } else { enough }, all))
 }
 
-/// The first number that is enough, while `below` becomes the last one before it.
+/// Returns the first number that refuses little enough, and sets `below` to the last one before it.
 fn narrow(tried: Vec<Tried>, check: &Check, below: &mut i64, all: &mut Vec<Tried>) -> Option<i64> {
     let allows = |tried: &Tried| check.allows(tried.refused_share, tried.keys_refused_share);
     let enough = tried.iter().position(allows);
@@ -178,7 +177,7 @@ fn narrow(tried: Vec<Tried>, check: &Check, below: &mut i64, all: &mut Vec<Tried
     enough
 }
 
-/// Numbers between these two, at equal distances.
+/// Returns numbers between these two, at equal distances.
 fn between(below: i64, above: i64) -> Vec<i64> {
     let parts = i64::try_from(AT_ONCE).unwrap_or(i64::MAX).saturating_add(1);
     let gap = above.saturating_sub(below);
@@ -187,7 +186,7 @@ fn between(below: i64, above: i64) -> Vec<i64> {
     numbers.skip(1).take_while(|&number| number < above).collect()
 }
 
-/// Runs the log through the policy with each of these numbers. Those that are no limit are left out.
+/// Runs the log through the policy with each of these numbers, except those that are not valid limits.
 fn try_numbers(
     text: &str,
     numbers: &[i64],
@@ -220,7 +219,7 @@ fn try_numbers(
     Ok(numbers.iter().zip(&counts).map(|(&value, counts)| counts.tried(value)).collect())
 }
 
-/// The counts of a policy that is tried: a byte for each key.
+/// The counts of a candidate, with two flags for each key.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     requests: u64,

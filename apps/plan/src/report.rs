@@ -1,4 +1,4 @@
-//! What a run has found, for the table, for JSON and for the page.
+//! The results of a run, for the table, for JSON and for the page.
 
 use jiff::Timestamp;
 use redis_cell_core::Instant;
@@ -9,19 +9,19 @@ use crate::faults;
 use crate::log::Summary;
 use crate::tally::{LimiterTally, Refusals, Tally};
 
-/// All that a run has found.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The log.
     pub log: LogReport,
     /// The policies, in the order in which they were named.
     pub policies: Vec<PolicyReport>,
-    /// What was allowed, and whether the last policy stays within it.
+    /// The allowed shares, and whether the last policy is within them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
 }
 
-/// What was read.
+/// The lines that were read.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogReport {
     /// The files in the order in which they were read.
@@ -30,7 +30,7 @@ pub struct LogReport {
     pub read: u64,
     /// Lines that cannot be read.
     pub unreadable: u64,
-    /// The first of these.
+    /// The first unreadable lines.
     pub first_unreadable: Vec<Line>,
     /// The time of the first call.
     pub first: String,
@@ -38,11 +38,11 @@ pub struct LogReport {
     pub last: String,
     /// The seconds between them.
     pub seconds: f64,
-    /// Lines that are earlier than a line before them. They count as being as late as that.
+    /// Lines with an earlier time than a line before them. Their calls are decided at the time of that line.
     pub late: u64,
-    /// By how many seconds at most.
+    /// The largest difference, in seconds.
     pub latest_by_seconds: f64,
-    /// Whether the times are whole seconds, so that all calls of a second count as simultaneous.
+    /// Whether all times are whole seconds, so that all calls of a second count as simultaneous.
     pub whole_seconds: bool,
 }
 
@@ -58,37 +58,37 @@ pub struct FileReport {
 /// A line that cannot be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// File and number.
+    /// The name of the file and the number of the line.
     pub at: String,
-    /// Why.
+    /// Why it cannot be read.
     pub why: String,
-    /// How it begins.
+    /// The beginning of its text.
     pub text: String,
 }
 
-/// What a policy would have done.
+/// The results of a policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct PolicyReport {
     /// Its text.
     pub policy: String,
-    /// What was searched for, if its text has a `?`.
+    /// The result of the search, if the text has a `?`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
     /// Calls.
     pub requests: u64,
     /// Calls refused.
     pub refused: u64,
-    /// Their share of all.
+    /// The share of refused calls.
     pub refused_share: f64,
-    /// Of the refused, those that no wait would have admitted.
+    /// Refused calls that no wait would have admitted.
     pub never: u64,
-    /// Calls without any limiter, because they lack the fields of its key.
+    /// Calls that meet no limiter, because they lack the fields of its key.
     pub exempt: u64,
     /// Keys of all limiters that refuse.
     pub keys: u64,
-    /// Those that were refused at least once.
+    /// Keys that were refused at least once.
     pub keys_refused: u64,
-    /// Their share of all.
+    /// The share of refused keys.
     pub keys_refused_share: f64,
     /// Calls that the server would have answered with an error.
     pub errors: Vec<ErrorReport>,
@@ -103,9 +103,9 @@ pub struct PolicyReport {
 /// The result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
-    /// The smallest number in place of `?` that refuses no more than was allowed.
+    /// The smallest number in place of `?` that refuses no more than allowed.
     pub value: i64,
-    /// What was tried, in order.
+    /// The numbers that were tried, in ascending order.
     pub tried: Vec<Tried>,
 }
 
@@ -120,25 +120,25 @@ pub struct Tried {
     pub keys_refused_share: f64,
 }
 
-/// An error, and how many calls would have met it.
+/// An error, and the number of calls that would have got it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ErrorReport {
     /// The text of the server's reply.
     pub error: String,
-    /// How many.
+    /// The number of calls.
     pub requests: u64,
 }
 
-/// The waits of refused calls in seconds, within one percent.
+/// The waits of refused calls in seconds, accurate to one percent.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Waits {
-    /// Half of them are at most this long.
+    /// The median.
     pub p50: f64,
-    /// 90 %.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// The longest wait.
     pub longest: f64,
 }
 
@@ -147,28 +147,28 @@ pub struct Waits {
 pub struct SeriesReport {
     /// The beginning of the first interval.
     pub start: String,
-    /// The same, in seconds since the epoch.
+    /// The beginning of the first interval, in seconds since the epoch.
     pub start_unix: u64,
     /// The length of an interval in seconds.
     pub width: u64,
-    /// Calls admitted in each.
+    /// Calls admitted in each interval.
     pub admitted: Vec<u64>,
-    /// Calls refused in each.
+    /// Calls refused in each interval.
     pub refused: Vec<u64>,
 }
 
-/// What a limiter would have done.
+/// The results of a limiter.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimiterReport {
-    /// Its key, as the policy says it.
+    /// Its key, as written in the policy.
     pub key: String,
     /// Its kind and its arguments.
     pub limiter: String,
-    /// Whether it refuses nothing.
+    /// Whether the limiter is in shadow, and so refuses nothing.
     pub shadow: bool,
-    /// How many keys there are.
+    /// The number of its keys.
     pub keys: u64,
-    /// How many of them were refused at least once.
+    /// The number of keys that were refused at least once.
     pub keys_refused: u64,
     /// Calls that it refused, or would have refused.
     pub refused: u64,
@@ -176,24 +176,24 @@ pub struct LimiterReport {
     pub top: Vec<KeyReport>,
 }
 
-/// What happened to a key.
+/// The results for a key.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyReport {
-    /// The key. Bytes that are not UTF-8 are replaced.
+    /// The key. Invalid UTF-8 is replaced.
     pub key: String,
     /// Its calls.
     pub requests: u64,
-    /// Those that were refused.
+    /// Its refused calls.
     pub refused: u64,
-    /// When the first was refused.
+    /// The time of the first refusal.
     pub first: String,
-    /// When the last was refused.
+    /// The time of the last refusal.
     pub last: String,
     /// The longest wait in seconds.
     pub longest_wait: f64,
 }
 
-/// What was allowed.
+/// The allowed shares.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Check {
     /// The largest share of calls that may be refused.
@@ -202,12 +202,12 @@ pub struct Check {
     /// The largest share of keys that may be refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_refused_keys: Option<f64>,
-    /// Whether the last policy stays within both.
+    /// Whether the last policy is within both.
     pub passed: bool,
 }
 
 impl Check {
-    /// Whether these shares are within what is allowed.
+    /// Returns whether these shares are allowed.
     pub fn allows(&self, refused: f64, keys: f64) -> bool {
         self.max_refused.is_none_or(|max| refused <= max)
             && self.max_refused_keys.is_none_or(|max| keys <= max)
@@ -215,7 +215,7 @@ impl Check {
 }
 
 impl LogReport {
-    /// The report of what was read.
+    /// Creates the report of the lines that were read.
     pub fn new(summary: &Summary) -> Self {
         let (first, last) = summary.span.unwrap_or_default();
         let file =
@@ -241,7 +241,7 @@ impl LogReport {
 }
 
 impl PolicyReport {
-    /// The report of the policy at this position, with at most `top` keys for each limiter.
+    /// Creates the report of the policy at this position, with at most `top` keys for each limiter.
     pub fn new(
         text: &str,
         position: usize,
@@ -303,7 +303,7 @@ impl PolicyReport {
     }
 }
 
-/// The keys that were refused most often, and among equals those with the first names.
+/// Returns the keys that were refused most often. Keys with equal counts are sorted by name.
 fn most_refused(tally: &LimiterTally, names: Names, top: usize) -> Vec<KeyReport> {
     let refused = tally.refusals.iter().zip(&tally.requests).zip(0_u32..);
     let refused = refused.filter(|((refusals, _), _)| refusals.count > 0);
@@ -328,20 +328,20 @@ fn most_refused(tally: &LimiterTally, names: Names, top: usize) -> Vec<KeyReport
     refused.into_iter().map(report).collect()
 }
 
-/// An instant as ISO 8601 in UTC, to the millisecond at most.
+/// Formats an instant as ISO 8601 in UTC, with at most milliseconds.
 pub fn time(instant: Instant) -> String {
     let millis = instant.as_nanos() / 1_000_000;
     let time = Timestamp::from_millisecond(millis.cast_signed());
     time.map(|time| time.to_string()).unwrap_or_default()
 }
 
-/// Microseconds in seconds. Reports may round; decisions do not see this.
+/// Converts microseconds to seconds. Rounding is harmless in reports, which do not affect decisions.
 #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a report may round")]
 fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
-/// A share between 0 and 1.
+/// Returns a share between 0 and 1.
 #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a report may round")]
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }

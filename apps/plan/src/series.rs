@@ -5,10 +5,10 @@ use redis_cell_core::Instant;
 /// The lengths of intervals in seconds. Each divides the next.
 const WIDTHS: [u64; 11] = [1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400, 604_800, 31_449_600];
 
-/// The most intervals.
+/// The largest number of intervals.
 const MOST: usize = 400;
 
-/// What happened in an interval.
+/// The calls in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
     /// Calls admitted.
@@ -19,11 +19,11 @@ pub struct Interval {
 
 /// Admitted and refused calls over time.
 ///
-/// Intervals begin with a second, and become longer when there are too many.
+/// Intervals begin as one second, and become longer when there are too many.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     width: usize,
-    /// The number of the first interval since the epoch.
+    /// The number of the first interval, counted from the epoch.
     first: u64,
     intervals: Vec<Interval>,
     /// The second of the latest call, and its interval.
@@ -31,7 +31,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Counts a call. Calls come in the order of time.
+    /// Counts a call. Calls must come in the order of their times.
     pub fn count(&mut self, now: Instant, refused: bool) {
         let second = now.as_nanos() / 1_000_000_000;
         let at = match self.latest {
@@ -45,7 +45,7 @@ impl Series {
         }
     }
 
-    /// The position of the interval of a second, which is made if it is new.
+    /// Returns the position of the interval with a second, which is created if it is new.
     fn reached(&mut self, second: u64) -> usize {
         if self.intervals.is_empty() {
             self.first = second;
@@ -58,21 +58,21 @@ impl Series {
         if at >= self.intervals.len() && at < MOST {
             self.intervals.resize(at.saturating_add(1), Interval::default());
         }
-        // Seven thousand years do not fit: they are counted in the last interval.
+        // A log of more than seven thousand years does not fit: its end is counted in the last interval.
         at.min(self.intervals.len().saturating_sub(1))
     }
 
-    /// The intervals.
+    /// Returns the intervals.
     pub fn intervals(&self) -> &[Interval] {
         &self.intervals
     }
 
-    /// The length of an interval in seconds.
+    /// Returns the length of an interval in seconds.
     pub fn width(&self) -> u64 {
         WIDTHS.get(self.width).copied().unwrap_or(1)
     }
 
-    /// The beginning of the first interval, in seconds since the epoch.
+    /// Returns the beginning of the first interval, in seconds since the epoch.
     pub fn start(&self) -> u64 {
         self.first.saturating_mul(self.width())
     }
@@ -82,7 +82,7 @@ impl Series {
         usize::try_from(number.saturating_sub(self.first)).unwrap_or(usize::MAX)
     }
 
-    /// Goes on with longer intervals.
+    /// Merges the intervals into longer ones.
     fn merge(&mut self) {
         let start = self.start();
         let before = self.width();

@@ -4,10 +4,10 @@ use core::fmt::{self, Write};
 
 use crate::report::{Check, LimiterReport, LogReport, PolicyReport, Report};
 
-/// The report as text.
+/// Renders the report as text.
 ///
 /// # Errors
-/// Never: a string takes everything.
+/// Never: writing to a string does not fail.
 pub fn render(report: &Report) -> Result<String, fmt::Error> {
     let mut text = String::new();
     log(&mut text, &report.log)?;
@@ -113,7 +113,7 @@ fn one(text: &mut String, policy: &PolicyReport) -> fmt::Result {
     Ok(())
 }
 
-/// The intervals with refusals as a line of blocks.
+/// Renders the intervals with refusals as a line of blocks.
 fn over_time(text: &mut String, policy: &PolicyReport) -> fmt::Result {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const COLUMNS: usize = 60;
@@ -178,7 +178,7 @@ fn verdict(text: &mut String, check: &Check, report: &Report) -> fmt::Result {
     writeln!(text, "\n{word}    refuses {}", allowed.join("; "))
 }
 
-/// Text from a log, without control characters, which a terminal would obey.
+/// Removes control characters, which a terminal would obey, from the text of a log.
 fn shown(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
@@ -191,7 +191,7 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// A number with commas between thousands.
+/// Formats a number with commas between thousands.
 pub fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -204,7 +204,7 @@ pub fn number(number: u64) -> String {
     text
 }
 
-/// A share in percent, with as many digits as a small one needs.
+/// Formats a share in percent, with more digits for small shares.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
@@ -215,7 +215,7 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// Seconds in the unit that reads best.
+/// Formats seconds in the most readable unit.
 pub fn span(seconds: f64) -> String {
     match seconds {
         0.0 => "0 s".to_owned(),

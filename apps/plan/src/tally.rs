@@ -1,4 +1,4 @@
-//! What happened to the calls of a log under one policy.
+//! The counts of a log's calls under one policy.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use crate::series::Series;
 /// The counts of a policy.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Calls that met at least one limiter, or were an error.
+    /// Calls that met at least one limiter, or would have got an error.
     pub requests: u64,
-    /// Those that were refused.
+    /// Refused calls.
     pub refused: u64,
-    /// Of these, those that no wait would have admitted.
+    /// Refused calls that no wait would have admitted.
     pub never: u64,
     /// Calls that met no limiter, because they lack a field of each key.
     pub exempt: u64,
     /// Calls that the server would have answered with this error.
     pub errors: BTreeMap<String, u64>,
-    /// How long the refused calls would have waited, in microseconds.
+    /// How long the refused calls would have had to wait, in microseconds.
     pub waits: Histogram<u64>,
-    /// The longest of them. The others are known within one percent.
+    /// The longest wait, exactly. The histogram is accurate to one percent.
     pub longest: u64,
-    /// Over time.
+    /// The counts over time.
     pub series: Series,
     /// Each limiter.
     pub limiters: Vec<LimiterTally>,
@@ -35,30 +35,30 @@ pub struct Tally {
 /// The counts of one limiter.
 #[derive(Clone, Debug, Default)]
 pub struct LimiterTally {
-    /// Calls that it refused, or would have refused if it were not in shadow.
+    /// Calls that it refused, or would have refused without shadow.
     pub refused: u64,
-    /// The calls of each key, by its number. Apart from the refusals, so that an admitted call changes little
-    /// memory.
+    /// The number of calls of each key, by the key's number. It is apart from the refusals, so that an
+    /// admitted call changes little memory.
     pub requests: Vec<u64>,
-    /// The refused calls of each key, by its number, up to the last key that was refused.
+    /// The refusals of each key, by the key's number, up to the last key that was refused.
     pub refusals: Vec<Refusals>,
 }
 
 /// The refused calls of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refusals {
-    /// How many.
+    /// The number of refusals.
     pub count: u64,
-    /// When the first of them came.
+    /// The instant of the first refusal.
     pub first: Instant,
-    /// When the last of them came.
+    /// The instant of the last refusal.
     pub last: Instant,
     /// The longest wait in microseconds.
     pub longest: u64,
 }
 
 impl Tally {
-    /// The counts of a policy without any calls.
+    /// Creates the counts of a policy without any calls.
     ///
     /// # Errors
     /// Never: two digits are within the range of a histogram.
@@ -103,7 +103,7 @@ impl Tally {
                 self.never = self.never.saturating_add(1);
             } else {
                 self.longest = self.longest.max(longest);
-                // It grows to any wait: no error.
+                // The histogram grows to fit any wait, so this is not an error.
                 self.waits.record(longest).unwrap_or_default();
             }
         }
@@ -116,7 +116,7 @@ impl Tally {
         *count = count.saturating_add(1);
     }
 
-    /// The keys of all limiters that refuse, and how many of these were refused at least once.
+    /// Returns how many keys the limiters that can refuse have, and how many of these were refused.
     pub fn keys(&self, policy: &Policy) -> (u64, u64) {
         let refusing = self.limiters.iter().zip(&policy.limiters).filter(|(_, limiter)| !limiter.shadow);
         refusing.fold((0, 0), |(all, refused), (tally, _)| {
@@ -144,7 +144,7 @@ impl LimiterTally {
         }
     }
 
-    /// How many keys there are, and how many were refused at least once.
+    /// Returns the number of keys, and how many of them were refused at least once.
     pub fn keys(&self) -> (u64, u64) {
         let seen = self.requests.iter().filter(|&&requests| requests > 0);
         let refused = self.refusals.iter().filter(|refusals| refusals.count > 0);
@@ -152,7 +152,7 @@ impl LimiterTally {
     }
 }
 
-/// The place with this number, made if it is new.
+/// Returns the element with this number, which is created if it is new.
 fn grown<T: Clone + Default>(places: &mut Vec<T>, number: usize) -> Option<&mut T> {
     if places.len() <= number {
         places.resize(number.saturating_add(1), T::default());

@@ -222,7 +222,7 @@ fn compressed_files_and_standard_input_are_read() {
     gzip.write_all(combined().as_bytes()).unwrap();
     let gzip = gzip.finish().unwrap();
     assert_the_burst_is_refused(&report(EACH_ADDRESS, &[&folder.file("a.gz", &gzip)]));
-    // Two parts, one behind the other, as rotated logs are joined.
+    // Two parts, one after the other, as rotated logs are joined.
     let whole = combined();
     let (first, second) = whole.split_at(whole.match_indices('\n').nth(9).unwrap().0 + 1);
     let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);

@@ -1,4 +1,4 @@
-//! A call to be copied: as a command, and for the clients in Python and in Rust.
+//! A call to be copied: as a command, and for the clients in Python and Rust.
 
 use redis_cell_core::Unit;
 use redis_cell_policy::{Limiter, Policy};
@@ -9,11 +9,11 @@ use crate::words;
 /// The same call in three languages.
 #[derive(Debug, Default, Serialize)]
 pub struct Copied {
-    /// For `redis-cli`.
+    /// The command for `redis-cli`.
     pub command: String,
-    /// For the package `redis_cell`.
+    /// The call for the package `redis_cell`.
     pub python: String,
-    /// For the crate `redis-cell-client`.
+    /// The call for the crate `redis-cell-client`.
     pub rust: String,
 }
 
@@ -24,11 +24,11 @@ struct Part {
     kind: String,
     /// The arguments, without the last one.
     arguments: Vec<String>,
-    /// The quantity; of a lease the holder.
+    /// The quantity, or the holder of a lease.
     last: String,
 }
 
-/// The call with these fields.
+/// Returns the call with these values of the fields.
 pub fn copied(policy: &Policy, values: &[&[u8]]) -> Copied {
     let parts: Vec<Part> = policy.limiters.iter().filter_map(|limiter| Part::new(limiter, values)).collect();
     let unit = policy.unit;
@@ -80,7 +80,7 @@ fn rust(parts: &[Part], unit: Unit) -> String {
 }
 
 impl Part {
-    /// `None` if a field of the key is absent: the limiter is left out then.
+    /// Returns `None` if a field of the key is missing: the call then omits the limiter.
     fn new(limiter: &Limiter, values: &[&[u8]]) -> Option<Self> {
         let key = limiter
             .key
@@ -113,7 +113,7 @@ impl Part {
     fn command(&self, unit: Unit) -> String {
         let name = if self.is_lease() { "ACQUIRE" } else { &self.kind };
         let mut words = self.arguments.clone();
-        // The quantity comes before the options of a window of the calendar.
+        // The quantity precedes the options of a calendar window.
         let at = if self.kind == "FIXED" { if self.is_until() { 3 } else { 2 } } else { words.len() };
         if self.is_lease() || self.last != "1" {
             words.insert(at.min(words.len()), quoted(&self.last));
@@ -148,10 +148,10 @@ impl Part {
             ),
             _ if self.is_until() => {
                 let end = seconds(self.number(2), unit);
-                format!("Fixed.until({first}, datetime.fromtimestamp({end}, timezone.utc))")
+                format!("Fixed({first}, until=datetime.fromtimestamp({end}, timezone.utc))")
             }
             _ => match self.calendar() {
-                None => format!("Fixed.per({first}, {})", per(1)),
+                None => format!("Fixed({first}, {})", per(1)),
                 Some(window) => {
                     let day =
                         self.option("FROM").map_or_else(String::new, |day| format!(", first_day={day}"));
@@ -186,10 +186,12 @@ impl Part {
             "LEASE" => format!("Places({first}), {}, {}", duration(self.number(1), unit), text(&self.last)),
             _ if self.is_until() => {
                 let end = duration(self.number(2), unit);
-                format!("Quota::new({first}, Window::until(UNIX_EPOCH + {end}))")
+                format!("Fixed::new({first}, FixedWindow::until(UNIX_EPOCH + {end}))")
             }
             _ => match self.calendar() {
-                None => format!("Quota::new({first}, Window::period({}))", duration(self.number(1), unit)),
+                None => {
+                    format!("Fixed::new({first}, FixedWindow::period({}))", duration(self.number(1), unit))
+                }
                 Some(window) => {
                     let window = match (window.as_str(), self.option("FROM")) {
                         ("week", Some(day)) => format!("week_from(Weekday::{})", weekday(day)),
@@ -198,18 +200,18 @@ impl Part {
                     };
                     let offset = self.option("UTC");
                     let offset = offset.map_or_else(String::new, |it| format!(".utc_offset_minutes({it})"));
-                    format!("Quota::new({first}, Window::{window}{offset})")
+                    format!("Fixed::new({first}, FixedWindow::{window}{offset})")
                 }
             },
         }
     }
 
-    /// The word for a window of the calendar.
+    /// Returns the word for a calendar window.
     fn calendar(&self) -> Option<String> {
         Some(self.number(1).to_lowercase()).filter(|word| word.parse::<u64>().is_err())
     }
 
-    /// The argument behind a word.
+    /// Returns the argument after a word.
     fn option(&self, name: &str) -> Option<&str> {
         let at = self.arguments.iter().position(|word| word.eq_ignore_ascii_case(name))?;
         self.arguments.get(at.saturating_add(1)).map(String::as_str)
@@ -228,7 +230,7 @@ fn weekday(day: &str) -> &'static str {
     }
 }
 
-/// A number of units as seconds, exactly.
+/// Converts a number of units to seconds, exactly.
 fn seconds(number: &str, unit: Unit) -> String {
     let units: u64 = number.parse().unwrap_or_default();
     let per_second = 1_000_000_000_u64.checked_div(unit.nanos().get()).unwrap_or(1);
@@ -250,12 +252,12 @@ fn duration(number: &str, unit: Unit) -> String {
     format!("Duration::from_{unit}({number})")
 }
 
-/// A string of Python and of Rust.
+/// Formats a string for Python and Rust.
 fn text(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A word of `redis-cli`.
+/// Formats a word for `redis-cli`.
 fn quoted(word: &str) -> String {
     let plain =
         !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic() && !br#""'\"#.contains(&byte));

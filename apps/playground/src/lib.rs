@@ -1,7 +1,7 @@
-//! The program behind the playground: traffic through any mix of limiters, and what a picture needs to know.
+//! The program behind the playground: runs traffic through limiters, and returns the contents of a picture.
 //!
-//! Every decision is the core's. The traffic follows from the request alone, its seed included, so that the
-//! same address shows everybody the same picture.
+//! The core makes every decision. The traffic depends only on the request, including its seed, so the same
+//! address shows everybody the same picture.
 
 #![forbid(unsafe_code)]
 
@@ -16,30 +16,30 @@ use serde::{Deserialize, Serialize};
 pub use run::Picture;
 pub use traffic::{Pattern, Retry};
 
-/// What the page asks for.
+/// The request of the page.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Request {
     /// Keys and limiters as in `CL.MTAKE`, with `<name>` for a field of the call.
     pub policy: String,
-    /// When calls come.
+    /// The pattern of the calls.
     pub pattern: Pattern,
-    /// Calls a minute, for `steady` and `random`.
+    /// Calls per minute, for `steady` and `random`.
     pub rate: u32,
-    /// Calls at once, for `bursts`.
+    /// Calls per burst, for `bursts`.
     pub burst: u32,
     /// Seconds between bursts.
     pub gap: u32,
-    /// The number of clients, which call in turn; for `storm` each calls once.
+    /// The number of clients, which call in turn. With `storm`, each calls once.
     pub clients: u32,
-    /// How long new calls come, in seconds.
+    /// How long new calls arrive, in seconds.
     pub seconds: u32,
-    /// What clients do after a refusal.
+    /// The behaviour of clients after a refusal.
     pub retry: Retry,
-    /// The seed of all chance.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// The client, or the line of the log, whose limiters are drawn, from 1.
+    /// The client, or the line of the log, whose limiters are drawn. Counts from 1.
     pub watch: u32,
-    /// The call to be explained, from 1; the last one if there are fewer.
+    /// The call to explain, counted from 1. The last call if there are fewer.
     pub call: u32,
     /// An access log, for `log`.
     #[serde(default)]
@@ -54,7 +54,7 @@ enum Answer {
     Picture(Box<Picture>),
 }
 
-/// Answers a request, both in JSON. What is wrong with it is `{"error": ...}`.
+/// Answers a request. Both are JSON, and an error is `{"error": ...}`.
 ///
 /// Cost: O(n log n) for n calls, of which there are at most 100,000.
 pub fn answer(request: &str) -> String {
@@ -69,7 +69,7 @@ pub fn answer(request: &str) -> String {
 /// Runs the traffic of a request through its policy.
 ///
 /// # Errors
-/// What is wrong with the policy, with the log, or with a field of a key, for people to read.
+/// Returns an error in the policy, in the log, or in a field of a key, as text for users.
 pub fn picture(request: &Request) -> Result<Picture, String> {
     let mut fields = Fields::default();
     let policy = Policy::parse(&request.policy, &mut fields).map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! Reads a request from standard input and writes its answer to standard output, both as JSON. The page of
-//! the playground runs this program in WebAssembly for each movement of a slider.
+//! Reads a request from standard input, and writes the answer to standard output, both as JSON. The
+//! playground's page runs this program in WebAssembly for each movement of a slider.
 
 #![forbid(unsafe_code)]
 

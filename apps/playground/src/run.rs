@@ -1,4 +1,4 @@
-//! The traffic through the policy: bins of calls over time, what the limiters hold, and one call in detail.
+//! Runs the traffic through the policy: counts calls over time, samples the limiters, and explains one call.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,39 +15,39 @@ use crate::{Pattern, Request, Retry};
 /// The number of bars of a picture.
 const BINS: u64 = 120;
 
-/// What the page draws and says.
+/// The contents of the page.
 #[derive(Debug, Default, Serialize)]
 pub struct Picture {
     /// The limiters of the policy.
     pub limiters: Vec<Limiter>,
-    /// The unit of all times of the policy: `S`, `MS` or `US`.
+    /// The unit of all times in the policy: `S`, `MS` or `US`.
     pub unit: &'static str,
-    /// When the picture begins, in milliseconds since the epoch, and how many it shows.
+    /// The beginning of the picture, in milliseconds since the epoch.
     pub start: u64,
-    /// Its length, in milliseconds.
+    /// The length of the picture, in milliseconds.
     pub length: u64,
-    /// Admitted, refused and other calls of each bar, one bar after the other. Other calls meet no limiter,
-    /// or are errors.
+    /// The admitted, refused and other calls of each bar, in the order of time. Other calls meet no limiter,
+    /// or return an error.
     pub bins: Vec<[u32; 3]>,
     /// All calls.
     pub calls: u32,
-    /// Calls that repeat a refused one.
+    /// Calls that repeat a refused call.
     pub repeated: u32,
-    /// Whether there are more calls than are shown.
+    /// Whether there are more calls than the picture shows.
     pub cut: bool,
-    /// The error of the first call that is one.
+    /// The first error of a call.
     pub error: Option<String>,
-    /// Lines of a log that could not be read, and the first of them.
+    /// The number of lines of a log that could not be read, and the first such line.
     pub unreadable: (u32, Option<String>),
-    /// The client whose limiters are drawn, or its line.
+    /// The client whose limiters are drawn, or its line of the log.
     pub watched: String,
     /// The call in detail.
     pub call: Option<Call>,
-    /// The call as a command and in the languages of the clients.
+    /// The call as a command and for the clients.
     pub copy: Copied,
 }
 
-/// A limiter, and what it holds over time.
+/// A limiter and its units over time.
 #[derive(Debug, Serialize)]
 pub struct Limiter {
     /// The key, with its fields.
@@ -60,46 +60,46 @@ pub struct Limiter {
     pub arguments: Vec<String>,
     /// The limit in words.
     pub words: String,
-    /// The most that it can hold.
+    /// The largest number of units that it can hold.
     pub most: i64,
-    /// What could be taken: when a bar begins, and the least after a call in it; then the same for the next
-    /// bar. `None` where no call came.
+    /// The units that could be taken at the beginning of a bar, and then the smallest number after a call in
+    /// it, for each bar. `None` for a bar without calls.
     pub remaining: Vec<Option<i64>>,
 }
 
 /// A call in detail.
 #[derive(Clone, Debug, Serialize)]
 pub struct Call {
-    /// Its number, from 1.
+    /// Its number, starting at 1.
     pub number: u32,
-    /// When it comes, in microseconds from the beginning.
+    /// Its time in microseconds from the beginning.
     pub at: u64,
     /// The client.
     pub client: String,
-    /// How often the same call has been refused before.
+    /// The number of earlier refusals of the same call.
     pub attempt: u32,
-    /// The rows of its reply: that of a single limiter, or those of all limiters behind the combined one.
+    /// The rows of its reply: one for a single limiter, otherwise the combined row and one for each limiter.
     pub rows: Vec<Row>,
-    /// The nearest call before that is refused.
+    /// The number of the last refused call before it.
     pub previous_refused: Option<u32>,
-    /// The nearest call behind that is refused.
+    /// The number of the first refused call after it.
     pub next_refused: Option<u32>,
 }
 
 /// A row of a reply.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The key; empty for the combined row.
+    /// The key, or an empty string for the combined row.
     pub key: String,
     /// Whether its limiter is in shadow.
     pub shadow: bool,
-    /// The five integers, as text since those of a script are not exact beyond 2^53.
+    /// The five integers as text, because integers in JavaScript are not exact above 2^53.
     pub five: [String; 5],
-    /// What each of them says.
+    /// The meaning of each integer.
     pub words: [String; 5],
 }
 
-/// A call to come.
+/// A call that is due later.
 type Coming = Reverse<(u64, u32, u32, u32)>;
 
 /// Runs the traffic through the policy.
@@ -109,7 +109,7 @@ pub fn run(request: &Request, policy: &Policy, traffic: &Traffic) -> Picture {
     let mut first = traffic.calls.iter().zip(0_u32..).peekable();
     let mut cut = traffic.cut;
     loop {
-        // The calls of the pattern come before those repeated at the same instant.
+        // New calls of the pattern precede repeated calls at the same instant.
         let repeated = coming.peek().map(|Reverse((at, ..))| *at);
         let new = first.peek().map(|((at, _), _)| *at);
         let call = match (new, repeated) {
@@ -142,9 +142,9 @@ struct Run<'a> {
     replay: Replay,
     rng: fastrand::Rng,
     buffers: Vec<Vec<u8>>,
-    /// The client whose limiters are drawn: a call of it, and its number.
+    /// The client whose limiters are drawn: the number of one of its calls, and the values of its fields.
     watched: Option<(u32, &'a Values)>,
-    /// The keys of the watched client, by limiter.
+    /// The keys of the watched client, one per limiter.
     keys: Vec<Option<u32>>,
     sampled: u64,
     last_refused: Option<u32>,
@@ -152,7 +152,7 @@ struct Run<'a> {
     picture: Picture,
 }
 
-/// The latest call, until the one to be explained has come.
+/// The latest call, until the call to explain has been made.
 #[derive(Default)]
 struct Latest {
     at: u64,
@@ -165,7 +165,7 @@ struct Latest {
 impl<'a> Run<'a> {
     fn new(request: &'a Request, policy: &'a Policy, traffic: &'a Traffic) -> Self {
         let watch = request.watch.saturating_sub(1);
-        // Of a pattern any number is that of a client; the first call of a log is there.
+        // In a pattern, every number is a client. In a log, the first call replaces a line that is missing.
         let watched = match request.pattern {
             Pattern::Log => traffic.calls.iter().zip(0..).find(|(_, number)| *number == watch),
             _ => traffic
@@ -212,14 +212,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When a bar begins.
+    /// Returns the instant at which a bar begins.
     fn begin(&self, bin: u64) -> u64 {
         let length = self.traffic.end.saturating_sub(self.traffic.start);
         let whole = (length / BINS).saturating_mul(bin);
         self.traffic.start.saturating_add(whole).saturating_add((length % BINS).saturating_mul(bin) / BINS)
     }
 
-    /// What the limiters hold for the watched client when a bar begins.
+    /// Reads the watched client's units in the limiters at the beginning of a bar.
     fn sample(&mut self) {
         let at = self.begin(self.sampled);
         self.sampled = self.sampled.saturating_add(1);
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One call. Returns after how many nanoseconds the same client calls again.
+    /// Makes one call. Returns the number of nanoseconds after which the client repeats it.
     fn call(&mut self, at: u64, number: u32, attempt: u32) -> Option<u64> {
         while self.sampled <= BINS && self.begin(self.sampled) <= at {
             self.sample();
@@ -288,17 +288,17 @@ impl<'a> Run<'a> {
         }
         let wait = refused.then(|| {
             *last_refused = Some(shown);
-            // What the reply says, rounded as it is there.
+            // The wait in the reply, rounded as it is there.
             let told = combined(rows)?.verdict.wait()?.ceil_to(policy.unit);
             let told = Span::from_units(u64::try_from(told).ok()?, policy.unit)?.as_nanos();
             let wait = match request.retry {
-                _ if request.pattern == Pattern::Log => return None, // it has the calls that came again
+                _ if request.pattern == Pattern::Log => return None, // a log contains the repeated calls
                 Retry::Never => return None,
                 Retry::Second => 1_000_000_000,
                 Retry::Told => told,
                 Retry::Jitter => told.saturating_add(self.rng.u64(..=told)),
             };
-            Some(wait.max(1_000_000)) // nobody is faster
+            Some(wait.max(1_000_000)) // no client repeats a call sooner
         });
         if shown == request.call.max(1) {
             self.explain();
@@ -331,7 +331,7 @@ impl<'a> Run<'a> {
         while self.sampled <= BINS {
             self.sample();
         }
-        // Fewer calls have come.
+        // There were fewer calls than the number of the call to explain.
         if self.picture.call.is_none() && self.picture.calls > 0 {
             self.explain();
         }
@@ -339,7 +339,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The rows of a reply, the combined one first if there are several.
+/// Returns the rows of a reply, starting with the combined one if there are several limiters.
 fn described(rows: &[Taken], policy: &Policy) -> Vec<Row> {
     let all = combined(rows).filter(|_| rows.len() > 1);
     let all = all.map(|answer| Row::new("", false, &answer, "", policy));

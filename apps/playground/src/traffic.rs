@@ -1,4 +1,4 @@
-//! The calls: made from a pattern, or read from a log.
+//! The calls of a pattern or of a log.
 
 use std::io::Write;
 
@@ -11,32 +11,32 @@ use serde::Deserialize;
 
 use crate::Request;
 
-/// No picture has more calls.
+/// The largest number of calls in a picture.
 pub const MOST: usize = 100_000;
 
-/// When the traffic of a pattern begins: Monday, 5 January 2026, midnight UTC, where windows of the calendar
-/// begin, too.
+/// The beginning of the traffic of a pattern: Monday, 5 January 2026, midnight UTC, at which calendar windows
+/// also begin.
 pub const START: u64 = 1_767_571_200_000_000_000;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// When calls come.
+/// The pattern of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
     /// One after the other, evenly spaced.
     Steady,
-    /// Many at once, then none.
+    /// Many at once, and then none.
     Bursts,
-    /// Independent of each other: exponential gaps.
+    /// Independent of each other, with exponential gaps.
     Random,
     /// All clients at once, as after an outage.
     Storm,
-    /// Those of an access log.
+    /// The calls of an access log.
     Log,
 }
 
-/// What a client does after a refusal.
+/// The behaviour of a client after a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Retry {
@@ -44,36 +44,36 @@ pub enum Retry {
     Never,
     /// It calls again after a second, whatever the reply says.
     Second,
-    /// It calls again when the reply says.
+    /// It calls again after the wait in the reply.
     Told,
-    /// It calls again when the reply says, and up to as much later.
+    /// It calls again after the wait in the reply and up to as much longer.
     Jitter,
 }
 
-/// The calls in the order in which they come, without those that are repeated.
+/// The calls in the order of time, without the repeated calls.
 pub struct Traffic {
-    /// When it begins.
+    /// The beginning of the picture.
     pub start: u64,
-    /// When the picture ends.
+    /// The end of the picture.
     pub end: u64,
-    /// Calls: nanoseconds since the epoch, and the values of the fields.
+    /// The calls: nanoseconds since the epoch, and the values of the fields.
     pub calls: Vec<(u64, Values)>,
-    /// Whether there would have been more than [`MOST`].
+    /// Whether there were more calls than [`MOST`].
     pub cut: bool,
-    /// Lines of the log that could not be read, and the first of them.
+    /// The number of lines of the log that could not be read, and the first such line.
     pub unreadable: (u32, Option<String>),
     sources: Vec<Source>,
 }
 
 /// The values of the fields of a call.
 pub enum Values {
-    /// Those of a client and of a number.
+    /// The number of a client.
     Client(u32),
-    /// Those of a line.
+    /// The values in a line of the log.
     Line(Vec<Vec<u8>>),
 }
 
-/// What a field of a pattern's call is.
+/// The source of a field in a pattern's call.
 #[derive(Clone, Copy)]
 enum Source {
     User,
@@ -82,10 +82,10 @@ enum Source {
 }
 
 impl Traffic {
-    /// The calls of a request.
+    /// Creates the calls of a request.
     ///
     /// # Errors
-    /// A field that the calls do not have, or a log that cannot be read.
+    /// Returns an error for a field that the calls do not have, and for a log that cannot be read.
     pub fn new(request: &Request, fields: &Fields) -> Result<Self, String> {
         if request.pattern == Pattern::Log {
             return Self::read(&request.log, fields);
@@ -173,7 +173,7 @@ impl Traffic {
         })
     }
 
-    /// The values of the fields of a call with this number, written to `buffers`.
+    /// Returns the values of the fields of the call with this number, which are written to `buffers`.
     pub fn values<'a>(
         &'a self,
         values: &'a Values,
@@ -201,7 +201,7 @@ impl Traffic {
     }
 }
 
-/// When the calls of a pattern come, in nanoseconds from its beginning.
+/// Returns the instants of the calls of a pattern, in nanoseconds from its beginning.
 fn instants(request: &Request, length: u64) -> Box<dyn Iterator<Item = u64>> {
     let minute = SECOND.saturating_mul(60);
     let gap = minute.checked_div(request.rate.into()).unwrap_or(minute).max(1);
@@ -228,7 +228,7 @@ fn instants(request: &Request, length: u64) -> Box<dyn Iterator<Item = u64>> {
     }
 }
 
-/// A gap of an exponential distribution.
+/// Returns a random gap with an exponential distribution.
 #[expect(
     clippy::as_conversions,
     clippy::cast_precision_loss,
@@ -240,7 +240,7 @@ fn exponential(rng: &mut Rng, mean: u64) -> u64 {
     (-(1.0 - rng.f64()).ln() * mean as f64) as u64
 }
 
-/// An instant, at most the last one that the core knows.
+/// Returns an instant, at most the last one that the core can represent.
 pub fn instant(nanos: u64) -> Instant {
     Instant::saturating_from_nanos(nanos)
 }

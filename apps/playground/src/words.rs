@@ -4,7 +4,7 @@ use redis_cell_core::{Answer, Unit, Verdict};
 
 const NANOS: u64 = 1_000_000_000;
 
-/// The name of a unit in a call.
+/// Returns the name of a unit as an argument of a call.
 pub const fn unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Seconds => "S",
@@ -13,7 +13,7 @@ pub const fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// What a limit means. `text` is the word for the kind and its arguments, as in a policy.
+/// Describes a limit. `text` is the word for the kind and its arguments, as in a policy.
 pub fn limit(text: &str, unit: Unit) -> String {
     let words: Vec<&str> = text.split(' ').collect();
     let (kind, arguments) = words.split_first().map_or(("", &[][..]), |(kind, rest)| (*kind, rest));
@@ -74,7 +74,7 @@ pub fn limit(text: &str, unit: Unit) -> String {
     }
 }
 
-/// What each of the five integers of a reply says. `text` is that of the limit, empty for the combined row.
+/// Describes each of the five integers of a reply. `text` is the limit's text, or empty for the combined row.
 pub fn five(answer: &Answer, text: &str, unit: Unit) -> [String; 5] {
     let [_, limit, remaining, retry_after, reset_after] = answer.reply(unit).five;
     let time = |units: i64| span(units.unsigned_abs().saturating_mul(unit.nanos().get()));
@@ -102,7 +102,7 @@ pub fn five(answer: &Answer, text: &str, unit: Unit) -> [String; 5] {
     ]
 }
 
-/// A span of time, in its two largest units.
+/// Formats a span of time in its two largest units.
 pub fn span(nanos: u64) -> String {
     if nanos < NANOS.saturating_mul(60) {
         let (unit, name) = [(NANOS, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns")]
@@ -121,14 +121,14 @@ pub fn span(nanos: u64) -> String {
         if whole > 0 && parts.len() < 2 {
             parts.push(format!("{whole} {name}"));
         } else if !parts.is_empty() {
-            break; // 1 d 30 s is a day
+            break; // shows 1 d 30 s as 1 d
         }
         rest = left;
     }
     parts.join(" ")
 }
 
-/// The quotient and the remainder, 0 for a division by 0.
+/// Returns the quotient and the remainder, or 0 for a division by 0.
 pub fn divided(number: u64, by: u64) -> (u64, u64) {
     (number.checked_div(by).unwrap_or_default(), number.checked_rem(by).unwrap_or_default())
 }

@@ -109,7 +109,7 @@ fn calls_to_copy() {
             "k FIXED 15 MONTH UTC 60 FROM 15 2",
             "CL.FIXED k 15 MONTH 2 UTC 60 FROM 15",
             r#"cell.fixed("k", Fixed.per_month(15, first_day=15, utc_offset=timedelta(minutes=60)), 2)"#,
-            r#"cl_fixed("k", Quota::new(15, Window::month_from(15).utc_offset_minutes(60)), Units(2))"#,
+            r#"cl_fixed("k", Fixed::new(15, FixedWindow::month_from(15).utc_offset_minutes(60)), Units(2))"#,
         ),
         (
             "k LOG 15 60 1",

@@ -29,7 +29,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use common::{Client, Clock, Options, SECOND, Server};
 use redis::{Connection, RedisResult};
 use redis_cell_client::several::Taken;
-use redis_cell_client::{Answer, CellCommands, Decision, MTake, Places, Quota, Rate, Units, Weekday, Window};
+use redis_cell_client::{
+    Answer, CellCommands, Decision, Fixed, FixedWindow, MTake, Places, Rate, Units, Weekday,
+};
 use serde_json::{Value, json};
 
 /// When the traffic of the playground begins.
@@ -104,31 +106,31 @@ fn lines() -> Vec<Line> {
             let answer = connection.cl_bucket("k", Rate::new(30, Duration::from_secs(60)).capacity(4), Units(3))?;
         }
         "k FIXED 4 60 1" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::period(Duration::from_secs(60))), Units(1))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::period(Duration::from_secs(60))), Units(1))?;
         }
         "k FIXED 4 1500 2 MS" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::period(Duration::from_millis(1500))), Units(2))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::period(Duration::from_millis(1500))), Units(2))?;
         }
         "k FIXED 4 HOUR 1" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::hour()), Units(1))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::hour()), Units(1))?;
         }
         "k FIXED 4 day UTC -90 1" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::day().utc_offset_minutes(-90)), Units(1))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::day().utc_offset_minutes(-90)), Units(1))?;
         }
         "k FIXED 4 WEEK FROM 7 1" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::week_from(Weekday::Sunday)), Units(1))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::week_from(Weekday::Sunday)), Units(1))?;
         }
         "k FIXED 4 MONTH UTC 60 FROM 15 2" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::month_from(15).utc_offset_minutes(60)), Units(2))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::month_from(15).utc_offset_minutes(60)), Units(2))?;
         }
         "k FIXED 4 YEAR 1" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::year()), Units(1))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::year()), Units(1))?;
         }
         "k FIXED 4 UNTIL 1767571260 1" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::until(UNIX_EPOCH + Duration::from_secs(1767571260))), Units(1))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::until(UNIX_EPOCH + Duration::from_secs(1767571260))), Units(1))?;
         }
         "k FIXED 4 UNTIL 1767571260250 2 MS" {
-            let answer = connection.cl_fixed("k", Quota::new(4, Window::until(UNIX_EPOCH + Duration::from_millis(1767571260250))), Units(2))?;
+            let answer = connection.cl_fixed("k", Fixed::new(4, FixedWindow::until(UNIX_EPOCH + Duration::from_millis(1767571260250))), Units(2))?;
         }
         "k WINDOW 4 60 1" {
             let answer = connection.cl_window("k", Rate::new(4, Duration::from_secs(60)), Units(1))?;
@@ -158,8 +160,8 @@ fn lines() -> Vec<Line> {
         }
         "a FIXED 4 MONTH UTC 60 FROM 15 1 b FIXED 3 UNTIL 1767571260250 1 MS" {
             let take = MTake::new()
-                .fixed("a", Quota::new(4, Window::month_from(15).utc_offset_minutes(60)), Units(1))
-                .fixed("b", Quota::new(3, Window::until(UNIX_EPOCH + Duration::from_millis(1767571260250))), Units(1));
+                .fixed("a", Fixed::new(4, FixedWindow::month_from(15).utc_offset_minutes(60)), Units(1))
+                .fixed("b", Fixed::new(3, FixedWindow::until(UNIX_EPOCH + Duration::from_millis(1767571260250))), Units(1));
             let answer = connection.cl_mtake(take)?;
         }
         "a SHADOW THROTTLE 2 30 60 1" {
@@ -320,7 +322,7 @@ for source, calls in json.loads(sys.stdin.read()):
     rows = []
     for _ in range(calls):
         exec(source)
-        rows.append([row(it) for it in ((answer.combined, *answer.values()) if isinstance(answer, Several) else (answer,))])
+        rows.append([row(it) for it in ((answer.combined, *answer.values()) if isinstance(answer, Together) else (answer,))])
     print(json.dumps([rows, [[key.hex(), client.dump(key).hex()] for key in sorted(client.keys())]]))
 ";
 

@@ -5,13 +5,13 @@ use core::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-/// Names with numbers from 0.
+/// Names, numbered from 0.
 ///
-/// Memory: the bytes of each name, and 35 to 70 bytes. An attacker who chooses names cannot choose their
-/// hashes.
+/// Memory: the bytes of each name, and 35 to 70 more bytes. An attacker who chooses the names cannot choose
+/// their hashes.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
-    /// All names, one after the other.
+    /// The bytes of all names, one after the other.
     bytes: Vec<u8>,
     /// Where each name ends.
     ends: Vec<usize>,
@@ -19,10 +19,10 @@ pub struct Keys {
     hasher: RandomState,
 }
 
-/// How long a name is at most that is compared where it is looked up. Addresses of IPv4 are not longer.
+/// The longest name that is stored in the hash table itself. IPv4 addresses are not longer.
 const SHORT: usize = 15;
 
-/// A name where it is looked up: of many keys, each further place in memory takes longer than a decision.
+/// An entry of the hash table. It contains a short name, which saves a slow access to other memory.
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     Short { name: [u8; SHORT], len: u8, number: u32 },
@@ -30,8 +30,8 @@ enum Entry {
 }
 
 impl Keys {
-    /// The number of a name, which is added if it is new; `None` when there are 2^32 names already, or when
-    /// the name is longer than 2^32 bytes.
+    /// Returns the number of a name, which is added if it is new. Returns `None` if there are already 2^32
+    /// names, or if the name has 2^32 bytes or more.
     ///
     /// Cost: O(1).
     pub fn number(&mut self, name: &[u8]) -> Option<u32> {
@@ -50,7 +50,7 @@ impl Keys {
         Some(number)
     }
 
-    /// The name with this number, empty when there is none.
+    /// Returns the name with this number, or an empty name if there is none.
     pub fn name(&self, number: u32) -> &[u8] {
         let Ok(number) = usize::try_from(number) else { return &[] };
         let start =
@@ -60,7 +60,7 @@ impl Keys {
 }
 
 impl Entry {
-    /// A name, and where it begins among all names; `None` if it is longer than 2^32 bytes.
+    /// Creates the entry of a name that begins at `start`. Returns `None` if the name has 2^32 bytes or more.
     fn new(name: &[u8], start: usize, number: u32) -> Option<Self> {
         let len = u32::try_from(name.len()).ok()?;
         let mut short = [0; SHORT];

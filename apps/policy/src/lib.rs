@@ -1,12 +1,12 @@
-//! Policies of several limiters, and the calls of a log run through them in memory.
+//! Policies of several limiters, through which the calls of a log run in memory.
 //!
-//! A [`Policy`] is what a call of `CL.MTAKE` names: keys, each with its limiter. Its keys and quantities are
-//! made of the fields of each call, such as `<address>`. A [`Replay`] runs calls through one or more policies
-//! and returns the answers that the module would give. Every decision is the core's, and so are the grammar
-//! and the parsers of the limiters.
+//! A [`Policy`] is the content of a call of `CL.MTAKE`: keys, each with its limiter. Its keys and quantities
+//! are built from the fields of each call, such as `<address>`. A [`Replay`] runs calls through one or more
+//! policies, and returns the answers that the module would give. Decisions, grammar and parsers are the
+//! core's own.
 //!
-//! Nothing here reads a clock, a file or an environment: the caller provides the instant and the fields of
-//! each call. So it also compiles to WebAssembly.
+//! Nothing here reads a clock, a file or an environment variable: the caller provides the instant and the
+//! fields of each call. It therefore also compiles to WebAssembly.
 //!
 //! # Example
 //! ```

@@ -1,4 +1,4 @@
-//! The states of one limiter, one for each of its keys, and its decisions.
+//! A limiter, with one state for each of its keys.
 
 use std::collections::VecDeque;
 
@@ -21,10 +21,10 @@ pub enum Running {
     Lease(lease::Limit, Unit, Vec<Leases>, Option<Held>),
 }
 
-/// What a call takes.
+/// The request of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The key.
+    /// The number of the key.
     pub key: usize,
     /// The instant of the call.
     pub now: Instant,
@@ -46,7 +46,7 @@ impl Running {
         }
     }
 
-    /// Decides what the call asks for. Nothing is taken before [`commit`](Self::commit).
+    /// Decides the call. Nothing is taken before [`commit`](Self::commit).
     pub fn decide(&mut self, call: &Request) -> Result<Answer, Error> {
         match self {
             Self::Throttle(whole) => whole.decide(call),
@@ -68,7 +68,7 @@ impl Running {
         }
     }
 
-    /// Takes what the call that was decided last asks for.
+    /// Takes the units of the call that was decided last.
     pub fn commit(&mut self, call: &Request) {
         match self {
             Self::Throttle(whole) => whole.commit(call),
@@ -88,7 +88,7 @@ impl Running {
         }
     }
 
-    /// The verdict of [`decide`](Self::decide). The other numbers are those of the state as it is.
+    /// Returns the verdict of [`decide`](Self::decide), with the other numbers of the present state.
     pub fn peek(&self, call: &Request) -> Result<Answer, Error> {
         match self {
             Self::Throttle(whole) => whole.peek(call),
@@ -108,7 +108,7 @@ impl Running {
     }
 }
 
-/// The new state, if the change has one: what is taken never deletes a state.
+/// Returns the new state, if the change has one. Taking units never deletes a state.
 fn stored<S>(change: Change<S>) -> Option<S> {
     match change {
         Change::Store(state) => Some(state),
@@ -116,22 +116,22 @@ fn stored<S>(change: Change<S>) -> Option<S> {
     }
 }
 
-/// The place of a key, made if it is new.
+/// Returns the state of a key, which is created if it is new.
 fn slot<S: Default>(states: &mut Vec<S>, key: usize) -> &mut S {
     if states.len() <= key {
         states.resize_with(key.saturating_add(1), S::default);
     }
-    // It is there now.
+    // The index is now within the bounds.
     #[expect(clippy::indexing_slicing, reason = "the line above has made the list long enough")]
     &mut states[key]
 }
 
-/// A limit whose states are values.
+/// A limit with one value as the state of each key.
 #[derive(Clone, Debug)]
 pub struct Whole<L: Limiter> {
     limit: L,
     states: Vec<Option<L::State>>,
-    /// The state that the call which was decided last leaves.
+    /// The state after the call that was decided last.
     pending: Option<L::State>,
 }
 
@@ -161,7 +161,7 @@ impl<L: Limiter> Whole<L> {
     }
 }
 
-/// The entries of a log, in the order of time.
+/// The entries of a log, sorted by time.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Instants);
 
@@ -189,12 +189,12 @@ impl Log {
     fn add(&mut self, entries: &Entries) {
         let Instants(all) = &mut self.0;
         all.drain(..index(entries.pruned).min(all.len()));
-        // The clock does not go back, so they are the latest.
+        // The clock does not go back, so these entries are the latest.
         all.extend(core::iter::repeat_n(entries.at, index(entries.count)));
     }
 }
 
-/// Holders and the ends of their leases, in the order of a sorted set: by the end, then by the name.
+/// The holders and the ends of their leases, in the order of a sorted set: by end, and then by name.
 #[derive(Clone, Debug, Default)]
 pub struct Leases(Vec<(Instant, Box<[u8]>)>);
 

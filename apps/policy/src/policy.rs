@@ -1,4 +1,4 @@
-//! The limiters that each call meets, as text in the grammar of `CL.MTAKE`.
+//! The limiters of each call, as text in the grammar of `CL.MTAKE`.
 
 use core::fmt;
 
@@ -7,39 +7,39 @@ use redis_cell_core::{Error, QUANTITY, Unit, bucket, fixed, gcra, lease, log, wi
 
 use crate::template::{Amount, Fields, Template};
 
-/// Keys and their limiters, as a call of `CL.MTAKE` names them.
+/// Keys and their limiters, as in a call of `CL.MTAKE`.
 ///
-/// `key limiter [key limiter ...] [unit]`, each limiter with or without `SHADOW`. In the keys, in the
-/// quantities and in the names of holders, `<name>` stands for a field of the call.
+/// The text is `key limiter [key limiter ...] [unit]`, each limiter with or without `SHADOW`. In keys,
+/// quantities and names of holders, `<name>` stands for a field of the call.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The keys and limiters, at least one.
     pub limiters: Vec<Limiter>,
-    /// The unit of all times in the policy and in its replies.
+    /// The unit of all times in the policy and its replies.
     pub unit: Unit,
 }
 
 /// A key and its limiter.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// The key, as it stands in the text of the policy.
+    /// The key as it is written in the policy.
     pub name: String,
-    /// The word for the kind and its arguments, as they stand in the text of the policy.
+    /// The word for the kind and its arguments, as they are written in the policy.
     pub text: String,
     /// The key.
     pub key: Template,
-    /// Whether the limiter refuses nothing.
+    /// Whether the limiter is in shadow, and so refuses nothing.
     pub shadow: bool,
     /// The kind and its limit.
     pub kind: Kind,
 }
 
-/// A limit of one kind, and what a call takes from it.
+/// A limit of one kind, and the amount that a call takes from it.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// `THROTTLE max_burst count period quantity`
     Throttle(gcra::Limit, Amount),
-    /// `FUNNEL` and `BUCKET`, which decide alike: `capacity count period quantity`
+    /// `FUNNEL` and `BUCKET`, which decide in the same way: `capacity count period quantity`
     Bucket(bucket::Limit, Amount),
     /// `FIXED limit window [UTC minutes] [FROM day] quantity`
     Fixed(fixed::Limit, Amount),
@@ -52,7 +52,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a call takes: the quantity, or the length of the lease and its holder.
+    /// Returns the amount that a call takes: the quantity, or the length of the lease and its holder.
     pub const fn taken(&self) -> (Amount, Option<&Template>) {
         match self {
             Self::Throttle(_, amount)
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-/// The kinds, and how many arguments each has.
+/// The kinds, with the number of arguments of each.
 const GRAMMARS: &[Grammar] = &[
     gcra::GRAMMAR,
     bucket::FUNNEL,
@@ -77,13 +77,13 @@ const GRAMMARS: &[Grammar] = &[
 ];
 
 impl Policy {
-    /// Reads the text of a policy: the arguments of `CL.MTAKE` separated by blanks, with or without the name
-    /// of the command in front.
+    /// Reads the text of a policy: the arguments of `CL.MTAKE`, separated by spaces, with or without the name
+    /// of the command.
     ///
     /// The fields that it names are added to `fields`.
     ///
     /// # Errors
-    /// [`PolicyError`] naming what is wrong.
+    /// Returns a [`PolicyError`] that names the wrong part.
     pub fn parse(text: &str, fields: &mut Fields) -> Result<Self, PolicyError> {
         let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
         if words.first().is_some_and(|word| word.eq_ignore_ascii_case("CL.MTAKE")) {
@@ -120,7 +120,7 @@ impl Limiter {
             return Err(syntax);
         };
         if matches!(part.prefix, Prefix::Reset(_)) {
-            return Err(syntax); // only settlements have it
+            return Err(syntax); // only settlements have RESET
         }
         let Some((last, limit)) = arguments.split_last() else { return Err(syntax) };
         let limit: Vec<&[u8]> = limit.iter().map(|word| word.as_bytes()).collect();
@@ -155,16 +155,16 @@ impl Limiter {
     }
 }
 
-/// What is wrong with the text of a policy.
+/// An error in the text of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyError {
-    /// No key with a complete limiter begins here.
+    /// The word where no key with a complete limiter begins.
     NoLimiter(String),
-    /// The arguments of a limiter: the text of the server's reply.
+    /// An error in the arguments of a limiter, with the text of the server's reply.
     Limiter(Error),
-    /// Two limiters have this key.
+    /// The key that two limiters have.
     SameKey(String),
-    /// A `<` in this word that is not the beginning of `<name>`.
+    /// The word with a `<` that does not begin a `<name>`.
     Field(String),
 }
 

@@ -1,4 +1,4 @@
-//! Calls, one after the other, through one or more policies.
+//! Runs calls, one after the other, through one or more policies.
 
 use core::fmt;
 
@@ -10,12 +10,12 @@ use crate::limiters::{Request, Running};
 use crate::policy::{Kind, Policy};
 use crate::template::{Amount, Template};
 
-/// Calls through one or more policies, each with states of its own.
+/// One or more policies through which calls run, each policy with its own states.
 ///
-/// Limiters whose keys differ only in the text before and behind their fields, in one policy or in several,
-/// share the names: a further limiter costs its decisions and its states.
+/// Limiters whose keys differ only in the text around their fields share the names of keys, in one policy or
+/// in several: another limiter adds only its decisions and states.
 ///
-/// Memory: by the number of keys. A log takes 8 bytes for each unit that counts, and leases take their names.
+/// Memory: grows with the number of keys. A log takes 8 bytes per unit, and a lease its holder's name.
 #[derive(Clone, Debug)]
 pub struct Replay {
     tables: Vec<Table>,
@@ -25,12 +25,12 @@ pub struct Replay {
     rows: Vec<Taken>,
 }
 
-/// What one template makes of the fields of the calls.
+/// The keys that one template makes from the fields of the calls.
 #[derive(Clone, Debug)]
 struct Table {
     template: Template,
     keys: Keys,
-    /// The number of the present call's; `None` if one of its fields is absent.
+    /// The number of the present call's key, or `None` if a field is missing.
     key: Option<u32>,
 }
 
@@ -38,7 +38,7 @@ struct Table {
 #[derive(Clone, Debug)]
 struct Rules {
     limiters: Vec<Rule>,
-    /// The limiters, by their positions, that the fields of a call could give the same key.
+    /// The positions of pairs of limiters that can have the same key in a call.
     alike: Vec<(usize, usize)>,
 }
 
@@ -46,7 +46,7 @@ struct Rules {
 #[derive(Clone, Debug)]
 struct Rule {
     table: usize,
-    /// The text of the key around what the table holds.
+    /// The text before and after the part of the key that is in the table.
     around: [Vec<u8>; 2],
     shadow: bool,
     running: Running,
@@ -62,23 +62,23 @@ struct Rule {
 pub struct Taken {
     /// The position of the limiter in its policy.
     pub limiter: usize,
-    /// The number of its key, for [`Replay::keys`].
+    /// The number of its key, for [`Replay::names`].
     pub key: u32,
-    /// Whether it is in shadow.
+    /// Whether the limiter is in shadow.
     pub shadow: bool,
-    /// Its own answer.
+    /// The limiter's own answer.
     pub answer: Answer,
 }
 
 impl Taken {
-    /// Whether this limiter refuses the call.
+    /// Returns whether this limiter refuses the call.
     pub const fn refuses(&self) -> bool {
         !self.shadow && self.answer.limited()
     }
 }
 
 impl Replay {
-    /// Policies without any calls yet. The fields of all of them are those of one list.
+    /// Creates a replay without any calls. All policies share one list of fields.
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
         let mut tables: Vec<Table> = Vec::new();
         let policies = policies.into_iter().map(|policy| {
@@ -97,15 +97,15 @@ impl Replay {
         Self { tables, policies, now: Instant::default(), buffer: Vec::new(), rows: Vec::new() }
     }
 
-    /// Begins a call: its instant, and the values of its fields in the order of their positions. An empty
-    /// value is an absent field.
+    /// Begins a call at an instant, with the values of its fields by their positions. An empty value means a
+    /// missing field.
     ///
-    /// As the clock of the module, that of a replay does not go back: a call before the latest one is taken
-    /// to be as late as that.
+    /// As in the module, the clock does not go back: a call with an earlier instant than the latest call is
+    /// decided at the latest instant.
     ///
     /// # Errors
-    /// [`CallError::Number`] if the field of an amount holds something else; [`CallError::Keys`] for more
-    /// than 2^32 keys.
+    /// Returns [`CallError::Number`] if the field of an amount is not a number, and [`CallError::Keys`] if
+    /// there are more than 2^32 keys.
     pub fn call(&mut self, now: Instant, values: &[&[u8]]) -> Result<(), CallError> {
         self.now = self.now.max(now);
         for rule in self.policies.iter_mut().flat_map(|policy| &mut policy.limiters) {
@@ -125,15 +125,15 @@ impl Replay {
         Ok(())
     }
 
-    /// Decides the present call by the policy at this position, and takes from its limiters what `CL.MTAKE`
-    /// would take.
+    /// Decides the present call with the policy at this position, and takes the units that `CL.MTAKE` would
+    /// take.
     ///
-    /// Returns the answers of its limiters, without those that have a field in their key which the call does
-    /// not have: a client would leave them out. Nothing is returned if that leaves none. On a refusal each
-    /// answer describes its own limiter, from which nothing was taken.
+    /// Returns the answers of its limiters. A limiter whose key has a field that the call lacks is omitted,
+    /// as a client would omit it. Without any limiters, returns no answers. If the call is refused, each
+    /// answer describes its limiter's state, from which nothing was taken.
     ///
     /// # Errors
-    /// The error that the server would reply. Nothing was taken then.
+    /// Returns the error that the server would reply. Nothing was taken in this case.
     #[inline]
     pub fn decide(&mut self, policy: usize) -> Result<&[Taken], CallError> {
         let Self { tables, policies, now, rows, .. } = self;
@@ -144,10 +144,10 @@ impl Replay {
         Ok(rows)
     }
 
-    /// The answers of the limiters to the present call, without taking anything, as `CL.MPEEK` returns them.
+    /// Returns the answers to the present call without taking anything, like `CL.MPEEK`.
     ///
     /// # Errors
-    /// The error that the server would reply.
+    /// Returns the error that the server would reply.
     pub fn peek(&mut self, policy: usize) -> Result<&[Taken], CallError> {
         let Self { tables, policies, now, rows, .. } = self;
         rows.clear();
@@ -157,19 +157,19 @@ impl Replay {
         Ok(rows)
     }
 
-    /// The keys of the limiter at this position of the policy.
+    /// Returns the keys of the limiter at this position of the policy.
     pub fn names(&self, policy: usize, limiter: usize) -> Option<Names<'_>> {
         let Rule { table, around, .. } = self.policies.get(policy)?.limiters.get(limiter)?;
         Some(Names { keys: &self.tables.get(*table)?.keys, around })
     }
 
-    /// The clock: the instant of the latest call.
+    /// Returns the time of the clock: the instant of the latest call.
     pub const fn now(&self) -> Instant {
         self.now
     }
 }
 
-/// The keys of a limiter by their numbers.
+/// The keys of a limiter, by their numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     keys: &'a Keys,
@@ -177,13 +177,13 @@ pub struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// The key with this number.
+    /// Returns the key with this number.
     pub fn name(self, number: u32) -> Vec<u8> {
         let [before, behind] = self.around;
         [before, self.part(number), behind].concat()
     }
 
-    /// What of it other keys have differently.
+    /// Returns the part of the key in which it differs from other keys.
     pub fn part(self, number: u32) -> &'a [u8] {
         self.keys.name(number)
     }
@@ -199,7 +199,7 @@ impl Rules {
         Self { limiters, alike }
     }
 
-    /// The answers of all limiters, from which nothing is taken.
+    /// Returns the answers of all limiters, from which nothing is taken.
     fn peek(&self, tables: &[Table], now: Instant, rows: &mut Vec<Taken>) -> Result<(), CallError> {
         for (position, rule) in self.limiters.iter().enumerate() {
             let Some(key) = rule.key(tables) else { continue };
@@ -222,7 +222,7 @@ impl Rules {
             return Err(CallError::SameKey);
         }
         let refused = rows.iter().any(Taken::refuses);
-        // The answer of a limiter that refuses describes its state as it is.
+        // The answer of a limiter that refuses already describes its present state.
         for row in rows.iter_mut().filter(|row| !row.answer.limited()) {
             let Some(rule) = self.limiters.get_mut(row.limiter) else { continue };
             let (request, running) = rule.requested(row.key, now);
@@ -235,7 +235,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Whether two limiters of the present call have the same key, though not the same template.
+    /// Returns whether two limiters of the present call have the same key from different templates.
     fn names_a_key_twice(&self, tables: &[Table]) -> bool {
         self.alike.iter().any(|&(one, two)| {
             let [one, two] = [one, two].map(|position| self.limiters.get(position)?.name(tables));
@@ -252,19 +252,19 @@ impl Rule {
         Self { table, around, shadow, running, amount, id: id.cloned(), present: (0, Vec::new()) }
     }
 
-    /// The number of the present call's key.
+    /// Returns the number of the present call's key.
     fn key(&self, tables: &[Table]) -> Option<u32> {
         tables.get(self.table)?.key
     }
 
-    /// The bytes of the present call's key.
+    /// Returns the bytes of the present call's key.
     fn name<'a>(&'a self, tables: &'a [Table]) -> Option<impl Iterator<Item = &'a u8>> {
         let table = tables.get(self.table)?;
         let [before, behind] = &self.around;
         Some(before.iter().chain(table.keys.name(table.key?)).chain(behind))
     }
 
-    /// Whether there are fields with which the other limiter has the same key.
+    /// Returns whether some fields give the other limiter the same key.
     fn may_have_the_key_of(&self, other: &Self) -> bool {
         let [[before, behind], [others_before, others_behind]] = [&self.around, &other.around];
         let same_begin = before.iter().zip(others_before).all(|(one, two)| one == two);
@@ -279,14 +279,14 @@ impl Rule {
         Request { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }
     }
 
-    /// The request to the limiter, and the limiter.
+    /// Returns the request to the limiter, and the limiter.
     fn requested(&mut self, key: u32, now: Instant) -> (Request<'_>, &mut Running) {
         let Self { running, present: (amount, id), .. } = self;
         (Request { key: usize::try_from(key).unwrap_or(usize::MAX), now, amount: *amount, id }, running)
     }
 }
 
-/// The answer that stands for all answers of a call, as the first row of `CL.MTAKE`; `None` for none.
+/// Returns the combined answer of a call, like the first row of `CL.MTAKE`, or `None` for no answers.
 pub fn combined(rows: &[Taken]) -> Option<Answer> {
     let rows: Vec<Row> = rows.iter().map(|row| Row { answer: row.answer, shadow: row.shadow }).collect();
     combine_rows(&rows)
@@ -295,13 +295,13 @@ pub fn combined(rows: &[Taken]) -> Option<Answer> {
 /// Why a call was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// The field of a quantity or of a lease is not a number.
+    /// The field for a quantity or a lease is not a number.
     Number,
     /// Two limiters of the call have the same key.
     SameKey,
-    /// More keys than can be numbered.
+    /// There are more keys than numbers for them.
     Keys,
-    /// The error of a limiter.
+    /// A limiter returned this error.
     Limiter(Error),
 }
 

@@ -1,4 +1,4 @@
-//! Words of a policy that are made of the fields of each call.
+//! Words of a policy that contain fields of each call.
 
 use redis_cell_core::Range;
 
@@ -9,7 +9,7 @@ use crate::policy::PolicyError;
 pub struct Fields(Vec<String>);
 
 impl Fields {
-    /// The position of the field with this name, which is added if it is new.
+    /// Returns the position of the field with this name, which is added if it is new.
     pub fn position(&mut self, name: &str) -> usize {
         let known = self.0.iter().position(|known| known == name);
         known.unwrap_or_else(|| {
@@ -18,13 +18,13 @@ impl Fields {
         })
     }
 
-    /// All names, in the order of their positions.
+    /// Returns all names, in the order of their positions.
     pub fn names(&self) -> &[String] {
         &self.0
     }
 }
 
-/// Text with fields in it: `{<user>}:rpm` is the value of the field `user` between two pieces of text.
+/// Text that contains fields: in `{<user>}:rpm`, the value of the field `user` is between two pieces of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template(Vec<Piece>);
 
@@ -38,7 +38,7 @@ impl Template {
     /// Reads a word in which each `<name>` stands for a field.
     ///
     /// # Errors
-    /// [`PolicyError::Field`] for a `<` without a name or without its `>`.
+    /// Returns [`PolicyError::Field`] for a `<` without a name or without its `>`.
     pub fn parse(word: &str, fields: &mut Fields) -> Result<Self, PolicyError> {
         let mut pieces = Vec::new();
         let mut rest = word;
@@ -57,9 +57,9 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The bytes for a call with these fields; `None` if a field is absent, which means empty or not there.
+    /// Returns the bytes for a call with these fields, or `None` if a field is missing or empty.
     ///
-    /// `buffer` holds them when they are more than the value of a single field.
+    /// They are in `buffer`, unless they are the value of a single field.
     pub fn render<'a>(&self, values: &[&'a [u8]], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let value = |field: &usize| values.get(*field).copied().filter(|value| !value.is_empty());
         if let [Piece::Field(field)] = self.0.as_slice() {
@@ -75,8 +75,8 @@ impl Template {
         Some(buffer)
     }
 
-    /// The text before its first field and the text behind its last one, and what is between them: as a
-    /// template, all that differs between the calls.
+    /// Returns the text before the first field, the template from the first to the last field, which is all
+    /// that differs between calls, and the text after the last field.
     pub fn split(&self) -> (&[u8], Self, &[u8]) {
         let (before, rest) = match self.0.as_slice() {
             [Piece::Text(text), rest @ ..] => (text.as_slice(), rest),
@@ -89,13 +89,13 @@ impl Template {
         (before, Self(rest.to_vec()), behind)
     }
 
-    /// Whether a field is part of it.
+    /// Returns whether the template has fields.
     pub fn has_fields(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Field(_)))
     }
 }
 
-/// A number of a policy: the same for all calls, or the value of a field.
+/// A number in a policy: the same for all calls, or the value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// The same for all calls.
@@ -108,7 +108,7 @@ impl Amount {
     /// Reads a number within `range`, or `<name>`.
     ///
     /// # Errors
-    /// [`PolicyError::Limiter`] for a number that is not an integer or out of range.
+    /// Returns [`PolicyError::Limiter`] for a number that is not an integer or is out of range.
     pub(crate) fn parse(word: &str, range: &Range, fields: &mut Fields) -> Result<Self, PolicyError> {
         match word.strip_prefix('<').and_then(|name| name.strip_suffix('>')) {
             Some(name) if !name.is_empty() => Ok(Self::Field(fields.position(name))),
@@ -116,9 +116,9 @@ impl Amount {
         }
     }
 
-    /// The number of a call with these fields. An absent field counts as 0, and a fraction is rounded up.
+    /// Returns the number for a call with these fields. A missing field is 0, and a fraction is rounded up.
     ///
-    /// `None` if the value of the field is not a number, is negative, or is above 2^63 - 1.
+    /// Returns `None` if the value of the field is not a number, is negative, or is above 2^63 - 1.
     pub fn of(self, values: &[&[u8]]) -> Option<i64> {
         match self {
             Self::Always(number) => Some(number),
@@ -127,7 +127,7 @@ impl Amount {
     }
 }
 
-/// A decimal number, rounded up to an integer.
+/// Reads a decimal number, and rounds it up to an integer.
 fn number(value: &[u8]) -> Option<i64> {
     let mut integer: i64 = 0;
     let mut digits = value.iter();

@@ -21,7 +21,7 @@ fn replay(text: &str) -> Replay {
     Replay::new([Policy::parse(text, &mut Fields::default()).unwrap()])
 }
 
-/// The integers of all rows, behind those of the combined one.
+/// The integers of all rows, after those of the combined one.
 fn rows(replay: &mut Replay, millis: u64, values: &[&str]) -> Vec<[i64; 5]> {
     let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
     replay.call(at(millis), &values).unwrap();

@@ -1,4 +1,4 @@
-//! Lines of CSV, each a record of its own.
+//! Lines of CSV. Each line is one record.
 
 use csv_core::{ReadRecordResult, Reader};
 
@@ -8,14 +8,14 @@ use super::Place;
 #[derive(Debug)]
 pub struct Columns {
     names: Vec<String>,
-    /// The line that names the columns, if the file has one.
+    /// The line with the names of the columns, if the file has one.
     header: Option<Vec<u8>>,
     reader: Reader,
     ends: Vec<usize>,
 }
 
 impl Columns {
-    /// The columns that a line names; `in_file` if it is the first line of the file.
+    /// Reads the names of the columns from a line. `in_file`: whether it is the first line of the file.
     pub fn parse(line: &[u8], in_file: bool) -> Self {
         let header = in_file.then(|| line.to_owned());
         let mut columns = Self { names: Vec::new(), header, reader: Reader::new(), ends: Vec::new() };
@@ -29,18 +29,18 @@ impl Columns {
         columns
     }
 
-    /// The names of the columns.
+    /// Returns the names of the columns.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Whether this line names the columns.
+    /// Returns whether this line is the header.
     pub fn is_header(&self, line: &[u8]) -> bool {
         self.header.as_deref() == Some(line)
     }
 
-    /// Finds the fields of a line. Returns false for a line with fewer fields than there are columns, or with
-    /// quotation marks that do not end.
+    /// Finds the fields of a line. Returns `false` if the line has fewer fields than there are columns, or a
+    /// quotation mark without its counterpart.
     pub fn read(&mut self, line: &[u8], places: &mut [Place], buffer: &mut Vec<u8>) -> bool {
         self.reader.reset();
         buffer.resize(line.len().saturating_add(1), 0);
@@ -48,7 +48,7 @@ impl Columns {
         let (_, read, written, mut fields) = self.reader.read_record(line, buffer, &mut self.ends);
         let mut result = ReadRecordResult::InputEmpty;
         if read == line.len() {
-            // No more input: the record ends, unless it is within quotation marks.
+            // Without more input, the record ends, unless it is within quotation marks.
             let quoted = memchr::memchr_iter(b'"', line).count() % 2 == 1;
             let buffer = buffer.get_mut(written..).unwrap_or_default();
             let ends = self.ends.get_mut(fields..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Lines of JSON: the values of some paths, found without building the rest.
+//! Lines of JSON: finds the values of some paths without parsing the rest.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Place;
 
-/// The paths whose values are wanted, as a tree.
+/// The paths of the values to find, as a tree.
 #[derive(Debug, Default)]
 pub struct Tree {
     root: Node,
@@ -22,9 +22,9 @@ struct Node {
 }
 
 impl Tree {
-    /// The number of a path such as `request.headers.User-Agent`, which is added if it is new.
+    /// Returns the number of a path such as `request.headers.User-Agent`, which is added if it is new.
     ///
-    /// The dots may also be part of a name.
+    /// A dot may also be part of a name.
     pub fn add(&mut self, path: &str) -> usize {
         let number = *self.root.child(path).number.get_or_insert(self.count);
         let (mut node, mut rest) = (&mut self.root, path);
@@ -37,12 +37,12 @@ impl Tree {
         number
     }
 
-    /// The number of paths.
+    /// Returns the number of paths.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Finds the values of a line. Returns false if it is not an object.
+    /// Finds the values of a line. Returns `false` if the line is not an object.
     pub fn read(&self, line: &[u8], places: &mut [Place], buffer: &mut Vec<u8>) -> bool {
         places.fill(Place { range: 0..0, buffered: true });
         buffer.clear();
@@ -100,7 +100,7 @@ impl<'de> Visitor<'de> for Values<'_, '_> {
     }
 }
 
-/// Copies a value as text: a string without its quotation marks, the first value of a list, nothing for null.
+/// Copies a value as text: a string without quotation marks, the first value of a list, and nothing for null.
 fn copy(raw: &str, buffer: &mut Vec<u8>) {
     let inside = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"'));
     match inside {
@@ -120,7 +120,7 @@ fn copy(raw: &str, buffer: &mut Vec<u8>) {
     }
 }
 
-/// Finds the child of a node that a name stands for.
+/// Finds the child of a node that has a name.
 struct Name<'t>(&'t Node);
 
 impl<'de, 't> DeserializeSeed<'de> for Name<'t> {

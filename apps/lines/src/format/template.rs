@@ -1,14 +1,14 @@
-//! Lines with a layout: fields, and the text between them.
+//! Lines with a layout: fields and the text between them.
 
 use super::{NoFormat, Place};
 
-/// A layout such as `<address> [<time>] "<request>"`. Each field ends where the text behind it begins.
+/// A layout such as `<address> [<time>] "<request>"`. Each field ends where the text after it begins.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The text before the first field.
     before: Vec<u8>,
     names: Vec<String>,
-    /// The text behind each field; empty behind one that takes the rest.
+    /// The text after each field. Empty after a field that takes the rest of the line.
     behind: Vec<Text>,
 }
 
@@ -19,7 +19,7 @@ impl Layout {
     /// Reads a layout.
     ///
     /// # Errors
-    /// [`NoFormat`] for a layout without fields, or with two fields that have no text between them.
+    /// Returns [`NoFormat`] if the layout has no fields, or two fields without text between them.
     pub fn parse(text: &str) -> Result<Self, NoFormat> {
         let wrong = |why: &str| NoFormat(format!("the layout {text} {why}"));
         let (before, mut rest) = text.split_once('<').ok_or_else(|| wrong("has no fields"))?;
@@ -40,12 +40,12 @@ impl Layout {
         }
     }
 
-    /// The names of the fields.
+    /// Returns the names of the fields.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Finds the fields of a line. Returns false if the line has another layout.
+    /// Finds the fields of a line. Returns `false` if the line has another layout.
     pub fn read(&self, line: &[u8], places: &mut [Place]) -> bool {
         let Some(mut rest) = line.strip_prefix(self.before.as_slice()) else { return false };
         let mut at = self.before.len();
@@ -61,8 +61,8 @@ impl Layout {
 }
 
 impl Text {
-    /// Where this text begins in `rest`; the end, for no text. Its first byte is seldom within a field, so
-    /// that this is faster than a search for all of it.
+    /// Returns where this text begins in `rest`, or the end if the text is empty. Fields seldom contain the
+    /// first byte, so this is faster than a search for the whole text.
     #[inline]
     fn find(&self, rest: &[u8]) -> Option<usize> {
         let Some((&first, behind)) = self.0.split_first() else { return Some(rest.len()) };
@@ -79,7 +79,7 @@ impl Text {
     }
 }
 
-/// Whether the quotation mark at this place is part of a value: Apache writes it as `\"`.
+/// Returns whether the quotation mark at this position is part of a value, which Apache writes as `\"`.
 fn is_escaped(text: &[u8], at: usize) -> bool {
     let before = text.get(..at).unwrap_or_default();
     before.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
@@ -89,7 +89,7 @@ fn is_escaped(text: &[u8], at: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// The fields of a line, none if it has another layout.
+    /// Returns the fields of a line, or `None` if it has another layout.
     fn fields<'a>(layout: &str, line: &'a str) -> Option<Vec<&'a str>> {
         let layout = Layout::parse(layout).ok()?;
         let mut places = vec![Place::default(); layout.names().len()];

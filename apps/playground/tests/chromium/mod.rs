@@ -22,7 +22,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Opens the playground with this address behind that of its file.
+    /// Opens the playground with this text after the address of its file.
     pub fn open(hash: &str) -> Self {
         let mut page = Self::at(&format!("file://{}{hash}", playground().display()));
         page.until("typeof program !== 'undefined' && program");
