@@ -1,4 +1,4 @@
--- A fixed window as rate-limiter-flexible counts one: a counter that expires.
+-- A fixed window like rate-limiter-flexible's: a counter that expires.
 -- KEYS: the counter. ARGV: the points of the call, the length of the window in seconds.
 redis.call('SET', KEYS[1], 0, 'EX', ARGV[2], 'NX')
 local consumed = redis.call('INCRBY', KEYS[1], ARGV[1])

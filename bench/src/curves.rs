@@ -1,5 +1,5 @@
 //! `make bench-curves`: the cost of calls by the number of entries, clients or keys, compared with the bound
-//! on the page.
+//! that the page promises.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ const PIPELINE: usize = 64;
 /// Clients that join and leave a queue in a round.
 const JOINERS: usize = 50;
 
-/// A whole run.
+/// The results of a whole run.
 #[derive(Serialize, Deserialize)]
 pub struct Curves {
     when: String,
@@ -35,11 +35,11 @@ pub struct Curves {
     of: Vec<Curve>,
 }
 
-/// The cost of a call by N.
+/// The cost of a call for each N.
 #[derive(Serialize, Deserialize)]
 struct Curve {
     call: String,
-    /// The things that N counts.
+    /// The entries, clients or keys that N counts.
     of: String,
     promise: Growth,
     points: Vec<Point>,
@@ -69,7 +69,7 @@ impl Growth {
         }
     }
 
-    /// The steps of a look-up among `n`, including the last comparison.
+    /// Returns the steps of a lookup among `n`, including the last comparison.
     fn steps(self, n: f64) -> f64 {
         match self {
             Self::Constant => 1.0,
@@ -84,7 +84,7 @@ impl Curve {
         Self { call: call.to_owned(), of: of.to_owned(), promise, points: Vec::new() }
     }
 
-    /// The growth of the cost and of the steps from the first point to the last.
+    /// Returns the growth of the cost and of the steps from the first point to the last.
     fn growth(&self) -> Option<(f64, f64)> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         let steps = |point: &Point| self.promise.steps(point.n as f64);
@@ -92,7 +92,7 @@ impl Curve {
     }
 }
 
-/// Measures, and writes the results to `target/bench`.
+/// Measures the curves, and writes the results to `target/bench`.
 pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let files = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
@@ -119,19 +119,19 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Ten, a hundred, and so on.
+/// Returns 10, 100, and so on.
 fn tens(most: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(10), |n| Some(n * 10)).take_while(move |&n| n <= most)
 }
 
-/// Places held with leases of an hour.
+/// Measures calls by the number of places with leases of an hour.
 fn leases(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let mut curve = Curve::new("CL.ACQUIRE + CL.RELEASE", "holders", Growth::Logarithm);
     let mut there = 0;
     for n in tens(1_000_000) {
         eprintln!("{}, {n} ...", curve.call);
-        // The measured holder makes them n.
+        // The holder of the measured call is the last of the n.
         let holders: Vec<usize> = (there..n - 1).collect();
         for holders in holders.chunks(1_000) {
             let calls = holders.iter().map(|holder| format!("CL.ACQUIRE k 2000000 3600 holder{holder}"));
@@ -144,7 +144,7 @@ fn leases(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> 
     Ok(vec![curve])
 }
 
-/// Calls in the log: admitted and removed by the server's own command, and refused.
+/// Measures calls by the entries of a log: admitted and removed by the server's own command, and refused.
 fn log(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let mut admitted = Curve::new("CL.LOG admitted + ZPOPMAX", "entries", Growth::Logarithm);
@@ -166,7 +166,7 @@ fn log(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     Ok(vec![admitted, refused])
 }
 
-/// Limiters in one call, all of which admit it.
+/// Measures a call by its number of limiters, all of which admit it.
 fn several(server: &Server, rounds: usize) -> Result<Curve, Box<dyn Error>> {
     let mut curve = Curve::new("CL.MTAKE", "keys", Growth::LinearLogarithm);
     for n in std::iter::once(1).chain(tens(1_000)) {
@@ -178,8 +178,8 @@ fn several(server: &Server, rounds: usize) -> Result<Curve, Box<dyn Error>> {
     Ok(curve)
 }
 
-/// Waiting clients: one more joins and leaves, and another gets a null at once because its wait would be too
-/// long.
+/// Measures calls by the number of waiting clients: one client joins and leaves, and another gets null
+/// immediately because its wait would be too long.
 fn queue(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let mut joins = Curve::new("CL.BTHROTTLE joins + leaves", "waiting clients", Growth::Logarithm);
@@ -207,7 +207,7 @@ fn queue(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
             joiners.iter_mut().try_for_each(|(_, stream)| stream.write_all(&wait))?;
             for (id, stream) in &mut joiners {
                 let unblock = encode(&format!("CLIENT UNBLOCK {id}"), 0);
-                // The server may not have read it yet.
+                // The server may not have read the call yet.
                 while connection.req_packed_command(&unblock)? != redis::Value::Int(1) {}
                 read_line(stream)?;
             }
@@ -218,9 +218,9 @@ fn queue(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     Ok(vec![joins, told])
 }
 
-/// What queues cost others: a write to a key that has none, the flush of another database, and a millisecond
-/// of a pause in which the clients of all of them are due. N = 0 is a server on which no client has waited
-/// yet.
+/// Measures the cost of queues for other calls: a write to a key without a queue, a flush of another
+/// database, and a millisecond of a pause in which all waiting clients are due. N = 0 is a server on which no
+/// client has waited yet.
 fn queues(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> {
     const PAUSE: usize = 300;
     let mut connection = server.connect()?;
@@ -242,7 +242,7 @@ fn queues(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> 
         writes.points.push(Point { n, ns: cost(server, "SET another 1", CALLS, rounds)? });
         let flush = "SELECT 1 ; FLUSHDB ; SELECT 0";
         flushes.points.push(Point { n, ns: cost(server, flush, CALLS / 16, rounds)? });
-        // Once: when the pause ends, all are served.
+        // Measured once: when the pause ends, all clients are served.
         ask(&mut connection, &format!("FLUSHALL ; CLIENT PAUSE {PAUSE} WRITE"))?;
         let before = server.cpu()?;
         thread::sleep(Duration::from_millis(PAUSE as u64 / 2));
@@ -252,7 +252,7 @@ fn queues(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> 
         }
         wait_for_blocked(server, 0)?;
         drop(waiting);
-        thread::sleep(Duration::from_secs(1)); // the server closes the connections
+        thread::sleep(Duration::from_secs(1)); // so that the server closes the connections
         after.points.push(Point { n, ns: cost(server, "SET another 1", CALLS, rounds)? });
     }
     Ok(vec![writes, after, flushes, paused])
@@ -265,7 +265,7 @@ pub fn wait_for_blocked(server: &Server, count: usize) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// The cost of a unit of calls: processor time of the server's main thread, the median of the rounds.
+/// Returns the cost of a unit of calls: processor time of the server's main thread, the median of the rounds.
 pub fn cost(server: &Server, unit: &str, units: usize, rounds: usize) -> Result<f64, Box<dyn Error>> {
     let mut connection = server.connect()?;
     let each = unit.split(" ; ").count();
@@ -291,11 +291,11 @@ fn measure(
     for _ in 0..=rounds {
         let before = server.cpu()?;
         round()?;
-        // The kernel adds up a thread's time when it goes to sleep.
+        // The kernel updates a thread's processor time when the thread goes to sleep.
         thread::sleep(Duration::from_millis(2));
         took.push((server.cpu()? - before) / units as f64);
     }
-    // The first one is the warm-up.
+    // The first round is the warm-up.
     Ok(quantile(took.into_iter().skip(1), 0.5))
 }
 
@@ -314,7 +314,7 @@ fn read_line(stream: &mut TcpStream) -> Result<String, Box<dyn Error>> {
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
-/// The curves as a table for a page.
+/// Returns the curves as a table for a page.
 pub fn markdown(all: &Curves) -> String {
     let mut text = format!("{}. Medians of {} rounds.\n\n", all.when, all.rounds);
     for (what, value) in &all.machine {
@@ -348,7 +348,7 @@ fn micros(ns: f64) -> String {
     format!("{:.digits$}", ns / 1e3)
 }
 
-/// The curves on logarithmic axes, each with the promised growth as a thin line from its first point.
+/// Draws the curves on logarithmic axes, each with the promised growth as a thin line from its first point.
 pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
     const COLOURS: [RGBColor; 10] = [
         RGBColor(0x1f, 0x77, 0xb4),
@@ -362,14 +362,14 @@ pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
         RGBColor(0xbc, 0xbd, 0x22),
         RGBColor(0x17, 0xbe, 0xcf),
     ];
-    let area = SVGBackend::new(file, (1_000, 560)).into_drawing_area();
+    let area = SVGBackend::new(file, (830, 560)).into_drawing_area();
     area.fill(&WHITE)?;
     let costs = || all.of.iter().flat_map(|curve| curve.points.iter().map(|point| point.ns / 1e3));
     let (least, most) = (costs().fold(f64::MAX, f64::min), costs().fold(f64::MIN, f64::max));
     let top = most * 1.5;
     let mut chart = ChartBuilder::on(&area)
         .margin(12)
-        .margin_right(250)
+        .margin_right(330)
         .set_label_area_size(LabelAreaPosition::Left, 60)
         .set_label_area_size(LabelAreaPosition::Bottom, 44)
         .build_cartesian_2d((1.0..1_000_000.0).log_scale(), (least / 1.5..top).log_scale())?;
@@ -382,7 +382,7 @@ pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
         .y_label_formatter(&|us: &f64| {
             if *us < 1.0 { us.to_string() } else { thousands(us.round() as usize) }
         })
-        .label_style(("sans-serif", 13))
+        .label_style(("sans-serif", 16))
         .draw()?;
     let mut labels = Vec::new();
     for (curve, colour) in all.of.iter().zip(COLOURS) {
@@ -396,13 +396,13 @@ pub fn draw(all: &Curves, file: &Path) -> Result<(), Box<dyn Error>> {
         chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.filled())))?;
         labels.push((chart.backend_coord(&last).1, colour, format!("{}: {}", curve.call, curve.of)));
     }
-    // Labels one below the other, in the order of the ends of the curves.
+    // The labels are one below the other, in the order of the ends of the curves.
     labels.sort_by_key(|label| label.0);
     let mut free = 0;
     for (y, colour, label) in labels {
         let top = (y - 8).max(free);
-        free = top + 18;
-        area.draw_text(&label, &("sans-serif", 13, &colour).into_text_style(&area), (758, top))?;
+        free = top + 20;
+        area.draw_text(&label, &("sans-serif", 16, &colour).into_text_style(&area), (508, top))?;
     }
     area.present()?;
     Ok(())

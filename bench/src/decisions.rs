@@ -1,4 +1,4 @@
-//! The results of criterion in `target/criterion`: how long the core's decisions take.
+//! The times of the core's decisions: the results of criterion in `target/criterion`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -7,13 +7,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The table for a page; `None` if nothing was measured.
+/// Returns the table for a page, or `None` if nothing was measured.
 pub fn markdown() -> Result<Option<String>, Box<dyn Error>> {
     let Ok(folder) = fs::read_dir("target/criterion/decisions") else { return Ok(None) };
     let mut rows = Vec::new();
     for entry in folder {
         let new = entry?.path().join("new");
-        // There is also a report of all benchmarks.
+        // Criterion also writes a report of all benchmarks.
         if new.exists() {
             let name = read(&new.join("benchmark.json"))?["function_id"].as_str().map(str::to_owned);
             let median = read(&new.join("estimates.json"))?["median"].take();

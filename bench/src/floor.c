@@ -1,5 +1,5 @@
-/* The least that a module must do for a reply: only the calls of the server's module API that a limiter on such a key needs.
- * It reads no argument and no clock, decides nothing, and writes the value that was there. The difference between a line of
+/* The smallest possible module: it makes only the calls of the server's module API that a limiter on such a key needs. It
+ * reads no argument and no clock, decides nothing, and writes the value that was there. The difference between a line of
  * the table and its floor is the cost of the module; the rest is the cost of the server.
  *
  * It declares the few functions that it needs, so that it compiles without the server's header. */
@@ -39,7 +39,7 @@ static void (*FreeString)(Ctx *, String *);
 static int (*ReplyWithArray)(Ctx *, long);
 static int (*ReplyWithLongLong)(Ctx *, long long);
 
-/* An hour after some day in 2096, so that nothing expires. */
+/* An instant in 2096, in milliseconds, so that nothing expires. */
 static const long long NEVER = 4000000000000LL;
 static const char TAT[] = "1700000000000000000", MILLIS[] = "4000000000000";
 
@@ -54,12 +54,12 @@ static int five(Ctx *ctx, int limited, long long limit, long long remaining, lon
     return ReplyWithLongLong(ctx, reset);
 }
 
-/* The reply of the module to the same call: the server takes longer for numbers of more digits. */
+/* The module's reply to the same call, because the server takes longer for numbers with more digits. */
 static int answer(Ctx *ctx, int limited) {
     return limited ? five(ctx, 1, 1, 0, 3600, 3600) : five(ctx, 0, 1000001, 996401, -1, 3600);
 }
 
-/* A string is opened, and its bytes are asked for. */
+/* Opens a string, and reads its bytes. */
 static int refused(Ctx *ctx, String **argv, int argc) {
     (void)argc;
     Key *key = OpenKey(ctx, argv[1], READ | WRITE);
@@ -70,7 +70,7 @@ static int refused(Ctx *ctx, String **argv, int argc) {
     return answer(ctx, 1);
 }
 
-/* A string is opened, overwritten in place, and its expiry set. */
+/* Opens a string, overwrites it in place, and sets its expiry. */
 static void overwrite(Ctx *ctx, String *name, int expire) {
     Key *key = OpenKey(ctx, name, READ | WRITE);
     size_t length = 0;
@@ -93,7 +93,7 @@ static void overwrite(Ctx *ctx, String *name, int expire) {
     SignalModifiedKey(ctx, name);
 }
 
-/* With neither a replica nor an append-only file. */
+/* Without a replica and without an append-only file. */
 static int admitted(Ctx *ctx, String **argv, int argc) {
     (void)argc;
     overwrite(ctx, argv[1], 1);
@@ -101,8 +101,8 @@ static int admitted(Ctx *ctx, String **argv, int argc) {
     return answer(ctx, 0);
 }
 
-/* The same for each key of a call for several limiters, with a row for all of them and one for each. The words of a limiter
- * are not read, and the server is told once and for all where the keys are. */
+/* The same for each key of a call for several limiters, with a combined row and one for each limiter. A limiter's
+ * arguments are not read, and the positions of the keys are declared once, when the module is loaded. */
 enum { WORDS = 6 }; /* key THROTTLE max_burst count period quantity */
 static int several(Ctx *ctx, String **argv, int argc) {
     for (int key = 1; key < argc; key += WORDS) overwrite(ctx, argv[key], 1);
@@ -112,7 +112,7 @@ static int several(Ctx *ctx, String **argv, int argc) {
     return OK;
 }
 
-/* The effect replicated, in the cheapest way that is exact: five words, of which one is made beforehand. */
+/* Replicates the effect in the cheapest exact form: five arguments, of which one was created beforehand. */
 static int propagated(Ctx *ctx, String **argv, int argc) {
     (void)argc;
     overwrite(ctx, argv[1], 1);
@@ -120,7 +120,7 @@ static int propagated(Ctx *ctx, String **argv, int argc) {
     return answer(ctx, 0);
 }
 
-/* The number that a text of digits spells. */
+/* Returns the number in a string of digits. */
 static long long number(const char *digits, size_t length) {
     long long value = 0;
     for (size_t i = 0; i < length; i++) {
@@ -136,7 +136,7 @@ static long long argument(String *argument) {
     return number(digits, length);
 }
 
-/* A key that is open and decided: what is stored under it, and its row of the reply. */
+/* An open key after its decision: its stored bytes, and the row of its reply. */
 typedef struct {
     Key *key;
     char *bytes;
@@ -149,9 +149,9 @@ static long long now(void) {
     return 1700000000000000000 + time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* What a limiter cannot do without on top of `admitted`: it reads its numbers, the stored digits and a clock, decides, and
- * writes other digits and another expiry. Still without the checks of overflow, options, units, effects and counters that
- * the module has. False for a refusal, which no call of a measurement is. */
+/* The additional work of every limiter: reads the arguments, the stored digits and a clock, decides, and writes other
+ * digits and another expiry. Unlike the module, it has no overflow checks, options, units, effects or counters. Returns
+ * false for a refusal, which does not occur in a measurement. */
 static int decide(Ctx *ctx, String *name, String **numbers, long long quantity, long long now, Decided *decided) {
     long long burst = argument(numbers[0]), count = argument(numbers[1]), period = argument(numbers[2]);
     if (burst < 0 || count < 1 || period < 1 || quantity < 0) return 0;
@@ -196,7 +196,7 @@ static int decided(Ctx *ctx, String **argv, int argc) {
     return row(ctx, &one);
 }
 
-/* The same for three keys: all are decided before the first is written. */
+/* The same for three keys, all of which are decided before the first is written. */
 static int several_decided(Ctx *ctx, String **argv, int argc) {
     enum { KEYS = 3 };
     Decided all[KEYS], sum;
@@ -221,7 +221,7 @@ static int several_decided(Ctx *ctx, String **argv, int argc) {
     return OK;
 }
 
-/* A counter, whose expiry stays and is only looked at. */
+/* A counter, whose expiry is only read. */
 static int fixed(Ctx *ctx, String **argv, int argc) {
     (void)argc;
     overwrite(ctx, argv[1], 0);
@@ -229,7 +229,7 @@ static int fixed(Ctx *ctx, String **argv, int argc) {
     return answer(ctx, 0);
 }
 
-/* A hash of four fields, of which two are read and three are set, as a funnel that is not due to leak does. */
+/* A hash of four fields: reads two and sets three, like a funnel that is not due to leak. */
 static int funnel(Ctx *ctx, String **argv, int argc) {
     (void)argc;
     String *left = NULL, *since = NULL;
@@ -254,7 +254,7 @@ static int funnel(Ctx *ctx, String **argv, int argc) {
 
 int RedisModule_OnLoad(Ctx *ctx, String **argv, int argc) {
     (void)argv, (void)argc;
-    int (*get)(const char *, void *) = *(int (**)(const char *, void *))ctx; /* where the server has put it */
+    int (*get)(const char *, void *) = *(int (**)(const char *, void *))ctx; /* the server has put its address there */
 #define NEEDED(name)                                              \
     if (get("RedisModule_" #name, (void *)&name) != OK || !name) \
         return ERR

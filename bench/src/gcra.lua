@@ -1,5 +1,5 @@
--- The limiter that CL.THROTTLE replaces where no module can be loaded: GCRA in a script, written to be fast.
--- Microseconds, because the numbers of Lua are doubles, which hold no nanosecond since 1970.
+-- A script that replaces CL.THROTTLE where no module can be loaded: GCRA, written to be fast.
+-- Times are in microseconds: the numbers of Lua are doubles, which cannot hold nanoseconds since 1970 exactly.
 local now = redis.call('TIME')
 now = now[1] * 1000000 + now[2]
 local capacity, count, period = ARGV[1] + 1, tonumber(ARGV[2]), tonumber(ARGV[3])

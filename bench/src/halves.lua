@@ -1,6 +1,6 @@
--- A sliding window as limits keeps one: the counters of the previous and of the present window, whose expiries say how
--- much of each counts.
--- KEYS: the previous and the present counter. ARGV: the limit, the period in seconds, the quantity.
+-- A sliding window like the one of the library limits: the counters of the previous and the present window, whose
+-- expiries determine how much of each counts.
+-- KEYS: the previous and the present counter. ARGV: the limit, the period in seconds, and the quantity.
 local limit, period, quantity = tonumber(ARGV[1]), 1000 * ARGV[2], tonumber(ARGV[3])
 local left = redis.call('PTTL', KEYS[2])
 if left > 0 and left < period then

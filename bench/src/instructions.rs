@@ -1,4 +1,4 @@
-//! `make bench-instructions`: how many instructions a call takes, the same on every run.
+//! `make bench-instructions`: counts the instructions of a call, which are the same in every run.
 //!
 //! The server runs under callgrind, which counts while the server's function `call` runs: from the command's
 //! own function to the propagation of its effects and the reply in its buffer, without the network, the
@@ -19,13 +19,31 @@ use crate::server::{Binaries, Kind, Server, compile, output};
 
 /// Calls counted, after the same number of calls as a warm-up.
 const CALLS: usize = 100;
-/// The tolerated difference from the table: less than a change of a command makes, more than two runs differ
-/// by.
+/// The tolerated difference from the table: less than the effect of a change to a command, and more than the
+/// difference between two runs.
 const MARGIN: f64 = 0.01;
 
 const TABLE: &str = "bench/instructions.tsv";
-/// The page with the shares of module, server and libraries.
+/// The page with the shares of the module, the server and the libraries.
 const PAGE: &str = "docs/performance.md";
+/// The calls that the page omits, because another row has nearly the same counts.
+const LEFT_OUT: [&str; 15] = [
+    "PEXPIRE",
+    "CL.THROTTLE beyond a day",
+    "CL.THROTTLE refused, top-size 0",
+    "CL.REFUND",
+    "CL.CHARGE",
+    "CL.RESERVE",
+    "CL.PAUSE",
+    "CL.FUNNEL refused",
+    "CL.BUCKET refused",
+    "CL.FIXED MONTH",
+    "CL.FIXED refused",
+    "CL.WINDOW refused",
+    "CL.LOG refused",
+    "CL.RENEW",
+    "CL.RELEASE of nothing",
+];
 
 /// A call to count, with the call that creates its key. `{n}` is a different number in each call.
 struct Case {
@@ -38,7 +56,7 @@ const fn case(name: &'static str, prepare: &'static str, call: &'static str) -> 
     Case { name, prepare, call }
 }
 
-/// Every command, and some of the server's commands for comparison.
+/// Every command of the module, and some of the server's commands for comparison.
 const CASES: &[Case] = &[
     case("SET", "SET k nineteen-bytes-text", "SET k nineteen-bytes-text PX 3600000"),
     case("GET", "SET k nineteen-bytes-text PX 3600000", "GET k"),
@@ -92,7 +110,7 @@ const CASES: &[Case] = &[
     case("CL.RELEASE of nothing", "CL.ACQUIRE k 10 3600 holder", "CL.RELEASE k nobody"),
 ];
 
-/// A case without the record of `CL.TOP`.
+/// Cases on a server without the record of `CL.TOP`.
 const CASES_NO_TOP: &[Case] =
     &[case("CL.THROTTLE refused, top-size 0", "CL.THROTTLE k 0 1 3600", "CL.THROTTLE k 0 1 3600")];
 
@@ -105,7 +123,7 @@ const CASES_AOF: &[Case] = &[
     case("CL.ACQUIRE, AOF", "CL.ACQUIRE k 1000 3600 first", "CL.ACQUIRE k 1000 3600 holder{n}"),
 ];
 
-/// Only the calls of the module API that a reply requires: `floor.c`.
+/// Cases with only the calls of the module API that a reply requires: `floor.c`.
 const CASES_FLOOR: &[Case] = &[
     case("floor: admitted", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.ADMITTED k 1000000 1 1"),
     case("floor: admitted, decided", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.DECIDED k 1000000 1 1"),
@@ -131,7 +149,7 @@ const CASES_FLOOR: &[Case] = &[
 const CASES_FLOOR_AOF: &[Case] =
     &[case("floor: admitted, AOF", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.PROPAGATED k 1000000 1 1")];
 
-/// The instructions of a call: the sum, and the parts of the module, the server, and their libraries.
+/// The instructions of a call: the sum, and the shares of the module, the server and their libraries.
 #[derive(Clone, Copy)]
 struct Count {
     all: u64,
@@ -139,7 +157,7 @@ struct Count {
     server: u64,
 }
 
-/// Counts again, and writes the table and the table of its page.
+/// Counts, and writes the table and its page.
 pub fn record(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     let before = fs::read_to_string(TABLE).unwrap_or_default();
     let counts = count(binaries)?;
@@ -157,11 +175,12 @@ pub fn record(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The counts as a table for their page, which leaves out those that few readers need.
+/// Returns the counts as a table for the page.
 fn shares(counts: &[(String, Count)]) -> Result<String, Box<dyn Error>> {
     let mut text =
         "| call | instructions | module | server | libraries |\n|---|--:|--:|--:|--:|\n".to_owned();
-    let is_shown = |name: &str| !name.starts_with("floor") && !name.ends_with("AOF");
+    let is_shown =
+        |name: &str| !name.starts_with("floor") && !name.ends_with("AOF") && !LEFT_OUT.contains(&name);
     for (name, Count { all, module, server }) in counts.iter().filter(|(name, _)| is_shown(name)) {
         let percent = |part: u64| (part as f64 / *all as f64 * 100.0).round();
         let (module, server, libraries) =
@@ -172,8 +191,8 @@ fn shares(counts: &[(String, Count)]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Counts again, and compares with the table. The last line counts the results, as those of the other tests
-/// do.
+/// Counts, and compares the results with the table. The last line has the number of results, as in other
+/// tests.
 pub fn check(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     let table = fs::read_to_string(TABLE)?;
     let here = circumstances(binaries)?;
@@ -218,7 +237,7 @@ pub fn check(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
     if failed == 0 { Ok(()) } else { Err("instruction counts differ from the table".into()) }
 }
 
-/// The versions that the counts depend on, for the head of the table.
+/// Returns the versions on which the counts depend, for the head of the table.
 fn circumstances(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     let mut head = String::new();
     for mut command in [Command::new(&binaries.server), Command::new("rustc"), Command::new("valgrind")] {
@@ -261,7 +280,7 @@ fn count_cases(
     let valgrind = [
         "env".to_owned(),
         format!("LD_PRELOAD={}", seed.display()),
-        // By default, memory is returned to the system at certain times. Not here.
+        // By default, jemalloc returns memory to the system from time to time.
         "MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1,tcache_gc_incr_bytes:1073741824".to_owned(),
         "valgrind".to_owned(),
         "--quiet".to_owned(),
@@ -269,8 +288,8 @@ fn count_cases(
         "--toggle-collect=call".to_owned(),
         format!("--callgrind-out-file={}", profile.display()),
     ];
-    // Without work that depends on the duration of a call, or on the disk: while that is busy, an append-only
-    // file that is synced every second collects what was written, and the collection is moved as it grows.
+    // Disables work that depends on the duration of a call or on the disk. While the disk is busy, an
+    // append-only file that is synced every second collects its writes in memory, which is moved as it grows.
     let steady =
         ["--slowlog-log-slower-than", "-1", "--latency-tracking", "no", "--hz", "1", "--appendfsync", "no"];
     let server = Server::start_under(&valgrind, kind, binaries, &steady)?;
@@ -282,12 +301,12 @@ fn count_cases(
     let mut counts = Vec::new();
     for (number, case) in cases.iter().enumerate() {
         redis::cmd("FLUSHALL").exec(&mut connection)?;
-        // One after the other: the number of replies that fit the buffer depends on the age of the
-        // connection.
+        // Calls are sent one after the other, because the number of replies that fit the buffer depends on
+        // the age of the connection.
         let mut ask = |call: &str| no_error(&connection.req_packed_command(&encode(call, 0))?);
         let call = |n: usize| case.call.replace("{n}", &format!("{n:03}"));
         ask(case.prepare)?;
-        // Holders and entries must stay few.
+        // The number of holders and entries must stay small.
         let warm = if case.call.contains("{n}") || case.call.starts_with("CL.LOG") { 10 } else { CALLS };
         (0..warm).try_for_each(|n| ask(&call(n)))?;
         callgrind("zero")?;
@@ -317,8 +336,8 @@ impl Count {
     }
 }
 
-/// Reads callgrind's format: a line of positions and a count belongs to the object named last, except for the
-/// line after `calls=`, which repeats the cost of a callee. Names are written once and numbered from then on.
+/// Reads callgrind's format: a line of positions and a count belongs to the last object named, except for the
+/// line after `calls=`, which repeats the cost of a callee. A name is written once, and then its number.
 fn by_object(profile: &str) -> BTreeMap<String, u64> {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();

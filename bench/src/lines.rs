@@ -1,4 +1,4 @@
-//! The measurements, as data: the table of targets.
+//! The measurements as data: the table of targets.
 
 use crate::server::Kind;
 
@@ -7,31 +7,31 @@ use crate::server::Kind;
 pub enum Measure {
     /// Time per unit of calls, in pipelines.
     Speed,
-    /// Time from a call to its reply, with 50 clients that wait for each reply.
+    /// Time from a call to its reply, with 50 clients that each wait for their reply.
     Latency,
     /// Memory per key.
     Memory,
 }
 
-/// A line of the table: the module's calls against other calls, in the same rounds.
+/// A line of the table: the module's calls and other calls, measured in the same rounds.
 pub struct Line {
     pub name: &'static str,
     pub measure: Measure,
-    /// The target: how many times as fast, or as small, as the other. `None` if the line is for information.
+    /// The target: how many times as fast or as small as the other calls. `None` if there is no target.
     pub target: Option<f64>,
     pub ours: Side,
     pub against: Side,
-    /// The fastest possible module, `floor.c`: called with the same arguments, on the same kind of keys, in
-    /// the same rounds. `None` for calls that it does not have.
+    /// The fastest possible module, `floor.c`, called with the same arguments on the same kind of keys in the
+    /// same rounds. `None` for calls that it does not support.
     pub floor: Option<Side>,
 }
 
-/// The sides to compare with, by their places in [`Line::sides`]. Ours is the first.
+/// The position of the side to compare with in [`Line::sides`]. The module's side is the first.
 pub const AGAINST: usize = 1;
 pub const FLOOR: usize = 2;
 
 impl Line {
-    /// The sides that each round measures.
+    /// Returns the sides that each round measures.
     pub fn sides(&self) -> impl Iterator<Item = &Side> {
         [&self.ours, &self.against].into_iter().chain(&self.floor)
     }
@@ -45,15 +45,15 @@ pub struct Side {
     /// The calls that create each key before the measurement.
     pub prepare: &'static str,
     /// The calls that count as one unit, separated by ` ; `. `{a}`, `{b}` and `{c}` are three keys, which
-    /// differ each time; `{hot}` is always the same key, and all may have a suffix; `{gcra}` and such
-    /// are names of scripts.
+    /// differ in each unit. `{hot}` is always the same key. Any of them may have a suffix. `{gcra}` and the
+    /// like are names of scripts.
     pub call: &'static str,
-    /// The beginning of the reply to the first call, as on the wire.
+    /// The beginning of the reply to the first call, in the wire format.
     pub answer: &'static str,
 }
 
-/// The rate of most lines is a unit per second. Keys start with an hour's worth taken, so that they outlive
-/// the run, and every further call is admitted.
+/// In most lines, the rate is one unit per second. Keys start with an hour's worth of units taken, so that
+/// they outlive the run, and every further call is admitted.
 pub const fn admitted(server: Kind) -> Side {
     Side {
         name: "CL.THROTTLE admitted",
@@ -94,7 +94,7 @@ const fn set(server: Kind) -> Side {
     }
 }
 
-/// 19 digits, which the server keeps as an integer in the object itself.
+/// 19 digits, which the server stores as an integer in the object itself.
 const SET_INTEGER: Side = Side {
     name: "SET key integer PX ms",
     server: Kind::Bare,
@@ -103,7 +103,7 @@ const SET_INTEGER: Side = Side {
     answer: "+OK\r\n",
 };
 
-/// 19 bytes of text, with an expiry that the server has to check.
+/// 19 bytes of text with an expiry, which the server has to check.
 const fn get(name: &'static str, call: &'static str) -> Side {
     Side {
         name,
@@ -114,7 +114,7 @@ const fn get(name: &'static str, call: &'static str) -> Side {
     }
 }
 
-/// A counter with its expiry, in a hash of the size that the module writes.
+/// A counter with its expiry, in a hash of the size that the module stores.
 const PAIR: Side = Side {
     name: "HINCRBY + PEXPIRE",
     server: Kind::Bare,
@@ -139,7 +139,7 @@ const THREE_CALLS: Side = Side {
     answer: "*5\r\n:0\r\n",
 };
 
-/// The same in one call, in which each limiter has a quantity.
+/// The same limiters in one call, in which each limiter has its own quantity.
 const THREE_LIMITERS: Side = Side {
     name: "CL.MTAKE of 3 THROTTLE",
     server: Kind::Module,
@@ -148,8 +148,8 @@ const THREE_LIMITERS: Side = Side {
     answer: "*4\r\n*5\r\n:0\r\n",
 };
 
-/// What an LLM gateway asks for each request: two rates, a quota by the month, and a place, whose holder
-/// renews it. So the places stay as few as they are.
+/// The call of an LLM gateway for each request: two rates, a monthly quota, and a place, whose holder renews
+/// it, so that the number of places stays small.
 pub const FOUR_KINDS: Side = Side {
     name: "CL.MTAKE of 4 kinds",
     server: Kind::Module,
@@ -216,8 +216,7 @@ const GCRA_FUNCTION: Side = Side {
     answer: "*5\r\n:0\r\n",
 };
 
-/// A function against a script that people use for the same purpose. Both create their keys by their first
-/// calls.
+/// A function and a script that people use for the same purpose. The first calls of both create their keys.
 const fn scripted(
     name: &'static str,
     [function, call, answer]: [&'static str; 3],
@@ -229,7 +228,7 @@ const fn scripted(
     Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
 }
 
-/// A command of the module against the function that does the same on a server without the module.
+/// A command of the module, and the corresponding function on a server without the module.
 const fn function(
     name: &'static str,
     ours: Side,
@@ -241,7 +240,7 @@ const fn function(
     Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
 }
 
-/// The table of targets, then lines for information.
+/// The table of targets, and then the lines without a target.
 pub const LINES: &[Line] = &[
     Line {
         name: "admitted",
@@ -519,7 +518,7 @@ pub const LINES: &[Line] = &[
             name: "CL.THROTTLE admitted, hot key",
             server: Kind::Module,
             prepare: "CL.THROTTLE {a} 1000000000 1000 1 3600000",
-            // A thousand a second, so that millions of calls stay below the burst and a day.
+            // A thousand per second, so that millions of calls stay within the burst and a day.
             call: "CL.THROTTLE {hot} 1000000000 1000 1",
             answer: "*5\r\n:0\r\n",
         },

@@ -1,5 +1,5 @@
--- A log as limits' moving window keeps one: the times of the last calls in a list, the newest first.
--- KEYS: the list. ARGV: the time of the client, the limit, the period in seconds, the quantity.
+-- A log like the moving window of the library limits: the times of the last calls in a list, the newest first.
+-- KEYS: the list. ARGV: the client's time, the limit, the period in seconds, and the quantity.
 local now, limit, period, quantity = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 if quantity > limit then
     return 0

@@ -1,4 +1,4 @@
-//! The load: calls that are encoded in advance and sent in pipelines. Of the replies only line ends are
+//! The load: calls that are encoded in advance and sent in pipelines. Only the line ends of the replies are
 //! counted.
 
 use std::error::Error;
@@ -17,7 +17,7 @@ use crate::server::Server;
 /// The number of keys.
 pub const KEYS: usize = 100_000;
 
-/// The number of encoded calls: about as many as a round sends, so that the keys are random.
+/// The number of encoded calls: about as many as one round sends, so that the keys are random.
 const CALLS: usize = 256_000;
 
 /// The scripts, by the placeholders for their names.
@@ -29,18 +29,18 @@ const SCRIPTS: [(&str, &str); 6] = [
     ("{list}", include_str!("list.lua")),
     ("{mtake}", include_str!("mtake.lua")),
 ];
-/// The function library, as scripts/functions.sh puts it together.
+/// The function library, as assembled by scripts/functions.sh.
 const FUNCTIONS: &str = "target/functions/redis_cell.lua";
 
 /// How calls are sent.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub connections: usize,
-    /// Commands that a connection sends before it waits for their replies.
+    /// The number of commands that a connection sends before it waits for their replies.
     pub pipeline: usize,
 }
 
-/// For throughput. With several pipelines under way, the server never waits for the load.
+/// For throughput: with several pipelines under way, the server never waits for the load.
 pub const PIPELINED: Shape = Shape { connections: 4, pipeline: 64 };
 /// For latency.
 pub const UNPIPELINED: Shape = Shape { connections: 50, pipeline: 1 };
@@ -53,7 +53,7 @@ pub struct Took {
     pub cpu: f64,
 }
 
-/// One side of a line, ready to be measured.
+/// One side of a line, ready for measurement.
 pub struct Load<'a> {
     side: &'static Side,
     server: &'a Server,
@@ -62,7 +62,7 @@ pub struct Load<'a> {
     keys: usize,
     streams: Vec<TcpStream>,
     pipelines: Vec<Vec<u8>>,
-    /// Units in a pipeline, and line ends in its replies.
+    /// The number of units in a pipeline, and of line ends in its replies.
     units: usize,
     line_ends: usize,
     next: usize,
@@ -79,7 +79,7 @@ impl<'a> Load<'a> {
         Self::prepare_keys(side, server, database, shape, &(0..KEYS).collect::<Vec<_>>())
     }
 
-    /// The same with the keys of these numbers only.
+    /// Like `prepare`, but only with the keys of these numbers.
     pub fn prepare_keys(
         side: &'static Side,
         server: &'a Server,
@@ -139,7 +139,7 @@ impl<'a> Load<'a> {
             done += 1;
         }
         let wall = start.elapsed();
-        // The kernel adds up a thread's time when it goes to sleep.
+        // The kernel updates a thread's processor time when the thread goes to sleep.
         thread::sleep(Duration::from_millis(2));
         let cpu = self.server.cpu()? - cpu;
         self.server.settle()?;
@@ -147,8 +147,8 @@ impl<'a> Load<'a> {
         Ok(Took { wall: wall.as_nanos() as f64 / units, cpu: cpu / units })
     }
 
-    /// Sends the next call of a connection when its last one is answered. Returns the time of each in
-    /// nanoseconds.
+    /// Sends the next call of a connection when the previous one is answered. Returns the time of each call
+    /// in nanoseconds.
     pub fn latencies(&mut self, length: Duration) -> Result<Vec<f64>, Box<dyn Error>> {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let start = Instant::now();
@@ -184,7 +184,7 @@ impl<'a> Load<'a> {
         self.streams[connection].write_all(pipeline)
     }
 
-    /// Checks the replies once more, and deletes the keys.
+    /// Checks the replies again, and deletes the keys.
     pub fn finish(self) -> Result<(), Box<dyn Error>> {
         let mut connection = self.server.database(self.database)?;
         for pipeline in self.pipelines.iter().take(100) {
@@ -192,7 +192,7 @@ impl<'a> Load<'a> {
         }
         let keys: usize = redis::cmd("DBSIZE").query(&mut connection)?;
         let expired = self.server.info("expired_keys")?;
-        // A key that expires between two calls would make the second one cheaper or more expensive.
+        // If a key expired between two calls, the second call would be cheaper or more expensive.
         if keys != self.keys || expired != "0" {
             return Err(format!("{}: {keys} keys at the end, {expired} expired", self.side.name).into());
         }
@@ -219,7 +219,7 @@ fn fill_keys(
     Ok(())
 }
 
-/// Sends one pipeline, and checks that the replies are those of this side.
+/// Sends one pipeline, and checks that the replies are as expected for this side.
 fn ask(
     connection: &mut redis::Connection,
     side: &Side,
@@ -242,7 +242,7 @@ pub fn no_error(answer: &Value) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The reply as on the wire.
+/// Returns the reply in the wire format.
 fn wire(answer: &Value) -> String {
     match answer {
         Value::Nil => "$-1\r\n".to_owned(),
@@ -262,7 +262,7 @@ fn line_ends(answer: &Value) -> usize {
     memchr::memchr_iter(b'\n', wire(answer).as_bytes()).count()
 }
 
-/// The calls of one unit, on key number `key` and two others.
+/// Returns the calls of one unit, on key number `key` and two others.
 pub fn encode(calls: &str, key: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for call in calls.split(" ; ") {

@@ -36,7 +36,7 @@ use load::{Load, PIPELINED, Shape, UNPIPELINED};
 use report::{Compared, Measured, Ratio, Report};
 use server::{Binaries, Cores, Kind, Server, compile};
 
-/// Where runs leave their results: a file for each server.
+/// The folder for results: one file for each server.
 const RESULTS: &str = "target/bench";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -74,12 +74,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(&binaries, &filters, rounds as usize, length)
 }
 
-/// A number from the environment.
+/// Reads a number from the environment.
 fn number(name: &str, default: u64) -> Result<u64, Box<dyn Error>> {
     env::var(name).map_or(Ok(default), |text| Ok(text.parse()?))
 }
 
-/// Measures the lines whose name contains one of the words, and writes the results to `target/bench`.
+/// Measures the lines whose names contain one of the words, and writes the results to `target/bench`.
 fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -> Result<(), Box<dyn Error>> {
     let cores = Cores::choose();
     if let Some(cores) = cores {
@@ -119,7 +119,7 @@ fn run(binaries: &Binaries, words: &[String], rounds: usize, length: Duration) -
 }
 
 /// A percentile far from the median varies more from round to round than the median of a hundred thousand
-/// calls.
+/// calls does.
 fn rounds_of(line: &Line, rounds: usize) -> usize {
     if line.measure == Measure::Latency { 3 * rounds } else { rounds }
 }
@@ -135,7 +135,7 @@ fn publish_run(report: &Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A run.
+/// A run of the benchmark.
 struct Bench<'a> {
     binaries: &'a Binaries,
     cores: Option<Cores>,
@@ -146,10 +146,10 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The rows of a line: two for latencies, one otherwise.
+    /// Returns the rows of a line: two for latencies, otherwise one.
     fn measure(&self, line: &'static Line, rounds: usize) -> Result<Vec<Measured>, Box<dyn Error>> {
         self.bar.set_message(line.name);
-        // Without a terminal there is no bar.
+        // Without a terminal, there is no progress bar.
         if self.bar.is_hidden() {
             eprintln!("{} ...", line.name);
         }
@@ -185,7 +185,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures all sides in every round, after a short one that does not count.
+    /// Measures all sides in every round, after a short round that does not count.
     fn interleave<T>(
         &self,
         line: &'static Line,
@@ -202,7 +202,7 @@ impl Bench<'_> {
         }
         let mut all = Vec::new();
         for _ in 0..rounds {
-            // The side that goes first may find warmer or colder caches.
+            // The first side in a round may find warmer or colder caches.
             let mut order: Vec<usize> = (0..loads.len()).collect();
             fastrand::shuffle(&mut order);
             let mut round = BTreeMap::new();
@@ -216,7 +216,7 @@ impl Bench<'_> {
         Ok(all)
     }
 
-    /// Bytes per key, of a million keys that have been called twice.
+    /// Returns the bytes per key, for a million keys that were called twice.
     fn memory(&self, side: &Side) -> Result<f64, Box<dyn Error>> {
         const KEYS: usize = 1_000_000;
         let server = Server::start(side.server, self.binaries, self.cores)?;
@@ -230,8 +230,8 @@ impl Bench<'_> {
     }
 }
 
-/// A row of the report. `shape` says how our calls were made where that is not obvious; `by_wall` and
-/// `by_cpu` compare our side with another one of the line.
+/// Creates a row of the report. `shape` describes how the module's calls were sent if that is not obvious.
+/// `by_wall` and `by_cpu` compare the module's side with another side of the line.
 fn row(
     line: &Line,
     unit: &str,
@@ -251,8 +251,8 @@ fn row(
     }
 }
 
-/// Keeps the last results in `bench/results.tsv`, and writes them into the pages that quote it; the core's
-/// decisions, what grows and clients that wait into `docs/benchmarks.md`. Parts without new results stay.
+/// Copies the last results to `bench/results.tsv` and to the pages that quote it, and the core's decisions,
+/// curves and waiting clients to `docs/benchmarks.md`. Parts without new results do not change.
 fn publish() -> Result<(), Box<dyn Error>> {
     const PAGE: &str = "docs/benchmarks.md";
     let mut kept = results::Results::read()?;

@@ -1,8 +1,8 @@
--- The limiters that CL.MTAKE replaces where no module can be loaded, written to be fast: two limits by GCRA, a quota by
--- the calendar month (UTC), and places that are held by name. All are taken from, or none. As in gcra.lua, times are in
+-- A script that replaces CL.MTAKE where no module can be loaded, written to be fast: two GCRA limits, a quota for the
+-- calendar month in UTC, and places with named holders. It takes from all or from none. As in gcra.lua, times are in
 -- microseconds.
--- KEYS: requests, tokens, month, places. ARGV: max_burst count period quantity, the same of the tokens, limit quantity
--- of the month, limit lease holder of the places. Quantities are at least 1.
+-- KEYS: requests, tokens, month, places. ARGV: max_burst count period quantity for requests, the same for tokens, limit
+-- quantity for the month, limit lease holder for the places. Quantities are at least 1.
 local floor, ceil, call = math.floor, math.ceil, redis.call
 local SECOND = 1000000
 local time = call('TIME')
@@ -10,7 +10,7 @@ local now = time[1] * SECOND + time[2]
 local states = call('MGET', KEYS[1], KEYS[2], KEYS[3])
 local rows, tats, refused = {}, {}, false
 
--- The time until the next month begins, from the day of the year that begins in March, which has no leap day inside.
+-- The time until the next month begins. Days are counted in years from March on, which end with the leap day.
 local function left_in_month()
     local days = floor(time[1] / 86400) + 719468
     local of_era = days % 146097
@@ -26,7 +26,7 @@ local function left_in_month()
     return (length - day) * 86400 * SECOND - now % (86400 * SECOND)
 end
 
--- Each row is what holds if all limiters admit; that of a limiter without this call is kept behind it.
+-- Each row is for the case that all limiters admit. The row without this call is stored after it.
 for i = 1, 2 do
     local capacity, count, period = ARGV[4 * i - 3] + 1, tonumber(ARGV[4 * i - 2]), tonumber(ARGV[4 * i - 1])
     local interval = period * SECOND / count
@@ -82,8 +82,8 @@ if not refused then
     call('PEXPIREAT', KEYS[4], string.format('%.0f', ceil(last / 1000)))
 end
 
--- The row for all: that of the smallest remaining, with the longest times. Nothing remains below 0, where a limit has
--- been lowered.
+-- The row for all limiters: the smallest remaining quantity, and the longest times. After a limit was lowered, the
+-- remaining quantity is 0 rather than negative.
 local all = { refused and 1 or 0, 0, math.huge, -1, 0 }
 local never = false
 for i = 1, 4 do

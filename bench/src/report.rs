@@ -1,4 +1,4 @@
-//! The results of a run: on the terminal and as JSON.
+//! The results of a run, on the terminal and as JSON.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::server::{Binaries, Cores, output};
 
-/// A whole run.
+/// The results of a whole run.
 #[derive(Serialize, Deserialize)]
 pub struct Report {
-    /// The server, as in `redis-7.0`.
+    /// The server, such as `redis-7.0`.
     pub server: String,
     pub when: String,
     pub machine: Vec<(String, String)>,
@@ -21,35 +21,35 @@ pub struct Report {
     pub lines: Vec<Measured>,
 }
 
-/// A line of the table, measured.
+/// The measured results of a line of the table.
 #[derive(Serialize, Deserialize)]
 pub struct Measured {
     pub name: String,
     pub ours: String,
     pub against: String,
     pub target: Option<f64>,
-    /// The unit of both.
+    /// The unit of both sides.
     pub unit: String,
-    /// Our side, compared with the other one.
+    /// The module's side compared with the other side.
     pub other: Compared,
-    /// Our side, compared with the floor of the module API.
+    /// The module's side compared with the floor of the module API.
     pub floor: Option<Compared>,
 }
 
-/// Our side, compared with another one of the same rounds.
+/// The module's side compared with another side in the same rounds.
 #[derive(Serialize, Deserialize)]
 pub struct Compared {
     /// By processor time of the server's main thread, which limits the throughput, and which other programs
-    /// on the machine change least.
+    /// on the machine affect least.
     pub cpu: Option<Ratio>,
-    /// By the clock; for memory, by bytes.
+    /// By the clock, or for memory, by bytes.
     pub wall: Ratio,
 }
 
-/// How many times as fast, or as small, as the other.
+/// How many times as fast or as small as the other side.
 #[derive(Serialize, Deserialize)]
 pub struct Ratio {
-    /// Medians.
+    /// The medians of both sides.
     pub ours: f64,
     pub against: f64,
     pub times: f64,
@@ -59,7 +59,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Compares our side, the first of each round, with side number `other`.
+    /// Compares the module's side, the first in each round, with side number `other`.
     pub fn of<T>(rounds: &[Vec<T>], other: usize, measure: impl Fn(&T) -> f64) -> Self {
         let median = |side: usize| quantile(rounds.iter().map(|round| measure(&round[side])), 0.5);
         let (ours, against) = (median(0), median(other));
@@ -88,7 +88,7 @@ impl Measured {
         self.target.map_or(String::new(), |target| format!("{target:.2}"))
     }
 
-    /// The floor's cost, our ratio to it, and its quartiles.
+    /// Returns the floor's cost, the module's ratio to it, and the quartiles of the ratio.
     pub fn floor(&self) -> [String; 3] {
         self.floor.as_ref().map(Compared::ratio).map_or_else(Default::default, |ratio| {
             [format!("{:.0}", ratio.against), format!("{:.2}", ratio.times), ratio.quartiles()]
@@ -97,12 +97,12 @@ impl Measured {
 }
 
 impl Compared {
-    /// The ratio to judge by: that of processor times, if there is one.
+    /// Returns the ratio that counts: by processor time if there is one.
     pub fn ratio(&self) -> &Ratio {
         self.cpu.as_ref().unwrap_or(&self.wall)
     }
 
-    /// The ratio by the clock, next to one of processor times.
+    /// Returns the ratio by the clock, if there is also a ratio by processor time.
     pub fn by_clock(&self) -> String {
         self.cpu.as_ref().map_or(String::new(), |_| format!("{:.2}", self.wall.times))
     }
@@ -114,7 +114,7 @@ impl Ratio {
     }
 }
 
-/// The value below which a part `q` of them lies.
+/// Returns the value below which a fraction `q` of the values lies.
 pub fn quantile(values: impl Iterator<Item = f64>, q: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -122,14 +122,14 @@ pub fn quantile(values: impl Iterator<Item = f64>, q: f64) -> f64 {
     values.get((q * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// The number with commas between groups of three digits.
+/// Formats a number with commas between groups of three digits.
 pub fn thousands(n: usize) -> String {
     let digits = n.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
 }
 
-/// The table for the terminal.
+/// Returns the table for the terminal.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
     for (what, value) in &report.machine {
@@ -173,7 +173,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The hardware and software that the figures depend on.
+/// Returns the hardware and software on which the results depend.
 pub fn machine(binaries: &Binaries, cores: Option<Cores>) -> Result<Vec<(String, String)>, Box<dyn Error>> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -196,22 +196,22 @@ pub fn machine(binaries: &Binaries, cores: Option<Cores>) -> Result<Vec<(String,
     Ok(rows.into_iter().map(|(what, value)| (what.to_owned(), value)).collect())
 }
 
-/// The name of a server with its version: `Redis 7.0.15`.
+/// Returns the name of a server with its version: `Redis 7.0.15`.
 pub fn version(server: &str) -> Result<String, Box<dyn Error>> {
     let line = output(Command::new(server).arg("--version"))?;
-    // Valkey 7.2 leaves its name out.
+    // Valkey 7.2 omits its name.
     let family = line.split(' ').next().filter(|family| *family != "Server").unwrap_or("Valkey");
     let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
     Ok(format!("{family} {}", version.ok_or("a server without a version")?))
 }
 
-/// The name of the server's version, for files and pages: `redis-7.0`.
+/// Returns the name of the server's version, for files and pages: `redis-7.0`.
 pub fn server(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     let name = version(&binaries.server)?.to_lowercase().replace(' ', "-");
     Ok(name.rsplit_once('.').map_or(name.as_str(), |(name, _)| name).to_owned())
 }
 
-/// The date of a run.
+/// Returns the date of a run.
 pub fn now() -> Result<String, Box<dyn Error>> {
     output(Command::new("date").args(["--utc", "+%Y-%m-%d %H:%M UTC"]))
 }

@@ -1,5 +1,5 @@
-//! The results that are kept: `bench/results.tsv`, which has every line of every server, and the pages that
-//! quote it.
+//! The stored results: `bench/results.tsv`, which has every line for every server, and the pages that quote
+//! it.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -12,24 +12,36 @@ const STORE: &str = "bench/results.tsv";
 const COLUMNS: &str = "# server\tours\tagainst\tunit\tours, median\tagainst, median\ttimes\tquartiles\t\
                        by the clock\ttarget\tfloor, median\tours : floor\tquartiles";
 
-/// The marks of the tables below, and the pages that they stand in.
-const QUOTES: [(&str, &str, Table); 4] = [
+/// The markers of the tables below, and the pages that contain them.
+const QUOTES: [(&str, &str, Table); 6] = [
     ("circumstances", "docs/benchmarks.md", circumstances),
     ("targets", "docs/benchmarks.md", |results| targets(results, Row::is_aimed)),
     ("functions", "docs/functions.md", |results| targets(results, Row::is_function)),
     ("floor", "docs/performance.md", floor),
+    ("speed", "README.md", |results| speed(results, SPEED)),
+    ("speed", "README.zh-CN.md", |results| speed(results, SPEED_ZH)),
 ];
+
+/// The paragraph in each README. Its numbers are the first server's.
+const SPEED: &str = "\
+An admitted call takes {us} µs: {set} times the speed of the server's own `SET key value PX ms`, {peer} times that of
+brandur/redis-cell, and {lua} times that of the same limiter in Lua (pipelined, {server}; runs differ by about 5 %).
+";
+const SPEED_ZH: &str = "\
+一次被放行的调用耗时 {us} µs：速度是服务器自己的 `SET key value PX ms` 的 {set} 倍，是 brandur/redis-cell 的 {peer} 倍，
+是用 Lua 实现的同一限流器的 {lua} 倍（使用管道，{server}，各次运行之间约有 5 % 的波动）。
+";
 
 type Table = fn(&Results) -> String;
 
-/// What the file contains.
+/// The contents of the file.
 pub struct Results {
-    /// Server, property and value, as in `redis-8.6`, `module`, `commit 1234567`.
+    /// Server, property and value, such as `redis-8.6`, `module`, `commit 1234567`.
     about: Vec<[String; 3]>,
     rows: Vec<Row>,
 }
 
-/// A line of the benchmark on one server: the columns of the file.
+/// A line of the benchmark on one server, as the columns of the file.
 struct Row([String; 13]);
 
 impl Results {
@@ -47,7 +59,7 @@ impl Results {
         Ok(Self { about, rows })
     }
 
-    /// Replaces the results of a server by those of a run. A run of a part of the lines replaces these alone.
+    /// Replaces the results of a server. A run of only some lines replaces only these lines.
     pub fn take(&mut self, report: &Report) {
         let server = &report.server;
         let when = format!("{}, {} rounds of {} ms", report.when, report.rounds, report.round_ms);
@@ -57,7 +69,7 @@ impl Results {
         let new: Vec<Row> = report.lines.iter().map(|line| Row::new(server, line)).collect();
         self.rows.retain(|row| !new.iter().any(|new| new.0[..4] == row.0[..4]));
         self.rows.extend(new);
-        self.about.sort_by(|one, other| one[0].cmp(&other[0])); // stable: the order of each server's lines stays
+        self.about.sort_by(|one, other| one[0].cmp(&other[0])); // a stable sort keeps the order of each server's lines
         self.rows.sort_by(|one, other| one.0[0].cmp(&other.0[0]));
     }
 
@@ -78,7 +90,7 @@ impl Results {
         Ok(())
     }
 
-    /// Fails if a page does not quote the file as it stands.
+    /// Fails if a page does not quote the file in its present state.
     pub fn check(&self) -> Result<(), Box<dyn Error>> {
         for (mark, page, table) in QUOTES {
             let text = fs::read_to_string(page)?;
@@ -94,12 +106,12 @@ impl Results {
         names.into_iter().collect()
     }
 
-    /// The row of this line on a server.
+    /// Returns the row of this line for a server.
     fn at(&self, server: &str, line: &Row) -> Option<&Row> {
         self.rows.iter().find(|row| row.server() == server && row.0[1..4] == line.0[1..4])
     }
 
-    /// The first row of each line.
+    /// Returns the first row of each line.
     fn lines(&self) -> Vec<&Row> {
         let mut seen = BTreeSet::new();
         self.rows.iter().filter(|row| seen.insert(&row.0[1..4])).collect()
@@ -135,7 +147,7 @@ impl Row {
         &self.0[9]
     }
 
-    /// The ratio of our speed to that of the floor.
+    /// Returns the ratio of the module's speed to the floor's.
     fn share(&self) -> &str {
         &self.0[11]
     }
@@ -148,14 +160,14 @@ impl Row {
         self.0[1].starts_with("FCALL") || self.0[2].starts_with("FCALL")
     }
 
-    /// The ratio, in bold if it reaches its target.
+    /// Returns the ratio, in bold if it reaches its target.
     fn times(&self) -> String {
         let (times, target) = (&self.0[6], self.target());
         let is_met = times.parse().ok().zip(target.parse().ok()).is_some_and(|(is, of): (f64, f64)| is >= of);
         if is_met { format!("**{times}**") } else { times.clone() }
     }
 
-    /// What is compared: both calls, with their unit if that is not time in pipelines.
+    /// Returns the compared calls, with the unit unless it is the time in pipelines.
     fn call(&self) -> String {
         let [_, ours, against, unit, ..] = &self.0;
         let unit = match unit.split_once(' ') {
@@ -171,7 +183,7 @@ fn columns(line: &str) -> Vec<String> {
     line.split('\t').map(str::to_owned).collect()
 }
 
-/// `redis-8.6` in the words of a page: `Redis 8.6`.
+/// Formats `redis-8.6` for a page: `Redis 8.6`.
 fn title(server: &str) -> String {
     let (family, version) = server.split_once('-').unwrap_or((server, ""));
     let mut letters = family.chars();
@@ -179,7 +191,29 @@ fn title(server: &str) -> String {
     format!("{}{} {version}", first.map_or(String::new(), String::from), letters.as_str())
 }
 
-/// When each server was measured, and on which machine.
+/// Returns a paragraph with the speed of an admitted call and the calls that it is compared with.
+fn speed(results: &Results, paragraph: &str) -> String {
+    let against = |other: &str| {
+        let row = results.rows.iter().find(|row| row.0[1..4] == ["CL.THROTTLE admitted", other, "ns"]);
+        row.map_or([f64::NAN; 2], |row| [&row.0[4], &row.0[6]].map(|n| n.parse().unwrap_or(f64::NAN)))
+    };
+    let [nanos, set] = against("SET key value PX ms");
+    let [[_, peer], [_, lua]] = ["CL.THROTTLE admitted, the peer's", "GCRA in Lua, EVALSHA"].map(against);
+    let server = results.about.iter().find(|[_, what, _]| what == "server");
+    let server = server.map_or(String::new(), |[name, _, line]| {
+        let version = line.split_once(" v=").and_then(|(_, rest)| rest.split(' ').next());
+        let title = title(name);
+        format!("{} {}", title.split(' ').next().unwrap_or_default(), version.unwrap_or_default())
+    });
+    paragraph
+        .replace("{us}", &format!("{:.1}", nanos / 1e3))
+        .replace("{set}", &format!("{set:.2}"))
+        .replace("{peer}", &format!("{peer:.1}"))
+        .replace("{lua}", &format!("{lua:.1}"))
+        .replace("{server}", &server)
+}
+
+/// Returns when and on which machine each server was measured.
 fn circumstances(results: &Results) -> String {
     let mut text = "| | measured | processor | module |\n|---|---|---|---|\n".to_owned();
     for server in results.servers() {
@@ -193,7 +227,7 @@ fn circumstances(results: &Results) -> String {
     text
 }
 
-/// The ratios of some lines on all servers, beside their targets.
+/// Returns the ratios of some lines on all servers, and their targets.
 fn targets(results: &Results, is_wanted: fn(&Row) -> bool) -> String {
     let lines: Vec<_> = results.lines().into_iter().filter(|row| is_wanted(row)).collect();
     let has_targets = lines.iter().any(|line| line.is_aimed());
@@ -219,7 +253,7 @@ fn targets(results: &Results, is_wanted: fn(&Row) -> bool) -> String {
     text
 }
 
-/// The ratios to the floor. A call that is measured in several lines has several.
+/// Returns the ratios to the floor. A call that several lines measure has several ratios.
 fn floor(results: &Results) -> String {
     let servers = results.servers();
     let calls: Vec<_> = results.lines().into_iter().filter(|row| !row.share().is_empty()).collect();

@@ -1,5 +1,5 @@
-//! `make bench-scale`: how far a server goes, and what a cluster and more threads add. The measured tables of
-//! `docs/scaling.md` and `bench/scaling.md`.
+//! `make bench-scale`: measures the limits of a server, and the gain of a cluster and of more threads. The
+//! tables are in `docs/scaling.md` and `bench/scaling.md`.
 
 mod cluster;
 mod io_threads;
@@ -10,12 +10,12 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use crate::report::{between, now, version};
+use crate::report::{between, machine, now, version};
 use crate::server::Binaries;
 
-/// Where each part leaves its table.
+/// The folder for the tables of the parts.
 const RESULTS: &str = "target/bench/scale";
-/// The pages that have the tables.
+/// The pages that contain the tables.
 const PAGES: [&str; 2] = ["docs/scaling.md", "bench/scaling.md"];
 
 /// Runs a part, prints its table, and writes it to `target/bench/scale`.
@@ -37,13 +37,13 @@ fn keep(name: &str, table: &str) -> Result<(), Box<dyn Error>> {
     Ok(fs::write(Path::new(RESULTS).join(name).with_extension("md"), table)?)
 }
 
-/// Puts the tables of `target/bench/scale` into the pages, each between the marks of its name.
+/// Copies the tables of `target/bench/scale` to the pages, each between the markers with its name.
 pub fn publish() -> Result<(), Box<dyn Error>> {
     for page in PAGES {
         let mut text = fs::read_to_string(page)?;
         for file in fs::read_dir(RESULTS)? {
             let file = file?.path();
-            // What a measurement that was ended has left has another extension.
+            // A measurement that was interrupted leaves a file with another extension.
             if file.extension().is_none_or(|extension| extension != "md") {
                 continue;
             }
@@ -58,7 +58,10 @@ pub fn publish() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// When the table was measured, and with which server.
+/// Returns when the table was measured, with which server and module, and on which processor.
 fn heading(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
-    Ok(format!("{}, {}", now()?, version(&binaries.server)?))
+    let about = machine(binaries, None)?;
+    let value = |wanted| about.iter().find(|(what, _)| what == wanted).map_or("", |(_, value)| value);
+    let processor = value("processor").split(',').next().unwrap_or_default();
+    Ok(format!("{}, {}, {processor}, {}", now()?, version(&binaries.server)?, value("module")))
 }

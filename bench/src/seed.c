@@ -1,5 +1,5 @@
-/* Stands before the C library while instructions are counted. The seed of the server's hash tables is always the same, so
- * that look-ups take the same steps on every run. */
+/* Preloaded before the C library while instructions are counted. It always gives the server's hash tables the same seed, so
+ * that lookups take the same steps in every run. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! Servers on a core of their own, each on a free port and in its own directory, stopped when dropped.
+//! Servers on a separate core, each on a free port and in its own directory. They stop when they are dropped.
 
 use std::error::Error;
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
-/// The module of a server.
+/// The module that a server loads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// No module: the server's own commands.
@@ -21,18 +21,18 @@ pub enum Kind {
     Module,
     ModuleAof,
     ModuleReplica,
-    /// Without the record of `CL.TOP`.
+    /// The module without the record of `CL.TOP`.
     ModuleNoTop,
-    /// The module to compare with.
+    /// Another module, for comparison.
     Peer,
-    /// With a module that does as little as possible: `floor.c`.
+    /// The smallest possible module: `floor.c`.
     Floor,
     FloorAof,
     FloorReplica,
 }
 
 impl Kind {
-    /// The suffix of names in the table for this server.
+    /// Returns the suffix for this server in the names of the table.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Bare | Self::Module | Self::Floor => "",
@@ -62,7 +62,7 @@ pub struct Binaries {
     pub floor: PathBuf,
 }
 
-/// The cores of servers and load; `None` if this process can use only one core.
+/// The cores of servers and load. `None` if this process can use only one core.
 #[derive(Clone, Copy)]
 pub struct Cores {
     pub server: usize,
@@ -70,7 +70,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// The last core for the server, because interrupts prefer the first, and another one for the load.
+    /// Chooses the last core for the server, because interrupts prefer the first, and another for the load.
     pub fn choose() -> Option<Self> {
         let all = sched_getaffinity(None).ok()?;
         let mut mine = (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core));
@@ -78,7 +78,7 @@ impl Cores {
         Some(Self { server: mine.next_back()?, load })
     }
 
-    /// Pins this thread to the core of the load.
+    /// Pins this thread to the core for the load.
     pub fn pin_load(self) -> Result<(), Box<dyn Error>> {
         let mut set = CpuSet::new();
         set.set(self.load);
@@ -86,7 +86,7 @@ impl Cores {
     }
 }
 
-/// The prefix of a command line that pins a program to a core.
+/// Returns the prefix of a command line that pins a program to a core.
 pub fn on(core: usize) -> Vec<String> {
     ["taskset", "--cpu-list"].map(str::to_owned).into_iter().chain([core.to_string()]).collect()
 }
@@ -99,7 +99,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server on the servers' core, and its replica on the other.
+    /// Starts a server on the servers' core, and its replica on the other core.
     pub fn start(kind: Kind, binaries: &Binaries, cores: Option<Cores>) -> Result<Self, Box<dyn Error>> {
         let (mine, others): (Vec<_>, Vec<_>) =
             cores.map(|cores| (on(cores.server), on(cores.load))).unwrap_or_default();
@@ -113,7 +113,7 @@ impl Server {
         Ok(server)
     }
 
-    /// A server started by another program, with more options.
+    /// Starts a server under another program, with more options.
     pub fn start_under(
         program: &[String],
         kind: Kind,
@@ -140,12 +140,12 @@ impl Server {
             options.extend(["--auto-aof-rewrite-percentage", "0"]);
         }
         options.extend(more);
-        // Tries ports until no other process has taken one in the meantime.
+        // Tries another port if another process has taken this one in the meantime.
         loop {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
             let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
             let log = folder.path().join("log");
-            // It ends with this process, however this process ends.
+            // The server ends with this process, however this process ends.
             let mut command = Command::new("setpriv");
             command.args(["--pdeathsig", "KILL"]).args(program).arg(&binaries.server);
             command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"]);
@@ -156,7 +156,7 @@ impl Server {
                 Ok(()) => return Ok(server),
                 Err(error) => {
                     let log = fs::read_to_string(&log)?;
-                    // In the words of glibc or of musl.
+                    // The messages of glibc and musl.
                     if !log.contains("Address already in use") && !log.contains("Address in use") {
                         return Err(format!("{error}\n{log}").into());
                     }
@@ -170,7 +170,7 @@ impl Server {
             if let Some(status) = self.process.try_wait()? {
                 return Err(format!("the server ended at once: {status}").into());
             }
-            // Another server could answer on the port.
+            // Another server could answer on this port.
             if let Ok(mut connection) = self.connect()
                 && info(&mut connection, "process_id")? == self.process.id().to_string()
             {
@@ -199,14 +199,14 @@ impl Server {
         Ok(stream)
     }
 
-    /// Processor time of the thread that runs the commands, in nanoseconds.
+    /// Returns the processor time of the thread that runs commands, in nanoseconds.
     pub fn cpu(&self) -> Result<f64, Box<dyn Error>> {
         let path = format!("/proc/{0}/task/{0}/schedstat", self.process.id());
         let text = fs::read_to_string(path)?;
         Ok(text.split(' ').next().unwrap_or_default().parse()?)
     }
 
-    /// Processor time of all threads, in nanoseconds.
+    /// Returns the processor time of all threads, in nanoseconds.
     pub fn cpu_of_all_threads(&self) -> Result<f64, Box<dyn Error>> {
         let mut sum = 0.0;
         for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
@@ -220,7 +220,7 @@ impl Server {
         info(&mut self.connect()?, field)
     }
 
-    /// Waits until the replica is in sync, so that no round pays for another.
+    /// Waits until the replica is in sync, so that no round includes the work of an earlier one.
     pub fn settle(&self) -> Result<(), Box<dyn Error>> {
         let Some(replica) = &self.replica else { return Ok(()) };
         let there = |offset: &str| replica.info("slave_repl_offset").is_ok_and(|at| at == offset);
@@ -233,13 +233,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Failures do not matter, because the process may have ended already.
+        // Errors do not matter here, because the process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A field of `INFO`.
+/// Returns a field of `INFO`.
 fn info(connection: &mut redis::Connection, field: &str) -> Result<String, Box<dyn Error>> {
     let text: String = redis::cmd("INFO").arg("everything").query(connection)?;
     let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -250,7 +250,7 @@ fn utf8(path: &Path) -> Result<&str, Box<dyn Error>> {
     Ok(path.to_str().ok_or("the path of a module is not UTF-8")?)
 }
 
-/// Compiles a C source to a library in the directory.
+/// Compiles a C source into a shared library in the folder.
 pub fn compile(source: &str, folder: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let (text, library) = (folder.join(name).with_extension("c"), folder.join(name).with_extension("so"));
     fs::write(&text, source)?;
@@ -258,7 +258,7 @@ pub fn compile(source: &str, folder: &Path, name: &str) -> Result<PathBuf, Box<d
     Ok(library)
 }
 
-/// The output of a program, or its failure.
+/// Returns the output of a program, or its error.
 pub fn output(command: &mut Command) -> Result<String, Box<dyn Error>> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {

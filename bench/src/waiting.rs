@@ -1,4 +1,4 @@
-//! `make bench-waiting`: clients that wait in `CL.BMTAKE`, their turns, and what they cost others.
+//! `make bench-waiting`: clients that wait in `CL.BMTAKE`, their order, and their cost for other clients.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -20,22 +20,22 @@ use crate::load::encode;
 use crate::report::{machine, now, quantile, thousands};
 use crate::server::{Binaries, Cores, Kind, Server, on};
 
-/// The server's periodic work for each connection is not part of an admission.
+/// Without most of the server's periodic work for each connection, which is not part of an admission.
 const QUIET: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "16000"];
-/// Places, of which a client that is admitted gives one back and waits again. Half as many if there are fewer
-/// clients.
+/// The number of places. An admitted client gives its place back and waits again. There are half as many
+/// places if there are fewer clients.
 const PLACES: usize = 32;
-/// Admissions of a round.
+/// The number of admissions in a round.
 const TURNS: usize = 2_000;
-/// Admissions whose instants are compared with the limiter's.
+/// The number of admissions whose instants are compared with the limiter's.
 const TIMED: usize = 1_000;
-/// Admissions of the picture, and of each of its points.
+/// The number of admissions in the picture, and in each of its points.
 const SHARED: usize = 10_000;
 const POINT: usize = 250;
 /// The weights of the flows in the picture.
 const WEIGHTS: [usize; 3] = [1, 2, 4];
 
-/// A whole run.
+/// The results of a whole run.
 #[derive(Serialize, Deserialize)]
 pub struct Waits {
     when: String,
@@ -43,21 +43,21 @@ pub struct Waits {
     rounds: usize,
     turns: Vec<Turns>,
     bystanders: Vec<Bystander>,
-    /// Of all clients in one flow, and of a flow for each tenant: the tenants in the order of admissions.
+    /// The tenants in the order of admissions: with all clients in one flow, and with a flow for each tenant.
     shares: [Vec<u8>; 2],
 }
 
-/// Admissions with so many clients in so many flows.
+/// Admissions with this many clients in this many flows.
 #[derive(Serialize, Deserialize)]
 struct Turns {
     clients: usize,
     flows: usize,
-    /// Processor time of the server's main thread for an admission, in nanoseconds.
+    /// Processor time of the server's main thread per admission, in nanoseconds.
     cpu: f64,
-    /// Admissions in a second, when each begins with the end of the one before.
+    /// Admissions per second, if each begins when the previous one ends.
     per_second: f64,
-    /// How late an admission is after its units are there, in milliseconds: the median, the 99th percentile,
-    /// and the latest.
+    /// How long after its units are available a client is admitted, in milliseconds: the median, the 99th
+    /// percentile, and the maximum.
     late: [f64; 3],
 }
 
@@ -65,12 +65,12 @@ struct Turns {
 #[derive(Serialize, Deserialize)]
 struct Bystander {
     call: String,
-    /// Processor time with nobody in the queue, and with all clients in it, in nanoseconds.
+    /// Processor time with an empty queue, and with all clients in it, in nanoseconds.
     alone: f64,
     beside: f64,
 }
 
-/// Clients on connections of their own, each with at most one call under way.
+/// Clients on separate connections, each with at most one call under way.
 struct Crowd {
     streams: Vec<TcpStream>,
     epoll: OwnedFd,
@@ -93,7 +93,7 @@ impl Crowd {
         Ok(self.streams[client].write_all(&encode(calls, 0))?)
     }
 
-    /// The clients that have been replied to, and what.
+    /// Returns the clients that got a reply, and the replies.
     fn replies(&mut self) -> Result<Vec<(usize, String)>, Box<dyn Error>> {
         let mut events = Vec::with_capacity(64);
         while events.is_empty() {
@@ -110,12 +110,12 @@ impl Crowd {
     }
 }
 
-/// A reply that admits a call: its combined row begins with 0.
+/// Returns whether a reply admits a call: its combined row then begins with 0.
 fn is_admitted(reply: &str) -> bool {
     reply.contains("*5\r\n:0\r\n")
 }
 
-/// Measures, and writes the results to `target/bench`.
+/// Measures waiting clients, and writes the results to `target/bench`.
 pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     let files = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
@@ -154,7 +154,7 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A client that is admitted gives its place back and waits again, in one write.
+/// Measures admissions: an admitted client gives its place back and waits again, in one write.
 fn turns(server: &Server, clients: usize, flows: usize, rounds: usize) -> Result<Turns, Box<dyn Error>> {
     let mut crowd = Crowd::new(server, clients)?;
     let places = PLACES.min(clients / 2);
@@ -169,7 +169,7 @@ fn turns(server: &Server, clients: usize, flows: usize, rounds: usize) -> Result
         let (before, begin, mut admitted) = (server.cpu()?, Instant::now(), 0);
         while admitted < TURNS {
             for (client, reply) in crowd.replies()? {
-                // The reply to CL.RELEASE may come by itself.
+                // The reply to CL.RELEASE may arrive separately.
                 if is_admitted(&reply) {
                     admitted += 1;
                     crowd.send(client, &format!("CL.RELEASE busy c{client} ; {}", wait(client)))?;
@@ -190,12 +190,12 @@ fn turns(server: &Server, clients: usize, flows: usize, rounds: usize) -> Result
     })
 }
 
-/// How late admissions are: a unit becomes available every 2 ms.
+/// Measures how late admissions are. One unit becomes available every 2 ms.
 fn late(server: &Server, clients: usize, flows: usize) -> Result<[f64; 3], Box<dyn Error>> {
     const EVERY: f64 = 2.0;
     wait_for_blocked(server, 0)?;
     let mut crowd = Crowd::new(server, clients)?;
-    // Units that nobody takes in time are not lost, so that the instants do not depend on lateness before.
+    // Units that are not taken in time are not lost, so the instants do not depend on earlier delays.
     let wait = |client: usize| format!("CL.BMTAKE pace THROTTLE 49 500 1 1 FLOW f{}", client % flows);
     crate::curves::ask(&mut server.connect()?, "CL.CHARGE pace 49 500 1 5050")?;
     for client in 0..clients {
@@ -218,7 +218,7 @@ fn late(server: &Server, clients: usize, flows: usize) -> Result<[f64; 3], Box<d
     Ok([quantile(late.iter().copied(), 0.5), quantile(late.iter().copied(), 0.99), latest])
 }
 
-/// Calls on another key, and refused calls on the key that 10,000 clients wait for.
+/// Measures calls on another key, and refused calls on the key for which 10,000 clients wait.
 fn bystanders(server: &Server, rounds: usize) -> Result<Vec<Bystander>, Box<dyn Error>> {
     const CLIENTS: usize = 10_000;
     let calls = ["SET other 1", "CL.THROTTLE another 1000000 1000000 1", "CL.ACQUIRE busy 1 3600 hasty"];
@@ -237,8 +237,8 @@ fn bystanders(server: &Server, rounds: usize) -> Result<Vec<Bystander>, Box<dyn 
     Ok(each.map(|((call, alone), beside)| Bystander { call: (*call).to_owned(), alone, beside }).collect())
 }
 
-/// Three tenants, of which the one with the smallest weight floods the service: 300 clients, and 20 of each
-/// other. The tenants in the order of admissions.
+/// Simulates three tenants. The one with the smallest weight floods the service with 300 clients; the others
+/// have 20 each. Returns the tenants in the order of admissions.
 fn shares(server: &Server, by_flow: bool) -> Result<Vec<u8>, Box<dyn Error>> {
     const FLOOD: usize = 300;
     let tenant = |client: usize| if client < FLOOD { 0 } else { 1 + client % 2 };
@@ -267,13 +267,13 @@ fn shares(server: &Server, by_flow: bool) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(admitted)
 }
 
-/// The share of a tenant, in percent.
+/// Returns the share of a tenant, in percent.
 fn share(admitted: &[u8], tenant: usize) -> f64 {
     let of_it = admitted.iter().filter(|each| usize::from(**each) == tenant).count();
     100.0 * of_it as f64 / admitted.len() as f64
 }
 
-/// The results as tables for a page.
+/// Returns the results as tables for a page.
 pub fn markdown(all: &Waits) -> String {
     let mut text = format!("{}. Medians of {} rounds.\n\n", all.when, all.rounds);
     for (what, value) in &all.machine {
@@ -308,11 +308,11 @@ pub fn markdown(all: &Waits) -> String {
     text
 }
 
-/// The share of each tenant over time, in one flow and in a flow of its own.
+/// Draws the share of each tenant over time, in one flow and in separate flows.
 pub fn draw(all: &Waits, file: &Path) -> Result<(), Box<dyn Error>> {
     const COLOURS: [RGBColor; 3] =
         [RGBColor(0xd6, 0x27, 0x28), RGBColor(0x1f, 0x77, 0xb4), RGBColor(0x2c, 0xa0, 0x2c)];
-    let area = SVGBackend::new(file, (1_000, 380)).into_drawing_area();
+    let area = SVGBackend::new(file, (830, 380)).into_drawing_area();
     area.fill(&WHITE)?;
     let halves = area.split_evenly((1, 2));
     for ((half, admitted), title) in
@@ -320,32 +320,41 @@ pub fn draw(all: &Waits, file: &Path) -> Result<(), Box<dyn Error>> {
     {
         let mut chart = ChartBuilder::on(half)
             .margin(12)
-            .caption(title, ("sans-serif", 16))
-            .set_label_area_size(LabelAreaPosition::Left, 50)
+            .margin_right(30)
+            .caption(title, ("sans-serif", 18))
+            .set_label_area_size(LabelAreaPosition::Left, 62)
             .set_label_area_size(LabelAreaPosition::Bottom, 44)
             .build_cartesian_2d(0.0..SHARED as f64, 0.0..100.0)?;
         chart
             .configure_mesh()
             .light_line_style(WHITE.mix(0.0))
-            .x_labels(5)
+            .x_labels(4)
             .x_desc("admissions")
             .y_desc("share in percent; dashed: by weight")
             .x_label_formatter(&|n: &f64| thousands(n.round() as usize))
-            .label_style(("sans-serif", 13))
+            .y_label_formatter(&|share: &f64| format!("{share:.0}"))
+            .label_style(("sans-serif", 16))
             .draw()?;
+        let mut taken: Vec<f64> = Vec::new();
         for (tenant, colour) in COLOURS.iter().enumerate() {
             let due = 100.0 * WEIGHTS[tenant] as f64 / 7.0;
             let dashes = [(0.0, due), (SHARED as f64, due)];
             chart.draw_series(DashedLineSeries::new(dashes, 4, 4, colour.mix(0.5).stroke_width(1)))?;
-            let points = admitted.chunks(POINT).enumerate();
-            let points = points.map(|(at, of)| (((at + 1) * POINT) as f64, share(of, tenant)));
+            let shares: Vec<f64> = admitted.chunks(POINT).map(|of| share(of, tenant)).collect();
+            let points = shares.iter().enumerate().map(|(at, &share)| (((at + 1) * POINT) as f64, share));
             chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
-            let last = share(&admitted[admitted.len() - POINT..], tenant);
             let (clients, weight) = (if tenant == 0 { 300 } else { 20 }, WEIGHTS[tenant]);
             let label = format!("weight {weight}, {clients} clients");
-            let y = if last < 5.0 { 4.0 + 6.0 * tenant as f64 } else { last + 6.0 };
+            // Above the line, and above another label; below a line at the top.
+            let highest = shares.iter().copied().fold(f64::MIN, f64::max);
+            let lowest = shares.iter().copied().fold(f64::MAX, f64::min);
+            let mut y = if highest > 90.0 { lowest - 2.0 } else { highest + 8.0 };
+            while taken.iter().any(|other| (other - y).abs() < 7.0) {
+                y += 7.0;
+            }
+            taken.push(y);
             let at = (SHARED as f64 * 0.55, y);
-            let style = ("sans-serif", 13, colour).into_text_style(half);
+            let style = ("sans-serif", 16, colour).into_text_style(half);
             chart.draw_series(std::iter::once(Text::new(label, at, style)))?;
         }
     }

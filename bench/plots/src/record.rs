@@ -20,7 +20,7 @@ pub struct Answered {
     pub wait: f64,
 }
 
-pub fn record(port: u16, folder: &Path) -> Result<(), Box<dyn Error>> {
+pub fn record(port: u16, file: &Path) -> Result<(), Box<dyn Error>> {
     let mut server = redis::Client::open(("127.0.0.1", port))?.get_connection()?;
     let start = Instant::now();
     let mut rows = String::from("# limiter\tmilliseconds\tlimited\tretry_after\n");
@@ -50,9 +50,7 @@ pub fn record(port: u16, folder: &Path) -> Result<(), Box<dyn Error>> {
         }
         due += Duration::from_millis(pause);
     }
-    fs::create_dir_all(folder)?;
-    fs::write(folder.join("answers.tsv"), rows)?;
-    Ok(())
+    Ok(fs::write(file, rows)?)
 }
 
 /// `limited` and `retry_after` of an admission reply, or of the first of several.
@@ -70,9 +68,9 @@ fn read(answer: &redis::Value) -> Option<(i64, i64)> {
 }
 
 /// The records of one limiter.
-pub fn recorded(folder: &Path, name: &str) -> Result<Vec<Answered>, Box<dyn Error>> {
+pub fn recorded(file: &Path, name: &str) -> Result<Vec<Answered>, Box<dyn Error>> {
     let mut answered = Vec::new();
-    for row in fs::read_to_string(folder.join("answers.tsv"))?.lines().filter(|row| !row.starts_with('#')) {
+    for row in fs::read_to_string(file)?.lines().filter(|row| !row.starts_with('#')) {
         let [limiter, at, limited, retry_after] = row.split('\t').collect::<Vec<_>>()[..] else {
             return Err(format!("not a row of answers: {row}").into());
         };

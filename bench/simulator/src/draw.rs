@@ -1,4 +1,4 @@
-//! The pictures of `docs/scaling.md`: a line for each way, over requests a second.
+//! The pictures of `docs/scaling.md`: a line for each way to share the limit, over requests per second.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,30 +10,36 @@ use crate::measure::{Outcome, count};
 
 const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 
-/// A color for each way. All are seen well on white.
+/// The width of a README in pixels.
+const WIDTH: u32 = 830;
+/// Text sizes in plotters' unit, of which 1.24 are a pixel: 13 and 15 pixels.
+const TEXT: f64 = 13.0 * 1.24;
+const TITLE: f64 = 15.0 * 1.24;
+
+/// A color for each way, which colour-blind readers can also tell apart (Okabe and Ito).
 const COLORS: [RGBColor; 6] = [
-    RGBColor(0xd6, 0x27, 0x28),
-    RGBColor(0x2c, 0xa0, 0x2c),
-    RGBColor(0x1f, 0x77, 0xb4),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x33, 0x33, 0x33),
-    RGBColor(0xff, 0x7f, 0x0e),
-    RGBColor(0x94, 0x67, 0xbd),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0xcc, 0x79, 0xa7),
 ];
 
-/// A measure, drawn in a picture of its own.
+/// A measure, drawn in its own picture.
 struct Picture {
-    /// `scaling-NAME.svg`.
+    /// The file is `scaling-NAME.svg`.
     name: &'static str,
     caption: &'static str,
     value: fn(&Outcome) -> f64,
     scale: Scale,
 }
 
-/// How values are placed from the bottom of a picture to its top.
+/// The vertical scale of a picture.
 enum Scale {
-    /// In powers of ten between two numbers. Zero has no place.
+    /// Logarithmic between two numbers. Zero is not shown.
     Powers(f64, f64),
-    /// Evenly from zero to a number.
+    /// Linear from zero to a number.
     Even(f64),
 }
 
@@ -76,7 +82,7 @@ pub fn all<const N: usize>(
         let most = lines.iter().flat_map(|(_, points)| points).map(|point| point.1).fold(0.0, f64::max);
         let (least, most) = match picture.scale {
             Scale::Powers(least, most) => (least, most),
-            // Other numbers than those of the page may need more room.
+            // Numbers that differ from the page's may need more room.
             Scale::Even(usual) => (0.0, usual.max(most * 1.05)),
         };
         draw(&file, &picture, (demands[0], demands[N - 1]), (least, most), &lines)?;
@@ -91,13 +97,13 @@ fn draw(
     (least, most): (f64, f64),
     lines: &[(&str, Vec<(f64, f64)>)],
 ) -> Result<(), Box<dyn Error>> {
-    let area = SVGBackend::new(file, (760, 320)).into_drawing_area();
+    let area = SVGBackend::new(file, (WIDTH, 340)).into_drawing_area();
     area.fill(&WHITE)?;
-    // The names of the lines have the right side for themselves.
-    let (left, right) = area.split_horizontally(570);
+    // The right side is only for the names of the lines.
+    let (left, right) = area.split_horizontally(620);
     let mut builder = ChartBuilder::on(&left);
-    builder.caption(picture.caption, ("sans-serif", 15, &INK)).margin(10);
-    builder.x_label_area_size(40).y_label_area_size(70);
+    builder.caption(picture.caption, ("sans-serif", TITLE, &INK)).margin(10);
+    builder.x_label_area_size(46).y_label_area_size(88);
     let x = (demands.0..demands.1).log_scale();
     match picture.scale {
         Scale::Powers(..) => fill(builder.build_cartesian_2d(x, (least..most).log_scale())?, lines, least)?,
@@ -107,7 +113,7 @@ fn draw(
         let y = 60 + 22 * i32::try_from(place)?;
         right.draw(&PathElement::new([(4, y), (24, y)], color(place).stroke_width(2)))?;
         right.draw(&Circle::new((14, y), 3, color(place)))?;
-        right.draw_text(name, &("sans-serif", 12, &INK).into_text_style(&right), (30, y - 7))?;
+        right.draw_text(name, &("sans-serif", TEXT, &INK).into_text_style(&right), (30, y - 8))?;
     }
     area.present()?;
     Ok(())
@@ -124,7 +130,7 @@ fn fill<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
         .light_line_style(TRANSPARENT)
         .bold_line_style(INK.mix(0.12))
         .axis_style(INK.mix(0.6))
-        .label_style(("sans-serif", 11, &INK))
+        .label_style(("sans-serif", TEXT, &INK))
         .x_desc("requests a second")
         .x_label_formatter(&|number| label(*number))
         .y_label_formatter(&|number| label(*number))
@@ -136,7 +142,7 @@ fn fill<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
     Ok(())
 }
 
-/// A number of an axis: as short as it can be.
+/// Formats a number of an axis as short as possible.
 fn label(number: f64) -> String {
     if number.abs() < 10.0 && number.fract() != 0.0 { format!("{number:.1}") } else { count(number) }
 }

@@ -1,8 +1,8 @@
 //! `make simulate`: the simulated tables and pictures of `docs/scaling.md` and `bench/scaling.md`.
 //!
-//! Gateways receive requests for keys, and ask a server for each of them, lease units from it, or share the
-//! limit in another way. The server and the clients are the core's own algorithms; simulated are the traffic,
-//! the network and the time.
+//! Gateways receive requests for keys. For each request they call a server, or they lease units from it, or
+//! they share the limit in another way. The server and the clients run the core's own algorithms. The
+//! traffic, the network and the time are simulated.
 //!
 //! ```text
 //! redis-cell-simulator FOLDER             writes the tables and pictures into the project in this folder
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The scenario that the command line spells.
+/// Parses the scenario on the command line.
 fn scenario(way: &str, settings: &[String]) -> Result<Scenario, Box<dyn Error>> {
     let mut scenario = Scenario::default();
     let (mut most, mut hold_ms, mut parts) = (100, 300, 16);

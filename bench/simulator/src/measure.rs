@@ -1,11 +1,11 @@
-//! What a simulation is measured by.
+//! The measures of a simulation.
 
 use std::collections::HashMap;
 
-/// The units of one key that have been spent, as a bucket without a bound that leaks at the limit's rate.
+/// The spent units of one key, as a bucket of unlimited capacity that leaks at the limit's rate.
 ///
-/// The highest level of that bucket is the most that was spent in any stretch of time beyond what the rate
-/// brings in it.
+/// The highest level of the bucket is the largest number of units spent in any period beyond what the rate
+/// allows for it.
 #[derive(Clone, Copy, Default)]
 pub struct Meter {
     level: f64,
@@ -18,7 +18,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// One unit spent at `now`, in nanoseconds, at a limit of `rate` units a second.
+    /// Spends one unit at `now`, in nanoseconds, with a limit of `rate` units per second.
     pub fn spend(&mut self, now: u64, rate: f64) {
         self.level = (self.level - now.saturating_sub(self.last) as f64 / 1e9 * rate).max(0.0) + 1.0;
         self.last = self.last.max(now);
@@ -26,7 +26,7 @@ impl Meter {
         self.spent += 1;
     }
 
-    /// How many units the limit was exceeded by, in the stretch of time in which it was exceeded most.
+    /// Returns the largest number of units by which the limit was exceeded in any period.
     pub fn above(&self, burst: f64) -> f64 {
         (self.peak - burst).max(0.0)
     }
@@ -41,9 +41,9 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// A wait of so many nanoseconds.
+    /// Adds a wait in nanoseconds.
     pub fn add(&mut self, nanos: u64) {
-        // Three digits are enough of a long wait, and keep the number of counts small.
+        // Three digits are enough for a long wait, and keep the number of counts small.
         let micros = u32::try_from(nanos / 1_000).unwrap_or(u32::MAX);
         let coarse = if micros < 1_000 { micros } else { micros / 100 * 100 };
         *self.counts.entry(coarse).or_default() += 1;
@@ -51,12 +51,12 @@ impl Waits {
         self.count += 1;
     }
 
-    /// The mean in microseconds.
+    /// Returns the mean in microseconds.
     pub fn mean(&self) -> f64 {
         self.sum / self.count.max(1) as f64
     }
 
-    /// The 99th percentile in microseconds.
+    /// Returns the 99th percentile in microseconds.
     pub fn p99(&self) -> f64 {
         let mut counts: Vec<_> = self.counts.iter().collect();
         counts.sort_unstable();
@@ -71,8 +71,8 @@ impl Waits {
     }
 }
 
-/// Jain's index of fairness: 1 when all gateways had the same part of what they wanted admitted, 1 / n when
-/// one of n had everything.
+/// Returns Jain's fairness index: 1 if the same fraction of every gateway's requests was admitted, and 1 / n
+/// if only one of n gateways had requests admitted.
 ///
 /// Source: R. Jain, D. Chiu, W. Hawe, 1984.
 pub fn fairness(gateways: &[(u64, u64)]) -> f64 {
@@ -86,27 +86,27 @@ pub fn fairness(gateways: &[(u64, u64)]) -> f64 {
     if squares == 0.0 { 1.0 } else { sum * sum / (parts.len() as f64 * squares) }
 }
 
-/// What came of a scenario.
+/// The results of a scenario.
 pub struct Outcome {
-    /// Requests a second.
+    /// Requests per second.
     pub wanted: f64,
-    /// Requests admitted a second.
+    /// Admitted requests per second.
     pub admitted: f64,
-    /// Calls a second at all servers.
+    /// Calls per second to all servers.
     pub calls: f64,
-    /// Calls a second at the busiest server.
+    /// Calls per second to the busiest server.
     pub busiest: f64,
-    /// The most units above the limit, of the key that was furthest above, in any stretch of time.
+    /// The largest number of units above the limit in any period, for the key that exceeded it most.
     pub above: f64,
-    /// The part that went unused of what could have been admitted.
+    /// The unused fraction of the units that could have been admitted.
     pub unused: f64,
-    /// [`fairness`] among gateways.
+    /// The [`fairness`] among gateways.
     pub fairness: f64,
-    /// The wait that the limiter adds to a request in microseconds: mean, and 99th percentile.
+    /// The wait that the limiter adds to a request, in microseconds: the mean and the 99th percentile.
     pub waits: [f64; 2],
 }
 
-/// A count with three digits or all that it has before the point, in groups of three.
+/// Formats a count as an integer, with commas between groups of three digits.
 pub fn count(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();

@@ -9,7 +9,7 @@ use crate::draw;
 use crate::measure::{Outcome, count};
 use crate::world::{Scenario, Way};
 
-/// The ways that the tables compare.
+/// The ways to share the limit that the tables compare.
 const WAYS: [(&str, Way); 6] = [
     ("direct calls", Way::Direct),
     ("leases of at most 10", Way::Leased { most: 10, hold_ms: 300 }),
@@ -19,7 +19,7 @@ const WAYS: [(&str, Way); 6] = [
     ("local shares", Way::Shares),
 ];
 
-/// The ways that the tables of regions compare.
+/// The ways to share the limit that the tables of regions compare.
 const REGIONAL_WAYS: [(&str, Way); 4] = [
     ("home region, direct calls", Way::Direct),
     ("home region, leases of at most 100", Way::Leased { most: 100, hold_ms: 1_000 }),
@@ -27,16 +27,16 @@ const REGIONAL_WAYS: [(&str, Way); 4] = [
     ("a share for each gateway", Way::Shares),
 ];
 
-/// Requests a second for one hot key.
+/// Requests per second for one hot key.
 const DEMANDS: [f64; 4] = [1e4, 1e5, 1e6, 1e7];
 
-/// Numbers of gateways before one hot key.
+/// Numbers of gateways with one hot key.
 const GATEWAYS: [u32; 5] = [1, 10, 100, 1_000, 10_000];
 
 /// Numbers of keys.
 const KEYS: [u32; 3] = [100, 10_000, 1_000_000];
 
-/// The page that explains the tables, and the page of those that it leaves out.
+/// The page that explains the tables, and the page with the tables that the first one omits.
 const PAGES: [&str; 2] = ["docs/scaling.md", "bench/scaling.md"];
 
 /// Runs all scenarios, and writes the tables and pictures into the project in this folder.
@@ -50,7 +50,7 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     for (name, way) in WAYS {
         let rows = DEMANDS.map(|demand| {
             eprintln!("one key, {demand} requests a second, {name}");
-            // Two seconds are enough where there are ten million requests in each.
+            // With ten million requests in each second, two seconds are enough.
             let seconds = if demand > 2e6 { 2.0 } else { 10.0 };
             (count(demand), Scenario { demand, seconds, way, ..Scenario::default() }.run())
         });
@@ -95,7 +95,7 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A table of outcomes, one row each.
+/// Returns a table with one row for each outcome.
 pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Outcome)>) -> String {
     let mut text = format!(
         "| {head} | requests/s | admitted/s | calls/s | at the busiest server | above the limit | unused | fairness \
@@ -119,7 +119,7 @@ pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Outcome
     text
 }
 
-/// Puts `table` between the markers of this name, in the page that has them.
+/// Writes `table` between the markers with this name, in the page that has them.
 fn replace(pages: &mut [String], name: &str, table: &str) -> Result<(), Box<dyn Error>> {
     let (begin, end) = (format!("<!-- simulated: {name} -->\n"), "<!-- /simulated -->");
     let page = pages.iter_mut().find(|page| page.contains(&begin));

@@ -13,7 +13,7 @@ use redis_cell_core::{Change, Instant, Rate, Span, Unit, Verdict};
 
 use crate::measure::{Meter, Outcome, Waits, fairness};
 
-/// The instant at which a simulation begins, some moment of November 2023.
+/// The instant at which a simulation begins, in November 2023.
 const BEGIN: u64 = 1_700_000_000_000_000_000;
 
 /// How long a gateway waits for an answer: as long as the clients do.
@@ -24,44 +24,44 @@ const TIMEOUT: u64 = 500_000_000;
 pub enum Way {
     /// One call for each request.
     Direct,
-    /// Leases of units: at most so many in the hands of a gateway, each batch for so long.
+    /// Leased units: at most `most` held by a gateway, each batch for `hold_ms`.
     Leased { most: i64, hold_ms: u64 },
-    /// The key is split into so many, on servers of their own, each with its part of the limit.
+    /// The key is split into this many keys on separate servers, each with its part of the limit.
     Split(u32),
-    /// Each region has a server of its own, with its part of the limit.
+    /// Each region has its own server with a part of the limit.
     Regional,
-    /// Each gateway has its part of the limit and asks nobody.
+    /// Each gateway has a part of the limit, and calls no server.
     Shares,
 }
 
 /// A scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// How many gateways there are.
+    /// The number of gateways.
     pub gateways: u32,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: u32,
-    /// The exponent of the keys' distribution; of no account for one key.
+    /// The exponent of the keys' distribution, which has no effect with a single key.
     pub zipf: f64,
-    /// How unequal the gateways' traffic is: gateway `i` of them has the weight `i ^ -skew`.
+    /// The skew of the gateways' traffic: gateway `i` has the weight `i ^ -skew`.
     pub skew: f64,
-    /// Requests a second, of all gateways and keys.
+    /// Requests per second, for all gateways and keys.
     pub demand: f64,
     /// The limit of each key: `max_burst + 1`.
     pub burst: i64,
-    /// The limit of each key: units a second.
+    /// The limit of each key: units per second.
     pub rate: i64,
-    /// The median time of a message between a gateway and a server of its region, in milliseconds.
+    /// The median time of a message between a gateway and a server in its region, in milliseconds.
     pub near_ms: f64,
-    /// Regions, over which the gateways are spread. The server is in the first one.
+    /// The number of regions, over which the gateways are spread. The server is in the first one.
     pub regions: u32,
-    /// The median time of a message from one region to another, in milliseconds.
+    /// The median time of a message between regions, in milliseconds.
     pub far_ms: f64,
-    /// How long the last region is cut off from the others, in the middle of the simulated time, in seconds.
+    /// How long the last region is isolated from the others, in the middle of the simulation, in seconds.
     pub cut: f64,
-    /// The simulated time.
+    /// The simulated time, in seconds.
     pub seconds: f64,
-    /// The beginning of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// How the limit is shared.
     pub way: Way,
@@ -89,7 +89,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// What is wrong with the numbers.
+    /// Checks the numbers. Returns an error that names a wrong one.
     pub fn check(&self) -> Result<(), String> {
         let whole = self.gateways > 0 && self.keys > 0 && self.burst > 0 && self.rate > 0;
         let real = self.demand > 0.0 && self.seconds > 0.0 && self.zipf > 0.0 && self.skew >= 0.0;
@@ -113,30 +113,30 @@ impl Scenario {
     }
 }
 
-/// What happens at an instant, other than a request.
+/// An event other than a request.
 #[derive(Clone, Copy)]
 enum Event {
-    /// A call for one unit of a key reaches the server; its gateway, and when the request came.
+    /// A call for one unit of a key reaches the server. `since` is the instant of the request.
     Call { gateway: u32, key: u32, part: u32, since: u64 },
-    /// A request is let through.
+    /// A request is admitted.
     Admitted { gateway: u32, key: u32, since: u64 },
     /// A call for a batch reaches the server.
     Ask { gateway: u32, key: u32, units: i64, asked: u64 },
-    /// The answer of a call for a batch reaches the gateway.
+    /// The answer to a call for a batch reaches the gateway.
     Answer { gateway: u32, key: u32, taken: i64, wait: Option<Span>, asked: u64 },
-    /// The hold of a batch is over.
+    /// The hold of a batch ends.
     Over { gateway: u32, key: u32 },
-    /// What is given back reaches the server.
+    /// Units that are given back reach the server.
     GiveBack { gateway: u32, key: u32, units: i64 },
-    /// The answer to that reaches the gateway, or is late.
+    /// The answer to units that were given back reaches the gateway, or is late.
     GivenBack { gateway: u32, key: u32 },
-    /// A request is refused because its call has no answer.
+    /// A request is refused because its call gets no answer.
     Unanswered { since: u64 },
-    /// A call for a batch that was sent then has no answer.
+    /// A call for a batch, sent at `asked`, gets no answer.
     Lost { gateway: u32, key: u32, asked: u64 },
 }
 
-/// Events are taken in the order of their instants, and of their making where these are equal.
+/// Events are processed in the order of their instants, and at equal instants in the order of their creation.
 struct Scheduled(u64, u64, Event);
 
 impl PartialEq for Scheduled {
@@ -159,18 +159,18 @@ impl Ord for Scheduled {
     }
 }
 
-/// What a gateway holds of a key, and the requests that wait for more.
+/// The units that a gateway holds for a key, and the requests that wait for more.
 #[derive(Default)]
 struct Share {
     holding: Holding,
-    /// When the call was sent that has no answer yet, if the network may lose messages.
+    /// When the unanswered call was sent, if the network may lose messages.
     asked: Option<u64>,
     waiting: VecDeque<u64>,
 }
 
 struct World {
     scenario: Scenario,
-    /// The limit of a key, or of a part of it.
+    /// The limit of a key, or of one part of it.
     limit: Limit,
     terms: Terms,
     random: StdRng,
@@ -178,14 +178,14 @@ struct World {
     far: LogNormal<f64>,
     events: BinaryHeap<Reverse<Scheduled>>,
     made: u64,
-    /// The server's states by key and part, or a gateway's own by gateway and key.
+    /// The servers' states by key and part, or the gateways' own states by gateway and key.
     states: HashMap<(u32, u32), Tat>,
     shares: HashMap<(u32, u32), Share>,
     meters: HashMap<u32, Meter>,
-    /// Wanted and spent by each gateway.
+    /// The units wanted and spent by each gateway.
     gateways: Vec<(u64, u64)>,
     waits: Waits,
-    /// Calls by the part of the key that they went to.
+    /// The number of calls for each part of a key.
     calls: HashMap<u32, u64>,
 }
 
@@ -197,7 +197,7 @@ impl World {
             Way::Regional => i64::from(scenario.regions),
             Way::Direct | Way::Leased { .. } => 1,
         };
-        // A gateway's part of a small limit is at least a unit. Rates are exact: `rate` per `parts` seconds.
+        // A part of a small limit is at least one unit. Rates are exact: `rate` per `parts` seconds.
         let limit = Limit::new((scenario.burst / parts).max(1) - 1, scenario.rate, parts, Unit::Seconds);
         let (most, hold_ms) = match scenario.way {
             Way::Leased { most, hold_ms } => (most, hold_ms),
@@ -215,9 +215,9 @@ impl World {
             limit: limit.expect("a rate below a unit a nanosecond"),
             terms,
             random: StdRng::seed_from_u64(scenario.seed),
-            // One message of a hundred takes more than six times as long as the median one.
+            // One message in a hundred takes more than six times the median.
             near: LogNormal::new(scenario.near_ms.ln(), 0.8).expect("a finite distribution"),
-            // A longer way varies less.
+            // Times vary less over a longer distance.
             far: LogNormal::new(scenario.far_ms.ln(), 0.1).expect("a finite distribution"),
             events: BinaryHeap::new(),
             made: 0,
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that happens before `end`.
+    /// Processes all events before `end`.
     fn until(&mut self, end: u64) {
         while let Some(Reverse(Scheduled(now, ..))) = self.events.peek()
             && *now <= end
@@ -372,7 +372,7 @@ impl World {
             if let Some(arrival) = self.arrival(now, gateway) {
                 self.schedule(arrival, Event::Ask { gateway, key, units, asked: now });
             }
-            // Without other regions every call is answered in time, and a hundred million events are saved.
+            // Without other regions, every call is answered in time, which saves a hundred million events.
             if self.scenario.regions > 1 {
                 share.asked = Some(now);
                 self.schedule(now + TIMEOUT, Event::Lost { gateway, key, asked: now });
@@ -381,7 +381,7 @@ impl World {
         self.shares.insert((gateway, key), share);
     }
 
-    /// The server's decision, or that of a gateway by its own share: units taken, and the wait of a refusal.
+    /// Decides in the server or in a gateway. Returns the units taken, and the wait of a refusal.
     fn take(&mut self, now: u64, place: (u32, u32), units: i64) -> (i64, Option<Span>) {
         let state = self.states.get(&place).copied();
         let decision = gcra::saturate(state, &self.limit, at(now), units).expect("in range");
@@ -405,18 +405,18 @@ impl World {
         }
     }
 
-    /// A request that came at `since` is let through.
+    /// Admits a request that arrived at `since`.
     fn admit(&mut self, now: u64, gateway: u32, key: u32) {
         self.gateways[gateway as usize].1 += 1;
         self.meters.entry(key).or_default().spend(now, self.scenario.rate as f64);
     }
 
-    /// The region of a gateway. Its busy gateways and its quiet ones are spread alike.
+    /// Returns the region of a gateway. Busy and quiet gateways are spread equally.
     fn region(&self, gateway: u32) -> u32 {
         gateway % self.scenario.regions
     }
 
-    /// Calls a server for one unit. A call that the network loses is refused.
+    /// Calls a server for one unit. If the network loses the call, the request is refused.
     fn call(&mut self, now: u64, gateway: u32, key: u32, part: u32) {
         match self.arrival(now, gateway) {
             Some(arrival) => self.schedule(arrival, Event::Call { gateway, key, part, since: now }),
@@ -424,12 +424,12 @@ impl World {
         }
     }
 
-    /// When a message between a gateway and its server arrives. `None` if it goes to another region and is
-    /// lost.
+    /// Returns when a message between a gateway and its server arrives, or `None` if it goes to another
+    /// region and is lost.
     fn arrival(&mut self, now: u64, gateway: u32) -> Option<u64> {
         let scenario = self.scenario;
         let region = self.region(gateway);
-        // Each region has a server of its own, or all of them have the one in the first region.
+        // Each region has its own server, or all regions use the server in the first one.
         let is_near = region == 0 || matches!(scenario.way, Way::Regional);
         let middle = (now as f64 / 1e9 - scenario.seconds / 2.0).abs();
         if !is_near && region == scenario.regions - 1 && middle < scenario.cut / 2.0 {
@@ -472,7 +472,7 @@ fn at(now: u64) -> Instant {
 mod tests {
     use super::*;
 
-    /// Few gateways with much in their hands, many with little, long holds and short ones, one key and many.
+    /// Few gateways that hold much, many that hold little, long and short holds, one key and many keys.
     #[test]
     fn leases_stay_within_the_bound() {
         let scenarios = [(3, 1_000, 2_000, 1), (50, 100, 300, 1), (500, 10, 100, 1), (20, 50, 1_000, 1_000)];
@@ -490,7 +490,7 @@ mod tests {
         }
     }
 
-    /// What the network delays is all that direct calls are above the limit.
+    /// Direct calls are above the limit only by the delay of the network.
     #[test]
     fn direct_calls_keep_the_limit() {
         let scenario = Scenario { demand: 1e5, seconds: 2.0, ..Scenario::default() };
@@ -500,7 +500,7 @@ mod tests {
         assert!((outcome.calls - outcome.wanted).abs() < 0.01 * outcome.wanted, "a call for each request");
     }
 
-    /// A region that is cut off, and batches that are lost on the way to it.
+    /// A region is isolated, and batches are lost on the way to it.
     #[test]
     fn a_cut_keeps_the_bound() {
         let regions = Scenario { regions: 3, cut: 2.0, demand: 3e4, seconds: 6.0, ..Scenario::default() };
@@ -514,7 +514,7 @@ mod tests {
             for outcome in [&whole, &cut] {
                 assert!(outcome.above <= bound, "{} above the limit, {way:?}", outcome.above);
             }
-            // Only the region that is cut off has no server, and only if it has none of its own.
+            // Only the isolated region has no server, and only if it has none of its own.
             let fewer = cut.calls < whole.calls * 0.95;
             assert_eq!(fewer, matches!(way, Way::Direct | Way::Leased { .. }), "{way:?}: {}", cut.calls);
         }

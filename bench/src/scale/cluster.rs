@@ -19,7 +19,7 @@ use crate::server::{Binaries, Cores, Kind, Server, on};
 const ROUNDS: usize = 15;
 const ROUND: Duration = Duration::from_millis(400);
 
-/// The numbers of primaries. The first one is compared with.
+/// The numbers of primaries. The others are compared with the first.
 const SIZES: [usize; 3] = [1, 3, 6];
 const SLOTS: usize = 16_384;
 
@@ -55,7 +55,7 @@ pub fn run(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
         for place in order {
             took.insert(place, together(&mut shards[place])?);
         }
-        // The first round warms the caches.
+        // The first round warms up the caches.
         if round > 0 {
             rounds.push(took.into_values().collect::<Vec<_>>());
         }
@@ -71,7 +71,7 @@ pub fn run(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     );
     for (place, (size, keys)) in SIZES.iter().zip(keys).enumerate() {
         let mean = |took: &Vec<f64>| took.iter().sum::<f64>() / took.len() as f64;
-        // Ratio compares the first of each round with another one.
+        // Ratio compares the first value of each round with another one.
         let ratio = Ratio::of(&rounds, place, mean);
         let shards: Vec<f64> = (0..*size)
             .map(|shard| quantile(rounds.iter().map(|round| round[place][shard]), 0.5) / 1e3)
@@ -94,7 +94,7 @@ pub fn run(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Loads all primaries of a cluster at the same time. Returns the processor time of a call on each.
+/// Loads all primaries of a cluster at the same time. Returns the processor time of a call on each primary.
 fn together(loads: &mut [Load]) -> Result<Vec<f64>, Box<dyn Error>> {
     let took: Vec<Result<f64, String>> = thread::scope(|scope| {
         let rounds: Vec<_> = loads
@@ -108,18 +108,18 @@ fn together(loads: &mut [Load]) -> Result<Vec<f64>, Box<dyn Error>> {
     Ok(took.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// The slots of a primary.
+/// Returns the slots of a primary.
 fn slots(place: usize, size: usize) -> Range<usize> {
     SLOTS * place / size..SLOTS * (place + 1) / size
 }
 
-/// Primaries that know each other and divide the slots.
+/// Starts primaries that know each other and divide the slots among them.
 fn start(size: usize, binaries: &Binaries, cores: Option<Cores>) -> Result<Vec<Server>, Box<dyn Error>> {
     let core = cores.map(|cores| on(cores.server)).unwrap_or_default();
     let mut cluster = Vec::new();
     let mut first = None;
     for place in 0..size {
-        // The default port of the bus could lie beyond the last port.
+        // The default port of the cluster bus could be above the largest port number.
         let bus = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
         let server = Server::start_under(
             &core,
@@ -149,7 +149,7 @@ fn start(size: usize, binaries: &Binaries, cores: Option<Cores>) -> Result<Vec<S
     Ok(cluster)
 }
 
-/// The numbers of the keys that each primary has.
+/// Returns the numbers of the keys of each primary.
 fn spread(cluster: &[Server]) -> Result<Vec<Vec<usize>>, Box<dyn Error>> {
     let mut pipeline = redis::pipe();
     for number in 0..KEYS {

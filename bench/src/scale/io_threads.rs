@@ -1,4 +1,4 @@
-//! Servers with one thread for sockets and with two.
+//! Servers with one and with two I/O threads.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ const THREADS: [&str; 2] = ["1", "2"];
 
 static ADMITTED: Side = admitted(Kind::Module);
 
-/// What was measured in a round.
+/// The measurements of a round.
 #[derive(Clone, Copy)]
 struct Round {
     calls: f64,
@@ -26,8 +26,8 @@ struct Round {
     all_threads: f64,
 }
 
-/// `servers` are the paths of the servers to measure. Nothing is pinned to a core, and there are rounds with
-/// each number of threads in turn.
+/// Measures the servers with the paths `servers`. Nothing is pinned to a core, and rounds alternate between
+/// the numbers of threads.
 pub fn run(binaries: &Binaries, servers: &[&str]) -> Result<String, Box<dyn Error>> {
     let mut text = format!(
         "{}: {ROUNDS} rounds of {} ms for each line.\n\n| server | `io-threads` | 50 clients, unpipelined: calls/s \
@@ -40,7 +40,7 @@ pub fn run(binaries: &Binaries, servers: &[&str]) -> Result<String, Box<dyn Erro
         let binaries = Binaries { server: (*server).to_owned(), ..binaries.clone() };
         let version = version(server)?;
         eprintln!("{version} ...");
-        // Newer servers let these threads read without being told so.
+        // Newer servers use these threads for reads by default.
         let reads: &[&str] = if version.starts_with("Redis 7") || version.starts_with("Redis 6") {
             &["--io-threads-do-reads", "yes"]
         } else {

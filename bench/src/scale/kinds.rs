@@ -1,4 +1,4 @@
-//! What each kind of limiter costs: processor time of a call, and memory of a key.
+//! The cost of each kind of limiter: processor time per call, and memory per key.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::server::{Binaries, Cores, Kind, Server};
 const ROUNDS: usize = 9;
 const ROUND: Duration = Duration::from_millis(200);
 
-/// The beginning of the reply of a call that is admitted, and of one that is refused.
+/// The beginning of the reply to an admitted call, and to a refused call.
 const ADMITTED: &str = "*5\r\n:0\r\n";
 const REFUSED: &str = "*5\r\n:1\r\n";
 
@@ -23,8 +23,8 @@ const fn side(name: &'static str, prepare: &'static str, call: &'static str, ans
 
 const THROTTLE: &str = "CL.THROTTLE {a} 1000000 1 1 3600";
 
-/// The calls, in the order of the table. Keys outlive the run, and the calls of a line are all admitted or
-/// all refused.
+/// The calls, in the order of the table. Keys outlive the run, and the calls of a line are either all
+/// admitted or all refused.
 static SIDES: [Side; 13] = [
     side("`CL.THROTTLE`, admitted", THROTTLE, "CL.THROTTLE {a} 1000000 1 1", ADMITTED),
     side("`CL.THROTTLE`, refused", "CL.THROTTLE {a} 0 1 3600", "CL.THROTTLE {a} 0 1 3600", REFUSED),
@@ -75,7 +75,7 @@ pub fn run(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
         fastrand::shuffle(&mut order);
         for place in order {
             let cpu = loads[place].round(ROUND)?.cpu;
-            // The first round warms the caches.
+            // The first round warms up the caches.
             if round > 0 {
                 took[place].push(cpu);
             }
@@ -92,7 +92,7 @@ pub fn run(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     let each = |bytes: f64| format!("{} bytes", thousands(bytes.round() as usize));
     for ((side, took), bytes) in SIDES.iter().zip(took).zip(bytes) {
         let nanos = quantile(took.into_iter(), 0.5).round();
-        // Three digits are more than a virtual machine repeats.
+        // More digits are not reproducible on a virtual machine.
         let calls = (1e9 / nanos / 1e4).round() * 1e4;
         writeln!(
             text,
@@ -106,7 +106,7 @@ pub fn run(binaries: &Binaries) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Bytes for each unit of calls that prepares a key.
+/// Returns the bytes for each unit of calls that creates a key.
 fn memory(side: &Side, binaries: &Binaries, cores: Option<Cores>) -> Result<f64, Box<dyn Error>> {
     let server = Server::start(Kind::Module, binaries, cores)?;
     let used = || -> Result<f64, Box<dyn Error>> { Ok(server.info("used_memory")?.parse()?) };

@@ -1,5 +1,5 @@
-//! Millions of limiters: memory of each, how long the server takes to expire them, and what other clients
-//! notice.
+//! Millions of limiters: the memory of each, how long the server takes to expire them, and the effect on
+//! other clients.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -15,17 +15,17 @@ use crate::server::{Binaries, Cores, Kind, Server};
 
 /// Commands in a pipeline.
 const PIPELINE: usize = 1_000;
-/// Lines of a reply: the length of the array, and five integers.
+/// The lines of a reply: the length of the array, and five integers.
 const LINES: usize = 6;
-/// In which time the limiters of a run are fully replenished: as those of many users with limits of their own
-/// are, and all at the same moment, as the windows of a calendar end.
+/// The time over which the limiters of a run become fully replenished: spread out, like the limiters of many
+/// users, or all at the same moment, like calendar windows.
 const SPREADS: [Duration; 2] = [Duration::from_secs(30), Duration::ZERO];
-/// How many limiters show how long it takes to create them.
+/// The number of limiters for an estimate of how long it takes to create them.
 const FEW: usize = 200_000;
-/// The time between two calls of the client that measures its waits.
+/// The pause between two calls of the client that measures its waits.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Measures for each number of limiters, and keeps a table for each.
+/// Measures each number of limiters, and writes a table for each.
 pub fn run(binaries: &Binaries, sizes: &[&str]) -> Result<(), Box<dyn Error>> {
     let cores = Cores::choose();
     if let Some(cores) = cores {
@@ -49,7 +49,7 @@ pub fn run(binaries: &Binaries, sizes: &[&str]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A row of the table.
+/// Measures a row of the table.
 fn measure(
     binaries: &Binaries,
     cores: Option<Cores>,
@@ -62,7 +62,7 @@ fn measure(
     let call = encode("CL.THROTTLE probe 1000000 1000000 1", 0);
     let used = || -> Result<f64, Box<dyn Error>> { Ok(server.info("used_memory")?.parse()?) };
 
-    // All limiters are there before the first one is fully replenished: a few of them show how long it takes.
+    // All limiters must exist before the first one is replenished. A few show how long creation takes.
     let begun = Instant::now();
     let few = keys.min(FEW);
     create(&mut server.stream()?, few, begun + Duration::from_secs(600), spread)?;
@@ -84,7 +84,7 @@ fn measure(
     }
     let bytes = (used()? - before) / keys as f64;
     let quiet = waits(&mut probe, &call, || Ok(Instant::now() >= due))?;
-    // The probe's own limiter is fully replenished as well from time to time.
+    // The probe's own limiter also becomes fully replenished from time to time.
     let mut asked = Instant::now();
     let busy = waits(&mut probe, &call, || {
         if asked.elapsed() < Duration::from_millis(100) {
@@ -110,11 +110,11 @@ fn measure(
     ))
 }
 
-/// Creates limiters that are fully replenished at random moments of the time after `due`, or all at once.
+/// Creates limiters that are fully replenished at random moments within `spread` after `due`.
 fn create(stream: &mut TcpStream, keys: usize, due: Instant, spread: Duration) -> Result<(), Box<dyn Error>> {
     let mut sent = 0;
     for first in (0..keys).step_by(PIPELINE) {
-        // A unit for each millisecond, so that the quantity is the time.
+        // With one unit per millisecond, the quantity is the time.
         let wait = due.saturating_duration_since(Instant::now()).as_millis() as u64;
         let mut pipeline = Vec::with_capacity(PIPELINE * 120);
         for key in first..keys.min(first + PIPELINE) {
@@ -126,7 +126,7 @@ fn create(stream: &mut TcpStream, keys: usize, due: Instant, spread: Duration) -
                 quantity.to_string().len(),
             )?;
         }
-        // The server works on one pipeline while the next one is made.
+        // The server works on one pipeline while the next one is built.
         read_line_ends(stream, sent * LINES)?;
         stream.write_all(&pipeline)?;
         sent = keys.min(first + PIPELINE) - first;
@@ -134,7 +134,7 @@ fn create(stream: &mut TcpStream, keys: usize, due: Instant, spread: Duration) -
     read_line_ends(stream, sent * LINES)
 }
 
-/// The times that calls take, one after the other, until it is over.
+/// Returns the times of calls that are made one after the other, until `over` returns `true`.
 fn waits(
     stream: &mut TcpStream,
     call: &[u8],
