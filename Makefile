@@ -127,7 +127,7 @@ fuzz: # the core under libFuzzer, then a million random commands against a serve
 deny: # the dependencies: licences, sources, known vulnerabilities
 	@scripts/deny.sh
 
-verify: # the long forms of what a machine checks: docs/verification.md; hours
+verify: # the long forms of what a machine checks, and mutants: docs/verification.md; hours
 	@scripts/verify.sh
 
 lint: # formatting and lints, shell scripts and dependencies included

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds and fetches what the later stages of scripts/test.sh need, at the lowest priority: the portable modules and the
-# servers of other platforms; beside them, the images of servers and of the examples. What fails here is done again, and
-# reported, by the stage that needs it.
+# Builds and fetches what the later stages of scripts/test.sh need, at the lowest priority: the portable modules, the
+# servers of other platforms, and the images of servers and of the examples. If a step fails, the stage that needs it
+# repeats it and reports the error.
 source "$(dirname "$0")/lib.sh"
 renice -n 19 $$ >/dev/null
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Counts the instructions of every command and writes them to bench/instructions.tsv. With --check it compares instead,
-# which is what CI does.
+# Counts the instructions of every command, and writes them to bench/instructions.tsv. With --check, compares them with
+# that file instead, as CI does.
 source "$(dirname "$0")/lib.sh"
 
 REDIS_CELL_SERVER=$(find_server)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# How far a server goes, and what leases, a cluster and io-threads add: the measured tables of docs/scaling.md. Without
-# an argument all parts but the largest of memory, in ten minutes; or the part that is named:
+# Measures the tables of docs/scaling.md: the limits of a server, and the gain of leased units, a cluster and
+# io-threads. Without an argument, all parts except the largest of memory, in ten minutes. Otherwise the named part:
 #   kinds      processor time and memory of each kind of limiter
 #   cluster    processor time of a call in clusters of 1, 3 and 6 primaries
 #   memory     1 and 10 million limiters, or the numbers that follow: memory 50000000 needs 9 GB and ten minutes
-#   io-threads one thread for sockets and two, in Redis 7.0, Redis 8.2 and Valkey 9.1
-#   leases     decisions of one process with leases of units, beside direct calls, in Rust and in Python
-#   processes  200 processes that hammer one key, with the bound checked for every stretch of time
-#   publish    puts what was measured last into docs/scaling.md and bench/scaling.md
+#   io-threads servers with one and with two threads for sockets: Redis 7.0, Redis 8.2 and Valkey 9.1
+#   leases     decisions of one process with leased units and with direct calls, in Rust and in Python
+#   processes  200 processes that call one key as fast as they can, with the bound checked over every period
+#   publish    copies the last measurements to docs/scaling.md and bench/scaling.md
 source "$(dirname "$0")/lib.sh"
 
 need_compiler
@@ -15,12 +15,12 @@ results=target/bench/scale
 mkdir -p "$results"
 bench() { cargo run --quiet --release --locked -p redis-cell-bench -- scale "$@"; }
 
-# heading SERVER: when the table was measured, and with which server.
+# heading SERVER: prints when the table was measured, and with which server.
 heading() {
     printf '%s, %s.\n\n' "$(date --utc '+%Y-%m-%d %H:%M UTC')" "$(server_name "$("$1" --version)")"
 }
 
-# kept NAME COMMAND...: shows what a command prints, and leaves it for `publish` if the command succeeds.
+# kept NAME COMMAND...: prints the output of a command, and stores it for `publish` if the command succeeds.
 kept() {
     local name=$1
     shift
@@ -28,7 +28,7 @@ kept() {
     mv "$results/$name.part" "$results/$name.md"
 }
 
-# example ARGUMENT...: the example of the Rust client, with a server of its own.
+# example ARGUMENT...: runs the example of the Rust client, with its own server.
 example() {
     REDIS_URL=redis://127.0.0.1:$port target/release/examples/leased "$@"
 }

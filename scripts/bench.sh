@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Measures the module against the server's own commands, and against the module named in PEER: in Redis 7.0 (or the
-# server of this machine), Redis 8.2 and 8.6 and Valkey 9.1, or only in the server named in REDIS_CELL_SERVER. Then the
-# core's decisions. Arguments choose lines of the table by a part of their name, or one of the other things there are:
-#   core     the core's decisions alone
-#   curves   what grows with what is there already
+# Measures the module against the server's own commands, and against the module named in PEER, in Redis 7.0 (or the
+# server of this machine), Redis 8.2 and 8.6 and Valkey 9.1, or only in the server named in REDIS_CELL_SERVER. Then
+# measures the core's decisions. Arguments select lines of the table by parts of their names, or one of these parts:
+#   core     only the core's decisions
+#   curves   the cost of calls that grows with the number of entries, clients or keys
 #   waiting  clients that wait in CL.BMTAKE
-#   envoy    Envoy with the rate limit service and without it; after it: arrivals a second, seconds, rounds, keys
-#   publish  keeps what was measured last in bench/results.tsv, and writes it into the pages
+#   envoy    Envoy with and without the rate limit service; then: requests per second, seconds, rounds, keys
+#   publish  copies the last results to bench/results.tsv and to the pages
 source "$(dirname "$0")/lib.sh"
 
 need_compiler

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The module for this machine: target/release/libredis_cell.so. With --tests also
-# target/release/libredis_cell_faulty.so, the module with seeded faults for the live suite to catch.
+# Builds the module for this machine: target/release/libredis_cell.so. With --tests, also builds
+# target/release/libredis_cell_faulty.so, the module with seeded faults that the live suite must detect.
 source "$(dirname "$0")/lib.sh"
 need_compiler
 packages=(-p redis-cell)

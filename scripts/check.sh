@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The quick loop between edits: formatting, lints, the layers of src, the core, and CL.THROTTLE in a real server. With
-# a warm target/ about a minute, and nothing is fetched.
+# The quick loop between edits: formatting, lints, the layers of src, the core, and CL.THROTTLE in a real server. It
+# takes about a minute with a warm target/, and fetches nothing.
 source "$(dirname "$0")/lib.sh"
 need_compiler
 cargo fmt --all --check

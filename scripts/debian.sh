@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# scripts/debian.sh SUITES ARCHITECTURE FOLDER PACKAGE...: unpacks packages of Debian, with everything they depend on,
-# into FOLDER, if it does not exist yet. A PACKAGE/ with a slash at its end is unpacked alone, and SOURCE.dsc is the
-# source of a package. Of several suites, as in sid,experimental, the packages come from the last, and what they depend
-# on from the first, unless only the last has it. Nothing is installed: apt works in a folder of its own below target/,
-# and checks the signatures of the archive.
+# scripts/debian.sh SUITES ARCHITECTURE FOLDER PACKAGE...: unpacks Debian packages with all their dependencies into
+# FOLDER, if it does not exist yet. PACKAGE/ with a slash at its end is unpacked without dependencies, and SOURCE.dsc is
+# the source of a package. With several suites, such as sid,experimental, the packages come from the last one, and their
+# dependencies from the first one, unless only the last one has them. Nothing is installed: apt uses its own folder
+# below target/, and checks the signatures of the archive.
 source "$(dirname "$0")/lib.sh"
 
 suites=$1 architecture=$2 folder=$3
@@ -52,7 +52,7 @@ for package in "$state/cache/archives"/*.deb; do
     if [[ -e $package ]]; then dpkg-deb --extract "$package" "$folder.part"; fi
 done
 rm -f "$state/cache/archives"/*.deb
-# Since trixie these are links, which no package that is unpacked here brings.
+# Since trixie these are links, and no package that is unpacked here contains them.
 for link in bin lib sbin; do
     if [[ -d $folder.part/usr/$link && ! -e $folder.part/$link ]]; then ln -s "usr/$link" "$folder.part/$link"; fi
 done

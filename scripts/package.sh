@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/package.sh [FOLDER]: the packages of a release, from the modules that scripts/release.sh has left in
-# target/dist/linux-PLATFORM: a tarball for each, a Debian package for each with glibc, and the checksums of everything,
-# in target/dist or in FOLDER. The same modules and the same SOURCE_DATE_EPOCH give the same packages, to the byte.
+# scripts/package.sh [FOLDER]: builds the packages of a release in target/dist or FOLDER, from the modules of
+# scripts/release.sh in target/dist/linux-PLATFORM: a tarball for each, a Debian package for each with glibc, and all
+# checksums. The same modules and SOURCE_DATE_EPOCH give identical packages, byte for byte.
 source "$(dirname "$0")/lib.sh"
 command -v dpkg-deb >/dev/null || apt_install dpkg
 
@@ -12,7 +12,7 @@ if (($#)); then
     dist=$(realpath "$1")
 fi
 version=$(version)
-# When it was made, as the files say: the last commit, or in a tree without git the last change of the changelog.
+# The time in the packages: the last commit's, or in a tree without git the time of the last change to the changelog.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat --format=%Y CHANGELOG.md)}
 export SOURCE_DATE_EPOCH
 
@@ -22,8 +22,8 @@ trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 umask 022
 
-# third_party: the licences of the crates that are linked into the module, from the sources that it was built from.
-# Where there is a choice of licences it is the MIT licence. The crates are the same on every platform.
+# third_party: prints the licences of the crates that are linked into the module, from the sources used to build it. If
+# there is a choice of licences, it is the MIT licence. The crates are the same on every platform.
 third_party() {
     local name crate_version licence source text
     echo "Linked into libredis_cell.so, beside the standard library of Rust (MIT, copyright The Rust Project Contributors):"
@@ -40,7 +40,7 @@ third_party >"$work/THIRD-PARTY"
 
 library=$(scripts/functions.sh)
 
-# documents FOLDER: copies the README and everything that it links to, and the function library as one file.
+# documents FOLDER: copies the README, everything that it links to, and the function library as one file.
 documents() {
     tar -c --exclude __pycache__ README*.md SECURITY.md docs examples | tar -x -C "$1"
     install -D "$library" "$1/functions/redis_cell.lua"
@@ -62,8 +62,8 @@ tarball() {
         gzip -9n >"$dist/$name.tar.gz"
 }
 
-# debian_package PLATFORM: small enough to be put together by hand with tools that every Debian has. debhelper needs a
-# compiler's worth of packages, and cargo-deb would compile more than the module does.
+# debian_package PLATFORM: builds a Debian package, which is simple enough for the tools in every Debian. debhelper
+# depends on the packages of a compiler, and cargo-deb would compile more code than the module has.
 debian_package() {
     local module=$dist/linux-$1/libredis_cell.so architecture root=$work/deb-$1
     architecture=$(case $1 in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) echo "$1" ;; esac)

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# scripts/platform-server.sh PLATFORM [redis|valkey [SUITES]]: prints the path of a program that runs a server of
-# another platform, or of another release of Debian, here. The platforms:
-#   x86_64, aarch64             Debian's redis-server 7.0 or valkey-server 8.1, or those of the SUITES, as
-#                               scripts/debian.sh takes them
+# scripts/platform-server.sh PLATFORM [redis|valkey [SUITES]]: prints the path of a program that runs a server for
+# another platform, or of another Debian release, on this machine. The platforms:
+#   x86_64, aarch64             Debian's redis-server 7.0 or valkey-server 8.1, or those of SUITES, for
+#                               scripts/debian.sh
 #   x86_64-musl, aarch64-musl   Redis 7.0 from Debian's source package, built once with the compiler that links
-#                               releases, and started by the loader of Debian's musl. Allocations are libc's, as in
-#                               Alpine's package. Beside it lies its redis-cli.musl.
-# What this processor cannot run is run by qemu-user. Everything is unpacked below target/; nothing is installed.
+#                               releases, and started by the loader of Debian's musl. It uses the allocator of
+#                               libc, like Alpine's package. Its redis-cli.musl is in the same folder.
+# qemu-user runs programs for other processors. Everything is unpacked below target/; nothing is installed.
 source "$(dirname "$0")/lib.sh"
 
 platform=$1 family=${2:-redis} suites=${3:-}
 architecture=${platform%-musl}
 debian=$(case $architecture in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) die "no platform is called $platform" ;; esac)
 
-# emulator ROOT: prints the command that runs programs for the architecture, which find their libraries in ROOT. For
-# this processor, that is the loader of ROOT, whose glibc may be newer than that of this machine.
+# emulator ROOT: prints the command that runs programs for the architecture, with the libraries in ROOT. For this
+# processor, the command is ROOT's loader, because ROOT's glibc may be newer than this machine's.
 emulator() {
     if [[ $architecture == "$(uname -m)" ]]; then
         local loader

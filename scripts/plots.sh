@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the same traffic through every limiter on a real server, and draws what it answered: docs/plots/.
+# Sends the same traffic through every limiter on a real server, and draws the answers: docs/plots/.
 source "$(dirname "$0")/lib.sh"
 
 server=$(find_server)
@@ -7,6 +7,7 @@ command -v redis-cli >/dev/null || apt_install redis-tools
 scripts/build.sh
 start_server
 
+answers=target/plots.tsv
 say "recording seven seconds of traffic"
-cargo run --quiet --release --locked -p redis-cell-plots -- record "$port" docs/plots
-cargo run --quiet --release --locked -p redis-cell-plots -- draw docs/plots
+cargo run --quiet --release --locked -p redis-cell-plots -- record "$port" "$answers"
+cargo run --quiet --release --locked -p redis-cell-plots -- draw "$answers" docs/plots

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Spelling, the width of comments and pages, and phrases of scripts/phrases.tsv, in everything that people read here.
+# Checks spelling, the width of comments and pages, and the phrases of scripts/phrases.tsv in all text for readers.
 source "$(dirname "$0")/lib.sh"
 export LC_ALL=C.UTF-8 # widths are counted in characters
 
-# files NAME...: the files of this checkout with these names.
+# files NAME...: prints the files of this checkout with these names.
 files() {
     local names=()
     for name in "$@"; do names+=(-o -name "$name"); done
     find . \( -name target -o -name .git -o -name __pycache__ \) -prune -o -type f \( "${names[@]:1}" \) -print | sort
 }
 
-# wide COLUMNS FILTER FILE...: prints the lines of the files that are longer. FILTER, a sed script, removes what may be.
+# wide COLUMNS FILTER FILE...: prints lines that are too long. FILTER, a sed script, first removes text without a limit.
 wide() {
     local columns=$1 filter=$2 file found=1
     shift 2
@@ -20,7 +20,7 @@ wide() {
     return "$found"
 }
 
-# found WHAT COMMAND...: notes a failure if the command finds something.
+# found WHAT COMMAND...: records a failure if the command finds something.
 failed=
 found() {
     local what=$1
@@ -37,7 +37,7 @@ typos=$(command -v typos) || typos=$(wheel typos typos)
 mapfile -t rust < <(files '*.rs')
 mapfile -t pages < <(files '*.md')
 mapfile -t scripts < <(files '*.sh' 'Dockerfile*' '*.toml' Makefile run)
-# In pages neither tables nor code, and not the addresses of links.
+# Excludes tables, code, and the addresses of links in pages.
 found "lines wider than 120 columns" wide 120 '/^ *\x60{3}/,/^ *\x60{3}/s/.*//; /^ *\|/s/.*//; s/\]\([^)]*\)/]/g; s/^<.*>$//' \
     "${pages[@]}"
 found "comments wider than 110 columns" wide 110 '/^ *\/\//!s/.*//' "${rust[@]}"
@@ -56,7 +56,7 @@ phrases() {
 mapfile -t others < <(files '*.py' '*.lua' '*.c' '*.js' '*.ts')
 found "phrases of scripts/phrases.tsv" phrases "${rust[@]}" "${pages[@]}" "${scripts[@]}" "${others[@]}"
 
-# The names of functions, tests above all, as sentences.
+# The names of functions, above all of tests, as sentences.
 mapfile -t python < <(files '*.py')
 sentences=$(mktemp)
 trap 'rm -f "$sentences"' EXIT

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything that publishing the clients takes but the upload: the crates that `cargo publish` would send, and the wheel
-# and the source distribution of the Python package, built and checked, in target/publish. With --version TAG it only
-# makes sure that the tag and all manifests have one version.
+# Prepares everything that is uploaded to publish the clients, in target/publish: the crates as `cargo publish` would
+# send them, and the wheel and source distribution of the Python package, built and checked. With --version TAG, only
+# checks that the tag and all manifests have the same version.
 source "$(dirname "$0")/lib.sh"
 
 version=$(version)
@@ -17,7 +17,7 @@ folder=$PWD/target/publish
 rm -rf "$folder"
 mkdir -p "$folder"
 
-# Both at once: the client needs the core of the same version, which is on no registry yet.
+# Both together: the client needs the core in the same version, which is in no registry yet.
 crates=(--package redis-cell-core --package redis-cell-client)
 cargo package --quiet --locked --allow-dirty "${crates[@]}"
 cargo publish --quiet --dry-run --no-verify --locked --allow-dirty "${crates[@]}"
@@ -29,7 +29,7 @@ export UV_CACHE_DIR=$PWD/target/uv
 rm -f "$folder/.gitignore"
 "$uv" tool run --quiet --from twine==7.0.0 twine check --strict "$folder"/*.whl "$folder"/*.tar.gz
 
-# A licence obliges to pass it on, so each archive has it.
+# The licence must be included in every copy, so each archive has it.
 for archive in "$folder"/*; do
     case $archive in *.whl) list=(python3 -m zipfile -l "$archive") ;; *) list=(tar -tzf "$archive") ;; esac
     "${list[@]}" | grep 'LICENSE' >/dev/null || die "${archive##*/} has no LICENSE"

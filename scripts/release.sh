@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The portable modules: target/dist/linux-PLATFORM/libredis_cell.so for each PLATFORM named as an argument, or for this
-# machine, and beside each its debug symbols, for reading backtraces and profiles. The platforms:
+# Builds the portable modules, target/dist/linux-PLATFORM/libredis_cell.so, for each PLATFORM in the arguments, or for
+# this machine, each with its debug symbols, for backtraces and profiles. The platforms:
 #   x86_64, aarch64             every Linux with glibc 2.17 (2012) or newer
-#   x86_64-musl, aarch64-musl   Alpine and others with musl, whose libc is all they need
-# The one of this machine is also copied to target/dist. With --tests also target/suite: the live suite, for this
-# machine's processor, and in linux-PLATFORM the module with seeded faults for it to catch.
+#   x86_64-musl, aarch64-musl   Alpine and others with musl; they need only its libc
+# The module for this machine is also copied to target/dist. With --tests, also builds target/suite, the live suite for
+# this machine's processor, and in linux-PLATFORM the module with seeded faults that the suite must detect.
 source "$(dirname "$0")/lib.sh"
 
 tests=
@@ -17,39 +17,39 @@ glibc=2.17
 
 need_compiler
 command -v curl >/dev/null || apt_install curl
-# Zig carries musl, the symbol lists of every glibc and its own C headers; cargo-zigbuild makes it cargo's linker.
+# Zig contains musl, the symbol lists of every glibc and its own C headers. cargo-zigbuild makes it cargo's linker.
 zigbuild=$(wheel cargo-zigbuild cargo-zigbuild)
 CARGO_ZIGBUILD_ZIG_PATH=$(wheel ziglang zig)
 export CARGO_ZIGBUILD_ZIG_PATH
 export CARGO_ZIGBUILD_CACHE_DIR=$PWD/target/zig ZIG_GLOBAL_CACHE_DIR=$PWD/target/zig ZIG_LOCAL_CACHE_DIR=$PWD/target/zig
 
-# Not rustup's stand-in for cargo, which makes every compiler load the libraries of its own, and so use that one's
-# targets.
+# Does not use rustup's proxy for cargo, which would make every compiler use the libraries and targets of its own
+# toolchain.
 PATH=$(rustc --print sysroot)/bin:$PATH
 
-# What is shipped names no path of the machine that built it.
+# Release files must not contain paths of the machine that built them.
 flags="${RUSTFLAGS:-} --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-prefix=$PWD=redis-cell"
 
-# In a folder of its own, because cargo lets one build at a time into a folder, and scripts/ahead.sh builds here while
-# tests build there.
+# In its own folder, because cargo allows only one build at a time in a folder, and scripts/ahead.sh builds here while
+# tests build in the other one.
 export CARGO_TARGET_DIR=$PWD/target/portable
 
-# build PLATFORM ARGUMENT...: `cargo build` for it. From another folder, since zig names its headers relative to the
-# folder it runs in when they lie below that, and bindgen, which runs elsewhere, would not find them.
+# build PLATFORM ARGUMENT...: runs `cargo build` for the platform in another folder, because zig names headers below the
+# working directory relative to it, and bindgen, which runs elsewhere, would not find them.
 build() {
     local target suffix=.$glibc
     target=$(target_of "$1")
     RUSTFLAGS=$flags
     if [[ $1 == *-musl ]]; then
         suffix=
-        RUSTFLAGS+=" -Ctarget-feature=-crt-static" # a library that is loaded cannot bring a libc of its own
+        RUSTFLAGS+=" -Ctarget-feature=-crt-static" # a shared library cannot contain its own libc
     fi
     RUSTC=$(rust "$target")/bin/rustc
     export RUSTC RUSTFLAGS
     (cd scripts && "$zigbuild" zigbuild --manifest-path ../Cargo.toml --release --locked --target "$target$suffix" "${@:2}")
 }
 
-# target_of PLATFORM: prints the compiler's name for it.
+# target_of PLATFORM: prints the compiler's name for the platform.
 target_of() {
     case $1 in
     *-musl) echo "${1%-musl}-unknown-linux-musl" ;;
@@ -57,15 +57,15 @@ target_of() {
     esac
 }
 
-# objcopy PLATFORM ARGUMENT...: the one that comes with the compiler, which knows the files of every processor.
+# objcopy PLATFORM ARGUMENT...: runs the compiler's objcopy, which reads files for any processor.
 objcopy() {
     local rust
     rust=$(rust "$(target_of "$1")")
     LD_LIBRARY_PATH=$rust/lib "$rust/lib/rustlib/$own-unknown-linux-gnu/bin/rust-objcopy" "${@:2}"
 }
 
-# publish PLATFORM FILE COPY: copies what may be shipped, under a new inode, since a running server may have mapped the
-# old one.
+# publish PLATFORM FILE COPY: copies a release file under a new inode, because a running server may have mapped the old
+# one.
 publish() {
     local libraries newest
     libraries=$(readelf --dynamic "$2" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | LC_ALL=C sort | xargs)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts a server with the module on a free port of this machine only, shows a short session and leaves the user at its
-# prompt; without a terminal it ends after the session. Nothing outlives it.
+# Starts a server with the module on a free port of this machine, shows a short session, and opens a prompt for the
+# user. Without a terminal, it ends after the session. Nothing keeps running afterwards.
 source "$(dirname "$0")/lib.sh"
 
 server=$(find_server)
@@ -9,7 +9,7 @@ scripts/build.sh
 
 start_server
 
-# throttle ARGUMENT...: one call as a user would type it, the five numbers of its reply named.
+# throttle ARGUMENT...: shows a call as a user would type it, with a name for each of the five numbers in its reply.
 reply=()
 throttle() {
     mapfile -t reply < <(redis-cli -s "$dir/socket" CL.THROTTLE "$@")

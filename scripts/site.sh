@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the site, target/site/html, and checks its links. With --serve also shows it, on a free port of this machine.
+# Builds the site in target/site/html, and checks its links. With --serve, also serves it on a free local port.
 source "$(dirname "$0")/lib.sh"
 
 command -v python3 >/dev/null || apt_install python3
@@ -9,16 +9,16 @@ need_compiler
 target=wasm32-wasip1
 RUSTC=$(rust "$target")/bin/rustc
 export RUSTC
-# Not rustup's stand-in for cargo, which makes every compiler use that one's targets.
+# Does not use rustup's proxy for cargo, which would make every compiler use the targets of its own toolchain.
 PATH=$(rustc --print sysroot)/bin:$PATH
-# Small: a page carries it. A panic cannot be caught there, and nothing reads the debug symbols.
+# Small, because a page contains it. Panics cannot be caught there, and nothing reads debug symbols.
 CARGO_PROFILE_RELEASE_OPT_LEVEL=3 CARGO_PROFILE_RELEASE_PANIC=abort CARGO_PROFILE_RELEASE_STRIP=true \
     cargo build --release --locked --target "$target" -p redis-cell-playground
 
 say "building the site"
 python3 scripts/site.py stage target/site
 "$mdbook" build target/site
-# The one page in another language.
+# The only page in another language.
 sed -i 's/<html lang="en"/<html lang="zh-CN"/' target/site/html/README.zh-CN.html
 playground=target/site/html/apps/playground/index.html
 python3 scripts/site.py playground "target/$target/release/redis-cell-playground.wasm" "$playground"

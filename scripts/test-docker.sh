@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The live suite in a container for each server of docker/matrix.tsv, all with the same portable module. Records its
-# counts for scripts/test.sh, which runs it.
+# Runs the live suite in a container for each server in docker/matrix.tsv, all with the same portable module. Records
+# its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 
 container=
@@ -14,7 +14,7 @@ scripts/release.sh --tests
 library=$(scripts/functions.sh)
 while read -r name base _ package <&3; do
     image=$(docker/server.sh "$name")
-    # Module and suite are copied into the container, not the image: that holds the server alone and is built once.
+    # The module and the suite are copied into the container. The image has only the server, and is built once.
     container=$(docker create --init --network none --user nobody --tmpfs /tmp \
         --env RUST_TEST_THREADS="$((4 * $(nproc)))" \
         --env REDIS_CELL_SERVER="$package" \

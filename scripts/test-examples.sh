@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The examples in Python that have a requirements.txt and tests, with this machine's own server and a plain build. They
-# need no container. Records its counts for scripts/test.sh, which runs it.
+# Runs the Python examples that have a requirements.txt and tests, with this machine's own server and a plain build.
+# They need no container. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 
-# unittest PYTHON FOLDER: runs the tests in the folder, and counts them in the words of `cargo test`. Some examples need
-# the package redis_cell, which is not in a registry: it is read from this checkout.
+# unittest PYTHON FOLDER: runs the tests in the folder, and prints the counts in the format of `cargo test`. Some
+# examples need the package redis_cell, which is in no registry and is read from this checkout.
 unittest() {
     (
         cd "$2"

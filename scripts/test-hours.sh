@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The tests that read a clock, begun just before and just after the instants at which windows end: an hour, midnight, a
-# week, a month, a year, 28 February, and 29 February. Tests and servers get the clock of tests/common/clock_shim.c.
-# Each Rust test runs alone, and its clock starts at the instant; the Python ones run file by file. Arguments choose
-# suites, of live, functions, reliability, rust and python; without any, all but reliability run, whose tests load the
-# machine and wait for each other, which tests that run alone cannot: choose some of them by TESTS. INSTANTS chooses
-# instants by their names, LEADS how many milliseconds before them clocks begin, and TESTS the Rust tests by a part of
-# their name.
+# Runs the tests that read a clock just before and just after the instants at which windows end: an hour, midnight, a
+# week, a month, a year, 28 February, and 29 February. Tests and servers use the clock of tests/common/clock_shim.c.
+# Each Rust test runs alone, on a clock that starts at the instant. The Python tests run file by file. Arguments choose
+# suites: live, functions, reliability, rust and python. By default, all but reliability run: its tests load the machine
+# and wait for each other, which is not possible when each runs alone, so choose some of them with TESTS. INSTANTS
+# chooses instants by name, LEADS the milliseconds by which clocks begin before them, and TESTS the Rust tests by a part
+# of their names.
 source "$(dirname "$0")/lib.sh"
 
 declare -A instants=(
@@ -29,7 +29,7 @@ export SHIM
 cc -O2 -shared -fPIC -o "$SHIM" tests/common/clock_shim.c
 
 # at INSTANT COMMAND...: runs the command on a clock that begins at the instant, in milliseconds since the epoch. Shows
-# what it prints if it fails, and otherwise only its counts.
+# its output if it fails, otherwise only its counts.
 at() {
     local log code=0
     log=$(mktemp)
@@ -44,14 +44,14 @@ at() {
 }
 export -f at
 
-# programs ARGUMENT...: builds tests, and the examples that they run, and prints the paths of the tests.
+# programs ARGUMENT...: builds tests and the examples that they run, and prints the paths of the tests.
 programs() {
     cargo test --locked --no-run --message-format=json-render-diagnostics "$@" |
         grep '"test":true}' | grep -oE '"executable":"[^"]+"' | cut -d '"' -f 4
 }
 
-# each FOLDER PROGRAM: runs each test of a program by itself. Four at a time for each processor, because most of the
-# time they wait for their servers.
+# each FOLDER PROGRAM: runs each test of a program separately, four at a time for each processor, because they mostly
+# wait for their servers.
 each() {
     (
         cd "$1"
@@ -77,7 +77,7 @@ suite_python() {
 }
 
 suites=${*:-live functions rust python}
-declare -A built # by suite: its programs, or the folder of its virtual environment
+declare -A built # for each suite, its programs, or the folder of its virtual environment
 REDIS_CELL_SERVER=$(find_server)
 export REDIS_CELL_SERVER
 export REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so

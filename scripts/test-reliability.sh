@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What goes wrong around the module, done to this machine's own server: tests/reliability, with the figures that it
-# found. REDIS_CELL_LONG=1 runs the long form of what takes long. Records its counts for scripts/test.sh, which runs it.
+# Runs tests/reliability, the failures around the module, with this machine's own server, and prints the measurements.
+# REDIS_CELL_LONG=1 runs the long form of slow tests. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
-command -v valgrind >/dev/null || apt_install valgrind # one test has every access to memory checked
+command -v valgrind >/dev/null || apt_install valgrind # one test checks every memory access
 
 server=$(find_server)
 scripts/build.sh --tests
@@ -23,8 +23,8 @@ REDIS_CELL_FIGURES=$(mktemp -p target)
 export REDIS_CELL_FIGURES
 trap 'rm -f "$REDIS_CELL_FIGURES"' EXIT
 
-# with_progress COMMAND...: numbers the tests as they end. Only this much, so that `suite` still counts them. Line by
-# line, because awk as Debian has it reads ahead until there is a screenful.
+# with_progress COMMAND...: numbers the tests as they end, and changes nothing else, so that `suite` can count them.
+# Works line by line, because Debian's awk would read ahead.
 with_progress() {
     local line all=0 ended=0 start=$SECONDS
     "$@" 2>&1 | while IFS= read -r line; do
@@ -37,7 +37,7 @@ with_progress() {
     done
 }
 
-# More at a time than there are processors: most of the time they wait for a server, and the heavy ones for each other.
+# More tests at a time than processors: most of them wait for a server, and the heavy ones wait for each other.
 suite "$(server_name "$("$server" --version)"), reliability" \
     with_progress cargo test --release --locked --test reliability -- --test-threads 4
 

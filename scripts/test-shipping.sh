@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What users get: the image, the compose file, the packages, the configuration of Prometheus and the programs of
-# examples/. Builds all that tests/shipping needs and runs it. With --without-docker only the examples that need no
+# Builds everything that tests/shipping needs, and runs it: it tests the image, the compose file, the packages, the
+# configuration of Prometheus and the programs of examples/. With --without-docker, runs only the examples that need no
 # container. Records its counts for scripts/test.sh, which runs it.
 source "$(dirname "$0")/lib.sh"
 
@@ -17,6 +17,7 @@ fi
 scripts/image.sh
 scripts/image.sh stand-in
 scripts/image.sh envoy-test
+scripts/image.sh proxy
 scripts/package.sh
 for server in redis-7.0 redis-8.0 redis-8.6 valkey-8.1; do
     docker/server.sh "$server" >/dev/null

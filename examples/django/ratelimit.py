@@ -14,16 +14,17 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from redis_cell import Admitted, Answer, Away, Cell, Guard, Local, Rate
+from redis_cell import Admitted, Answer, Cell, Guard, Local, Rate, WhenUnavailable
 
-REQUIRED = {"url", "name", "rate", "key", "away"}
+REQUIRED = {"url", "name", "rate", "key", "when_unavailable"}
 
 
 class RateLimit:
     """The middleware. It takes one unit for each request, and answers 429 if there is none.
 
-    If the server is unavailable, the Guard decides by the setting `away`: FailOpen passes the request on without the fields of
-    the limit, because nothing is known of it, FailClosed answers 503, and Local decides in this process.
+    If the server is unavailable, the Guard decides by the setting `when_unavailable`: FailOpen passes the request on
+    without the fields of the limit, because nothing is known of it, FailClosed answers 503, and Local decides in this
+    process.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -36,14 +37,14 @@ class RateLimit:
         self.name: str = options["name"]
         self.rate: Rate = options["rate"]
         self.key: Callable[[HttpRequest], str] = options["key"]
-        self.away: Away = options["away"]
+        self.when_unavailable: WhenUnavailable = options["when_unavailable"]
         per = self.rate.per
         self.unit = (per.total_seconds() if isinstance(per, timedelta) else per) / self.rate.count
         # A limiter that does not answer is given up after half a second, and the call is not sent again.
         client = redis.Redis.from_url(
             options["url"], socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0)
         )
-        self.guard = Guard(Cell(client), away=self.away)
+        self.guard = Guard(Cell(client), when_unavailable=self.when_unavailable)
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         answer = self.guard.throttle(f"http:{self.name}:{self.key(request)}", self.rate)
@@ -66,8 +67,8 @@ class RateLimit:
     def fields(self, answer: Answer) -> dict[str, str]:
         """The fields of the limit, as docs/http.md explains them."""
         unit = self.unit
-        if answer.decided_by == "local" and isinstance(self.away, Local):
-            unit *= self.away.share  # this process has a part of the rate
+        if answer.decided_by == "local" and isinstance(self.when_unavailable, Local):
+            unit *= self.when_unavailable.share  # this process has a part of the rate
         if isinstance(answer, Admitted):
             next_unit = answer.reset_after - (answer.limit - answer.remaining - 1) * unit
         else:

@@ -17,5 +17,5 @@ RATE_LIMIT = {
     "rate": Rate.per_minute(60, burst=9),  # 10 at once, then one a second
     # Behind a proxy this is the address of the proxy: take the client's from a field that the proxy sets.
     "key": lambda request: request.META["REMOTE_ADDR"],
-    "away": Local(share=2),  # FailOpen(), FailClosed() or Local, with the number of processes
+    "when_unavailable": Local(share=2),  # FailOpen(), FailClosed() or Local, with the number of processes
 }

@@ -112,33 +112,33 @@ class ProjectTest(unittest.TestCase):
         self.assertEqual(json.loads(refusal.body)["status"], 429)
 
     def test_fail_open_says_nothing_of_the_limit(self) -> None:
-        self.start('RATE_LIMIT["away"] = FailOpen()', NOBODY)
+        self.start('RATE_LIMIT["when_unavailable"] = FailOpen()', NOBODY)
         self.assertEqual(self.hammer(20), [200] * 20)
         self.assertEqual(set(FIELDS) & set(self.get().headers), set())
 
     def test_fail_closed_is_not_the_clients_fault(self) -> None:
-        self.start('RATE_LIMIT["away"] = FailClosed(ask_again=60)', NOBODY)
+        self.start('RATE_LIMIT["when_unavailable"] = FailClosed(ask_again=60)', NOBODY)
         self.assertEqual(self.hammer(20), [503] * 20)
         response = self.get()
         self.assertIn(int(response.headers["Retry-After"]), range(1, 61))
         self.assertEqual(set(FIELDS) & set(response.headers), set())
 
     def test_local_gives_each_process_its_share(self) -> None:
-        self.start('RATE_LIMIT["away"] = Local(share=2)', NOBODY)
+        self.start('RATE_LIMIT["when_unavailable"] = Local(share=2)', NOBODY)
         statuses = self.hammer()
         self.assertIn(statuses.count(200), range(5, 11))  # 5 in each process, of those that were asked
         self.assertEqual(statuses.count(200) + statuses.count(429), 40)
         self.assertEqual(self.get().headers["RateLimit-Policy"], f'"{self.name}";q=5;w=3600')
 
-    def test_a_server_that_does_not_reply_is_away(self) -> None:
+    def test_a_server_that_does_not_reply_is_unavailable(self) -> None:
         frozen = self.enterContext(socket.create_server(("127.0.0.1", 0)))
-        self.start('RATE_LIMIT["away"] = FailOpen()', f"redis://127.0.0.1:{frozen.getsockname()[1]}")
+        self.start('RATE_LIMIT["when_unavailable"] = FailOpen()', f"redis://127.0.0.1:{frozen.getsockname()[1]}")
         self.assertEqual(self.hammer(20), [200] * 20)
 
     def test_the_choice_is_required(self) -> None:
-        self.start('del RATE_LIMIT["away"]')
+        self.start('del RATE_LIMIT["when_unavailable"]')
         self.assertNotEqual(self.server.wait(timeout=60), 0)
-        self.assertIn("RATE_LIMIT must have ['away', 'key', 'name', 'rate', 'url']", self.errors.read_text())
+        self.assertIn("RATE_LIMIT must have ['key', 'name', 'rate', 'url', 'when_unavailable']", self.errors.read_text())
 
     def test_a_name_with_a_colon_is_an_error(self) -> None:
         self.start('RATE_LIMIT["name"] = "api:v1"')

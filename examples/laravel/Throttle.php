@@ -11,18 +11,18 @@ use RedisException;
 
 /**
  * Limits requests by CL.THROTTLE. A route names the middleware with the limit and the choice for the time in which the
- * server is away: cell:9,60,60,open or cell:9,60,60,closed, if the name that it is registered by is cell.
+ * server is unavailable: cell:9,60,60,open or cell:9,60,60,closed, if the name that it is registered by is cell.
  */
 class Throttle
 {
-    public function handle(Request $request, Closure $next, string $burst, string $count, string $period, string $away)
+    public function handle(Request $request, Closure $next, string $burst, string $count, string $per, string $choice)
     {
-        if (! in_array($away, ['open', 'closed'], true)) {
-            throw new InvalidArgumentException("the choice must be open or closed, not $away");
+        if (! in_array($choice, ['open', 'closed'], true)) {
+            throw new InvalidArgumentException("the choice must be open or closed, not $choice");
         }
         $client = $request->user()?->getAuthIdentifier() ?? $request->ip();
         try {
-            $reply = Redis::executeRaw(['CL.THROTTLE', "http:$client", $burst, $count, $period]);
+            $reply = Redis::executeRaw(['CL.THROTTLE', "http:$client", $burst, $count, $per]);
             $problem = is_array($reply) ? null : Redis::client()->getLastError();
         } catch (RedisException $e) {
             $problem = $e->getMessage();
@@ -37,7 +37,7 @@ class Throttle
             }
             error_log("no rate limit: $problem");
 
-            return $away === 'open' ? $next($request) : new Response('Rate limiter unavailable', 503);
+            return $choice === 'open' ? $next($request) : new Response('Rate limiter unavailable', 503);
         }
         [$limited, $limit, $remaining, $retryAfter, $resetAfter] = $reply;
         $response = $limited ? new Response('Too many requests', 429, ['Retry-After' => $retryAfter]) : $next($request);

@@ -24,13 +24,13 @@ class LaravelTest(Served, unittest.TestCase):
         self.addCleanup(self.redis.close)
         self.redis.delete(KEY)
 
-    def start(self, redis_port: int = urlsplit(URL).port or 6379, away: str = "open") -> None:
+    def start(self, redis_port: int = urlsplit(URL).port or 6379, choice: str = "open") -> None:
         """Starts the server as it is, but for ten requests a day, and the choice."""
         folder = self.enterContext(tempfile.TemporaryDirectory())
         shutil.copy(HERE / "Throttle.php", folder)
         text = (HERE / "server.php").read_text()
         self.assertEqual(text.count(":9,60,60,open"), 1)
-        Path(folder, "server.php").write_text(text.replace(":9,60,60,open", f":9,10,86400,{away}"))
+        Path(folder, "server.php").write_text(text.replace(":9,60,60,open", f":9,10,86400,{choice}"))
         port = free_port()
         self.log = Path(folder, "log")
         with self.log.open("wb") as log:
@@ -66,33 +66,33 @@ class LaravelTest(Served, unittest.TestCase):
         self.assertIn("no rate limit: Connection refused", self.log.read_text())
 
     def test_fail_closed_is_not_the_clients_fault(self) -> None:
-        self.start(redis_port=1, away="closed")
+        self.start(redis_port=1, choice="closed")
         self.assertEqual(self.hammer(20), [503] * 20)
 
     def test_a_server_that_does_not_reply_costs_its_timeout(self) -> None:
         frozen = self.enterContext(socket.create_server(("127.0.0.1", 0), backlog=128))
-        self.start(redis_port=frozen.getsockname()[1], away="closed")
+        self.start(redis_port=frozen.getsockname()[1], choice="closed")
         self.assertEqual(self.get()[0], 503)
 
     def test_an_error_of_the_call_is_an_error_in_both_choices(self) -> None:
         self.redis.lpush(KEY, "of another type")
-        for away in ("open", "closed"):
-            self.start(away=away)
+        for choice in ("open", "closed"):
+            self.start(choice=choice)
             self.assertEqual(self.get()[0], 500)
             self.assertIn("WRONGTYPE", self.log.read_text())
         self.redis.delete(KEY)
         self.assertEqual(self.get()[0], 200)
 
-    def test_a_server_that_cannot_write_is_away(self) -> None:
+    def test_a_server_that_cannot_write_is_unavailable(self) -> None:
         self.addCleanup(self.redis.config_set, "maxmemory", 0)
         self.redis.config_set("maxmemory", 1)
-        for away, status in (("open", 200), ("closed", 503)):
-            self.start(away=away)
+        for choice, status in (("open", 200), ("closed", 503)):
+            self.start(choice=choice)
             self.assertEqual(self.get()[0], status)
             self.assertIn("no rate limit: OOM", self.log.read_text())
 
     def test_there_is_no_third_choice(self) -> None:
-        self.start(away="ignore")
+        self.start(choice="ignore")
         self.assertEqual(self.get()[0], 500)
         self.assertIn("the choice must be open or closed, not ignore", self.log.read_text())
 

@@ -13,19 +13,21 @@ class CellStore
   # Of what the gem calls a connection error: an error reply, such as that of a wrong password, and a certificate.
   SET_UP = /\A[A-Z]+ |certificate verify failed/
 
-  # redis: a ConnectionPool. away: what a request is if the server does not answer, :fail_open or :fail_closed.
+  # redis: a ConnectionPool. when_unavailable: :fail_open or :fail_closed, the choice if the server does not answer.
   # ask_again: for how long after that the server is not asked, in seconds.
-  def initialize(redis, away:, ask_again: 1)
-    raise ArgumentError, "away must be :fail_open or :fail_closed" unless %i[fail_open fail_closed].include?(away)
+  def initialize(redis, when_unavailable:, ask_again: 1)
+    unless %i[fail_open fail_closed].include?(when_unavailable)
+      raise ArgumentError, 'when_unavailable must be :fail_open or :fail_closed'
+    end
 
     @redis = redis
-    @away = away == :fail_open ? 0 : UNKNOWN
+    @otherwise = when_unavailable == :fail_open ? 0 : UNKNOWN
     @ask_again = ask_again
     @again = 0
   end
 
   def increment(key, amount, expires_in:)
-    ask(@away) do |redis|
+    ask(@otherwise) do |redis|
       _, limit, remaining, = redis.call('CL.FIXED', key, NEVER, expires_in, amount)
       limit - remaining
     end
@@ -39,7 +41,7 @@ class CellStore
 
   private
 
-  # Calls the server, or returns what is given for the time in which it is away.
+  # Calls the server, or returns `otherwise` while it is unavailable.
   def ask(otherwise, &call)
     return otherwise if now < @again
 

@@ -11,7 +11,7 @@ require_relative 'cell_store'
 url = ENV.fetch('REDIS_URL', 'redis://127.0.0.1:6379')
 # A call is not repeated, because one whose reply was lost may have been counted.
 redis = ConnectionPool.new(size: 5) { Redis.new(url: url, timeout: 0.5, reconnect_attempts: 0) }
-Rack::Attack.cache.store = CellStore.new(redis, away: :fail_open)
+Rack::Attack.cache.store = CellStore.new(redis, when_unavailable: :fail_open)
 
 Rack::Attack.throttle('requests', limit: 10, period: 60) { |request| request.ip }
 

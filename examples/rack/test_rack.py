@@ -41,7 +41,7 @@ class RackTest(Served, unittest.TestCase):
         text = (HERE / "config.ru").read_text()
         changes = {"period: 60": f"period: {DAY}"}
         if not fail_open:
-            changes["away: :fail_open"] = "away: :fail_closed"
+            changes["when_unavailable: :fail_open"] = "when_unavailable: :fail_closed"
         for old, new in changes.items():
             self.assertEqual(text.count(old), 1, old)
             text = text.replace(old, new)
@@ -80,7 +80,7 @@ class RackTest(Served, unittest.TestCase):
         self.start(NOBODY, fail_open=False)
         self.assertEqual(self.hammer(20), [503] * 20)
 
-    def test_a_server_that_does_not_reply_is_away(self) -> None:
+    def test_a_server_that_does_not_reply_is_unavailable(self) -> None:
         frozen = self.enterContext(socket.create_server(("127.0.0.1", 0), backlog=128))
         self.start(f"redis://127.0.0.1:{frozen.getsockname()[1]}", fail_open=False)
         self.assertEqual(self.hammer(), [503] * 40)
@@ -92,7 +92,7 @@ class RackTest(Served, unittest.TestCase):
                 asked += 1
         self.assertIn(asked, range(1, 40))  # not each request has waited for it
 
-    def test_a_server_that_cannot_write_is_away(self) -> None:
+    def test_a_server_that_cannot_write_is_unavailable(self) -> None:
         self.start(fail_open=False)
         self.assertEqual(self.get()[0], 200)
         self.addCleanup(self.redis.config_set, "maxmemory", self.redis.config_get("maxmemory")["maxmemory"])
@@ -124,7 +124,7 @@ class RackTest(Served, unittest.TestCase):
             require 'rack/attack'
             require 'cell_store'
             redis = ConnectionPool.new { Redis.new(url: ENV.fetch('REDIS_URL')) }
-            Rack::Attack.cache.store = CellStore.new(redis, away: :fail_closed)
+            Rack::Attack.cache.store = CellStore.new(redis, when_unavailable: :fail_closed)
             rule = { bantime: 60, findtime: 86400, maxretry: 3 }
             filter = -> { Rack::Attack::Allow2Ban.filter('203.0.113.9', rule) { true } }
             puts [filter.call, filter.call, filter.call, filter.call].inspect
@@ -133,7 +133,7 @@ class RackTest(Served, unittest.TestCase):
             filter.call
             Rack::Attack.reset!
             puts redis.with { |r| r.keys('rack::attack*') }.inspect
-            CellStore.new(redis, away: :ignore) rescue puts $!.message
+            CellStore.new(redis, when_unavailable: :ignore) rescue puts $!.message
         """
         run = subprocess.run(
             ["ruby", "-e", program], cwd=HERE, env=os.environ | {"REDIS_URL": URL}, capture_output=True, text=True
@@ -141,7 +141,7 @@ class RackTest(Served, unittest.TestCase):
         self.assertEqual(run.stderr, "")
         self.assertEqual(
             run.stdout.splitlines(),
-            ["[false, false, false, true]", "false", "[]", "away must be :fail_open or :fail_closed"],
+            ["[false, false, false, true]", "false", "[]", "when_unavailable must be :fail_open or :fail_closed"],
         )
 
 
