@@ -4,11 +4,6 @@
 //! A kind is a file below this one, a line among the modules, and a line in the list of [`kinds`]. A limiter
 //! whose state is loaded and stored as a whole says how in `impl Whole`; the others implement [`Kind`].
 
-#![expect(
-    clippy::inline_always,
-    reason = "a call for one limiter is one function, without copies of its limit"
-)]
-
 use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
 use redis_cell_core::several::Grammar;

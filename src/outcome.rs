@@ -145,6 +145,7 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
 }
 
 /// Replies the integers of an answer.
+#[inline(always)]
 fn reply(call: &Call, answer: &Answer, unit: Unit) {
     let Reply { five, taken } = answer.reply(unit);
     call.reply_array(if taken.is_some() { 6 } else { 5 });

@@ -73,7 +73,7 @@ pub fn change<'c, W: Save, T>(
 /// # Errors
 /// [`Error::Server`] when the server lacks one of its own commands that this needs. Then nothing has been
 /// written.
-#[inline]
+#[inline(always)]
 pub fn carry_out<'c, S: Save>(
     change: Change<S>,
     key: &mut Key<'c>,
@@ -84,7 +84,7 @@ pub fn carry_out<'c, S: Save>(
 
 /// Carries out a decision's change: the only function that writes, which cannot fail after [`check`]. The
 /// caller publishes its events when nothing is left to write and no key is open.
-#[inline]
+#[inline(always)]
 pub fn write<'c, S: Save>(change: Change<S>, key: &mut Key<'c>) -> Option<Announcement<'c>> {
     match change {
         Change::Keep if faults::writes_refusals() => {

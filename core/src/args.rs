@@ -49,6 +49,7 @@ impl Range {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when `bytes` are not an integer, or one outside the range.
+    #[inline(always)]
     pub fn parse(&self, bytes: &[u8]) -> Result<i64, Error> {
         match parse_integer(bytes) {
             Some(value) if (self.min..=self.max).contains(&value) => Ok(value),

@@ -178,7 +178,6 @@ impl Limit {
     /// assert!(parse(b"0", Window::Period(b"60")).is_err());
     /// ```
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
     pub fn parse(limit: &[u8], window: Window, options: [Option<i64>; 2], unit: Unit) -> Result<Self, Error> {
         let most = LIMIT.parse(limit)?;
         match (window, options) {
@@ -454,7 +453,6 @@ fn usage(window: Option<Counter>, now: Instant) -> (i64, Span) {
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
 pub fn take(
     state: Option<Counter>,
     limit: &Limit,

@@ -79,7 +79,7 @@ impl Limit {
     /// assert!(Limit::parse([b"15", b"30", b"0"], Unit::Seconds).is_err());
     /// # Ok::<(), redis_cell_core::Error>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn parse([max_burst, count, period]: [&[u8]; 3], unit: Unit) -> Result<Self, Error> {
         Self::with(MAX_BURST.parse(max_burst)?, Rate::parse([count, period], unit)?)
     }
@@ -92,6 +92,7 @@ impl Limit {
         Self::with(max_burst, Rate::new(count, period, unit)?)
     }
 
+    #[inline(always)]
     fn with(max_burst: i64, rate: Rate) -> Result<Self, Error> {
         let limit = max_burst.checked_add(1).filter(|&capacity| capacity >= 1).and_then(|capacity| {
             let tolerance = rate.time(capacity)?;
@@ -226,6 +227,7 @@ fn tat_at(now: Instant, debt: Span) -> Result<Tat, Error> {
 /// assert_eq!(first.answer.reply(Unit::Seconds).five, [0, 16, 15, -1, 2]);
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
+#[inline(always)]
 pub fn throttle(
     state: Option<Tat>,
     limit: &Limit,

@@ -97,6 +97,7 @@ macro_rules! limiter {
         impl crate::limiter::Limiter for Limit {
             type State = $state;
 
+            #[inline(always)]
             fn take(
                 &self,
                 state: Option<$state>,

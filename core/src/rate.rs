@@ -52,7 +52,7 @@ impl Rate {
     /// # Errors
     /// [`Error::OutOfRange`] naming the argument that is not an integer, that is out of range on its own, or
     /// that takes the emission interval below a nanosecond (`count`).
-    #[inline]
+    #[inline(always)]
     pub fn parse([count, period]: [&[u8]; 2], unit: Unit) -> Result<Self, Error> {
         Self::new(COUNT.parse(count)?, PERIOD.up_to(unit.max()).parse(period)?, unit)
     }
@@ -61,6 +61,7 @@ impl Rate {
     ///
     /// # Errors
     /// As [`Rate::parse`].
+    #[inline(always)]
     pub fn new(count: i64, period: i64, unit: Unit) -> Result<Self, Error> {
         let period = period_of(period, unit)?;
         let fastest = COUNT.up_to(period.get().cast_signed());

@@ -98,7 +98,6 @@ impl Limit {
     /// assert!(Limit::parse([b"0", b"60"], Unit::Seconds).is_err());
     /// ```
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
     pub fn parse([limit, period]: [&[u8]; 2], unit: Unit) -> Result<Self, Error> {
         Self::new(LIMIT.parse(limit)?, PERIOD.up_to(unit.max()).parse(period)?, unit)
     }
@@ -355,7 +354,6 @@ impl Sliding {
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "two callers, and a call of it costs two percent of a command")]
 pub fn take(
     state: Option<Sliding>,
     limit: &Limit,

@@ -43,13 +43,18 @@ const LOOK_EVERY: u32 = 10;
 
 impl Call<'_> {
     /// Replicates that `name` holds `value` until the millisecond `expire_at`.
+    #[inline(always)]
     pub(super) fn propagate_set(&self, name: Arg, value: &[u8], expire_at: i64) {
-        if !accepts_expiries() {
-            self.propagate(c"SET", name, &[value]);
-            self.propagate(c"PEXPIREAT", name, &[itoa::Buffer::new().format(expire_at).as_bytes()]);
-            return;
+        if !self.counts_only() {
+            self.replicate_set(name, value, expire_at);
         }
-        if self.counts_only() {
+    }
+
+    /// Replicates by one command, or by two if the server does not accept expiries as instants.
+    fn replicate_set(&self, name: Arg, value: &[u8], expire_at: i64) {
+        if !accepts_expiries() {
+            self.replicate(c"SET", name, &[value]);
+            self.replicate(c"PEXPIREAT", name, &[itoa::Buffer::new().format(expire_at).as_bytes()]);
             return;
         }
         // As text, because the server makes one string of a text, and two of a number.
@@ -97,9 +102,13 @@ impl Call<'_> {
 
     /// Replicates a command on the key `name`.
     pub(super) fn propagate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) {
-        if self.counts_only() {
-            return;
+        if !self.counts_only() {
+            self.replicate(command, name, words);
         }
+    }
+
+    /// Replicates a command on the key `name` to listeners that there may be.
+    fn replicate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) {
         let words = Strings::new(self.api, words);
         // SAFETY: the format names a string of the call, and an array of strings with its length.
         let status = unsafe {
@@ -117,6 +126,7 @@ impl Call<'_> {
 
     /// Counts a change without an effect if it is certain that there are no listeners. Otherwise does nothing
     /// and returns false.
+    #[inline(always)]
     fn counts_only(&self) -> bool {
         // A callback has no call that could be the effect.
         let counts_only = (NO_LISTENERS.load(Relaxed) || faults::replicates_calls()) && self.is_running;

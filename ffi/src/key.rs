@@ -206,7 +206,7 @@ impl<'c> Key<'c> {
     /// Sets the key to `value` until the millisecond `expire_at` of the Unix time.
     ///
     /// Replicas and the AOF get the same value and the same expiry.
-    #[inline]
+    #[inline(always)]
     pub fn set_string(&mut self, value: &[u8], expire_at: i64) -> Announcement<'c> {
         let expire_at = faults::expiry(expire_at);
         // In place, because replacing the string would cost the server as much as everything else together.
@@ -270,7 +270,7 @@ impl<'c> Key<'c> {
     /// it already.
     ///
     /// The caller replicates and announces this.
-    #[inline]
+    #[inline(always)]
     pub(super) fn expire_in_place(&self, expire_at: i64) -> bool {
         // Setting an expiry costs the server as much as setting a value, and the expiry of a window stays the
         // same until the window ends.

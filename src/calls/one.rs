@@ -84,7 +84,7 @@ pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// Those of [`Tail::parse`] and [`Whole::limit`].
-#[inline]
+#[inline(always)]
 pub fn arguments<'c, S: Whole>(
     call: &Call<'c>,
     known: &[Keyword],

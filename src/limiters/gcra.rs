@@ -22,7 +22,7 @@ impl Whole for Tat {
 
     type Stored = Self;
 
-    #[inline]
+    #[inline(always)]
     fn limit(arguments: &Arguments, unit: Unit) -> Result<gcra::Limit, Error> {
         Ok(gcra::Limit::parse(arguments.words()?, unit)?)
     }

@@ -10,6 +10,7 @@ use crate::ffi::{self, Announcement, Key, Kind, Write};
 impl State for Tat {
     type Limit = Limit;
 
+    #[inline(always)]
     fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
         load(key, *now, limit.tolerance())
     }
@@ -19,7 +20,7 @@ impl State for Tat {
 ///
 /// # Errors
 /// As [`State::load`].
-#[inline]
+#[inline(always)]
 pub fn load(key: &Key, now: Instant, tolerance: Span) -> Result<Option<Tat>, Error> {
     match key.kind() {
         Kind::Empty => Ok(None),
