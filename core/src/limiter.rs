@@ -135,24 +135,60 @@ pub(crate) use limiter;
 /// Decides a call that comes after clients who wait for the limiter: for this call, the sum of their `costs`
 /// counts as taken. `decide` decides by a state; what it takes is then taken from the real one.
 ///
+/// If no state can hold that sum, the call is refused, and the wait is unknown: it is the longest.
+///
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// Those of `decide` and of the limiter.
+/// Those of `decide` on the present state and of the limiter.
 pub fn behind<L: Limiter>(
     limit: &L,
     state: Option<L::State>,
     now: Instant,
     quantity: i64,
     costs: u64,
-    decide: impl FnOnce(Option<L::State>) -> Result<Decision<L::State>, Error>,
+    decide: impl Fn(Option<L::State>) -> Result<Decision<L::State>, Error>,
 ) -> Result<Decision<L::State>, Error> {
-    let decision = decide(limit.charged(state, now, costs)?)?;
+    let Ok(decision) = limit.charged(state, now, costs).and_then(&decide) else {
+        return Ok(Decision::keep(without_room(decide(state)?.answer)));
+    };
     if decision.change.is_keep() {
         return Ok(decision);
     }
     let taken = decision.answer.taken.unwrap_or(quantity);
     Ok(Decision { change: limit.settle(state, now, taken, None)?.change, ..decision })
+}
+
+/// What [`Limiter::peek`] says of a call that comes after clients who wait for the limiter, as [`behind`].
+///
+/// Cost: O(1), no allocation.
+///
+/// # Errors
+/// Those of [`Limiter::peek`] on the present state.
+pub fn peek_behind<L: Limiter>(
+    limit: &L,
+    state: Option<L::State>,
+    now: Instant,
+    quantity: i64,
+    costs: u64,
+) -> Result<Answer, Error> {
+    let peek = |state| limit.peek(state, now, quantity);
+    match limit.charged(state, now, costs).and_then(peek) {
+        Ok(answer) => Ok(answer),
+        Err(_) => Ok(without_room(peek(state)?)),
+    }
+}
+
+/// The answer to a call before which clients wait for more than any state can hold, from the answer that it
+/// would get without them.
+fn without_room(own: Answer) -> Answer {
+    let verdict = match own.verdict {
+        Verdict::Never => Verdict::Never,
+        // It takes as much as fits, and wants nothing.
+        Verdict::Admitted if own.taken == Some(0) => Verdict::Admitted,
+        _ => Verdict::Later(Span::MAX),
+    };
+    Answer { verdict, remaining: 0, taken: own.taken.map(|_| 0), ..own }
 }
 
 /// The answer to a call after clients who wait for `units`, from a limiter of which only `alone` is known:

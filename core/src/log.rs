@@ -36,6 +36,7 @@
 //! sorted set, in the variant that counts before it writes.
 
 use crate::args::{Arity, Grammar, Range, parse_integer};
+use crate::limiter::behind_units;
 use crate::timeline::{Timeline, pruned, tick};
 use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Span, Taken, Unit, Verdict};
 
@@ -372,6 +373,25 @@ pub fn peek<T: Timeline + ?Sized>(
         limit.end(view.now)?; // past the year 2262 it would be an error there
     }
     Ok(view.answer(verdict))
+}
+
+/// [`peek`] for a call that comes after clients who wait for `units`, as [`behind_units`] says.
+///
+/// Cost: three entries of the state are looked up and a range of it counted, no allocation.
+///
+/// # Errors
+/// Those of [`take`].
+pub fn peek_behind<T: Timeline + ?Sized>(
+    state: &T,
+    limit: &Limit,
+    now: Instant,
+    quantity: i64,
+    units: u64,
+) -> Result<Answer, T::Error> {
+    peek(state, limit, now, quantity)?;
+    let view = View::new(state, limit, now)?;
+    // All of them together may want more than a single call may take.
+    behind_units(units, quantity, |wanted| Ok(view.answer(view.verdict(wanted.unsigned_abs())?)))
 }
 
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.

@@ -13,8 +13,8 @@ mod common;
 use common::{S, after, at, in_nanos, span};
 use redis_cell_core::Unit::Seconds;
 use redis_cell_core::fixed::{self, Counter};
-use redis_cell_core::limiter::{Limiter, behind, behind_units};
-use redis_cell_core::{Change, Error, Verdict};
+use redis_cell_core::limiter::{Limiter, behind, behind_units, peek_behind};
+use redis_cell_core::{Change, Error, Span, Verdict, gcra};
 
 /// Five units in a window of a minute.
 fn limit() -> fixed::Limit {
@@ -77,6 +77,44 @@ fn a_call_behind_those_that_wait_is_decided_after_them_and_takes_its_own() {
     let decision = behind(&limit(), None, at(0), 9, 2, decide).unwrap();
     assert_eq!(decision.answer.taken, Some(3));
     assert!(matches!(decision.change, Change::Store(Counter { count: 3, .. })));
+}
+
+#[test]
+fn a_call_behind_more_than_any_state_can_hold_is_refused_and_is_no_error() {
+    const MOST: u64 = i64::MAX.unsigned_abs();
+    let never_known = Verdict::Later(Span::MAX);
+    // The quantity; whether it takes as much as fits; the verdict; the quantity taken.
+    let rows = [
+        (1, false, never_known, None),
+        (0, false, never_known, None),
+        (6, false, Verdict::Never, None),
+        (9, true, never_known, Some(0)),
+        (0, true, Verdict::Admitted, Some(0)),
+    ];
+    for (quantity, saturates, verdict, taken) in rows {
+        let decide = |state| {
+            let (limit, now) = (limit(), at(0));
+            if saturates { limit.saturate(state, now, quantity) } else { limit.take(state, now, quantity) }
+        };
+        let decision = behind(&limit(), used(1), at(0), quantity, MOST, decide).unwrap();
+        let shows = format!("{quantity}, {saturates}");
+        assert_eq!((decision.answer.verdict, decision.answer.taken), (verdict, taken), "{shows}");
+        assert_eq!((decision.answer.limit, decision.answer.remaining), (5, 0), "{shows}");
+        assert!(decision.change.is_keep(), "{shows}");
+        if !saturates {
+            let answer = peek_behind(&limit(), used(1), at(0), quantity, MOST).unwrap();
+            assert_eq!((answer.verdict, answer.remaining), (verdict, 0), "{shows}");
+        }
+    }
+    // Clients that wait for 300 years.
+    let century = gcra::Limit::new(0, 1, 100 * 365 * 86_400, Seconds).unwrap();
+    let costs = 3 * Limiter::cost(&century, 1).unwrap();
+    let take = |state| century.take(state, at(0), 1);
+    assert_eq!(behind(&century, None, at(0), 1, costs, take).unwrap().answer.verdict, never_known);
+    assert_eq!(peek_behind(&century, None, at(0), 1, costs).unwrap().verdict, never_known);
+    // An error of the call itself is one.
+    assert!(behind(&limit(), used(1), at(0), -1, MOST, |state| limit().take(state, at(0), -1)).is_err());
+    assert!(peek_behind(&limit(), used(1), at(0), -1, MOST).is_err());
 }
 
 #[test]

@@ -16,7 +16,9 @@ mod common;
 
 use common::ago;
 use proptest::prelude::*;
-use redis_cell_core::log::{Edit, Entries, Limit, is_entry, may_be, peek, saturate, settle, take};
+use redis_cell_core::log::{
+    Edit, Entries, Limit, is_entry, may_be, peek, peek_behind, saturate, settle, take,
+};
 use redis_cell_core::timeline::{PRUNED_AT_MOST, Timeline};
 use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Taken, Unit, Verdict};
 
@@ -546,6 +548,30 @@ fn an_entry_is_named_by_its_microseconds_in_any_year() {
     }
     assert!(is_entry(b"0-0", at(0)));
     assert!(!is_entry(b"00-0", at(0)));
+}
+
+/// A call takes at most 10,000 units; clients that wait may want more together.
+#[test]
+fn behind_clients_that_want_more_than_one_call_may_a_call_is_refused_and_is_no_error() {
+    let (limit, now) = (Limit::new(30_000, 60, Unit::Seconds).unwrap(), START + 60_000_000_000);
+    // 10,000 leave in 10 s, and 10,000 in 20 s.
+    let mut entries = vec![at(START + 10_000_000_000); 10_000];
+    entries.extend(vec![at(START + 20_000_000_000); 10_000]);
+    let rows = [
+        (1, 9_000, Verdict::Admitted, 1_000),
+        (1_000, 9_000, Verdict::Admitted, 1_000),
+        (1_001, 9_000, Verdict::Later(span(10_000_000_000)), 1_000),
+        (1, 15_000, Verdict::Later(span(10_000_000_000)), 0),
+        (1, 20_000, Verdict::Later(span(20_000_000_000)), 0),
+        (0, 20_000, Verdict::Later(span(10_000_000_000)), 0),
+        (1, u64::MAX, Verdict::Later(span(20_000_000_000)), 0),
+    ];
+    for (quantity, units, verdict, remaining) in rows {
+        let answer = peek_behind(entries.as_slice(), &limit, at(now), quantity, units).unwrap();
+        assert_eq!((answer.verdict, answer.remaining), (verdict, remaining), "{quantity} behind {units}");
+    }
+    // The range of a quantity is as it is without them.
+    assert!(peek_behind(entries.as_slice(), &limit, at(now), 10_001, 1).is_err());
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The sliding-window log, as `CL.LOG` has it.
 
-use redis_cell_core::limiter;
 use redis_cell_core::log::{self, Edit, Entries};
 use redis_cell_core::several::Grammar;
-use redis_cell_core::{Answer, Decision, Instant, Taken, Unit};
+use redis_cell_core::{Answer, Decision, Instant, Taken, Unit, Verdict};
 
 use super::arguments::{PERIOD, QUANTITY, kind};
 use super::kind::{Arguments, Kind, Place, Verb};
@@ -40,7 +39,7 @@ fn take_behind(
     quantity: i64,
     ahead: u64,
 ) -> Result<Decision<Entries>, Error> {
-    let answer = limiter::behind_units(ahead, quantity, |alone| log::peek(log, limit, now, alone))?;
+    let answer = log::peek_behind(log, limit, now, quantity, ahead)?;
     if answer.limited() {
         return Ok(Decision::keep(answer));
     }
@@ -58,10 +57,14 @@ fn saturate_behind(
     quantity: i64,
     ahead: u64,
 ) -> Result<Decision<Entries>, Error> {
-    let room = limiter::behind_units(ahead, 0, |alone| log::peek(log, limit, now, alone))?.remaining;
+    let room = log::peek_behind(log, limit, now, 0, ahead)?.remaining;
     let fits = quantity.min(room.max(1)).min(log::QUANTITY.max);
     let mut decision = take_behind(log, limit, now, fits, ahead)?;
-    decision.answer.taken = Some(if decision.answer.limited() { 0 } else { fits });
+    let answer = &mut decision.answer;
+    if quantity == 0 {
+        answer.verdict = Verdict::Admitted;
+    }
+    answer.taken = Some(if answer.limited() { 0 } else { fits });
     Ok(decision)
 }
 
@@ -101,10 +104,9 @@ impl<'c> Kind<'c> for Log {
 
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
         let log = self.entries(at)?;
-        let alone = |quantity| log::peek(&log, &self.limit, at.now, quantity);
         match at.ahead {
-            0 => alone(self.quantity),
-            ahead => limiter::behind_units(ahead, self.quantity, alone),
+            0 => log::peek(&log, &self.limit, at.now, self.quantity),
+            ahead => log::peek_behind(&log, &self.limit, at.now, self.quantity, ahead),
         }
     }
 

@@ -131,7 +131,9 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     #[inline(always)]
     fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
         let (state, now) = self.seen(at, Verb::Peek)?;
-        let state = if at.ahead == 0 { state } else { self.limit.charged(state, now, at.ahead)? };
+        if at.ahead > 0 {
+            return Ok(limiter::peek_behind(&self.limit, state, now, self.units, at.ahead)?);
+        }
         Ok(self.limit.peek(state, now, self.units)?)
     }
 

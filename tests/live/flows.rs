@@ -275,6 +275,42 @@ fn a_settlement_of_a_flow_moves_its_turn() {
     assert!(client.error("CL.MTAKE k FIXED 9 3600 5 FLOW a").contains("syntax error"));
 }
 
+/// The limits are not the same for all, or their numbers are large: clients may wait for more than a call may
+/// take at once, and for more than a state can hold.
+#[test]
+fn a_call_behind_whatever_clients_wait_for_is_refused_and_is_no_error() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (limiter, single) in [
+        ("LOG 10001 3600 10000", "CL.LOG k 10001 3600 1"),
+        ("THROTTLE 0 1 3153600000 1", "CL.THROTTLE k 0 1 3153600000 1"),
+        ("FIXED 9223372036854775807 3600 9223372036854775807", "CL.FIXED k 9223372036854775807 3600 1"),
+    ] {
+        client.call("FLUSHALL");
+        assert_eq!(rows(&mut client, &format!("CL.MTAKE k {limiter}"))[0][0], 0, "{limiter}");
+        let mut waiters: Vec<Waiter> =
+            (1..=3).map(|n| wait_with(&server, &mut client, &format!("CL.BMTAKE k {limiter}"), n)).collect();
+        assert_eq!(client.ints(single)[0], 1, "{single}");
+        assert_eq!(rows(&mut client, &format!("CL.MPEEK k {limiter}"))[0][0], 1, "{limiter}");
+        // Nor is it for clients that wait for another key first.
+        let mut other = wait_with(&server, &mut client, &format!("CL.BMTAKE free LOG 9 60 1 k {limiter}"), 4);
+        if !single.contains("THROTTLE") {
+            let saturated = client.ints(&format!("{single} SATURATE"));
+            assert_eq!((saturated[0], saturated[5]), (1, 0), "{single}: {saturated:?}");
+            let nothing = single.strip_suffix('1').unwrap();
+            let looked = client.ints(&format!("{nothing}0 SATURATE"));
+            assert_eq!((looked[0], looked[5]), (0, 0), "{single}: {looked:?}");
+        }
+        for left in (0..3).rev() {
+            client.call("DEL k");
+            assert!(waiters.remove(0).answer().starts_with("0 "), "{limiter}");
+            assert!(left == 0 || other.is_waiting(), "{limiter}");
+        }
+        client.call("DEL k");
+        assert!(other.answer().starts_with("0 "), "{limiter}");
+    }
+}
+
 #[test]
 fn those_who_wait_behind_count_as_taken_in_the_reply() {
     let server = Server::start();
