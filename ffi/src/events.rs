@@ -57,11 +57,14 @@ const MODULES: RedisModuleEvent = event(raw::REDISMODULE_EVENT_MODULE_CHANGE);
 const FLUSH: RedisModuleEvent = event(raw::REDISMODULE_EVENT_FLUSHDB);
 const SWAP: RedisModuleEvent = event(raw::REDISMODULE_EVENT_SWAPDB);
 
-/// The keyspace events by which a key begins, changes or ceases to be a limiter.
+/// The keyspace events by which a key begins, changes or ceases to be a limiter. `SORT ... STORE` and
+/// `SUNIONSTORE` put a list and a set in the place of any key.
 const CLASSES: c_int = raw::REDISMODULE_NOTIFY_GENERIC
     | raw::REDISMODULE_NOTIFY_STRING
     | raw::REDISMODULE_NOTIFY_HASH
     | raw::REDISMODULE_NOTIFY_ZSET
+    | raw::REDISMODULE_NOTIFY_LIST
+    | raw::REDISMODULE_NOTIFY_SET
     | raw::REDISMODULE_NOTIFY_EXPIRED
     | raw::REDISMODULE_NOTIFY_EVICTED;
 

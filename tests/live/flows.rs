@@ -506,12 +506,30 @@ fn keys_that_turn_foreign_are_an_error_for_each_client() {
         client.call(&format!("DEL {}", value.split(' ').nth(1).unwrap()));
         client.call(value);
         client.call("EXEC");
-        // A list has no event that is followed; the next look is due to the deletion.
         for waiter in &mut waiters {
             let answer = waiter.answer();
             assert!(answer.starts_with(error), "{value}: {answer}");
         }
         wait_for_blocked(&mut client, 0);
+    }
+}
+
+/// Commands that put a set or a list in the place of a key delete nothing.
+#[test]
+fn a_key_that_a_set_or_a_list_replaces_is_an_error_at_once() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("SADD set a");
+    for replace in ["SUNIONSTORE k set", "SORT set ALPHA STORE k"] {
+        client.call("DEL k");
+        client.call("CL.ACQUIRE k 1 3600 other");
+        let mut first = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 3600 me", 1);
+        let mut other = wait_with(&server, &mut client, "CL.BMTAKE free LOG 9 60 1 k LEASE 1 3600 me", 2);
+        client.call(replace);
+        for waiter in [&mut first, &mut other] {
+            let answer = waiter.answer();
+            assert!(answer.starts_with("WRONGTYPE "), "{replace}: {answer}");
+        }
     }
 }
 
