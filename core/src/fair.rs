@@ -291,9 +291,7 @@ impl Queue {
     ///
     /// Cost: O(log n).
     pub fn is_ready(&self, ticket: Ticket) -> bool {
-        let flow = self.clients.get(&ticket).and_then(|number| self.flows.get(number));
-        let first = flow.and_then(|flow| flow.first).filter(|first| first.ticket == ticket);
-        first.is_some_and(|first| first.state == State::Ready)
+        self.first(ticket).is_some_and(|first| first.state == State::Ready)
     }
 
     /// The instant at which the next client is to be checked, unless one of its keys changes before.
@@ -323,6 +321,17 @@ impl Queue {
         self.set_state(ticket, State::Unchecked);
     }
 
+    /// A client that was not ready may be, although no key has changed. It is to be checked again, and does
+    /// not count until then: if it is still not ready, nothing has changed for anybody.
+    ///
+    /// Cost: O(log n).
+    pub fn wake(&mut self, ticket: Ticket) {
+        let state = self.first(ticket).map(|first| first.state);
+        if let Some(State::NotBefore(_)) = state {
+            self.set_state(ticket, State::NotBefore(Some(Instant::default())));
+        }
+    }
+
     /// Settles the difference between what a flow was charged and what it used. A flow that the queue does
     /// not know has nothing to settle.
     ///
@@ -343,6 +352,12 @@ impl Queue {
             flow.finish = moved(flow.finish);
             flow.first = flow.first.map(|first| First { start: moved(first.start), ..first });
         });
+    }
+
+    /// The client, if it is the first of its flow.
+    fn first(&self, ticket: Ticket) -> Option<First> {
+        let flow = self.clients.get(&ticket).and_then(|number| self.flows.get(number));
+        flow.and_then(|flow| flow.first).filter(|first| first.ticket == ticket)
     }
 
     fn number(&self, flow: Option<&[u8]>) -> Option<Number> {

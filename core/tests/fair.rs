@@ -364,6 +364,25 @@ fn who_is_not_ready_holds_up_its_own_flow_only() {
 }
 
 #[test]
+fn who_may_be_ready_by_now_is_checked_again_and_does_not_count_until_then() {
+    let mut queue = Queue::default();
+    let [first, second, ready] = [(&b"a"[..], 2), (b"a", 3), (b"b", 5)]
+        .map(|(flow, cost)| queue.join(Request { flow: Some(flow), weight: None, quantity: 1, cost }));
+    queue.checked(ready, Readiness::Ready);
+    queue.wake(first);
+    assert_eq!((queue.to_check(at(9)), queue.taken()), (Some(first), 10), "it was not checked yet");
+    queue.checked(first, Readiness::NotBefore(Some(at(9))));
+    for ticket in [second, ready] {
+        queue.wake(ticket);
+        assert_eq!((queue.to_check(at(8)), queue.taken()), (None, 5), "there is nothing to check");
+    }
+    queue.wake(first);
+    assert_eq!((queue.to_check(at(0)), queue.taken(), queue.next()), (Some(first), 5, Some(ready)));
+    queue.checked(first, Readiness::Ready);
+    assert_eq!((queue.to_check(at(9)), queue.taken()), (None, 10));
+}
+
+#[test]
 fn a_flow_shares_by_what_it_used() {
     let mut queue = Queue::default();
     for _ in 0..20 {

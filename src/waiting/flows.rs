@@ -48,20 +48,23 @@ fn step(call: &Call, id: Id) -> bool {
             }
             true
         }
-        Step::Check(head) => {
-            match call.with_arguments(&head.arguments, |own| head.turns.others_admit(own)) {
-                Ok(Others::Ready) => queues::checked(head.seat, Readiness::Ready),
-                Ok(Others::Wait(wait)) => {
-                    let at = now.checked_add(wait.max(MILLISECOND)); // no timer is more exact
-                    queues::checked(head.seat, Readiness::NotBefore(at));
-                }
-                Err(Error::Busy) => return queues::come_again(id, now),
-                Err(error) => end(call, head.seat, now, End::Outcome(Err(error))),
-            }
-            true
-        }
+        Step::Check(head) => check(call, id, &head, now),
         Step::Turn(head) => turn(call, id, &head, now),
     }
+}
+
+/// Checks whether a client is ready.
+fn check(call: &Call, id: Id, head: &Head, now: Instant) -> bool {
+    match call.with_arguments(&head.arguments, |own| head.turns.others_admit(own)) {
+        Ok(Others::Ready) => queues::checked(head.seat, Readiness::Ready, now),
+        Ok(Others::Wait(wait)) => {
+            let at = now.checked_add(wait.max(MILLISECOND)); // no timer is more exact
+            queues::checked(head.seat, Readiness::NotBefore(at), now);
+        }
+        Err(Error::Busy) => return queues::come_again(id, now),
+        Err(error) => end(call, head.seat, now, End::Outcome(Err(error))),
+    }
+    true
 }
 
 /// Admits the client that is next, if its first limiter admits it.
@@ -69,8 +72,12 @@ fn turn(call: &Call, id: Id, head: &Head, now: Instant) -> bool {
     match call.with_arguments(&head.arguments, |own| head.turns.first_admits(own)) {
         Ok(None) => {}
         Ok(Some(wait)) => {
-            queues::look_again(id, now.checked_add(wait).unwrap_or(Instant::MAX));
-            return false;
+            // It has been ready when it was checked. If it is not any more, it must not hold up the others
+            // until the first limiter admits it.
+            if !check(call, id, head, now) {
+                return false;
+            }
+            return !queues::waits_for_turn(head.seat, now.checked_add(wait).unwrap_or(Instant::MAX));
         }
         Err(Error::Busy) => return queues::come_again(id, now),
         Err(error) => {
@@ -88,7 +95,7 @@ fn turn(call: &Call, id: Id, head: &Head, now: Instant) -> bool {
         Err(rejection) => end(call, head.seat, now, rejection.into()),
         Ok(Ok(outcome)) if is_refused(&outcome) => {
             // Another limiter does not admit it any more, or its first limiter does not admit it yet.
-            queues::check(head.seat);
+            return check(call, id, head, now);
         }
         Ok(Ok(outcome @ Outcome::Several(..))) => {
             if let Some(client) = queues::admitted(head.seat, now) {

@@ -599,26 +599,37 @@ pub fn step(id: Id, now: Instant) -> Step {
 
 /// The client was checked: it is ready, or is to be checked again at an instant, or when one of its other
 /// keys changes.
-pub fn checked(seat: Seat, readiness: Readiness) {
+pub fn checked(seat: Seat, readiness: Readiness, now: Instant) {
     locked(|queues| {
         let Some(entry) = queues.by_id.get_mut(&seat.id) else { return };
         let Line::Flows(queue, _) = &mut entry.line else { return };
+        let taken = queue.taken();
         queue.checked(seat.ticket, readiness);
+        let counts_less = queue.taken() < taken;
         let call = entry.clients.get(&seat.ticket).and_then(|client| client.call.as_ref());
         for name in call.into_iter().flat_map(|call| &call.others) {
             let of_db = queues.others.entry(entry.db).or_default();
             of_db.entry(Arc::clone(name)).or_default().insert((seat.id, seat.ticket));
         }
+        if counts_less {
+            let (db, name) = (entry.db, Arc::clone(&entry.name));
+            queues.counts_less(Place { db, name: &name }, now);
+        }
     });
 }
 
-/// The client is not ready after all.
-pub fn check(seat: Seat) {
-    locked(|queues| {
-        if let Some(queue) = queues.fair(seat.id) {
-            queue.changed(seat.ticket);
-        }
+/// Looks at a queue again at this instant, when the client, which is ready, may be admitted by its first
+/// limiter. False, with nothing done, if it is not the one whose turn it is.
+pub fn waits_for_turn(seat: Seat, at: Instant) -> bool {
+    let is_next = locked(|queues| {
+        let queue = queues.fair(seat.id)?;
+        Some(queue.next() == Some(seat.ticket) && queue.to_check(Instant::default()).is_none())
     });
+    let waits = is_next == Some(true);
+    if waits {
+        look_again(seat.id, at);
+    }
+    waits
 }
 
 /// The client is admitted, and leaves its queue.
@@ -730,10 +741,26 @@ impl Queues {
         self.fair(id).map(|queue| (id, queue))
     }
 
-    /// The key of another limiter of the client has changed. One that was ready stays so until its turn.
+    /// The key of another limiter of the client has changed.
+    ///
+    /// One that was ready stays so until it is its turn: it is checked again then. So an event on a key that
+    /// many flows share does not cost a check of each of them.
     fn check_again(&mut self, (id, ticket): (Id, Ticket), now: Instant) {
-        if let Some(queue) = self.fair(id).filter(|queue| !queue.is_ready(ticket)) {
+        let Some(queue) = self.fair(id) else { return };
+        if !queue.is_ready(ticket) {
             queue.changed(ticket);
+        } else if queue.next() != Some(ticket) {
+            return;
+        }
+        self.look_at(id, now);
+    }
+
+    /// Less counts as taken of what clients wait for at this key. Clients of other queues, for which it is
+    /// the key of another limiter, may be ready now.
+    fn counts_less(&mut self, place: Place, now: Instant) {
+        for (id, ticket) in of(&self.others, place) {
+            let Some(queue) = self.fair(id) else { continue };
+            queue.wake(ticket);
             self.look_at(id, now);
         }
     }
@@ -807,10 +834,7 @@ impl Queues {
             let key = (seat.id, seat.ticket);
             call.others.iter().for_each(|name| remove(&mut self.others, db, name, key));
             call.once.iter().for_each(|name| remove(&mut self.once, db, name, key));
-            // What it waited for no longer counts as taken.
-            for other in of(&self.others, Place { db, name: &name }) {
-                self.check_again(other, Instant::default());
-            }
+            self.counts_less(Place { db, name: &name }, Instant::default());
         }
         // For clients of flows, the costs of those who wait for one limiter count as taken.
         let flows = self.flows.get(&db).and_then(|of_db| of_db.get(&name)).copied();

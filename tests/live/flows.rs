@@ -156,6 +156,56 @@ fn the_other_limiters_say_who_is_ready() {
     }
 }
 
+/// A client was ready when it came, and its turn would have been the next. Then another limiter is used up by
+/// others: until it admits the client again, nobody waits for that client.
+#[test]
+fn a_client_that_is_not_ready_any_more_holds_up_nobody() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (limiter, single) in &kinds() {
+        client.call("FLUSHALL");
+        client.call("CL.FIXED up 9 3600 7");
+        let wants = |quantity: i64, other: &str, flow: &str| {
+            format!("CL.BMTAKE up FIXED 9 3600 {quantity}{other} FLOW {flow}")
+        };
+        let other = format!(" k {limiter}");
+        let mut large = wait_with(&server, &mut client, &wants(5, &other, "large"), 1);
+        assert_eq!(client.ints("CL.FIXED up 9 3600")[0], 1, "{limiter}: a client that is ready comes first");
+        let mut small = wait_with(&server, &mut client, &wants(1, "", "small"), 2);
+        assert!(small.is_waiting(), "{limiter}: it is not its turn");
+        assert_eq!(client.ints(single)[0], 0, "{limiter}");
+        assert_eq!(small.answer().split(' ').next(), Some("0"), "{limiter}");
+        assert_eq!(client.ints("CL.FIXED up 9 3600")[0], 0, "{limiter}: nobody who is ready waits");
+        client.call(&give_back(limiter));
+        client.call("DEL up");
+        assert_eq!(large.answer().split(' ').next(), Some("0"), "{limiter}: it has kept its place");
+        wait_for_blocked(&mut client, 0);
+    }
+}
+
+/// Two queues: what the clients of one wait for counts as taken for those of the other. When it no longer
+/// does, they may be ready.
+#[test]
+fn a_client_that_is_not_ready_any_more_counts_for_no_other_queue() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED x 9 3600 7");
+    let _large = wait_with(&server, &mut client, "CL.BMTAKE x FIXED 9 3600 5 gate LEASE 1 3600 me", 1);
+    let mut small = wait_with(&server, &mut client, "CL.BMTAKE y FIXED 9 3600 1 x FIXED 9 3600 1", 2);
+    assert!(small.is_waiting());
+    client.call("CL.ACQUIRE gate 1 3600 other");
+    assert!(small.answer().starts_with("0 "));
+    // Two clients that are in each other's way, both of whose limiters are used up: the server is idle.
+    client.call("CL.MTAKE v FIXED 9 3600 9 w FIXED 9 3600 9");
+    let _one = wait_with(&server, &mut client, "CL.BMTAKE v FIXED 9 3600 1 w FIXED 9 3600 1", 2);
+    let _other = wait_with(&server, &mut client, "CL.BMTAKE w FIXED 9 3600 1 v FIXED 9 3600 1", 3);
+    let cpu = |client: &mut Client| client.info("used_cpu_user").parse::<f64>().unwrap();
+    let before = cpu(&mut client);
+    std::thread::sleep(Duration::from_millis(500));
+    let used = cpu(&mut client) - before;
+    assert!(used < 0.25, "{used} s of half a second");
+}
+
 /// A client becomes ready by time alone, too.
 #[test]
 fn an_other_limiter_that_replenishes_makes_a_client_ready() {
