@@ -165,7 +165,8 @@ pub fn ahead(call: &Call, key: Arg) -> u64 {
 /// Settles what a flow has used of the first limiter with the queue of its key, if it has one.
 pub fn settle(call: &Call, key: Arg, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
     if is_anybody() {
-        queues::settle(place(call, key), flow, weight, difference);
+        queues::settle(place(call, key), flow, weight, difference, ffi::now());
+        arm(call);
     }
 }
 

@@ -551,11 +551,13 @@ pub fn waiting(place: Place, flow: Option<&[u8]>) -> Option<usize> {
     locked(|queues| queues.fair_at(place).map(|(_, queue)| queue.clients_of(flow)))
 }
 
-/// [`fair::Queue::settle`] for the queue of flows of a key, if it has one.
-pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
+/// [`fair::Queue::settle`] for the queue of flows of a key, if it has one. It may be another client's turn
+/// then, which may want less.
+pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference: i64, now: Instant) {
     locked(|queues| {
-        if let Some((_, queue)) = queues.fair_at(place) {
+        if let Some((id, queue)) = queues.fair_at(place) {
             queue.settle(flow, weight, difference);
+            queues.look_at(id, now);
         }
     });
 }

@@ -325,6 +325,27 @@ fn a_settlement_of_a_flow_moves_its_turn() {
     assert!(client.error("CL.MTAKE k FIXED 9 3600 5 FLOW a").contains("syntax error"));
 }
 
+/// A settlement that gives nothing back changes no key, but whose turn it is.
+#[test]
+fn a_settlement_that_changes_no_key_moves_the_queue_too() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED gate 1 3600");
+    // Not ready: it keeps the queue, so that the flows are charged.
+    let _first = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 1 gate FIXED 1 3600 1", 1);
+    for (flow, quantity) in [("a", 1), ("b", 3)] {
+        let call = format!("CL.BMTAKE k FIXED 9 3600 {quantity} FLOW {flow}");
+        assert_eq!(rows(&mut client, &call)[0][0], 0);
+    }
+    let _large = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 9 FLOW a", 2);
+    let mut small = wait_with(&server, &mut client, "CL.BMTAKE k FIXED 9 3600 1 FLOW b", 3);
+    assert!(small.is_waiting());
+    // The window has begun since.
+    client.call("CL.MSETTLE k FIXED 9 3600 -3 AGO 3600 FLOW b");
+    assert!(small.answer().starts_with("0 "));
+    assert_eq!(client.int("GET k"), 5);
+}
+
 /// The limits are not the same for all, or their numbers are large: clients may wait for more than a call may
 /// take at once, and for more than a state can hold.
 #[test]
