@@ -462,6 +462,10 @@ pub fn database_changed(db: Option<i32>, now: Instant) {
         for seat in clients {
             queues.check_again(seat, now);
         }
+        let repeats: Vec<_> = changed(&queues.once, db).flatten().copied().collect();
+        for seat in repeats {
+            queues.repeat(seat, now);
+        }
     });
 }
 

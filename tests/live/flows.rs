@@ -530,6 +530,13 @@ fn all_who_wait_with_one_key_of_once_are_answered_when_the_first_is_admitted() {
     assert_eq!(rows(&mut client, &format!("{call}d")).len(), 3, "and who comes later");
     assert_eq!(crate::info::fields(&mut client)["bmtake_repeated"], "4");
     assert_eq!(crate::info::fields(&mut client)["bmtake_admitted"], "1");
+    // The reply may come with a database.
+    client.call("CL.ACQUIRE busy 1 3600 other");
+    let mut waiter = wait_with(&server, &mut client, "CL.BMTAKE busy LEASE 1 3600 me ONCE p 60", 1);
+    client.call("SELECT 1");
+    client.call("CL.MTAKE busy LEASE 1 3600 other ONCE p 60");
+    client.call("SWAPDB 0 1");
+    assert!(waiter.answer().starts_with("0 1 0 -1 "));
 }
 
 #[test]
