@@ -1,4 +1,4 @@
--- CL.MTAKE, CL.MPEEK and CL.MSETTLE: core/src/several.rs and src/several.rs -------------------------------------------
+-- CL.MTAKE, CL.MPEEK and CL.MSETTLE: core/src/several.rs and src/calls/many.rs ---------------------------------------
 --
 -- The arguments are one limiter for each key, and options. All limiters are decided before anything is written. With
 -- ONCE, the last key is the one under which the reply is stored.

@@ -16,10 +16,10 @@ pub static NOTIFY_REFUSALS: Switch = Switch::new(c"notify-refusals", false);
 /// All settings.
 pub static SETTINGS: [Setting; 2] = [Setting::Number(&TOP_SIZE), Setting::Switch(&NOTIFY_REFUSALS)];
 
-/// Sets all settings: to the `name value` pairs of the arguments, or to their defaults.
+/// Sets all settings to the values in the `name value` pairs of the arguments, or to their defaults.
 ///
 /// # Errors
-/// A text that says what is wrong with the first wrong pair.
+/// A text that explains the first wrong pair.
 pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Result<(), String> {
     TOP_SIZE.set(TOP_SIZE.default);
     NOTIFY_REFUSALS.set(NOTIFY_REFUSALS.default);

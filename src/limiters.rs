@@ -1,8 +1,9 @@
 //! The kinds of limiters: each with its word, its arguments, its limit and its state, and with the verbs that
 //! a call for one or for many limiters uses.
 //!
-//! A kind is a file below this one, a line among the modules, and a line in the list of [`kinds`]. A limiter
-//! whose state is loaded and stored as a whole says how in `impl Whole`; the others implement [`Kind`].
+//! A kind is a file in the directory of this module, a line among the modules, and a line in the list of
+//! [`kinds`]. A limiter whose state is loaded and stored as a whole implements [`Whole`](whole::Whole); the
+//! others implement [`Kind`].
 
 use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
@@ -30,7 +31,7 @@ pub mod log;
 mod whole;
 mod window;
 
-/// Declares all kinds: the enum of their limiters, and that of their decisions.
+/// Declares all kinds: an enum of their limiters, and an enum of their decisions.
 macro_rules! kinds {
     ($($kind:ident: $type:ty,)*) => {
         /// A limiter of any kind, as a call describes it.
@@ -47,7 +48,7 @@ macro_rules! kinds {
             /// The words for the kinds, and their arguments.
             pub const GRAMMARS: &'static [Grammar] = &[$(<$type as Kind<'c>>::GRAMMAR,)*];
 
-            /// The same, as documented by the server.
+            /// The same, as in the server's documentation.
             pub const DOCUMENTED: &'static [Argument] = &[$(<$type as Kind<'c>>::DOCUMENTED,)*];
 
             /// Reads the arguments of a limiter of the kind with this index.
@@ -102,7 +103,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Gives back what the call has taken from a key that it has created.
+            /// Gives back the units that the call has taken from a key that it has created.
             pub fn give_back(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.give_back(at).map(Pending::$kind),)*

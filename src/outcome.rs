@@ -29,10 +29,10 @@ pub trait Command {
         Self::SPEC.keys.of(call)
     }
 
-    /// Runs a call, and returns what to reply.
+    /// Runs a call, and returns its outcome, from which the reply is made.
     ///
     /// # Errors
-    /// What to reply instead. After an error, nothing was written.
+    /// The error to reply. After an error, nothing was written.
     fn run(call: &Call) -> Result<Outcome, Error>;
 }
 
@@ -49,13 +49,13 @@ impl<C: Command> Serve for Concluded<C> {
 
 /// A row in the table of commands.
 pub struct Row {
-    /// What the server is told about the command.
+    /// The description of the command for the server.
     pub command: Served,
     /// Its tally.
     pub tally: &'static Tally,
 }
 
-/// The row of `C`.
+/// The row of the command `C`.
 pub const fn row<C: Command>() -> Row {
     Row { command: ffi::served::<Concluded<C>>(), tally: C::TALLY }
 }
@@ -71,7 +71,7 @@ pub type Rows = SmallVec<[several::Row; FEW]>;
 pub enum Outcome {
     /// Admitted or refused.
     Verdict(Answer, Unit),
-    /// The state of a limiter. Nothing was refused, whatever the answer says about further calls.
+    /// The state of a limiter. Nothing was refused, even if the answer says that further calls would be.
     State(Answer, Unit),
     /// Admitted or refused, by several limiters.
     Several(Rows, Unit),

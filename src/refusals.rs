@@ -1,4 +1,4 @@
-//! The record of refusals behind `CL.TOP`, whose algorithm is that of `redis_cell_core::top`.
+//! The record of refusals behind `CL.TOP`; `redis_cell_core::top` has the algorithm.
 
 use core::mem;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use crate::ffi::{self, Arg, Call};
 /// The record; `None` while it is switched off.
 ///
 /// Calls come from the server's main thread, and from threads of other modules that hold the server's lock.
-/// So nobody ever waits here: a lock that is taken is always held by this very thread.
+/// So no thread ever waits here: a lock that is taken is always held by this very thread.
 static RECORD: Mutex<Option<Top>> = Mutex::new(None);
 
 /// The number of keys for which the record has room; 0 while it is switched off.
@@ -28,7 +28,7 @@ fn lock() -> Option<MutexGuard<'static, Option<Top>>> {
     }
 }
 
-/// The outcome of `work` on the record, if there is one.
+/// Runs `work` on the record and returns its result, or `None` without a record.
 fn with<T>(work: impl FnOnce(&mut Top) -> T) -> Option<T> {
     lock()?.as_mut().map(work)
 }

@@ -1,8 +1,8 @@
 //! Where states are kept: native values under the key of the call, which can be read and deleted without this
 //! module.
 //!
-//! For each state there is a file that says how it is read from a key and how it is saved. Whatever the
-//! state, only [`write`] writes a change to its key.
+//! For each state there is a file with the code that reads it from a key and saves it. Whatever the state,
+//! only [`write`] writes a change to its key.
 
 use redis_cell_core::{Change, Instant};
 
@@ -23,8 +23,8 @@ pub trait State: Sized {
     /// The limit by which it is decided.
     type Limit;
 
-    /// The state that the key holds; `None` when there is no such key. `now` is an instant of the module's
-    /// clock. If the state goes by another clock, it becomes the instant of that clock.
+    /// The state that the key holds; `None` if the key does not exist. `now` is an instant of the module's
+    /// clock. If the state follows another clock, it becomes the instant of that clock.
     ///
     /// The wall clock may have been wrong when the state was written. So a state that ends later than its
     /// key expires is moved back to end with the key. Reading the key's expiry costs a few percent of a call,
@@ -36,11 +36,11 @@ pub trait State: Sized {
 }
 
 /// A state to be stored, or a change to one that is not replaced as a whole; with the limit by which it was
-/// decided, if the key shows that too.
+/// decided, if the key stores that too.
 pub trait Save {
-    /// What saving it does to the key.
+    /// The write that saves it.
     const WRITE: Write;
-    /// What deleting it does to the key.
+    /// The write that deletes it.
     const DELETE: Write = Write::Delete;
 
     /// Stores this state under the key, which expires when the limiter is fully replenished or later.
@@ -49,10 +49,10 @@ pub trait Save {
 
 /// Decides a call that may write, by its open key, and carries out the decision.
 ///
-/// A refusal, a look and an error leave the key untouched.
+/// A refusal, a check and an error leave the key untouched.
 ///
 /// # Errors
-/// Those of `decide` and of [`carry_out`].
+/// The errors of `decide` and of [`carry_out`].
 #[inline]
 pub fn change<'c, W: Save, T>(
     call: &Call<'c>,

@@ -38,7 +38,7 @@ pub enum Arity {
 /// How far local time is ahead of UTC, in minutes, for windows by the calendar.
 pub const UTC: Range = Range { name: "UTC", min: -840, max: 840 };
 
-/// The optional quantity of nearly every command; 1 when the call names none.
+/// The optional quantity of nearly every command; 1 if it is omitted.
 pub const QUANTITY: Range = Range { name: "quantity", min: 0, max: i64::MAX };
 
 /// The quantity of a settlement: charged if it is positive, given back if it is negative.
@@ -48,7 +48,7 @@ impl Range {
     /// The integer in `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when `bytes` are not an integer, or one outside the range.
+    /// [`Error::OutOfRange`] when `bytes` are not an integer, or the integer is outside the range.
     #[inline(always)]
     pub fn parse(&self, bytes: &[u8]) -> Result<i64, Error> {
         match parse_integer(bytes) {
@@ -88,7 +88,7 @@ impl Range {
     }
 }
 
-/// The integer that `bytes` spell, read as strictly as by the server's own commands.
+/// The integer that `bytes` spell, parsed as strictly as the server's own commands do.
 ///
 /// An optional minus sign and decimal digits without leading zeros, from -2^63 to 2^63 - 1; no spaces, no
 /// plus sign. `None` for anything else.
@@ -117,7 +117,7 @@ pub fn parse_integer(bytes: &[u8]) -> Option<i64> {
     }
 }
 
-/// [`parse_integer`] for integers that are long, negative or zero, and for bytes that spell none.
+/// [`parse_integer`] for integers that are long, negative or zero, and for bytes that are not an integer.
 #[inline(never)]
 fn parse_long(bytes: &[u8]) -> Option<i64> {
     let (negative, digits) = match bytes {
@@ -172,8 +172,8 @@ pub(crate) fn parse_field(field: Option<&[u8]>) -> Option<i64> {
     field.and_then(parse_integer).filter(|&number| number >= 0)
 }
 
-/// The timeout in `bytes`, in seconds as blocking commands have it: a decimal number, 0 (`None`) for no
-/// limit.
+/// The timeout in `bytes`, in seconds, as for the server's blocking commands: a decimal number, 0 (`None`)
+/// for no limit.
 ///
 /// Only here is a fraction read: how long a caller is ready to wait does not affect its limit. A timeout
 /// above 0 is never read as 0, even if a double cannot tell it from 0.
@@ -196,7 +196,7 @@ pub fn parse_timeout(bytes: &[u8]) -> Result<Option<Span>, Error> {
 /// all of them accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyword {
-    /// `SATURATE`: take what fits.
+    /// `SATURATE`: take as many units as fit.
     Saturate,
     /// `PREPAY`: let the next caller wait for this call's cost.
     Prepay,
@@ -213,7 +213,7 @@ pub enum Keyword {
 /// What follows the positional arguments: the quantity and the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// The quantity to take; 1 if the call names none.
+    /// The quantity to take; 1 if it is omitted.
     pub quantity: i64,
     /// The unit of every time in the call and in its reply.
     pub unit: Unit,
@@ -274,8 +274,8 @@ impl Tail {
         Self::parse_words(args, known, range)
     }
 
-    /// [`parse_within`](Self::parse_within) for calls that have such words; separate, so that other calls
-    /// need not call it.
+    /// [`parse_within`](Self::parse_within) for calls that have options; separate, so that other calls need
+    /// not call it.
     #[inline(never)]
     fn parse_words<'a>(
         mut args: Peekable<impl Iterator<Item = &'a [u8]>>,

@@ -3,8 +3,8 @@
 //! Both are one algorithm seen from two sides. A funnel of `capacity` units leaks one unit every *emission
 //! interval* `T = period / count`, which frees room for one more; a bucket of `capacity` tokens gains a token
 //! every `T`. Either way there are units *free*, and a call takes some of them. The state is the number of
-//! whole units free, and the instant from which the next one is counted: that of the last whole leak. At the
-//! instant `now`:
+//! whole units free, and the instant from which the next one is counted: the end of the last whole leak. At
+//! the instant `now`:
 //!
 //! ```text
 //! cost(q) = floor(T * q)                      the time that q leaks take
@@ -17,24 +17,23 @@
 //!
 //! # What becomes of fractions
 //! `since'` moves by whole leaks only, so no fraction of a unit is lost and none has to be stored. Where `T`
-//! is a whole number of nanoseconds nothing is rounded, and a thousand small steps end where one large step
+//! is a whole number of nanoseconds, nothing is rounded, and a thousand small steps end where one large step
 //! does.
 //!
 //! Otherwise a leak ends between two nanoseconds, and an instant can hold only one of them. It holds the
 //! earlier one: rounded up, each call that finds a leak would lose up to a nanosecond of it, and a busy
 //! bucket would be stricter than its limit. Rounded down, each call gains less than a nanosecond, as in GCRA:
-//! in a time `W` with `n` admitted calls, at most `capacity + (W + n) * count / period` units are admitted. A
-//! refusal and a look store nothing, so their rounding does not add up; their waits are counted from the
-//! stored instant for the same reason.
+//! in a time `W` with `n` admitted calls, at most `capacity + (W + n) * count / period` units are admitted.
+//! Refusals and checks store nothing, so their rounding does not add up; for the same reason, their waits are
+//! counted from the stored instant.
 //!
-//! While a bucket is full nothing leaks: the first unit taken starts the first leak.
+//! While all units are free, nothing leaks: the first unit taken starts the first leak.
 //!
 //! The capacity of a bucket is in the call, not in the state. A smaller capacity cuts off what exceeds it; a
 //! larger one adds units that become free at the same rate as all others.
 //!
-//! Apart from these nanoseconds, the decisions are those of [`gcra`](crate::gcra), which stores the same
-//! bucket as a single instant. The difference is that a reader of this state finds the numbers that the
-//! textbooks name.
+//! Apart from these nanoseconds, [`gcra`](crate::gcra) decides the same, and stores the bucket as a single
+//! instant. The difference is that this state shows the numbers that the textbooks name.
 //!
 //! Source: the leaky bucket as a meter (ITU-T Recommendation I.371, Annex A), and the token bucket of RFC
 //! 2697.
@@ -64,7 +63,7 @@ limiter!(Level, take);
 /// The state: whole units free, and the instant from which the next one is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Units that can be taken, without those that have come since [`since`](Self::since).
+    /// Units that can be taken, not counting units that became free after [`since`](Self::since).
     pub free: i64,
     /// The instant of the last whole leak, or of the first call on a full bucket.
     pub since: Instant,
@@ -123,14 +122,14 @@ impl Limit {
         self.free_at(level, self.capacity).unwrap_or(Instant::MAX)
     }
 
-    /// When a bucket that stands at `level` has `units` free.
+    /// When a bucket at `level` has `units` free.
     fn free_at(&self, level: &Level, units: i64) -> Result<Instant, Error> {
         // The difference is negative when there are more than enough.
         let missing = units.saturating_sub(level.free).max(0);
         self.rate.time(missing).and_then(|time| level.since.checked_add(time)).ok_or(Error::BeyondTime)
     }
 
-    /// The leaks that `stored` has seen by `now`; `None` when they have filled the bucket, or it was full.
+    /// The leaks between `stored` and `now`; `None` when all units are free after them, or were before.
     fn leaks(&self, stored: Option<Level>, now: Instant) -> Option<(Level, i64)> {
         let level = stored?;
         let leaks = self.rate.units(now.since(level.since));
@@ -183,7 +182,7 @@ pub fn decode(free: Option<&[u8]>, since: Option<&[u8]>, expected: &'static str)
 
 /// `CL.FUNNEL`, `CL.BUCKET`: takes `quantity` units, all or nothing.
 ///
-/// A quantity of 0 looks without taking. One above the capacity is never admitted.
+/// A quantity of 0 checks without taking. One above the capacity is never admitted.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -253,8 +252,8 @@ pub fn saturate(
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
 ///
 /// A positive difference is charged, below 0 units if need be; a negative one is given back; 0 changes
-/// nothing. Where the caller says when the units were `taken`, no more are given back than leak in the time
-/// that is [still owed](Taken::still_owed) of them. The answer describes the state after the call.
+/// nothing. Where the caller says when the units were `taken`, at most as many are given back as leak in the
+/// time that is [still owed](Taken::still_owed) for them. The answer describes the state after the call.
 ///
 /// Cost: O(1), no allocation.
 ///

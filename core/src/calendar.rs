@@ -1,4 +1,4 @@
-//! Windows by the calendar: the hour, day, week, month or year that an instant lies in.
+//! Calendar windows: the hour, day, week, month or year that an instant lies in.
 //!
 //! The calendar is the proleptic Gregorian one, without leap seconds, at a fixed offset from UTC. Every
 //! boundary is a whole second, and belongs to the window that it begins.
@@ -22,7 +22,7 @@ pub const WEEKDAY: Range = Range { name: "FROM", min: 1, max: 7 };
 /// The day of the month on which months begin.
 pub const DAY_OF_MONTH: Range = Range { name: "FROM", min: 1, max: 31 };
 
-/// A division of time by the calendar.
+/// A cycle of the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cycle {
     /// From each full hour to the next.
@@ -38,7 +38,7 @@ pub enum Cycle {
 }
 
 impl Cycle {
-    /// The days on which windows of this cycle may begin; `None` where there is no choice.
+    /// The days on which windows of this cycle may begin; `None` where they cannot be chosen.
     pub const fn from(self) -> Option<Range> {
         match self {
             Self::Week => Some(WEEKDAY),

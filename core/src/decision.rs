@@ -33,7 +33,7 @@ pub struct Answer {
     pub remaining: i64,
     /// The time until the limiter is fully replenished.
     pub reset_after: Span,
-    /// The quantity taken, for calls that may take less than they ask for.
+    /// The quantity taken, for calls that may take less than they request.
     pub taken: Option<i64>,
 }
 
@@ -47,15 +47,15 @@ pub enum Verdict {
     /// Refused for now: if nobody else takes anything, the same call is refused until this span has passed,
     /// and admitted from then on.
     ///
-    /// Calls that settle what was taken are never refused. For them, this means that they leave a state
-    /// beyond the limit, and the span is the wait for one unit. For a booking that would be later than its
-    /// caller accepts, the span is the wait for the booking.
+    /// Calls that settle are never refused. For them, this means that they leave a state beyond the limit,
+    /// and the span is the wait for one unit. For a booking that would be later than its caller accepts, the
+    /// span is the wait for the booking.
     Later(Span),
     /// Refused, now and at any time: the quantity is above the limit.
     Never,
 }
 
-/// The integers of a reply: the five of every admission, and the quantity taken if the call asks for it.
+/// The integers of a reply: the five of every admission, and the quantity taken if the call saturates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// `limited`, `limit`, `remaining`, `retry_after`, `reset_after`.
@@ -144,7 +144,7 @@ impl<S> Decision<S> {
         Ok(decision)
     }
 
-    /// A decision that does not change the state: a look, or a refusal.
+    /// A decision that does not change the state: a check, or a refusal.
     pub const fn keep(answer: Answer) -> Self {
         Self { answer, change: Change::Keep }
     }

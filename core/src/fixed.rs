@@ -1,7 +1,7 @@
 //! The fixed window: a number of units until an instant, counted.
 //!
-//! A window opens with the first call that takes something, and admits `limit` units until it ends. The state
-//! is a count and the end:
+//! A window opens with the first call that takes units, and admits `limit` units until it ends. The state is
+//! a count and the end:
 //!
 //! ```text
 //! used = count, or 0 when no window is open
@@ -47,7 +47,7 @@ pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
 /// The end of a window in units of time since the epoch.
 pub const UNTIL: Range = Range { name: "UNTIL", min: 0, max: i64::MAX };
 
-/// The window of a limit as the arguments of a call spell it, before the unit of the call is known.
+/// The window of a limit as given in the arguments of a call, before the unit of the call is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window<'a> {
     /// `period`
@@ -125,8 +125,9 @@ fn is_option(word: &&[u8]) -> bool {
     word.eq_ignore_ascii_case(b"UTC") || word.eq_ignore_ascii_case(b"FROM")
 }
 
-/// The number of arguments that a fixed window has among several limiters, `limit window [UTC minutes] [FROM
-/// day] quantity`, when its arguments begin with `words`; `None` when some are missing.
+/// The number of arguments that a fixed window has among several limiters,
+/// `limit window [UTC minutes] [FROM day] quantity`, when the first of these are `words`; `None` when some
+/// are missing.
 pub fn arguments(words: &mut dyn Iterator<Item = &[u8]>) -> Option<usize> {
     words.next()?;
     let mut count: usize = 3; // the limit, the window and the quantity
@@ -366,8 +367,8 @@ impl Counter {
             .ok_or(Error::Foreign { expected: Self::EXPECTED })
     }
 
-    /// This window, and the present instant by the clock that opened it, when `now` is by a clock that was
-    /// set back; `past` has the latest stretch first. `None` for a window that has ended.
+    /// This window, and the present instant on the clock that opened it, when `now` was read from a clock
+    /// that was set back; `past` has the latest stretch first. `None` for a window that has ended.
     ///
     /// A window with a period was opened in the latest stretch in which that was possible, and goes by the
     /// clock of that stretch. A calendar window goes by the present clock: if more is left of it than there
@@ -432,9 +433,9 @@ fn usage(window: Option<Counter>, now: Instant) -> (i64, Span) {
 
 /// `CL.FIXED`: takes `quantity` units of a fixed window, all or nothing.
 ///
-/// A quantity of 0 looks without taking and opens no window; it is refused while more than the limit is used,
-/// as it may be after the limit was lowered. A quantity above the limit is never admitted. Another limit
-/// applies at once, another window when the present one has ended.
+/// A quantity of 0 checks without taking and opens no window; it is refused while more than the limit is
+/// used, as it may be after the limit was lowered. A quantity above the limit is never admitted. A new limit
+/// applies at once, a new window when the present one has ended.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -504,18 +505,18 @@ pub fn saturate(
 /// window ends.
 ///
 /// Where the caller says when the units were `taken`, a window that has begun since gets nothing back. The
-/// start of a window is not stored. That of a period follows from its end, and a calendar window begins at
-/// the boundary before its end. A window with a period begins with a call, so the age of that call, rounded
-/// up, is above that of the window: one unit is allowed for that. Where the caller knows the `reset_after` of
-/// the call that took the units, the window has not begun since if it began before that time had passed, less
-/// a unit. Of a window whose end the caller has named, only the end is known: it is the window from which the
-/// units were taken if it ends at the instant that this call names.
+/// start of a window is not stored. A window with a period begins one period before its end, and a calendar
+/// window at the boundary before its end. A window with a period begins with a call, and the age of that
+/// call, rounded up, exceeds the age of the window: one unit is allowed for that. Where the caller knows the
+/// `reset_after` of the call that took the units, the window has not begun since if it began before that time
+/// had passed, less a unit. Of a window whose end the caller has named, only the end is known: it is the
+/// window from which the units were taken if it ends at the instant that this call names.
 ///
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and those of [`take`] but the one for an
-/// instant that has passed.
+/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and the errors of [`take`], except the one
+/// for an instant that has passed.
 ///
 /// # Example
 /// ```

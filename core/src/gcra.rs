@@ -16,26 +16,26 @@
 //! ```
 //!
 //! Seen as a bucket of `max_burst + 1` units that leaks one unit every `T`, `debt` is the level of the bucket
-//! measured in time. That is why one instant is all the state there is, why a refusal has nothing to write,
-//! and why the exact wait falls out of the comparison that refuses.
+//! measured in time. That is why one instant is the whole state, why a refusal has nothing to write, and why
+//! the comparison that refuses also gives the exact wait.
 //!
 //! # What is admitted
 //! `T` is an exact fraction and each call's cost is rounded once, so a call is forgiven less than a
 //! nanosecond. Take `n` admitted calls within a time `W`. Before the first, the TAT was not behind the clock,
-//! and after the last it was at most `D` ahead. So their costs come to at most `D + W`, their quantities
-//! times `T` to less than `D + W + n`, and their quantities to less than
+//! and after the last it was at most `D` ahead. So the sum of their costs is at most `D + W`, the sum of
+//! their quantities times `T` is less than `D + W + n`, and the sum of their quantities is less than
 //!
 //! ```text
 //! max_burst + 1  +  W * count / period  +  n * count / period
 //! ```
 //!
-//! with periods in nanoseconds. The last term is a nanosecond's worth per call, and it is zero where `count`
-//! divides the period.
+//! with periods in nanoseconds. The last term is the units of one nanosecond per call, and it is zero where
+//! `count` divides the period.
 //!
 //! Proved for all inputs in `verify/proofs`: `no_stretch_admits_more_than_it_may`, `a_wait_is_exact`,
 //! `a_call_is_forgiven_less_than_a_nanosecond` and `remaining_is_exact`.
 //!
-//! Products and sums that leave 63 bits are errors, not wrong answers.
+//! Products and sums that exceed 63 bits are errors, not wrong answers.
 //!
 //! Source: ITU-T Recommendation I.371, the virtual scheduling form of GCRA, with the units of `CL.THROTTLE`
 //! as brandur/redis-cell defined them.
@@ -210,7 +210,7 @@ fn tat_at(now: Instant, debt: Span) -> Result<Tat, Error> {
 
 /// `CL.THROTTLE`: takes `quantity` units, all or nothing.
 ///
-/// A quantity of 0 looks without taking. One above the limit is never admitted.
+/// A quantity of 0 checks without taking. One above the limit is never admitted.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -272,7 +272,7 @@ pub fn peek(state: Option<Tat>, limit: &Limit, now: Instant, quantity: i64) -> R
     let (debt, cost) = (debt_at(now, state), limit.cost(quantity)?);
     let verdict = limit.verdict(debt, cost);
     if !verdict.is_limited() && quantity > 0 {
-        // What cannot be stored is not admitted.
+        // A state that cannot be stored is not admitted.
         tat_at(now, debt.checked_add(cost).ok_or(Error::BeyondTime)?)?;
     }
     Ok(Answer { verdict, ..limit.admitted(debt) })
@@ -342,7 +342,7 @@ fn standing(limit: &Limit, debt: Span) -> Answer {
 /// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
 ///
 /// A positive difference is charged, a negative one is given back, 0 changes nothing. Where the caller says
-/// when the units were `taken`, no more is given back than is [still owed](Taken::still_owed) of them. The
+/// when the units were `taken`, no more is given back than is [still owed](Taken::still_owed) for them. The
 /// answer describes the state after the call, as that of [`charge`] does.
 ///
 /// Cost: O(1), no allocation.
@@ -432,7 +432,7 @@ limiter!(
 /// How a reservation is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Booking {
-    /// The longest wait that is acceptable, any when `None`.
+    /// The longest acceptable wait; `None` for any.
     pub max_wait: Option<Span>,
     /// Wait as a single unit would, and let the next caller wait for the rest.
     pub prepay: bool,

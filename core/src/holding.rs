@@ -1,8 +1,8 @@
-//! Leases of units: what a client holds of a limit, to spend it without a call for each unit.
+//! Leased units: a client holds units of a limit, and spends them without a call for each unit.
 //!
 //! A client of a busy key takes units from the server in *batches* (`CL.THROTTLE ... SATURATE`), spends them
-//! by itself, and gives back or drops what is left when the *hold* of the batch is over. It remembers when it
-//! was refused, and does not call before the wait is over. [`Holding`] is the state of one client for one
+//! by itself, and gives back or drops the units left when the *hold* of the batch is over. It remembers when
+//! it was refused, and does not call before the wait is over. [`Holding`] is the state of one client for one
 //! key. It has no clock and does no I/O: the caller brings the instants of a clock that never goes back,
 //! makes the calls, and reports the answers.
 //!
@@ -19,10 +19,11 @@
 //! not at all.
 //!
 //! - `N * b`: During the stretch, the server hands out at most `L - x + W * r + R` units, where `x` is the
-//!   level at its beginning, and `R` are the units that come back to the server. What is spent was handed out
-//!   in the stretch or held at its beginning, at most `N * b`; what came back was not spent.
-//! - `h * r`: What is spent in the stretch was handed out in it or less than `h` before, because the hold
-//!   starts when the call is *sent*. During that longer time the server hands out at most
+//!   level at the beginning of the stretch, and `R` is the number of units that come back to the server. A
+//!   unit that is spent was handed out in the stretch, or held at its beginning (at most `N * b`); units that
+//!   came back were not spent.
+//! - `h * r`: A unit that is spent in the stretch was handed out in it or less than `h` before it, because
+//!   the hold starts when the call is *sent*. During that longer time the server hands out at most
 //!   `L - x + (W + h) * r + R` units. Of the units that come back, those handed out during that time were not
 //!   spent. The older ones are at most `x`, by the rule of [`give_back`](Holding::give_back): of a batch, no
 //!   more comes back than would not yet have leaked, had the batch been alone. The level leaks at `r` in
@@ -43,10 +44,9 @@ pub struct Terms {
     pub rate: Option<Rate>,
     /// The size of the smallest batch, at least 1.
     pub least: i64,
-    /// The most units that the client holds: those of its batches, those asked for, and those on their way
-    /// back.
+    /// The most units that the client holds: in its batches, requested, and on their way back.
     pub most: i64,
-    /// How long a batch may be spent, from the moment at which the call for it was sent.
+    /// How long a batch stays valid, from the moment at which the call for it was sent.
     pub hold: Span,
     /// How long the client waits for an answer. A later one is lost.
     pub reply: Span,
@@ -73,7 +73,7 @@ pub enum Spend {
     Short,
 }
 
-/// What a client holds of one limit.
+/// The units that a client holds of one limit.
 ///
 /// Cost: every function is O(1) and allocates nothing.
 ///
@@ -99,7 +99,7 @@ pub struct Holding {
     current: Option<Batch>,
     /// The batch fetched before the current one is used up.
     next: Option<Batch>,
-    /// What was asked for, and when, while there is no answer.
+    /// The units requested, and when, while there is no answer.
     asked: Option<Batch>,
     /// A batch whose hold is over and part of which may go back.
     over: Option<Batch>,
@@ -114,11 +114,11 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Spends `quantity` units of what is held, all or nothing.
+    /// Spends `quantity` of the held units, all or nothing.
     ///
     /// After [`Spend::Short`] the caller waits for the answer of the call that is on its way, or makes the
-    /// one that [`ask`](Self::ask) allows. A quantity above [`Terms::most`] never fits: the caller asks
-    /// the server for it directly.
+    /// one that [`ask`](Self::ask) allows. A quantity above [`Terms::most`] never fits: the caller requests
+    /// it from the server directly.
     #[inline]
     pub fn spend(&mut self, terms: &Terms, now: Instant, quantity: i64) -> Spend {
         if let Some(batch) = &mut self.current
@@ -131,7 +131,7 @@ impl Holding {
         self.spend_across(terms, now, quantity)
     }
 
-    /// [`spend`](Self::spend), where the current batch alone does not do.
+    /// [`spend`](Self::spend), where the current batch alone does not suffice.
     fn spend_across(&mut self, terms: &Terms, now: Instant, quantity: i64) -> Spend {
         self.expire(terms, now);
         if self.held() >= quantity {
@@ -151,8 +151,9 @@ impl Holding {
         }
     }
 
-    /// How many units to ask the server for now, if a call is due: for a caller who wants `wanted` and is
-    /// short of them, or for nobody yet (0), when the batch in use is half used up and no other is there.
+    /// How many units to request from the server now, if a call is due: for a caller that wants `wanted`
+    /// units and does not have them, or for no caller yet (0), when the current batch is half used up and
+    /// there is no other.
     ///
     /// `Some` means that the call is made at `now`: [`answered`](Self::answered) or [`lost`](Self::lost) must
     /// follow. There is one call at a time.
@@ -193,9 +194,9 @@ impl Holding {
     ) {
         let Some(asked) = self.asked.take() else { return };
         let taken = taken.clamp(0, asked.taken);
-        // A call that gets less than half shows that others want the units as much. Without pauses, each of
-        // many clients would call for every single unit. The rate of calls rises by addition and falls by
-        // division, so that all clients converge to the same rate, as flows of TCP do.
+        // A call that gets less than half shows that other clients want the units as well. Without pauses,
+        // each of many clients would call for every single unit. The rate of calls rises by addition and
+        // falls by division, so that all clients converge to the same rate, as flows of TCP do.
         self.pause = if taken > asked.taken / 2 {
             let shorter = with_one_more_per(terms.hold, self.pause);
             if shorter < SHORTEST_PAUSE { Span::ZERO } else { shorter }
@@ -249,7 +250,7 @@ impl Holding {
         self.returning = 0;
     }
 
-    /// Ends all batches, so that [`give_back`](Self::give_back) gives back what can be given back.
+    /// Ends all batches, so that [`give_back`](Self::give_back) gives back all units that can be given back.
     pub fn end(&mut self, terms: &Terms, now: Instant) {
         // The younger batch has the larger allowance.
         for batch in [self.current.take(), self.next.take()].into_iter().flatten() {
@@ -274,7 +275,7 @@ impl Holding {
         [self.current, self.next].iter().flatten().fold(0, |sum, batch| sum.saturating_add(batch.left))
     }
 
-    /// Whether there is nothing to spend, to wait for or to remember.
+    /// Whether there are no units, no call to wait for, and no pause to remember.
     ///
     /// A pause is remembered for its own length after its end. Otherwise the client would begin with the
     /// shortest one again.
@@ -290,7 +291,8 @@ impl Holding {
     /// Makes room for one more batch, by spending two as one.
     fn merge(&mut self) {
         let (Some(older), Some(younger)) = (self.current, self.next) else { return };
-        // As old as the older one, and with the smaller allowance of what comes back: neither grows by it.
+        // As old as the older one, and with the smaller allowance for units that come back: neither
+        // increases.
         let left = older.left.saturating_add(younger.left);
         self.current = Some(Batch { left, taken: younger.taken, ..older });
         self.next = None;
@@ -306,7 +308,7 @@ impl Holding {
         self.size.max(terms.least).min(terms.most)
     }
 
-    /// Puts aside the batches whose hold is over.
+    /// Sets aside the batches whose hold is over.
     fn expire(&mut self, terms: &Terms, now: Instant) {
         for slot in [&mut self.current, &mut self.next] {
             if let Some(batch) = slot.take_if(|batch| now.since(batch.sent) >= terms.hold)
@@ -350,8 +352,8 @@ fn with_one_more_per(hold: Span, between: Span) -> Span {
     u64::try_from(nanos).ok().and_then(Span::from_nanos).unwrap_or_default()
 }
 
-/// Between half of the time and one and a half times as much, depending on the digits of the clock. Clients
-/// with equal pauses would call in the same order each time, and the first one would get everything.
+/// Between half the time and one and a half times as much, depending on the digits of the clock. Clients with
+/// equal pauses would call in the same order each time, and the first one would get everything.
 fn spread(time: Span, now: Instant) -> Span {
     let share = u128::from(now.as_nanos() % 1024).saturating_add(512);
     let nanos = u128::from(time.as_nanos()).saturating_mul(share) / 1024;

@@ -1,7 +1,7 @@
 //! Leases: places that are held by name, at most `limit` at a time, each until its lease ends.
 //!
-//! A counter of permits leaks when a holder dies, because nobody counts down for it. Here each holder has its
-//! own entry with the instant at which its lease ends, and holds a place only until then:
+//! A plain counter loses a place when a holder crashes, because nobody decrements it. Here each holder has
+//! its own entry with the instant at which its lease ends, and holds a place only until then:
 //!
 //! ```text
 //! alive = leases that end later than now
@@ -23,7 +23,7 @@
 //! [`score_of`]).
 //!
 //! Source: the semaphore with timeouts of the articles on Redis ("fair semaphores", "concurrency limiter"),
-//! with lease ends as scores instead of beginnings, so that each holder may ask for its own time.
+//! with lease ends as scores instead of beginnings, so that each holder may request its own time.
 
 use crate::args::{Arity, Grammar, Range};
 use crate::timeline::{LAST, Timeline, pruned, tick};
@@ -32,7 +32,7 @@ use crate::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict, log};
 /// The syntax among several limiters: `LEASE limit lease id`.
 pub const GRAMMAR: Grammar = Grammar { word: b"LEASE", arguments: Arity::Always(3) };
 
-/// How many may hold a place at a time.
+/// The number of places.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
 /// How long a place is held, in the unit of the call.
 pub const LEASE: Range = Range { name: "lease", min: 1, max: i64::MAX };
@@ -47,11 +47,11 @@ pub const FOREIGN: Error = Error::Foreign { expected: EXPECTED };
 /// How far a lease's end may lie from the clock when the key's expiry does not confirm it.
 ///
 /// Ten years leave room for ended leases that are still there, for clocks that disagree, and for a key that
-/// has lost its expiry. They leave none for scores of a game, for times in seconds, milliseconds or
+/// has lost its expiry. They leave no room for scores of a game, for times in seconds, milliseconds or
 /// nanoseconds, and hardly any for positions of `GEOADD`, which are numbers of 52 bits.
 const STRAY: Span = Span::from_nanos(10 * 365 * 86_400 * 1_000_000_000).unwrap();
 
-/// A limit: how many may hold a place at a time.
+/// A limit: the number of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(u64);
 
@@ -212,7 +212,7 @@ impl<T: Timeline + ?Sized> Places<'_, T> {
     }
 }
 
-/// Whether these can be leases, by the earliest and the latest end.
+/// Whether these can be leases, judging by the earliest and the latest end.
 ///
 /// Each must lie within ten years of `now`, or ahead and not after the key's `expiry`, which is that of the
 /// last lease. The expiry is read only when it matters.
@@ -225,8 +225,7 @@ pub fn may_be([first, last]: [Instant; 2], now: Instant, expiry: impl Fn() -> Op
 /// The score of the holder `id` whose lease ends at `end`: that instant, or the microsecond before it if an
 /// entry of a [log](crate::log) could have this name and this score.
 ///
-/// Callers may get their names from anywhere, so no name of a holder may turn a set of leases into a valid
-/// log.
+/// Callers may choose any name, so no name of a holder may turn a set of leases into a valid log.
 pub fn score_of(id: &[u8], end: Instant) -> Instant {
     let before = || Instant::from_micros(end.as_micros().saturating_sub(1));
     if log::is_entry(id, end) { before().unwrap_or(end) } else { end }
@@ -238,7 +237,7 @@ pub fn score_of(id: &[u8], end: Instant) -> Instant {
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a lease that ends past the year 2255; [`Error::BeyondTime`] after that year;
-/// those of the state.
+/// the errors of the state.
 ///
 /// # Example
 /// ```
@@ -301,7 +300,7 @@ pub fn renew<T: Timeline + ?Sized>(
 /// Cost: two entries of the state are looked up, no allocation.
 ///
 /// # Errors
-/// [`Error::BeyondTime`] after the year 2255; those of the state.
+/// [`Error::BeyondTime`] after the year 2255; the errors of the state.
 pub fn release<T: Timeline + ?Sized>(state: &Places<T>, now: Instant) -> Result<Change<Freed>, T::Error> {
     let now = tick(now)?;
     if !state.holds(now) {
@@ -315,7 +314,7 @@ pub fn release<T: Timeline + ?Sized>(state: &Places<T>, now: Instant) -> Result<
 
 /// [`acquire`] for a call that comes after other clients who wait for a place. A holder keeps its place.
 ///
-/// Cost: three times that of [`acquire`].
+/// Cost: three times the cost of [`acquire`].
 ///
 /// # Errors
 /// As [`acquire`].
@@ -334,14 +333,14 @@ pub fn acquire_behind<T: Timeline + ?Sized>(
         let decision = acquire(state, &Limit(left), now, lease)?;
         return Ok(Decision { answer: Answer { limit: own.answer.limit, ..decision.answer }, ..decision });
     }
-    // The clients before it are about to be admitted, or it would be refused by itself.
+    // The clients before it are about to be admitted, or it would be refused even without them.
     let seen = peek(state, limit, now, lease)?;
     Ok(Decision::keep(Answer { verdict: Verdict::Later(Span::NANOSECOND), remaining: 0, ..seen }))
 }
 
 /// `CL.MPEEK`: what [`acquire`] would answer, with `remaining` and `reset_after` of the leases as they are.
 ///
-/// Cost: that of [`acquire`].
+/// Cost: the same as [`acquire`].
 ///
 /// # Errors
 /// As [`acquire`].

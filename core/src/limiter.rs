@@ -1,11 +1,11 @@
-//! The verbs of the limiters whose state is a value, whatever their algorithm.
+//! The verbs of the limiters whose state is a single value, whatever their algorithm.
 
 use crate::{Answer, Change, Decision, Error, Instant, Span, Taken, Verdict};
 
 /// A limit with its algorithm, which decides by a stored state.
 ///
 /// Logs and leases have the same verbs as functions of [`log`](crate::log) and [`lease`](crate::lease): they
-/// do not read their state as a whole, so it is not a value.
+/// do not read their state as a whole.
 ///
 /// Cost: O(1), no allocation, for every verb.
 pub trait Limiter {
@@ -15,7 +15,7 @@ pub trait Limiter {
     /// Takes `quantity` units, all or nothing.
     ///
     /// # Errors
-    /// Those of the algorithm. Nothing must be stored after an error.
+    /// The errors of the algorithm. Nothing must be stored after an error.
     fn take(
         &self,
         state: Option<Self::State>,
@@ -51,7 +51,7 @@ pub trait Limiter {
     /// [`charged`](Self::charged) takes: units, unless the algorithm has a finer measure.
     ///
     /// # Errors
-    /// Those of the algorithm.
+    /// The errors of the algorithm.
     fn cost(&self, quantity: i64) -> Result<u64, Error> {
         Ok(quantity.unsigned_abs())
     }
@@ -132,7 +132,7 @@ macro_rules! limiter {
 }
 pub(crate) use limiter;
 
-/// Decides a call that comes after clients who wait for the limiter: for this call, the sum of their `costs`
+/// Decides a call that comes after clients that wait for the limiter: for this call, the sum of their `costs`
 /// counts as taken. `decide` decides by a state; what it takes is then taken from the real one.
 ///
 /// If no state can hold that sum, the call is refused, and the wait is unknown: it is the longest.
@@ -140,7 +140,7 @@ pub(crate) use limiter;
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// Those of `decide` on the present state and of the limiter.
+/// The errors of `decide` on the present state, and of the limiter.
 pub fn behind<L: Limiter>(
     limit: &L,
     state: Option<L::State>,
@@ -159,7 +159,7 @@ pub fn behind<L: Limiter>(
     Ok(Decision { change: limit.settle(state, now, taken, None)?.change, ..decision })
 }
 
-/// What [`Limiter::peek`] says of a call that comes after clients who wait for the limiter, as [`behind`].
+/// What [`Limiter::peek`] says of a call that comes after clients that wait for the limiter, as [`behind`].
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -191,13 +191,13 @@ fn without_room(own: Answer) -> Answer {
     Answer { verdict, remaining: 0, taken: own.taken.map(|_| 0), ..own }
 }
 
-/// The answer to a call after clients who wait for `units`, from a limiter of which only `alone` is known:
-/// its answers to quantities for which nobody else waits, with the numbers of the present state.
+/// The answer to a call after clients that wait for `units`, from a limiter of which only `alone` is known:
+/// its answers to quantities while nobody else waits, with the numbers of the present state.
 ///
 /// The wait of a refusal ends when as much as possible of the whole sum fits.
 ///
 /// # Errors
-/// Those of `alone`.
+/// The errors of `alone`.
 pub fn behind_units<E>(
     units: u64,
     quantity: i64,

@@ -23,7 +23,7 @@
 //! entry that should have been removed and stays, one is removed that would have left before it, or at the
 //! same time.
 //!
-//! The price is memory: an entry per unit, up to `limit` of them. A refused call makes none. Admitted calls
+//! The price is memory: an entry per unit, up to `limit` of them. A refused call adds none. Admitted calls
 //! remove the entries that have left, a bounded number each, and the key's expiry removes all of them.
 //!
 //! # Names
@@ -171,7 +171,7 @@ pub fn may_be([first, last]: [Instant; 2], now: Instant) -> bool {
 pub fn is_entry(name: &[u8], at: Instant) -> bool {
     const SIXTEEN_DIGITS: core::ops::Range<u64> = 1_000_000_000_000_000..10_000_000_000_000_000;
     let micros = at.as_micros();
-    // Sixteen from the year 2001 on, as is known without a logarithm.
+    // From the year 2001 on it is sixteen, so no logarithm is needed.
     let digits = if SIXTEEN_DIGITS.contains(&micros) { 16 } else { digits_of(micros) };
     let Some((score, [b'-', k @ ..])) = name.split_at_checked(digits) else { return false };
     !k.is_empty()
@@ -261,7 +261,7 @@ impl<'a, T: Timeline + ?Sized> View<'a, T> {
     }
 
     /// The answer of a call that has settled: `alive` entries count after it, and the last of them leaves at
-    /// `until`. Behind the entry with the rank `place`, it has added or removed some.
+    /// `until`. It has added or removed entries behind the entry with the rank `place`.
     fn settled(&self, place: u64, edit: Resized, alive: u64, until: Instant) -> Result<Answer, T::Error> {
         let answer = self.limit.admitted(alive, until.since(self.now));
         let Some(beyond) = alive.checked_sub(self.limit.units).filter(|&beyond| beyond > 0) else {
@@ -283,14 +283,14 @@ impl<'a, T: Timeline + ?Sized> View<'a, T> {
 
 /// `CL.LOG`: takes `quantity` units, all or nothing.
 ///
-/// A quantity of 0 looks without taking. One above the limit is never admitted. At most 10,000 are taken by a
-/// call.
+/// A quantity of 0 checks without taking. One above the limit is never admitted. At most 10,000 are taken by
+/// a call.
 ///
 /// Cost: three entries of the state are looked up and two ranges of it counted, no allocation.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a quantity outside its range, or a period that reaches past the year 2262;
-/// [`Error::BeyondTime`] after the year 2255; those of the state.
+/// [`Error::BeyondTime`] after the year 2255; the errors of the state.
 ///
 /// # Example
 /// ```
@@ -325,10 +325,10 @@ fn entries_of(quantity: i64) -> Result<u64, Error> {
 /// Refused only when nothing fits, with the wait until one unit would. A quantity of 0 is admitted and takes
 /// 0. The answer's [`taken`](Answer::taken) is the quantity taken.
 ///
-/// Cost: that of [`take`].
+/// Cost: the same as [`take`].
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for a negative quantity; otherwise those of [`take`].
+/// [`Error::OutOfRange`] for a negative quantity; otherwise the errors of [`take`].
 ///
 /// # Example
 /// ```
@@ -359,7 +359,7 @@ pub fn saturate<T: Timeline + ?Sized>(
 /// Cost: two entries of the state are looked up and a range of it counted, no allocation.
 ///
 /// # Errors
-/// Those of [`take`].
+/// The errors of [`take`].
 pub fn peek<T: Timeline + ?Sized>(
     state: &T,
     limit: &Limit,
@@ -404,7 +404,7 @@ pub fn peek_behind<T: Timeline + ?Sized>(
 /// Cost: at most four entries of the state are looked up and four ranges of it counted, no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for a difference of -2^63 or above 10,000; otherwise those of [`take`].
+/// [`Error::OutOfRange`] for a difference of -2^63 or above 10,000; otherwise the errors of [`take`].
 ///
 /// # Example
 /// ```
@@ -469,5 +469,5 @@ enum Resized {
     Removed(u64),
 }
 
-/// The distance of neighbouring entries, at least.
+/// The smallest distance between neighbouring entries.
 const TICK: Span = Span::from_nanos(1_000).unwrap();

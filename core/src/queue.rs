@@ -1,39 +1,39 @@
 //! The queue of the clients that wait for one GCRA limiter, first come, first served.
 //!
-//! Every call that acts has a *place* on the time line: an interval as long as its *cost* (`T * quantity`,
-//! the time that serving a quantity takes). Two rules make the limit hold, whatever else happens:
+//! Every call that acts has a *place* on the timeline: an interval as long as its *cost* (`T * quantity`, the
+//! time that serving a quantity takes). Two rules make the limit hold, whatever else happens:
 //!
 //! 1. No two places overlap.
 //! 2. A place ends at most the tolerance `D` after its call acts, and does not begin before the call acts.
 //!
 //! By the second rule, the places of all calls that act within a time `W` lie within a time `W + D`; by the
-//! first, their costs come to at most `W + D`. That is the bound of [`gcra`](crate::gcra). The stored TAT is
-//! the end of the last place, so a call that acts at once gets the place behind it, and [`throttle`] checks
-//! the second rule.
+//! first, the sum of their costs is at most `W + D`. That is the bound of [`gcra`](crate::gcra). The stored
+//! TAT is the end of the last place, so a call that acts at once gets the place behind it, and [`throttle`]
+//! checks the second rule.
 //!
 //! A client that waits has no place until its turn, so a client that leaves has nothing to give back and
 //! those behind it move up. Its turn has come when [`throttle`] admits it to the next place. Three kinds of
 //! calls come while it waits:
 //!
-//! - A *booking* is told a later time, at which it acts whatever becomes of the waiters. Its place is behind
-//!   theirs, so it stores their costs in the key together with its own: a *room* in the time line, right
+//! - A *booking* receives a later time, at which it acts whatever happens to the waiters. Its place is behind
+//!   theirs, so it stores their costs in the key together with its own: a *room* on the timeline, right
 //!   before the booking. The waiters before the booking take their places from there, and nothing is written
 //!   then. So the key has the right state even if the queue is lost.
 //! - A call by a larger limit acts at once. To it, the costs of all waiters count as taken, and it does not
 //!   delay them: it *moves* back when they are served.
-//! - A charge takes before all waiters but those in a room, because the bookings behind them cannot move.
+//! - A charge takes before all waiters except those in a room, because the bookings behind them cannot move.
 //!
 //! Time that passes over a room is lost, because a place must not begin before its call acts. When too little
 //! of a room is left for the first waiter (the timer was late, the process stood still, a pause lasts
 //! longer), the rest of the room is given up and the waiter takes the next one, or a place behind everything.
-//! One allowance is made: without any burst, a place begins at the very instant of its turn, and no timer is
+//! There is one allowance: without any burst, a place begins at the very instant of its turn, and no timer is
 //! that exact. So a place in a room may begin before its call acts by a tenth of a unit's cost
 //! ([`Limit::lateness`]). It adds a tenth of a unit to the bound, once for all waiters, because places do not
 //! overlap nevertheless.
 //!
 //! A refund is subtracted from bookings and calls that have moved, the latest first. Only the rest lets the
-//! queue advance. The other way round, a booking made behind the queue and refunded would let the queue in
-//! before its time.
+//! queue advance. Otherwise, a booking made behind the queue and refunded would admit the queue before its
+//! time.
 //!
 //! The queue is pure: the caller passes the state and the instant, and writes what is decided.
 //!
@@ -55,12 +55,12 @@ pub struct Queue {
     next: Ticket,
     /// The costs of all waiters.
     queued: Span,
-    /// The bookings behind waiters, each with the room before it, in their order on the time line.
+    /// The bookings behind waiters, each with the room before it, in their order on the timeline.
     booked: VecDeque<Booked>,
     /// The costs of the waiters behind the last booking, while there are bookings.
     unbooked: Span,
-    /// Whether a room has become smaller than it was made, so that there may be none for some waiters before
-    /// a booking.
+    /// Whether a room has become smaller than it was made, so that some waiters before a booking may have no
+    /// place in it.
     short: bool,
     /// The calls by larger limits that move back when the waiters before them are served. They are behind all
     /// bookings.
@@ -99,10 +99,10 @@ struct Moved {
     cost: Span,
 }
 
-/// What happens to a client that asks to wait.
+/// The outcome of a request to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
-    /// It need not wait, or waiting is useless: admitted, or never admitted.
+    /// It need not wait (admitted), or waiting is useless (never admitted).
     Decided(Decision<Tat>),
     /// Its turn would come too late.
     TooLate,
@@ -110,14 +110,14 @@ pub enum Joined {
     Waiting(Ticket),
 }
 
-/// Whose turn it is.
+/// The client whose turn it is, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The first waiter is admitted and has left the queue; the decision must be written.
     Admitted(Ticket, Decision<Tat>),
     /// The first waiter cannot be decided and has left the queue.
     Failed(Ticket, Error),
-    /// Nobody's yet, or the queue is empty.
+    /// No client's turn has come, or the queue is empty.
     NotYet,
 }
 
@@ -137,13 +137,13 @@ impl Queue {
         self.waiters.first_key_value().map(|(&ticket, _)| ticket)
     }
 
-    /// Asks to wait for `quantity` units, for at most `patience` (`None`: forever).
+    /// Requests `quantity` units, and waits for them for at most `patience` (`None`: forever).
     ///
     /// Cost: O(log n) for n waiters; O(n) when they wait by different limits, or when a waiter before a
     /// booking has left or was late.
     ///
     /// # Errors
-    /// Those of [`gcra::throttle`].
+    /// The errors of [`gcra::throttle`].
     pub fn join(
         &mut self,
         state: Option<Tat>,
@@ -183,7 +183,7 @@ impl Queue {
         }
     }
 
-    /// Takes the first waiter out of the queue, whatever the limiter says.
+    /// Takes the first waiter out of the queue, whatever the limiter answers.
     pub fn dismiss(&mut self) -> Option<Ticket> {
         let first = self.first()?;
         self.leave(first);
@@ -240,8 +240,9 @@ impl Queue {
         self.owed(now).checked_add(self.unstored()).ok_or(Error::BeyondTime).map(Some)
     }
 
-    /// A call has taken what the `decision` says, which was made on the state that [`seen`](Self::seen)
-    /// returned for the same instant. The decision then contains the state that is to be written.
+    /// Reports that a call has taken units by this `decision`, which was made on the state that
+    /// [`seen`](Self::seen) returned for the same instant. The decision then contains the state that is to be
+    /// written.
     ///
     /// Cost: O(log n). A booking costs O(1) more for each waiter that it is the first booking behind.
     ///
@@ -269,10 +270,10 @@ impl Queue {
         Ok(())
     }
 
-    /// A call that is never refused has charged what the `decision` says, which was made on the stored state
-    /// ([`gcra::charge`]) after [`saw`](Self::saw) was told of it. All waiters wait longer for it, but those
-    /// before a booking, which acts at its time whatever is charged. A call that gives back need not be
-    /// reported.
+    /// Reports that a call that is never refused has charged units by this `decision`, which was made on the
+    /// stored state ([`gcra::charge`]) after [`saw`](Self::saw) was called with that state. All waiters wait
+    /// longer for it, except those before a booking, which acts at its time whatever is charged. A call that
+    /// gives back need not be reported.
     ///
     /// Cost: O(1).
     pub fn charged(&mut self, now: Instant, decision: &Decision<Tat>) {
@@ -285,15 +286,15 @@ impl Queue {
         self.known = self.known.max(Some(after));
     }
 
-    /// Decides a call that admits nobody before a given time ([`gcra::pause`]): all waiters wait for it. What
-    /// was taken behind them and lies before that time is before them now.
+    /// Decides a call that admits nobody before a given time ([`gcra::pause`]): all waiters wait for it.
+    /// Units that were taken behind them, and lie before that time, are before them now.
     ///
     /// `decide` is called twice: once for what is owed before the first waiter, and then for the answer.
     ///
-    /// Cost: twice that of `decide`, and the bookings that lie before that time.
+    /// Cost: twice the cost of `decide`, and the bookings that lie before that time.
     ///
     /// # Errors
-    /// Those of `decide`.
+    /// The errors of `decide`.
     pub fn pause(
         &mut self,
         state: Option<Tat>,
@@ -314,7 +315,7 @@ impl Queue {
         Ok(Decision::store(decision.answer, until))
     }
 
-    /// What is owed, as an instant.
+    /// The time owed, as an instant.
     fn owed(&self, now: Instant) -> Tat {
         self.known.unwrap_or(now).max(now)
     }
@@ -324,7 +325,7 @@ impl Queue {
         self.known.map(|tat| tat.saturating_sub(self.behind))
     }
 
-    /// What waiters wait for that is not stored in the key.
+    /// The costs of waiters that are not stored in the key.
     fn unstored(&self) -> Span {
         if self.booked.is_empty() {
             self.queued
@@ -354,7 +355,7 @@ impl Queue {
         Ok(decision)
     }
 
-    /// Places a booking behind all waiters. What the key has not stored of them becomes rooms: one before
+    /// Places a booking behind all waiters. Their costs that the key has not stored become rooms: one before
     /// each call that was to move, and one before the booking.
     fn book(&mut self, last: Ticket, unstored: Span, cost: Span) {
         let unbooked = self.booked.back().map_or(0, |booked| booked.last.saturating_add(1));
@@ -519,8 +520,8 @@ impl Queue {
 
     /// The longest remaining wait in the queue, or of one more client with this `cost`.
     ///
-    /// Zero when all wait by one and the same limit, and no room is short: then whoever joins waits longest
-    /// of all, for what the key and the queue say, and there is nothing to look up.
+    /// Zero when all wait by the same limit and no room is short: then a client that joins waits longest of
+    /// all, by the key and the queue alone, and there is nothing to look up.
     fn last_turn(&self, limit: &Limit, cost: Span, now: Instant) -> Span {
         if self.waiters.is_empty() || self.shared == Some(*limit) && !self.short {
             return Span::ZERO;
@@ -566,7 +567,7 @@ impl Queue {
 struct Walk {
     /// The longest wait of a waiter.
     longest: Span,
-    /// What they wait for that is not stored in the key.
+    /// Their costs that are not stored in the key.
     unstored: Span,
     /// The end of the last place.
     until_the_end: Span,
@@ -590,7 +591,7 @@ impl Booked {
 }
 
 impl Waiter {
-    /// What the limiter says to it when its place is behind `state`.
+    /// The limiter's verdict on it when its place is behind `state`.
     fn decide(&self, state: Option<Tat>, now: Instant) -> Result<Decision<Tat>, Error> {
         gcra::throttle(state, &self.limit, now, self.quantity)
     }

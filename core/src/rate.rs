@@ -1,8 +1,8 @@
 //! Rates: units per period, an exact fraction.
 //!
 //! A unit takes the *emission interval* `T = period / count`, which need not be a whole number of
-//! nanoseconds: at 600 million a second it is 5/3 of one. So `T` itself is never rounded. What is rounded, to
-//! a whole nanosecond and once for each call, is the time that a whole quantity takes:
+//! nanoseconds: at 600 million a second it is 5/3 of one. So `T` itself is never rounded. Only the time that
+//! a whole quantity takes is rounded, to a whole nanosecond and once for each call:
 //!
 //! ```text
 //! cost(q) = floor(q * period / count)
@@ -22,8 +22,8 @@
 //! Proved for all inputs in `verify/proofs`: `cost_and_units_are_inverse`, `nothing_wraps` and
 //! `a_whole_interval_is_the_same`.
 //!
-//! Nearly every limit has a whole `T`: then both are a product and a quotient of 64 bits. Otherwise they take
-//! up to 127 bits.
+//! Nearly every limit has a whole `T`: then both are computed with 64 bits, as a product and a quotient.
+//! Otherwise they take up to 127 bits.
 
 use core::fmt;
 use core::num::{NonZeroU64, NonZeroU128};
@@ -132,7 +132,7 @@ impl Rate {
         QUANTITY.up_to(self.most()).error()
     }
 
-    /// Units per second, as text for people.
+    /// Units per second, as text for people to read.
     pub fn per_second(&self) -> PerSecond {
         PerSecond::of(self)
     }

@@ -5,7 +5,7 @@
 //! arguments that this kind has, which end with a quantity (or the name of a holder); the word `SHADOW`, or
 //! `RESET` and a time, may precede it. An argument after a complete limiter is a key when a limiter follows
 //! it, and begins the options otherwise. So the arguments are unambiguous whatever the keys are called, and
-//! the keys are found without reading a number.
+//! the keys are found without parsing a number.
 
 use core::ops;
 
@@ -17,7 +17,7 @@ pub use crate::args::{Arity, Grammar};
 /// The word for a limiter that refuses nothing.
 pub const SHADOW: &[u8] = b"SHADOW";
 
-/// The word before the `reset_after` of the call that took what a settlement gives back.
+/// The word before the `reset_after` of the call that took the units that a settlement gives back.
 pub const RESET: Range = Range { name: "RESET", min: 0, max: i64::MAX };
 
 /// The arguments of a call. Each is read when it is needed, because reading one costs the server a call.
@@ -49,7 +49,7 @@ impl<'w> Words<'w> for &'w [&'w [u8]] {
 pub struct Part {
     /// The key.
     pub key: usize,
-    /// What stands before the word for the kind.
+    /// What precedes the word for the kind.
     pub prefix: Prefix,
     /// The kind: its index in the list of grammars.
     pub kind: usize,
@@ -57,7 +57,7 @@ pub struct Part {
     pub arguments: ops::Range<usize>,
 }
 
-/// What stands between a key and its kind of limiter.
+/// What precedes the kind of a limiter, after its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefix {
     /// Nothing.
@@ -70,8 +70,8 @@ pub enum Prefix {
 
 /// The keys and limiters of a call, one after the other.
 ///
-/// They end where no key with a complete limiter follows. The rest is the options of the call, or words that
-/// are neither.
+/// They end where no key with a complete limiter follows. The other arguments are the options of the call, or
+/// unknown words.
 #[derive(Clone, Debug)]
 pub struct Parts<'k, W> {
     words: W,
@@ -212,7 +212,7 @@ pub enum Keyword {
     Timeout,
     /// `FLOW flow [WEIGHT weight]`: the flow of the call, and the weight of the flow.
     Flow,
-    /// `MAXLEN count`: the most clients behind which the call waits.
+    /// `MAXLEN count`: the most clients of its flow that may wait before the call.
     MaxLen,
 }
 
@@ -246,7 +246,7 @@ pub struct Options<'w> {
     pub flow: Option<&'w [u8]>,
     /// The new weight of the flow.
     pub weight: Option<u32>,
-    /// The most clients of its flow behind which it waits.
+    /// The most clients of its flow that may wait before it.
     pub max_len: Option<u64>,
 }
 
@@ -265,7 +265,7 @@ const AGO: Range = Range { name: "AGO", min: 0, max: i64::MAX };
 /// For how long, in the unit of the call.
 const ONCE: Range = Range { name: "ONCE", min: 1, max: i64::MAX };
 
-/// The weight of a flow, one of [`crate::fair::WEIGHTS`].
+/// The weight of a flow, in the range [`crate::fair::WEIGHTS`].
 const WEIGHT: Range = Range { name: "WEIGHT", min: 1, max: 1_000_000 };
 
 /// A number of clients.

@@ -1,4 +1,4 @@
-//! What a settlement knows about the call that took the units it gives back.
+//! What a settlement knows about the call that took the units.
 
 use crate::time::{Span, Unit};
 
@@ -14,11 +14,11 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// How much of what the call took has not leaked yet, if serving the units that are given back takes
-    /// `cost`.
+    /// How much of the time that the call took has not leaked yet, if serving the units that are given back
+    /// takes `cost`.
     ///
-    /// What the call took is served at the end of its `reset_after`, which was rounded up by at most one
-    /// unit. Without a `reset_after`, it is only known that serving it takes at least `cost`.
+    /// The units that the call took are served at the end of its `reset_after`, which was rounded up by at
+    /// most one unit. Without a `reset_after`, it is only known that serving it takes at least `cost`.
     pub fn still_owed(&self, cost: Span) -> Span {
         let owed = self.reset_after.map_or(cost, |reset_after| reset_after.saturating_sub(self.unit_span()));
         owed.saturating_sub(self.age)

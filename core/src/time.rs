@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU64;
 
-/// The last representable nanosecond: what redis-cell's signed 64-bit state can hold, in the year 2262.
+/// The last representable nanosecond: the maximum of redis-cell's signed 64-bit state, in the year 2262.
 const MAX_NANOS: u64 = i64::MAX.unsigned_abs();
 
 /// A point in time by the wall clock.
@@ -28,10 +28,10 @@ pub struct Stretch {
     pub step: Span,
 }
 
-/// The unit in which a call gives and is told times.
+/// The unit of the times in a call and in its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Unit {
-    /// `S`, the unit of a call that names none.
+    /// `S`, the default.
     #[default]
     Seconds,
     /// `MS`
@@ -132,10 +132,10 @@ impl Instant {
 }
 
 impl Span {
-    /// No time at all.
+    /// The span of length zero.
     pub const ZERO: Self = Self(0);
 
-    /// The shortest span but zero.
+    /// The shortest span above zero.
     pub const NANOSECOND: Self = Self(1);
 
     /// The longest span that can be represented, 292 years.
@@ -196,7 +196,7 @@ impl Span {
 }
 
 impl Unit {
-    /// The unit that `token` names, in upper or lower case.
+    /// The unit that `token` stands for, in upper or lower case.
     pub const fn parse(token: &[u8]) -> Option<Self> {
         match token {
             [b'S' | b's'] => Some(Self::Seconds),

@@ -1,16 +1,15 @@
-//! A sorted set as a series of instants: the state of the limiters that store one entry for each thing they
-//! count.
+//! A sorted set as a series of instants: the state of the limiters that store an entry for each unit or
+//! place.
 //!
 //! Each entry's score is an instant in microseconds since the epoch. The limiters look up entries by rank and
 //! count the entries after an instant. A sorted set does both in logarithmic time, so no decision iterates
 //! over the set. An expired entry is not counted, and stays until an admitted call removes it.
 //!
 //! # The clock ticks in microseconds
-//! A score cannot be more precise than a microsecond, so these limiters are not more precise either: an
-//! instant is [rounded up](tick) to the next tick before anything is decided, and the tick is stored. Both
-//! ends of every span are therefore ticks, and a period lasts exactly as long as it says: a log that has just
-//! admitted a call is fully replenished after `period`, not after `period` and a fraction that would round up
-//! to another second.
+//! A score cannot be more precise than a microsecond, and neither can these limiters: an instant is [rounded
+//! up](tick) to the next tick before anything is decided, and the tick is stored. Both ends of every span are
+//! therefore ticks, and a period lasts exactly as long as it says: a log that has just admitted a call is
+//! fully replenished after `period`, not after `period` and a fraction that would round up to another second.
 //!
 //! # How far a score reaches
 //! Scores are doubles, which represent every integer below 2^53 exactly: in microseconds, up to the year
@@ -34,13 +33,13 @@ pub trait Timeline {
     /// The instant with this `rank`, counted from 0 for the earliest; `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the entry is not an instant, and those of the store.
+    /// [`Error::Foreign`] if the entry is not an instant, and the errors of the store.
     fn at(&self, rank: u64) -> Result<Option<Instant>, Self::Error>;
 
     /// The number of instants later than `instant`.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     fn later_than(&self, instant: Instant) -> Result<u64, Self::Error>;
 
     /// The latest instant.
@@ -52,7 +51,7 @@ pub trait Timeline {
     }
 }
 
-/// A sorted slice: the same as a sorted set, except for its speed. For examples and tests.
+/// A sorted slice, which behaves as a sorted set does, except for its speed. For examples and tests.
 impl Timeline for [Instant] {
     type Error = Error;
 

@@ -80,16 +80,16 @@ struct Row {
     last: Instant,
 }
 
-/// A key and what is known of its refusals.
+/// A key and the record of its refusals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The key in printable form, see [`shown`].
     pub key: String,
     /// The smallest possible number of refusals.
     pub refusals: u64,
-    /// How many more there may have been.
+    /// How many more refusals there may have been.
     pub error: u64,
-    /// When it was refused last.
+    /// The instant of its last refusal.
     pub last: Instant,
 }
 

@@ -1,9 +1,9 @@
 //! The sliding window: a number of units in any period, estimated from two counters.
 //!
-//! Keeps two counts, that of the present window and that of the window before. Windows start at multiples of
-//! the period since the epoch. The last `period` before now covers the present window as far as it has
-//! passed, and the end of the previous one. The previous window counts in proportion to the part of it that
-//! is still covered, to the nearest unit:
+//! Keeps two counts: one of the present window and one of the window before. Windows start at multiples of
+//! the period since the epoch. The last `period` before now covers the elapsed part of the present window,
+//! and the end of the previous one. The previous window counts in proportion to the part of it that is still
+//! covered, to the nearest unit:
 //!
 //! ```text
 //! ahead    = period - elapsed                              the part of the previous window that is covered
@@ -18,9 +18,9 @@
 //!
 //! # Why to the nearest unit
 //! Rounded up, a fraction of a unit would count as one, and steady callers would never reach a small limit:
-//! with a limit of 1, a call would have to wait for a whole window without any. Rounded down, a fraction
-//! would count as nothing, and the true weighted value could be passed by a whole unit. To the nearest unit
-//! the estimate is never off by more than half a unit, and callers that wait as long as they are told get the
+//! with a limit of 1, a call would have to wait for a whole window without calls. Rounded down, a fraction
+//! would count as nothing, and the true weighted value could exceed the limit by a whole unit. To the nearest
+//! unit, the estimate is never off by more than half a unit, and callers that wait for `retry_after` get the
 //! whole limit in every window.
 //!
 //! # How far the estimate is off
@@ -45,8 +45,8 @@
 //!
 //! # The exact wait
 //! The estimate only falls while nothing is admitted, also across the end of a window: there the previous
-//! count is dropped, and the present one becomes the previous with its full weight, which it had before. So a
-//! call is refused until one instant and admitted from then on. `count` units weigh at most `left` when
+//! count is dropped, and the present count becomes the previous one, still with its full weight. So a call is
+//! refused until one instant and admitted from then on. `count` units weigh at most `left` when
 //!
 //! ```text
 //! floor(count * ahead / period + 1/2) <= left
@@ -149,7 +149,7 @@ impl Limit {
         Span::from_nanos(period.saturating_sub(ahead.unwrap_or(period))).unwrap_or_default()
     }
 
-    /// What `used` units leave of the limit; negative if they exceed it.
+    /// The units of the limit that are left after `used`; negative if these exceed it.
     fn room(&self, used: u64) -> i64 {
         self.most.saturating_sub_unsigned(used)
     }
@@ -244,12 +244,12 @@ impl Sliding {
         Self { start: self.start.saturating_sub(back), ..self }
     }
 
-    /// The same, `end` being that of the present window.
+    /// The same, with the end of the present window as `end`.
     fn counts_until(&self, limit: &Limit, end: Instant) -> Result<Instant, Error> {
         if self.current > 0 { end.checked_add(limit.period()).ok_or(Error::BeyondTime) } else { Ok(end) }
     }
 
-    /// What `stored` has become by `now`.
+    /// The state `stored`, brought forward to `now`.
     fn at(stored: Option<Self>, limit: &Limit, now: Instant) -> Self {
         let start = limit.window_of(now);
         let fresh = Self { start, current: 0, previous: 0 };
@@ -268,7 +268,7 @@ impl Sliding {
         limit.window_of(self.start).checked_add(limit.period()).ok_or(Error::BeyondTime)
     }
 
-    /// The units that count at `now`: those of two windows, which may be more than any limit.
+    /// The units that count at `now`, from both windows, which may be more than any limit.
     fn estimate(&self, limit: &Limit, now: Instant) -> u64 {
         let ahead = limit.period().saturating_sub(now.since(self.start));
         self.current.unsigned_abs().saturating_add(limit.weight(self.previous, ahead))
@@ -333,9 +333,9 @@ impl Sliding {
 
 /// `CL.WINDOW`: takes `quantity` units of a sliding window, all or nothing.
 ///
-/// A quantity of 0 looks without taking; it is refused while the estimate is above the limit, as it may be
-/// after the limit was lowered. A quantity above the limit is never admitted. Another limit applies at once;
-/// another period too, with the counts as they stand.
+/// A quantity of 0 checks without taking; it is refused while the estimate is above the limit, as it may be
+/// after the limit was lowered. A quantity above the limit is never admitted. A new limit or a new period
+/// applies at once, with the counts as they are.
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -401,12 +401,12 @@ pub fn saturate(
 /// window only, at most what it has admitted; 0 changes nothing. Where nothing counts after giving back,
 /// there is no state. Where the caller says when the units were `taken`, a window that has begun since gets
 /// nothing back. The answer describes the state after the call: limited while the estimate is above the
-/// limit, and then the wait is that of one unit.
+/// limit, with the wait for one unit.
 ///
 /// Cost: O(1), no allocation.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and those of [`take`].
+/// [`Error::OutOfRange`] for -2^63 and for a count above 2^63 - 1, and the errors of [`take`].
 ///
 /// # Example
 /// ```

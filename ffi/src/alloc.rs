@@ -6,7 +6,7 @@ use redis_module::alloc::RedisAlloc;
 
 /// The server's allocator, with the alignment of `malloc`.
 ///
-/// The server's jemalloc has size classes that are odd multiples of 8, and aligns those to 8 only. That
+/// The server's jemalloc has size classes that are odd multiples of 8, which it aligns to 8 only. That
 /// satisfies Rust's layouts, but not the unwinder of C, which writes 16 bytes at once into the memory that
 /// Rust allocates for a panic. A panic must not end the server, so every allocation here is aligned to at
 /// least 16.
@@ -26,8 +26,8 @@ unsafe impl GlobalAlloc for ServerMemory {
     }
 }
 
-/// The layout with at least the alignment of `malloc`. A layout that is too large for that is too large for
-/// the server.
+/// The layout with at least the alignment of `malloc`. A layout that is too large for this alignment is too
+/// large for the server.
 fn as_malloc(layout: Layout) -> Layout {
     layout.align_to(16).unwrap_or(layout)
 }

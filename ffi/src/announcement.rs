@@ -9,7 +9,7 @@ use redis_module::raw;
 
 use super::call::{Arg, Call};
 
-/// What was done to a key.
+/// A change that was made to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A string was set.

@@ -1,8 +1,8 @@
 //! The functions of the server's module API that this module calls.
 //!
 //! The server hands them out by name when the module loads; a function that it does not know stays null. They
-//! are looked up once: without a required one, the load fails; without an optional one, the module does the
-//! same in another way.
+//! are looked up once: without a required one, the load fails; without an optional one, the module works in
+//! another way.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -181,7 +181,7 @@ api! {
             unsafe extern "C" fn(RedisModuleEvent, u64) -> c_int,
         // Redis 7.0. Without it, all keys of a call count as read and written.
         key_at_pos_with_flags = RedisModule_KeyAtPosWithFlags: unsafe extern "C" fn(Ctx, c_int, c_int),
-        // Redis 7.0. Without them, settings are arguments of `loadmodule` alone.
+        // Redis 7.0. Without them, settings are only arguments of `loadmodule`.
         register_numeric_config = RedisModule_RegisterNumericConfig: unsafe extern "C" fn(
             Ctx, Text, c_longlong, c_uint, c_longlong, c_longlong, RedisModuleConfigGetNumericFunc,
             RedisModuleConfigSetNumericFunc, RedisModuleConfigApplyFunc, *mut c_void,
@@ -193,10 +193,10 @@ api! {
         load_configs = RedisModule_LoadConfigs: unsafe extern "C" fn(Ctx) -> c_int,
         // Redis 6.2: whether there are module keyspace events.
         keyspace_classes = RedisModule_GetKeyspaceNotificationFlagsAll: unsafe extern "C" fn() -> c_int,
-        // Redis 7.2. Without it, commands are in no ACL category but those that follow from their flags.
+        // Redis 7.2. Without it, commands are only in the ACL categories that follow from their flags.
         set_command_acl_categories = RedisModule_SetCommandACLCategories:
             unsafe extern "C" fn(*mut RedisModuleCommand, Text) -> c_int,
-        // Redis 7.4, Valkey 8.0. Without it, users are allowed the commands one by one.
+        // Redis 7.4, Valkey 8.0. Without it, commands must be allowed to users one by one.
         add_acl_category = RedisModule_AddACLCategory: unsafe extern "C" fn(Ctx, Text) -> c_int,
         // Redis 7.0 (the name of a client's user: 6.2). Without them, permissions are checked when a client
         // joins a queue.
@@ -209,13 +209,13 @@ api! {
         // Redis 8.2. Without it, the callback stays subscribed, and returns at once while no client waits.
         unsubscribe_from_keyspace_events = RedisModule_UnsubscribeFromKeyspaceEvents:
             unsafe extern "C" fn(Ctx, c_int, RedisModuleNotificationFunc) -> c_int,
-        // Early releases of 6.0 cannot say whether the server is paused.
+        // Early releases of 6.0 do not report whether the server is paused.
         avoid_replica_traffic = RedisModule_AvoidReplicaTraffic: unsafe extern "C" fn() -> c_int,
         // Redis 6.2.8 and 7.0.5. Without them, expiries are read and set as time to live.
         get_abs_expire = RedisModule_GetAbsExpire: unsafe extern "C" fn(KeyPtr) -> mstime_t,
         set_abs_expire = RedisModule_SetAbsExpire: unsafe extern "C" fn(KeyPtr, mstime_t) -> c_int,
     }
-    // Functions of Valkey alone, which the bindings do not know.
+    // Functions of Valkey only, which the bindings do not know.
     named {
         // Valkey 9.1, whose users may be restricted to databases. The last argument, which may be null, is a
         // place for the reason.

@@ -67,12 +67,12 @@ impl Call<'_> {
         if client.is_null() {
             return None;
         }
-        // SAFETY: `client` is not null, so it was just blocked; the callback has the type asked for.
+        // SAFETY: `client` is not null, so it was just blocked; the callback has the required type.
         unsafe { (self.api.set_disconnect_callback)(client, Some(disconnected::<W>)) };
         Some(Blocked { identity: Identity(client.expose_provenance()), end: PhantomData })
     }
 
-    /// Ends the wait of a client. A client that is gone receives no reply.
+    /// Ends the wait of a client. A client that has disconnected receives no reply.
     pub fn unblock<E>(&self, Blocked { identity, .. }: Blocked<E>, end: Option<E>) {
         let end = end.map_or(ptr::null_mut(), |end| Box::into_raw(Box::new(end)).cast());
         let client = ptr::with_exposed_provenance_mut::<RedisModuleBlockedClient>(identity.0);

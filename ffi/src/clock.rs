@@ -6,8 +6,8 @@
 //! anchor is the last reading of the wall clock, so the rule holds however often the wall clock is set.
 //!
 //! The *lead* is how far this clock is ahead of the wall clock. The server expires keys by the wall clock, so
-//! a key lives until the instant of its state minus the lead. What follows the wall clock only, such as a
-//! calendar window, is decided at [`wall`].
+//! a key lives until the instant of its state minus the lead. States that follow only the wall clock, such as
+//! calendar windows, are decided at [`wall`].
 //!
 //! Reading a clock costs a few percent of a whole call, and under load there are many calls within the time
 //! that setting a clock takes. So for 20 microseconds after a reading of the wall clock, only the monotonic
@@ -32,8 +32,8 @@ static ANCHOR_MONOTONIC: AtomicU64 = AtomicU64::new(0);
 /// The last instant returned.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The lead in nanoseconds: a whole number of milliseconds, rounded down. So a key lives up to two
-/// milliseconds longer than its state needs, and never shorter.
+/// The lead, in nanoseconds, rounded down to a whole millisecond. So a key lives up to two milliseconds
+/// longer than its state needs, and never shorter.
 static LEAD: AtomicU64 = AtomicU64::new(0);
 
 /// The latest leads, each with the instant from which it applied, in nanoseconds. [`LEADS`] is the number of
@@ -102,7 +102,7 @@ fn follow_lead(now: u64, lead: u64) {
     }
 }
 
-/// The last instant that [`now`] returned: that of the decision just made.
+/// The last instant that [`now`] returned, at which the decision was made.
 pub fn last_now() -> Instant {
     Instant::saturating_from_nanos(LAST.load(Relaxed))
 }
@@ -151,8 +151,8 @@ pub fn expiry_at(instant: Instant) -> i64 {
     wall(instant).as_millis_ceil().cast_signed()
 }
 
-/// Runs `work` within a single millisecond of the wall clock, and passes it that millisecond: for what the
-/// server computes from its own reading of the clock.
+/// Runs `work` within a single millisecond of the wall clock, and passes it that millisecond: for values that
+/// the server computes from its own reading of the clock.
 pub fn between_ticks<T>(work: impl Fn(u64) -> T) -> T {
     let millis = || read(libc::CLOCK_REALTIME) / 1_000_000;
     let mut before = millis();

@@ -24,14 +24,14 @@ pub trait Serve {
     fn serve(call: &Call);
 }
 
-/// What the server is told about a command.
+/// The registration of a command.
 pub struct Served {
     /// Its description for the server.
     pub spec: Spec,
     run: unsafe extern "C" fn(*mut RedisModuleCtx, *mut *mut RedisModuleString, c_int) -> c_int,
 }
 
-/// What the server is told about `C`.
+/// The registration of `C`.
 pub const fn served<C: Serve>() -> Served {
     Served { spec: C::SPEC, run: run::<C> }
 }
@@ -54,8 +54,8 @@ pub fn register(api: &Api, ctx: *mut RedisModuleCtx, command: &Served, own_categ
     status == OK && metadata::describe(api, ctx, spec) && metadata::categorise(api, ctx, spec, own_category)
 }
 
-/// What the server runs for a call of `C`: checks the arity, serves the call, and turns a panic into an error
-/// reply.
+/// The function that the server runs for a call of `C`: checks the arity, serves the call, and turns a panic
+/// into an error reply.
 ///
 /// # Safety
 /// `ctx` and the `argc` strings at `argv` are valid during the call. The server guarantees this.
@@ -85,8 +85,8 @@ unsafe extern "C" fn run<C: Serve>(
     OK
 }
 
-/// Replies the positions of the keys, if the server asks for them instead of running the call; false when it
-/// does not.
+/// Returns the positions of the keys to the server, if it requests them instead of running the call; false if
+/// it does not.
 fn replied_positions(call: &Call, spec: &Spec) -> bool {
     let Keys::Found(find) = spec.keys else { return false };
     let (api, ctx) = (call.api, call.ctx.as_ptr());
@@ -96,7 +96,7 @@ fn replied_positions(call: &Call, spec: &Spec) -> bool {
     }
     let flags = metadata::key_flags(spec.uses).cast_signed();
     for position in find(call).into_iter().filter_map(|position| c_int::try_from(position).ok()) {
-        // SAFETY: the server asks for positions, as just checked.
+        // SAFETY: the server requests positions, as just checked.
         unsafe {
             match api.key_at_pos_with_flags {
                 Some(key_at_pos) => key_at_pos(ctx, position, flags),

@@ -1,12 +1,13 @@
-//! Effects: what is sent to replicas and to the AOF, and how to be certain that there are neither.
+//! Effects: the changes that are sent to replicas and to the AOF, and how to be certain that there are
+//! neither.
 //!
 //! A write costs the server less than its replication. On a server with neither replicas nor AOF, the effect
-//! would be built and thrown away. No function of the server says whether anybody listens, but the module can
-//! be certain that nobody does:
+//! would be built and thrown away. No function of the server tells whether there are listeners, but the
+//! module can be certain that there are none:
 //!
 //! - Between commands `INFO` shows it: a primary without AOF, replicas and backlog, and without a forked
 //!   child (an AOF that is switched on in a transaction takes effect at once while a rewrite is under way).
-//! - From then on nobody can begin to listen without a fork. A replica's stream begins at the snapshot that
+//! - From then on, a listener cannot appear without a fork. A replica's stream begins at the snapshot that
 //!   its full synchronisation forks, and the AOF's at the rewrite that switching it on forks. A partial
 //!   synchronisation needs a backlog, which only an earlier replica leaves behind. The server notifies
 //!   modules of a fork before the next command.
@@ -15,9 +16,9 @@
 //! In a cluster it is never certain: a slot that moves to another node is one more listener, and no event
 //! reports it.
 //!
-//! So each of these events ends the certainty, and the next look at `INFO` may restore it. While it lasts,
+//! So each of these events ends the certainty, and the next reading of `INFO` may restore it. While it lasts,
 //! the module gives the server the call itself as the effect. That costs next to nothing, counts as a change
-//! for the save points like every effect, and is dropped at once, because there is nobody to send it to.
+//! for the save points like every effect, and is dropped at once, because there is no listener.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -29,7 +30,7 @@ use super::call::{Arg, Call};
 use super::string::{SharedString, Strings};
 use crate::faults;
 
-/// The option before the expiry in the effect of a string.
+/// The option of `SET` that precedes the expiry in the effect of a string.
 static PXAT: SharedString = SharedString::new(c"PXAT");
 
 /// Whether it is certain that there are no listeners.
@@ -57,7 +58,7 @@ impl Call<'_> {
             self.replicate(c"PEXPIREAT", name, &[itoa::Buffer::new().format(expire_at).as_bytes()]);
             return;
         }
-        // As text, because the server makes one string of a text, and two of a number.
+        // As text, because the server makes one string from a text, and two from a number.
         let mut digits = itoa::Buffer::new();
         let expire_at = digits.format(expire_at);
         // SAFETY: the format names a string of the call, a buffer with its length, a string and such a
@@ -80,7 +81,7 @@ impl Call<'_> {
 
     /// Replicates that fields of the hash `name` hold values, and that it expires at the millisecond
     /// `expires`; each only if it has changed. `words` are fields and values, alternating. The server makes
-    /// one transaction of both.
+    /// both one transaction.
     pub(super) fn propagate_hset(&self, name: Arg, words: &[*mut RedisModuleString], expires: Option<i64>) {
         if self.counts_only() {
             return;
@@ -162,7 +163,7 @@ pub(super) fn assume_listeners() {
     NO_LISTENERS.store(false, Relaxed);
 }
 
-/// Looks for listeners from time to time, for the server's cron to call.
+/// Looks for listeners from time to time; called by the server's cron.
 pub(super) fn look_for_listeners(call: &Call) {
     if NO_LISTENERS.load(Relaxed) || !TICKS.fetch_add(1, Relaxed).is_multiple_of(LOOK_EVERY) {
         return;

@@ -1,4 +1,5 @@
-//! The entry points: what the server looks for in the file and calls to load and to unload the module.
+//! The entry points: the functions that the server looks for in the file, and calls to load and to unload the
+//! module.
 //!
 //! The crate of the module exports them with [`entry_points`](crate::entry_points), which names the functions
 //! that load and unload the module.

@@ -1,8 +1,8 @@
-//! Every error that a caller can read: those of the core, and those of the server's side.
+//! Every error that a caller can read: the errors of the core, and those of the server's side.
 
 use core::fmt;
 
-/// The server's error for a call that needs memory when there is none.
+/// The server's error for a call that needs memory when it is out of memory.
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// The reason why a call was not answered. [`Display`](fmt::Display) gives the reply's text, with Redis'

@@ -1,7 +1,7 @@
 //! The server's events: the only file that subscribes to them and passes them on.
 //!
 //! A module has one callback for each server event; a second subscription silently replaces the first. So no
-//! other file subscribes. What an event means is decided by its receiver: `super::effects` for the events
+//! other file subscribes. The receiver of an event decides what it means: `super::effects` for the events
 //! that say whether anything replicates, and a [`Watches`] for the events that change keys.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -30,7 +30,7 @@ pub trait Watches {
     fn ticked(call: &Call);
 }
 
-/// For the time during which nothing watches.
+/// The watcher while nothing is watched.
 impl Watches for () {
     fn is_watching() -> bool {
         false
@@ -57,8 +57,8 @@ const MODULES: RedisModuleEvent = event(raw::REDISMODULE_EVENT_MODULE_CHANGE);
 const FLUSH: RedisModuleEvent = event(raw::REDISMODULE_EVENT_FLUSHDB);
 const SWAP: RedisModuleEvent = event(raw::REDISMODULE_EVENT_SWAPDB);
 
-/// The keyspace events by which a key begins, changes or ceases to be a limiter. `SORT ... STORE` and
-/// `SUNIONSTORE` put a list and a set in the place of any key.
+/// The keyspace events after which a key may have become a limiter, have changed, or be one no longer.
+/// `SORT ... STORE` and `SUNIONSTORE` put a list and a set in the place of any key.
 const CLASSES: c_int = raw::REDISMODULE_NOTIFY_GENERIC
     | raw::REDISMODULE_NOTIFY_STRING
     | raw::REDISMODULE_NOTIFY_HASH
@@ -85,9 +85,10 @@ const fn event(id: u64) -> RedisModuleEvent {
 }
 
 /// Starts to follow whether anything replicates, on servers that report every such event and drop effects at
-/// once when nobody listens (Redis 7.0).
+/// once when there are no listeners (Redis 7.0).
 pub fn follow(api: &Api, ctx: *mut RedisModuleCtx) {
-    // What an earlier load knew is out of date, because nothing has been followed since it was unloaded.
+    // The knowledge of an earlier load is out of date, because nothing has been followed since it was
+    // unloaded.
     effects::assume_listeners();
     WATCHED.store(false, Relaxed);
     let (Some(is_supported), Some(_)) = (api.is_sub_event_supported, api.set_command_info) else { return };
@@ -102,8 +103,8 @@ pub fn follow(api: &Api, ctx: *mut RedisModuleCtx) {
     FOLLOWED.store(true, Relaxed);
 }
 
-/// Ends what [`follow`] has begun. A server forgets the commands of a module that fails to load, and unloads
-/// the file, but would still call it for events (seen with Redis 7.0.15).
+/// Ends the subscriptions of [`follow`]. A server forgets the commands of a module that fails to load, and
+/// unloads the file, but would still call it for events (seen with Redis 7.0.15).
 pub fn unfollow(api: &Api, ctx: *mut RedisModuleCtx) {
     if FOLLOWED.swap(false, Relaxed) {
         for event in LISTENERS.into_iter().chain([CRON]) {

@@ -1,4 +1,4 @@
-//! Seeded faults that test the test suite: it must fail when the module has one of them.
+//! Seeded faults, which test the test suite: it must fail when the module has one of them.
 //!
 //! A build with the feature `faults` has the fault that the environment variable `REDIS_CELL_FAULT` of the
 //! server names; `tests/reliability/faults.rs` lists the tests that must fail then. In any other build, such
@@ -35,12 +35,12 @@ mod seeded {
         assert!(!is("panic"), "seeded fault");
     }
 
-    /// `raw-clock`: the module's clock is the wall clock, wherever that is set.
+    /// `raw-clock`: the module's clock is the wall clock, whatever it is set to.
     pub fn has_raw_clock() -> bool {
         is("raw-clock")
     }
 
-    /// `no-lead`: keys and windows of the calendar go by the module's clock, also where it is ahead.
+    /// `no-lead`: keys and calendar windows follow the module's clock, even where it is ahead.
     pub fn ignores_lead() -> bool {
         is("no-lead")
     }
@@ -73,12 +73,12 @@ mod seeded {
         is("lose-effects") && EFFECTS.fetch_add(1, Relaxed).is_multiple_of(16)
     }
 
-    /// `charge-refused`: a refused call takes from those of its limiters that admit it.
+    /// `charge-refused`: a refused call takes from the limiters that admit it.
     pub fn charges_refused() -> bool {
         is("charge-refused")
     }
 
-    /// `one-flow`: all clients of `CL.BMTAKE` are of one flow.
+    /// `one-flow`: all clients of `CL.BMTAKE` are in one flow.
     pub fn has_one_flow() -> bool {
         is("one-flow")
     }
@@ -108,7 +108,7 @@ mod seeded {
         age.filter(|_| !is("ignore-age"))
     }
 
-    /// The quantity of a settlement. `settle-takes`: what is to be given back is taken, which creates states.
+    /// The quantity of a settlement. `settle-takes`: units to be given back are taken, which creates states.
     pub fn difference(quantity: i64) -> i64 {
         if is("settle-takes") { quantity.saturating_abs() } else { quantity }
     }

@@ -1,4 +1,4 @@
-//! Hashes: single fields are read, and several are written as one change.
+//! Hashes: fields are read one by one, and written together as one change.
 
 use core::ptr::{self, NonNull};
 
@@ -51,9 +51,9 @@ impl<'c> Key<'c> {
         Fields { names, values }
     }
 
-    /// Sets fields of the key's hash, and its expiry to the millisecond `expire_at` of the Unix time.
+    /// Sets fields of the key's hash, and its expiry to `expire_at`, a Unix time in milliseconds.
     ///
-    /// A field that was read and stays the same is not written; fields that are not named stay as they are.
+    /// A field that was read and stays the same is not written; other fields of the hash stay as they are.
     /// Replicas and the AOF get the same changes.
     pub fn set_fields<const N: usize>(
         &mut self,

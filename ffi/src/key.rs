@@ -21,10 +21,10 @@ use super::{clock, events, needs};
 use crate::error::Error;
 use crate::faults;
 
-/// How often a key is opened again at most, because it expired when it was opened.
+/// How many times a key is opened again at most, because it expired when it was opened.
 const OPENINGS: u32 = 16;
 
-/// What a command may do to the key that it opens.
+/// The access of a command to the key that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read it; runs on replicas.
@@ -56,7 +56,7 @@ pub(super) const MOST_READ: usize = 3;
 pub(super) struct Fields {
     /// Empty until they are read.
     pub names: &'static [&'static SharedString],
-    /// Null for a field that is not there.
+    /// Null for a missing field.
     pub values: [*mut RedisModuleString; MOST_READ],
 }
 
@@ -173,7 +173,7 @@ impl<'c> Key<'c> {
 
     /// The instant of the module's clock at which the key expires; `None` for no expiry.
     pub fn lives_until(&self) -> Option<Instant> {
-        // A write changes the expiry even if nobody has asked for it, and so do replicas.
+        // A write changes the expiry even if it was not read before, and so do replicas.
         let known = self.expiry.get();
         let expiry = self.expiry();
         self.expiry.set(known);
@@ -203,7 +203,7 @@ impl<'c> Key<'c> {
         self.string.get()
     }
 
-    /// Sets the key to `value` until the millisecond `expire_at` of the Unix time.
+    /// Sets the key to `value` until `expire_at`, a Unix time in milliseconds.
     ///
     /// Replicas and the AOF get the same value and the same expiry.
     #[inline(always)]
@@ -255,8 +255,8 @@ impl<'c> Key<'c> {
     fn overwrite_string(&mut self, value: &[u8]) {
         if self.string_in_place().is_none_or(|(_, len)| len != value.len()) {
             self.string.set(None);
-            // SAFETY: `ptr` is the open key; the server leaves alone what is not a string or not open for
-            // writing.
+            // SAFETY: `ptr` is the open key; the server does not touch a value that is not a string, or a key
+            // that is not open for writing.
             unsafe { (self.call.api.string_truncate)(self.ptr, value.len()) };
         }
         if let Some((start, _)) = self.string_in_place().filter(|&(_, len)| len == value.len()) {
@@ -266,14 +266,14 @@ impl<'c> Key<'c> {
         }
     }
 
-    /// Sets the expiry to the millisecond `expire_at` of the Unix time. False when the key is known to have
-    /// it already.
+    /// Sets the expiry to `expire_at`, a Unix time in milliseconds. False when the key is known to have it
+    /// already.
     ///
     /// The caller replicates and announces this.
     #[inline(always)]
     pub(super) fn expire_in_place(&self, expire_at: i64) -> bool {
-        // Setting an expiry costs the server as much as setting a value, and the expiry of a window stays the
-        // same until the window ends.
+        // Setting an expiry costs the server as much as setting a value, and a window keeps its expiry until
+        // it ends.
         if self.expiry.get() == Some(expire_at) {
             return false;
         }

@@ -12,10 +12,10 @@
 //! - `api`, `alloc`, `clock`, `string`, `server_log`: the functions of the server, its memory, the time, its
 //!   strings, its log
 //! - `call`: one call, its arguments, its context and its replies; `panic`: what happens to a panic in a call
-//! - `spec`, `server_info`, `rm_call`, `needs`, `permission`: what the server knows about commands, itself
-//!   and clients
-//! - `effects`, `announcement`, `key`, `hash`, `zset`: what is written, here and on replicas
-//! - `events`, `timer`, `block`, `section`, `setting`, `metadata`, `command`: what the server calls back
+//! - `spec`, `server_info`, `rm_call`, `needs`, `permission`: the server's knowledge of commands, itself and
+//!   clients
+//! - `effects`, `announcement`, `key`, `hash`, `zset`: writes, here and on replicas
+//! - `events`, `timer`, `block`, `section`, `setting`, `metadata`, `command`: the callbacks of the server
 //! - `load`, `entry`: what happens when the module is loaded and unloaded
 //!
 //! Every layer of the module uses `error`, the errors that a user reads, and `faults`, the faults for the

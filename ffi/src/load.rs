@@ -1,4 +1,4 @@
-//! What the module can do while it is loaded: read its arguments, register, and log what it found.
+//! The load of the module, during which it reads its arguments, registers, and logs the server's features.
 
 use core::ffi::c_int;
 
@@ -45,7 +45,7 @@ impl<'c> LoadContext<'c> {
     /// Registers a command.
     ///
     /// # Errors
-    /// When the server refuses it, because another module has a command of that name.
+    /// If the server refuses it, because another module has a command of that name.
     pub fn register(&self, command: &Served) -> Result<(), String> {
         if command::register(self.call.api, self.call.ctx.as_ptr(), command, self.own_category) {
             Ok(())
@@ -63,7 +63,7 @@ impl<'c> LoadContext<'c> {
     /// server's configuration. Their defaults are the values that they have now.
     ///
     /// # Errors
-    /// When a value in the server's configuration is wrong.
+    /// If a value in the server's configuration is wrong.
     pub fn register_settings(&self, settings: &[Setting]) -> Result<(), String> {
         if setting::register(self.call.api, self.call.ctx.as_ptr(), settings) {
             Ok(())
@@ -126,7 +126,7 @@ fn options(api: &Api) -> c_int {
 
     // Valkey 9 migrates slots atomically unless a module objects. This one objects neither to that nor to
     // saves without a fork, because limiters live under plain keys. The numbers of these options are Valkey's
-    // own, so they are set only on a server that knows the question by Valkey's name. SAFETY: the function
+    // own, so they are set only on a server that has the function of this Valkey name. SAFETY: the function
     // takes nothing.
     let known = api.known_options.map_or(0, |known| unsafe { known() });
     options | (known & (HANDLE_ATOMIC_SLOT_MIGRATION | HANDLE_FORKLESS))

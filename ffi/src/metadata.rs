@@ -112,7 +112,7 @@ fn key_specs(spec: &Spec) -> Vec<RedisModuleCommandKeySpec> {
     vec![keys, no_keys()]
 }
 
-/// Arguments in the server's form, with the arguments inside of them. An empty entry ends each list.
+/// Arguments in the server's form, with the arguments inside them. An empty entry ends each list.
 struct Arguments {
     rows: Vec<RedisModuleCommandArg>,
     /// The lists that `subargs` of `rows` point to.

@@ -108,7 +108,7 @@ pub(super) fn look_up(call: &Call) {
 impl Call<'_> {
     /// Whether the server knows a command. It must be one that takes arguments.
     fn knows(&self, command: &CStr) -> bool {
-        // SAFETY: the format says that no arguments follow, so that no command that needs some is run.
+        // SAFETY: the format says that no arguments follow, so a command that requires arguments is not run.
         let reply = unsafe { (self.api.call)(self.ctx.as_ptr(), command.as_ptr(), c"".as_ptr()) };
         let error = io::Error::last_os_error().raw_os_error();
         if !reply.is_null() {

@@ -34,8 +34,8 @@ pub fn install() {
 
 /// Runs `work`. The error is the message of a panic in it.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // What `work` leaves behind is dropped during unwinding, or belongs to the server, which a panic does not
-    // affect.
+    // Everything that `work` leaves behind is dropped during unwinding, or belongs to the server, which a
+    // panic does not affect.
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         let last = LAST_PANIC.with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
         last.unwrap_or_else(|| String::from("panic"))

@@ -1,10 +1,10 @@
 //! The checks that the server makes before it runs a command, repeated for a client that has waited.
 //!
 //! A call that does not wait is checked by the server: memory, replicas, disk, the slot's node, the ACL. A
-//! client that has waited is admitted by a timer, for which the server checks nothing. So the module asks it
-//! to run the client's command on the key once more. From Redis 7.2 on that is a dry run. Redis 7.0 has the
-//! checks but no dry run, so the command is run with arguments that make it do nothing. Earlier servers check
-//! only the slot, and the module looks up the memory limit.
+//! client that has waited is admitted by a timer, for which the server checks nothing. So the module has the
+//! server run the client's command on the key once more. From Redis 7.2 on that is a dry run. Redis 7.0 has
+//! the checks but no dry run, so the command is run with arguments that make it do nothing. Earlier servers
+//! check only the slot, and the module looks up the memory limit.
 
 use core::ffi::{CStr, c_int};
 use core::ptr::{self, NonNull};
@@ -33,17 +33,17 @@ pub enum Rejection {
 /// Whether the server has dry runs.
 static DRY_RUN: OnceLock<bool> = OnceLock::new();
 
-/// The key of the call that the server is being asked about; 0 at other times.
+/// The key of the call that is being checked with the server; 0 at other times.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
 impl Arg<'_> {
-    /// Whether the server runs the call with this key only because the module [asks](Call::would_run) whether
-    /// it would.
+    /// Whether the server runs the call with this key only because the module [checks](Call::would_run)
+    /// whether it would.
     pub fn is_asked(self) -> bool {
         ASKED.load(Relaxed) == self.address()
     }
 
-    /// Where the server keeps the string. Two arguments with one address are the same string.
+    /// The address of the server's string. Two arguments with one address are the same string.
     fn address(self) -> usize {
         self.ptr.as_ptr().addr()
     }
@@ -109,9 +109,9 @@ impl Call<'_> {
         if has_checks && !self.has_permission(command, key, arguments, client) {
             return Err(Rejection::NoPermission);
         }
-        // The module asks even if the server checks this: outside of a command, the server uses the memory
-        // figure of the last command, which may be too high or too low. A server that may evict keys makes
-        // room for the next command.
+        // The module checks this even if the server does too: outside of a command, the server uses the
+        // memory figure of the last command, which may be too high or too low. A server that may evict keys
+        // makes room for the next command.
         if self.is_out_of_memory() {
             return Err(Rejection::Refused(OUT_OF_MEMORY.to_owned()));
         }
@@ -186,7 +186,7 @@ impl Call<'_> {
         // `start`.
         unsafe {
             let checked = match api.check_permissions_in {
-                // Without a database, a user who is restricted to certain ones would be allowed none.
+                // Without a database, a user who is restricted to certain databases would be allowed none.
                 Some(check_in) => check_in(user, start, count, self.db(), ptr::null_mut()),
                 None => check(user, start, count),
             };

@@ -1,8 +1,9 @@
-//! The server's own commands, run by the module: to read what the module API cannot read, and to write.
+//! The server's own commands, run by the module: for reads that the module API does not offer, and for
+//! writes.
 //!
 //! A command that is run as an effect does everything that it does for a client: it writes, invalidates
 //! `WATCH` and client-side caches, publishes keyspace events, counts as a change to be saved, and is
-//! replicated as it is. The server makes one transaction of several effects of one call.
+//! replicated as it is. The server makes several effects of one call one transaction.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -100,10 +101,10 @@ impl Reply<'_> {
     /// The string at `index` of a reply that is an array of strings.
     pub fn text(&self, index: usize) -> Option<&str> {
         let api = self.call.api;
-        // SAFETY: `ptr` is a reply that is not freed yet. What is not an array has no elements.
+        // SAFETY: `ptr` is a reply that is not freed yet. A reply that is not an array has no elements.
         let element = NonNull::new(unsafe { (api.call_reply_array_element)(self.ptr.as_ptr(), index) })?;
         let mut len = 0;
-        // SAFETY: the element is not null, so it is a reply too. What is not a string has no bytes.
+        // SAFETY: the element is not null, so it is a reply too. A reply that is not a string has no bytes.
         let start = unsafe { (api.call_reply_string)(element.as_ptr(), &raw mut len) };
         let start = NonNull::new(start.cast_mut())?;
         // SAFETY: the server keeps `len` bytes there for as long as the reply, which `self` borrows.

@@ -35,15 +35,15 @@ impl Section {
     }
 }
 
-/// Registers `R`, which the server then runs for each `INFO` that asks for the section.
+/// Registers `R`, which the server then runs for each `INFO` that requests the section.
 pub(super) fn register<R: Report>(api: &Api, ctx: *mut RedisModuleCtx) {
-    // SAFETY: `ctx` is the load's; the callback has the type asked for.
+    // SAFETY: `ctx` is the load's; the callback has the required type.
     unsafe { (api.register_info_func)(ctx, Some(fill::<R>)) };
 }
 
 unsafe extern "C" fn fill<R: Report>(ctx: *mut RedisModuleInfoCtx, _for_crash_report: c_int) {
     let Some(api) = api::get() else { return };
-    // SAFETY: `ctx` is the callback's. Without a name of its own, the section has the module's.
+    // SAFETY: `ctx` is the callback's. Without a name of its own, the section has the module's name.
     if unsafe { (api.info_add_section)(ctx, c"".as_ptr()) } != 0 {
         return; // this INFO does not ask for the section
     }

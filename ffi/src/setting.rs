@@ -30,7 +30,7 @@ pub struct Number {
     pub min: i64,
     /// The largest value.
     pub max: i64,
-    /// The value where nothing is configured.
+    /// The default value.
     pub default: i64,
     value: AtomicI64,
 }
@@ -39,7 +39,7 @@ pub struct Number {
 pub struct Switch {
     /// Its name; in the server's configuration, the module's name and a dot precede it.
     pub name: &'static CStr,
-    /// The value where nothing is configured.
+    /// The default value.
     pub default: bool,
     value: AtomicBool,
 }

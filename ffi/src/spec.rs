@@ -10,9 +10,9 @@ use super::call::{Arg, Call};
 pub struct Spec {
     /// Its name, in lower case.
     pub name: &'static CStr,
-    /// What it does, in one sentence.
+    /// Its summary, in one sentence.
     pub summary: &'static str,
-    /// What it replies, in one sentence. The server has no field for it, so it follows the summary.
+    /// Its reply, in one sentence. The server has no field for it, so it follows the summary.
     pub reply: &'static str,
     /// Its time complexity.
     pub complexity: &'static CStr,
@@ -66,7 +66,7 @@ pub enum Flag {
     Write,
     /// It never writes.
     ReadOnly,
-    /// It may need memory, so it does not run when the server is out of it.
+    /// It may need memory, so it does not run when the server is out of memory.
     DenyOom,
     /// It takes constant time.
     Fast,
@@ -81,7 +81,7 @@ pub enum Flag {
 }
 
 impl Flag {
-    /// The name by which a command is registered with it.
+    /// The name of the flag in a command's registration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -95,7 +95,7 @@ impl Flag {
         }
     }
 
-    /// The ACL categories that follow from it, separated by spaces.
+    /// The ACL categories that follow from the flag, separated by spaces.
     pub const fn categories(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -132,14 +132,14 @@ impl Keys {
     }
 }
 
-/// What a command does with the values of its keys, in the words of the server's key specifications.
+/// How a command uses the values of its keys, in the terms of the server's key specifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// There are no keys.
     None,
-    /// `RO access`: it replies what it reads.
+    /// `RO access`: it reads the value, and its reply depends on it.
     Read,
-    /// `RW access update`: it replies what it reads, and may update it.
+    /// `RW access update`: it reads the value, its reply depends on it, and it may update it.
     ReadUpdate,
     /// `RW update`: it may update the value, and replies only whether it did.
     Update,
@@ -156,7 +156,7 @@ pub struct Argument {
     pub summary: &'static CStr,
     /// Its type.
     pub kind: Type,
-    /// The token that precedes it, or that it is.
+    /// The token that precedes it, or the token itself if it has no value.
     pub token: Option<&'static CStr>,
     /// It may be omitted.
     pub optional: bool,

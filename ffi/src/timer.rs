@@ -27,7 +27,7 @@ impl Call<'_> {
     /// server's wall clock, in milliseconds.
     pub fn set_timer<R: Rings>(&self, wait: Span) -> Timer {
         let wait = wait.min(LONGEST).ceil_to(Unit::Milliseconds);
-        // SAFETY: `ctx` is this call's; the callback has the type asked for, and no data.
+        // SAFETY: `ctx` is this call's; the callback has the required type, and no data.
         Timer(unsafe { (self.api.create_timer)(self.ctx.as_ptr(), wait, Some(fired::<R>), ptr::null_mut()) })
     }
 

@@ -1,7 +1,7 @@
 //! Sorted sets: reading their ends, scores, ranks and counts, and changing them entry by entry.
 //!
-//! The ends come from the module API. Ranks and counts do not: for those the server runs its own `ZRANGE` and
-//! `ZCOUNT`, which take logarithmic time and publish no events.
+//! The ends come from the module API. Ranks and counts do not: for these, the module has the server run
+//! `ZRANGE` and `ZCOUNT`, which take logarithmic time and publish no events.
 
 use core::ffi::{CStr, c_int};
 use core::ptr::NonNull;
@@ -36,15 +36,15 @@ pub struct Changed<'a> {
 /// Entries to be removed from a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
-    /// This many of those with the lowest scores.
+    /// This many entries with the lowest scores.
     Lowest(u64),
-    /// `count` of those with the highest scores, except for the `newer` ones that are higher still.
+    /// `count` entries with the highest scores, not counting the `newer` entries above them.
     Below {
         /// How many are removed.
         count: u64,
         /// How many stay above them.
         newer: u64,
-        /// These have scores above this.
+        /// All of these have scores above this one.
         score: u64,
     },
 }
@@ -82,8 +82,8 @@ impl<'c> Key<'c> {
         }
         let (api, ctx) = (self.call.api, self.call.ctx.as_ptr());
         let mut score = f64::NAN;
-        // SAFETY: `ptr` is not null, so it is the open key; of what is not a sorted set the server returns no
-        // member.
+        // SAFETY: `ptr` is not null, so it is the open key; for a value that is not a sorted set, the server
+        // returns no member.
         let member = unsafe {
             seek(self.ptr, f64::NEG_INFINITY, highest, INCLUDED, INCLUDED);
             let member = (api.zset_current)(self.ptr, &raw mut score);
@@ -103,8 +103,8 @@ impl<'c> Key<'c> {
             return None;
         }
         let mut score = 0.0;
-        // SAFETY: the key is open, the member is a string of the call; what is not a sorted set has no
-        // members.
+        // SAFETY: the key is open, the member is a string of the call; a value that is not a sorted set has
+        // no members.
         let status = unsafe { (self.call.api.zset_score)(self.ptr, id.ptr.as_ptr(), &raw mut score) };
         (status == 0).then(|| whole(score))
     }
@@ -143,7 +143,7 @@ impl<'c> Key<'c> {
         self.zset_add(id.ptr.as_ptr(), score, 0);
     }
 
-    /// Adds a member; returns false when there is one of that name already.
+    /// Adds a member; returns false if there is one of that name already.
     ///
     /// Nothing is replicated before [`finish`](Self::finish).
     pub fn add(&self, name: &[u8], score: u64) -> bool {
@@ -192,8 +192,8 @@ impl<'c> Key<'c> {
         }
     }
 
-    /// Completes a change to the sorted set that the key holds: removes entries, lets the key expire at the
-    /// millisecond `expire_at` of the Unix time, notifies clients that watch or track the key, and replicates
+    /// Completes a change to the sorted set that the key holds: removes entries, lets the key expire at
+    /// `expire_at`, a Unix time in milliseconds, notifies clients that watch or track the key, and replicates
     /// the change.
     ///
     /// Cost: O(log n) for each entry that is removed.
@@ -243,7 +243,7 @@ impl<'c> Key<'c> {
         unsafe { (self.call.api.zset_rem)(self.ptr, member, deleted) };
     }
 
-    /// Adds a member as `flags` say, and returns the flags of the result.
+    /// Adds a member according to `flags`, and returns the flags of the result.
     fn zset_add(&self, member: *mut RedisModuleString, score: u64, flags: u32) -> u32 {
         let mut flags = c_int::try_from(flags).unwrap_or_default();
         // SAFETY: the key is open, the member is a string; the server leaves alone what is not a sorted set

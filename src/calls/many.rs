@@ -10,11 +10,11 @@
 //! server itself publishes two events earlier, which matters only if other modules are loaded:
 //!
 //! - `expired`, when a key is opened that has expired. So all keys are opened and closed once before the
-//!   first one is decided: the time by which keys expire stands still while a call runs.
+//!   first one is decided: the server expires keys by a time that stands still while a call runs.
 //! - `new`, while a key is written that did not exist (Redis 7.0). So those keys are written first, with no
-//!   other key open, each only if it still does not exist. Then the others are decided again. If they do not
-//!   admit the call any more, or if one of the keys exists by then, what the call took is given back, and it
-//!   starts again.
+//!   other key open, each only if it still does not exist. Then the others are decided again. If they no
+//!   longer admit the call, or if one of the keys exists by then, the units that the call took are given
+//!   back, and it starts again.
 //!
 //! The kinds are in [`crate::limiters`].
 
@@ -35,8 +35,8 @@ use crate::waiting::{self, Others};
 /// How often a call starts again at most, because another module has interfered.
 const ROUNDS: u32 = 16;
 
-/// The positions of the keys among the arguments of a call, counted from the name of the command at 0: those
-/// of all complete limiters, and then that of `ONCE`.
+/// The positions of the keys among the arguments of a call, counted from the name of the command at 0: the
+/// keys of all complete limiters, and then the key of `ONCE`.
 pub fn keys(call: &Call) -> Vec<usize> {
     let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
     let once = parts.once_key();
@@ -79,7 +79,7 @@ pub struct Request<'c> {
     is_turn: bool,
 }
 
-/// What a call says about the queue of its first limiter.
+/// The options of a call for the queue of its first limiter.
 #[derive(Clone, Copy, Default)]
 pub struct Queued<'c> {
     pub timeout: Option<Span>,
@@ -95,7 +95,7 @@ struct Named<'c> {
     key: Arg<'c>,
     name: &'c [u8],
     shadow: bool,
-    /// The `reset_after` of the call that took what a settlement gives back.
+    /// The `reset_after` of the call that took the units that a settlement gives back.
     reset_after: Option<Span>,
     limiter: Limiter<'c>,
 }
@@ -113,7 +113,7 @@ impl<'c> Request<'c> {
     /// Reads `key limiter [key limiter ...] [options]`.
     ///
     /// # Errors
-    /// [`Error::SYNTAX`], those of each limiter's own command, and [`Error::SameKey`].
+    /// [`Error::SYNTAX`], the errors of each limiter's own command, and [`Error::SameKey`].
     #[inline]
     pub fn parse(call: &Call<'c>, verb: Verb) -> Result<Self, Error> {
         let mut parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
@@ -164,7 +164,7 @@ impl<'c> Request<'c> {
     /// Takes from all limiters or from none.
     ///
     /// # Errors
-    /// Those of any limiter, including those in shadow, and [`Error::Busy`]. After an error, nothing was
+    /// The errors of any limiter, also of one in shadow, and [`Error::Busy`]. After an error, nothing was
     /// taken.
     pub fn take(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let mut rows = Rows::new();
@@ -175,7 +175,7 @@ impl<'c> Request<'c> {
     /// The answers that [`take`](Self::take) would give, with the numbers of the states as they are.
     ///
     /// # Errors
-    /// Those of any limiter.
+    /// The errors of any limiter.
     pub fn peek(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let now = ffi::now();
         let rows: Result<Rows, Error> = self
@@ -193,7 +193,8 @@ impl<'c> Request<'c> {
     /// Settles all differences.
     ///
     /// # Errors
-    /// Those of any limiter, [`Error::OutOfMemory`] and [`Error::Busy`]. After an error, nothing was settled.
+    /// The errors of any limiter, [`Error::OutOfMemory`] and [`Error::Busy`]. After an error, nothing was
+    /// settled.
     pub fn settle(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let mut rows = Rows::new();
         let repeated = self.carry_out(call, Verb::Settle, &mut rows)?;
@@ -226,11 +227,11 @@ impl<'c> Request<'c> {
         self.once.as_ref().map(|once| call.bytes(once.key))
     }
 
-    /// The units of the first limiter that the call takes, and what counts as taken from it while the call
-    /// waits.
+    /// The units of the first limiter that the call takes, and the cost that counts as taken from it while
+    /// the call waits.
     ///
     /// # Errors
-    /// Those of the limiter.
+    /// The errors of the limiter.
     pub fn share(&self) -> Result<(u64, u64), Error> {
         let Some(first) = self.limiters.first() else { return Ok((0, 0)) };
         let cost = if first.shadow { 0 } else { first.limiter.cost()? };
@@ -238,7 +239,7 @@ impl<'c> Request<'c> {
     }
 
     /// Whether the call cannot be admitted within its timeout, as far as its limiters know. Only for places
-    /// can that change when something is given back.
+    /// can that change when one is given back.
     pub fn is_too_late(&self, rows: &[Row]) -> bool {
         let Some(timeout) = self.queued.timeout else { return false };
         self.limiters.iter().zip(rows).any(|(named, row)| {
@@ -256,7 +257,7 @@ impl<'c> Request<'c> {
     /// The rows by which the limiters would decide the call if no client waited for the first one.
     ///
     /// # Errors
-    /// Those of any limiter.
+    /// The errors of any limiter.
     pub fn without_queue(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let now = ffi::now();
         let mut rows = Rows::new();
@@ -272,7 +273,7 @@ impl<'c> Request<'c> {
     /// The reply of the call that this one repeats, if there is one.
     ///
     /// # Errors
-    /// Those of [`Once::look_up`].
+    /// The errors of [`Once::look_up`].
     pub fn repeated(&self, call: &Call<'c>) -> Result<Option<Vec<[i64; 5]>>, Error> {
         Ok(match self.reply(call, ffi::now())? {
             Some((Stored::Reply(rows), _)) => Some(rows),
@@ -283,7 +284,7 @@ impl<'c> Request<'c> {
     /// Whether the other limiters would admit the call.
     ///
     /// # Errors
-    /// Those of any limiter.
+    /// The errors of any limiter.
     pub fn others_admit(&self, call: &Call<'c>) -> Result<Others, Error> {
         let now = ffi::now();
         let mut waits = None;
@@ -296,7 +297,7 @@ impl<'c> Request<'c> {
     /// The time until the first limiter admits the call; `None` when it does.
     ///
     /// # Errors
-    /// Those of the limiter.
+    /// The errors of the limiter.
     pub fn first_admits(&self, call: &Call<'c>) -> Result<Option<Span>, Error> {
         match self.limiters.first().filter(|named| !named.shadow) {
             Some(named) => self.wait_for(named, call, ffi::now()),
@@ -373,7 +374,8 @@ impl<'c> Request<'c> {
         Err(Error::Busy)
     }
 
-    /// What the key of `ONCE` holds, if the call has one, and when a reply that is stored now would expire.
+    /// The content of the key of `ONCE`, if the call has one, and the instant at which a reply that is stored
+    /// now would expire.
     #[inline]
     fn reply(&self, call: &Call<'c>, now: Instant) -> Result<Option<(Stored<'c>, Instant)>, Error> {
         match &self.once {
@@ -385,8 +387,8 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// Opens and closes all keys until none of them expires by being opened, so that other modules have acted
-    /// on it.
+    /// Opens and closes all keys until opening them makes none of them expire, so that other modules have
+    /// acted on the expiries.
     fn let_expire(&self, call: &Call<'c>) -> Result<(), Error> {
         for _ in 0..ROUNDS {
             let expired = ffi::expired();
@@ -453,7 +455,7 @@ impl<'c> Request<'c> {
     ) -> Result<(), Error> {
         for (named, Decided { key, pending }) in self.limiters.iter().zip(decided) {
             let answer = pending.answer();
-            // The numbers of an admission that is not carried out are those of a look.
+            // An admission that is not carried out has the numbers of a check.
             let answer = if answer.limited() {
                 answer
             } else {
@@ -464,7 +466,7 @@ impl<'c> Request<'c> {
         Ok(())
     }
 
-    /// In the row of the first limiter, counts as taken what other clients wait for.
+    /// In the row of the first limiter, the costs of waiting clients count as taken.
     #[cold]
     fn count_behind(&self, call: &Call<'c>, now: Instant, rows: &mut [Row]) {
         let (Some(first), Some(row), Ok((_, cost))) = (self.limiters.first(), rows.first_mut(), self.share())
@@ -540,7 +542,7 @@ impl<'c> Request<'c> {
                 }
                 others.push((named, decided, written));
             }
-            // The reply of a call that ran in between would not be this one's.
+            // A call that ran in between may have stored another reply.
             let reply = match self.reply(call, now).ok()? {
                 None => None,
                 Some((Stored::Nothing(key), until)) if ffi::expired() == expired => Some((key, until)),
@@ -566,7 +568,7 @@ impl<'c> Request<'c> {
         Some(rows)
     }
 
-    /// Gives back what was taken from keys that the call has created.
+    /// Gives back the units taken from keys that the call has created.
     fn give_back<T>(&self, call: &Call<'c>, written: &[Option<T>]) {
         let now = ffi::now();
         for (named, _) in self.limiters.iter().zip(written).filter(|(_, written)| written.is_some()) {

@@ -33,7 +33,7 @@ pub struct Once<'c> {
     pub option: several::Once,
 }
 
-/// What the key holds.
+/// The content of the key.
 pub enum Stored<'c> {
     /// Nothing: the open key. It is in a box because nearly all calls have none, but all of them move it.
     Nothing(Box<Key<'c>>),
@@ -112,7 +112,7 @@ fn write_before(reply: &mut [u8], mut end: usize, integer: i64) -> usize {
             *place = byte;
         }
     };
-    // One digit is left, or none of an even number of them.
+    // One digit is left, or none if their number was even.
     if left > 0 || integer == 0 {
         write(b'0' | u8::try_from(left).unwrap_or_default());
     }

@@ -13,7 +13,7 @@ use crate::waiting;
 /// Runs `key limit [quantity] [SATURATE] [unit]`, with the syntax that the limit has among several limiters.
 ///
 /// # Errors
-/// Those of [`arguments`] and of [`take_by`].
+/// The errors of [`arguments`] and of [`take_by`].
 pub fn take<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     let (key, limit, tail) = arguments::<S>(call, &[Keyword::Saturate])?;
     take_from::<S>(call, key, limit, &tail)
@@ -34,10 +34,10 @@ pub fn take_from<'c, S: Whole>(
     take_by(call, key, Quantity::<S> { limit, units, saturate }, unit)
 }
 
-/// Takes by any kind of limiter, and carries out the decision.
+/// Takes from a limiter of any kind, and carries out the decision.
 ///
 /// # Errors
-/// Those of [`Kind::take`] and of [`store::change`]. After an error, nothing was taken.
+/// The errors of [`Kind::take`] and of [`store::change`]. After an error, nothing was taken.
 #[inline]
 pub fn take_by<'c, K: Kind<'c> + Copy>(
     call: &Call<'c>,
@@ -53,8 +53,8 @@ pub fn take_by<'c, K: Kind<'c> + Copy>(
     Ok(Outcome::Verdict(answer, unit))
 }
 
-/// Takes while clients wait, for this key or another. The limiter is a copy, so that on the common path it
-/// need not be in memory.
+/// Takes while clients wait for this key or for another one. The limiter is a copy, so that on the common
+/// path it need not be in memory.
 #[cold]
 #[inline(never)]
 fn beside_queues<'c, K: Kind<'c> + Copy>(
@@ -67,10 +67,10 @@ fn beside_queues<'c, K: Kind<'c> + Copy>(
     Ok(decision)
 }
 
-/// Runs `key limit [quantity] [unit]`, which only looks.
+/// Runs `key limit [quantity] [unit]`, which only checks.
 ///
 /// # Errors
-/// Those of [`arguments`] and of [`Kind::peek`].
+/// The errors of [`arguments`] and of [`Kind::peek`].
 pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     let (name, limit, Tail { quantity: units, unit, .. }) = arguments::<S>(call, &[])?;
     let now = ffi::now();
@@ -83,7 +83,7 @@ pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
 /// Reads `key limit [quantity] [options]`, where the options are those that are `known`.
 ///
 /// # Errors
-/// Those of [`Tail::parse`] and [`Whole::limit`].
+/// The errors of [`Tail::parse`] and of [`Whole::limit`].
 #[inline(always)]
 pub fn arguments<'c, S: Whole>(
     call: &Call<'c>,
@@ -97,7 +97,7 @@ pub fn arguments<'c, S: Whole>(
 }
 
 /// The number of arguments of a limit, which precede the quantity. A command whose limit has a varying number
-/// of arguments reads them itself.
+/// of arguments parses them itself.
 const fn words(grammar: &Grammar) -> usize {
     assert!(matches!(grammar.arguments, Arity::Always(_)), "the number of these arguments varies");
     match grammar.arguments {

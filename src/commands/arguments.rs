@@ -1,11 +1,11 @@
-//! The arguments that several commands share, as the server documents them. Those of the kinds of limiters
-//! are in `limiters`.
+//! The arguments that several commands share, as in the server's documentation. The arguments of the kinds of
+//! limiters are in `limiters`.
 
 use core::ffi::CStr;
 
 use crate::ffi::{Argument, Keys, Spec, Type, Use};
 
-/// What most commands have in common: one key, which they read and may update in constant time.
+/// The description that most commands share: one key, which they read and may update in constant time.
 pub const LIMITER: Spec = Spec {
     name: c"",
     summary: "",
@@ -25,7 +25,7 @@ const NONDETERMINISTIC: &CStr = c"nondeterministic_output";
 /// The key of a limiter.
 pub const KEY: Argument = Argument::new(c"key", Type::Key, c"Key that holds the state.");
 
-/// The units that a call takes, gives back or asks about.
+/// The units that a call takes, gives back or checks.
 pub const QUANTITY: Argument =
     Argument::new(c"quantity", Type::Integer, c"Units of this call, at least 0; 1 by default.").optional();
 

@@ -90,7 +90,7 @@ impl Command for Bmtake {
         } else if let Some(rows) = request.repeated(call)? {
             Outcome::Repeated(rows)
         } else {
-            // The queue decides whose turn it is, so the limiters are asked without it.
+            // The queue decides whose turn it is, so the limiters decide without it.
             request.without_queue(call)?
         };
         let rows = match &outcome {

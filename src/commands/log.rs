@@ -35,7 +35,7 @@ impl Command for Log {
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         let [key, limit @ ..] = call.positional::<3>()?;
-        // With SATURATE any quantity may be asked for. The core says how much of it one call takes.
+        // With SATURATE any quantity may be requested. The core limits how much of it one call takes.
         let saturates = call.rest(4).any(|word| word.eq_ignore_ascii_case(b"SATURATE"));
         let range = if saturates { &redis_cell_core::QUANTITY } else { &log::QUANTITY };
         let tail = Tail::parse_within(call.rest(4), &[Keyword::Saturate], range)?;

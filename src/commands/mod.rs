@@ -24,7 +24,7 @@ mod window;
 
 use crate::outcome::{Row, row};
 
-/// The table of commands: what the server is told about each, and its counts.
+/// The table of commands: the description of each for the server, and its counts.
 pub static COMMANDS: [Row; 20] = [
     row::<throttle::Throttle>(),
     row::<peek::Peek>(),

@@ -11,7 +11,7 @@ use crate::tally::{REPEATED, SHADOW_REFUSED, Tally, tally};
 /// Takes from several limiters of any kind: from all of them, or from none.
 pub struct Mtake;
 
-/// What the commands for several limiters have in common.
+/// The description that the commands for several limiters share.
 pub const SEVERAL: Spec = Spec {
     reply: "Replies arrays of five integers: the combined answer, then the answer of each limiter.",
     complexity: c"O(N log N) where N is the number of limiters, plus the cost of each limiter's own command.",

@@ -1,4 +1,4 @@
-//! The arguments that several kinds have in common, as the server documents them.
+//! The arguments that several kinds have in common, as in the server's documentation.
 
 use core::ffi::CStr;
 

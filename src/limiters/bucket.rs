@@ -1,4 +1,4 @@
-//! The funnel and the token bucket, as `CL.FUNNEL` and `CL.BUCKET` have them: two names of one algorithm.
+//! The funnel and the token bucket of `CL.FUNNEL` and `CL.BUCKET`: two names of one algorithm.
 
 use redis_cell_core::Unit;
 use redis_cell_core::bucket::{self, Level, Limit};

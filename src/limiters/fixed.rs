@@ -1,4 +1,4 @@
-//! The fixed window, as `CL.FIXED` has it.
+//! The fixed window of `CL.FIXED`.
 
 use redis_cell_core::Unit;
 use redis_cell_core::fixed::{self, Counter, Limit};

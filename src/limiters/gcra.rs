@@ -1,4 +1,4 @@
-//! GCRA, as `CL.THROTTLE` has it.
+//! GCRA, the limiter of `CL.THROTTLE`.
 
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::several::Grammar;
@@ -40,12 +40,12 @@ impl Whole for Tat {
     }
 
     fn complete(decision: &mut Decision<Self>, at: &Place, verb: Verb) {
-        // What the clients in the queue wait for was already added to the state, so this does not fail.
+        // The costs of the clients in the queue were already added to the state, so this does not fail.
         let _ = waiting::took(&at.call, at.name, order(verb), decision, at.now);
     }
 }
 
-/// What a call takes comes after the clients in the queue; what it charges comes before them, as in
+/// Units that a call takes come after the clients in the queue; units that it charges come before them, as in
 /// `CL.CHARGE`.
 const fn order(verb: Verb) -> Order {
     match verb {

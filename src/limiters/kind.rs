@@ -1,4 +1,4 @@
-//! What a call uses of a kind of limiter: its arguments, and its verbs on an open key.
+//! The interface of a kind of limiter to a call: its arguments, and its verbs on an open key.
 
 use redis_cell_core::several::{Grammar, Keyword};
 use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Taken, Unit};
@@ -11,12 +11,12 @@ use crate::store::Save;
 pub trait Kind<'c>: Sized {
     /// The word for the kind among several limiters, and its arguments.
     const GRAMMAR: Grammar;
-    /// The same, as documented by the server.
+    /// The same, as in the server's documentation.
     const DOCUMENTED: Argument;
 
-    /// What a decision changes.
+    /// The change that a decision makes.
     type Change;
-    /// What is stored for it.
+    /// The form in which it is stored.
     type Stored: Save;
 
     /// Reads the arguments of the limiter: as many as [`GRAMMAR`](Self::GRAMMAR) counts.
@@ -28,13 +28,13 @@ pub trait Kind<'c>: Sized {
     /// The units that the call takes, by which flows share the limiter.
     fn units(&self) -> i64;
 
-    /// What counts as taken while the call waits.
+    /// The cost that counts as taken while the call waits.
     ///
     /// # Errors
     /// As [`take`](Self::take).
     fn cost(&self) -> Result<u64, Error>;
 
-    /// Whether what was taken may be given back at any time, so that no wait can be known.
+    /// Whether anything taken may be given back at any time, so that no wait can be known.
     const RELEASES: bool = false;
 
     /// The answer that [`take`](Self::take) would give, with the numbers of the state as it is.
@@ -44,7 +44,7 @@ pub trait Kind<'c>: Sized {
     /// the call does.
     fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Self::Change>, Error>;
 
-    /// Gives back what the call has just taken, or charged, from a state that it has created.
+    /// Gives back the units that the call has just taken or charged, from a state that it has created.
     fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
     /// Whether a change adds entries, which take memory.
@@ -52,7 +52,7 @@ pub trait Kind<'c>: Sized {
         false
     }
 
-    /// What is stored for a change.
+    /// The form in which a change is stored.
     fn stored(&self, change: Self::Change, call: &Call<'c>) -> Self::Stored;
 
     /// Completes the decision, which is carried out next, now that all limiters are decided. This cannot
@@ -98,11 +98,11 @@ pub struct Place<'k, 'c> {
     pub name: Arg<'c>,
     pub key: &'k Key<'c>,
     pub now: Instant,
-    /// What the clients before the call wait for, as the sum of their [costs](Kind::cost).
+    /// The sum of the [costs](Kind::cost) of the clients before the call.
     pub ahead: u64,
 }
 
-/// What a call does with its limiters.
+/// The verb that a call applies to its limiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// It takes: from all of them, or from none.

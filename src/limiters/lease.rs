@@ -1,4 +1,4 @@
-//! Places held by name, as `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE` have them.
+//! Places held by name: the limiter of `CL.ACQUIRE`, `CL.RENEW` and `CL.RELEASE`.
 
 use redis_cell_core::lease::{self, Edit, Lease, Limit, Places};
 use redis_cell_core::several::Grammar;
@@ -31,7 +31,7 @@ pub struct Held<'c> {
 }
 
 impl<'c> Held<'c> {
-    /// The lease of a call that takes or looks, which always has one.
+    /// The lease of a call that takes or checks, which always has one.
     fn lease(&self) -> Result<&Lease, Error> {
         self.lease.as_ref().ok_or(Error::SYNTAX)
     }

@@ -1,4 +1,4 @@
-//! The sliding-window log, as `CL.LOG` has it.
+//! The sliding-window log of `CL.LOG`.
 
 use redis_cell_core::log::{self, Edit, Entries};
 use redis_cell_core::several::Grammar;

@@ -14,15 +14,15 @@ use crate::store::{Save, State};
 pub trait Whole: State<Limit: Limiter + Copy> {
     /// Its word among several limiters, and its arguments, of which the last is the quantity.
     const GRAMMAR: Grammar;
-    /// The same, as documented by the server.
+    /// The same, as in the server's documentation.
     const DOCUMENTED: Argument;
-    /// The state with everything that its key shows.
+    /// The state with everything that its key stores.
     type Stored: Save;
 
     /// Reads the arguments before the quantity.
     ///
     /// # Errors
-    /// Those of the limiter's own command.
+    /// The errors of the limiter's own command.
     fn limit(arguments: &Arguments, unit: Unit) -> Result<Self::Limit, Error>;
 
     /// The state for a decision.
@@ -34,16 +34,17 @@ pub trait Whole: State<Limit: Limiter + Copy> {
     /// The state as a call sees it.
     ///
     /// # Errors
-    /// Those of the limiter's own command.
+    /// The errors of the limiter's own command.
     fn seen(state: Option<StateOf<Self>>, _: &Place, _: Verb) -> Result<Option<StateOf<Self>>, CoreError> {
         Ok(state)
     }
 
-    /// Completes the decision of a call that takes or charges, on what it has [seen](Self::seen).
+    /// Completes the decision of a call that takes or charges, made on the state that it has
+    /// [seen](Self::seen).
     fn complete(_: &mut Decision<StateOf<Self>>, _: &Place, _: Verb) {}
 }
 
-/// The state that the algorithm decides by.
+/// The state on which the algorithm decides.
 pub type StateOf<S> = <<S as State>::Limit as Limiter>::State;
 
 /// A limiter with such a state, and the quantity of a call.

@@ -1,4 +1,4 @@
-//! The sliding window, as `CL.WINDOW` has it.
+//! The sliding window of `CL.WINDOW`.
 
 use redis_cell_core::Unit;
 use redis_cell_core::several::Grammar;

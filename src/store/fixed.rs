@@ -1,6 +1,6 @@
 //! The fixed window: the count's digits in a string that expires with the window.
 //!
-//! Its only instant is its key's expiry, which is by the wall clock, so the window goes by that clock.
+//! Its only instant is its key's expiry, which follows the wall clock, so the window follows that clock.
 
 use redis_cell_core::Instant;
 use redis_cell_core::fixed::{Counter, Limit};

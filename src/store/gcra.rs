@@ -16,7 +16,8 @@ impl State for Tat {
     }
 }
 
-/// The TAT that the key holds. If it owes more than `tolerance`, it is the end of the key's life at most.
+/// The TAT that the key holds. If it owes more than `tolerance`, it is at most the instant at which the key
+/// expires.
 ///
 /// # Errors
 /// As [`State::load`].
@@ -32,7 +33,7 @@ pub fn load(key: &Key, now: Instant, tolerance: Span) -> Result<Option<Tat>, Err
     }
 }
 
-/// The TAT, or the end of its key's life if that is earlier.
+/// The TAT, or the instant at which its key expires if that is earlier.
 #[cold]
 fn owed(key: &Key, tat: Tat) -> Tat {
     key.lives_until().map_or(tat, |end| end.min(tat))

@@ -22,7 +22,7 @@ pub struct Holder<'a, C> {
 /// Decides a call of the holder `id` that may write, and carries out the decision.
 ///
 /// # Errors
-/// Those of [`Scores::load`], of `decide` and of [`super::carry_out`].
+/// The errors of [`Scores::load`], of `decide` and of [`super::carry_out`].
 pub fn update<'a, C, T>(
     call: &Call<'a>,
     key: Arg<'a>,
@@ -40,7 +40,7 @@ where
     })
 }
 
-/// The leases as seen by a call that asks for `lease`, or for none.
+/// The leases as seen by a call that requests `lease`, or none.
 pub fn leases(lease: Option<&Lease>) -> Owner {
     Owner::Leases { lease: lease.map_or(DAY, Lease::span) }
 }

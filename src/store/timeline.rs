@@ -25,7 +25,7 @@ pub enum Owner {
     },
 }
 
-/// How long a lease lasts for a call that does not say.
+/// How long a lease lasts for a call that does not say how long.
 pub const DAY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
 
 /// The most by which the tick of an instant is later than the instant.
@@ -48,7 +48,7 @@ impl Owner {
         }
     }
 
-    /// Which entries of a set lie ahead, as the life of its key shows. `last` is the latest one.
+    /// The entries of a set that lie ahead, judging by the expiry of its key. `last` is the latest one.
     #[cold]
     fn ahead(self, key: &Key, last: Instant, now: Instant) -> Option<Ahead> {
         let gone = match self {
@@ -69,14 +69,14 @@ pub struct Scores<'k, 'c> {
     key: &'k Key<'c>,
     owner: Owner,
     len: u64,
-    /// The first and the last, when there are any.
+    /// The first and the last entry, if there are any.
     ends: Option<[Instant; 2]>,
-    /// The entries that count as earlier than their scores say.
+    /// The entries that count as earlier than their scores.
     ahead: Option<Ahead>,
 }
 
 impl<'k, 'c> Scores<'k, 'c> {
-    /// The sorted set under `key`, empty when there is no such key.
+    /// The sorted set under `key`, empty if the key does not exist.
     ///
     /// The name of the latest entry tells the two kinds of limiters apart. Other names would tell nothing
     /// more: a log that was taken over from something else has entries with other names, until one of its own
@@ -175,7 +175,8 @@ impl Timeline for Scores<'_, '_> {
         }
         match self.ends {
             Some([first, _]) if first > instant => Ok(self.len),
-            // Scores are whole microseconds: one is later than an instant if it is than that rounded down.
+            // Scores are whole microseconds: one is later than an instant if it is later than that instant
+            // rounded down.
             Some([_, last]) if last > instant => self.key.count_above(instant.as_micros()),
             _ => Ok(0),
         }

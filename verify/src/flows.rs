@@ -5,8 +5,9 @@
 //! clients join, leave and are served at once or late. The other limiters of a flow refuse at times, so that
 //! it is not ready. Calls that do not wait come in between, and calls are settled.
 //!
-//! What the module does around the queue (src/commands/bmtake.rs, src/waiting.rs) is followed here: a call
-//! joins if somebody waits or it is refused; firsts are checked before a turn, and again at their turn.
+//! The model does what the module does around the queue (src/commands/bmtake.rs, src/waiting.rs): a call
+//! joins if a client waits or if it is refused; first clients are checked before a turn, and again at their
+//! turn.
 
 use redis_cell_core::Unit;
 use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
@@ -26,15 +27,15 @@ const FLOWS: [(Option<&[u8]>, u32, i64); 2] = [(None, 1, 1), (Some(b"f"), 2, 2)]
 pub enum Defect {
     /// None.
     None,
-    /// What a turn takes is not written.
+    /// The units that a turn takes are not written.
     WriteIsLost,
-    /// A client that is admitted leaves as one that has taken nothing.
+    /// A client that is admitted leaves as if it had taken nothing.
     FlowIsNotCharged,
-    /// The turn is that of the ready first client that came last.
+    /// Of the ready first clients, the one that came last has its turn.
     AnyFirst,
     /// The second client of a flow is admitted before the first.
     SecondFirst,
-    /// A call that does not wait is decided by the key alone.
+    /// A call that does not wait is decided by the key, without the queue.
     IgnoresQueue,
     /// The queue is not told that a client is to be checked again.
     ChangeIsNotTold,
@@ -43,7 +44,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// All but none, each with the properties that do not hold then.
+    /// All defects except none, each with the properties that it breaks.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::WriteIsLost, BOUND),
         (Self::FlowIsNotCharged, FAIR),
@@ -80,8 +81,8 @@ struct Waiter {
     flow: usize,
 }
 
-/// How far the first flow has been given more than the second, each divided by its weight, since both have
-/// been ready; and the least and the most that it was.
+/// By how much the first flow has been given more than the second, each divided by its weight, since both
+/// have been ready; and the smallest and the largest value of this difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Lead {
     now: i64,
@@ -100,7 +101,7 @@ pub struct State {
     /// Whether another limiter of the flow refuses.
     blocked: [bool; 2],
     meter: Meter,
-    /// Where both flows are ready.
+    /// Only while both flows are ready.
     lead: Option<Lead>,
     /// After a settlement the tags of a flow lie anywhere.
     settled: bool,
@@ -113,13 +114,13 @@ pub struct State {
 pub enum Action {
     /// `CL.BMTAKE` by a client of this flow.
     Join(usize),
-    /// A client leaves: this one of those that wait.
+    /// The waiting client with this index leaves.
     Leave(usize),
     /// `CL.MTAKE` of one unit.
     Call,
     /// `CL.MSETTLE` of one unit more or less by this flow.
     Settle(usize, i64),
-    /// Another limiter of the flow begins to refuse, or ends.
+    /// Another limiter of the flow begins or ceases to refuse.
     Turn(usize),
     /// The queue is served.
     Serve,
@@ -147,7 +148,7 @@ impl World {
         Some((waiter.flow, FLOWS[waiter.flow].2))
     }
 
-    /// Checks all first clients that are to be checked.
+    /// Checks all first clients that must be checked.
     fn check(state: &mut State) {
         while let Some(ticket) = state.queue.to_check(at(Self::now(state))) {
             let blocked = Self::quantity(state, ticket).is_some_and(|(flow, _)| state.blocked[flow]);
@@ -156,12 +157,12 @@ impl World {
         }
     }
 
-    /// The client whose turn it is, if it is ready still.
+    /// The client whose turn it is, if it is still ready.
     fn next(&self, state: &mut State) -> Option<Ticket> {
         loop {
             Self::check(state);
             let next = state.queue.next()?;
-            // A client that has left and is still there is never admitted.
+            // A client that has left, but is still in the queue, is never admitted.
             let Some((flow, _)) = Self::quantity(state, next) else { return Some(next) };
             if state.blocked[flow] {
                 state.queue.changed(next);
@@ -214,7 +215,7 @@ impl World {
         lead.now += if flow == 0 { given } else { -given };
         lead.least = lead.least.min(lead.now);
         lead.most = lead.most.max(lead.now);
-        // Of the essay: the largest q / w of the one and of the other.
+        // The bound of the essay: the largest q / w of each flow.
         let bound: i64 =
             FLOWS.iter().map(|&(_, weight, quantity)| quantity * SCALE / i64::from(weight)).sum();
         if !state.settled && (lead.now - lead.least > bound || lead.most - lead.now > bound) {
@@ -231,11 +232,11 @@ impl World {
         state.lead = if both { Some(state.lead.unwrap_or_default()) } else { None };
     }
 
-    /// Who is admitted when, in ticks from now, if nothing more happens.
+    /// Which client is admitted when, in ticks from now, if nothing more happens.
     fn turns(&self, state: &State) -> Vec<(Ticket, u8)> {
         let mut state = state.clone();
         let mut turns = Vec::new();
-        // Enough for all that may be owed and waited for.
+        // Enough for everything that may be owed and waited for.
         let end = state.tick + 30;
         while state.tick < end {
             let tick = state.tick;

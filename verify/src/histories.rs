@@ -1,13 +1,13 @@
-//! Whether some order of calls explains what their callers have seen.
+//! Checks whether some order of calls explains the replies that their callers have received.
 //!
-//! Callers of real servers record each call: when it was sent, what it asked for, when the reply arrived and
-//! what it said. Keys with a budget that is not replenished meanwhile are counters, and the `remaining` of a
-//! reply says where in the order of the key the call stands. [`History::check`] looks for an order in which
-//! every reply is the one that the limiter gives at this place, and in which no call that began after the
-//! reply to another one had arrived comes before it. A call without a reply may have been run, or not. At a
-//! [`Fault`], the latest calls may be forgotten, as far as it says.
+//! Callers of real servers record each call: when it was sent, its arguments, when the reply arrived, and the
+//! reply. Keys whose units are not replenished meanwhile are counters, and the `remaining` of a reply tells
+//! the position of the call in the order of the key. [`History::check`] looks for an order in which every
+//! reply is the one that the limiter gives at this place, and in which no call that began after the reply to
+//! another one had arrived comes before it. A call without a reply may have been run, or not. At a [`Fault`],
+//! the latest calls may be forgotten, within its bounds.
 //!
-//! Nobody is refused while there are units, and nobody is admitted when there are none: such a reply has no
+//! No call is refused while there are units, and none is admitted when there are none: such a reply has no
 //! place in any order.
 //!
 //! # Source
@@ -15,18 +15,18 @@
 //! Linearizability: M. Herlihy and J. Wing, 1990. The search: J. Wing and C. Gong, "Testing and verifying
 //! concurrent objects", 1993, in the form of G. Lowe, "Testing for linearizability", 2017, which he calls
 //! just-in-time linearization: the events are read in the order of time, and a call is placed when its reply
-//! arrives. So what is remembered are the calls that run at the same time, and not the whole history. Faults
-//! that forget calls are an addition.
+//! arrives. So only the calls that run at the same time are remembered, not the whole history. Faults that
+//! forget calls are an addition.
 
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
 /// The most keys that one call takes from.
 pub const KEYS: usize = 2;
 
-/// A number for each key of a call; what a call does not name is 0.
+/// A number for each key of a call; 0 for a key that the call does not name.
 pub type Units = [i64; KEYS];
 
-/// A call, and what its caller has seen of it. Times are nanoseconds of one monotonic clock.
+/// A call, as its caller has seen it. Times are nanoseconds of one monotonic clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Just before it was sent.
@@ -46,9 +46,9 @@ pub struct Reply {
     pub at: u64,
     /// Whether the call was admitted.
     pub admitted: bool,
-    /// What remains of each key, if the reply says it.
+    /// The units that remain in each key, if the reply has them.
     pub remaining: [Option<i64>; KEYS],
-    /// All of the reply in one number: a call that is repeated has the same reply.
+    /// The whole reply as one number: a repeated call has the same reply.
     pub text: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct Fault {
     pub at: u64,
     /// The most calls that were admitted and answered and may be forgotten.
     pub most: usize,
-    /// What was answered before this is not forgotten.
+    /// Calls that were answered before this instant are not forgotten.
     pub since: u64,
 }
 
@@ -79,17 +79,18 @@ pub struct History {
 /// A call whose reply has no place in any order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unexplained {
-    /// Its index in [`History::calls`].
+    /// The call's index in [`History::calls`].
     pub call: usize,
-    /// The call, and what was taken before it in the orders that explain the calls before.
+    /// The call, and the units taken before it in the orders that explain the earlier calls.
     pub text: String,
 }
 
-/// What a key holds.
+/// The state of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct State {
     used: Units,
-    /// For each name of ONCE that is still used: what was taken after its call, and its reply if it is known.
+    /// For each name of ONCE that is still used: the units taken after its call, and its reply if it is
+    /// known.
     replies: BTreeMap<u64, (Units, Option<u64>)>,
 }
 
@@ -100,7 +101,7 @@ struct Place {
     placed: Vec<usize>,
 }
 
-/// What the orders to a place have in common, beside the place.
+/// The common part of the orders that lead to a place, besides the place.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
     /// The number of calls that were admitted and answered.
@@ -190,7 +191,7 @@ impl History {
         Ok(())
     }
 
-    /// In the order of time. Calls that touch run at the same time.
+    /// In the order of time. Calls that overlap or touch run at the same time.
     fn events(&self) -> Vec<(u64, Event)> {
         let calls = || self.calls.iter().enumerate();
         let starts = calls().map(|(i, call)| (call.start, Event::Start(i)));
@@ -210,7 +211,7 @@ impl History {
         next: Option<&Fault>,
         earlier: &mut Vec<Earlier>,
     ) -> Places {
-        // Each step places one call more, so a place is complete when those with fewer calls are done.
+        // Each step places one more call, so a place is complete when all places with fewer calls are done.
         let mut levels: BTreeMap<usize, Places> = BTreeMap::new();
         for (place, past) in from {
             merge(levels.entry(place.placed.len()).or_default(), place.clone(), *past, earlier);
@@ -227,7 +228,7 @@ impl History {
                 let mut tried: Vec<Units> = Vec::new();
                 for &call in open.iter().filter(|call| !place.placed.contains(call)) {
                     let lost = self.calls[call].reply.is_none();
-                    // Lost calls for the same are alike.
+                    // Lost calls with the same arguments are interchangeable.
                     if lost && self.calls[call].once.is_none() {
                         if tried.contains(&self.calls[call].units) {
                             continue;
@@ -306,7 +307,7 @@ impl Past {
     }
 }
 
-/// Adds a place, or what is possible before it.
+/// Adds a place, or merges it with the same place reached by another order.
 fn merge(places: &mut Places, place: Place, past: Past, earlier: &mut Vec<Earlier>) {
     let other = match places.entry(place) {
         Entry::Occupied(entry) => entry.into_mut(),
@@ -357,7 +358,7 @@ pub enum Tampering {
     OneLess,
     /// Two callers were admitted with the same units.
     AdmittedTwice,
-    /// A call was refused in place of being admitted, and nothing else is different.
+    /// A call was refused instead of admitted, and nothing else is different.
     Refused,
     /// A refused call was admitted, and nothing else is different.
     Admitted,
@@ -423,7 +424,7 @@ impl Tampering {
             Self::OneMore | Self::OneLess => is_only || is_repeated,
             Self::AdmittedTwice | Self::Refused => is_only && takes,
             Self::Admitted => !reply.admitted,
-            // What gives back may end at zero wherever it stands.
+            // A call that gives back may end at zero at any position.
             Self::Swapped => is_only && effect != [0; KEYS] && !beside[1].gives(),
             Self::Forgotten | Self::Charged => is_only && effect != [0; KEYS],
             Self::ChargedAgain | Self::OtherReply => is_repeated,
@@ -472,7 +473,8 @@ impl History {
         self.faults.iter().any(|fault| (from..=to).contains(&fault.at))
     }
 
-    /// Whether these calls and those between them run one after the other, and nothing else meanwhile.
+    /// Whether these calls and the calls between them run one after the other, with no other call at the same
+    /// time.
     fn is_quiet(&self, first: usize, last: usize) -> bool {
         // A call whose reply was lost may run until the next fault.
         let end = |call: &Call| {

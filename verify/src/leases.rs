@@ -2,10 +2,10 @@
 //! [`gcra`](redis_cell_core::gcra), with a replica behind it.
 //!
 //! Calls and answers travel, arrive late or get lost. A client crashes. The server's state reaches the
-//! replica at times, and once the replica takes over: the units that it has not heard of are forgotten, and
-//! the bound grows by them and no others.
+//! replica at times, and once the replica takes over: the units of which it has not received the state are
+//! forgotten, and the bound grows by these units and no others.
 //!
-//! One assumption of the essay holds here too: what a client gives back reaches the server within
+//! One assumption of the essay holds here too: units that a client gives back reach the server within
 //! [`Terms::reply`], or never.
 
 use core::hash::{BuildHasher, BuildHasherDefault};
@@ -22,7 +22,7 @@ use crate::{Meter, Size, UNIT, after, at, span};
 const LIMIT: i64 = 2;
 /// The most units that a client holds.
 const MOST: i64 = 2;
-/// How long a batch may be spent, in ticks. A tick brings one unit.
+/// How long a batch stays valid, in ticks. A tick brings one unit.
 const HOLD: u64 = 2;
 /// How long a client waits for an answer, in ticks.
 const REPLY: u64 = 1;
@@ -34,22 +34,22 @@ const TRAVEL: u8 = 2;
 pub enum Defect {
     /// None.
     None,
-    /// A batch is spent for a tick longer.
+    /// A batch stays valid for a tick longer.
     LongerHold,
     /// The hold counts from the answer, not from the call.
     HoldFromAnswer,
-    /// What is given back is spent nevertheless.
+    /// Units that are given back are spent as well.
     SpendsTwice,
     /// A client does not notice that an answer is lost.
     WaitsForever,
-    /// A client asks for one unit more than it may hold.
+    /// A client requests one unit more than it may hold.
     AsksForMore,
-    /// More is forgotten in a failover than what the replica has not heard of.
+    /// More units are forgotten in a failover than the replica has missed.
     ForgetsAll,
 }
 
 impl Defect {
-    /// All but none, each with a property that does not hold then.
+    /// All defects except none, each with a property that it breaks.
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::LongerHold, BY_HOLD),
         (Self::HoldFromAnswer, BY_HOLD),
@@ -98,10 +98,10 @@ struct Client {
     messages: Vec<Sent>,
     /// The call for units whose answer it waits for, and when it was sent.
     asked: Option<(u8, u8)>,
-    /// The same of what it gives back.
+    /// The same for the units that it gives back.
     returning: Option<(u8, u8)>,
     calls: u8,
-    /// What it was handed, has not spent and has not given back.
+    /// The units that it was handed, has not spent and has not given back.
     hand: i64,
 }
 
@@ -121,23 +121,22 @@ pub struct State {
     came_back: bool,
 }
 
-/// An action of the model, by a client or about its messages. A message that is lost is one that does not
-/// arrive.
+/// An action of the model, by a client or about its messages. A lost message is one that never arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The client asks for units, if it should.
+    /// The client requests units, if it should.
     Ask(usize),
-    /// The client spends a unit; in the short form all that it can.
+    /// The client spends a unit; in the short form, all units that it can.
     Spend(usize),
-    /// The client ends what it holds, and gives back what it should.
+    /// The client ends its batches, and gives back the units that it should.
     End(usize),
-    /// The client gives back what it should.
+    /// The client gives back the units that it should.
     GiveBack(usize),
-    /// A message arrives: this one of the client's.
+    /// The client's message with this index arrives.
     Arrive(usize, usize),
     /// The client crashes, and another one takes its place.
     Crash(usize),
-    /// The replica hears of all that was written.
+    /// The replica receives all writes.
     Replicate,
     /// The replica takes over.
     FailOver,
@@ -201,7 +200,7 @@ impl World {
         client.calls += 1;
         client.returning = Some((client.calls, tick));
         client.messages.push(Sent { tick, call: client.calls, message: Message::GiveBack { units } });
-        // What is left of the batch is dropped.
+        // The rest of the batch is dropped.
         client.hand = client.holding.held();
         if self.defect == Defect::SpendsTwice {
             client.hand -= units;
@@ -227,7 +226,7 @@ impl World {
                 let decision = gcra::refund(state.key, &self.limit, now, units).unwrap();
                 state.key = after(&decision, state.key);
                 state.came_back |= !decision.change.is_keep();
-                // Its answer is as good as none: both end in this.
+                // Its answer has the same effect as no answer.
                 let client = &mut state.clients[client];
                 if client.returning.is_some_and(|(call, _)| call == sent.call) {
                     client.returning = None;
@@ -245,7 +244,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, and lets clients notice what is lost.
+    /// Lets time pass, and lets clients notice lost messages.
     fn tick(&self, state: &mut State) {
         state.tick += 1;
         let (tick, now) = (state.tick, Self::now(state));
@@ -267,7 +266,7 @@ impl World {
         state.spent.pass(now);
     }
 
-    /// Whether a client is served that goes on asking, if no more messages are lost.
+    /// Whether a client that continues to call is served, if no more messages are lost.
     fn is_served(&self, state: &State, client: usize) -> bool {
         let mut state = state.clone();
         state.clients.iter_mut().for_each(|client| client.messages.clear());
@@ -391,13 +390,13 @@ impl Model for World {
             }
             Action::Tick => self.tick(&mut state),
         }
-        // An answer that nobody waits for is not looked at.
+        // An answer that no client waits for is ignored.
         for client in &mut state.clients {
             let awaited = |call: u8| client.asked.is_some_and(|(asked, _)| asked == call);
             let is_taken = |sent: &Sent| matches!(sent.message, Message::Taken { .. });
             client.messages.retain(|sent| !is_taken(sent) || awaited(sent.call));
         }
-        // The clients are alike: which of them is the first does not matter.
+        // The clients are interchangeable: their order does not matter.
         let [one, other] = state
             .clients
             .each_ref()

@@ -1,15 +1,15 @@
 //! Models of the core, which a machine checks state by state.
 //!
 //! Each model is a small world: a key, a few clients, a clock that ticks. Its actions call the functions of
-//! the core that the module calls, in every order that is possible within its [`Size`], and nothing is
-//! decided a second time by the model. A property that is about one state is a function of it. One that is
-//! about a step is checked in the step, and noted in the state.
+//! the core that the module calls, in every order that is possible within its [`Size`]; the model itself
+//! decides nothing. A property of one state is a function of that state. A property of a step is checked in
+//! the step, and the result is kept in the state.
 //!
-//! Each model has defects: mistakes of whoever calls the core, or of what lies between the processes. With a
-//! defect the checker must find a property that does not hold, or the property is worth nothing.
+//! Each model has defects: mistakes of the callers of the core, or of the network between the processes. With
+//! a defect, the checker must find a property that does not hold; otherwise the property is worthless.
 //!
-//! `sometimes` properties say that a model reaches what it is about. Without them, a model in which nothing
-//! happens would have all the others.
+//! `sometimes` properties assert that a model reaches the situations that it is about. Without them, a model
+//! in which nothing happens would satisfy all other properties.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,16 +35,16 @@ use core::hash::Hash;
 use redis_cell_core::{Change, Decision, Instant, Span};
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
-/// How much of a world is looked at.
+/// How much of a world is explored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// Some seconds in an optimized build: for every run of the tests.
+    /// A few seconds in an optimized build: for every run of the tests.
     Short,
-    /// Ten million states and more.
+    /// Ten million states or more.
     Long,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Report {
     /// The number of distinct states.
@@ -57,18 +57,18 @@ pub struct Report {
     pub missed: Vec<&'static str>,
 }
 
-/// Looks at every state of a model.
+/// Explores every state of a model.
 pub fn check_all<M>(model: M) -> Report
 where
     M: Model + Send + Sync + 'static,
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
     M::Action: Clone + Debug + PartialEq,
 {
-    // Depth first, which keeps few states beside their fingerprints.
+    // Depth first, which keeps few states besides their fingerprints.
     report(&model.checker().threads(THREADS).finish_when(HasDiscoveries::AnyFailures).spawn_dfs().join())
 }
 
-/// Looks at the states of a model until this property does not hold, those of the fewest actions first.
+/// Explores the states of a model until this property does not hold, states after fewer actions first.
 pub fn find<M>(model: M, property: &'static str) -> Report
 where
     M: Model + Send + Sync + 'static,
@@ -106,7 +106,7 @@ const BEGINNING: u64 = 1_700_000_000_000_000_000;
 /// The time that a unit takes in every world: a second.
 const UNIT: u64 = 1_000_000_000;
 
-/// So many nanoseconds after the beginning.
+/// The instant this many nanoseconds after the beginning.
 fn at(nanos: u64) -> Instant {
     Instant::from_nanos(BEGINNING + nanos).unwrap()
 }
@@ -120,7 +120,7 @@ fn span(nanos: u64) -> Span {
     Span::from_nanos(nanos).unwrap()
 }
 
-/// The state that a decision leaves, `before` being what was there.
+/// The state after a decision, with `before` as the state before it.
 fn after<S>(decision: &Decision<S>, before: Option<S>) -> Option<S>
 where
     S: Copy,
@@ -132,10 +132,11 @@ where
     }
 }
 
-/// How full a bucket is into which everything flows that acts, and which leaks a unit in the time of a unit.
+/// The level of a bucket into which all units flow when they act, and which leaks a unit in the time of a
+/// unit.
 ///
-/// It is never fuller than the tolerance if and only if, in every stretch of time, no more acts than the
-/// tolerance and what leaks in the stretch. That is the bound in a form that remembers one number.
+/// It never exceeds the tolerance if and only if, in every stretch of time, no more units act than the
+/// tolerance and the units that leak in the stretch. That is the bound in a form that needs only one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Meter {
     level: u64,

@@ -3,15 +3,15 @@
 //! [`fixed`](redis_cell_core::fixed), and a server with a replica behind it.
 //!
 //! Calls and replies travel, get lost, and arrive late and twice. Each call takes from two limiters. One
-//! client settles what it took. The server's keys reach the replica at times, all of one call together, and
-//! once the replica takes over.
+//! client settles the units that it took. The server's keys reach the replica at times, all of one call
+//! together, and once the replica takes over.
 //!
 //! The steps of a call are those of `Request::carry_out` in src/calls/many.rs: a stored reply is the answer;
-//! otherwise all limiters are decided, and if none refuses, all are written and then the reply. Its text is
-//! read by the core's own function, and everything else that is decided here is decided by the core. Only the
-//! order of these steps, and how the text is written, are the model's own.
+//! otherwise all limiters are decided, and if none refuses, all are written and then the reply. The core's
+//! own function parses its text, and the core decides everything else. Only the order of these steps, and the
+//! formatting of the text, are the model's own.
 //!
-//! One assumption: nobody repeats a call, and none arrives, later than the period after it was sent first.
+//! One assumption: no call is repeated, and none arrives, later than the period after it was first sent.
 
 use redis_cell_core::fixed::{self, Counter};
 use redis_cell_core::gcra::{self, Tat};
@@ -28,8 +28,8 @@ const LIMITS: [i64; 2] = [3, 4];
 /// The ticks for which a reply is stored.
 const PERIOD: u8 = 3;
 
-/// The calls, each repeated until there is a reply: the quantities of two that take, and a settlement of the
-/// first.
+/// The calls, each repeated until there is a reply: the quantities of two calls that take, and a settlement
+/// of the first.
 const CALLS: [[i64; 2]; 3] = [[2, 2], [2, 2], [-1, 1]];
 
 /// The call that settles the first.
@@ -52,16 +52,16 @@ pub enum Defect {
     ReplyIsFirst,
     /// The reply of a refused call is stored.
     StoresRefusal,
-    /// The stored reply is another than that of the call.
+    /// The stored reply is not the reply of the call.
     WrongRow,
-    /// A call is charged whether it fits or not, as a settlement is.
+    /// A call is charged whether it fits or not, like a settlement.
     Overdraws,
-    /// A call that was carried out before has no reply.
+    /// A call that was carried out before gets no reply.
     DropsRepeated,
 }
 
 impl Defect {
-    /// All but none, each with a property that does not hold then.
+    /// All defects except none, each with a property that it breaks.
     pub const ALL: [(Self, &'static str); 9] = [
         (Self::ForgetsReply, CHARGED),
         (Self::ShortPeriod, CHARGED),
@@ -97,7 +97,7 @@ pub struct World {
 /// A stored reply, and when it expires.
 type Reply = Option<(Vec<u8>, Instant)>;
 
-/// The keys of a server, and what was done to them.
+/// The keys of a server, and the calls carried out on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Server {
     throttle: Option<Tat>,
@@ -106,7 +106,7 @@ struct Server {
     replies: [Reply; 3],
     /// How often each call was carried out.
     done: [u8; 3],
-    /// What the carried out calls have taken, each counted once.
+    /// The units that the calls carried out have taken, each call counted once.
     taken: Meter,
     /// The first reply of each call that was carried out.
     first: [Option<Vec<[i64; 5]>>; 3],
@@ -123,7 +123,7 @@ struct Message {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Attempts {
     number: u8,
-    /// When the call was sent first.
+    /// When the call was first sent.
     first: Option<u8>,
     reply: Option<Vec<[i64; 5]>>,
 }
@@ -142,16 +142,16 @@ pub struct State {
     refused: bool,
 }
 
-/// An action of the model. A message that is lost is one that does not arrive.
+/// An action of the model. A lost message is one that never arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A call is sent, or sent again.
     Send(usize),
-    /// A message arrives: this one.
+    /// The message with this index arrives.
     Arrive(usize),
-    /// A message arrives, and once more later.
+    /// The message with this index arrives, and will arrive once more.
     ArriveTwice(usize),
-    /// The replica hears of all that was written.
+    /// The replica receives all writes.
     Replicate,
     /// The replica takes over.
     FailOver,
@@ -205,7 +205,7 @@ impl World {
         let mut rows = [first.answer, second.answer].map(|answer| Row { answer, shadow: false });
         let refused = !settles && rows.iter().any(Row::refuses);
         if refused {
-            // An admission that is not carried out is asked for again.
+            // An admission that is not carried out is decided again.
             rows[0].answer = self.throttle.peek(server.throttle, at(now), quantity).unwrap();
             rows[1].answer = self.fixed.peek(server.fixed, at(now), units).unwrap();
         } else {
@@ -256,7 +256,7 @@ impl World {
         state.calls[call].reply.get_or_insert(reply);
     }
 
-    /// The client goes on repeating, and nothing is lost any more.
+    /// The client continues to repeat, and no more messages are lost.
     fn is_answered(&self, state: &State, call: usize) -> bool {
         let mut state = State { messages: Vec::new(), ..state.clone() };
         self.arrive(&mut state, Message { call, reply: None });
@@ -298,7 +298,7 @@ impl Model for World {
         }
         for (call, attempts) in state.calls.iter().enumerate() {
             let in_time = attempts.first.is_none_or(|first| state.tick - first < PERIOD);
-            // What is settled was admitted.
+            // Only an admitted call is settled.
             let may =
                 call != SETTLEMENT || state.calls[0].reply.as_ref().is_some_and(|reply| reply[0][0] == 0);
             if may && in_time && attempts.reply.is_none() && attempts.number < self.attempts[call] {
@@ -353,7 +353,7 @@ impl Model for World {
                 state.replica.taken.pass(Self::now(&state));
             }
         }
-        // Nobody waits for a reply any more that has one. The order of the others is not theirs.
+        // No client waits any longer for a reply that it has. The order of the others is not theirs.
         let calls = &state.calls;
         state.messages.retain(|message| message.reply.is_none() || calls[message.call].reply.is_none());
         state.messages.sort_unstable();

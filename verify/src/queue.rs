@@ -16,20 +16,20 @@ use crate::{Meter, Size, UNIT, after, at, offset, span};
 /// The two limits, with the same rate: the one by which clients wait, and a larger one.
 const CAPACITIES: [i64; 2] = [2, 3];
 
-/// A mistake of whoever calls the queue.
+/// A mistake of the caller of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// None.
     None,
-    /// What a turn decides is not written.
+    /// The decision of a turn is not written.
     WriteIsLost,
-    /// What a turn decides is written twice.
+    /// The decision of a turn is written twice.
     WritesTwice,
-    /// A call that does not wait is decided by the key alone.
+    /// A call that does not wait is decided by the key, without the queue.
     IgnoresQueue,
     /// The queue is not told of a booking.
     BookingIsNotTold,
-    /// The queue is not asked about a pause.
+    /// The queue is not told of a pause.
     PauseIsNotTold,
     /// A client whose timer is late goes to the end of the queue.
     ToTheEnd,
@@ -40,7 +40,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// All but none, each with a property that does not hold then.
+    /// All defects except none, each with a property that it breaks.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::WriteIsLost, CHARGED),
         (Self::WritesTwice, CHARGED),
@@ -90,16 +90,16 @@ pub struct State {
     calls: u8,
     clients: u8,
     waiting: Vec<Waiter>,
-    /// Bookings that have not acted: when they will, and how many units.
+    /// Bookings that have not acted: when they will act, and their units.
     booked: Vec<(u64, i64)>,
-    /// What has acted by the smaller limit, and by both.
+    /// The level of the units that have acted, by the smaller limit and by both.
     meters: [Meter; 2],
     /// The time that was given back.
     refunded: u64,
     paused: Option<u64>,
     last_served: Option<u8>,
     was_lost: bool,
-    /// The queue was served late, or not yet though a turn has come.
+    /// The queue was served late, or a turn has come and was not served yet.
     late: bool,
     admitted_in_room: bool,
     broken: Option<&'static str>,
@@ -108,9 +108,9 @@ pub struct State {
 /// An action of the model. Limits are named by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A client asks to wait for a quantity, as in `CL.BTHROTTLE`.
+    /// A client waits for a quantity, as in `CL.BTHROTTLE`.
     Join(i64),
-    /// A client leaves: this one of those that wait.
+    /// The waiting client with this index leaves.
     Leave(usize),
     /// A call by a limit that does not wait: `CL.THROTTLE`.
     Call(usize, i64),
@@ -158,7 +158,7 @@ impl World {
                 Turn::Failed(..) => return None,
                 Turn::NotYet => match queue.next_turn(key, at(now)) {
                     None => return Some(turns),
-                    // A turn that has come and is not given, or one of which nobody sees the end.
+                    // A turn that has come and is not served, or a wait without an end.
                     Some(Span::ZERO) => return None,
                     Some(_) if now > 1_000 * UNIT => return None,
                     Some(wait) => now += wait.as_nanos(),
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// Whether everybody who waited before still waits, and not longer.
+    /// Whether every client that waited before still waits, and not longer.
     fn delays_nobody(&self, before: &State, after: &State, left: Option<Ticket>) -> bool {
         let (Some(before), Some(after)) = (self.turns(before), self.turns(after)) else { return true };
         let turn = |ticket: Ticket| after.iter().find(|(other, _)| *other == ticket).map(|&(_, at)| at);
@@ -175,7 +175,7 @@ impl World {
         others.all(|&(ticket, at)| turn(ticket).is_some_and(|then| then <= at))
     }
 
-    /// A call that does not wait, by what the queue makes of the state.
+    /// A call that does not wait, decided on the state that the queue returns for it.
     fn behind(&self, state: &mut State, decide: impl Fn(Option<Tat>) -> Decision<Tat>) -> Decision<Tat> {
         let now = at(self.now(state));
         if self.defect == Defect::IgnoresQueue {

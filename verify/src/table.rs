@@ -1,7 +1,8 @@
-//! What the core computes, in rows of numbers: `verify/proofs/arithmetic.py` holds its formulas to them.
+//! The results of the core's formulas, as rows of numbers: `verify/proofs/arithmetic.py` compares its own
+//! formulas with them.
 //!
-//! A row is the name of a function, what it is given, an arrow, and what it returns. Times are in
-//! nanoseconds, and -1 stands for nothing.
+//! A row is the name of a function, its arguments, an arrow, and its results. Times are in nanoseconds, and
+//! -1 stands for nothing.
 
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed;
@@ -11,11 +12,11 @@ use redis_cell_core::{Change, Instant, Rate, Span, Unit, Verdict};
 
 use crate::{after, at};
 
-/// Numbers that repeat: splitmix64.
+/// Reproducible random numbers: splitmix64.
 struct Numbers(u64);
 
 impl Numbers {
-    /// A number from 0 to 2^63 - 1 with any number of digits, often at the edge of them.
+    /// A number from 0 to 2^63 - 1 with any number of digits, often near a power of two.
     fn next(&mut self) -> i64 {
         let mut draw = || {
             self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -39,7 +40,7 @@ impl Numbers {
     }
 }
 
-/// The rows: a function is given edges and numbers of all sizes.
+/// The rows: each function gets edge cases and numbers of all sizes.
 pub fn rows() -> Vec<String> {
     let (mut numbers, mut rows) = (Numbers(1), Vec::new());
     let nanos = |span: Span| span.as_nanos().cast_signed();
@@ -53,7 +54,7 @@ pub fn rows() -> Vec<String> {
         let time = numbers.next();
         let in_time = rate.units(Span::from_nanos(time.unsigned_abs()).unwrap());
         rows.push(format!("units {count} {period} {time} -> {in_time}"));
-        // The same where a quantity just fits, or just does not.
+        // The same, where a quantity just fits or just does not.
         if let Some(cost) = rate.time(in_time) {
             for nearby in [nanos(cost), nanos(cost).saturating_sub(1).max(0)] {
                 let fits = rate.units(Span::from_nanos(nearby.unsigned_abs()).unwrap());
@@ -66,7 +67,7 @@ pub fn rows() -> Vec<String> {
         }
         let burst = numbers.within(0, 1_000);
         let Ok(limit) = Limit::new(burst, count, micros, Unit::Microseconds) else { continue };
-        // Around what is just admitted and just not.
+        // Around the border between admitted and refused.
         let (tolerance, quantity) = (nanos(limit.tolerance()), numbers.within(1, burst + 2));
         let Ok(cost) = limit.cost(quantity) else { continue };
         let edge = tolerance.saturating_sub(nanos(cost)).max(0);
@@ -106,7 +107,7 @@ fn fixed_windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
             let end = after(&decision, None).unwrap().end.as_nanos();
             rows.push(format!("fixed {} {now} -> {end}", period * 1_000));
         }
-        // Around midnights of all days, and anywhere.
+        // Around the midnight of any day, and at any other time.
         let midnight = numbers.within(0, 106_751) * 86_400_000_000_000;
         let offset = numbers.within(-840, 840);
         let (week, month) = (numbers.within(1, 7), numbers.within(1, 31));
@@ -137,7 +138,7 @@ fn windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
         let (period, most) = (micros * 1_000, numbers.within(1, i64::MAX));
         let limit = window::Limit::new(most, micros, Unit::Microseconds).unwrap();
         let now = numbers.within(0, i64::MAX / 2);
-        // In this window, one that lies behind or ahead, and one that another period has begun.
+        // In this window, in an earlier or later one, and in one that another period has begun.
         let begun = now - now % period;
         let start = match numbers.within(0, 4) {
             0 | 1 => begun,

@@ -54,7 +54,7 @@ impl From<Fixed> for Limit {
 }
 
 impl Limit {
-    /// Returns the share of one of `processes` that share the limit: at least one unit.
+    /// Returns the share of one of `processes` processes: at least one unit.
     pub(crate) fn share(self, processes: u32) -> Self {
         let units = |units: u64| units.div_euclid(processes.into()).max(1);
         let slower = |rate: Rate| Rate { period: rate.period.saturating_mul(processes), ..rate };

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Units(pub u64);
 
 impl Default for Units {
-    /// One unit, the quantity of a call that names none.
+    /// One unit, the default quantity.
     fn default() -> Self {
         Self(1)
     }

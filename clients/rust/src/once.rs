@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// The methods that send the call repeat it if its reply is lost or the server is unavailable
 /// ([`is_unavailable`]): five attempts in all, after pauses of 50 ms, 100 ms, and so on. No attempt begins
 /// after half of the period, so that none arrives when the reply is no longer stored. To leave time for
-/// repetitions, choose a period of at least four times the longest wait of the call. Use one key for each
-/// piece of work, such as the identifier of a payment. After an error, the call can be made again with the
-/// same key.
+/// repetitions, choose a period of at least four times the longest wait of the call. Use a separate key for
+/// each piece of work, such as the identifier of a payment. After an error, the call can be made again with
+/// the same key.
 ///
 /// A `Connection` or a `MultiplexedConnection` that breaks stays broken. A `ConnectionManager`, a `Client`
 /// and a cluster's connection reconnect for the next attempt.

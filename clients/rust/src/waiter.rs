@@ -127,7 +127,7 @@ impl Waiter {
     }
 
     /// Takes units as soon as all limiters admit the call and its flow has its turn. Returns `None` if the
-    /// time of `wait` ends before. A call with [`Once`](crate::Once) is repeated on other connections.
+    /// time of `wait` ends first. A call with [`Once`](crate::Once) is repeated on other connections.
     ///
     /// # Errors
     /// Returns an error if the arguments cannot be sent, and the errors of the call and of its connection.

@@ -1,7 +1,7 @@
-//! What the fuzzers try on the core: bytes in, and nothing that must not happen.
+//! The fuzz targets of the core: they take bytes, and assert what must hold for every input.
 //!
-//! Each function takes any bytes. That it returns at all says that nothing panicked and nothing overflowed;
-//! what it asserts beside that holds for every input, so no model is needed.
+//! Each function takes any bytes. If it returns, nothing panicked and nothing overflowed; its assertions hold
+//! for every input, so no model is needed.
 
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::calendar::{Calendar, Cycle};
@@ -43,7 +43,7 @@ impl Input<'_> {
         UNITS[usize::from(self.byte()) % UNITS.len()]
     }
 
-    /// A moment, mostly of our time.
+    /// An instant, mostly of our time.
     fn now(&mut self) -> Instant {
         match self.byte() {
             0 => Instant::saturating_from_nanos(self.u64()),
@@ -53,7 +53,7 @@ impl Input<'_> {
         }
     }
 
-    /// A moment near another one, or any.
+    /// An instant near another one, or any.
     fn near(&mut self, now: Instant) -> Instant {
         let offset = Span::from_nanos(self.number().unsigned_abs()).unwrap_or_default();
         match self.byte() % 4 {
@@ -83,25 +83,25 @@ impl Input<'_> {
     }
 }
 
-/// What stands for an error on the wire: one line, with a code that clients know.
+/// An error as it is sent: one line, with a code that clients know.
 fn assert_wire_text(error: Error) {
     let text = error.to_string();
     assert!(text.starts_with("ERR "), "{text}");
     assert!(!text.contains(['\r', '\n', '\0']), "{text:?}");
 }
 
-/// What was understood; what was not has a clear error.
+/// The arguments that were understood; any others are a clear error.
 fn clear<T>(outcome: Result<T, Error>) -> Option<T> {
     outcome.map_err(assert_wire_text).ok()
 }
 
-/// The words of a call.
+/// The arguments of a call.
 pub fn arguments(input: &[u8]) {
     let mut words = input.split(|byte| *byte == b' ');
     let numbers: Vec<&[u8]> = words.by_ref().take(3).collect();
     let rest: Vec<&[u8]> = words.collect();
 
-    // What is read as an integer is written in one way only, the server's.
+    // Bytes that are read as an integer are written in one way only, the server's.
     for word in &numbers {
         if let Some(number) = parse_integer(word) {
             assert_eq!(number.to_string().as_bytes(), *word);
@@ -205,7 +205,7 @@ pub fn states(input: &[u8]) {
     }
 }
 
-/// A decision that is asked for again at another instant.
+/// A decision that is made again at another instant.
 fn assert_honest<S>(now: Instant, tick: u64, decide: impl Fn(Instant) -> Result<Decision<S>, Error>) {
     let Decision { answer, change } = match decide(now) {
         Ok(decision) => decision,
@@ -285,7 +285,7 @@ pub fn decisions(input: &[u8]) {
     sorted_sets(&mut input, now, [a, b, quantity], unit);
 }
 
-/// The commands that take from a TAT, look at it, or give back.
+/// The commands that take from a TAT, check it, or give back.
 fn taken_and_given_back(tat: Option<Instant>, now: Instant, limit: &gcra::Limit, quantity: i64) {
     assert_honest(now, 1, |now| gcra::throttle(tat, limit, now, quantity));
     assert_honest(now, 1, |now| gcra::saturate(tat, limit, now, quantity));
@@ -293,7 +293,7 @@ fn taken_and_given_back(tat: Option<Instant>, now: Instant, limit: &gcra::Limit,
         (gcra::peek(tat, limit, now, quantity), gcra::throttle(tat, limit, now, quantity))
     {
         assert_eq!(look.verdict, take.answer.verdict);
-        // What was taken and given back leaves nothing behind.
+        // Units that were taken and given back leave nothing behind.
         if let Change::Store(taken) = take.change {
             let back = gcra::refund(Some(taken), limit, now, quantity).unwrap();
             match back.change {
@@ -310,7 +310,7 @@ fn taken_and_given_back(tat: Option<Instant>, now: Instant, limit: &gcra::Limit,
     }
 }
 
-/// When units were taken that a settlement gives back.
+/// When the units that a settlement gives back were taken.
 fn taken(input: &mut Input, unit: Unit) -> Option<Taken> {
     let span = |input: &mut Input| Span::from_nanos(input.number().unsigned_abs());
     let age = input.option(|input| input.number().unsigned_abs()).and_then(Span::from_nanos)?;

@@ -53,7 +53,7 @@ Plan: TypeAlias = Generator[Call[Any], Any, T]
 """Yields calls, receives their answers, and returns a result, both for blocking code and for asyncio."""
 
 UNKNOWN = 2**53 - 1
-"""The limit for a key that does not contain one, because the library limits has not made it."""
+"""The limit for a key that does not contain one, because it does not come from the library limits."""
 TIMEOUT = 1.0
 """The timeout for a connection and for a reply, in seconds, if the URI has none."""
 CONNECTIONS = 100
@@ -64,7 +64,7 @@ DELAY = 0.05
 """The assumed time between a decision and its response, in seconds. The response may be in the next second."""
 PORT = 6379
 BLOCK = 5000
-"""How many keys are found and deleted at a time."""
+"""How many keys are searched and deleted at a time."""
 
 
 def _limit(key: str, expiry: int) -> int:

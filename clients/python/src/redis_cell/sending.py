@@ -282,7 +282,7 @@ class AsyncLink(_Link):
     async def _by_node(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
     ) -> Any:
-        # This is what the node's own execute_command does. Older versions have no method that gives a connection back.
+        # As the node's own execute_command does. Older versions have no method that returns a connection to its pool.
         release = getattr(node, "release", None) or node._free.append
         connection = node.acquire_connection()
         try:

@@ -44,9 +44,9 @@ class FailClosed:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Decides in this process, with one part in `share` of each limit. `share` is the number of processes.
+    """Decides in this process, with this process's share of each limit. `share` is the number of processes.
 
-    A limit that is smaller than `share` is 1 for each process. After `ask_again`, one call is sent to the server again.
+    A limit smaller than `share` is 1 for each process. After `ask_again`, one call is sent to the server again.
     """
 
     share: int

@@ -79,7 +79,7 @@ class Plan(Generic[T]):
         self.end = math.inf if timeout is None else clock() + micros(timeout, "timeout") / 1_000_000
         self.blocks = True
         self.over = False
-        """Whether the answer is a refusal because the time is over."""
+        """Whether the answer is a refusal because the timeout has passed."""
 
     def pause(self, answer: Any) -> float | None:
         """Returns the pause before another try, in seconds. None if this answer is the last one."""
@@ -144,7 +144,7 @@ class Plan(Generic[T]):
     def answer_in_time(
         self, run: Callable[[Call[Any]], Any], cell: Cell | AsyncCell | None, sleep: Callable[[float], Any]
     ) -> Steps[T]:
-        """Like `answer`, but returns None instead of a refusal because the time is over."""
+        """Like `answer`, but returns None instead of a refusal because the timeout has passed."""
         answer = yield from self.answer(run, cell, sleep)
         return cast(T, None if self.over else answer)
 

@@ -40,8 +40,8 @@ class Once:
     """Allows a call to be repeated: the server keeps its reply under `key` for `period`, and takes the units once.
 
     The client repeats the call if the reply is lost or the server is unavailable: up to `tries` attempts, after pauses
-    that start at `pause` and double, and none later than half of `period` after the first attempt. Use one key for each
-    piece of work. After an error, the call can be made again with the same key.
+    that start at `pause` and double, and none later than half of `period` after the first attempt. Use a separate
+    key for each piece of work. After an error, the call can be made again with the same key.
     """
 
     key: Key
@@ -179,7 +179,7 @@ def bucket(key: Key, bucket: Bucket, quantity: int = 1, *, saturate: bool = Fals
 
 
 def funnel(key: Key, funnel: Funnel, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
-    """Pours units into a funnel: CL.FUNNEL. With `saturate`, it pours as many as fit."""
+    """Takes units from a funnel: CL.FUNNEL. With `saturate`, it takes as many as are available."""
     return _take(key, funnel, quantity, saturate)
 
 

@@ -15,7 +15,7 @@ const MOST_REDIRECTIONS: u32 = 16;
 /// The pause before a call is sent again while its keys move to another node.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The known nodes, and the node of each slot for which a redirection has named it.
+/// The known nodes, and for each slot the node that a redirection has named.
 pub(super) struct Nodes {
     known: Vec<Arc<Node>>,
     first: Arc<Node>,
