@@ -33,7 +33,6 @@ PROGRAMS = {
     "docs/clients.md": "cl.bthrottle",
     "docs/http.md": None,
     "docs/recipes.md": "cl.fixed",
-    "docs/scaling.md": "cl.throttle",
     "docs/tutorial.md": "cl.throttle",
 }
 """The pages with programs, and a command that these call."""
