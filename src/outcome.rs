@@ -87,7 +87,7 @@ pub enum Outcome {
     MostRefused(Vec<Refused>),
     /// Done.
     Done,
-    /// The client waits, and is replied to later.
+    /// The client waits, and gets its reply later.
     Waiting,
 }
 

@@ -210,7 +210,7 @@ pub enum Keyword {
     Excluded(&'static [u8]),
 }
 
-/// What follows the positional arguments: the quantity and the options.
+/// The arguments after the positional ones: the quantity and the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
     /// The quantity to take; 1 if it is omitted.

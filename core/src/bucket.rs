@@ -48,7 +48,7 @@ pub const FUNNEL: Grammar = Grammar { word: b"FUNNEL", arguments: Arity::Always(
 /// The syntax of a bucket among several limiters: `BUCKET capacity count period quantity`.
 pub const BUCKET: Grammar = Grammar { word: b"BUCKET", arguments: Arity::Always(4) };
 
-/// The first number of a limit: what the bucket holds.
+/// The first number of a limit: the units that the bucket holds.
 pub const CAPACITY: Range = Range { name: "capacity", min: 1, max: i64::MAX };
 
 /// A limit: `capacity` at once, `count` per `period` in the long run.

@@ -128,8 +128,8 @@ impl<S> Decision<S> {
     /// The decision of a call that takes as much of `quantity` as fits; `take` decides a call that takes all
     /// or nothing.
     ///
-    /// If nothing fits, the decision is that of a call for a single unit, which is refused with the wait to
-    /// report. A quantity of 0 is always admitted.
+    /// If nothing fits, decides as for a single unit, which is refused with the wait to report. A quantity of
+    /// 0 is always admitted.
     pub(crate) fn saturate<E>(
         quantity: i64,
         room: i64,

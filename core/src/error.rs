@@ -34,7 +34,7 @@ pub enum Error {
     BeyondTime,
     /// The key holds a value of the right type that no limiter of this kind has written.
     Foreign {
-        /// What the key should hold.
+        /// The expected content of the key.
         expected: &'static str,
     },
 }

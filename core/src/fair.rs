@@ -77,7 +77,7 @@ const FRACTION: u32 = 32;
 /// The number of a flow while it is remembered.
 type Number = u64;
 
-/// What a client waits for, as far as the queue is concerned.
+/// The request of a client, as far as the queue is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// Its flow. All clients that name no flow share one, which has no name.

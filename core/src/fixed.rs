@@ -17,8 +17,8 @@
 //! which its window is first used, and a period or an instant that is not a whole number of milliseconds is
 //! rounded up to one. Proved for all inputs in `verify/proofs`: `a_fixed_window_is_as_long_as_it_says`.
 //!
-//! Nothing is carried over: a caller that spends the units of one window at its end and those of the next one
-//! at its start gets `2 * limit` within a short time.
+//! Nothing is carried over: a caller that spends the units of one window at its end and the units of the next
+//! one at its start gets `2 * limit` within a short time.
 //!
 //! # Counts and the states of GCRA
 //! Both are integers in a string that expires. A TAT is an instant, and its key expires at that very instant.
@@ -350,7 +350,7 @@ pub struct Counter {
 pub const STRAY: Span = Span::from_nanos(60_000_000_000).unwrap();
 
 impl Counter {
-    /// What a key of this limiter holds, for the error of a key that does not.
+    /// The content of a key of this limiter, for the error of a key that holds something else.
     pub const EXPECTED: &str = "a count that expires with its window";
 
     /// Reads the stored bytes of a key that expires at `expiry`.

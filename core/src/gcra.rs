@@ -125,7 +125,7 @@ impl Limit {
         self.tolerance.saturating_sub(self.rate.of_one())
     }
 
-    /// What is owed at the beginning of a [`pause`] of the length `wait`; `None` above 292 years.
+    /// The debt at the beginning of a [`pause`] of the length `wait`; `None` above 292 years.
     pub fn debt_of_pause(&self, wait: Span) -> Option<Span> {
         wait.checked_add(self.room_for_one())
     }
@@ -168,7 +168,7 @@ impl Limit {
 /// brandur/redis-cell does.
 pub type Tat = Instant;
 
-/// What a key of this limiter holds, for the error of one that does not.
+/// The content of a key of this limiter, for the error of a key that holds something else.
 pub const EXPECTED: &str = "a TAT in nanoseconds since the epoch";
 
 /// How far a TAT may lie from the clock.
@@ -198,7 +198,7 @@ pub fn decode(bytes: &[u8], now: Instant, expiry: impl FnOnce() -> Option<Instan
         .ok_or(Error::Foreign { expected: EXPECTED })
 }
 
-/// What is still being served at `now`.
+/// The debt at `now`: the time that the admitted units still need to be served.
 fn debt_at(now: Instant, tat: Option<Tat>) -> Span {
     tat.map_or(Span::ZERO, |tat| tat.since(now))
 }
@@ -343,7 +343,7 @@ fn standing(limit: &Limit, debt: Span) -> Answer {
 ///
 /// A positive difference is charged, a negative one is given back, 0 changes nothing. Where the caller says
 /// when the units were `taken`, no more is given back than is [still owed](Taken::still_owed) for them. The
-/// answer describes the state after the call, as that of [`charge`] does.
+/// answer describes the state after the call, as for [`charge`].
 ///
 /// Cost: O(1), no allocation.
 ///
@@ -382,7 +382,7 @@ pub fn settle(
 /// `CL.PAUSE`: admits nobody before `wait` is over, exactly one unit at its end, and then units at the rate.
 ///
 /// A pause never shortens another: of several, the one that ends last applies. The answer describes the state
-/// after the call, as that of [`charge`] does.
+/// after the call, as for [`charge`].
 ///
 /// Cost: O(1), no allocation.
 ///

@@ -29,7 +29,7 @@
 //!   more comes back than would not yet have leaked, had the batch been alone. The level leaks at `r` in
 //!   total, and each of these allowances shrinks at `r`, so their sum never exceeds the level.
 //!
-//! Units whose answer was lost, and those of a client that crashed, were handed out and are not spent. Units
+//! Units whose answer was lost, and units of a client that crashed, were handed out and are not spent. Units
 //! that the server takes back more than [`Terms::reply`] after the client sent them can be spent a second
 //! time, once.
 //!
@@ -37,7 +37,7 @@
 
 use crate::{Instant, Rate, Span};
 
-/// What a client may hold, and for how long.
+/// How many units a client may hold, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// The rate of the limit, or `None` for a quota, whose units do not leak.
@@ -58,7 +58,7 @@ struct Batch {
     taken: i64,
     left: i64,
     sent: Instant,
-    /// When the answer came, if the units are those of a window that is certain to outlast a call.
+    /// When the answer came, if the units are from a window that is certain to outlast a call.
     answered: Option<Instant>,
 }
 

@@ -37,7 +37,7 @@ pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
 /// How long a place is held, in the unit of the call.
 pub const LEASE: Range = Range { name: "lease", min: 1, max: i64::MAX };
 
-/// What a key of this limiter holds, for the error of a key that does not.
+/// The content of a key of this limiter, for the error of a key that holds something else.
 pub const EXPECTED: &str =
     "a sorted set of holders and the ends of their leases in microseconds since the epoch";
 
@@ -214,8 +214,8 @@ impl<T: Timeline + ?Sized> Places<'_, T> {
 
 /// Whether these can be leases, judging by the earliest and the latest end.
 ///
-/// Each must lie within ten years of `now`, or ahead and not after the key's `expiry`, which is that of the
-/// last lease. The expiry is read only when it matters.
+/// Each must lie within ten years of `now`, or ahead and not after the key's `expiry`, at which the last
+/// lease ends. The expiry is read only when it matters.
 pub fn may_be([first, last]: [Instant; 2], now: Instant, expiry: impl Fn() -> Option<Instant>) -> bool {
     let near = |end: Instant| end.since(now) <= STRAY && now.since(end) <= STRAY;
     let confirmed = |end: Instant| end > now && expiry().is_some_and(|expiry| end <= expiry);

@@ -5,7 +5,7 @@
 //! one. Each algorithm has its own file, and its functions have the same shape:
 //!
 //! ```text
-//! (stored state, limit, now, what is asked) -> Result<Decision<state>, Error>
+//! (stored state, limit, now, request) -> Result<Decision<state>, Error>
 //! ```
 //!
 //! Four modules keep their state in memory: [`queue`] and [`fair`] (the clients that wait for their turn),

@@ -47,7 +47,7 @@ pub trait Limiter {
         Ok(Answer { verdict: answer.verdict, ..self.take(state, now, 0)?.answer })
     }
 
-    /// What the `quantity` of a client that waits for the limiter adds to the sum that
+    /// The cost of the `quantity` of a client that waits for the limiter, in the sum that
     /// [`charged`](Self::charged) takes: units, unless the algorithm has a finer measure.
     ///
     /// # Errors
@@ -90,8 +90,8 @@ pub trait Limiter {
 }
 
 /// Implements [`Limiter`] for the `Limit` of the file that calls the macro, with the functions of that file:
-/// the one that takes is an argument, and those of the other verbs are called `saturate` and `settle`.
-/// Methods that the algorithm overrides follow.
+/// the one that takes is an argument, and the functions of the other verbs are called `saturate` and
+/// `settle`. Methods that the algorithm overrides follow.
 macro_rules! limiter {
     ($state:ty, $take:ident $(, $own:item)*) => {
         impl crate::limiter::Limiter for Limit {
@@ -133,7 +133,7 @@ macro_rules! limiter {
 pub(crate) use limiter;
 
 /// Decides a call that comes after clients that wait for the limiter: for this call, the sum of their `costs`
-/// counts as taken. `decide` decides by a state; what it takes is then taken from the real one.
+/// counts as taken. `decide` decides on a state; the units that it takes are then taken from the real one.
 ///
 /// If no state can hold that sum, the call is refused, and the wait is unknown: it is the longest.
 ///

@@ -48,7 +48,7 @@ pub const LIMIT: Range = Range { name: "limit", min: 1, max: 1_000_000 };
 /// The quantity of a call. Each unit is an entry to be written.
 pub const QUANTITY: Range = Range { max: 10_000, ..crate::QUANTITY };
 
-/// What a key of this limiter holds, for the error of a key that does not.
+/// The content of a key of this limiter, for the error of a key that holds something else.
 pub const EXPECTED: &str = "a sorted set whose scores are past instants in microseconds since the epoch";
 
 /// The error for a key that holds something else.

@@ -231,7 +231,7 @@ impl Keyword {
     }
 }
 
-/// What follows the last limiter.
+/// The options after the last limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'w> {
     /// The unit of every time in the call and in its reply.
@@ -250,7 +250,7 @@ pub struct Options<'w> {
     pub max_len: Option<u64>,
 }
 
-/// `ONCE key period`: where the reply of the call is kept, for whoever sends the call again.
+/// `ONCE key period`: where the reply of the call is kept, for a client that sends the call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Once {
     /// The position of the key, counted from the first option.
@@ -391,7 +391,7 @@ pub fn read_reply(stored: &[u8], limiters: usize) -> Result<Vec<[i64; 5]>, Error
     if integers.next().is_some() { Err(STORED) } else { Ok(rows) }
 }
 
-/// The answer that stands for all `rows`.
+/// The combined answer of all `rows`.
 ///
 /// Limited if one of them is; `limit` and `remaining` of the tightest, which is the row with the smallest
 /// `remaining`; the longest wait, or never if one never admits; the longest `reset_after`. `None` for no
@@ -445,10 +445,9 @@ impl Row {
     }
 }
 
-/// The answer that stands for all rows but those in shadow.
+/// The combined answer of all rows except those in shadow.
 ///
-/// When all rows are in shadow, the call is admitted, and the numbers are those of all rows. `None` for no
-/// rows.
+/// When all rows are in shadow, the call is admitted, and all rows count for the numbers. `None` for no rows.
 ///
 /// Cost: O(n), no allocation.
 pub fn combine_rows(rows: &[Row]) -> Option<Answer> {

@@ -2,7 +2,7 @@
 
 use crate::time::{Span, Unit};
 
-/// What a settlement says about the call that took the units it gives back.
+/// The options of a settlement about the call that took the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// How long ago that call was, rounded up to the unit.

@@ -209,7 +209,7 @@ pub struct Sliding {
 }
 
 impl Sliding {
-    /// What a key of this limiter holds, for the error of a key that does not.
+    /// The content of a key of this limiter, for the error of a key that holds something else.
     pub const EXPECTED: &str = "a hash with the fields window, current and previous";
 
     /// Reads the fields of a hash; `None` stands for a missing field.

@@ -50,7 +50,7 @@ static bool limiter_connect(struct limiter *limiter) {
 }
 
 /* Whether an error reply is that of a server that does not decide now. All others are errors of the call or of the
- * set-up: they must be seen. */
+ * setup: they must be seen. */
 static bool cannot_decide(const char *reply) {
     static const char *const codes[] = {"BUSY ",       "CLUSTERDOWN ", "LOADING ",  "MASTERDOWN ", "MISCONF ",
                                         "NOREPLICAS ", "OOM ",         "READONLY ", "TRYAGAIN ",   "ERR max number of clients "};

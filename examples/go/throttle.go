@@ -59,7 +59,7 @@ func (l *Limiter) Throttle(ctx context.Context, key string, quantity int64) (Dec
 var cannotDecide = regexp.MustCompile("^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|" +
 	"ERR max number of clients) ")
 
-// isUnavailable tells whether no server decides now. All other errors are those of the call or of the set-up: they must
+// isUnavailable tells whether no server decides now. All other errors are errors of the call or of the setup: they must
 // be seen.
 func isUnavailable(err error) bool {
 	var network net.Error

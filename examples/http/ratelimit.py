@@ -64,7 +64,7 @@ def seconds(milliseconds: int, divisor: int = 1) -> int:
     return -(-milliseconds // (1000 * divisor))
 
 
-# The errors of a server that does not decide now. Three kinds of ConnectionError are errors of the set-up.
+# The errors of a server that does not decide now. Three kinds of ConnectionError are errors of the setup.
 UNAVAILABLE = (
     errors.ConnectionError,
     errors.TimeoutError,
@@ -77,7 +77,7 @@ SET_UP = (errors.AuthenticationError, errors.AuthorizationError, errors.MaxConne
 
 
 def is_unavailable(error: redis.RedisError) -> bool:
-    """Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen."""
+    """Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen."""
     if isinstance(error, SET_UP) or isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
         return False
     return isinstance(error, UNAVAILABLE) or str(error).startswith(("BUSY ", "MISCONF ", "NOREPLICAS "))

@@ -57,7 +57,7 @@ public final class Throttle {
     private static final Pattern CANNOT_DECIDE = Pattern.compile(
             "(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) .*");
 
-    /** Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen. */
+    /** Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen. */
     static boolean isUnavailable(JedisException error) {
         for (Throwable cause = error; cause != null; cause = cause.getCause()) {
             if (cause instanceof GeneralSecurityException) { // such as that of a certificate

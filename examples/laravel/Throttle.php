@@ -29,7 +29,7 @@ class Throttle
         }
         if ($problem !== null) {
             // An error reply begins with its code, in capital letters. All but these are errors of the call or of the
-            // set-up, which must be seen: Laravel responds with 500.
+            // setup, which must be seen: Laravel responds with 500.
             $cannotDecide = '/^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN'
                 . '|ERR max number of clients) /';
             if (preg_match('/^[A-Z]+ /', $problem) && ! preg_match($cannotDecide, $problem)) {

@@ -9,7 +9,7 @@ const TIMEOUT = 500; // milliseconds: a limiter that does not answer soon is no 
 const CANNOT_DECIDE =
   /^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) /;
 
-// Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+// Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen.
 function isUnavailable(error) {
   if (error instanceof ErrorReply) return CANNOT_DECIDE.test(error.message);
   return !/CERT|SELF_SIGNED|ISSUER|SIGNATURE|ALTNAME/.test(error.code);

@@ -60,7 +60,7 @@ final class Limiter
 }
 
 /**
- * Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen. phpredis
+ * Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen. phpredis
  * throws the same class for both, but an error reply begins with its code, in capital letters.
  */
 function isUnavailable(RedisException $error): bool

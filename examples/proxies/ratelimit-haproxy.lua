@@ -10,13 +10,13 @@ local function encoded(...)
 end
 
 -- The codes of the error replies of a server that does not decide now. All others are errors of the call or of the
--- set-up, which must be seen.
+-- setup, which must be seen.
 local cannot_decide = {
     BUSY = true, CLUSTERDOWN = true, LOADING = true, MASTERDOWN = true, MISCONF = true, NOREPLICAS = true, OOM = true,
     READONLY = true, TRYAGAIN = true,
 }
 
--- Whether a problem is an error of the call or of the set-up.
+-- Whether a problem is an error of the call or of the setup.
 local function must_be_seen(problem)
     local code = problem:match("^%-(%u+)")
     return code and not cannot_decide[code] and not problem:find("max number of clients", 1, true)

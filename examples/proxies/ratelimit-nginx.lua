@@ -5,7 +5,7 @@ local redis = require "nginx.redis" -- OpenResty and others have it as "resty.re
 local M = {}
 
 -- The codes of the error replies of a server that does not decide now. All others are errors of the call or of the
--- set-up, which must be seen.
+-- setup, which must be seen.
 local cannot_decide = {
     BUSY = true, CLUSTERDOWN = true, LOADING = true, MASTERDOWN = true, MISCONF = true, NOREPLICAS = true, OOM = true,
     READONLY = true, TRYAGAIN = true,

@@ -33,7 +33,7 @@ class Limiter:
         return Decision(*self.client.execute_command("CL.THROTTLE", key, *self.limit, quantity))
 
 
-# The errors of a server that does not decide now. Three kinds of ConnectionError are errors of the set-up.
+# The errors of a server that does not decide now. Three kinds of ConnectionError are errors of the setup.
 UNAVAILABLE = (
     errors.ConnectionError,
     errors.TimeoutError,
@@ -46,7 +46,7 @@ SET_UP = (errors.AuthenticationError, errors.AuthorizationError, errors.MaxConne
 
 
 def is_unavailable(error: redis.RedisError) -> bool:
-    """Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen."""
+    """Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen."""
     if isinstance(error, SET_UP) or isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
         return False
     return isinstance(error, UNAVAILABLE) or str(error).startswith(("BUSY ", "MISCONF ", "NOREPLICAS "))

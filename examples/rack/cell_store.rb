@@ -54,7 +54,7 @@ class CellStore
     otherwise
   end
 
-  # Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+  # Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen.
   def unavailable?(error)
     return true if CANNOT_DECIDE.match?(error.message)
 

@@ -25,7 +25,7 @@ CANNOT_DECIDE = /\A(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|R
 # Of what the gem calls a connection error: an error reply, such as that of a wrong password, and a certificate.
 SET_UP = /\A[A-Z]+ |certificate verify failed/
 
-# Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+# Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen.
 def unavailable?(error)
   return true if CANNOT_DECIDE.match?(error.message)
 

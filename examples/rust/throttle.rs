@@ -71,7 +71,7 @@ struct Response {
 const CANNOT_DECIDE: [&str; 9] =
     ["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN"];
 
-/// Whether no server decides now. All other errors are those of the call or of the set-up: they must be seen.
+/// Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen.
 fn is_unavailable(error: &RedisError) -> bool {
     match error.code() {
         Some(code) => CANNOT_DECIDE.contains(&code) || error.to_string().contains("max number of clients"),

@@ -20,7 +20,7 @@ throttle() {
 # The error replies of a server that does not decide now.
 cannot_decide='^(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) '
 
-# unavailable TEXT: whether no server decides now. All other errors are those of the call or of the set-up: they must be
+# unavailable TEXT: whether no server decides now. All other errors are errors of the call or of the setup: they must be
 # seen. An error reply begins with its code, in capital letters.
 unavailable() {
     [[ $1 =~ $cannot_decide ]] || [[ ! $1 =~ ^[A-Z]+\ |certificate ]]

@@ -17,7 +17,7 @@ use redis_module::raw::{
     mstime_t,
 };
 
-/// The name of the module in `MODULE LIST`, the same as that of `brandur/redis-cell`.
+/// The name of the module in `MODULE LIST`, the same as for `brandur/redis-cell`.
 pub const NAME: &CStr = c"redis-cell";
 
 /// Declares the struct of function pointers and its lookup from one list.

@@ -20,7 +20,7 @@ const HANDLE_FORKLESS: c_int = 1 << 6;
 
 /// The server while it loads the module.
 pub struct LoadContext<'c> {
-    /// The load as a call, whose arguments are those of `loadmodule` after the file's name.
+    /// The load as a call, with the arguments of `loadmodule` after the file's name.
     call: Call<'c>,
     own_category: bool,
 }

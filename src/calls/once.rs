@@ -1,4 +1,4 @@
-//! `ONCE key period`: the reply of a call is stored, for whoever sends the call again.
+//! `ONCE key period`: the reply of a call is stored, for a client that sends the call again.
 //!
 //! A client that has not received a reply does not know whether its call was run. It sends the call again,
 //! and gets the stored reply if there is one. The reply is written after the states of all limiters, in the

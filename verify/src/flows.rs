@@ -22,7 +22,7 @@ const CAPACITY: i64 = 2;
 /// The names, weights and quantities of the flows.
 const FLOWS: [(Option<&[u8]>, u32, i64); 2] = [(None, 1, 1), (Some(b"f"), 2, 2)];
 
-/// A mistake of whoever calls the queue.
+/// A mistake of the caller of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// None.

@@ -92,7 +92,7 @@ pub struct State {
     waiting: Vec<Waiter>,
     /// Bookings that have not acted: when they will act, and their units.
     booked: Vec<(u64, i64)>,
-    /// The level of the units that have acted, by the smaller limit and by both.
+    /// The buckets into which units flow when they act: one for the smaller limit, one for both.
     meters: [Meter; 2],
     /// The time that was given back.
     refunded: u64,

@@ -287,7 +287,7 @@ impl FixedWindow {
 
     /// Sets how many minutes local time is ahead of UTC, for a calendar window. Range: -840 to 840.
     ///
-    /// With a window that is a period or ends at an instant, a call with an offset returns an error.
+    /// A call with an offset returns an error if the window is a period or ends at an instant.
     #[must_use]
     pub const fn utc_offset_minutes(self, minutes: i16) -> Self {
         Self { utc_offset_minutes: Some(minutes), ..self }

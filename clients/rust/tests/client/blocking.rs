@@ -99,7 +99,7 @@ fn a_frozen_server() {
     // The connection is closed, and no other one can be made: these are not sent.
     assert!(matches!(ask_in_vain(&impatient), DecidedBy::FailedClosed(_)));
     assert_each_choice(server.port());
-    // With a timeout, redis-rs waits for as long for each reply of the connection's set-up, here for four.
+    // With a timeout, redis-rs waits for as long for each reply of the connection's setup, here for four.
     let url = format!("redis://user:secret@127.0.0.1:{}/1", server.port());
     let client = redis::Client::open(url).unwrap();
     let timeout = Duration::from_secs(1);
