@@ -79,7 +79,7 @@ fn decisions() {
     let bookings = [None, Some(common::span(S))]
         .map(|max_wait| [false, true].map(|prepay| Booking { max_wait, prepay }))
         .concat();
-    // Fresh, drained, partly used, full, in debt; a look, admitted, refused, never admitted, errors.
+    // Fresh, drained, partly used, full, in debt; a check, admitted, refused, never admitted, errors.
     for state in [None, Some(at(-1)), Some(at(10 * S)), Some(at(32 * S)), Some(at(40 * S))] {
         for quantity in [0, 1, 16, 17, 4_611_686_018, i64::MAX, -1] {
             let count = allocations(|| {
@@ -108,7 +108,7 @@ fn decisions_of_buckets_and_windows() {
         let level = bucket::Level { free: units, since: instant };
         let counter = fixed::Counter { count: units, end: instant };
         let sliding = window::Sliding { start: instant, current: units, previous: 5 };
-        // A look, admitted, refused, never admitted, an error; fresh and used.
+        // A check, admitted, refused, never admitted, an error; fresh and used.
         for quantity in [0, 1, 15, 16, -1] {
             let count = allocations(|| {
                 for used in [false, true] {

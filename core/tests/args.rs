@@ -1,4 +1,4 @@
-//! From words to arguments: which calls are understood, and what is said to those that are not.
+//! From words to arguments: which calls are understood, and the errors of the others.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ const RESERVE: &[Keyword] = &[MaxWait, Prepay];
 const PLAIN: &[Keyword] = &[];
 const ALL: &[Keyword] = &[Saturate, MaxWait, Prepay];
 
-/// What a tail says: quantity, unit, SATURATE, PREPAY, the longest wait in nanoseconds.
+/// The content of a tail: quantity, unit, SATURATE, PREPAY, the longest wait in nanoseconds.
 type Said = (i64, Unit, bool, bool, Option<i64>);
 
 fn parse(words: &[&[u8]], known: &[Keyword]) -> Result<Said, Error> {
@@ -253,7 +253,7 @@ fn in_any_case(word: &str, upper: u32) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// An integer is what the standard library reads and writes back the same.
+    /// An integer is a text that the standard library parses and formats back to the same text.
     #[test]
     fn parse_integer_reads_the_canonical_form_and_nothing_else(bytes in nearly_an_integer()) {
         let canonical = str::from_utf8(&bytes).ok().and_then(|text| {
@@ -277,7 +277,7 @@ proptest! {
         prop_assert_eq!(parse_integer(value.to_string().as_bytes()), Some(value));
     }
 
-    /// What a call says is understood whatever the order and the case of its options.
+    /// A call is understood whatever the order and the case of its options.
     #[test]
     fn options_come_in_any_order_and_case(
         quantity in prop::option::of(0..=i64::MAX),
@@ -311,14 +311,14 @@ proptest! {
         );
         prop_assert_eq!(parse(&words, ALL), Ok(expected));
 
-        // Any option said once more is once too often.
+        // Any repeated option is an error.
         for (again, group) in groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
             let twice: Vec<&[u8]> = words.iter().copied().chain(group.iter().map(Vec::as_slice)).collect();
             prop_assert_eq!(parse(&twice, ALL), Err(Error::Syntax), "group {}", again);
         }
     }
 
-    /// Words that nobody meant to be a call end in an answer or an error, and only a known error.
+    /// Random words end in an answer or an error, and only in a known error.
     #[test]
     fn no_words_are_too_strange(
         words in prop::collection::vec(

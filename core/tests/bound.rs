@@ -42,7 +42,8 @@ enum Resets {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(i64),
-    /// A call, counted from the latest, gives back so many of its units; `false` without `RESET`.
+    /// The call with this number, counted from the latest, gives back this many of its units; `false` without
+    /// `RESET`.
     Settle(usize, i64, bool),
     Look(i64),
     Pause(i64),
@@ -67,7 +68,7 @@ trait Subject {
     fn pause(&mut self, _: i64, _: i64) {}
 }
 
-/// What a pause makes of a state, from an instant on and for a time.
+/// The state after a pause of this length that begins at an instant.
 type Pause<L> = fn(&L, State<L>, i64, i64) -> State<L>;
 type State<L> = Option<<L as Limiter>::State>;
 
@@ -140,7 +141,7 @@ impl Subject for Log {
     }
 }
 
-/// What has happened: the calls, with the units that they used, and when units were given back.
+/// A story: the calls, with the units that they used, and the instants at which units were given back.
 #[derive(Debug, Default)]
 struct Story {
     calls: Vec<Call>,
@@ -182,7 +183,7 @@ impl Story {
         story
     }
 
-    /// For every stretch of time that begins and ends with a call: its beginning, its length, and what was
+    /// For every stretch of time that begins and ends with a call: its beginning, its length, and the units
     /// used in it.
     fn stretches(&self) -> impl Iterator<Item = (i64, i64, i64)> {
         self.calls.iter().enumerate().flat_map(move |(first, begin)| {
@@ -291,7 +292,8 @@ proptest! {
     }
 }
 
-/// What remains after a call has taken five units, others have taken some later, and it gives its five back.
+/// The `remaining` after a call has taken five units, others have taken some later, and it gives its five
+/// back.
 fn late(subject: &mut impl Subject, reset_after: Option<i64>, second: (i64, i64)) -> i64 {
     assert!(!subject.take(0, 5).limited());
     let (now, quantity) = (second.0 * S, second.1);
@@ -325,8 +327,8 @@ fn what_others_took_since_is_not_given_back() {
     assert_eq!(reply(log.settle(51 * S, 5, &taken)), [0, 10, 5, -1, 59], "the five of the other call stay");
 }
 
-/// Two calls take five units each, and the first gives its five back at once. So those of the second have
-/// leaked away in half a minute, and not in a minute as its reply said.
+/// Two calls take five units each, and the first gives its five back at once. So the units of the second have
+/// leaked away in half a minute, not in the minute of its reply.
 #[test]
 fn what_is_given_back_before_a_call_makes_its_reset_after_too_long() {
     let unit = Unit::Seconds;

@@ -20,7 +20,7 @@ fn level(free: i64, since: i64) -> Level {
     Level { free, since: at(since) }
 }
 
-/// Calls `take`, carries out what it decides, and returns the reply in milliseconds.
+/// Calls `take`, carries out its decision, and returns the reply in milliseconds.
 fn call(state: &mut Option<Level>, limit: &Limit, now: i64, quantity: i64) -> [i64; 5] {
     let decision = take(*state, limit, at(now), quantity).unwrap();
     match decision.change {
@@ -62,8 +62,8 @@ fn the_leaky_bucket_as_a_meter() {
 
 #[test]
 fn state_and_answer_row_by_row() {
-    // What it shows; free and since before; capacity; now; quantity; the answer at one unit per second; what
-    // is stored.
+    // The case; free and since before; capacity; now; quantity; the answer at one unit per second; the stored
+    // state.
     type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
     let half = 500 * MS;
     let rows: [Row; 17] = [
@@ -221,7 +221,7 @@ impl Model {
         let limited = quantity > self.free;
         let retry = if limited && quantity <= self.capacity { self.ticks_until(quantity) } else { -1 };
         if !limited && quantity > 0 {
-            // The begun leak goes on from the last whole one, and in a full bucket none has begun.
+            // The begun leak continues from the last whole one, and in a full bucket none has begun.
             let begun = if self.free < self.capacity { self.passed - self.rate.cost(self.leaks) } else { 0 };
             self.free -= quantity;
             (self.leaks, self.passed) = (0, begun);
@@ -279,7 +279,7 @@ impl Rational {
         self.seen = now;
     }
 
-    /// The whole units that are free, with what `nanos` more would bring.
+    /// The whole units that are free, including those that `nanos` more would bring.
     fn units_with(&self, nanos: i128) -> i128 {
         (self.room + nanos * self.rate.count).div_euclid(self.rate.period).min(self.capacity)
     }
@@ -321,8 +321,8 @@ proptest! {
         }
     }
 
-    /// Over a long run, nothing is ever lost of what the rate brings, and each call that takes gains less
-    /// than a nanosecond's worth.
+    /// Over a long run, none of the units that the rate brings are lost, and each call that takes gains less
+    /// than the units of a nanosecond.
     #[test]
     fn a_long_run_stays_within_a_nanosecond_per_call_of_real_numbers(
         (count, period, unit) in any_fractional_rate(),
@@ -349,8 +349,8 @@ proptest! {
         }
     }
 
-    /// Between any two admissions, both included, no more than the capacity and what the rate brings in that
-    /// time, plus a nanosecond's worth for each call.
+    /// Between any two admissions, both included, no more than the capacity and the units that the rate
+    /// brings in that time, plus the units of a nanosecond for each call.
     #[test]
     fn no_interval_admits_more_than_it_may(
         (count, period, unit) in any_fractional_rate(),

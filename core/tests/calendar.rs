@@ -164,7 +164,7 @@ fn every_day_of_three_centuries() {
 
 #[test]
 fn months_that_begin_late() {
-    // What it shows; an instant and the boundaries around it as Unix time; the first day.
+    // The case; an instant and the boundaries around it as Unix time; the first day.
     let rows = [
         ("2024-02-27: to the 29th of a leap year", 1_708_992_000, 31, (1_706_659_200, 1_709_164_800)),
         ("2024-02-29: from the 29th", 1_709_164_800, 31, (1_709_164_800, 1_711_843_200)),
@@ -181,7 +181,7 @@ fn months_that_begin_late() {
 
 #[test]
 fn hours_begin_on_the_hour_of_the_place() {
-    // 5:45 ahead of UTC, where hours begin a quarter past those of UTC.
+    // 5:45 ahead of UTC, where hours begin at a quarter past the hours of UTC.
     let nepal = calendar(Cycle::Hour, 345, 1);
     let quarter = 1_700_000_100 * S; // 22:15 UTC, 4:00 there
     assert_eq!(window_of(&nepal, quarter), (quarter, quarter + 3_600 * S));

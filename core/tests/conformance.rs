@@ -1,6 +1,6 @@
-//! The commands on GCRA's string, row by row: what a call finds, what it answers, what it leaves behind.
+//! The commands on GCRA's string, row by row: the state before a call, its answer, the state after it.
 //!
-//! `common/tables.rs` has the rows that others share, and says how a row reads.
+//! `common/tables.rs` has the rows that others share, and explains how a row reads.
 
 #![allow(
     clippy::unwrap_used,
@@ -250,7 +250,7 @@ fn limits_built_from_integers_name_the_same_arguments() {
     assert_eq!(error(Limit::new(i64::MIN, i64::MIN, i64::MIN, Seconds)), error(Limit::new(0, 1, 0, Seconds)));
 }
 
-/// Every decision with its name, for what holds for all of them alike.
+/// Every decision with its name, for the properties of all decisions.
 #[expect(clippy::type_complexity, reason = "it is their common shape")]
 const DECISIONS: [(&str, fn(Option<Tat>, &Limit, Instant, i64) -> Result<Decision<Tat>, Error>); 7] = [
     ("throttle", throttle),
@@ -299,7 +299,7 @@ fn a_state_past_the_year_2262_is_an_error() {
         let look = decide(None, &limit, instant(end), 0).unwrap();
         assert_eq!((look.answer.limited(), look.change), (false, Keep), "{name} of 0 at the last instant");
     }
-    // What would be owed leaves 63 bits. That is an error for calls that would owe it, not for calls that are
+    // The debt would exceed 63 bits. That is an error for calls that would owe it, not for calls that are
     // refused anyway.
     for (name, decide) in DECISIONS {
         let outcome = decide(Some(at(10 * S)), &limit, at(0), 4_611_686_018);
@@ -339,7 +339,7 @@ fn decode_reads_a_tat_and_tells_what_is_none() {
     const SMALL: i64 = 42 - NOW;
     const LAST: i64 = i64::MAX - NOW;
     const YEAR: i64 = 365 * DAY;
-    // What it shows, the bytes, the key's expiry in nanoseconds from now, the TAT in nanoseconds from now.
+    // The case, the bytes, the key's expiry in nanoseconds from now, the TAT in nanoseconds from now.
     for (shows, bytes, expiry, expected) in [
         ("a TAT ahead",                          stored(10 * S),        None,              Some(10 * S)),
         ("a TAT that is now",                    stored(0),             None,              Some(0)),

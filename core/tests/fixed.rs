@@ -67,7 +67,7 @@ fn counter(count: i64, end: i64) -> Counter {
 
 #[test]
 fn row_by_row() {
-    // What it shows; count and end before; limit per 60 s; now; quantity; the answer in ms; what is stored.
+    // The case; count and end before; limit per 60 s; now; quantity; the answer in ms; the stored state.
     type Row = (&'static str, Option<(i64, i64)>, i64, i64, i64, [i64; 5], Option<(i64, i64)>);
     let rows: [Row; 16] = [
         ("opened by the first", None, 5, 0, 2, [0, 5, 3, -1, 60_000], Some((2, END))),
@@ -144,7 +144,7 @@ fn what_it_writes_it_reads() {
     }
 }
 
-/// The arguments of a limit and what is behind them, as several limiters have them.
+/// The arguments of a limit and the words after them, as several limiters have them.
 fn words(text: &str) -> Vec<&[u8]> {
     text.split(' ').map(str::as_bytes).collect()
 }
@@ -254,7 +254,7 @@ fn until_an_instant() {
         }
         assert!(settle(None, &limit, at(0), -3, None).unwrap().change == Change::Keep);
         assert!(saturate(None, &limit, at(0), 9).is_err());
-        // What is charged to a window that has ended is nothing.
+        // Nothing is charged to a window that has ended.
         let charged = settle(None, &limit, at(0), 3, None).unwrap();
         assert_eq!((charged.change, in_nanos(&charged.answer)), (Change::Keep, [0, 5, 5, -1, 0]));
         let open = settle(Some(counter(3, S)), &limit, at(0), 3, None).unwrap();
@@ -270,7 +270,7 @@ fn until_an_instant() {
 
 #[test]
 fn takes_what_fits() {
-    // What it shows; count before; quantity; the answer in ms; taken; what is stored.
+    // The case; count before; quantity; the answer in ms; taken; the stored state.
     let rows = [
         ("all of it", None, 3, [0, 5, 2, -1, 60_000], 3, Some(3)),
         ("more than there is", None, 99, [0, 5, 0, -1, 60_000], 5, Some(5)),
@@ -351,19 +351,20 @@ fn nothing_goes_back_to_a_window_that_has_begun_since() {
     for (age, gives) in [(457_789 + MS, true), (457_790 + MS, false)] {
         assert_eq!(given(&short, -456_789 + MS, age), gives, "a short period, {age}");
     }
-    // November began so long ago: 2023-11-01, 00:00.
+    // The time since November began: 2023-11-01, 00:00.
     let begun = NOW - 1_698_796_800 * S;
     let month = Limit::by_calendar(9, Calendar::new(Cycle::Month, 0, None).unwrap()).unwrap();
     for (age, gives) in [(0, true), (begun, true), (begun + 1, false)] {
         assert_eq!(given(&month, 1_701_388_800 * S - NOW, age), gives, "a month, {age}");
     }
-    // Of an end alone nobody knows the beginning: to the window that the call names, and no other.
+    // An end alone does not tell the beginning: units go back to the window that the call names, and to no
+    // other.
     let until = |seconds| Limit::until(9, seconds, Seconds).unwrap();
     for age in [0, S, DAY] {
         assert!(given(&until(1_701_388_800), 1_701_388_800 * S - NOW, age));
         assert!(!given(&until(1_698_796_800), 1_701_388_800 * S - NOW, age));
     }
-    // Taking does not ask for the age, and an age of more than there is of time gives nothing back.
+    // Taking ignores the age, and an age beyond the range of time gives nothing back.
     let state = Some(Counter { count: 5, end: at(END) });
     let taken = settle(state, &period, at(0), 2, Some(&common::ago(i64::MAX))).unwrap();
     assert_eq!(taken.change, Change::Store(Counter { count: 7, end: at(END) }));
@@ -380,7 +381,7 @@ proptest! {
     ) {
         let limits = Limit::new(limit, period / US, Microseconds).unwrap();
         let (mut state, mut now) = (None, 0);
-        // What was admitted in the window that is open, and the instant that ends it.
+        // The units admitted in the open window, and the instant at which it ends.
         let mut open: Option<(Vec<i64>, i64)> = None;
         for (wait, quantity) in calls {
             now += wait;
@@ -451,7 +452,7 @@ fn a_window_goes_by_the_clock_that_it_was_opened_by() {
         [stretch(-10 * S, 0, 0), stretch(-100 * S, -10 * S, 10 * S), stretch(-900 * S, -100 * S, 15 * S)];
     let limit = Limit::new(5, 60, Seconds).unwrap();
     let count = |end| Counter { count: 3, end: instant(i128::from(in_millis(NOW) + end)) };
-    // What it shows; the end by the clock that opened it; when it is looked at; what that clock shows then.
+    // The case; the end by the clock that opened it; the instant of the check; the instant on that clock.
     let rows = [
         ("opened since", 55 * S, 0, Some(0)),
         ("opened since, and ended", 55 * S, 55 * S, None),
@@ -472,7 +473,7 @@ fn a_window_goes_by_the_clock_that_it_was_opened_by() {
 fn a_window_of_the_calendar_goes_by_the_clock_as_it_is() {
     let date = |day: i64| instant(i128::from((19_782 + day) * DAY)); // from 2024-02-29 on
     let month = Limit::by_calendar(5, Calendar::new(Cycle::Month, 0, None).unwrap()).unwrap();
-    // What it shows; the end; now; by how many days the clock was set back; the end then.
+    // The case; the end; now; by how many days the clock was set back; the end then.
     let rows = [
         ("as long as it can be", 32, 2, 0, 32),
         ("not by a boundary of this month", 20, 2, 0, 20),

@@ -1,4 +1,4 @@
-//! What `make fuzz` tries under a coverage-guided fuzzer, on random bytes: the same in every run, and quick.
+//! The targets of `make fuzz`, on random bytes: the same in every run, and quick.
 
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 

@@ -49,7 +49,7 @@ impl Numbers {
         self.max_burst + 1
     }
 
-    /// `D`, what a full limiter owes.
+    /// `D`, the debt of an exhausted limiter.
     fn tolerance(self) -> i64 {
         self.cost(self.capacity())
     }
@@ -163,7 +163,7 @@ impl Model {
             && (wait == 0 || !self.admits_after(wait - 1, quantity, numbers))
     }
 
-    /// Holds what an answer says of the state against the bucket.
+    /// Compares the state in an answer with the bucket.
     fn describes(&self, answer: &Answer, numbers: Numbers) {
         assert_eq!(answer.limit, numbers.capacity(), "limit");
         assert_eq!(answer.remaining, self.room(numbers), "remaining");
@@ -191,7 +191,7 @@ enum Call {
 enum Step {
     /// Time passes.
     Pause(Length),
-    /// As much time passes as the last answer said, give or take a nanosecond.
+    /// The time in the last answer passes, give or take a nanosecond.
     WaitAsTold(i64),
     /// The limit is another from here on.
     Limit(Numbers),
@@ -219,7 +219,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Decides one call and holds every word of the decision against the model. Returns the answer and the state
+/// Decides one call, and compares every part of the decision with the model. Returns the answer and the state
 /// after.
 fn agree(
     model: &mut Model,
@@ -230,7 +230,8 @@ fn agree(
 ) -> (Answer, Option<Tat>) {
     let (limit, instant) = (numbers.limit(), at(now));
     let cost = |quantity| numbers.cost(quantity);
-    // What the model takes (or is given back), whether that is refused, for which quantity a wait is told.
+    // The quantity that the model takes (or gets back), whether it is refused, and the quantity that a wait
+    // is for.
     let (decision, taken, refused, waits_for) = match call {
         Call::Throttle(quantity) => {
             let fits = model.admits(quantity, numbers);
@@ -366,7 +367,7 @@ proptest! {
         }
     }
 
-    /// Rounding refuses nobody who waits as long as the reply said, and makes nobody wait a whole unit for
+    /// Rounding refuses no client that waits for `retry_after`, and makes no client wait a whole unit for
     /// nothing.
     #[test]
     fn a_caller_who_waits_as_told_is_admitted(
@@ -386,8 +387,9 @@ proptest! {
         prop_assert!((reset - 1) * told_unit < exact && exact <= reset * told_unit);
     }
 
-    /// Between any two admissions, both included, no more than the burst, one, and what the rate brings in
-    /// that time; where a unit takes no whole number of nanoseconds, plus a nanosecond's worth for each call.
+    /// Between any two admissions, both included, no more than the burst, one, and the units that the rate
+    /// brings in that time; where a unit does not take a whole number of nanoseconds, plus the units of a
+    /// nanosecond for each call.
     #[test]
     fn no_interval_admits_more_than_it_may(
         numbers in numbers(),
@@ -483,7 +485,8 @@ proptest! {
         prop_assert_eq!(seen.taken, None);
     }
 
-    /// What is given back at once leaves the limiter as it was before it was taken, to the nanosecond.
+    /// Units that are given back at once leave the limiter as it was before they were taken, to the
+    /// nanosecond.
     #[test]
     fn refund_undoes_throttle((numbers, tat) in situation(), quantity in 1..15_i64) {
         let (limit, tat) = (numbers.limit(), tat.map(at));
@@ -531,7 +534,7 @@ proptest! {
         }
     }
 
-    /// Callers who act when they were told to come in the order of their calls, and never more than the limit
+    /// Callers that act after their waits act in the order of their calls, and never more than the limit
     /// admits.
     #[test]
     fn reservations_space_the_callers(
@@ -565,8 +568,8 @@ proptest! {
         }
     }
 
-    /// PREPAY is Guava's RateLimiter: permits are stored while it idles, and what a call takes beyond them is
-    /// paid by whoever comes next.
+    /// PREPAY is Guava's RateLimiter: permits are stored while it idles, and the next caller pays for any
+    /// that a call takes beyond them.
     #[test]
     fn prepay_is_guavas_rule(
         numbers in numbers(),
@@ -690,7 +693,7 @@ proptest! {
         }
     }
 
-    /// No numbers make any function panic, and what it says is possible.
+    /// No numbers make any function panic, and its answer is possible.
     #[test]
     fn extremes_panic_nowhere(
         (max_burst, count, period) in prop_oneof![

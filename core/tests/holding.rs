@@ -1,8 +1,8 @@
 //! Leases of units: whatever the clients of a limit do, they never spend more than the bound.
 //!
 //! A schedule is drawn at random: clients that hoard, spend, give back, crash; calls and answers that travel
-//! or are lost. The server is the core's own GCRA. Time passes in ticks. Of every stretch of ticks, what was
-//! spent in it is compared with the bound.
+//! or are lost. The server is the core's own GCRA. Time passes in ticks. The units spent in every stretch of
+//! ticks are compared with the bound.
 
 #![allow(
     clippy::unwrap_used,
@@ -57,19 +57,19 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     )
 }
 
-/// What is wrong with the clients of a schedule.
+/// The defect of the clients of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     None,
-    /// A batch is spent for a tick longer.
+    /// A batch stays valid for a tick longer.
     LongerHold,
     /// The hold counts from the answer, not from the call.
     HoldFromAnswer,
     /// A client holds one unit more.
     LargerBatch,
-    /// All that is left of a batch is given back, whether it has leaked or not.
+    /// All units left in a batch are given back, whether they have leaked or not.
     GivesAllBack,
-    /// What was given back is spent nevertheless.
+    /// Units that were given back are spent as well.
     SpendsTwice,
 }
 
@@ -89,13 +89,13 @@ struct Client {
     messages: VecDeque<(i64, Message)>,
     /// When the call was sent for which the client waits.
     sent: Option<i64>,
-    /// When what is given back was sent.
+    /// When the units on their way back were sent.
     sent_back: Option<i64>,
     crashed: bool,
 }
 
 impl Client {
-    /// Whether it has units in its hands, or on their way back.
+    /// Whether it holds units, or has units on their way back.
     fn holds(&self) -> bool {
         if self.crashed {
             return self.messages.iter().any(|(_, message)| matches!(message, Message::GiveBack(_)));
@@ -104,16 +104,16 @@ impl Client {
     }
 }
 
-/// What the clients do in a tick.
+/// The behaviour of the clients in a tick.
 #[derive(Clone, Copy, Debug)]
 enum Mood {
     /// They take as much as they can, and spend nothing.
     Hoard,
     /// They take and spend as much as they can.
     Spend,
-    /// They spend what they hold.
+    /// They spend the units that they hold.
     Drain,
-    /// They end what they hold and give it back.
+    /// They end their batches and give the units back.
     End,
     Quiet,
     /// Each does something else.
@@ -129,7 +129,7 @@ struct Excess {
     bound: i64,
 }
 
-/// Numbers that repeat from their seed: splitmix64.
+/// Numbers that depend only on their seed: splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -153,7 +153,7 @@ struct World {
     random: Random,
     /// Units spent in each tick.
     spent: Vec<i64>,
-    /// Clients with anything in their hands when the tick began.
+    /// Clients that held units when the tick began.
     holders: Vec<i64>,
 }
 
@@ -188,7 +188,7 @@ impl World {
             if self.random.below(3) == 0 {
                 mood = MOODS[usize::try_from(self.random.below(6)).unwrap()];
             }
-            // A mood may last just as long as what is held.
+            // A behaviour may last exactly as long as a hold.
             let length = match self.random.below(3) {
                 0 => 1,
                 1 => self.random.below(8) + 1,
@@ -206,7 +206,7 @@ impl World {
         self.spent.push(0);
         let holders = self.clients.iter().filter(|client| client.holds()).count();
         self.holders.push(i64::try_from(holders).unwrap());
-        // Twice, so that what one client gives back another can take and spend in the same tick.
+        // Twice, so that a client can take and spend units that another gives back in the same tick.
         for _ in 0..2 {
             for index in 0..self.clients.len() {
                 self.deliver(tick, index);
@@ -251,7 +251,7 @@ impl World {
                 }
                 Message::Taken(units, wait) => {
                     let client = &mut self.clients[index];
-                    // An answer that nobody waits for any more is not looked at.
+                    // An answer that no client waits for any longer is ignored.
                     if client.sent.take().is_some() {
                         client.holding.answered(&self.terms, now, units, wait, None);
                     }
@@ -276,8 +276,8 @@ impl World {
         }
     }
 
-    /// Sends a message, which arrives at once or later. What is given back arrives within the time for an
-    /// answer; what is asked for and answered may be late or get lost.
+    /// Sends a message, which arrives at once or later. Units that are given back arrive within the time for
+    /// an answer; requests and answers may be late or get lost.
     fn send(&mut self, tick: i64, index: usize, message: Message) {
         let late = match message {
             Message::GiveBack(_) => self.random.below(self.numbers.reply + 1),
@@ -315,7 +315,7 @@ impl World {
             self.spend_all(tick, index);
         }
         let client = &mut self.clients[index];
-        // Asked with the clock of the answer, a hold counts from there.
+        // Requested with the clock of the answer, a hold counts from there.
         let late = if self.defect == Defect::HoldFromAnswer { self.numbers.reply } else { 0 };
         if wanted > 0
             && let Some(units) = client.holding.ask(&self.terms, at((tick + late) * TICK), wanted)
@@ -472,7 +472,7 @@ fn a_batch_that_is_used_up_leaves_nothing_behind() {
     assert_eq!(holding.give_back(&terms, end), None);
 }
 
-/// A client that was handed so many of the ten units that it has asked for, now.
+/// A client that has just received this many of the ten units that it has requested.
 fn handed(terms: &Terms, units: i64, wait: Option<i64>) -> Holding {
     let mut holding = Holding::default();
     assert_eq!(holding.ask(terms, at(0), 1), Some(10));
@@ -516,7 +516,7 @@ fn nobody_asks_without_need_or_room() {
     assert_eq!(holding.ask(&one, at(0), 2), None, "no more may be held");
 }
 
-/// Less than half of what was asked for shows that others want the units as much.
+/// Less than half of the request shows that other clients want the units as well.
 #[test]
 fn a_call_that_brings_little_is_followed_by_a_pause() {
     let terms = terms();
@@ -571,7 +571,7 @@ fn what_is_ended_goes_back_and_one_return_is_waited_for() {
     assert!(holding.is_idle(at(0)));
 }
 
-/// Of a quota all goes back, with an age from the answer on, if the window is certain to outlast a call.
+/// All units of a quota go back, with an age from the answer on, if the window is certain to outlast a call.
 #[test]
 fn the_age_of_what_goes_back_to_a_quota() {
     let terms = Terms { rate: None, reply: span(300 * MS), ..terms() };
@@ -652,7 +652,7 @@ fn batches_grow_while_they_are_used_up_in_a_quarter_of_their_hold() {
         assert_eq!(holding.spend(&terms, now, units), Spend::Spent);
         assert_eq!(holding.ask(&terms, now, 1), Some(next), "{units} spent after {spent_at} ns");
     }
-    // Half of what was too much.
+    // Half of the size that was too large.
     let mut holding = with_twenty();
     assert_eq!(holding.spend(&terms, at(0), 20), Spend::Spent);
     assert_eq!(holding.ask(&terms, at(0), 1), Some(40));

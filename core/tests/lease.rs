@@ -1,4 +1,4 @@
-//! Leases against a naive exact model: a map from holder to lease end, gone through from end to end.
+//! Leases against a naive exact model: a map from holder to lease end, searched completely each time.
 
 #![allow(
     clippy::arithmetic_side_effects,
@@ -37,7 +37,7 @@ fn lease(micros: u64) -> Lease {
     Lease::new(micros as i64, Unit::Microseconds).unwrap()
 }
 
-/// A sorted set in memory, written to by the core's decisions alone.
+/// A sorted set in memory, which only the core's decisions change.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Set {
     /// By lease end, as a sorted set has them.
@@ -197,8 +197,8 @@ proptest! {
                 prop_assert_eq!(&set, &before, "a refusal left a trace");
                 continue;
             }
-            // Whoever holds a place is in the set, with its own end, and the set lives exactly as long as
-            // they do.
+            // Every holder of a place is in the set, with its own end, and the set lives exactly as long as
+            // its holders.
             let alive = naive.alive(tick(now));
             for (id, end) in &alive {
                 prop_assert_eq!(set.own(*id), Some(at(*end)));
@@ -245,7 +245,7 @@ proptest! {
         }
     }
 
-    /// A settlement renews and releases as CL.RENEW and CL.RELEASE do, and says how the places are then.
+    /// A settlement renews and releases as CL.RENEW and CL.RELEASE do, and describes the places after it.
     #[test]
     fn a_settlement_is_that_of_the_naive_model(calls in traffic(), limit in 1..5_u64) {
         let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
@@ -396,7 +396,7 @@ fn arguments_have_ranges() {
         let error = Lease::parse(lease, Unit::Seconds).unwrap_err().to_string();
         assert_eq!(error, "ERR lease must be an integer from 1 to 9223372036");
     }
-    // A lease that ends after the last exact score names itself and what would do.
+    // A lease that ends after the last exact score is an error that names it and its range.
     let (limit, none) = (Limit::new(1).unwrap(), Places { ends: &[][..], own: None });
     let lease = |seconds| Lease::new(seconds, Unit::Seconds).unwrap();
     let error = acquire(&none, &limit, at(START), &lease(7_307_199_255)).unwrap_err();
@@ -461,7 +461,7 @@ fn no_lease_looks_like_an_entry_of_a_log() {
     assert!(!redis_cell_core::log::is_entry(b"1700000000000000-0", at(START - 1_000)));
 }
 
-/// What a call finds is what it leaves to those that wait: it has only the places that are free behind them.
+/// A call leaves their places to the clients that wait: it has only the places that are free behind them.
 #[test]
 fn an_acquisition_behind_clients_that_wait() {
     // The ends of leases; the caller's own; those that wait; the verdict, and what remains.

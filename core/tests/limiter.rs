@@ -72,7 +72,7 @@ fn a_call_behind_those_that_wait_is_decided_after_them_and_takes_its_own() {
         assert_eq!(after(&decision, state).map(|counter| counter.count), then, "{shows}");
         assert_eq!(decision.change.is_keep(), refused == 1 || quantity == 0, "{shows}");
     }
-    // What a call has taken is what its answer says, if it takes as much as fits.
+    // The answer of a call that takes as much as fits has the quantity taken.
     let decide = |state| limit().saturate(state, at(0), 9);
     let decision = behind(&limit(), None, at(0), 9, 2, decide).unwrap();
     assert_eq!(decision.answer.taken, Some(3));

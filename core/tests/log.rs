@@ -1,4 +1,4 @@
-//! The sliding-window log against a naive exact model: a list of instants, gone through from end to end.
+//! The sliding-window log against a naive exact model: a list of instants, searched completely each time.
 
 #![allow(
     clippy::arithmetic_side_effects,
@@ -36,7 +36,7 @@ fn tick(now: u64) -> u64 {
     now.div_ceil(1_000) * 1_000
 }
 
-/// A log in memory, written to by the core's decisions alone.
+/// A log in memory, which only the core's decisions change.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Log {
     entries: Vec<Instant>,
@@ -241,7 +241,8 @@ proptest! {
         let (mut log, mut now) = (Log::default(), START);
         for ((gap, quantity), step) in calls.into_iter().zip(steps) {
             now = now + gap - if step % 3 == 0 { step } else { 0 };
-            // What was pruned before the step back is forgotten: the documented price. Hence unpruned here.
+            // Entries that were pruned before the step back are forgotten: the documented price. Hence
+            // unpruned here.
             let decision = log.decide(&limit, now, quantity);
             if let Change::Store(change) = decision.change {
                 log.entries.extend((0..change.count).map(|_| change.at));
@@ -293,7 +294,7 @@ proptest! {
             if difference == 0 || difference < 0 && age.is_some_and(|age| age >= naive.period) {
                 prop_assert_eq!(&log, &before, "nothing was to be settled");
             }
-            // What still counts is what is stored, and the key lives exactly as long.
+            // Exactly the entries that still count are stored, and the key lives exactly as long.
             let alive = naive.alive(tick(now));
             let stored: Vec<u64> = log.entries.iter().map(|entry| entry.as_nanos()).collect();
             prop_assert!(stored.ends_with(&alive), "{:?} without {:?}", stored, alive);
@@ -412,7 +413,7 @@ fn a_call_removes_a_bounded_number_of_entries() {
     assert_eq!(pruned(1), PRUNED_AT_MOST);
     assert_eq!(pruned(9_000), 18_000);
     assert_eq!(pruned(10_000), 20_000);
-    // And no call removes what counts.
+    // And no call removes an entry that counts.
     let alive = take(expired.as_slice(), &limit, at(START + 999_999_000), 1).unwrap();
     assert!(matches!(alive.change, Change::Store(Entries { pruned: 0, .. })));
 }
@@ -438,7 +439,7 @@ fn arguments_have_ranges() {
         let error = take(&[][..], &limit, at(START), quantity).unwrap_err();
         assert_eq!(error.to_string(), "ERR quantity must be an integer from 0 to 10000");
     }
-    // A period that would end past the last instant names itself and what would do.
+    // A period that would end past the last instant is an error that names it and its range.
     let long = Limit::new(5, 9_000_000_000, Unit::Seconds).unwrap();
     let error = take(&[][..], &long, at(START), 1).unwrap_err();
     assert_eq!(error.to_string(), "ERR period must be an integer from 1 to 7523372036");
@@ -469,7 +470,8 @@ fn one_call_takes_no_more_than_ten_thousand() {
     assert_eq!(decision.answer.taken, Some(10_000));
 }
 
-/// After a step back of the clock: what is given back is the latest, and what is charged may come before it.
+/// After a step back of the clock: the latest entries are given back, and charged entries may come before
+/// them.
 #[test]
 fn settlements_meet_entries_from_the_future() {
     let limit = Limit::new(2, 60, Unit::Seconds).unwrap();
@@ -578,7 +580,8 @@ fn behind_clients_that_want_more_than_one_call_may_a_call_is_refused_and_is_no_e
 fn a_peek_is_an_error_where_a_take_is() {
     use redis_cell_core::timeline::LAST;
 
-    // The last instant of a log lies in 2255, and that of time itself in 2262: ten years reach beyond both.
+    // The last instant of a log lies in 2255, and the last representable instant in 2262: ten years reach
+    // beyond both.
     let year = 365 * 86_400;
     let limit = Limit::new(1, 10 * year, Unit::Seconds).unwrap();
     let before = |seconds: i64| LAST.saturating_sub(span(seconds.unsigned_abs() * 1_000_000_000));

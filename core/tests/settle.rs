@@ -102,7 +102,7 @@ proptest! {
         prop_assert_eq!(settle(state, &limit, at(0), -quantity, None), refund(state, &limit, at(0), quantity));
     }
 
-    /// What is given back is at most what the units would still owe at that age, had they been alone.
+    /// At most as much is given back as the units would still owe at that age, had they been alone.
     #[test]
     fn with_its_age_nothing_is_given_back_that_has_leaked_away(
         limit in limits(), before in 0..2 * S, taken in 1..20_i64, age in 0..4 * S, back in 1..30_i64,
@@ -195,7 +195,7 @@ fn the_answer_of_a_settlement_is_that_of_a_look_at_what_it_stores() {
         let state = Some(Level { free, since });
         let settled = bucket::settle(state, &limit, now, difference, None).unwrap();
         let after = after(&settled, state);
-        // In debt the settlement says when one more unit is admitted, as a call for it does.
+        // In debt, a settlement returns the time until one more unit is admitted, as a call for it does.
         let look = bucket::take(after, &limit, now, i64::from(settled.answer.limited())).unwrap().answer;
         assert_eq!(settled.answer.remaining, left, "{free} free, {difference}");
         assert_eq!(settled.answer, look, "{free} free, {difference}");
@@ -233,7 +233,7 @@ fn a_bucket_gives_what_it_has() {
     }
 }
 
-/// A look through the trait is a look of the algorithm.
+/// A check through the trait equals a check by the algorithm.
 #[test]
 fn a_look_by_any_limiter_is_the_verdict_of_taking_and_the_numbers_of_the_state() {
     for owed in [0, 1, 5, 10, 23] {

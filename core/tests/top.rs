@@ -1,4 +1,5 @@
-//! The most refused keys: held against a map that counts them all, which is what the memory is not spent on.
+//! The most refused keys, compared with a map that counts all keys, which takes the memory that the algorithm
+//! saves.
 
 #![allow(
     clippy::unwrap_used,
@@ -95,7 +96,7 @@ proptest! {
         check(&top, &naive, size);
     }
 
-    /// What is shown is plain text, and says the key to the byte.
+    /// The output is plain text, and determines the key to the byte.
     #[test]
     fn shows_any_bytes(key in prop::collection::vec(any::<u8>(), 0..40)) {
         let text = shown(&key);
@@ -135,7 +136,8 @@ fn a_newcomer_takes_over_the_smallest_count_once_it_may_have_as_much() {
     top.note(0, b"c", at(0));
     assert_eq!(listed(&top), [row("a", 3, 0), row("c", 1, 2)]);
     top.note(0, b"b", at(0));
-    // Both have 3 now, and b comes back with what it left. Whichever goes, nothing that is said is wrong.
+    // Both have 3 now, and b comes back with the count that it left. Whichever row is lost, no reported
+    // number is wrong.
     assert_eq!(listed(&top).len(), 2);
     top.note(0, b"b", at(0));
     assert!(
@@ -231,7 +233,7 @@ fn strange_keys_are_shown_safely() {
         (b"\xff\xfe", "\\xff\\xfe"),
         (b"a\0b\r\n\x1b[31m", "a\\x00b\\x0d\\x0a\\x1b[31m"),
         (b"a\\b\"c", "a\\x5cb\\x22c"),
-        // What turns the rest of a line around, ends a line, or cannot be seen.
+        // Characters that reverse the rest of a line, end a line, or are invisible.
         ("admin\u{202e}resu".as_bytes(), "admin\\xe2\\x80\\xaeresu"),
         ("a\u{2028}b\u{2029}c".as_bytes(), "a\\xe2\\x80\\xa8b\\xe2\\x80\\xa9c"),
         ("a\u{200b}b\u{feff}c\u{e0041}".as_bytes(), "a\\xe2\\x80\\x8bb\\xef\\xbb\\xbfc\\xf3\\xa0\\x81\\x81"),

@@ -44,7 +44,7 @@ fn replay(transcript: &str, check: impl Fn(&Answer, [i64; 5])) {
             let tail = Tail::parse(words[5..].iter().copied(), &[]).unwrap();
             let limit = Limit::parse([words[2], words[3], words[4]], tail.unit).unwrap();
 
-            // The instant at which the call leaves behind what the transcript says, worked out from that
+            // The instant at which the call leaves the state of the transcript, computed from the transcript
             // alone.
             let tat = state.map_or(now, offset);
             now = match left {
@@ -77,7 +77,7 @@ fn same_wait(exact: i64, told: i64, printed: i64) {
     assert_eq!(told, if exact % S == 0 { printed } else { printed + 1 });
 }
 
-/// Holds an answer against integers of a time when waits were rounded down.
+/// Compares an answer with integers from a time when waits were rounded down.
 fn rounded_down(answer: &Answer, printed: [i64; 5]) {
     let told = answer.reply(Unit::Seconds).five;
     assert_eq!(told[..3], printed[..3]);
@@ -129,7 +129,7 @@ fn immediate(limit: &Limit, calls: i64) -> (Vec<i64>, i64) {
     (remaining, refused)
 }
 
-/// What the articles' own programs print: of some immediate calls, as many as the capacity pass.
+/// The output of the articles' own programs: of some immediate calls, as many as the capacity pass.
 #[test]
 fn a_funnel_and_a_token_bucket_are_a_burst_of_one_less() {
     for (program, [max_burst, count, period], calls, admitted) in [

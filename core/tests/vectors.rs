@@ -1,8 +1,7 @@
-//! Rates that do not come out even: thousands of calls, each held against the contract's words in wide
-//! integers.
+//! Rates whose interval is not whole: thousands of calls, each compared with the contract in wide integers.
 //!
-//! The models share nothing with the code but the definition of a cost. What is "the largest" or "the first"
-//! there is found here by halving what is left to choose from.
+//! The models share nothing with the code but the definition of a cost. "The largest" and "the first" of the
+//! contract are found by bisection.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +44,7 @@ impl Random {
     }
 }
 
-/// A rate as a call spells it.
+/// A rate as the arguments of a call.
 #[derive(Clone, Copy, Debug)]
 struct Spelt {
     count: i64,
@@ -99,7 +98,7 @@ fn bucket_says(rate: Exact, capacity: i128, level: Option<Level>, now: i128, qua
     } else if quantity > available {
         (Later(span(wait(state, quantity))), Keep)
     } else {
-        // The leak that is full begins with the call; else the one that has begun goes on.
+        // In a full bucket, the leak begins with the call; otherwise the one that has begun continues.
         let since = if available == capacity { now } else { since + rate.cost(available - free) };
         (Admitted, Store(Level { free: (available - quantity).try_into().unwrap(), since: instant(since) }))
     };
@@ -110,7 +109,8 @@ fn bucket_says(rate: Exact, capacity: i128, level: Option<Level>, now: i128, qua
     Said { verdict, remaining: free_at(after, now), reset_after: wait(after, capacity), change }
 }
 
-/// Time to pass before the next call: none, about what was told, part of what fills it up, or more than that.
+/// The time before the next call: none, about the wait in the reply, a part of the time until it is full, or
+/// more than that.
 fn pause(random: &mut Random, told: Verdict, full: i128) -> i128 {
     match (random.up_to(3), told) {
         (0, _) => random.up_to(2),
@@ -187,7 +187,7 @@ fn thousands_of_calls_by_rates_that_do_not_divide() {
     assert!(coarse >= 6_000, "an emission interval rounded down would have done for all but {coarse}");
 }
 
-/// Where the count divides the period, each number is what it is by an emission interval in whole
+/// Where the count divides the period, each number equals the one by an emission interval in whole
 /// nanoseconds.
 #[test]
 fn by_a_whole_emission_interval_nothing_is_rounded() {

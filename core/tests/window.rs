@@ -76,8 +76,8 @@ fn window(start: i64, current: i64, previous: i64) -> Sliding {
 
 #[test]
 fn row_by_row() {
-    // What it shows; start, current, previous before; limit per 60 s; now; quantity; answer in ms; what is
-    // stored.
+    // The case; start, current, previous before; limit per 60 s; now; quantity; answer in ms; the stored
+    // state.
     type Stored = (i64, i64, i64);
     type Row = (&'static str, Option<Stored>, i64, i64, i64, [i64; 5], Option<Stored>);
     let m = 60 * S;
@@ -172,7 +172,7 @@ impl Model {
         self.admitted.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, quantity)| quantity).sum()
     }
 
-    /// What the previous window weighs, and the estimate.
+    /// The weight of the previous window, and the estimate.
     fn estimate(&self, now: i64) -> i64 {
         let elapsed = now % self.period;
         let start = now - elapsed;
@@ -234,7 +234,7 @@ proptest! {
 }
 
 proptest! {
-    /// What the documentation says of the error, and that no period holds twice the limit.
+    /// The documented bound on the error, and that no period holds twice the limit.
     #[test]
     fn errs_within_its_bound(
         limit in 1..40_i64,
@@ -358,8 +358,8 @@ proptest! {
     }
 }
 
-/// What a steady caller gets in `periods` periods, asking `limit` times in each, from `phase` on. When it is
-/// refused, it waits as long as it is told and goes on from there.
+/// The units that a steady caller gets in `periods` periods, calling `limit` times in each, from `phase` on.
+/// When it is refused, it waits for `retry_after` and continues from there.
 fn steady(limit: i64, periods: i64, phase: i64) -> (i64, i64) {
     const PERIOD: i64 = 1_000_000_000;
     let limits = Limit::new(limit, 1, Seconds).unwrap();
@@ -427,7 +427,7 @@ fn a_caller_that_waits_as_told_gets_the_limit_in_every_window() {
 }
 
 proptest! {
-    /// Whatever is stored: what fits is the largest quantity that would be admitted, and no more.
+    /// Whatever is stored: the units that fit are the largest quantity that would be admitted, and no more.
     #[test]
     fn takes_what_fits(
         limit in 1..20_i64,
@@ -470,7 +470,7 @@ proptest! {
         let limits = Limit::new(limit, 1, Microseconds).unwrap();
         let state = Some(Sliding { start: at(start), current, previous });
         let decision = settle(state, &limits, at(now), difference, age.map(common::ago).as_ref()).unwrap();
-        // What the window has become by now.
+        // The window as it is by now.
         let [start, current, previous] = if start >= 0 {
             [start, current, previous]
         } else if -start <= PERIOD {
@@ -501,8 +501,8 @@ proptest! {
 
 #[test]
 fn settles_row_by_row() {
-    // What it shows; start, current and previous before; difference; the answer in ms; what is stored, 15 s
-    // on.
+    // The case; start, current and previous before; difference; the answer in ms; the stored state, 15 s
+    // later.
     type Stored = (i64, i64, i64);
     type Row = (&'static str, Option<Stored>, i64, [i64; 5], Change<Stored>);
     let limit = Limit::new(5, 60, Seconds).unwrap();

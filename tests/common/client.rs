@@ -210,8 +210,8 @@ impl Client {
         self.info("used_memory").parse().unwrap()
     }
 
-    /// The process of the server, or why it cannot be told: a server that still loads its data refuses PING,
-    /// and one of another test, which has ended on this port, breaks the connection.
+    /// The process of the server, or the reason why it is not known: a server that still loads its data
+    /// refuses PING, and one of another test, which has ended on this port, breaks the connection.
     pub fn process_id(&mut self) -> Result<u32, String> {
         let info = match <[_; 2]>::try_from(self.try_pipeline(&["PING", "INFO server"])?) {
             Ok([Ok(_), Ok(info)]) => info,

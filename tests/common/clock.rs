@@ -1,4 +1,4 @@
-//! Clocks of a server that a test controls: `clock_shim.c` replaces those of libc.
+//! Clocks of a server that a test controls: `clock_shim.c` replaces the clocks of libc.
 
 use super::{Options, Server, compile_library, wall_ns};
 use std::os::unix::fs::FileExt;
@@ -28,8 +28,8 @@ impl Clock {
         Self::new(wall, 1000 * SECOND, false)
     }
 
-    /// Running clocks, with the wall clock ahead of that of the tests, which scripts/test-hours.sh sets ahead
-    /// of the true one.
+    /// Running clocks, with the wall clock ahead of the clock of the tests, which scripts/test-hours.sh sets
+    /// ahead of the true one.
     pub fn ahead_by(wall: i64) -> Self {
         let run = std::env::var("REDIS_CELL_CLOCK_AHEAD").map_or(0, |nanos| nanos.parse().unwrap());
         Self::new(wall + run, 0, true)
@@ -66,7 +66,7 @@ impl Clock {
         self.show();
     }
 
-    /// What the wall clock shows.
+    /// The time on the wall clock.
     pub fn wall(&self) -> i64 {
         self.wall
     }

@@ -1,4 +1,4 @@
-//! The tables of commands and of kinds of limiters: what the tests that go through all of them need to know.
+//! The tables of commands and of kinds of limiters: the data for the tests of all commands.
 
 /// A command of the module.
 pub struct Command {
@@ -8,7 +8,7 @@ pub struct Command {
     pub page: &'static str,
     /// Its flags. `blocking` is known to servers since Redis 7.0.
     pub flags: &'static [&'static str],
-    /// What it does with its keys, as `COMMAND GETKEYSANDFLAGS` says; empty for a command without keys.
+    /// Its flags for its keys, from `COMMAND GETKEYSANDFLAGS`; empty for a command without keys.
     pub uses: &'static [&'static str],
     /// A call that is admitted on new keys: `KEY` is its key, `FIRST` a key before that, `ID` the name of a
     /// holder.
@@ -18,7 +18,7 @@ pub struct Command {
     pub counted: [&'static str; 3],
     /// Whether its refusals are in the record of CL.TOP.
     pub records: bool,
-    /// The commands of the server that the effects of `call` take.
+    /// The commands of the server that the effects of `call` need.
     pub effects: &'static [&'static str],
     /// The kinds of its arguments, for the fuzzer.
     pub shape: &'static str,
@@ -51,7 +51,7 @@ impl Command {
         self.call.contains("FIRST")
     }
 
-    /// Whether it has keys: all commands but CL.TOP.
+    /// Whether it has keys: all commands except CL.TOP.
     pub fn has_keys(&self) -> bool {
         !self.uses.is_empty()
     }
@@ -68,12 +68,12 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Whether a quantity is asked of it, and not a place for a holder with a name.
+    /// Whether its calls have a quantity, not a holder.
     pub fn has_quantity(&self) -> bool {
         self.word != "LEASE"
     }
 
-    /// This quantity or this holder, whichever is asked of it.
+    /// This quantity or this holder, whichever its calls have.
     pub fn asked<'a>(&self, quantity: &'a str, holder: &'a str) -> &'a str {
         if self.has_quantity() { quantity } else { holder }
     }
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// The kinds; that without quantities is the last.
+/// The kinds; the one without quantities is the last.
 pub const KINDS: [Kind; 7] = [
     Kind { word: "THROTTLE", command: "CL.THROTTLE", limit: "B L P" },
     Kind { word: "FUNNEL", command: "CL.FUNNEL", limit: "L L P" },

@@ -1,5 +1,5 @@
-//! The limiters as their pages define them, to compare a server with: in wide integers, by trying in place of
-//! solving, and without the code of the core.
+//! The limiters as their pages define them, for comparison with a server: in wide integers, by search instead
+//! of formulas, and without the code of the core.
 //!
 //! One number decides: [`room`], the most that a limiter would admit at an instant. A call is refused when
 //! its quantity is above that. Its wait is searched for, as the first instant with enough room, and so is
@@ -27,7 +27,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The nanoseconds that serving so many units takes, rounded down.
+    /// The nanoseconds that serving this many units takes, rounded down.
     pub fn cost(self, units: i128) -> i128 {
         units * self.period / self.count
     }
@@ -52,9 +52,9 @@ impl Rate {
 /// When a fixed window ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Window {
-    /// So many nanoseconds after it opened.
+    /// This many nanoseconds after it opened.
     Period(i128),
-    /// At a boundary of the calendar, so many minutes east of UTC.
+    /// At a boundary of the calendar, this many minutes ahead of UTC.
     Calendar { cycle: &'static str, utc: i128, from: i128 },
     /// At an instant.
     Until(i128),
@@ -86,7 +86,7 @@ impl Limit {
     }
 }
 
-/// What a key holds. Instants are nanoseconds since the epoch, and whole microseconds in sorted sets.
+/// The state of a key. Instants are nanoseconds since the epoch, and whole microseconds in sorted sets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
     Tat(i128),
@@ -185,7 +185,7 @@ fn rolled(state: Option<&State>, period: i128, at: i128) -> (i128, i128, i128) {
     }
 }
 
-/// The units that a funnel or a bucket has free, and those among them that have come since.
+/// The units that a funnel or a bucket has free, and how many of them have become free since.
 fn free_at(state: Option<&State>, capacity: i128, rate: Rate, at: i128) -> (i128, Option<i128>) {
     let Some(&State::Level { free, since, .. }) = state else { return (capacity, None) };
     let come = rate.units((at - since).max(0));
@@ -222,7 +222,7 @@ fn number(count: usize) -> i128 {
     i128::try_from(count).unwrap()
 }
 
-/// The time from `now` until there is room for so many units.
+/// The time from `now` until there is room for this many units.
 fn wait_for(limit: &Limit, state: Option<&State>, now: i128, wanted: i128) -> i128 {
     let enough = |wait: i128| room(limit, state, now + wait) >= wanted;
     let mut latest = 1;
@@ -264,8 +264,8 @@ impl Row {
     }
 }
 
-/// The verdict on a quantity, with the numbers of the state as it is. `None` asks about the state itself:
-/// whether it is beyond the limit, and when one more unit is admitted.
+/// The verdict on a quantity, with the numbers of the state as it is. `None` checks the state itself: whether
+/// it is over the limit, and when one more unit is admitted.
 fn look(limit: &Limit, state: Option<&State>, now: i128, quantity: Option<i128>) -> Row {
     let here = room(limit, state, now);
     let limited = quantity.unwrap_or(0) > here;
@@ -280,7 +280,7 @@ fn look(limit: &Limit, state: Option<&State>, now: i128, quantity: Option<i128>)
     }
 }
 
-/// The verdict on what a limiter is asked for; the holder of a lease is admitted.
+/// The verdict on a request to a limiter; the holder of a lease is admitted.
 fn verdict(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Row {
     match limit {
         Limit::Lease { id, .. } => {
@@ -296,7 +296,7 @@ fn lease_of(state: Option<&State>, id: &str) -> Option<i128> {
     if let Some(State::Leases(leases)) = state { leases.get(id).copied() } else { None }
 }
 
-/// The state after so many units were taken, whether there was room for them or not.
+/// The state after this many units were taken, whether there was room for them or not.
 fn taken(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Result<State, Error> {
     Ok(match limit {
         Limit::Throttle { rate, .. } => {
@@ -333,8 +333,8 @@ fn taken(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Res
     })
 }
 
-/// The level of a funnel or a bucket with so many units free. What has begun to leak goes on; a full one has
-/// begun nothing.
+/// The level of a funnel or a bucket with this many units free. A begun leak continues; a full bucket has
+/// begun none.
 fn leveled(limit: &Limit, state: Option<&State>, now: i128, free: i128) -> State {
     let (Limit::Funnel { capacity, rate } | Limit::Bucket { capacity, rate }) = limit else {
         panic!("{limit:?} has no level")
@@ -412,15 +412,15 @@ fn expiry(limit: &Limit, state: &State) -> i128 {
     ceil(end, MILLI)
 }
 
-/// What a call for several asks of one of its limiters.
+/// The request of a call for several to one of its limiters.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub key: String,
     pub shadow: bool,
-    /// The `reset_after` of the call that took what a settlement gives back.
+    /// The `reset_after` of the call that took the units that a settlement gives back.
     pub reset: Option<i128>,
     pub limit: Limit,
-    /// A difference in a settlement. For a lease it has no meaning but in a settlement, where 0 releases.
+    /// A difference in a settlement. For a lease, it has a meaning only in a settlement, where 0 releases.
     pub quantity: i128,
 }
 
@@ -530,9 +530,9 @@ impl Model {
         let state = self.state(&part.key, limit)?;
         let now = self.now;
         let then = ago.map(|Ago { age, .. }| now - age);
-        // The end of what the call took, at the earliest.
+        // The earliest end of the units that the call took.
         let served = ago.and_then(|Ago { age, unit }| Some(now - age + (reset.as_ref()? - unit).max(0)));
-        // What is still owed of units that cost so much.
+        // The time still owed for units with this cost.
         let owed = |cost: i128| match (then, served) {
             (None, _) => cost,
             (Some(then), None) => (then + cost - now).clamp(0, cost),
@@ -692,7 +692,7 @@ impl Model {
     }
 }
 
-/// What a settlement does to a key.
+/// Settles one key.
 enum Settled {
     Kept,
     Now(Option<State>),

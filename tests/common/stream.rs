@@ -154,7 +154,7 @@ impl Effect {
         std::iter::once(word("MULTI")).chain(effects).chain([word("EXEC")]).collect()
     }
 
-    /// As it appears outside of a transaction: before 7.0 servers wrap everything that a module propagates.
+    /// As it appears outside a transaction: servers before 7.0 wrap everything that a module propagates.
     pub fn alone(db: u32, effects: Vec<Self>) -> Vec<Self> {
         if super::BINARY.at_least(7, 0, 0) { effects } else { Self::transaction(db, effects) }
     }

@@ -1,4 +1,4 @@
-//! A call of CL.THROTTLE: its arguments as text, its reply by the model, and what users are promised of it.
+//! A call of CL.THROTTLE: its arguments as text, its reply by the model, and the promises for it.
 
 use super::model::{Limit, Model, Part, Rate, State, ceil};
 
@@ -45,7 +45,8 @@ impl Throttle {
     /// The most that `calls` admitted calls take within `elapsed` nanoseconds: the promise that users are
     /// given.
     pub fn most_within(&self, elapsed: i64, calls: i64) -> i128 {
-        // A nanosecond's worth for each call, where a unit does not take a whole number of them.
+        // Plus the units of a nanosecond for each call, where a unit does not take a whole number of
+        // nanoseconds.
         let Rate { count, period } = self.rate;
         let forgiven = if period % count == 0 { 0 } else { calls };
         self.max_burst + 1 + i128::from(elapsed + forgiven) * count / period

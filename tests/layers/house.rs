@@ -1,4 +1,4 @@
-//! What the files of a crate define, name and pass on.
+//! The items that the files of a crate define, name and pass on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
@@ -19,7 +19,7 @@ pub struct House {
 struct Module {
     file: String,
     defined: BTreeSet<String>,
-    /// The names that `use` brings in, with what they stand for.
+    /// The names that `use` brings in, with the paths that they stand for.
     used: BTreeMap<String, Vec<String>>,
 }
 
@@ -53,7 +53,7 @@ impl House {
                 Item::Union(item) => &item.ident,
                 Item::Macro(item) => {
                     module.defined.extend(item.ident.iter().map(ToString::to_string));
-                    // What a macro of the file may define when it is used.
+                    // The items that a macro of the file may define when it is used.
                     let tokens = item.mac.tokens.to_string();
                     let words: Vec<&str> = tokens.split_whitespace().collect();
                     let defines = words.windows(2).filter(|pair| ["struct", "enum", "fn"].contains(&pair[0]));
@@ -84,7 +84,7 @@ impl House {
         known.used.append(&mut module.used);
     }
 
-    /// What every file depends on.
+    /// The dependencies of every file.
     pub fn dependencies(&self) -> Vec<Dependency> {
         let mut found = BTreeMap::new();
         for (file, module, parsed) in &self.files {
@@ -266,7 +266,7 @@ impl<'ast> Visit<'ast> for Names {
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         visit::visit_macro(self, item);
-        // What a macro makes of its tokens is unknown; whatever looks like a path is taken for one.
+        // The expansion of a macro is unknown; anything that looks like a path counts as one.
         let tokens = item.tokens.to_string().replace(" :: ", "::").replace("$ ", "$");
         for word in tokens.split(|part: char| !(part.is_alphanumeric() || "_:$".contains(part))) {
             let word = word.trim_matches(':');

@@ -26,7 +26,7 @@ use std::path::Path;
 /// The layers, ground first. A file may depend on its own layer and on those before it.
 const LAYERS: [&[&str]; 8] = [
     &["tally.rs"],
-    // What is kept beside the states.
+    // Data that is kept beside the states.
     &["config.rs", "refusals.rs"],
     // How a call ends, and where states are kept.
     &["outcome.rs", "store.rs", "store/"],
@@ -37,7 +37,7 @@ const LAYERS: [&[&str]; 8] = [
     &["lib.rs"],
 ];
 
-/// What `ffi/` takes from the core: times, integers and errors.
+/// The items that `ffi/` takes from the core: times, integers and errors.
 const CORE_IN_FFI: [&str; 6] = ["Error", "Instant", "Span", "Stretch", "Unit", "parse_integer"];
 
 /// The one file of `ffi/` that uses a limiter, for itself: it limits how often panics are logged.
@@ -109,7 +109,7 @@ fn the_ffi_knows_no_limiters() {
     }
 }
 
-/// The checks above are worth something: each way of putting a circle back is found.
+/// The checks above are tested: they find each way of putting a circle back.
 #[test]
 fn a_circle_is_found() {
     let circle = |files: &[(&str, &str)]| circles(&house(files).dependencies());

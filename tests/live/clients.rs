@@ -1,4 +1,4 @@
-//! What docs/clients.md says about clients that treat CL.BTHROTTLE as an ordinary command.
+//! The statements of docs/clients.md about clients that treat CL.BTHROTTLE as an ordinary command.
 
 use crate::common::{Client, Server, Waiter, wait_for_blocked};
 

@@ -1,5 +1,5 @@
-//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: what they answer, store and tell others; and, with CL.LOG, how sorted
-//! sets of instants survive restarts, replication and foreign content.
+//! CL.ACQUIRE, CL.RENEW, CL.RELEASE: their replies, states and effects; and, with CL.LOG, how sorted sets of
+//! instants survive restarts, replication and foreign content.
 
 use crate::common::{
     Client, Effect, Entry, Footprint, Options, ReplicaStream, Server, WRONGTYPE, ceil_div, entries, ints,
@@ -123,7 +123,7 @@ fn an_ended_lease_holds_nothing() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.ACQUIRE k 3 3600 long");
-    // Last, because whatever is admitted after its end would remove it.
+    // Last, because any call that is admitted after its end would remove it.
     client.call("CL.ACQUIRE k 3 1 brief MS");
     wait_until("the brief lease to end", || match client.ints("CL.ACQUIRE k 1 1 probe MS")[..] {
         // Refused all the time, because of the long one: a refusal removes nothing.
@@ -140,7 +140,7 @@ fn an_ended_lease_holds_nothing() {
     assert_eq!(client.ints("CL.ACQUIRE k 2 10 brief")[..3], [0, 2, 0], "but it may come again");
     assert_eq!(client.int("ZCARD k"), 2);
 
-    // The last to hold a place takes along what has ended.
+    // The last release also removes the leases that have ended.
     client.call(&format!("ZADD k {} ended", wall_us() - 60_000_000));
     assert_eq!(client.int("CL.RELEASE k brief"), 1);
     assert_eq!(client.int("ZCARD k"), 2);
@@ -282,7 +282,7 @@ fn keys_that_hold_something_else_stay_as_they_were() {
             assert_eq!(client.snapshot("k"), before, "{scores:?}");
         }
     }
-    // A large set of somebody else's, and a place.
+    // A large set of another program, and a place.
     let mut command = vec!["ZADD".to_owned(), "game".to_owned()];
     command.extend((0..500).flat_map(|i| [i.to_string(), format!("player{i}")]));
     client.call(&command);
@@ -309,7 +309,7 @@ fn logs_and_leases_are_told_apart() {
     client.call("CL.ACQUIRE leases 5 1800 1700000000000000-0");
     let (score, name) = (wall_us(), "2-0");
     client.call(&format!("ZADD ended {score} {score}-0"));
-    // Taken over from something else, and gone on with.
+    // Taken over from another program, and continued.
     client.call(&format!("ZADD moved {} request-1", score - 1_000));
     client.call("CL.LOG moved 5 3600");
     for (key, calls) in
@@ -339,8 +339,8 @@ fn logs_and_leases_are_told_apart() {
 fn nobody_can_make_leases_look_like_a_log() {
     let server = Server::start();
     let mut client = server.connect();
-    // Each name is of the microsecond at which the lease ends if this call comes as long after the last one
-    // as that after the one before.
+    // Each name has the microsecond at which the lease ends if this call comes as long after the last call as
+    // that call after the one before.
     let script = "local last, step = 0, 0 \
                   for i = 1, 100000 do \
                   local id = string.format('%.0f-0', last + step) \
@@ -381,7 +381,7 @@ fn leases_far_apart_stay_the_limiters_own() {
     assert_eq!(client.int("ZCARD old"), 1);
 }
 
-/// What stands between two instants is not looked at; if it is met, it must not do any harm.
+/// Entries between the first and the last are not checked; if one is met, it must not do any harm.
 #[test]
 fn foreign_scores_in_the_middle_kill_nobody() {
     let server = Server::start();
@@ -402,7 +402,7 @@ fn foreign_scores_in_the_middle_kill_nobody() {
     server.assert_alive("foreign scores in the middle");
 }
 
-/// Of leases that end later than their key lives, each ends with it. Those of later calls do not.
+/// Of leases that end later than their key lives, each ends with it. Leases of later calls do not.
 #[test]
 fn a_life_that_was_shortened_shortens_the_leases_that_there_were() {
     let server = Server::start();
@@ -480,7 +480,7 @@ fn effects_are_one_transaction() {
     let delete = vec![Effect { db: 4, command: "UNLINK k".to_owned() }];
     assert_eq!(stream.effects(&server), Effect::alone(4, delete));
 
-    // What has ended goes with the next admitted call.
+    // The next admitted call removes the leases that have ended.
     client.call("CL.ACQUIRE k 3 1000 long");
     let ended = wall_us() - 60_000_000;
     client.call(&format!("ZADD k {ended} x {ended} y"));

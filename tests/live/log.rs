@@ -1,4 +1,4 @@
-//! CL.LOG: what it answers, stores and tells others.
+//! CL.LOG: its replies, states and effects.
 
 use crate::common::{
     Client, Footprint, Options, ReplicaStream, Server, WRONGTYPE, ceil_div, entries, propagated, wait_until,
@@ -98,7 +98,7 @@ fn quantities() {
         ("10 60 10000", "1 10 3 -1 60"),
         ("10 60 3", "0 10 0 -1 60"),
         ("10 60 0", "0 10 0 -1 60"),
-        // A lower limit than there are entries: even a look would have to wait.
+        // A lower limit than there are entries: even a check would have to wait.
         ("9 60 0", "1 9 0 60 60"),
     ] {
         assert_eq!(client.integers(&format!("CL.LOG k {arguments}")), answer, "{arguments}");
@@ -125,7 +125,7 @@ fn saturating_takes_what_fits() {
         assert_eq!(client.integers(&format!("CL.LOG k {arguments}")), answer, "{arguments}");
     }
     assert_eq!(client.int("ZCARD k"), 10);
-    // What one call takes is bounded, and its answer says that there is more.
+    // One call takes a bounded number of units, and its answer shows that there are more.
     assert_eq!(client.integers("CL.LOG big 30000 60 50000 SATURATE"), "0 30000 20000 -1 60 10000");
     assert_eq!(client.integers("CL.LOG big 30000 60000 50000 SATURATE MS"), "0 30000 10000 -1 60000 10000");
     assert_eq!(client.int("ZCARD big"), 20_000);
@@ -166,7 +166,7 @@ fn bad_input_names_what_is_wrong_and_changes_nothing() {
             assert_eq!(client.snapshot(key), before, "{key} {arguments}");
         }
     }
-    // A period that would end after the last nanosecond there is.
+    // A period that would end after the last representable nanosecond.
     let error = client.error("CL.LOG used 10 9223372036");
     assert!(error.starts_with("ERR period must be an integer from 1 to "), "{error}");
     for key in [&b""[..], b"a\0b", b"\xff\xfe", &vec![b'k'; 1 << 20]] {
@@ -290,7 +290,7 @@ fn what_takes_nothing_leaves_no_trace() {
     assert_ne!(Footprint::of(&server, &mut client, "used"), before, "these glasses see a call that takes");
 }
 
-/// What a call does with a log of a million is bounded by its quantity, not by the log.
+/// The work of a call on a log of a million is bounded by its quantity, not by the log.
 #[test]
 fn a_million_entries_are_handled_in_bounded_steps() {
     let server = Server::start();

@@ -1,6 +1,6 @@
 //! The statements of docs/migrating.md about other limiters: which states are taken over, which are rejected,
-//! and how the decisions of the call before and the call after compare. The scripts imitate those of other
-//! projects without copying them.
+//! and how the decisions of the call before and the call after compare. The scripts imitate the scripts of
+//! other projects without copying them.
 
 use super::replication::{attach, catch_up};
 use crate::common::{Client, Options, Server, requires, wait_until, wall_ns};

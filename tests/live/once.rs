@@ -90,7 +90,7 @@ fn a_refusal_stores_nothing() {
     assert_eq!(admitted[0][0], 0);
     assert_eq!(rows(&mut client, call), admitted);
     assert_eq!(client.int("GET b"), 2);
-    // A settlement that ends in debt is none, and is stored with what it says.
+    // A settlement that ends in debt is not a refusal, and its reply is stored.
     let debt = rows(&mut client, "CL.MSETTLE b FIXED 5 60 9 ONCE d 60");
     assert_eq!(debt[0][0], 1);
     assert_eq!(rows(&mut client, "CL.MSETTLE b FIXED 5 60 9 ONCE d 60"), debt);
@@ -198,7 +198,7 @@ fn the_reply_is_in_the_transaction_of_the_effects() {
     }
     let appended: Vec<String> = read_aof(&server).into_iter().map(|effect| effect.command).collect();
     assert!(appended.iter().any(|word| word.starts_with("SET o ")), "{appended:?}");
-    // What was charged before a failover is not charged again.
+    // A call that was charged before a failover is not charged again.
     copy.call("REPLICAOF NO ONE");
     let before = copy.snapshot("k");
     assert_eq!(stored(&rows(&mut copy, "CL.MTAKE k FIXED 9 3600 1 ONCE o 60")), copy.text("GET o"));

@@ -19,7 +19,7 @@ const HEADINGS: [&str; 11] = [
     "See also",
 ];
 
-/// How a line begins that reads the same on every page that has it.
+/// The beginnings of lines that must be the same on every page that has them.
 const COMMON: [&str; 9] = [
     "| argument |",
     "| `key` |",
@@ -32,14 +32,14 @@ const COMMON: [&str; 9] = [
     "- Clients that wait for the key in [CL.BTHROTTLE](cl.bthrottle.md) come first: the",
 ];
 
-/// The page of what holds for all commands.
+/// The page about all commands.
 const SHARED: &str = include_str!("../../docs/commands/README.md");
 
 /// A call and the lines of its answer.
 struct Step<'p> {
     call: &'p str,
     answer: Vec<&'p str>,
-    /// Time passes before it: it is repeated until it answers as printed. A call that only looks, therefore.
+    /// Time passes before it: it is repeated until it answers as printed. It therefore only checks.
     later: bool,
 }
 
@@ -63,7 +63,7 @@ fn steps(page: &str) -> Vec<Step<'_>> {
     steps
 }
 
-/// An answer as a person sees it: items separated by spaces, arrays of arrays on a line each.
+/// An answer as text: items separated by spaces, nested arrays on a line each.
 fn shown(answer: &Result<Value, String>) -> String {
     let item = |item: &Value| shown(&Ok(item.clone()));
     match answer {
@@ -80,7 +80,7 @@ fn shown(answer: &Result<Value, String>) -> String {
     }
 }
 
-/// Where a page shows `*`, anything may stand.
+/// A `*` on a page matches anything.
 fn is_as_printed(seen: &str, printed: &str) -> bool {
     let (seen, printed): (Vec<&str>, Vec<&str>) =
         (seen.split([' ', '\n']).collect(), printed.split([' ', '\n']).collect());
@@ -126,7 +126,7 @@ fn replay(client: &mut Client, steps: &[Step]) -> Result<(), String> {
 /// Replays the examples of a page until the server answers what the page shows.
 fn assert_replays(client: &mut Client, name: &str, steps: &[Step]) {
     assert!(steps.len() >= 3, "{name}: examples of {} calls", steps.len());
-    // A machine that stands still for a second in between shows another number.
+    // A machine that stalls for a second in between shows another number.
     let attempts: Vec<String> = (0..5).map_while(|_| replay(client, steps).err()).collect();
     assert!(attempts.len() < 5, "{name}: {attempts:#?}");
 }
@@ -184,7 +184,7 @@ fn the_session_of_each_readme_is_what_the_server_answers() {
         let session = session(readme);
         let steps = steps(&session);
         assert_eq!(steps.len(), 2, "{name}: {session}");
-        // A machine that stands still for a second in between shows another number.
+        // A machine that stalls for a second in between shows another number.
         let attempts: Vec<String> = (0..5).map_while(|_| replay(&mut client, &steps).err()).collect();
         assert!(attempts.len() < 5, "{name}: {attempts:#?}");
     }

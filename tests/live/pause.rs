@@ -1,4 +1,4 @@
-//! CL.PAUSE: nobody before the wait is over, one unit at its end, and then units at the rate.
+//! CL.PAUSE: no unit before the wait is over, one unit at its end, and then units at the rate.
 
 use crate::common::{Client, Effect, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until};
 
@@ -43,7 +43,7 @@ fn the_pause_that_ends_last_holds() {
     assert_eq!(stream.effects(&server), []);
     client.call("CL.PAUSE k 4 5 3600 9000");
     assert!(client.expiry_ms("k") > 0 && client.snapshot("k") != before, "a longer one lengthens it");
-    // A refund gives back what it is asked for and no more; DEL ends the pause.
+    // A refund gives back its quantity and no more; DEL ends the pause.
     assert_eq!(client.ints("CL.REFUND k 4 5 3600")[..3], [1, 5, 0]);
     client.call("DEL k");
     assert_eq!(client.ints("CL.THROTTLE k 4 5 3600 5")[..3], [0, 5, 0]);

@@ -66,8 +66,8 @@ fn never_more_than_the_burst_and_what_time_brings() {
     }
 }
 
-/// With a minute's worth of burst used up, the state stays ahead of the clock, and what was admitted can be
-/// accounted for to the last unit.
+/// With a minute's worth of burst used up, the state stays ahead of the clock, and the admitted units can be
+/// counted exactly.
 #[test]
 fn every_unit_is_accounted_for() {
     let server = Server::start();
@@ -93,7 +93,8 @@ fn every_unit_is_accounted_for() {
     assert!(ended - tolerance <= seen.last, "admitted too much: {ended}, {}", seen.last);
 }
 
-/// Rates of bytes, whose emission interval is hardly more than a nanosecond and no whole number of them.
+/// Rates of bytes, whose emission interval is hardly more than a nanosecond, and not a whole number of
+/// nanoseconds.
 #[test]
 fn six_hundred_million_and_one_bytes_a_second_are_that() {
     const RATE: i128 = 600_000_001;
@@ -109,10 +110,10 @@ fn six_hundred_million_and_one_bytes_a_second_are_that() {
         taken += reply[5];
         calls += i64::from(reply[5] > 0);
         let (tat, ended) = (client.tat("bytes").unwrap(), wall_ns());
-        // The most that anybody may get, by a clock that has run for longer than the server's.
+        // The most units that can be admitted, by a clock that has run for longer than the server's.
         let most = throttle.most_within(ended - begun, calls);
         assert!(i128::from(taken) <= most, "{taken} in {} ns, at most {most} would be right", ended - begun);
-        // And no less than that, by the server's own clock, which is where the limiter's state is full.
+        // And no fewer, by the server's own clock, at which the limiter's state is full.
         let (first_tat, first_taken) = *first.get_or_insert((tat, taken));
         let elapsed = i128::from(tat - first_tat);
         let brought = elapsed * RATE / 1_000_000_000;
@@ -132,7 +133,7 @@ fn six_hundred_million_and_one_bytes_a_second_are_that() {
 fn a_bucket_of_bytes_gives_what_its_rate_brings() {
     let server = Server::start();
     let mut client = server.connect();
-    // As a limiter for CL.THROTTLE has it, with a capacity of one more than the burst.
+    // Like a limiter of CL.THROTTLE, with a capacity of one more than the burst.
     let throttle = Throttle::parse("19999999 600000001 1");
     let call = "CL.BUCKET bytes 20000000 600000001 1 1000000";
     let begun = wall_ns();

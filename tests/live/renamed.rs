@@ -1,9 +1,9 @@
-//! Servers whose configuration renames commands: what needs a missing one is an error before anything is
-//! written.
+//! Servers whose configuration renames commands: a call that needs a missing one is an error before anything
+//! is written.
 
 use crate::common::{BINARY, COMMANDS, Client, Options, ReplicaStream, Server, Waiter, wait_until, wall_ns};
 
-/// Calls that write, each with its key and the commands that its effects take. Their order matters: without a
+/// Calls that write, each with its key and the commands that its effects need. Their order matters: without a
 /// lease there is nothing to renew.
 fn calls() -> Vec<(String, &'static str, &'static [&'static str])> {
     const LEASES: &[&str] = &["ZADD", "ZREM", "ZREMRANGEBYRANK", "PEXPIREAT"];

@@ -188,7 +188,7 @@ fn a_replica_that_lags_still_gets_the_primarys_state() {
     let (mut client, mut copy) = (primary.connect(), replica.connect());
     replica.signal("STOP");
     let reset = client.throttle_checked("k", "9 10 100000 3 MS")[4];
-    // The lag is what is tested: half a second passes while the replica receives nothing.
+    // This tests the lag: half a second passes while the replica receives nothing.
     wait_until("half a second to pass", || {
         let now = client.ints("CL.THROTTLE k 9 10 100000 0 MS")[4];
         if now <= reset - 500 { Ok(()) } else { Err(format!("{now} ms left of {reset}")) }

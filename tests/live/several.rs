@@ -42,7 +42,7 @@ fn kinds() -> Vec<(String, String)> {
     kinds
 }
 
-/// Those with a quantity.
+/// The kinds with a quantity.
 fn counting_kinds() -> impl Iterator<Item = (String, String)> {
     kinds().into_iter().filter(|(limiter, _)| !limiter.starts_with("LEASE"))
 }
@@ -197,7 +197,7 @@ fn a_quantity_above_a_limit_is_refused_permanently_and_so_is_the_call() {
 fn a_limiter_in_shadow_refuses_nothing_and_takes_when_it_may() {
     let server = Server::start();
     let mut client = server.connect();
-    // It admits: it takes as any other.
+    // It admits: it takes like any other.
     let call = "CL.MTAKE a THROTTLE 9 10 3600 1 b SHADOW THROTTLE 1 2 3600 1";
     assert_eq!(rows(&mut client, call), [[0, 10, 9, -1, 360], [0, 10, 9, -1, 360], [0, 2, 1, -1, 1800]]);
     // It would refuse: its row says so, and the combined one leaves it out.
@@ -207,20 +207,20 @@ fn a_limiter_in_shadow_refuses_nothing_and_takes_when_it_may() {
     assert_eq!(answer[1][..4], [0, 10, 7, -1]);
     assert_eq!(answer[2][..3], [1, 2, 1]);
     assert!(answer[2][3] > 0, "{answer:?}");
-    // Another refuses: it takes nothing either.
+    // If another limiter refuses, it takes nothing either.
     let before = client.snapshot("b");
     let call = "CL.MTAKE a THROTTLE 9 10 3600 8 b SHADOW THROTTLE 1 2 3600 1";
     let answer = rows(&mut client, call);
     assert_eq!((&answer[0][..3], &answer[2][..4]), (&[1, 10, 7][..], &[0, 2, 1, -1][..]));
     assert_eq!(client.snapshot("b"), before);
-    // All of them in shadow: admitted, whatever they say.
+    // All of them in shadow: admitted, whatever they decide.
     let call = "CL.MTAKE b SHADOW THROTTLE 1 2 3600 2 c shadow FIXED 1 60 5 d SHADOW LEASE 1 60 me";
     let answer = rows(&mut client, call);
     assert_eq!(answer[0][..4], [0, 1, 0, -1], "limit and remaining of the tightest: {answer:?}");
     assert_eq!((answer[1][0], answer[2][0], answer[2][3]), (1, 1, -1));
     assert_eq!(answer[3], [0, 1, 0, -1, 60]);
     assert_eq!(client.int("EXISTS c"), 0);
-    // INFO counts them by themselves, and CL.TOP knows nothing of them.
+    // INFO counts them separately, and CL.TOP does not record them.
     let fields = crate::info::fields(&mut client);
     let count = |what: &str| fields[&format!("mtake_{what}")].clone();
     assert_eq!(["admitted", "refused", "errors", "shadow_refused"].map(count), ["3", "1", "0", "3"]);
@@ -257,7 +257,7 @@ fn words_are_keys_where_a_kind_stands_behind_them() {
     }
     let keys: Vec<String> = client.get(&format!("COMMAND GETKEYS {call}"));
     assert_eq!(keys, ["THROTTLE", "MS", "AGO", "SHADOW"]);
-    // An empty key, one that is no UTF-8, and one with a NUL byte.
+    // An empty key, one that is not UTF-8, and one with a NUL byte.
     let words: Vec<&[u8]> = vec![
         b"CL.MTAKE",
         b"",
@@ -398,7 +398,7 @@ fn all_effects_are_one_transaction() {
     let mut effects = Effect::of_call(&mut client, 0, "a");
     effects.extend(Effect::of_call(&mut client, 0, "b"));
     assert_eq!(stream.effects(&server), Effect::transaction(0, effects));
-    // All kinds: what is propagated begins and ends one transaction, and a look propagates nothing.
+    // All kinds: the effects are one transaction, and a check propagates nothing.
     let all = |quantity| {
         let limiters = kinds().into_iter().enumerate();
         limiters.fold(String::new(), |call, (at, (limiter, _))| call + &on(at, &limiter, quantity))
@@ -547,7 +547,7 @@ fn a_settlement_of_a_lease_renews_or_releases() {
     assert_eq!(client.int("EXISTS k"), 0);
 }
 
-/// With `AGO`, what can no longer be there is not given back.
+/// With `AGO`, units that must have leaked are not given back.
 #[test]
 fn what_is_no_longer_owed_is_not_given_back() {
     let server = Server::start();
@@ -590,7 +590,7 @@ fn what_is_no_longer_owed_is_not_given_back() {
     }
 }
 
-/// A call that comes late gets back only what has not leaked away, whatever others have taken since.
+/// A late call gets back only the units that have not leaked away, whatever others have taken since.
 #[test]
 fn what_others_have_taken_since_is_not_given_back() {
     let server = Server::start();
@@ -605,7 +605,7 @@ fn what_others_have_taken_since_is_not_given_back() {
             assert_eq!(rows(&mut client, &settle)[1][2], 0, "{settle}");
         }
     }
-    // A log gives back entries that are as old, and none that came later: three came half a minute after two.
+    // A log gives back entries of at least that age, and no later ones: three came half a minute after two.
     client.call("DEL k");
     let time: Vec<i64> = client.get("TIME");
     let mut all = Vec::new();
@@ -629,7 +629,8 @@ fn what_others_have_taken_since_is_not_given_back() {
     assert_eq!(rows(&mut client, "CL.MSETTLE k LOG 10 60 -5")[1][2], 10);
 }
 
-/// What was used until a window ended that a call has named is charged to nothing, and all else is settled.
+/// Units of a window that the call names and that has ended are charged to nothing, and everything else is
+/// settled.
 #[test]
 fn a_settlement_for_a_window_that_has_ended_releases_the_place() {
     let server = Server::start();
@@ -732,7 +733,7 @@ fn without_memory_a_settlement_makes_no_keys_and_no_entries() {
         assert_eq!(["log", "old", "busy", "new"].map(|key| client.snapshot(key)), before, "{call}");
     }
     assert_eq!(crate::info::fields(&mut client)["msettle_out_of_memory"], "3");
-    // What makes nothing gets through.
+    // Settlements that create nothing are accepted.
     client.call(
         "CL.MSETTLE new THROTTLE 9 10 60 -1 old THROTTLE 9 10 3600 2 log LOG 1000 3600 -2 busy LEASE 3 0 r1",
     );

@@ -1,4 +1,5 @@
-//! The state under the key: that of brandur/redis-cell, native, readable, and moved by the server's commands.
+//! The state under the key: the same as of brandur/redis-cell, native, readable, and moved by the server's
+//! commands.
 
 use crate::common::{Client, Server, ceil_div, requires, wall_ns};
 
@@ -6,7 +7,8 @@ use crate::common::{Client, Server, ceil_div, requires, wall_ns};
 fn is_the_decimal_tat_with_an_expiry_rounded_up() {
     let server = Server::start();
     let mut client = server.connect();
-    // `throttle_checked` compares GET and the expiry with the contract. This is what else a user sees.
+    // `throttle_checked` compares GET and the expiry with the contract. These tests check what else a user
+    // sees.
     client.throttle_checked("k", "15 30 60");
     assert_eq!(client.text("TYPE k"), "string");
     let digits = client.text("GET k");

@@ -1,4 +1,4 @@
-//! The replies of CL.THROTTLE: those of brandur/redis-cell, and its options.
+//! The replies of CL.THROTTLE, compared with brandur/redis-cell, and its options.
 
 use crate::common::{Server, ints};
 use std::time::Duration;

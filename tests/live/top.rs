@@ -1,4 +1,4 @@
-//! CL.TOP: which keys are refused most often, and what it does not cost.
+//! CL.TOP: the keys that are refused most often, and the cost of the record.
 
 use crate::common::{
     COMMANDS, Client, Effect, Options, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until, wall_ns,

@@ -1,4 +1,4 @@
-//! CL.BTHROTTLE: what moves a queue, and what the server is asked before a client is admitted.
+//! CL.BTHROTTLE: the events that move a queue, and the server's checks before a client is admitted.
 
 use crate::common::{
     BINARY, Client, Effect, Options, ReplicaStream, Server, Waiter, requires, wait_for_blocked, wait_until,
@@ -91,8 +91,8 @@ fn a_key_that_expires_moves_its_queue_whoever_notices() {
     }
 }
 
-/// Regression: as many as had left the queue before a booking were admitted in their place, while the booking
-/// acted at the time that it was told.
+/// Regression: other clients were admitted in place of clients that had left the queue before a booking,
+/// while the booking acted at the time that it had received.
 #[test]
 pub fn clients_that_leave_before_bookings_leave_their_cost() {
     let server = Server::start();
@@ -110,7 +110,7 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
         for hours in 4..=6 {
             let booked = client.ints(&format!("CL.RESERVE k {limit}"))[3];
             assert!((hours * 3600 - 20..=hours * 3600).contains(&booked), "{booked}");
-            // The first booking stores what waits before it.
+            // The first booking stores the costs of the clients before it.
             assert_eq!(client.tat("k").unwrap(), tat + hours * hour);
             let effect = Effect::alone(0, Effect::of_call(&mut client, 0, "k"));
             assert_eq!(stream.effects(&server), effect);
@@ -143,9 +143,9 @@ const SPACED: &str = "0 10 1000";
 const WAITERS: usize = 8;
 const BOOKED: usize = 8;
 
-/// Regression: what waited before bookings was not in the key, but expected to be served in time. After the
-/// server had stood still, all clients that had waited were admitted at once, and those that had booked acted
-/// as well: up to twice the limit.
+/// Regression: the costs of clients before bookings were not in the key, although these clients expected to
+/// be served in time. After the server had stood still, all clients that had waited were admitted at once,
+/// and those that had booked acted as well: up to twice the limit.
 #[test]
 pub fn bookings_behind_a_queue_that_stood_still_are_not_admitted_twice() {
     let server = Server::start();
@@ -160,8 +160,8 @@ pub fn bookings_behind_a_queue_that_stood_still_are_not_admitted_twice() {
     }
 }
 
-/// Clients wait, others book behind them, and the server has this trouble: what is too much of those that
-/// act, if anything is.
+/// Clients wait, others book behind them, and the server has this trouble: returns how many act beyond the
+/// limit.
 fn excess_beside_bookings(server: &Server, client: &mut Client, trouble: &str) -> Option<String> {
     client.call("DEL k");
     client.call(&format!("CL.THROTTLE k {SPACED} 1 MS"));
@@ -370,7 +370,7 @@ pub fn too_few_replicas_is_the_servers_own_error_at_the_turn() {
     assert_rejected(&mut client, waiter, &error);
 }
 
-/// Regression: the same of a server that cannot save to its disk.
+/// Regression: the same on a server that cannot save to its disk.
 #[test]
 pub fn a_failed_save_is_the_servers_own_error_at_the_turn() {
     requires!(BINARY.at_least(7, 0, 0), "a module cannot ask for it");
@@ -419,7 +419,7 @@ pub fn a_permission_that_is_withdrawn_is_an_error_at_the_turn() {
     assert!(waiter.answer().starts_with("0 1 0 -1 "));
 }
 
-/// Regression: nobody whose user is restricted to some databases was ever admitted after waiting.
+/// Regression: clients of a user that is restricted to some databases were never admitted after waiting.
 #[test]
 fn a_user_of_some_databases_is_admitted_in_them() {
     requires!(BINARY.name == "valkey" && BINARY.at_least(9, 1, 0), "users have all databases");

@@ -1,4 +1,4 @@
-//! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: what they store, tell others, and refuse to touch.
+//! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: their states and effects, and the keys that they reject.
 
 use crate::common::{
     BINARY, Client, Effect, Footprint, Options, ReplicaStream, Server, ceil_div, ints, wait_until, wall_ns,
@@ -31,8 +31,8 @@ static LIMITERS: LazyLock<[Limiter; 4]> = LazyLock::new(|| {
     ]
 });
 
-/// A period in seconds whose window has hours to go. Windows are aligned to the epoch, so that those of any
-/// one period end in the middle of a test now and then.
+/// A period in seconds whose window has hours to go. Windows are aligned to the epoch, so one sometimes ends
+/// in the middle of a test.
 fn long_period() -> i64 {
     static PERIOD: LazyLock<i64> = LazyLock::new(|| {
         let left = |period: &i64| period - wall_ns() / S % period;
@@ -51,15 +51,15 @@ impl Limiter {
         !self.fields.is_empty()
     }
 
-    /// What is there before a call.
+    /// The key before a call.
     fn before(&self, client: &mut Client, key: &str) -> Before {
         let there = client.int(&["EXISTS", key]) == 1;
         let fields = if there && self.is_hash() { hash(client, key) } else { HashMap::new() };
         Before { fields, expires: there.then(|| client.expiry_ms(key)) }
     }
 
-    /// What an admitted call propagates, read from what it has left behind: of a hash the state that has
-    /// changed, and what it does not read.
+    /// The effects of an admitted call, derived from the key after it: for a hash, the changed fields of the
+    /// state, and the fields that it does not read.
     fn effects(&self, client: &mut Client, db: u32, key: &str, before: &Before) -> Vec<Effect> {
         let ms = client.expiry_ms(key);
         let expire = format!("PEXPIREAT {key} {ms}");
@@ -313,7 +313,7 @@ fn a_quantity_of_zero_looks() {
         assert_eq!(client.ints(&limiter.call(&key, "0"))[..4], [0, 10, 0, -1], "{}", limiter.command);
         assert_eq!(client.ints(&limiter.call(&key, "11"))[..4], [1, 10, 0, -1], "never admitted");
         if matches!(limiter.command, "CL.FIXED" | "CL.WINDOW") {
-            // Beyond a limit that was lowered, a look is refused until the same look would be admitted.
+            // Beyond a limit that was lowered, a check is refused until the same check would be admitted.
             let lowered = limiter.call(&key, "0").replace(" 10 ", " 4 ");
             let before = client.snapshot(&key);
             let look = client.ints(&lowered);
@@ -385,7 +385,7 @@ fn bad_input_names_the_argument() {
         }
         assert_eq!(client.int("DBSIZE"), 0, "{command}");
     }
-    // What is out of range only beside the others.
+    // Arguments that are out of range only in combination with the others.
     for (call, name, max) in [
         ("CL.FUNNEL k 9223372037 1 1", "capacity", 9_223_372_036),
         ("CL.BUCKET k 9223372036854775807 1 1 1 US", "capacity", 9_223_372_036_854_775),
@@ -742,7 +742,7 @@ fn calls_leave_no_memory_behind() {
         };
         let before = used(2);
         let after = used(20);
-        // A single string forgotten per call would be half a megabyte.
+        // A single leaked string per call would be half a megabyte.
         assert!(after - before < 200_000, "{}: {before} became {after}", limiter.command);
         client.call("DEL k");
     }
@@ -754,7 +754,7 @@ fn saturate_takes_what_fits() {
     let mut client = server.connect();
     for limiter in LIMITERS.iter().filter(|limiter| matches!(limiter.command, "CL.FIXED" | "CL.WINDOW")) {
         let mut call = |tail: &str| client.ints(&limiter.call("k", tail));
-        // The reset of a fixed window is the wait, that of a sliding one lies later.
+        // A fixed window is fully replenished when the wait ends, a sliding one later.
         assert_eq!(call("4 SATURATE")[..4], [0, 10, 6, -1], "{}", limiter.command);
         assert_eq!(call("3 saturate")[5..], [3], "{}", limiter.command);
         let rest = call(&format!("{MAX} SATURATE"));
@@ -869,7 +869,7 @@ fn an_open_window_ends_when_its_key_expires_whatever_later_calls_say() {
         });
         assert_eq!(stream.effects(&server), effects.collect::<Vec<_>>());
     }
-    // DEL is the reset, and the next window is that of the next call.
+    // DEL is the reset, and the next call opens the next window.
     client.call("DEL k");
     client.ints("CL.FIXED k 10 60 1");
     assert!(client.expiry_ms("k") < until * 1_000);
@@ -890,7 +890,7 @@ fn an_instant_that_has_passed_opens_no_window() {
             .and_then(|least| least.parse().ok())
             .unwrap_or_else(|| panic!("{error}"));
         assert!((from..=to + S / factor).contains(&(least * (S / factor))), "{unit}: {error}");
-        // What opens no window does not ask for its end.
+        // A call that opens no window does not compute its end.
         assert_eq!(client.ints(&format!("CL.FIXED k 5 UNTIL 1 0 {unit}")), [0, 5, 5, -1, 0]);
         assert_eq!(client.ints(&format!("CL.FIXED k 5 UNTIL 1 6 {unit}")), [1, 5, 5, -1, 0]);
         assert_eq!(client.int("EXISTS k"), 0);
@@ -1002,7 +1002,7 @@ fn settlements_give_back_to_the_window_that_the_units_came_from() {
         ("FIXED 10 YEAR".to_owned(), 0, 366 * 86_400),
         ("FIXED 10 MONTH FROM 31 UTC 60".to_owned(), 0, 31 * 86_400),
         (format!("WINDOW 10 {long}"), 0, long),
-        // Only its end is known, so the end that a call names says which window it was.
+        // Only its end is known, so the end in a call tells which window it was.
         (format!("FIXED 10 UNTIL {until}"), 86_400, -1),
     ] {
         let mut settle = |rest: &str| rows(&mut client, &format!("CL.MSETTLE k {limiter} {rest}"))[1].clone();

@@ -1,5 +1,5 @@
 //! Bookings behind clients that wait, whose key goes to another server: by a failover, and with its slot. The
-//! queue stays behind, and the bookings act at the times that they were told.
+//! queue stays behind, and the bookings act at the times that they had received.
 
 use crate::cluster::Cluster;
 use crate::common::{Client, Server, Waiter, wait_for_blocked, wall_ns};
@@ -35,7 +35,7 @@ fn book(server: &Server, client: &mut Client, key: &str) -> (Vec<Waiter>, i64) {
     (waiters, before + (last - 1) * 1_000_000) // what is told is rounded up, by less than a millisecond
 }
 
-/// What calls the server that has the key now acts behind all bookings, one each interval. Instants at which
+/// Calls to the server that has the key now act behind all bookings, one each interval. Instants at which
 /// replies arrive can only be late, however busy the machine is.
 fn assert_behind(server: &Server, key: &str, last: i64) {
     let mut client = server.connect();
@@ -70,8 +70,8 @@ fn assert_behind(server: &Server, key: &str, last: i64) {
     }
 }
 
-/// Regression: what waited before bookings was not in the key. After a failover, calls were admitted at the
-/// times that the bookings had been told.
+/// Regression: the costs of clients before bookings were not in the key. After a failover, calls were
+/// admitted at the times of the bookings.
 #[test]
 pub fn bookings_behind_waiting_clients_keep_the_limit_after_a_failover() {
     let _alone = alone();

@@ -1,9 +1,9 @@
 //! Clocks that step, drift and stand still.
 //!
-//! The servers here run on clocks that the tests control: `tests/common/clock_shim.c` replaces those of libc.
-//! Usually they are stopped and move only when a test moves them, so an hour takes no time and every reply is
-//! exact. To test that a step has no effect, the same calls go to a second server whose clocks did not step,
-//! and the replies must be equal.
+//! The servers here run on clocks that the tests control: `tests/common/clock_shim.c` replaces the clocks of
+//! libc. Usually they are stopped and move only when a test moves them, so an hour takes no time and every
+//! reply is exact. To test that a step has no effect, the same calls go to a second server whose clocks did
+//! not step, and the replies must be equal.
 
 use crate::common::{
     Client, Clock, Options, SECOND, Server, Waiter, ceil_div, wait_for_blocked, wait_until, wall_ns,
@@ -431,7 +431,7 @@ pub fn a_wrong_moment_lengthens_no_life() {
     }
 }
 
-/// Windows of the calendar and those with an end go by the wall clock alone.
+/// Calendar windows and windows with an end follow only the wall clock.
 #[test]
 pub fn the_calendar_is_right_as_soon_as_the_wall_clock() {
     let mut subject = Subject::new();
@@ -459,7 +459,8 @@ pub fn the_calendar_is_right_as_soon_as_the_wall_clock() {
     assert_eq!(subject.take(&format!("CL.FIXED until 5 UNTIL {until} 5"))[..2], [0, 5]);
 }
 
-/// A fixed window that opens within a small step before it: nobody gets more, and it ends later by the step.
+/// A fixed window that opens less than a small step before it: no more units are admitted, and it ends later
+/// by the step.
 #[test]
 pub fn a_step_back_lengthens_a_fixed_window_by_no_more_than_itself() {
     let fixed = "CL.FIXED fixed 5 60000 1 MS";
@@ -477,7 +478,8 @@ pub fn a_step_back_lengthens_a_fixed_window_by_no_more_than_itself() {
     }
 }
 
-/// What was written while the module's clock was ahead means the same to a process whose clock is right.
+/// States that were written while the module's clock was ahead mean the same to a process whose clock is
+/// right.
 #[test]
 pub fn after_a_restart_nobody_waits_longer_than_the_key_lives() {
     let ahead = 100 * 24 * HOUR;
@@ -488,7 +490,7 @@ pub fn after_a_restart_nobody_waits_longer_than_the_key_lives() {
         fill(one);
         one.clock.pass(7 * SECOND);
         one.restart();
-        // A write does not forget what is known of the key's life.
+        // A write keeps the knowledge of the key's expiry.
         one.clock.pass(113 * SECOND);
     }
     assert_alike("after a wrong moment and a restart", &mut subject, &mut other);

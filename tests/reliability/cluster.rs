@@ -116,7 +116,7 @@ impl Members {
         wait_until(&format!("somebody to serve {tag}"), || self.0.iter().find_map(look).ok_or(String::new()))
     }
 
-    /// Asks one node after the other, and follows their redirections.
+    /// Calls one node after the other, and follows their redirections.
     pub fn guide(&self) -> Guide {
         let (addresses, turn) = (self.0.clone(), AtomicUsize::new(0));
         Arc::new(move |_| Some(addresses[turn.fetch_add(1, Relaxed) % addresses.len()].clone()))

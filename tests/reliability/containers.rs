@@ -108,7 +108,7 @@ impl Drop for Containers {
     }
 }
 
-/// How long callers wait for an answer: those of the cut network never come.
+/// How long callers wait for an answer: answers from the cut network never arrive.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn seconds(since: Instant) -> String {
@@ -144,7 +144,7 @@ fn a_partition_costs_what_the_minority_admits_before_it_knows() {
         minority.errors().get("CLUSTERDOWN").map(drop).ok_or_else(|| format!("{:?}", minority.errors()))
     });
     let alone_for = seconds(cut);
-    // What came before the cut was waited for in vain, if at all; so this is the majority's own.
+    // Earlier calls have timed out by now, so these are the majority's own.
     wait_until("the replica to take over", || {
         let mut client = members.connect(3);
         match client.info("role").as_str() {
@@ -160,7 +160,7 @@ fn a_partition_costs_what_the_minority_admits_before_it_knows() {
     cluster.heal(0);
     members.settle();
     let rejoined = seconds(healed);
-    // Both go on, now with the same primary.
+    // Both continue, now with the same primary.
     let (here, there) = (minority.admitted(), majority.admitted());
     minority.wait_for(here + 1_000);
     majority.wait_for(there + 1_000);

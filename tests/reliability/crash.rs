@@ -1,4 +1,4 @@
-//! What a crash loses, and how another module, or a server without one, treats the remaining data.
+//! The calls that a crash loses, and how another module, or a server without one, treats the remaining data.
 
 use crate::common::{
     Client, Options, Server, Throttle, aof_path, faulty_module_path, has_fault, module_path, report_skip,

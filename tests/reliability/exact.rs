@@ -18,9 +18,9 @@ const UNITS: [(&str, i128); 3] = [("US", 1_000), ("MS", 1_000_000), ("S", 1_000_
 /// The number of keys of each kind.
 const KEYS: usize = 4;
 
-/// How often the writer does what, in percent.
+/// The frequency of each action of the writer, in percent.
 mod percent {
-    /// The limit of a key is replaced for good.
+    /// The limit of a key is replaced permanently.
     pub const NEW_LIMIT: u8 = 4;
     /// A limiter meets the key of another.
     pub const FOREIGN: u8 = 1;
@@ -121,7 +121,7 @@ impl Writer {
         if self.chance(percent::NEW_LIMIT) {
             let new = self.limit(KINDS[number % KINDS.len()].word);
             self.limits[number] = match (new, &self.limits[number]) {
-                // What becomes of a sliding window with another period is not exact.
+                // The model of a sliding window with another period is not exact.
                 (Limit::Sliding { limit, .. }, Limit::Sliding { period, .. }) => {
                     Limit::Sliding { limit, period: *period }
                 }
@@ -207,7 +207,7 @@ impl Writer {
         if twice {
             parts.push(parts[0].clone());
         }
-        // Who does not wait behind anybody is decided as CL.MTAKE decides.
+        // A call that waits behind no client is decided as CL.MTAKE decides.
         let waits = self.chance(percent::WAITS);
         let (mut words, unit) = self.several(if waits { "CL.BMTAKE" } else { "CL.MTAKE" }, &parts, None);
         if waits {
@@ -435,7 +435,7 @@ fn shown(answer: &Value) -> String {
     }
 }
 
-/// What a key holds, as the model writes it, and the milliseconds that it has left.
+/// The state of a key, as the model writes it, and its time to live in milliseconds.
 fn held(client: &mut Client, key: &str) -> Option<(String, i64)> {
     let pairs = |flat: Vec<String>| flat.chunks(2).map(|pair| pair.join("=")).collect::<Vec<_>>();
     let value = match client.text(&["TYPE", key]).as_str() {
@@ -501,7 +501,7 @@ impl Pair {
         });
     }
 
-    /// Asserts that the server, its replica and what its append-only file makes hold the states of the model.
+    /// Asserts that the server, its replica and its append-only file have the states of the model.
     fn assert_equal(&mut self, model: &Model) {
         let keys: Vec<String> = (0..KINDS.len() * KEYS).map(key).collect();
         let states: Vec<_> = keys.iter().map(|key| expected(model, key)).collect();

@@ -37,8 +37,8 @@ pub fn wait_for_info(client: &mut Client, field: &str, value: &str) {
 /// Waits until the replica has received the primary's writes.
 pub fn catch_up(primary: &mut Client, replica: &mut Client) {
     // The primary sends no writes until the replica has reported that the snapshot is loaded, up to a second
-    // after the link is up. A wait for more replicas than there are asks all for their offsets, and is sent
-    // as writes are, which PUBLISH is not in a cluster.
+    // after the link is up. A wait for more replicas than there are requests the offsets of all, and is sent
+    // like a write, which PUBLISH in a cluster is not.
     primary.call("WAIT 100 1");
     let target: u64 = primary.info("master_repl_offset").parse().unwrap();
     wait_until("the replica to catch up", || {
@@ -88,7 +88,7 @@ pub fn a_thousand_keys_are_the_same_on_their_replica() {
             answer.unwrap();
         }
     }
-    // And the commands that correct the usage of others.
+    // And the commands that correct the usage of other calls.
     for tag in 0..100 {
         for call in [
             format!("CL.CHARGE {{{tag}}}throttle 8 1 3600 {tag}"),
@@ -226,7 +226,7 @@ impl Sentinels {
         sentinels
     }
 
-    /// Asks the sentinels for the primary, as a client library does.
+    /// Gets the primary from the sentinels, as a client library does.
     fn guide(&self) -> Guide {
         let ports = self.0.each_ref().map(Server::port);
         Arc::new(move |_| {

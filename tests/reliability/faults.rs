@@ -111,7 +111,7 @@ fn lost_effects_are_seen() {
     );
 }
 
-/// What can go wrong between several limiters, and in a settlement.
+/// Faults of calls for several limiters, and of settlements.
 #[test]
 fn calls_for_several_limiters_that_go_wrong_are_seen() {
     for fault in ["charge-refused", "write-at-once", "shadow-refuses", "ignore-age", "settle-takes"] {

@@ -1,5 +1,5 @@
-//! Callers record what they have seen while servers die, fail over, lose their connections and move their
-//! slots, and a checker looks for an order of the calls that explains it: verify/src/histories.rs.
+//! Callers record their calls and replies while servers die, fail over, lose their connections and move their
+//! slots, and a checker looks for an order of the calls that explains them: verify/src/histories.rs.
 
 #[path = "../../verify/src/histories.rs"]
 #[allow(dead_code, clippy::drop_non_drop, clippy::missing_panics_doc)] // the lints are those of its crate
@@ -32,7 +32,7 @@ const KINDS: &[Kind] = {
     quantities
 };
 
-/// So many seconds for each unit: a budget that is not replenished within an hour.
+/// This many seconds for each unit: a budget that is not replenished within an hour.
 const INTERVAL: i64 = 36_000;
 
 /// Keys that share calls. The first objects are a key of each kind, the others two keys of neighbouring
@@ -64,7 +64,7 @@ fn command(object: usize, key: Option<usize>, call: &Call) -> String {
     text
 }
 
-/// What all callers share.
+/// The state that all callers share.
 struct Shared {
     begun: Instant,
     guide: Guide,
@@ -74,7 +74,7 @@ struct Shared {
     names: AtomicU64,
 }
 
-/// Callers that record what they see.
+/// Callers that record their calls.
 struct Recorder {
     shared: Arc<Shared>,
     callers: Vec<JoinHandle<Vec<(usize, Call)>>>,
@@ -111,7 +111,7 @@ impl Recorder {
         now(self.shared.begun)
     }
 
-    /// Waits until so many calls more were answered.
+    /// Waits until this many more calls were answered.
     fn wait_for(&self, more: usize) {
         let enough = self.shared.answered.load(Relaxed) + more;
         wait_until(&format!("{enough} replies"), || match self.shared.answered.load(Relaxed) {
@@ -277,7 +277,7 @@ fn histories((calls, faults): (Vec<(usize, Call)>, Vec<Fault>)) -> Vec<History> 
     all.into_iter().map(History::in_order).collect()
 }
 
-/// Finds an order for each history, and none for those that were tampered with.
+/// Finds an order for each history, and none for the histories that were tampered with.
 fn examine(what: &str, histories: &[History]) {
     let (mut calls, mut lost, mut found) = (0, 0, [0; Tampering::ALL.len()]);
     for (number, history) in histories.iter().enumerate() {
@@ -301,7 +301,7 @@ fn examine(what: &str, histories: &[History]) {
             }
         }
     }
-    // Those that apply, which differ. The tests of the checker have them all.
+    // The lies that apply, which differ. The tests of the checker have them all.
     let found: usize = found.iter().sum();
     assert!(found > 0, "{what}: no call is tampered with");
     figure(
@@ -361,8 +361,8 @@ pub fn a_server_that_is_killed_forgets_no_answered_call() {
     examine("kill -9, appendfsync always", &histories(recorder.stop()));
 }
 
-/// A power cut loses what is not on the disk yet, so the file is cut to its length of a second before. The
-/// server delays a write for up to two seconds while the disk is busy.
+/// A power cut loses writes that are not on the disk yet, so the file is cut to its length of a second
+/// before. The server delays a write for up to two seconds while the disk is busy.
 #[test]
 pub fn a_power_cut_forgets_the_last_seconds_and_nothing_else() {
     let _alone = alone();
@@ -444,8 +444,7 @@ pub fn a_planned_failover_forgets_nothing() {
     examine("FAILOVER", &histories(recorder.stop()));
 }
 
-/// A way to a server that can be cut: then nothing that the server says arrives any more, and every
-/// connection ends.
+/// A way to a server that can be cut: then no more replies arrive, and every connection ends.
 struct Proxy {
     port: u16,
     cut: Arc<AtomicBool>,
@@ -518,14 +517,14 @@ pub fn callers_that_are_cut_off_are_charged_once_or_not_at_all() {
     examine("replies lost in the network", &histories(recorder.stop()));
 }
 
-/// Both sides of a partition, each with its callers: the old primary goes on, and its replica, which receives
-/// nothing since the cut, is promoted.
+/// Both sides of a partition, each with its callers: the old primary continues, and its replica, which
+/// receives nothing since the cut, is promoted.
 fn examine_partition(what: &str, nodes: &[String; 2], cut: impl FnOnce()) {
     let (mut client, mut copy) = (connect(&nodes[0]), connect(&nodes[1]));
     let [on_the_old, on_the_new] = nodes.each_ref().map(|node| Target::new(node).guide());
     let old = Recorder::start(CALLERS / 2, PATIENCE, on_the_old);
     old.wait_for(stretch());
-    // What was answered before this has arrived before the cut.
+    // Calls that were answered before this instant were replicated before the cut.
     let since = old.now();
     catch_up(&mut client, &mut copy);
     cut();
@@ -537,7 +536,7 @@ fn examine_partition(what: &str, nodes: &[String; 2], cut: impl FnOnce()) {
     old.wait_for(stretch());
     let (old, new) = (old.stop().0, new.stop().0);
     examine(&format!("{what}, the side of the old primary"), &histories((old.clone(), Vec::new())));
-    // The new primary knows of the old one what came before its promotion.
+    // The new primary has the calls of the old one from before its promotion.
     let mut calls: Vec<_> = old.into_iter().filter(|(_, call)| call.start < at).collect();
     for (_, call) in &mut calls {
         call.reply = call.reply.take().filter(|reply| reply.at < at);

@@ -63,8 +63,9 @@ const OPTIONS: [&str; 12] =
 /// of their own kind.
 const FAMILIES: usize = KINDS.len();
 
-/// How often the generator does what, in percent. With these numbers a run has states of every kind, every
-/// error text, and a few hundred calls of the most expensive shapes in each hundred thousand commands.
+/// The frequency of each action of the generator, in percent. With these numbers a run has states of every
+/// kind, every error text, and a few hundred calls of the most expensive shapes in each hundred thousand
+/// commands.
 mod percent {
     /// Valid calls. Without this many there are too few states for the invalid ones to find.
     pub const SOUND: u8 = 50;
@@ -408,7 +409,8 @@ impl Fuzzer {
                 let shown = shown(&command);
                 assert_eq!(self.watcher.info("rdb_changes_since_last_save"), changes, "{shown}: {answer:?}");
                 for (key, before) in &keys {
-                    // In this order: a key that is gone at the second look may have expired since the first.
+                    // In this order: a key that is missing at the second check may have expired since the
+                    // first.
                     let expiry = self.watcher.expiry_ms(key);
                     let after = self.watcher.call(&[b"DUMP".to_vec(), key.clone()]);
                     let gone = after == Value::Nil && before.1 <= wall_ns() / 1_000_000 + 1;
@@ -561,7 +563,7 @@ fn sound(answer: &Value) -> bool {
                     && *reset >= 0
                     && taken.len() <= 1
             }
-            // CL.TOP: a key, its refusals, by how many they may be wrong, and when the last one was.
+            // CL.TOP: a key, its refusals, their error, and the instant of the last one.
             [Value::BulkString(_), Value::Int(refusals), Value::Int(error), Value::Int(_)] => {
                 *refusals > 0 && *error >= 0
             }
@@ -597,8 +599,8 @@ fn fuzz(seed: u64, commands: u64) -> Fuzzer {
     fuzzer
 }
 
-/// Random commands by the hundred thousand: the server lives, keys of ours expire, those of others stay as
-/// they are, what is refused changes nothing, and no memory stays behind.
+/// Random commands by the hundred thousand: the server lives, limiters expire, other keys stay as they are,
+/// refused calls change nothing, and no memory is leaked.
 #[test]
 pub fn no_random_command_does_harm() {
     let commands = number("REDIS_CELL_FUZZ_COMMANDS").unwrap_or(if long() { 1_000_000 } else { 200_000 });
@@ -623,7 +625,7 @@ pub fn no_memory_stays_behind() {
 pub fn what_it_leaves_behind_is_what_the_append_only_file_says() {
     let mut fuzzer = Fuzzer::start(Options::new().set("appendonly", "yes"), 3);
     fuzzer.run(if long() { 100_000 } else { 10_000 });
-    // Nothing expires between the two looks.
+    // Nothing expires between the two checks.
     let mut keys: Vec<Vec<u8>> = fuzzer.watcher.get("KEYS *");
     keys.retain(|key| fuzzer.watcher.int(&[b"PEXPIRE".as_ref(), key, b"100000000"]) == 1);
     assert!(keys.len() > 20, "{} keys are few", keys.len());
@@ -636,7 +638,7 @@ pub fn what_it_leaves_behind_is_what_the_append_only_file_says() {
     }
 }
 
-/// A server of which valgrind checks every access to memory, and at the end what nobody has freed.
+/// A server under valgrind, which checks every access to memory, and leaks at the end.
 pub struct Checked {
     pub options: Options,
     log: NamedTempFile,
@@ -649,7 +651,7 @@ impl Checked {
         found.ok().filter(|output| output.status.success())?;
         let log = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let log_file = format!("--log-file={}", log.path().display());
-        // The server's compression looks at memory that it has not set, on purpose.
+        // The server's compression reads memory that it has not set, on purpose.
         let options = Options::new().set("rdbcompression", "no").under(&[
             "valgrind",
             &log_file,
@@ -677,7 +679,7 @@ pub fn valgrind_finds_no_error_and_no_leak() {
     let checked = checked.unwrap();
     let mut fuzzer = Fuzzer::start(checked.options.clone(), 4);
     fuzzer.run(if long() { 100_000 } else { 5_000 });
-    // What the module holds on to must not stay behind when it goes.
+    // Memory that the module keeps must be freed when it is unloaded.
     fuzzer.client.call("MODULE UNLOAD redis-cell");
     fuzzer.client.call(&["MODULE", "LOAD", &module_path().display().to_string()]);
     fuzzer.run(500);

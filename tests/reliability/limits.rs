@@ -20,7 +20,7 @@ fn taking() -> Vec<String> {
     COMMANDS.iter().filter(|command| command.takes()).map(|command| command.on(command.name)).collect()
 }
 
-/// A call of every command that looks, gives back or keeps, on the key of a call that takes.
+/// A call of every command that checks, gives back or keeps, on the key of a call that takes.
 fn giving() -> Vec<String> {
     let giving = COMMANDS.iter().filter(|command| command.has_keys() && !command.takes());
     giving
@@ -58,7 +58,7 @@ fn without_memory_what_takes_is_refused_by_the_server_and_what_gives_goes_on() {
     assert_eq!(client.int("EXISTS CL.ACQUIRE"), 0);
 }
 
-/// Every limiter's key has an expiry, so that every policy but one finds keys to evict.
+/// Every limiter's key has an expiry, so that every policy except one finds keys to evict.
 #[test]
 fn a_server_that_evicts_goes_on_within_its_memory() {
     let server = Server::start();
@@ -173,7 +173,7 @@ fn keys_by_the_hundred_thousand_expire_at_once() {
     figure(&format!("slowest call while {keys} keys expire"), format!("{} us", slowest / 1000));
 }
 
-/// Whatever ends the wait of some clients, the others keep their order and are admitted.
+/// Whatever ends the waits of some clients, the others keep their order and are admitted.
 #[test]
 fn callers_that_vanish_hold_nobody_up() {
     let server = Options::new().set("client-output-buffer-limit", "pubsub 1mb 1mb 0").start();

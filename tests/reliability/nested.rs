@@ -52,7 +52,7 @@ pub fn calls_within_calls_do_not_hang_the_server() {
     }
     let calls = client.ints("NESTED.STOP");
     assert!(calls.iter().all(|&calls| calls > 100), "{calls:?}");
-    // What all those calls have booked and charged is not waited for.
+    // The test does not wait for the units that all those calls have booked and charged.
     client.call("DEL k0 k1 k2 k3");
     for waiter in &mut waiters {
         admitted += usize::from(is_admitted(&waiter.answer()));
@@ -210,7 +210,8 @@ fn act_on_other_keys(event: &str, server: &Server, client: &mut Client) {
     assert!(client.int("NESTED.OFF") > 0 || event == "new" && !has_new(), "nothing was run at {event}");
 }
 
-/// Regression: a call admitted as much beside what another module had taken in its events.
+/// Regression: a call admitted its units in addition to the units that another module had taken in its
+/// events.
 #[test]
 pub fn what_another_module_takes_in_an_event_of_a_call_is_not_taken_again() {
     const TAKE: &str = "CL.THROTTLE b 9 10 3600 8";
@@ -237,7 +238,7 @@ pub fn what_another_module_takes_in_an_event_of_a_call_is_not_taken_again() {
         );
     }
 
-    // As a key is made: before it, and what the call has made is gone.
+    // As a key is made: before it, and the key that the call has made is gone.
     requires!(has_new(), "no event for a key that is made");
     for (kind, place) in
         [("THROTTLE 9 10 3600 1", 0), ("LEASE 1 60 x", 0), ("LOG 9 60 2", 1), ("FIXED 9 60 2", 1)]
@@ -288,7 +289,7 @@ pub fn a_key_that_another_module_makes_again_as_it_expires_is_decided_on() {
     }
 }
 
-/// Regression: what another module wrote in the event `zremrangebyrank`, which a pruning call published, was
+/// Regression: writes by another module in the event `zremrangebyrank`, which a pruning call published, were
 /// neither replicated nor appended.
 #[test]
 pub fn what_another_module_writes_in_the_event_of_a_pruned_key_is_replicated() {
@@ -317,7 +318,7 @@ pub fn what_another_module_writes_in_the_event_of_a_pruned_key_is_replicated() {
     }
 }
 
-/// Regression: a log whose next names were taken was an error, and what stood before it in the call was
+/// Regression: a log whose next names were taken was an error, and the limiters before it in the call were
 /// charged.
 #[test]
 pub fn names_of_entries_that_are_taken_are_skipped() {

@@ -42,7 +42,7 @@ pub fn payments_are_charged_once_through_lost_replies_and_a_failover() {
     assert_eq!(client.int("GET {u}:paid"), i64::from(7 * PAYMENTS));
     catch_up(&mut client, &mut copy);
     copy.call("REPLICAOF NO ONE");
-    // Nobody knows which replies the old primary has sent, so all are sent again, and then new ones.
+    // It is unknown which replies the old primary has sent, so all calls are sent again, and then new ones.
     for payment in 0..PAYMENTS + 100 {
         pay(&replica, &mut copy, payment);
     }

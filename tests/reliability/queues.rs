@@ -1,4 +1,4 @@
-//! Random schedules of everything that can happen to a queue, and what must hold whatever happens.
+//! Random schedules of everything that can happen to a queue, and the properties that must always hold.
 
 use crate::common::{Client, Server, Waiter, wait_for_blocked, wait_until, wall_ns};
 use fastrand::Rng;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 const INTERVAL: i64 = 5;
 
 /// Keys on which nothing is given back, deleted or written by hand: their TAT grows at least by the cost of
-/// every unit, and by what clients before bookings have left or missed. From the queue of the first, no
-/// client leaves before its turn.
+/// every unit, and by the places that clients before bookings have left or missed. From the queue of the
+/// first, no client leaves before its turn.
 const HONEST: [&str; 2] = ["honest0", "honest1"];
 
 /// Keys on which everything happens.
@@ -77,7 +77,7 @@ impl Run {
         }
     }
 
-    /// A client that goes away in one of the ways there are. What it has taken is not known then.
+    /// A client that disconnects in one of several ways. The units that it has taken are then unknown.
     fn leave(&mut self) {
         let may_leave = (0..self.waiting.len()).filter(|&place| self.waiting[place].key != HONEST[0]);
         let may_leave: Vec<usize> = may_leave.collect();
@@ -191,7 +191,7 @@ pub fn survive(seed: u64, time: Duration) {
             }
         }
     }
-    // What was booked and charged need not be waited for on the wild keys.
+    // On the wild keys, the test does not wait for booked and charged units.
     for key in WILD {
         run.client.call(&format!("DEL {key}"));
     }
@@ -226,7 +226,7 @@ pub fn survive(seed: u64, time: Duration) {
         let more = (tat - began) / 1_000_000 - taken * INTERVAL;
         assert!(more >= 0, "seed {seed}: {key} gave {taken} units, {} ms too many", -more);
     }
-    // All that is kept for queues is gone: the next client waits and is admitted as ever.
+    // All data of the queues is gone: the next client waits and is admitted as before.
     run.client.call("DEL honest0");
     run.client.call(&format!("CL.THROTTLE honest0 0 1 {INTERVAL} 1 MS"));
     let mut last = Waiter::ask(&run.server, &format!("CL.BTHROTTLE honest0 0 1 {INTERVAL} 1 0 MS"));

@@ -1,5 +1,5 @@
-//! What a client restricted to the module's commands can do to other keys, memory, processor time and the
-//! log. SECURITY.md states it in words.
+//! The effects that a client restricted to the module's commands can have on other keys, memory, processor
+//! time and the log. SECURITY.md states it in words.
 
 use crate::clock::Subject;
 use crate::common::{COMMANDS, Client, Command, Options, SECOND, Server, faulty_module_path};

@@ -1,5 +1,6 @@
 //! The compose files: docker/compose.yaml has a primary and its replica, whose data survive `down` and `up`;
-//! that of apps/envoy has Envoy with the rate limit service. The tests use ports and volumes of their own.
+//! the file of apps/envoy has Envoy with the rate limit service. The tests use ports and volumes of their
+//! own.
 
 use crate::common::{Reaper, requires, run, unique_name, wait_until, wait_until_healthy};
 use crate::{FIRST_REPLY, path};

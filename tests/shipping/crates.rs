@@ -33,12 +33,12 @@ impl Package {
     }
 
     /// `cargo` in the copy, with a folder of its own for what it builds: an example of clients/rust has the
-    /// name of one of theirs.
+    /// name of one of their examples.
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.args(arguments).arg("--locked").current_dir(&self.0);
         cargo.env("CARGO_TARGET_DIR", path("target/crates/build"));
-        // Nobody debugs these builds, and they take less time without what a debugger needs.
+        // These builds are not debugged, and take less time without debug information.
         cargo.env("CARGO_PROFILE_DEV_DEBUG", "false").env("CARGO_INCREMENTAL", "0");
         cargo
     }
@@ -70,7 +70,7 @@ struct Tag(String);
 const REMOVE: &str = "docker ps --all --quiet --filter ancestor=\"$1\" | xargs -r docker rm --force --volumes; docker image rm \"$1\"";
 
 impl Tag {
-    /// The image [`VALKEY`] under another name, which must not be that of an image that is not ours.
+    /// The image [`VALKEY`] under another name, which must not belong to an image of others.
     fn new(name: String) -> Self {
         let label = "{{index .Config.Labels \"redis-cell-test\"}}";
         if let Ok(there) = docker(&["image", "inspect", "--format", label, &name]) {
@@ -156,7 +156,7 @@ fn request(method_and_path: &str, fields: &str) -> Result<String, String> {
 /// The port of the example, which is a constant in its source.
 const EXAMPLE: u16 = 3000;
 
-/// It has no tests of its own but those of its documentation, so its example stands for them.
+/// Its only tests are in its documentation, so its example replaces them.
 #[test]
 fn tower_redis_cell_passes_its_own_tests_and_its_example_limits_requests() {
     let package = Package::of("tower-redis-cell");

@@ -30,7 +30,7 @@ fn rust(port: u16, down: u16) -> String {
     format!("cd / && timeout 60 {program} redis://127.0.0.1:{port} redis://127.0.0.1:{down}")
 }
 
-/// The tests of a language: `compiles` for those that are compiled, and one for each way to be down.
+/// The tests of a language: `compiles` for languages that are compiled, and one test for each way to be down.
 macro_rules! language {
     ($name:ident, $command:expr) => {
         mod $name {

@@ -1,10 +1,10 @@
-//! What users get, as they use it: the image, the compose file, the tarball and the Debian package, the
+//! The deliverables, as users use them: the image, the compose file, the tarball and the Debian package, the
 //! configuration of Prometheus, and the examples. `make test-shipping` builds what these tests need and runs
 //! them.
 //!
 //! All but the Rust example need a Docker engine.
 
-// A test that meets the unexpected should end, loudly; the rules against that are for code inside a server.
+// A test should fail at the first unexpected value. The lints against panics are for code inside a server.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,

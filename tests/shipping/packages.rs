@@ -162,7 +162,7 @@ fn the_arm64_package_installs_in_an_arm64_root() {
          dpkg --status libc6 | sed 's/^Architecture: .*/Architecture: arm64/; /^Depends\\|^Conffiles\\|^ /d' >var/lib/dpkg/status &&
          dpkg --root=/root64 --add-architecture arm64",
     );
-    // The package's scripts are for any shell. Those of the root could only run on arm64.
+    // The package's scripts are for any shell. The shell of the root could only run on arm64.
     machine.shell("dpkg --root=/root64 --force-script-chrootless --install /dist/redis-cell_*_arm64.deb");
     let status = machine.shell(
         "dpkg-query --admindir=/root64/var/lib/dpkg --show --showformat '${Status}, ${Architecture}' redis-cell",

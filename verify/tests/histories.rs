@@ -21,10 +21,10 @@ impl Random {
     }
 }
 
-/// What a limiter holds: the units taken, and the calls with ONCE.
+/// The state of a limiter: the units taken, and the calls with ONCE.
 type Held = (Units, Vec<(u64, Units, Option<u64>)>);
 
-/// Runs a call as the limiters do. Returns whether it is admitted, and what was taken after the call, or
+/// Runs a call as the limiters do. Returns whether it is admitted, and the units taken after the call, or
 /// after the first call of its name.
 fn run(held: &mut Held, limits: Units, call: &Call) -> (bool, Units) {
     if let Some((_, used, _)) = held.1.iter().find(|(name, ..)| call.once == Some(*name)) {
@@ -61,7 +61,7 @@ impl Orders<'_> {
         if let Some(fault) = next_fault
             && waits(done).is_none_or(|end| fault.at <= end)
         {
-            // What was lost before the fault is over.
+            // Calls that were lost before the fault can no longer run.
             let mut after = done.clone();
             for (done, call) in after.iter_mut().zip(calls) {
                 *done |= call.reply.is_none() && call.start <= fault.at;
@@ -117,8 +117,8 @@ impl Orders<'_> {
     }
 }
 
-/// What callers see of a server that does what it should. Up to `width` calls run at a time, and of `lost`
-/// replies one is lost.
+/// A history of a server without defects. Up to `width` calls run at a time, and of `lost` replies one is
+/// lost.
 fn record(random: &mut Random, length: u64, width: u64, lost: u64, fault: Option<(usize, u64)>) -> History {
     let limits = [random.units(2, 6), random.units(2, 6)];
     let mut history = History { limits, ..History::default() };
@@ -129,7 +129,7 @@ fn record(random: &mut Random, length: u64, width: u64, lost: u64, fault: Option
         if let Some((most, every)) = fault
             && turn % every == every - 1
         {
-            // The last states, of which at most so many answered calls lead to the present one.
+            // The last states from which at most this many answered calls lead to the present one.
             let gone = usize::try_from(random.below(3)).unwrap().min(most).min(before.len());
             let since = before[before.len() - gone..].iter().map(|(_, end)| *end).min().unwrap_or(at - 50);
             if gone > 0 {

@@ -1,4 +1,4 @@
-//! How fast the planner decides and reads, on one processor, and what memory it takes: `make bench-plan`.
+//! The planner's speed in deciding and reading, on one processor, and its memory: `make bench-plan`.
 //!
 //! `cargo bench -p cell-plan -- decisions log memory large` chooses the parts:
 //!
@@ -35,7 +35,7 @@ use tempfile::NamedTempFile;
 
 const CALLS: u64 = 2_000_000;
 
-/// What reads a log in a process of its own: a policy and a file.
+/// The arguments of a process that reads a log: a policy and a file.
 const CHILD: &str = "read";
 
 fn main() -> io::Result<()> {
@@ -195,7 +195,7 @@ fn question(policy: &str, file: &Path) -> Question {
     }
 }
 
-/// The report of a process that does nothing else, and the most memory that it had, in bytes.
+/// The report of a process that does nothing else, and its largest memory, in bytes.
 fn in_a_process(policy: &str, file: &Path) -> (Value, u64) {
     let program = env::current_exe().unwrap();
     let output = Command::new(program).args([CHILD, policy]).arg(file).output().unwrap();

@@ -454,7 +454,7 @@ fn a_limiter_in_shadow_is_counted_and_refuses_nothing() {
         (&shadow["shadow"], &shadow["refused"], &shadow["keys"]),
         (&true.into(), &6.into(), &2.into())
     );
-    // Nor are its keys those that a search looks at: of two, one may not be refused.
+    // Nor does a search consider its keys: of two, one may not be refused.
     let words =
         ["-p", "s:<address> SHADOW THROTTLE 3 1 1 1 <user> FIXED ? 60 1", "--max-refused-keys", "40%"];
     assert_eq!(report(&words, &[&file])["policies"][0]["found"]["value"], 20);
@@ -463,7 +463,7 @@ fn a_limiter_in_shadow_is_counted_and_refuses_nothing() {
 #[test]
 fn the_keys_that_were_refused_most_often_come_first() {
     let folder = Folder::new();
-    // Of client 0 nothing is refused, of client 7 seven calls are.
+    // No call of client 0 is refused, and seven calls of client 7 are.
     let lines = (0..8).flat_map(|client| (0..=client).map(move |call| (client, call)));
     let lines =
         lines.map(|(client, call)| format!("{{\"ts\":{START},\"user\":\"{client}\",\"call\":{call}}}\n"));

@@ -221,7 +221,7 @@ const TO_BE_FOUND: [(&str, &str); 9] = [
 ];
 
 /// The number that is recommended is set on a real server, which gets the calls of the log: it refuses the
-/// share of them that was told, which is allowed, and one less would refuse more than that.
+/// reported share of them, which is allowed, and one less would refuse more than that.
 #[test]
 fn a_recommended_limit_refuses_the_share_that_was_told() {
     let mut rng = Rng::with_seed(11);

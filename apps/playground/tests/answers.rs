@@ -1,4 +1,4 @@
-//! What the program says of limits and calls, in words and to be copied.
+//! The program's descriptions of limits and calls, in words and as lines to copy.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics is a test that fails")]
 

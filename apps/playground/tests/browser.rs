@@ -1,5 +1,5 @@
 //! The page of the playground in a real browser: every control, the address that is shared, and the decisions
-//! of the program in WebAssembly, which are those of the same program on this machine.
+//! of the program in WebAssembly, which equal the decisions of the same program on this machine.
 //!
 //! `make test-apps` builds the page and names it and the browser: `REDIS_CELL_PLAYGROUND`,
 //! `REDIS_CELL_BROWSER`.
@@ -20,13 +20,13 @@ use std::collections::BTreeSet;
 use chromium::{Page, Site};
 use serde_json::{Value, json};
 
-/// The picture that this machine's program answers to the request of the page.
+/// The picture that this machine's program returns for the request of the page.
 fn expected(page: &mut Page) -> Value {
     let request = page.evaluate("JSON.stringify(state)");
     serde_json::from_str(&redis_cell_playground::answer(request.as_str().unwrap())).unwrap()
 }
 
-/// Fails unless the page shows what this machine's program answers.
+/// Fails unless the page shows the answer of this machine's program.
 fn same_picture(page: &mut Page) -> Value {
     let expected = expected(page);
     let shown = page.evaluate("JSON.stringify(picture)");
@@ -94,7 +94,7 @@ fn every_control_changes_the_picture_or_the_request() {
     let picture = same_picture(&mut page);
     assert_eq!(picture["limiters"][1]["arguments"], json!(["9", "MONTH", "UTC", "60", "FROM", "15", "1"]));
     assert_eq!(page.evaluate("document.querySelectorAll('#cards fieldset').length"), 2);
-    // What is wrong is said, and what is shown stays.
+    // An error is shown, and the picture stays.
     page.write("policy", "a:<nobody> LOG 5 60 1");
     let error = page.evaluate("element('error').textContent");
     assert!(error.as_str().unwrap().contains("<nobody>"), "{error}");
@@ -137,7 +137,7 @@ fn an_address_shows_others_the_same() {
     assert_eq!(other.evaluate("element('limiter2-limit').value"), "40");
     assert_eq!(other.evaluate("element('rate').value"), "200");
     assert_eq!(other.evaluate("element('retry').value"), "second");
-    // What the address says wrongly is as if it were not there.
+    // A wrong part of the address is ignored.
     let mut wrong = Page::open("#rate=x&seconds=-5&nothing=1&policy=%3Cscript%3E");
     assert_eq!(wrong.evaluate("state.rate"), 60);
     assert!(wrong.evaluate("element('error').textContent").as_str().unwrap().contains("<script>"));

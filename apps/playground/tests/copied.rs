@@ -74,7 +74,7 @@ struct Line {
     run: fn(&mut Connection) -> RedisResult<Rows>,
 }
 
-/// Lines in Rust as text and as code. The names that they use are those of the caller.
+/// Lines in Rust as text and as code. They use the names of the caller.
 macro_rules! lines {
     ($connection:ident, $answer:ident: $($policy:literal { $($rust:tt)* })*) => {
         vec![$(Line {
@@ -172,7 +172,7 @@ fn lines() -> Vec<Line> {
     }
 }
 
-/// What the playground shows of the call with this number: the lines to copy, and the rows of the reply.
+/// The playground's output for the call with this number: the lines to copy, and the rows of the reply.
 fn shown(policy: &str, call: usize) -> (Value, Rows) {
     let request = json!({
         "policy": policy, "pattern": "bursts", "rate": 1, "burst": CALLS, "gap": 120, "clients": 1, "seconds": 100,
@@ -188,7 +188,7 @@ fn shown(policy: &str, call: usize) -> (Value, Rows) {
     (picture["copy"].clone(), rows.collect())
 }
 
-/// What the playground shows of all calls. The lines are those of the first call.
+/// The playground's output for all calls, with the lines of the first call.
 fn all_shown(policy: &str) -> (Value, Vec<Rows>) {
     let calls: Vec<_> = (1..=CALLS).map(|call| shown(policy, call)).collect();
     let lines = calls[0].0.clone();
@@ -221,7 +221,7 @@ fn state(client: &mut Client) -> State {
     dumped.collect()
 }
 
-/// What the calls of a policy leave on a server, when its words are sent as they are.
+/// The keys that the calls of a policy leave on a server, when its words are sent as they are.
 fn left_by(server: &Server, policy: &str, calls: usize) -> State {
     let mut client = server.connect();
     client.call("FLUSHALL");
@@ -250,7 +250,7 @@ fn as_shown(rows: &Rows, shown: &Rows, policy: &str) -> Rows {
     .collect()
 }
 
-/// What a program answers to its standard input.
+/// The answer of a program to its standard input.
 fn answered(program: &mut Command, input: &str) -> String {
     let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -303,7 +303,7 @@ fn the_line_in_rust_gives_the_decisions_that_are_shown() {
     }
 }
 
-/// Runs each line that comes as JSON, and prints the rows of its answers and what they leave.
+/// Runs each line that arrives as JSON, and prints the rows of its answers and the keys that they leave.
 const PYTHON: &str = r"
 import json, sys
 from datetime import datetime, timedelta, timezone

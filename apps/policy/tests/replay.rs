@@ -1,5 +1,5 @@
-//! Calls through policies, with the answers that the pages of the commands give. That all answers are those
-//! of the module is tested against a server: apps/plan/tests/server.rs.
+//! Calls through policies, with the answers that the pages of the commands give. apps/plan/tests/server.rs
+//! compares all answers with a server's.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ fn replay(text: &str) -> Replay {
     Replay::new([Policy::parse(text, &mut Fields::default()).unwrap()])
 }
 
-/// The integers of all rows, after those of the combined one.
+/// The integers of all rows, the combined one first.
 fn rows(replay: &mut Replay, millis: u64, values: &[&str]) -> Vec<[i64; 5]> {
     let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
     replay.call(at(millis), &values).unwrap();
@@ -133,7 +133,7 @@ fn an_error_of_a_call_takes_nothing() {
     assert_eq!(rows(&mut limits, 0, &["x", "y"])[1], [0, 9, 8, -1, 60]);
 }
 
-/// Which templates can make the same key, with the values of the fields with which they do.
+/// Which templates can make the same key, with the values of the fields that make it.
 #[test]
 fn two_limiters_with_the_same_key_are_an_error_however_their_keys_are_made() {
     for (one, two, same, differ) in [

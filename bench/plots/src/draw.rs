@@ -1,7 +1,7 @@
 //! Draws the recorded replies: admitted and refused calls over time.
 //!
 //! Admitted calls are filled and refused ones hollow, so that the two differ without their colours, which are
-//! nearly those of the playground.
+//! nearly the same as in the playground.
 
 use std::error::Error;
 use std::path::Path;
@@ -99,7 +99,7 @@ fn panel(area: &Area, limiter: &Limiter, calls: &[Answered]) -> Result<(), Box<d
     Ok(())
 }
 
-/// What the two kinds of bars are, in the upper right corner.
+/// The legend, in the upper right corner.
 fn legend(area: &Area) -> Result<(), Box<dyn Error>> {
     const SIDE: i32 = 11;
     let (width, _) = area.dim_in_pixel();

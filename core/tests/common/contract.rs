@@ -1,4 +1,4 @@
-//! What the contract says to a call, in wide integers, and what a decision says in the same words.
+//! The contract's answer to a call, in wide integers, and a decision in the same form.
 
 use super::{Exact, instant};
 use redis_cell_core::Change::{self, Delete, Keep, Store};
@@ -11,12 +11,12 @@ pub fn wide(span: Span) -> i128 {
     span.as_nanos().into()
 }
 
-/// A span of so many nanoseconds.
+/// A span of this many nanoseconds.
 pub fn span(nanos: i128) -> Span {
     Span::from_nanos(nanos.try_into().unwrap()).unwrap()
 }
 
-/// The smallest number up to `most` of which `holds` is true, as of all above it.
+/// The smallest number up to `most` for which `holds` is true, as it is for all above it.
 pub fn first(most: i128, holds: impl Fn(i128) -> bool) -> i128 {
     assert!(holds(most));
     let (mut fails, mut held) = (-1, most);
@@ -31,7 +31,7 @@ pub fn first(most: i128, holds: impl Fn(i128) -> bool) -> i128 {
     held
 }
 
-/// What the contract says to one call.
+/// The contract's answer to one call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Said<S> {
     pub verdict: Verdict,
@@ -41,14 +41,14 @@ pub struct Said<S> {
 }
 
 impl<S: Copy> Said<S> {
-    /// What a decision says.
+    /// A decision in this form.
     pub fn of(decision: &Decision<S>) -> Self {
         let Answer { verdict, remaining, reset_after, .. } = decision.answer;
         Self { verdict, remaining: remaining.into(), reset_after: wide(reset_after), change: decision.change }
     }
 }
 
-/// What is asked of GCRA.
+/// A request to GCRA.
 #[derive(Clone, Copy, Debug)]
 pub enum Call {
     Throttle,

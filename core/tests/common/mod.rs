@@ -1,4 +1,4 @@
-//! What the tests of the core share: one fixed instant, and times relative to it.
+//! Shared by the tests of the core: one fixed instant, and times relative to it.
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
@@ -7,7 +7,7 @@ pub mod tables;
 
 use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit};
 
-/// The instant that the tests call now: some moment of November 2023.
+/// The instant that the tests call now, in November 2023.
 pub const NOW: i64 = 1_700_000_000_123_456_789;
 
 /// A microsecond in nanoseconds.
@@ -55,7 +55,7 @@ pub fn in_nanos(answer: &Answer) -> [i64; 5] {
     [answer.limited().into(), answer.limit, answer.remaining, retry, nanos(answer.reset_after)]
 }
 
-/// The state that a decision leaves, `before` being what was there.
+/// The state after a decision, with `before` as the state before it.
 pub fn after<S>(decision: &Decision<S>, before: Option<S>) -> Option<S>
 where
     S: Copy,
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// A rate as the contract words it, in integers too wide to overflow.
+/// A rate as the contract defines it, in integers too wide to overflow.
 #[derive(Clone, Copy, Debug)]
 pub struct Exact {
     /// Units per period.
@@ -87,7 +87,7 @@ impl Exact {
         (quantity * self.period).div_euclid(self.count)
     }
 
-    /// The most units that take no longer than `time`, found by halving what is left to choose from.
+    /// The most units that take no longer than `time`, found by bisection.
     pub fn units(self, time: i128) -> i128 {
         let (mut fits, mut exceeds) = (0, time + 2);
         while exceeds - fits > 1 {

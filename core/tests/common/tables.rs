@@ -1,16 +1,16 @@
-//! The rows of the conformance table that the core's tests share with those of the function library: what a
-//! call finds, what it answers, what it leaves behind.
+//! The rows of the conformance table that the tests of the core and of the function library share: the state
+//! before a call, its answer, the state after it.
 //!
-//! A row reads from left to right: what it shows; the TAT before the call in nanoseconds from now, or `None`
-//! for a key that does not exist; the limit; the unit of the call; the quantity; the integers answered
-//! (limited, limit, remaining, `retry_after`, `reset_after`, and the quantity taken for SATURATE); what
-//! becomes of the state, TATs again in nanoseconds from now.
+//! A row reads from left to right: the case; the TAT before the call in nanoseconds from now, or `None` for a
+//! key that does not exist; the limit; the unit of the call; the quantity; the integers answered (limited,
+//! limit, remaining, `retry_after`, `reset_after`, and the quantity taken for SATURATE); the change of the
+//! state, TATs again in nanoseconds from now.
 
 use super::{DAY, MS, S, US};
 use redis_cell_core::Change::{self, Delete, Keep, Store};
 use redis_cell_core::Unit::{self, Microseconds, Milliseconds, Seconds};
 
-/// What it shows, TAT before, limit, unit, quantity, answer, change.
+/// The case, TAT before, limit, unit, quantity, answer, change.
 pub type Row<const N: usize> = (&'static str, Option<i64>, [i64; 3], Unit, i64, [i64; N], Change<i64>);
 
 /// One every 2 s, 16 at once: the limit of redis-cell's own example.

@@ -94,7 +94,7 @@ impl Page {
         message
     }
 
-    /// Does what leads to another page, and waits until that is loaded.
+    /// Runs an action that leads to another page, and waits until that page is loaded.
     pub fn loaded(&mut self, lead: impl FnOnce(&mut Self)) {
         let before = self.loads;
         lead(self);
@@ -118,7 +118,7 @@ impl Page {
         ));
     }
 
-    /// The value of an expression as soon as the address of the page is that of what it shows.
+    /// The value of an expression as soon as the address of the page matches its content.
     pub fn addressed(&mut self, expression: &str) -> Value {
         self.until("location.hash === address()");
         self.evaluate(expression)
@@ -135,7 +135,7 @@ impl Page {
         ));
     }
 
-    /// Replaces the text of a field, as somebody who selects all of it and types.
+    /// Replaces the text of a field, as a user who selects all of it and types.
     pub fn write(&mut self, id: &str, text: &str) {
         self.evaluate(&format!(
             "(document.getElementById('{id}').focus(), document.getElementById('{id}').select())"
@@ -195,12 +195,12 @@ impl Page {
             .collect()
     }
 
-    /// The addresses that the page has asked for.
+    /// The addresses that the page has requested.
     pub fn requests(&self) -> &[String] {
         &self.requests
     }
 
-    /// Keeps a picture of the page for somebody to look at, if `REDIS_CELL_SCREENSHOTS` names a folder.
+    /// Keeps a picture of the page for inspection, if `REDIS_CELL_SCREENSHOTS` names a folder.
     pub fn screenshot(&mut self, name: &str) {
         let Ok(folder) = env::var("REDIS_CELL_SCREENSHOTS") else { return };
         let name: String =
@@ -219,7 +219,8 @@ fn playground() -> PathBuf {
     fs::canonicalize(variable("REDIS_CELL_PLAYGROUND")).unwrap()
 }
 
-/// The site on a port of this machine: the search, unlike the playground, changes the address as it finds.
+/// The site on a port of this machine: the search, unlike the playground, changes the address as it finds
+/// results.
 pub struct Site {
     server: Child,
     pub url: String,

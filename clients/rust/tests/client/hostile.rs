@@ -1,4 +1,4 @@
-//! Servers that reply with something else than the module does.
+//! Servers that do not reply as the module does.
 
 use crate::unavailable::PATIENCE;
 use redis::RedisResult;
@@ -53,7 +53,7 @@ const REPLIES: [&[u8]; 16] = [
     b"-\xff\xfe\r\n",
 ];
 
-/// A reply that is no answer is an error of the call. After a connection that breaks, the choice decides.
+/// A reply that is not an answer is an error of the call. After a connection that breaks, the choice decides.
 fn assert_refused(reply: &[u8], decided: RedisResult<DecidedBy>) {
     let cut_off =
         [b"", &b"*5\r\n:0\r\n:1\r\n"[..], b"*1000000000\r\n", b"$999999999999\r\n"].contains(&reply);

@@ -1,4 +1,4 @@
-//! The layer in services of axum, with real requests. docs/http.md says what the fields mean.
+//! The layer in services of axum, with real requests. docs/http.md explains the fields.
 
 use crate::common::{Server, wait_until};
 use axum::{Router, extract::Request, routing::get};
@@ -277,7 +277,7 @@ async fn assert_limits(redis: u16, when_unavailable: WhenUnavailable, (name, lim
     let responses: Vec<Response> = (0..4).map(|_| request(address, "a")).collect();
     let statuses: Vec<u16> = responses.iter().map(|response| response.status).collect();
     assert_eq!((statuses.as_slice(), handled.load(Relaxed)), (&[200, 200, 429, 429][..], 2), "{name}");
-    // Some seconds may pass on a busy machine.
+    // A few seconds may pass on a busy machine.
     let is = |seen: i64, expected: i64| {
         seen == expected || (expected > 0 && (expected - 60..expected).contains(&seen))
     };

@@ -84,7 +84,7 @@ async fn units_that_are_left_go_back_at_the_end_of_the_hold() {
     assert_eq!(rate.take(KEY, Units(3)).await.unwrap(), Decision::Admitted);
     assert_eq!(year.take("year", Units(3)).await.unwrap(), Decision::Admitted);
     assert_eq!(client.text("GET year"), "20");
-    // Seventeen, but one that may have leaked by the time that the server hears of it.
+    // Seventeen, less one that may have leaked by the time that the server receives the call.
     wait_until("the units to come back", || match remaining(&mut client, "99 100 86400") {
         96 | 97 => Ok(()),
         other => Err(format!("{other} remain")),

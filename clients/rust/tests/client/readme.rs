@@ -1,4 +1,4 @@
-//! README.md, followed by somebody who has nothing else: a project with its dependencies and its program,
+//! README.md, followed by a reader who has nothing else: a project with its dependencies and its program,
 //! under load, while the server is stopped and started again, with each choice for that time.
 
 use crate::common::{Server, wait_until};

@@ -98,7 +98,7 @@ async fn the_age_of_units_counts_from_their_turn() {
     assert!(settled.combined.remaining >= 50, "{settled:?}");
 }
 
-/// The waiter is given one node, and another one that is down.
+/// The waiter knows one node, and another one that is down.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_wait_in_the_node_that_has_their_keys() {
     let nodes = cluster();
@@ -136,7 +136,7 @@ async fn calls_wait_in_the_node_that_has_their_keys() {
     assert!(waits.await.unwrap().unwrap().is_some());
 
     // The slot moves while a call waits: keys that are not there yet are in the other node, and the call
-    // waits on in that.
+    // continues to wait there.
     let waits = wait(keys[2], "last");
     waiting(&mut clients[2], 1);
     let moving = clients[0].int(&format!("CLUSTER KEYSLOT {}", keys[2]));
@@ -204,7 +204,7 @@ async fn requests_wait_for_their_turn() {
     let refused = request(to, "b").await;
     assert_eq!(refused.status, 429);
     assert!((1..=100).contains(&refused.field("retry-after").unwrap().parse().unwrap()));
-    // A client that goes leaves the queue.
+    // A client that disconnects leaves the queue.
     let gone = std::net::TcpStream::connect(to).unwrap();
     std::io::Write::write_all(&mut &gone, b"GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: c\r\n\r\n").unwrap();
     waiting(&mut inspector, 3);

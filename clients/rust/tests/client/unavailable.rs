@@ -139,7 +139,7 @@ async fn a_server_that_comes_back() {
     assert!((1..=asked).contains(&served(&mut server.connect())), "asked {asked} times");
 }
 
-/// Asks until the server answers. Returns how often.
+/// Calls until the server answers. Returns how often.
 async fn asked_until_it_answers<C: ConnectionLike + Clone + Send>(guard: &Guard<C>) -> u64 {
     for asked in 1..=360 {
         if matches!(ask(guard).await, DecidedBy::Server(_)) {
@@ -280,7 +280,7 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
     let mut inspector = server.connect();
     assert_eq!(served(&mut inspector), 0);
     assert!(!inspector.text("INFO commandstats").contains("cmdstat_cl."));
-    // Whether an instant has passed is said by the server. It rejects the call, and is available.
+    // The server decides whether an instant has passed. It rejects the call, and is available.
     let guard = Guard::new(manager(server.port()), WhenUnavailable::FailOpen).timeout(PATIENCE);
     let passed = SystemTime::now() - Duration::from_secs(3_600);
     let error = guard.take(KEY, until(passed), Units(1)).await.unwrap_err();
@@ -305,7 +305,7 @@ async fn more_than_the_limit_is_refused_permanently_whether_the_server_is_availa
                     assert!(decided.refused_forever() && !decided.admitted(), "{limit:?}: {decided:?}");
                     assert_eq!(decided.error().is_none(), port == server.port(), "{decided:?}");
                 }
-                // No more than can be had.
+                // No more than are available.
                 assert!(!guard.take(&key, limit, Saturate(9)).await.unwrap().refused_forever(), "{limit:?}");
             }
         }

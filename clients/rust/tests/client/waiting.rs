@@ -1,5 +1,5 @@
-//! CL.BTHROTTLE on asynchronous connections of redis-rs, which all tasks share: what docs/clients.md says of
-//! them.
+//! CL.BTHROTTLE on asynchronous connections of redis-rs, which all tasks share: the statements of
+//! docs/clients.md about them.
 
 use crate::common::{Client, Server, wait_until};
 use redis::AsyncConnectionConfig;
@@ -92,7 +92,7 @@ async fn a_connection_of_its_own_without_a_response_timeout_waits() {
     assert!(call.await.unwrap().unwrap().unwrap().admitted());
 }
 
-/// With a task that is cancelled, the call waits on, as after a timeout. Dropping all clones ends it.
+/// If a task is cancelled, its call continues to wait, as after a timeout. Dropping all clones ends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_task_leaves_its_call_waiting_until_the_connection_is_dropped() {
     let (server, mut inspector) = server();
