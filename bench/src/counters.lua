@@ -1,6 +1,6 @@
--- Fixed windows like those of LiteLLM's proxy, several in one call: the start of each window, and its counter. The
--- client compares the counts with the limits.
--- KEYS: for each limit, the start and the counter. ARGV: the time and the length of the windows, in seconds.
+-- Fixed windows as in LiteLLM's proxy, several in one call: the start of each window, and its counter. The
+-- client compares the counts with the limits. KEYS: for each limit, the start and the counter. ARGV: the time
+-- and the length of the windows, in seconds.
 local now, length = tonumber(ARGV[1]), tonumber(ARGV[2])
 local reply = {}
 for i = 1, #KEYS, 2 do

@@ -6,7 +6,7 @@ export type Client = Send | { sendCommand(...args: any[]): Promise<any> } | { ca
 
 export interface Options {
   client: Client;
-  /** What the store puts before keys: of each limiter its own, if keys could be equal. The default is `limit:`. */
+  /** The prefix of keys: a different one for each limiter, if keys could be equal. The default is `limit:`. */
   prefix?: string;
 }
 

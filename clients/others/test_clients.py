@@ -132,7 +132,7 @@ OFF: dict[str, dict[str, Any]] = {
     ("coredis", False, True), ("coredis", True, False),
 ])  # fmt: skip
 async def test_a_call_without_a_reply(server: servers.Server, name: str, off: bool, again: bool) -> None:
-    """The call has waited in the socket of a frozen server, which goes on and counts it, after the timeout."""
+    """The call has waited in the socket of a frozen server, which continues and counts it, after the timeout."""
     async with connect(name, server.port, **OPTIONS[name], **(OFF[name] if off else {})) as client:
         await client.call("CL.PEEK", "k", 0, 1, 3600)
         server.freeze()

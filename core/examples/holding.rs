@@ -76,7 +76,7 @@ fn transcript() -> String {
                     let (taken, wait) =
                         (random.below(most + 1), random.below(2) * random.below(hold * MS / 8 + 1));
                     let retry_after = (wait > 0).then(|| span(wait));
-                    // A server never hands out more than was asked for.
+                    // A server never hands out more than was requested.
                     let taken = if random.below(3) == 0 { taken } else { most };
                     let reset = random.below(2 * hold * MS);
                     holding.answered(&terms, instant, taken, retry_after, Some(span(reset)));

@@ -249,7 +249,7 @@ pub fn saturate(
     Decision::saturate(quantity, room, |fits| take(state, limit, now, fits))
 }
 
-/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+/// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
 /// A positive difference is charged, below 0 units if need be; a negative one is given back; 0 changes
 /// nothing. Where the caller says when the units were `taken`, at most as many are given back as leak in the

@@ -496,7 +496,7 @@ pub fn saturate(
     Decision::saturate(quantity, limit.most.saturating_sub(used), |fits| take(state, limit, now, fits))
 }
 
-/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+/// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
 /// A positive difference is taken, above the limit if need be, and opens a window where none is open, unless
 /// the window that the limit names has ended: then nothing is left to be charged. A negative difference is

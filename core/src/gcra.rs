@@ -339,7 +339,7 @@ fn standing(limit: &Limit, debt: Span) -> Answer {
     limit.refused(debt, verdict)
 }
 
-/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+/// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
 /// A positive difference is charged, a negative one is given back, 0 changes nothing. Where the caller says
 /// when the units were `taken`, no more is given back than is [still owed](Taken::still_owed) for them. The

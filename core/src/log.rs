@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Why that is exact: take any window of time that is `period` long, and the last entry made in it, at `now`.
-//! When it was made, everything else in the window was alive, since nothing in it is older than `now -
-//! period`; and all of it together was at most `limit`. The argument needs nothing but entries made at the
+//! When it was made, everything else in the window was alive, since nothing in it is older than
+//! `now - period`; and all of it together was at most `limit`. The argument only needs entries made at the
 //! instant of their call. So it also holds for a log with entries in the future, which a failover to a server
 //! whose clock is behind can cause: they count like all others, and leave when their time has come.
 //!
@@ -43,7 +43,7 @@ use crate::{Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, Span, Taken, U
 /// The syntax among several limiters: `LOG limit period quantity`.
 pub const GRAMMAR: Grammar = Grammar { word: b"LOG", arguments: Arity::Always(3) };
 
-/// The first number of a limit: what may be admitted in any period.
+/// The first number of a limit: the units that may be admitted in any period.
 pub const LIMIT: Range = Range { name: "limit", min: 1, max: 1_000_000 };
 /// The quantity of a call. Each unit is an entry to be written.
 pub const QUANTITY: Range = Range { max: 10_000, ..crate::QUANTITY };
@@ -375,12 +375,12 @@ pub fn peek<T: Timeline + ?Sized>(
     Ok(view.answer(verdict))
 }
 
-/// [`peek`] for a call that comes after clients who wait for `units`, as [`behind_units`] says.
+/// [`peek`] for a call that comes after clients that wait for `units`, as [`behind_units`] says.
 ///
 /// Cost: three entries of the state are looked up and a range of it counted, no allocation.
 ///
 /// # Errors
-/// Those of [`take`].
+/// The errors of [`take`].
 pub fn peek_behind<T: Timeline + ?Sized>(
     state: &T,
     limit: &Limit,
@@ -394,7 +394,7 @@ pub fn peek_behind<T: Timeline + ?Sized>(
     behind_units(units, quantity, |wanted| Ok(view.answer(view.verdict(wanted.unsigned_abs())?)))
 }
 
-/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+/// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
 /// A positive difference, up to 10,000, is taken regardless of the limit. A negative one removes the newest
 /// entries, at most those that still count; of these, where the caller says when the units were `taken`, only

@@ -91,7 +91,7 @@ struct Booked {
     cost: Span,
 }
 
-/// What calls by larger limits have taken behind a waiter.
+/// The time that calls by larger limits have taken behind a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Moved {
     /// The last waiter before them.
@@ -289,7 +289,7 @@ impl Queue {
     /// Decides a call that admits nobody before a given time ([`gcra::pause`]): all waiters wait for it.
     /// Units that were taken behind them, and lie before that time, are before them now.
     ///
-    /// `decide` is called twice: once for what is owed before the first waiter, and then for the answer.
+    /// `decide` is called twice: once for the debt before the first waiter, and then for the answer.
     ///
     /// Cost: twice the cost of `decide`, and the bookings that lie before that time.
     ///

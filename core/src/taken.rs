@@ -1,4 +1,4 @@
-//! What a settlement knows about the call that took the units.
+//! A settlement's knowledge of the call that took the units.
 
 use crate::time::{Span, Unit};
 

@@ -395,7 +395,7 @@ pub fn saturate(
     Decision::saturate(quantity, room, |fits| window.take(limit, now, used, fits))
 }
 
-/// `CL.MSETTLE`: settles the `difference` between what a call took and what it needed.
+/// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
 ///
 /// A positive difference is taken, above the limit if need be. A negative one is given back from the present
 /// window only, at most what it has admitted; 0 changes nothing. Where nothing counts after giving back,

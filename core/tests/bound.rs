@@ -310,7 +310,7 @@ fn what_others_took_since_is_not_given_back() {
     let reply = |answer: Answer| answer.reply(unit).five;
     let throttle = gcra::Limit::new(9, 10, 60, unit).unwrap();
     let bucket = bucket::Limit::new(10, 10, 60, unit).unwrap();
-    // When the others take, and how much; what remains after the settlement, with and without RESET.
+    // When the others take, and how much; the `remaining` after the settlement, with and without RESET.
     for (others, remaining) in [((30, 10), [0, 0]), ((24, 9), [0, 1]), ((12, 7), [2, 3])] {
         for (reset_after, remaining) in [Some(30), None].into_iter().zip(remaining) {
             let context = format!("{others:?} {reset_after:?}");

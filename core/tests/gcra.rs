@@ -17,7 +17,7 @@ use redis_cell_core::Change::{Delete, Keep, Store};
 use redis_cell_core::gcra::{Booking, Limit, Tat, charge, decode, peek, refund, reserve, saturate, throttle};
 use redis_cell_core::{Answer, Decision, Error, Span, Unit, Verdict, gcra};
 
-/// The four numbers that make a limit, and what the contract derives from them.
+/// The four numbers that make a limit, and the numbers that the contract derives from them.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     max_burst: i64,

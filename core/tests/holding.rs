@@ -298,7 +298,7 @@ impl World {
     fn act(&mut self, tick: i64, index: usize, mood: Mood) {
         let now = at(tick * TICK);
         if self.random.below(100) == 0 {
-            // A crash. What it sent is still on its way, and another client takes its place.
+            // A crash. Its messages are still on their way, and another client takes its place.
             self.clients[index].crashed = true;
             self.clients.push(Client::default());
             return;

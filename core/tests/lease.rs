@@ -464,7 +464,7 @@ fn no_lease_looks_like_an_entry_of_a_log() {
 /// A call leaves their places to the clients that wait: it has only the places that are free behind them.
 #[test]
 fn an_acquisition_behind_clients_that_wait() {
-    // The ends of leases; the caller's own; those that wait; the verdict, and what remains.
+    // The ends of leases; the caller's own; the number of waiting clients; the verdict, and `remaining`.
     type Row<'a> = (&'a [Instant], Option<Instant>, u64, Verdict, i64);
     let (limit, now, lease) = (Limit::new(3).unwrap(), at(START), lease(1_000_000));
     let end = |seconds: u64| at(START + seconds * 1_000_000_000);

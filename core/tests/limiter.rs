@@ -54,7 +54,7 @@ fn clients_that_wait_cost_their_units() {
 
 #[test]
 fn a_call_behind_those_that_wait_is_decided_after_them_and_takes_its_own() {
-    // Used; the units of those that wait; the quantity; refused or not; what remains; the count then.
+    // Used; the units of waiting clients; the quantity; refused or not; `remaining`; the count then.
     let rows = [
         (0, 2, 1, 0, 2, Some(1)),
         (1, 2, 2, 0, 0, Some(3)),
@@ -120,7 +120,7 @@ fn a_call_behind_more_than_any_state_can_hold_is_refused_and_is_no_error() {
 #[test]
 fn a_look_behind_those_that_wait() {
     let wait = |nanos| Verdict::Later(span(nanos));
-    // Used; the units of those that wait; the quantity; the verdict; what remains.
+    // Used; the units of waiting clients; the quantity; the verdict; `remaining`.
     let rows = [
         (1, 2, 2, Verdict::Admitted, 2),
         (1, 2, 3, wait(30 * S), 2),

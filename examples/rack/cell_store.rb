@@ -10,7 +10,7 @@ class CellStore
   UNKNOWN = Float::INFINITY
   # The error replies of a server that does not decide now.
   CANNOT_DECIDE = /\A(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) /
-  # Of what the gem calls a connection error: an error reply, such as that of a wrong password, and a certificate.
+  # Parts of what the gem calls a connection error: an error reply, such as for a wrong password, and a certificate.
   SET_UP = /\A[A-Z]+ |certificate verify failed/
 
   # redis: a ConnectionPool. when_unavailable: :fail_open or :fail_closed, the choice if the server does not answer.

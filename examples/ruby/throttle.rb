@@ -22,7 +22,7 @@ end
 
 # The error replies of a server that does not decide now.
 CANNOT_DECIDE = /\A(BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|OOM|READONLY|TRYAGAIN|ERR max number of clients) /
-# Of what the gem calls a connection error: an error reply, such as that of a wrong password, and a certificate.
+# Parts of what the gem calls a connection error: an error reply, such as for a wrong password, and a certificate.
 SET_UP = /\A[A-Z]+ |certificate verify failed/
 
 # Whether no server decides now. All other errors are errors of the call or of the setup: they must be seen.

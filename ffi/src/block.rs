@@ -11,7 +11,7 @@ use redis_module::raw::{self, RedisModuleBlockedClient, RedisModuleCtx, RedisMod
 use super::call::Call;
 use super::panic::callback;
 
-/// What the clients of a command wait for.
+/// The waits of the clients of a command.
 pub trait Waits {
     /// How a wait ends.
     type End;
@@ -88,7 +88,7 @@ unsafe extern "C" fn answer<W: Waits>(
     argv: *mut *mut RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: what the server passes to the callback of a blocked client.
+    // SAFETY: the server passes this to the callback of a blocked client.
     unsafe { reply::<W>(ctx, argv, argc) };
     0
 }
@@ -99,7 +99,7 @@ unsafe extern "C" fn unblocked<W: Waits>(
     argv: *mut *mut RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: what the server passes to the callback of a blocked client.
+    // SAFETY: the server passes this to the callback of a blocked client.
     unsafe { reply::<W>(ctx, argv, argc) };
     callback(ctx, c"timeout", |call| {
         // SAFETY: `ctx` is the callback's.

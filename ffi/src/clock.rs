@@ -139,7 +139,7 @@ pub fn is_ahead() -> bool {
     LEAD.load(Relaxed) != 0
 }
 
-/// What the wall clock shows when the module's clock shows `instant`.
+/// The time on the wall clock when the module's clock shows `instant`.
 #[inline]
 pub fn wall(instant: Instant) -> Instant {
     if faults::ignores_lead() { instant } else { instant.saturating_sub(lead()) }

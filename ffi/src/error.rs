@@ -1,4 +1,4 @@
-//! Every error that a caller can read: the errors of the core, and those of the server's side.
+//! Every error that a caller can read: the errors of the core, and of the server's side.
 
 use core::fmt;
 

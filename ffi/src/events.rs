@@ -134,7 +134,7 @@ pub(super) fn follow_modules(call: &Call) {
 fn is_joined(call: &Call) {
     if !BESIDE_OTHERS.swap(true, Relaxed) {
         let (ctx, class) = (call.ctx.as_ptr(), raw::REDISMODULE_NOTIFY_EXPIRED);
-        // SAFETY: `ctx` is this call's; the callback has the type asked for.
+        // SAFETY: `ctx` is this call's; the callback has the required type.
         unsafe { (call.api.subscribe_to_keyspace_events)(ctx, class, Some(key_expired)) };
     }
 }
@@ -158,7 +158,7 @@ impl Call<'_> {
             return;
         }
         let (api, ctx) = (self.api, self.ctx.as_ptr());
-        // SAFETY: `ctx` is this call's; the callback has the type asked for.
+        // SAFETY: `ctx` is this call's; the callback has the required type.
         unsafe { (api.subscribe_to_keyspace_events)(ctx, CLASSES, Some(key_changed::<W>)) };
         subscribe(api, ctx, FLUSH, Some(flushed::<W>));
         subscribe(api, ctx, SWAP, Some(swapped::<W>));
@@ -181,7 +181,7 @@ impl Call<'_> {
 
 /// Subscribes to an event with this callback, in place of the one before; `None` unsubscribes.
 fn subscribe(api: &Api, ctx: *mut RedisModuleCtx, event: RedisModuleEvent, callback: Option<Callback>) {
-    // SAFETY: `ctx` is the call's or the load's; the callback has the type asked for.
+    // SAFETY: `ctx` is the call's or the load's; the callback has the required type.
     unsafe { (api.subscribe_to_server_event)(ctx, event, callback) };
 }
 
@@ -191,7 +191,7 @@ unsafe extern "C" fn modules_changed(
     subevent: u64,
     data: *mut c_void,
 ) {
-    // SAFETY: what the server passes with this event, or null.
+    // SAFETY: the data that the server passes with this event, or null.
     let Some(change) = (unsafe { data.cast::<RedisModuleModuleChange>().as_ref() }) else { return };
     // SAFETY: the server passes the name as a C string.
     let is_own = !change.module_name.is_null() && unsafe { CStr::from_ptr(change.module_name) } == NAME;
@@ -246,7 +246,7 @@ unsafe extern "C" fn flushed<W: Watches>(
     if !W::is_watching() || subevent != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
         return;
     }
-    // SAFETY: what the server passes with this event, or null.
+    // SAFETY: the data that the server passes with this event, or null.
     let db = unsafe { data.cast::<RedisModuleFlushInfo>().as_ref() }.map(|info| info.dbnum);
     // A negative number stands for all databases.
     callback(ctx, c"flush event", |call| W::database_changed(call, db.filter(|&db| db >= 0)));
@@ -258,7 +258,7 @@ unsafe extern "C" fn swapped<W: Watches>(
     _: u64,
     data: *mut c_void,
 ) {
-    // SAFETY: what the server passes with this event, or null.
+    // SAFETY: the data that the server passes with this event, or null.
     let Some(info) = (unsafe { data.cast::<RedisModuleSwapDbInfo>().as_ref() }) else { return };
     if W::is_watching() {
         callback(ctx, c"swap event", |call| {

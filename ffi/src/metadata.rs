@@ -90,7 +90,7 @@ pub fn key_flags(uses: Use) -> u32 {
     }
 }
 
-/// The positions of the keys and what the command does with them. An empty entry ends the list.
+/// The positions of the keys, and their use by the command. An empty entry ends the list.
 fn key_specs(spec: &Spec) -> Vec<RedisModuleCommandKeySpec> {
     let mut keys = no_keys();
     keys.flags = key_flags(spec.uses).into();

@@ -20,11 +20,11 @@ pub struct Spec {
     pub since: &'static CStr,
     /// Its arguments, in the order of its synopsis.
     pub arguments: &'static [Argument],
-    /// What it does and when it may run.
+    /// Its flags, for what it does and when it may run.
     pub flags: &'static [Flag],
     /// Where its keys are.
     pub keys: Keys,
-    /// What it does with their values.
+    /// How it uses their values.
     pub uses: Use,
     /// The server's tips for clients and proxies, separated by spaces.
     pub tips: &'static CStr,

@@ -148,7 +148,7 @@ fn a_circle_is_found() {
         with(("ffi/call.rs", "pub struct Call; fn f() { print!(\"{}\", crate::ffi::key::Key) }")),
         two("ffi/call.rs", "ffi/key.rs")
     );
-    // By the facade: the folder's own file, which passes on what the file defines.
+    // By the facade: the folder's own file, which passes on the items of the file.
     assert_eq!(
         with(("ffi/key.rs", "use super::Call; pub struct Key(Call);")),
         two("ffi/key.rs", "ffi/mod.rs")

@@ -187,7 +187,8 @@ fn the_memory_of_deleted_limiters_comes_back() {
         client.call("FLUSHALL");
         client.used_memory()
     };
-    // The first round pays for what is kept: the record of refusals, and the buffers of the connection.
+    // The first round pays for memory that is kept: the record of refusals, and the buffers of the
+    // connection.
     round();
     let before = round();
     let after = (0..5).map(|_| round()).last().unwrap();

@@ -1,4 +1,5 @@
-//! The command reference: every example is what the server answers, replayed from the page itself.
+//! The command reference: every example is replayed from the page itself, and the server must answer as it
+//! shows.
 
 use crate::common::{COMMANDS, Client, Command, SECOND, Server, wait_until, wall_ns};
 use redis::Value;
@@ -98,8 +99,8 @@ impl Step<'_> {
     }
 }
 
-/// Waits for a day that is older than what the settlements of the pages give back: of another month, it would
-/// have been taken from another window.
+/// Waits until the day is older than the units that the settlements of the pages give back: in another month,
+/// they would have been taken from another window.
 fn wait_for_todays_window(steps: &[Step]) {
     const OLDEST: i64 = 20; // seconds
     if steps.iter().any(|step| step.call.contains(" AGO ")) {

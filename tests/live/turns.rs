@@ -153,7 +153,7 @@ pub fn bookings_behind_a_queue_that_stood_still_are_not_admitted_twice() {
     let writes = if BINARY.at_least(6, 2, 0) { "CLIENT PAUSE 800 WRITE" } else { "CLIENT PAUSE 800" };
     let pause = format!("CL.PAUSE k {SPACED} 800 MS");
     for trouble in ["none", "DEBUG SLEEP 0.8", writes, &pause, "STOP", "DEBUG SLEEP 0.25"] {
-        // The instants are those of threads here, which a busy machine runs late. A defect shows each time.
+        // The instants come from threads here, which a busy machine runs late. A defect shows each time.
         let each_time: Option<Vec<_>> =
             (0..3).map(|_| excess_beside_bookings(&server, &mut client, trouble)).collect();
         assert_eq!(each_time, None, "{trouble}");

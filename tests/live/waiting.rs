@@ -101,7 +101,7 @@ fn no_client_is_admitted_before_its_turn_and_every_client_then() {
     let full_until = client.tat("k").unwrap();
     let mut waiters: Vec<Waiter> =
         (1..=4).map(|_| Waiter::ask(&server, "CL.BTHROTTLE k 0 1 150 1 20 MS")).collect();
-    // The server may have read the connections in any order: each turn is that of one of them.
+    // The server may have read the connections in any order: each turn belongs to one of them.
     let answers: Vec<i64> = waiters
         .iter_mut()
         .map(|waiter| {
@@ -476,7 +476,7 @@ fn admitted_by_a_changed_key_of_another_database() {
     assert_eq!(stream.effects(&server), expected);
 }
 
-/// The number of connections that this process may open, less those of the other tests.
+/// The number of connections that this process may open, less the connections of the other tests.
 fn crowd() -> usize {
     let output = std::process::Command::new("sh").args(["-c", "ulimit -n"]).output().unwrap();
     let files = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or(usize::MAX);
@@ -518,7 +518,7 @@ fn ten_thousand_at_once() {
     let server = Options::new().set("maxclients", "12000").start();
     let mut client = server.connect();
 
-    // The first round pays for what the server keeps: tables of clients and of file descriptors.
+    // The first round pays for memory that the server keeps: tables of clients and of file descriptors.
     let mut before = 0;
     for round in 0..2 {
         if round == 1 {

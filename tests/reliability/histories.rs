@@ -249,7 +249,8 @@ fn pause() -> bool {
     false
 }
 
-/// Reads a reply of five numbers, or one for each key after that of all keys.
+/// Reads a reply of five numbers, or several, of which the first is for all keys and the others for one key
+/// each.
 fn read(object: usize, key: Option<usize>, value: &Value, at: u64, call: &str) -> Reply {
     let row = |value: &Value| ints(value).unwrap_or_else(|seen| panic!("{call}: {seen}"));
     let rows: Vec<Vec<i64>> = match value {

@@ -1,6 +1,6 @@
 //! Failures around the module, on real servers: failover, cluster, crash, clock, hostile input, and the
-//! limits of the machine. `make test-reliability` runs these tests. The environment variables are those of
-//! the live suite, and `REDIS_CELL_LONG=1` selects the long form of the slow tests.
+//! limits of the machine. `make test-reliability` runs these tests. The environment variables are the same as
+//! in the live suite, and `REDIS_CELL_LONG=1` selects the long form of the slow tests.
 
 // A test should fail at the first unexpected value. The lints against panics are for code inside a server.
 #![allow(

@@ -77,7 +77,7 @@ pub fn calls_within_calls_do_not_hang_the_server() {
 }
 
 /// Regression: a callback that wrote to the key of a call, while the call still had the key open, ended the
-/// server; or the call's own expiry and its effects came after those of the callback.
+/// server; or the call's own expiry and effects came after the callback's.
 #[test]
 pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
     let server = Server::start();

@@ -32,8 +32,8 @@ impl Package {
         Self(copy)
     }
 
-    /// `cargo` in the copy, with a folder of its own for what it builds: an example of clients/rust has the
-    /// name of one of their examples.
+    /// `cargo` in the copy, with a separate target folder: an example of clients/rust has the name of one of
+    /// their examples.
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.args(arguments).arg("--locked").current_dir(&self.0);
@@ -106,7 +106,7 @@ struct Images {
 /// The tests share their images and the folder of cargo: one after the other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Gives our images the names that a crate asks for. The image `redis-cell` has the right one.
+/// Gives our images the names that a crate needs. The image `redis-cell` has the right one.
 fn provide(images: &[String]) -> Images {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     make_valkey_image();

@@ -149,8 +149,8 @@ impl Machine {
     }
 }
 
-/// The package for arm64 is installed into a root of that architecture, which has nothing but libc6. Its
-/// module is the one that `make test-platforms` loads into the servers for arm64.
+/// The package for arm64 is installed into a root of that architecture, which only has libc6. Its module is
+/// the one that `make test-platforms` loads into the servers for arm64.
 #[test]
 fn the_arm64_package_installs_in_an_arm64_root() {
     let module = path("target/dist/linux-aarch64/libredis_cell.so");

@@ -120,7 +120,7 @@ def a_rate(count, period):
 def cost_and_units_are_inverse():
     """cost(q) <= t if and only if q <= units(t): so units(t) is the largest quantity that fits into t."""
     count, period, q, t, c, u = symbols("count period q t c u")
-    # c and u are the two quotients, by what a quotient is.
+    # c and u are the two quotients, by the definition of a quotient.
     given = [*a_rate(count, period), q >= 0, t >= 0]
     given += [c * count <= q * period, q * period < c * count + count]
     given += [u * period <= (t + 1) * count - 1, (t + 1) * count - 1 < u * period + period]
@@ -260,13 +260,13 @@ def a_wait_of_a_window_is_exact():
     """Refused at every instant before, and admitted from then on, if nothing else is."""
     start, end, period, now, then = symbols("start end period now then")
     room, current, w, later, here, there = symbols("room current w later here there")
-    # w is the weight of the previous count at `then` in this window, and later that of the present one in the next.
+    # w is the weight of the previous count at `then` in this window, later the weight of the present one in the next.
     # here and there are what faded() says of them: the theorem above.
     given = [period >= 1, start < end, end <= start + period, start <= now, now < end, now <= then]
     given += [room >= 0, current >= 0, w >= 0, 0 <= here, here <= period, 0 <= there, there <= period]
     given += [z3.Implies(room >= current, (w <= room - current) == (then - start >= here))]
     given += [z3.Implies(z3.And(end <= then, then < end + period), (later <= room) == (then - end >= there))]
-    # What was admitted in this window is so in the next: its full weight is the count.
+    # Units admitted in this window count in the next: its full weight is the count.
     given += [(current <= room) == (there == 0)]
     in_this = z3.And(room >= current, start + here < end)
     wait = z3.If(in_this, start + here, end + there)
@@ -283,7 +283,7 @@ def no_period_holds_more_than_twice_the_limit():
     after = current + quantity
     yield given, after <= limit
     yield [*given, previous <= limit], z3.And(after + previous <= limit + previous - w, after + previous <= 2 * limit)
-    # The weighted value is passed by half a unit at most, and what is missed is the rest to the nearest unit.
+    # The weighted value is passed by half a unit at most, and the difference is the rounding to the nearest unit.
     yield given, 2 * (after * period + previous * ahead) < (2 * limit + 1) * period
     yield given, 2 * (previous - w) * period < 2 * previous * (period - ahead) + period + 1
 
@@ -330,7 +330,7 @@ def months_follow_each_other():
         here, there = 12 * year + k, 12 * year + k + 1
         length = begins(there) - begins(here)
         given = [year >= 0]
-        # March has 31 days, and so on; what is left is February.
+        # March has 31 days, and so on; the rest is February.
         days = [31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 31][k] if k < 11 else None
         yield given, length == days if days else z3.And(28 <= length, length <= 29)
     yield [year >= 0], z3.And(
@@ -346,7 +346,7 @@ def a_date_lies_in_one_month():
     given += [z3.And(28 <= b - a, b - a <= 31) for a, b in [(before, first), (first, following), (following, after)]]
     last, this, then = opens(before, first, day), opens(first, following, day), opens(following, after, day)
     yield given, z3.And(last < this, this - last <= 31)
-    # The date lies in the month that begins on `first`. Before this month's window it is that of the last one.
+    # The date lies in the month that begins on `first`. Before this month's window it lies in the window before.
     given += [first <= date, date < following]
     start, end = z3.If(date < this, last, this), z3.If(date < this, this, then)
     yield given, z3.And(start <= date, date < end)

@@ -6,10 +6,10 @@
 //! client settles the units that it took. The server's keys reach the replica at times, all of one call
 //! together, and once the replica takes over.
 //!
-//! The steps of a call are those of `Request::carry_out` in src/calls/many.rs: a stored reply is the answer;
-//! otherwise all limiters are decided, and if none refuses, all are written and then the reply. The core's
-//! own function parses its text, and the core decides everything else. Only the order of these steps, and the
-//! formatting of the text, are the model's own.
+//! A call has the steps of `Request::carry_out` in src/calls/many.rs: a stored reply is the answer; otherwise
+//! all limiters are decided, and if none refuses, all are written and then the reply. The core's own function
+//! parses its text, and the core decides everything else. Only the order of these steps, and the formatting
+//! of the text, are the model's own.
 //!
 //! One assumption: no call is repeated, and none arrives, later than the period after it was first sent.
 
@@ -340,7 +340,7 @@ impl Model for World {
                 }
                 state.replica = state.server.clone();
                 state.failed_over = true;
-                // Its clock may be behind that of its calls by no more than the time since.
+                // Its clock may be behind the clock of its calls by no more than the time since.
                 state.server.taken.pass(Self::now(last));
                 state.replica.taken.pass(Self::now(last));
             }

@@ -1,6 +1,7 @@
 "use strict";
-// The page of the playground: the form and the address hold a request, the program in WebAssembly answers it, and the
-// answer is drawn. The program is that of apps/playground; scripts/site.py puts it into WASM, packed by gzip, as base64.
+// The page of the playground: the form and the address hold a request, the program in WebAssembly answers it,
+// and the answer is drawn. The program is apps/playground; scripts/site.py puts it into WASM, packed by gzip,
+// as base64.
 
 const element = (id) => document.getElementById(id);
 const START = {
@@ -8,7 +9,7 @@ const START = {
     pattern: "bursts", rate: 60, burst: 20, gap: 20, clients: 1, seconds: 120, retry: "never", seed: 1, watch: 1, call: 17,
     log: "",
 };
-// What a log may have to be part of the address.
+// The longest log that is part of the address.
 const LONGEST_LOG = 4000;
 
 // The numbers of the traffic: label, smallest and largest value of the slider, and the patterns that have it.

@@ -122,7 +122,7 @@ def test_a_settlement_says_by_itself_what_it_knows_of_the_take() -> None:
     window = wire.msettle(Settle("window", Fixed(10, per=60), -5), taken=answer)
     assert sent(window) == ["RESET", 50_000_000, "FIXED", 10, 60_000_000, -5, 30]
     assert sent(wire.msettle(Settle("log", log, -5), taken=answer)) == ["LOG", 10, 60_000_000, -5, 30]
-    # No more than was taken goes back, and what is charged needs no row.
+    # No more units than were taken go back, and a charge needs no row.
     assert sent(wire.msettle(Settle("rate", rate, -50), taken=answer))[-2] == -10
     assert sent(wire.msettle(Settle("other", rate, 5), taken=answer)) == ["THROTTLE", 9, 10, 1_000_000, 5, 30]
     refused = Refused(limit=1, remaining=0, reset_after=60, retry_after=60)

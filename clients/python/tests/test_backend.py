@@ -94,7 +94,7 @@ async def test_auto_finds_out_once(library: servers.Server, flavor: tuple[str, s
     for _ in range(3):
         assert await auto.throttle(f"auto-{flavor}", RATE)
     after = [library.calls(name) for name in ("cl.throttle", "fcall", "fcall_ro")]
-    # Without the module it asks for the version of the library.
+    # Without the module it reads the version of the library.
     expected = [3, 0, 0] if library.module else [0, 3, 1]
     assert [now - then for now, then in zip(after, before, strict=True)] == expected
     await close(client, flavor[1])

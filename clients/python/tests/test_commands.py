@@ -214,7 +214,7 @@ async def test_what_is_settled_after_a_take_is_what_is_still_owed(cell: Any) -> 
     assert settled["{s}:rate"].remaining == 65 and settled["{s}:bucket"].remaining in (94, 95)
     # The call has opened the window.
     assert settled["{s}:hour"].remaining == 95 and settled["{s}:busy"].remaining == 5
-    # No more than the rest of what was taken, whatever is asked for.
+    # No more than the rest of the units that were taken, whatever is requested.
     again = await cell.mtake(Take("{s}:hour", hour, 3))
     assert (await cell.msettle(Settle("{s}:hour", hour, -50), taken=again))["{s}:hour"].remaining == 95
 

@@ -1,4 +1,4 @@
-"""The Holding of this package does what that of core/src/holding.rs does: it replays calls of that one."""
+"""The Holding of this package decides as core/src/holding.rs does: it replays calls of that Holding."""
 
 from __future__ import annotations
 

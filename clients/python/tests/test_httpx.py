@@ -127,7 +127,7 @@ def test_a_request_that_was_not_sent_has_its_turn_back(cell: Cell) -> None:
     for _ in range(4):
         with pytest.raises(openai.APIConnectionError):
             ask(client)
-    # What came meanwhile is not given back.
+    # Units that came meanwhile are not given back.
     servers.wait_until(lambda: cell.peek("{upstream}:requests", rate).remaining == 2, 5)
 
 
@@ -149,12 +149,12 @@ def test_what_others_use_of_the_account_is_learned(cell: Cell, upstream: Upstrea
     http = anthropic.DefaultHttpxClient(transport=Transport(cell, "upstream", Rate.per_minute(60), max_wait=0))
     client = anthropic.Anthropic(api_key="k", base_url=upstream.url, http_client=http, max_retries=0)
     client.messages.create(model="fake", max_tokens=5, messages=MESSAGES)
-    # Of a part of a unit that has come meanwhile nobody knows.
+    # A fraction of a unit that has come meanwhile is unknown.
     assert 3 <= cell.peek("{upstream}:requests", Rate.per_minute(60)).remaining <= 5
 
 
 def test_slow_responses_do_not_slow_the_workers_down(cell: Cell, upstream: Upstream) -> None:
-    # What remained when a request was sent says nothing of what has come since then.
+    # The units that remained when a request was sent do not include the units that have come since.
     transport = Transport(cell, "upstream", Rate.per_minute(600))
     pacing = transport.pacing
     takes = pacing.takes()

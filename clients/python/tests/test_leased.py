@@ -199,7 +199,7 @@ def test_bad_numbers_are_errors(least: int, most: int, hold: float) -> None:
 
 
 async def test_many_clients_of_a_hot_key_stay_within_the_bound(client: Any) -> None:
-    """The bound is that of docs/scaling.md, and the server is called for a twentieth of the requests at most."""
+    """The bound of docs/scaling.md holds, and the server is called for a twentieth of the requests at most."""
     rate, hold, most, count, requests = Rate.per_second(2000, burst=99), 0.3, 50, 20, 100_000
     leased = [AsyncLeased(AsyncCell(client), rate, least=5, most=most, hold=hold) for _ in range(count)]
     started = time.monotonic()
@@ -361,7 +361,7 @@ def test_a_call_that_was_given_up_is_not_made(monkeypatch: pytest.MonkeyPatch) -
         client, admin = (redis.Redis(port=server.port, socket_timeout=PATIENCE) for _ in range(2))
         leased, threads = Leased(Cell(client), RATE, least=10, most=20, hold=LONG, keys=5), Threads()
         server.freeze()
-        # Five keys whose batch is asked for, one that is beyond `keys`, and a quantity that is above `most`.
+        # Five keys whose batch is requested, one that is beyond `keys`, and a quantity that is above `most`.
         for key in range(6):
             threads.run(lambda key=key: leased.take(str(key)))
         servers.wait_until(lambda: len(leased._shares) == 5)

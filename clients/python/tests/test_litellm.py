@@ -130,7 +130,7 @@ def proxies() -> Iterator[Proxies]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition, while the requests of the test go on."""
+    """Waits for a condition, while the requests of the test continue."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
@@ -159,7 +159,7 @@ async def test_all_scopes_are_one_decision(proxies: Proxies) -> None:
     # The organisation has 40, of which the team red has 15 at most and the user tight 2.
     assert counts(responses) == {200: 40, 429: 40}
     assert len(proxies.upstreams["unlimited"].seen) == 40
-    # Whoever was refused by one limit has taken nothing from the others.
+    # A request that one limit refuses has taken nothing from the others.
     assert proxies.number("organisation", "acme", "rpm") == 40
     assert proxies.number("team", "red", "rpm") <= 15
     assert proxies.number("user", "tight", "rpm") <= 2
@@ -187,7 +187,7 @@ async def test_a_month_is_never_exceeded(proxies: Proxies, model: str, kind: str
         assert seen <= {200, 429}
     used = upstream.tokens if kind == "month" else 30 * len(upstream.seen)
     servers.wait_until(lambda: proxies.number("model", model, kind) == used)
-    # What is left is less than the estimate of one more request.
+    # The units left are fewer than the estimate of one more request.
     assert limit - 60 < used <= limit
 
 
@@ -368,7 +368,7 @@ async def test_a_fallback_takes_from_the_limits_of_its_model(proxies: Proxies) -
     assert (len(first.seen), len(second.seen)) == (30, 10)
     assert proxies.number("model", "first", "rpm") == 30
     assert proxies.number("model", "second", "rpm") == 10
-    # What the first model has not used is given back to it.
+    # Units that the first model has not used are given back to it.
     servers.wait_until(lambda: proxies.number("model", "second", "month") == second.tokens)
     servers.wait_until(lambda: proxies.number("model", "first", "month") == 0)
     servers.wait_until(lambda: proxies.number("model", "first", "busy") == 0)
@@ -412,7 +412,7 @@ def test_the_server_is_not_asked_for_what_has_no_limit(proxies: Proxies) -> None
 
 
 async def test_a_server_that_is_killed_and_started_again(proxies: Proxies) -> None:
-    """Streams go on, new requests are refused as configured, and the limits hold afterwards."""
+    """Streams continue, new requests are refused as configured, and the limits hold afterwards."""
     upstream = proxies.upstreams["killed"]
     upstream.delay = 1
     async with httpx.AsyncClient(timeout=60) as client:

@@ -79,7 +79,7 @@ def test_workers_pace_an_upstream_together(recipes: dict[str, Any], cell: Cell, 
 
 def test_a_flood_is_shed_and_harms_no_other_tenant(recipes: dict[str, Any], cell: Cell) -> None:
     statuses = at_once(41, lambda index: recipes["status"](cell, "flood" if index < 40 else "small"))
-    # Five at once, 20 that wait, and those of the 50 that come when some of these have had their turn.
+    # Five at once, 20 that wait, and the clients of the 50 that come when some of these have had their turn.
     assert statuses.count(429) >= 5 and statuses[40] == 200
     assert statuses.count(200) >= 25 and statuses.count(503) == 0
 

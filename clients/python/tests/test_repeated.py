@@ -30,7 +30,7 @@ THREADS = ThreadPoolExecutor(16)
 
 
 def aside(cell: Any, *takes: Take, **options: Any) -> asyncio.Future[Together[Answer] | None]:
-    """A call of `bmtake` that runs while the test goes on."""
+    """A call of `bmtake` that runs while the test continues."""
     if isinstance(cell, AsyncCell):
         return asyncio.ensure_future(cell.bmtake(*takes, **options))
     call = functools.partial(cell.cell.bmtake, *takes, **options)
@@ -73,7 +73,7 @@ async def test_a_mix_that_waits(cell: Any) -> None:
     assert not refused and refused["{g}:month"].admitted and refused["{g}:busy"].retry_after > 90
     never = await cell.bmtake(Take("{g}:other", SLOW, 2), timeout=1)
     assert isinstance(never.combined, RefusedForever)
-    # What will not be available in time is None at once.
+    # A call whose units will not be available in time returns None at once.
     assert await cell.bmtake(Take("{g}:new", SLOW), timeout=None)
     assert await cell.bmtake(Take("{g}:new", SLOW), timeout=900) is None
 
@@ -101,7 +101,7 @@ async def test_flows_take_turns_by_what_they_have_used(server: servers.Server, c
     assert await turns(server, cell, waiting) == "ababb"
     with server.admin as admin:
         admin.flushall()
-    # The first call of the flow needed two more units than it asked for.
+    # The first call of the flow needed two more units than it requested.
     assert await turns(server, cell, waiting, settled=2) == "bbaba"
 
 

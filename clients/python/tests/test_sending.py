@@ -24,7 +24,7 @@ async def test_a_call_without_a_reply_is_not_sent_again(flavor: tuple[str, str])
         cell = cell_of(client, way)
         await cell.throttle("k", RATE)
         server.freeze()
-        # A retry reaches the server after it goes on, and is then a second call.
+        # A retry reaches the server after it continues, and is then a second call.
         timer = threading.Timer(1.2, server.thaw)
         timer.start()
         with pytest.raises(Exception, match="Timeout reading"):
@@ -84,7 +84,7 @@ async def test_a_waiting_call_may_outlast_the_timeout_of_the_client(
     client = client_class(library, way)(port=server.port, socket_timeout=0.2)
     cell = cell_of(client, way)
     key = f"outlast-{library}-{way}"
-    # Not commandstats, which on Redis 7.0 also counts how the module asks the server at a client's turn.
+    # Not commandstats, which on Redis 7.0 also counts the checks of the module at a client's turn.
     before = server.counted("bthrottle_admitted")
     assert await cell.bthrottle(key, Rate(1, per=0.7), timeout=10)
     assert await cell.bthrottle(key, Rate(1, per=0.7), timeout=10)
@@ -188,7 +188,7 @@ async def test_a_slot_that_has_moved_and_one_that_moves(flavor: tuple[str, str])
             new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
             old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
             old.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
-            # The state is on the new node, and the slot is still that of the old one, which answers ASK.
+            # The state is on the new node, and the slot still belongs to the old one, which answers ASK.
             assert (await cell.throttle(key, RATE)).remaining == 3
             for node in (new, old):
                 node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", new_id)

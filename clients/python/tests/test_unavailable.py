@@ -277,7 +277,7 @@ async def test_a_bucket_keeps_its_tokens_when_its_capacity_changes(
 
 
 async def same(asked: Any, local: Any, name: str, limiter: Any, quantity: int) -> None:
-    """Makes a call on the server and here, and compares the answers: their times with what the calls have taken."""
+    """Makes a call on the server and here, and compares the answers, except for the time that the calls took."""
     there, here = [await getattr(guard, name)(name, limiter, quantity) for guard in (asked, local)]
     assert (there.decided_by, here.decided_by) == ("server", "local")
     assert (type(here), here.limit, here.remaining) == (type(there), there.limit, there.remaining)
@@ -564,7 +564,7 @@ async def test_a_storage_of_limits(strategy: str, way: str) -> None:
             # A sliding window waits a sixteenth of the next one, until half a unit of eight is gone.
             assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 3600 * 17 / 16 + 1
             assert not await settled(limiter.test(item, choice))
-            # A refusal changes nothing: the key is that of the first eight calls.
+            # A refusal changes nothing: the key is as after the first eight calls.
             await settled(limiter.clear(item, choice))
             assert (await settled(limiter.get_window_stats(item, choice))).remaining == 8
             assert await settled(limiter.hit(item, choice, cost=8))

@@ -357,7 +357,7 @@ def test_the_fake_decides_as_the_server(client: redis.Redis, limiter: Any) -> No
         else:
             real, faked = (some.mtake(Take("k", limiter, quantity))["k"] for some in (cell, fake))
             assert (type(faked), faked.limit) == (type(real), real.limit)
-        # The server's clock goes on, by less than a unit.
+        # The server's clock advances by less than a unit.
         assert faked.remaining == real.remaining
         assert abs(faked.reset_after - real.reset_after) < 30
 
@@ -390,7 +390,7 @@ def test_the_fake_books_as_the_server(client: redis.Redis) -> None:
         real, faked = (some.reserve("k", rate, quantity, **options) for some in (cell, fake))
         kinds.add(type(real).__name__)
         assert (type(faked), faked.limit, faked.remaining) == (type(real), real.limit, real.remaining)
-        # The server's clock goes on, by less than a unit.
+        # The server's clock advances by less than a unit.
         assert abs(faked.reset_after - real.reset_after) < 30
         if isinstance(real, Booked):
             assert isinstance(faked, Booked) and abs(faked.wait - real.wait) < 30

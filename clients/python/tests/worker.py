@@ -57,7 +57,7 @@ def langchain_calls() -> None:
     from redis_cell.langchain import RateLimiter
 
     class Model(BaseChatModel):
-        """A chat model that asks the upstream."""
+        """A chat model that calls the upstream."""
 
         @property
         def _llm_type(self) -> str:
