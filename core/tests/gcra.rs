@@ -370,7 +370,7 @@ proptest! {
     /// Rounding refuses no client that waits for `retry_after`, and makes no client wait a whole unit for
     /// nothing.
     #[test]
-    fn a_caller_who_waits_as_told_is_admitted(
+    fn a_caller_that_waits_for_retry_after_is_admitted(
         (numbers, tat) in situation(),
         quantity in quantity(),
         told_in in unit(),
@@ -430,7 +430,7 @@ proptest! {
 
     /// A refusal writes nothing, and neither does a call that takes or gives nothing.
     #[test]
-    fn refusals_and_looks_keep_the_state(
+    fn refusals_and_checks_keep_the_state(
         (numbers, tat) in situation(),
         quantity in quantity(),
         max_wait in prop::option::of(length()),

@@ -170,7 +170,7 @@ fn traffic() -> impl Strategy<Value = Vec<(u64, Id, Asked)>> {
 
 proptest! {
     #[test]
-    fn every_answer_is_that_of_the_naive_model(calls in traffic()) {
+    fn every_answer_equals_the_naive_model(calls in traffic()) {
         let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
         for (gap, id, asked) in calls {
             now += gap;
@@ -247,7 +247,7 @@ proptest! {
 
     /// A settlement renews and releases as CL.RENEW and CL.RELEASE do, and describes the places after it.
     #[test]
-    fn a_settlement_is_that_of_the_naive_model(calls in traffic(), limit in 1..5_u64) {
+    fn a_settlement_equals_the_naive_model(calls in traffic(), limit in 1..5_u64) {
         let (mut set, mut naive, mut now) = (Set::default(), Naive::default(), START);
         for (gap, id, asked) in calls {
             now += gap;
@@ -373,7 +373,7 @@ fn a_renewal_may_shorten() {
 }
 
 #[test]
-fn a_lease_is_told_as_the_lease_wherever_the_clock_stands() {
+fn a_lease_is_reported_as_the_lease_whatever_the_clock() {
     let (limit, lease) = (Limit::new(1).unwrap(), Lease::new(60, Unit::Seconds).unwrap());
     for nanos in [0, 1, 500, 999, 1_000] {
         let now = at(START + nanos);

@@ -27,7 +27,7 @@ fn used(count: i64) -> Option<Counter> {
 }
 
 #[test]
-fn a_look_has_the_verdict_of_a_call_and_the_numbers_of_the_state() {
+fn a_check_has_the_verdict_of_a_call_and_the_numbers_of_the_state() {
     for count in 0..8 {
         for quantity in 0..8 {
             let call = limit().take(used(count), at(0), quantity).unwrap().answer;
@@ -118,7 +118,7 @@ fn a_call_behind_more_than_any_state_can_hold_is_refused_and_is_no_error() {
 }
 
 #[test]
-fn a_look_behind_those_that_wait() {
+fn a_check_behind_clients_that_wait() {
     let wait = |nanos| Verdict::Later(span(nanos));
     // Used; the units of waiting clients; the quantity; the verdict; `remaining`.
     let rows = [

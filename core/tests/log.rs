@@ -171,7 +171,7 @@ fn traffic() -> impl Strategy<Value = (u64, u64, Vec<(u64, i64)>)> {
 
 proptest! {
     #[test]
-    fn every_answer_is_that_of_the_naive_model((limit, period, calls) in traffic()) {
+    fn every_answer_equals_the_naive_model((limit, period, calls) in traffic()) {
         let mut naive = Naive { limit, period: period * 1_000, admitted: Vec::new() };
         let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
         let (mut log, mut now) = (Log::default(), START);
@@ -274,7 +274,7 @@ proptest! {
 
     /// Every step is settled by some difference, with an age or without.
     #[test]
-    fn a_settlement_is_that_of_the_naive_model(
+    fn a_settlement_equals_the_naive_model(
         (limit, period, calls) in traffic(),
         differences in prop::collection::vec((-6..7_i64, prop::option::of(0..900_000_u64)), 60),
     ) {
@@ -393,7 +393,7 @@ fn five_a_minute_of_twenty_calls() {
 }
 
 #[test]
-fn a_period_is_told_as_the_period_wherever_the_clock_stands() {
+fn a_period_is_reported_as_the_period_whatever_the_clock() {
     let limit = Limit::new(2, 60, Unit::Seconds).unwrap();
     for nanos in [0, 1, 500, 999, 1_000] {
         let mut log = Log::default();

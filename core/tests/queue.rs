@@ -815,7 +815,7 @@ fn a_timer_may_be_late_by_a_tenth_of_a_unit() {
 
 /// Regression: what waiters cost before a booking was not in the key, but expected to be served in time.
 #[test]
-fn a_booking_stores_what_waits_before_it() {
+fn a_booking_stores_the_costs_before_it() {
     let mut key = full(ONE_A_SECOND);
     let tickets: Vec<Ticket> = (0..3).map(|_| key.join(ONE_A_SECOND, 1).unwrap()).collect();
     assert_eq!(key.state, Some(at(S)));

@@ -235,7 +235,7 @@ fn a_bucket_gives_what_it_has() {
 
 /// A check through the trait equals a check by the algorithm.
 #[test]
-fn a_look_by_any_limiter_is_the_verdict_of_taking_and_the_numbers_of_the_state() {
+fn a_check_by_any_limiter_has_the_verdict_of_a_take_and_the_numbers_of_the_state() {
     for owed in [0, 1, 5, 10, 23] {
         for quantity in [0, 1, 5, 10, 11] {
             let seen = Limiter::peek(&limit(), owing(owed), at(0), quantity);

@@ -402,7 +402,7 @@ fn a_steady_caller_gets_its_whole_limit() {
 }
 
 #[test]
-fn a_caller_that_waits_as_told_gets_the_limit_in_every_window() {
+fn a_caller_that_waits_for_retry_after_gets_the_limit_in_every_window() {
     for limit in [1, 2, 5, 10, 99] {
         let limits = Limit::new(limit, 1, Seconds).unwrap();
         let mut state = None;

@@ -346,7 +346,7 @@ fn the_server_knows_what_kind_of_commands_they_are() {
 }
 
 #[test]
-fn out_of_memory_one_can_still_look_and_give_back() {
+fn out_of_memory_checks_and_refunds_still_run() {
     let server = Server::start();
     let mut client = server.connect();
     client.throttle_checked("k", "9 10 3600 4");
@@ -369,7 +369,7 @@ fn out_of_memory_one_can_still_look_and_give_back() {
 }
 
 #[test]
-fn on_a_replica_one_can_look() {
+fn checks_run_on_a_replica() {
     let primary = Server::start();
     let replica = attach(&primary, Options::new());
     let (mut client, mut copy) = (primary.connect(), replica.connect());

@@ -143,7 +143,7 @@ fn a_server_without_the_class_refuses_the_setting() {
 }
 
 #[test]
-fn a_refusal_that_is_told_of_still_changes_nothing() {
+fn a_refusal_that_is_published_still_changes_nothing() {
     requires!(has_class(), NO_CLASS);
     let server = start("notify-refusals yes", "KEd");
     let mut client = server.connect();

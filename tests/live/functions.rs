@@ -173,7 +173,7 @@ fn a_replica_peeks_and_takes_nothing() {
 }
 
 #[test]
-fn out_of_memory_only_what_gives_back_and_looks_goes_on() {
+fn out_of_memory_only_checks_and_refunds_run() {
     requires!(has_functions(), NONE);
     let server = without_module();
     let mut client = loaded(&server);

@@ -383,7 +383,7 @@ fn leases_far_apart_stay_the_limiters_own() {
 
 /// Entries between the first and the last are not checked; if one is met, it must not do any harm.
 #[test]
-fn foreign_scores_in_the_middle_kill_nobody() {
+fn foreign_scores_in_the_middle_do_no_harm() {
     let server = Server::start();
     let mut client = server.connect();
     for i in 0..10 {

@@ -124,7 +124,7 @@ fn every_command_is_described_in_full() {
 }
 
 #[test]
-fn documented_ranges_are_those_of_the_errors() {
+fn documented_ranges_equal_the_ranges_in_errors() {
     let server = Server::start();
     let mut client = server.connect();
     requires!(client.has_command("COMMAND|DOCS"), NO_DOCS);

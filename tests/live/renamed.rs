@@ -128,7 +128,7 @@ fn no_place_is_taken_by_a_call_that_is_an_error() {
 }
 
 #[test]
-fn looks_that_the_server_cannot_make_are_errors() {
+fn checks_that_the_server_cannot_make_are_errors() {
     for (missing, call) in [("ZRANGE", "CL.LOG k 5 3600 3"), ("ZCOUNT", "CL.LOG k 5 1800")] {
         let server = without(missing).start();
         let mut client = server.connect();
@@ -145,7 +145,7 @@ fn looks_that_the_server_cannot_make_are_errors() {
 }
 
 #[test]
-fn refusals_and_looks_need_no_effects() {
+fn refusals_and_checks_need_no_effects() {
     let (full, server) = (Server::start(), without("SET").start());
     let (mut source, mut client) = (full.connect(), server.connect());
     source.call("CL.THROTTLE k 0 1 3600");

@@ -125,7 +125,7 @@ fn whatever_the_encoding_of_the_string() {
 /// PERSIST, and RESTORE without a time to live, made a limiter longer than a day an error until DEL; and any
 /// limiter that then was idle for a day.
 #[test]
-fn a_limiter_without_its_expiry_goes_on_and_gets_one() {
+fn a_limiter_without_its_expiry_continues_and_gets_one() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("CL.CHARGE k 9 10 864000 8"); // eight of ten days

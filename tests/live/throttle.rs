@@ -82,7 +82,7 @@ fn waits_round_up_to_the_unit() {
 }
 
 #[test]
-fn a_client_that_waits_as_long_as_told_is_admitted() {
+fn a_client_that_waits_for_retry_after_is_admitted() {
     let server = Server::start();
     let mut client = server.connect();
     for (key, arguments, unit_ns) in [("ms", "0 1 70 1 MS", 1_000_000), ("us", "0 7 500000 1 US", 1_000)] {
@@ -126,7 +126,7 @@ fn a_quantity_above_the_limit_is_refused_permanently() {
 }
 
 #[test]
-fn quantity_zero_looks_without_writing() {
+fn quantity_zero_checks_without_writing() {
     let server = Server::start();
     let mut client = server.connect();
     assert_eq!(client.throttle_checked("fresh", "9 10 60 0"), [0, 10, 10, -1, 0]);
@@ -287,7 +287,7 @@ fn large_legal_limits_work() {
 }
 
 #[test]
-fn another_limit_on_the_same_key_goes_on_from_its_state() {
+fn another_limit_on_the_same_key_continues_from_its_state() {
     let server = Server::start();
     let mut client = server.connect();
     client.throttle_checked("k", "99 100 3600 80");

@@ -51,7 +51,7 @@ fn a_server_sleeps_while_its_clients_wait_for_an_hour() {
 /// Regression: a queue stood still for as long as its key would have lived, when a call for the same queue
 /// was the first to notice that the key had expired.
 #[test]
-fn a_key_that_expires_moves_its_queue_whoever_notices() {
+fn a_key_that_expires_moves_its_queue_whichever_call_notices() {
     let server = Server::start();
     let mut client = server.connect();
     client.call("DEBUG SET-ACTIVE-EXPIRE 0");

@@ -269,7 +269,7 @@ fn times_are_in_the_unit_of_the_call() {
 }
 
 #[test]
-fn a_client_that_waits_as_told_is_admitted() {
+fn a_client_that_waits_for_retry_after_is_admitted() {
     let server = Server::start();
     let mut client = server.connect();
     for call in [
@@ -302,7 +302,7 @@ fn a_client_that_waits_as_told_is_admitted() {
 }
 
 #[test]
-fn a_quantity_of_zero_looks() {
+fn a_quantity_of_zero_checks() {
     let server = Server::start();
     let mut client = server.connect();
     for (n, limiter) in LIMITERS.iter().enumerate() {

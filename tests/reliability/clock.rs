@@ -176,7 +176,7 @@ pub fn an_entry_of_a_log_is_gone_at_the_end_of_its_period() {
 }
 
 #[test]
-pub fn a_step_back_makes_nobody_wait_longer_and_gives_nobody_more() {
+pub fn a_step_back_makes_no_client_wait_longer_and_admits_no_more() {
     for step in [-HOUR, -5 * SECOND] {
         let (mut stepped, mut left_alone) = (Subject::new(), Subject::new());
         for again in ["once", "again"] {
@@ -481,7 +481,7 @@ pub fn a_step_back_lengthens_a_fixed_window_by_no_more_than_itself() {
 /// States that were written while the module's clock was ahead mean the same to a process whose clock is
 /// right.
 #[test]
-pub fn after_a_restart_nobody_waits_longer_than_the_key_lives() {
+pub fn after_a_restart_no_client_waits_longer_than_the_key_lives() {
     let ahead = 100 * 24 * HOUR;
     let mut subject = Subject::with(Clock::stopped(), Options::new().append_only());
     let mut other = Subject::with(Clock::stopped(), Options::new().append_only());

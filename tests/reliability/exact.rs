@@ -570,7 +570,7 @@ fn compare(seed: u64, rounds: usize) -> usize {
 
 /// Tens of thousands of calls, every reply and every state of them.
 #[test]
-pub fn every_reply_and_every_state_is_that_of_the_exact_model() {
+pub fn every_reply_and_every_state_equals_the_exact_model() {
     let seed = std::env::var("REDIS_CELL_FUZZ_SEED").ok().map(|seed| seed.parse().unwrap());
     let first = seed.unwrap_or(1);
     let seeds = if long() { 20 } else { 2 };

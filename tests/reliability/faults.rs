@@ -22,7 +22,7 @@ fn must_fail<const N: usize>(fault: &'static str, tests: [(&str, fn()); N]) {
 #[test]
 fn without_a_fault_they_pass() {
     with_fault("none", clock::a_step_back_delays_no_waiting_client);
-    with_fault("none", exact::every_reply_and_every_state_is_that_of_the_exact_model);
+    with_fault("none", exact::every_reply_and_every_state_equals_the_exact_model);
 }
 
 /// A server that saves without a fork does not open a key for writing while it saves it.
@@ -36,7 +36,7 @@ fn a_raw_wall_clock_is_seen() {
     must_fail(
         "raw-clock",
         tests![
-            clock::a_step_back_makes_nobody_wait_longer_and_gives_nobody_more,
+            clock::a_step_back_makes_no_client_wait_longer_and_admits_no_more,
             clock::a_step_forward_is_an_hour_that_has_passed,
             clock::a_slow_drift_moves_limits_by_the_drift_alone,
             clock::a_pause_is_time_that_passes_on_the_faster_clock,
@@ -51,7 +51,7 @@ fn a_lead_that_is_ignored_is_seen() {
         tests![
             clock::a_wrong_moment_lengthens_no_life,
             clock::the_calendar_is_right_as_soon_as_the_wall_clock,
-            clock::after_a_restart_nobody_waits_longer_than_the_key_lives,
+            clock::after_a_restart_no_client_waits_longer_than_the_key_lives,
         ],
     );
 }
@@ -105,7 +105,7 @@ fn lost_effects_are_seen() {
         "lose-effects",
         tests![
             failover::a_thousand_keys_are_the_same_on_their_replica,
-            exact::every_reply_and_every_state_is_that_of_the_exact_model,
+            exact::every_reply_and_every_state_equals_the_exact_model,
             histories::a_planned_failover_forgets_nothing,
         ],
     );
@@ -115,7 +115,7 @@ fn lost_effects_are_seen() {
 #[test]
 fn calls_for_several_limiters_that_go_wrong_are_seen() {
     for fault in ["charge-refused", "write-at-once", "shadow-refuses", "ignore-age", "settle-takes"] {
-        must_fail(fault, tests![exact::every_reply_and_every_state_is_that_of_the_exact_model]);
+        must_fail(fault, tests![exact::every_reply_and_every_state_equals_the_exact_model]);
     }
 }
 

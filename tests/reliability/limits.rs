@@ -60,7 +60,7 @@ fn without_memory_what_takes_is_refused_by_the_server_and_what_gives_goes_on() {
 
 /// Every limiter's key has an expiry, so that every policy except one finds keys to evict.
 #[test]
-fn a_server_that_evicts_goes_on_within_its_memory() {
+fn a_server_that_evicts_continues_within_its_memory() {
     let server = Server::start();
     let mut client = server.connect();
     for policy in [
@@ -224,7 +224,7 @@ fn callers_that_vanish_hold_nobody_up() {
 
 /// A server that was stopped for a while admits waiting clients late, and none of them twice.
 #[test]
-fn a_server_that_sleeps_gives_nobody_more() {
+fn a_server_that_sleeps_admits_no_more() {
     let mut subject = Subject::new();
     subject.client.call("CL.THROTTLE k 0 1 60");
     let mut waiters: Vec<Waiter> = Vec::new();

@@ -129,7 +129,7 @@ fn every_kind_and_every_mix_decides_as_the_module_does() {
 }
 
 #[test]
-fn errors_of_calls_are_those_of_the_module() {
+fn errors_of_calls_equal_the_errors_of_the_module() {
     let mut fields = Fields::default();
     let mut replay = Replay::new([Policy::parse("<user> LOG 20000 60 <quantity>", &mut fields).unwrap()]);
     let mut still = Still::at(START);
@@ -223,7 +223,7 @@ const TO_BE_FOUND: [(&str, &str); 9] = [
 /// The number that is recommended is set on a real server, which gets the calls of the log: it refuses the
 /// reported share of them, which is allowed, and one less would refuse more than that.
 #[test]
-fn a_recommended_limit_refuses_the_share_that_was_told() {
+fn a_recommended_limit_refuses_the_share_that_was_reported() {
     let mut rng = Rng::with_seed(11);
     let mut now = START;
     let calls: Vec<(i64, [(&str, String); 3])> = (0..500_usize)

@@ -59,7 +59,7 @@ fn a_call_behind_the_last_one_is_the_last_one() {
 }
 
 #[test]
-fn clients_come_again_when_told_with_jitter_or_without() {
+fn clients_call_again_after_the_wait_with_jitter_or_without() {
     let storm = |retry: &str| {
         let policy = "api THROTTLE 9 60 60 1";
         picture(&json!({"policy": policy, "pattern": "storm", "clients": 60, "retry": retry}))

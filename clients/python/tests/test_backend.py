@@ -174,7 +174,7 @@ async def test_a_key_goes_from_one_to_the_other(server: servers.Server, flavor: 
     await close(client, flavor[1])
 
 
-async def test_auto_asks_again_when_the_module_is_gone(flavor: tuple[str, str]) -> None:
+async def test_auto_determines_the_backend_again_when_the_module_is_gone(flavor: tuple[str, str]) -> None:
     with servers.running() as server:
         client = client_class(*flavor)(port=server.port)
         auto = cell_of(client, flavor[1], backend="auto")

@@ -51,7 +51,7 @@ def call(holding: Holding, now: int, name: str, numbers: list[int]) -> str:
 
 
 @pytest.mark.parametrize("calls", rounds(), ids=lambda calls: calls[0][2].replace(" ", "-"))
-def test_a_holding_does_what_that_of_the_core_does(calls: list[list[str]]) -> None:
+def test_a_holding_decides_as_in_the_core(calls: list[list[str]]) -> None:
     kind, *numbers = calls[0][2].split()
     count, period, least, most, hold, reply = map(int, numbers)
     rate = Rate(count, per=period / 1_000_000) if kind == "rate" else None
