@@ -112,7 +112,7 @@ function Log.settle(limit, scores, units, taken)
         local place = scores.count - later_than(scores, now)
         return log_standing(limit, scores, place, quantity, alive + quantity, expired, store.empties, store)
     end
-    -- Entries that came later than the units to give back stay.
+    -- Entries that are younger than the units to give back stay.
     local newer = 0
     if taken then
         -- No entry is older than the epoch.

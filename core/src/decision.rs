@@ -47,7 +47,7 @@ pub enum Verdict {
     /// Refused for now: if nobody else takes anything, the same call is refused until this span has passed,
     /// and admitted from then on.
     ///
-    /// Calls that settle are never refused. For them, this means that they leave a state beyond the limit,
+    /// Calls that settle are never refused. For them, this means that they leave the limiter over the limit,
     /// and the span is the wait for one unit. For a booking that would be later than its caller accepts, the
     /// span is the wait for the booking.
     Later(Span),
@@ -65,7 +65,7 @@ pub struct Reply {
 }
 
 impl Verdict {
-    /// Whether this is a refusal, or describes a state beyond the limit.
+    /// Whether this is a refusal, or describes a state over the limit.
     pub const fn is_limited(self) -> bool {
         matches!(self, Self::Later(_) | Self::Never)
     }
@@ -80,7 +80,7 @@ impl Verdict {
 }
 
 impl Answer {
-    /// Whether the call is refused, or leaves a state beyond the limit.
+    /// Whether the call is refused, or leaves the limiter over the limit.
     pub const fn limited(&self) -> bool {
         self.verdict.is_limited()
     }

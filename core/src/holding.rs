@@ -40,7 +40,7 @@ use crate::{Instant, Rate, Span};
 /// How many units a client may hold, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// The rate of the limit, or `None` for a quota, whose units do not leak.
+    /// The rate of the limit, or `None` for a fixed window, whose units do not leak.
     pub rate: Option<Rate>,
     /// The size of the smallest batch, at least 1.
     pub least: i64,
@@ -181,7 +181,7 @@ impl Holding {
     }
 
     /// The answer of the call: `taken` units, the server's wait where it refused, and its `reset_after`, by
-    /// which units of a quota can go back even if the call has opened their window.
+    /// which units of a fixed window can go back even if the call has opened it.
     ///
     /// Call [`lost`](Self::lost) instead when more than [`Terms::reply`] has passed since the call.
     pub fn answered(
@@ -224,14 +224,14 @@ impl Holding {
     /// The units to give back now, and the longest time since they were taken, for `AGO`.
     ///
     /// A batch whose hold is over gives back, for a limit with a rate, the units that would not have leaked
-    /// by the time at which the server receives the call, if the batch were alone; for a quota, all units.
-    /// `Some` means that the call is made at `now`: [`returned`](Self::returned) must follow, whatever its
-    /// answer.
+    /// by the time at which the server receives the call, if the batch were alone; for a fixed window, all
+    /// units. `Some` means that the call is made at `now`: [`returned`](Self::returned) must follow, whatever
+    /// its answer.
     ///
-    /// The call for a batch of a quota may have opened the window, and an age that is too long would be older
-    /// than the window. So the age begins with the answer. That is too short by the time from the call to its
-    /// answer, and matches a window that has opened since only if the window of the batch ended within that
-    /// time and [`Terms::reply`]. If that is possible, the longer age is used.
+    /// The call for a batch of a fixed window may have opened the window, and an age that is too long would
+    /// be older than the window. So the age begins with the answer. That is too short by the time from the
+    /// call to its answer, and matches a window that has opened since only if the window of the batch ended
+    /// within that time and [`Terms::reply`]. If that is possible, the longer age is used.
     pub fn give_back(&mut self, terms: &Terms, now: Instant) -> Option<(i64, Span)> {
         self.expire(terms, now);
         let batch = self.over.take().filter(|_| self.returning == 0)?;

@@ -19,7 +19,7 @@ pub const ID: Argument = Argument::new(c"id", Type::String, c"Name of the holder
 
 /// The length of a lease.
 pub const LEASE: Argument =
-    Argument::new(c"lease", Type::Integer, c"Time until the lease expires, in units of time, at least 1.");
+    Argument::new(c"lease", Type::Integer, c"Time until the lease ends, in units of time, at least 1.");
 
 /// A set of places and a holder: `LEASE limit lease id`.
 #[derive(Clone, Copy)]

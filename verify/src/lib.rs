@@ -132,8 +132,7 @@ where
     }
 }
 
-/// The level of a bucket into which all units flow when they act, and which leaks a unit in the time of a
-/// unit.
+/// The level of a bucket into which units flow when they act, and which leaks at the rate of the limit.
 ///
 /// It never exceeds the tolerance if and only if, in every stretch of time, no more units act than the
 /// tolerance and the units that leak in the stretch. That is the bound in a form that needs only one number.
