@@ -16,7 +16,7 @@ use crate::ffi::{Announcement, Argument, Call, Key};
 use crate::store;
 use crate::store::bucket::{Bucket, Funnel};
 
-pub use kind::{Arguments, Kind, Place, Verb};
+pub use kind::{Arguments, Kind, Target, Verb};
 pub use lease::Held;
 pub use log::Log;
 pub use whole::{Quantity, Whole};
@@ -60,7 +60,7 @@ macro_rules! kinds {
                 Err(Error::SYNTAX)
             }
 
-            pub fn take(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
+            pub fn take(&self, at: &Target<'_, 'c>) -> Result<Pending<'c>, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.take(at).map(Pending::$kind),)*
                 }
@@ -84,19 +84,19 @@ macro_rules! kinds {
                 }
             }
 
-            pub fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+            pub fn peek(&self, at: &Target<'_, 'c>) -> Result<Answer, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.peek(at),)*
                 }
             }
 
-            pub fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Pending<'c>, Error> {
+            pub fn settle(&self, at: &Target<'_, 'c>, taken: Option<&Taken>) -> Result<Pending<'c>, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.settle(at, taken).map(Pending::$kind),)*
                 }
             }
 
-            pub fn complete(&self, pending: &mut Pending<'c>, at: &Place<'_, 'c>, verb: Verb) {
+            pub fn complete(&self, pending: &mut Pending<'c>, at: &Target<'_, 'c>, verb: Verb) {
                 match (self, pending) {
                     $((Self::$kind(limiter), Pending::$kind(decision)) => limiter.complete(decision, at, verb),)*
                     _ => {} // a decision is always of its limiter's kind
@@ -104,7 +104,7 @@ macro_rules! kinds {
             }
 
             /// Gives back the units that the call has taken from a key that it has created.
-            pub fn give_back(&self, at: &Place<'_, 'c>) -> Result<Pending<'c>, Error> {
+            pub fn give_back(&self, at: &Target<'_, 'c>) -> Result<Pending<'c>, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.give_back(at).map(Pending::$kind),)*
                 }

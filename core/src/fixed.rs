@@ -22,10 +22,10 @@
 //!
 //! # Counts and the states of GCRA
 //! Both are integers in a string that expires. A TAT is an instant, and its key expires at that very instant.
-//! So a count that is, as nanoseconds since the epoch, within a [minute](STRAY) of its key's expiry is taken
-//! for a TAT. No such count is ever written: it would have to be above 10^18 and in that minute by chance,
-//! and a call that would write it is an error. The minute allows for a TAT whose expiry another server has
-//! computed by another clock.
+//! So a count that is, as nanoseconds since the epoch, within a [minute](NEAR_EXPIRY) of its key's expiry is
+//! taken for a TAT. No such count is ever written: it would have to be above 10^18 and in that minute by
+//! chance, and a call that would write it is an error. The minute allows for a TAT whose expiry another
+//! server has computed by another clock.
 
 use core::num::NonZeroU64;
 
@@ -33,7 +33,7 @@ use crate::args::{Arity, Grammar, Keyword, Range, parse_integer};
 use crate::calendar::{Calendar, Cycle, DAY_OF_MONTH, WEEKDAY};
 use crate::limiter::limiter;
 use crate::rate::period_of;
-use crate::window::{LAST, fits};
+use crate::window::{LAST_MILLISECOND, fits};
 use crate::{
     Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Span, Stretch, Taken, Unit, Verdict,
 };
@@ -258,7 +258,7 @@ impl Limit {
 
     /// The end of a window that opens at `now`: a whole millisecond after it.
     #[inline(never)]
-    fn opened_at(&self, now: Instant) -> Result<Instant, Error> {
+    fn end_from(&self, now: Instant) -> Result<Instant, Error> {
         let end = match self.end {
             End::After(period) => {
                 Span::from_nanos(period.get()).and_then(|period| now.floor_to_millis().checked_add(period))
@@ -331,7 +331,7 @@ fn no_period(period: &[u8], unit: Unit) -> Option<Error> {
 
 /// The instants that a window may end at in this unit: those at which a key can expire.
 fn until(unit: Unit) -> Range {
-    UNTIL.up_to((LAST.as_nanos() / unit.nanos()).cast_signed())
+    UNTIL.up_to((LAST_MILLISECOND.as_nanos() / unit.nanos()).cast_signed())
 }
 
 limiter!(Counter, take);
@@ -347,7 +347,7 @@ pub struct Counter {
 
 /// How close a count may be to its key's expiry, in nanoseconds since the epoch, without being taken for a
 /// TAT.
-pub const STRAY: Span = Span::from_nanos(60_000_000_000).unwrap();
+pub const NEAR_EXPIRY: Span = Span::from_nanos(60_000_000_000).unwrap();
 
 impl Counter {
     /// The content of a key of this limiter, for the error of a key that holds something else.
@@ -412,7 +412,7 @@ impl Counter {
 
     fn reads_as_tat(&self) -> bool {
         let tat = Instant::saturating_from_nanos(self.count.unsigned_abs());
-        tat.since(self.end) <= STRAY && self.end.since(tat) <= STRAY
+        tat.since(self.end) <= NEAR_EXPIRY && self.end.since(tat) <= NEAR_EXPIRY
     }
 
     /// The decision to store this counter.
@@ -472,7 +472,7 @@ pub fn take(
     if quantity == 0 {
         return Ok(Decision::keep(limit.admitted(used, left)));
     }
-    let end = window.map_or_else(|| limit.opened_at(now), |window| Ok(window.end))?;
+    let end = window.map_or_else(|| limit.end_from(now), |window| Ok(window.end))?;
     Counter { count, end }.store(limit.admitted(count, end.since(now)))
 }
 
@@ -543,7 +543,7 @@ pub fn settle(
     if difference > 0 && (window.is_some() || !limit.has_passed(now)) {
         let most = i64::MAX.saturating_sub(used);
         let count = used.checked_add(difference).ok_or_else(|| DIFFERENCE.up_to(most).error())?;
-        let end = window.map_or_else(|| limit.opened_at(now), |window| Ok(window.end))?;
+        let end = window.map_or_else(|| limit.end_from(now), |window| Ok(window.end))?;
         return Counter { count, end }.store(limit.standing(count, end.since(now)));
     }
     let holds = |end| taken.is_none_or(|taken| limit.covers(end, now, taken));

@@ -158,8 +158,8 @@ impl Limit {
         }
     }
 
-    /// The answer of a call that is not served, with `debt` owed without it.
-    fn refused(&self, debt: Span, verdict: Verdict) -> Answer {
+    /// The answer with this verdict, with `debt` owed after the call.
+    fn answer(&self, debt: Span, verdict: Verdict) -> Answer {
         Answer { verdict, ..self.admitted(debt) }
     }
 }
@@ -336,7 +336,7 @@ fn standing(limit: &Limit, debt: Span) -> Answer {
     } else {
         Verdict::Later(debt.saturating_sub(limit.room_for_one()))
     };
-    limit.refused(debt, verdict)
+    limit.answer(debt, verdict)
 }
 
 /// `CL.MSETTLE`: settles the `difference` between the units that a call took and the units that it needed.
@@ -459,12 +459,12 @@ pub fn reserve(
 ) -> Result<Decision<Tat>, Error> {
     let (debt, cost) = (debt_at(now, state), limit.cost(quantity)?);
     if quantity > limit.capacity && !booking.prepay {
-        return Ok(Decision::keep(limit.refused(debt, Verdict::Never)));
+        return Ok(Decision::keep(limit.answer(debt, Verdict::Never)));
     }
     let awaited = if booking.prepay { limit.cost(quantity.min(1))? } else { cost };
     let wait = debt.saturating_sub(limit.tolerance.saturating_sub(awaited));
     if booking.max_wait.is_some_and(|max_wait| wait > max_wait) {
-        return Ok(Decision::keep(limit.refused(debt, Verdict::Later(wait))));
+        return Ok(Decision::keep(limit.answer(debt, Verdict::Later(wait))));
     }
     let need = debt.checked_add(cost).ok_or(Error::BeyondTime)?;
     let answer = Answer { verdict: Verdict::Booked(wait), ..limit.admitted(need) };

@@ -183,11 +183,11 @@ fn wide_quotient(odd: u64, period: u64, count: u64) -> Option<u64> {
 }
 
 /// The last whole millisecond, the last at which a key can expire.
-pub(crate) const LAST: Instant = Instant::from_nanos(9_223_372_036_854_000_000).unwrap();
+pub(crate) const LAST_MILLISECOND: Instant = Instant::from_nanos(9_223_372_036_854_000_000).unwrap();
 
-/// Checks that `periods` fit between `now` and [`LAST`].
+/// Checks that `periods` fit between `now` and [`LAST_MILLISECOND`].
 pub(crate) fn fits(period: NonZeroU64, unit: Unit, now: Instant, periods: u64) -> Result<(), Error> {
-    let left = LAST.since(now).as_nanos();
+    let left = LAST_MILLISECOND.since(now).as_nanos();
     let longest = left.checked_div(periods).unwrap_or(left);
     if period.get() <= longest {
         return Ok(());

@@ -27,7 +27,7 @@ use super::once::{Once, Stored};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Key};
-use crate::limiters::{Arguments, Limiter, Pending, Place, Verb};
+use crate::limiters::{Arguments, Limiter, Pending, Target, Verb};
 use crate::outcome::{FEW, Outcome, Rows};
 use crate::store;
 use crate::waiting::{self, Others};
@@ -183,7 +183,7 @@ impl<'c> Request<'c> {
             .iter()
             .map(|named| {
                 let key = Key::open(*call, named.key, Access::Read)?;
-                let at = self.place(named, call, &key, now);
+                let at = self.target(named, call, &key, now);
                 Ok(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow })
             })
             .collect();
@@ -264,7 +264,7 @@ impl<'c> Request<'c> {
         for (at, named) in self.limiters.iter().enumerate() {
             let key = Key::open(*call, named.key, Access::Read)?;
             let ahead = if at == 0 { 0 } else { waiting::ahead(call, named.key) };
-            let at = Place { call: *call, name: named.key, key: &key, now, ahead };
+            let at = Target { call: *call, name: named.key, key: &key, now, ahead };
             rows.push(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow });
         }
         Ok(Outcome::Several(rows, self.unit))
@@ -309,7 +309,7 @@ impl<'c> Request<'c> {
     /// admits it.
     fn wait_for(&self, named: &Named<'c>, call: &Call<'c>, now: Instant) -> Result<Option<Span>, Error> {
         let key = named.open(call)?;
-        let wait = match named.limiter.peek(&self.place(named, call, &key, now))?.verdict {
+        let wait = match named.limiter.peek(&self.target(named, call, &key, now))?.verdict {
             Verdict::Admitted | Verdict::Booked(_) => return Ok(None),
             Verdict::Later(wait) => wait,
             Verdict::Never => Span::MAX,
@@ -317,10 +317,16 @@ impl<'c> Request<'c> {
         Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
     }
 
-    fn place<'k>(&self, named: &Named<'c>, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Place<'k, 'c> {
+    fn target<'k>(
+        &self,
+        named: &Named<'c>,
+        call: &Call<'c>,
+        key: &'k Key<'c>,
+        now: Instant,
+    ) -> Target<'k, 'c> {
         let own = self.is_turn && self.limiters.first().is_some_and(|first| core::ptr::eq(first, named));
         let ahead = if own { 0 } else { waiting::ahead(call, named.key) };
-        Place { call: *call, name: named.key, key, now, ahead }
+        Target { call: *call, name: named.key, key, now, ahead }
     }
 
     /// Decides all limiters, carries out all decisions if none of them refuses, and returns the rows; or
@@ -427,7 +433,7 @@ impl<'c> Request<'c> {
         now: Instant,
         verb: Verb,
     ) -> Result<Decided<'c>, Error> {
-        let decide = |at: &Place<'_, 'c>| match verb {
+        let decide = |at: &Target<'_, 'c>| match verb {
             Verb::Settle => {
                 let Self { age, unit, .. } = *self;
                 let taken = age.map(|age| Taken { age, reset_after: named.reset_after, unit });
@@ -436,10 +442,10 @@ impl<'c> Request<'c> {
             Verb::Take | Verb::Wait | Verb::Peek => named.limiter.take(at),
         };
         let key = named.open(call)?;
-        let pending = decide(&self.place(named, call, &key, now))?;
+        let pending = decide(&self.target(named, call, &key, now))?;
         pending.check()?;
         if faults::writes_at_once() {
-            let written = decide(&self.place(named, call, &key, now))?;
+            let written = decide(&self.target(named, call, &key, now))?;
             named.limiter.write(&written, &mut named.open(call)?, call);
         }
         Ok(Decided { key, pending })
@@ -459,7 +465,7 @@ impl<'c> Request<'c> {
             let answer = if answer.limited() {
                 answer
             } else {
-                named.limiter.peek(&self.place(named, call, key, now))?
+                named.limiter.peek(&self.target(named, call, key, now))?
             };
             rows.push(Row { answer, shadow: named.shadow });
         }
@@ -478,7 +484,7 @@ impl<'c> Request<'c> {
             return;
         }
         let Ok(key) = first.open(call) else { return };
-        let at = Place { call: *call, name: first.key, key: &key, now, ahead };
+        let at = Target { call: *call, name: first.key, key: &key, now, ahead };
         if let Ok(seen) = first.limiter.peek(&at) {
             row.answer.remaining = seen.remaining;
             row.answer.reset_after = seen.reset_after;
@@ -574,7 +580,7 @@ impl<'c> Request<'c> {
         for (named, _) in self.limiters.iter().zip(written).filter(|(_, written)| written.is_some()) {
             // If the key holds something else by now, it belongs to another module.
             let Ok(mut key) = named.open(call) else { continue };
-            let Ok(pending) = named.limiter.give_back(&named.place(call, &key, now)) else { continue };
+            let Ok(pending) = named.limiter.give_back(&named.target(call, &key, now)) else { continue };
             let announcement = named.limiter.write(&pending, &mut key, call);
             drop(key);
             store::publish(call, announcement);
@@ -613,13 +619,13 @@ impl<'c> Named<'c> {
         Decided { key, pending }: &mut Decided<'c>,
         verb: Verb,
     ) -> (Row, Option<Announcement<'c>>) {
-        self.limiter.complete(pending, &self.place(call, key, now), verb);
+        self.limiter.complete(pending, &self.target(call, key, now), verb);
         let row = Row { answer: pending.answer(), shadow: self.shadow };
         (row, self.limiter.write(pending, key, call))
     }
 
-    fn place<'k>(&self, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Place<'k, 'c> {
-        Place { call: *call, name: self.key, key, now, ahead: 0 }
+    fn target<'k>(&self, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Target<'k, 'c> {
+        Target { call: *call, name: self.key, key, now, ahead: 0 }
     }
 }
 

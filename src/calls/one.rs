@@ -5,7 +5,7 @@ use redis_cell_core::{Decision, Keyword, Tail, Unit};
 
 use crate::error::Error;
 use crate::ffi::{self, Access, Arg, Call, Key};
-use crate::limiters::{Arguments, Kind, Place, Quantity, Verb, Whole};
+use crate::limiters::{Arguments, Kind, Quantity, Target, Verb, Whole};
 use crate::outcome::Outcome;
 use crate::store;
 use crate::waiting;
@@ -46,7 +46,7 @@ pub fn take_by<'c, K: Kind<'c> + Copy>(
     unit: Unit,
 ) -> Result<Outcome, Error> {
     let answer = store::change(call, key, |open, now| {
-        let at = Place { call: *call, name: key, key: open, now, ahead: 0 };
+        let at = Target { call: *call, name: key, key: open, now, ahead: 0 };
         let decision = if waiting::is_anybody() { beside_queues(limiter, at) } else { limiter.take(&at) }?;
         Ok((decision.answer, decision.change.map(|change| limiter.stored(change, call))))
     })?;
@@ -59,9 +59,9 @@ pub fn take_by<'c, K: Kind<'c> + Copy>(
 #[inline(never)]
 fn beside_queues<'c, K: Kind<'c> + Copy>(
     limiter: K,
-    at: Place<'_, 'c>,
+    at: Target<'_, 'c>,
 ) -> Result<Decision<K::Change>, Error> {
-    let at = Place { ahead: waiting::ahead(&at.call, at.name), ..at };
+    let at = Target { ahead: waiting::ahead(&at.call, at.name), ..at };
     let mut decision = limiter.take(&at)?;
     limiter.complete(&mut decision, &at, Verb::Take);
     Ok(decision)
@@ -75,7 +75,7 @@ pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     let (name, limit, Tail { quantity: units, unit, .. }) = arguments::<S>(call, &[])?;
     let now = ffi::now();
     let key = Key::open(*call, name, Access::Read)?;
-    let at = Place { call: *call, name, key: &key, now, ahead: waiting::ahead(call, name) };
+    let at = Target { call: *call, name, key: &key, now, ahead: waiting::ahead(call, name) };
     let answer = Quantity::<S> { limit, units, saturate: false }.peek(&at)?;
     Ok(Outcome::State(answer, unit))
 }

@@ -5,7 +5,7 @@ use redis_cell_core::several::Grammar;
 use redis_cell_core::{Decision, Error as CoreError, Unit};
 
 use super::arguments::{COUNT, PERIOD, QUANTITY, kind};
-use super::kind::{Arguments, Place, Verb};
+use super::kind::{Arguments, Target, Verb};
 use super::whole::Whole;
 use crate::error::Error;
 use crate::ffi::{Argument, Type};
@@ -35,11 +35,11 @@ impl Whole for Tat {
         tat
     }
 
-    fn seen(tat: Option<Self>, at: &Place, verb: Verb) -> Result<Option<Self>, CoreError> {
+    fn seen(tat: Option<Self>, at: &Target, verb: Verb) -> Result<Option<Self>, CoreError> {
         waiting::seen(&at.call, at.name, order(verb), tat, at.now)
     }
 
-    fn complete(decision: &mut Decision<Self>, at: &Place, verb: Verb) {
+    fn complete(decision: &mut Decision<Self>, at: &Target, verb: Verb) {
         // The costs of the clients in the queue were already added to the state, so this does not fail.
         let _ = waiting::took(&at.call, at.name, order(verb), decision, at.now);
     }

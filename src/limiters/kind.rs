@@ -23,7 +23,7 @@ pub trait Kind<'c>: Sized {
     fn parse(arguments: &Arguments<'c>, verb: Verb, unit: Unit) -> Result<Self, Error>;
 
     /// Takes the quantity, if it is admitted.
-    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
+    fn take(&self, at: &Target<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
     /// The units that the call takes, by which flows share the limiter.
     fn units(&self) -> i64;
@@ -38,14 +38,14 @@ pub trait Kind<'c>: Sized {
     const RELEASES: bool = false;
 
     /// The answer that [`take`](Self::take) would give, with the numbers of the state as it is.
-    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error>;
+    fn peek(&self, at: &Target<'_, 'c>) -> Result<Answer, Error>;
 
     /// Settles the quantity as a difference. `taken` says when the units were taken that are given back, if
     /// the call does.
-    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Self::Change>, Error>;
+    fn settle(&self, at: &Target<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Self::Change>, Error>;
 
     /// Gives back the units that the call has just taken or charged, from a state that it has created.
-    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
+    fn give_back(&self, at: &Target<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
     /// Whether a change adds entries, which take memory.
     fn adds(_: &Self::Change) -> bool {
@@ -57,7 +57,7 @@ pub trait Kind<'c>: Sized {
 
     /// Completes the decision, which is carried out next, now that all limiters are decided. This cannot
     /// fail.
-    fn complete(&self, _: &mut Decision<Self::Change>, _: &Place<'_, 'c>, _: Verb) {}
+    fn complete(&self, _: &mut Decision<Self::Change>, _: &Target<'_, 'c>, _: Verb) {}
 }
 
 /// The arguments of one limiter, after the word for its kind.
@@ -91,9 +91,9 @@ impl<'c> Arguments<'c> {
     }
 }
 
-/// A key of the call, open.
+/// The target of a verb: an open key of the call.
 #[derive(Clone, Copy)]
-pub struct Place<'k, 'c> {
+pub struct Target<'k, 'c> {
     pub call: Call<'c>,
     pub name: Arg<'c>,
     pub key: &'k Key<'c>,

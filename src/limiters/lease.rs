@@ -5,7 +5,7 @@ use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Taken, Unit};
 
 use super::arguments::kind;
-use super::kind::{Arguments, Kind, Place, Verb};
+use super::kind::{Arguments, Kind, Target, Verb};
 use crate::error::Error;
 use crate::ffi::{Arg, Argument, Call, Type};
 use crate::store::lease::{Holder, leases};
@@ -39,7 +39,7 @@ impl<'c> Held<'c> {
     #[inline]
     fn with_places<T>(
         &self,
-        at: &Place<'_, 'c>,
+        at: &Target<'_, 'c>,
         decide: impl FnOnce(&Places<Scores>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let ends = Scores::load(at.key, leases(self.lease.as_ref()), at.now)?;
@@ -65,7 +65,7 @@ impl<'c> Kind<'c> for Held<'c> {
     }
 
     #[inline(always)]
-    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+    fn take(&self, at: &Target<'_, 'c>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease()?;
         let decision = self.with_places(at, |places| match at.ahead {
             0 => lease::acquire(places, &self.limit, at.now, lease),
@@ -84,7 +84,7 @@ impl<'c> Kind<'c> for Held<'c> {
         Ok(1)
     }
 
-    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+    fn peek(&self, at: &Target<'_, 'c>) -> Result<Answer, Error> {
         let lease = self.lease()?;
         self.with_places(at, |places| {
             let seen = lease::peek(places, &self.limit, at.now, lease)?;
@@ -102,12 +102,12 @@ impl<'c> Kind<'c> for Held<'c> {
     }
 
     /// Renews the lease, or gives the place back. It does not matter when the place was taken.
-    fn settle(&self, at: &Place<'_, 'c>, _: Option<&Taken>) -> Result<Decision<Edit>, Error> {
+    fn settle(&self, at: &Target<'_, 'c>, _: Option<&Taken>) -> Result<Decision<Edit>, Error> {
         let lease = self.lease.as_ref();
         self.with_places(at, |places| lease::settle(places, &self.limit, at.now, lease))
     }
 
-    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+    fn give_back(&self, at: &Target<'_, 'c>) -> Result<Decision<Edit>, Error> {
         self.with_places(at, |places| lease::settle(places, &self.limit, at.now, None))
     }
 

@@ -5,7 +5,7 @@ use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Instant, Taken, Unit, Verdict};
 
 use super::arguments::{PERIOD, QUANTITY, kind};
-use super::kind::{Arguments, Kind, Place, Verb};
+use super::kind::{Arguments, Kind, Target, Verb};
 use crate::error::Error;
 use crate::ffi::{Argument, Call, Type};
 use crate::store::timeline::{Owner, Scores};
@@ -25,7 +25,7 @@ pub struct Log {
 }
 
 impl Log {
-    fn entries<'k, 'c>(&self, at: &Place<'k, 'c>) -> Result<Scores<'k, 'c>, Error> {
+    fn entries<'k, 'c>(&self, at: &Target<'k, 'c>) -> Result<Scores<'k, 'c>, Error> {
         Scores::load(at.key, Owner::Log { period: self.limit.period() }, at.now)
     }
 }
@@ -83,7 +83,7 @@ impl<'c> Kind<'c> for Log {
     }
 
     #[inline(always)]
-    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+    fn take(&self, at: &Target<'_, 'c>) -> Result<Decision<Edit>, Error> {
         let (log, limit) = (self.entries(at)?, &self.limit);
         let decision = match (at.ahead, self.saturate) {
             (0, false) => log::take(&log, limit, at.now, self.quantity),
@@ -102,7 +102,7 @@ impl<'c> Kind<'c> for Log {
         Ok(self.quantity.unsigned_abs())
     }
 
-    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+    fn peek(&self, at: &Target<'_, 'c>) -> Result<Answer, Error> {
         let log = self.entries(at)?;
         match at.ahead {
             0 => log::peek(&log, &self.limit, at.now, self.quantity),
@@ -110,11 +110,11 @@ impl<'c> Kind<'c> for Log {
         }
     }
 
-    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Edit>, Error> {
+    fn settle(&self, at: &Target<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<Edit>, Error> {
         log::settle(&self.entries(at)?, &self.limit, at.now, self.quantity, taken)
     }
 
-    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<Edit>, Error> {
+    fn give_back(&self, at: &Target<'_, 'c>) -> Result<Decision<Edit>, Error> {
         let given = self.quantity.saturating_neg();
         log::settle(&self.entries(at)?, &self.limit, at.now, given, None)
     }

@@ -4,7 +4,7 @@ use redis_cell_core::limiter::{self, Limiter};
 use redis_cell_core::several::Grammar;
 use redis_cell_core::{Answer, Decision, Error as CoreError, Instant, Taken, Unit};
 
-use super::kind::{Arguments, Kind, Place, Verb};
+use super::kind::{Arguments, Kind, Target, Verb};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{Argument, Call};
@@ -35,13 +35,13 @@ pub trait Whole: State<Limit: Limiter + Copy> {
     ///
     /// # Errors
     /// The errors of the limiter's own command.
-    fn seen(state: Option<StateOf<Self>>, _: &Place, _: Verb) -> Result<Option<StateOf<Self>>, CoreError> {
+    fn seen(state: Option<StateOf<Self>>, _: &Target, _: Verb) -> Result<Option<StateOf<Self>>, CoreError> {
         Ok(state)
     }
 
     /// Completes the decision of a call that takes or charges, made on the state that it has
     /// [seen](Self::seen).
-    fn complete(_: &mut Decision<StateOf<Self>>, _: &Place, _: Verb) {}
+    fn complete(_: &mut Decision<StateOf<Self>>, _: &Target, _: Verb) {}
 }
 
 /// The state on which the algorithm decides.
@@ -66,7 +66,7 @@ impl<S: Whole> Copy for Quantity<S> {}
 impl<S: Whole> Quantity<S> {
     /// The state as the call sees it, and the instant of the decision.
     #[inline(always)]
-    fn seen(&self, at: &Place, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
+    fn seen(&self, at: &Target, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
         let mut now = at.now;
         let state = S::load(at.key, &mut now, &self.limit)?;
         Ok((S::seen(state.map(S::state), at, verb)?, now))
@@ -113,7 +113,7 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     }
 
     #[inline(always)]
-    fn take(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
+    fn take(&self, at: &Target<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
         let (state, now) = self.seen(at, Verb::Take)?;
         if at.ahead > 0 {
             return Ok(behind(*self, state, now, at.ahead)?);
@@ -130,7 +130,7 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     }
 
     #[inline(always)]
-    fn peek(&self, at: &Place<'_, 'c>) -> Result<Answer, Error> {
+    fn peek(&self, at: &Target<'_, 'c>) -> Result<Answer, Error> {
         let (state, now) = self.seen(at, Verb::Peek)?;
         if at.ahead > 0 {
             return Ok(limiter::peek_behind(&self.limit, state, now, self.units, at.ahead)?);
@@ -138,12 +138,12 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
         Ok(self.limit.peek(state, now, self.units)?)
     }
 
-    fn settle(&self, at: &Place<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<StateOf<S>>, Error> {
+    fn settle(&self, at: &Target<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<StateOf<S>>, Error> {
         let (state, now) = self.seen(at, Verb::Settle)?;
         Ok(self.limit.settle(state, now, self.units, taken)?)
     }
 
-    fn give_back(&self, at: &Place<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
+    fn give_back(&self, at: &Target<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
         let (state, now) = self.seen(at, Verb::Settle)?;
         Ok(self.limit.settle(state, now, self.units.saturating_neg(), None)?)
     }
@@ -152,7 +152,7 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
         S::stored(state, &self.limit)
     }
 
-    fn complete(&self, decision: &mut Decision<StateOf<S>>, at: &Place<'_, 'c>, verb: Verb) {
+    fn complete(&self, decision: &mut Decision<StateOf<S>>, at: &Target<'_, 'c>, verb: Verb) {
         if self.units > 0 {
             S::complete(decision, at, verb);
         }

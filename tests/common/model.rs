@@ -308,7 +308,7 @@ fn taken(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Res
         }
         Limit::Fixed { window, .. } => match state {
             Some(&State::Count { used, end }) if now < end => State::Count { used: used + quantity, end },
-            _ => State::Count { used: quantity, end: opened_at(*window, now)? },
+            _ => State::Count { used: quantity, end: end_from(*window, now)? },
         },
         Limit::Sliding { period, .. } => {
             let (start, current, previous) = rolled(state, *period, now);
@@ -348,7 +348,7 @@ fn leveled(limit: &Limit, state: Option<&State>, now: i128, free: i128) -> State
 }
 
 /// The end of a window that opens now.
-fn opened_at(window: Window, now: i128) -> Result<i128, Error> {
+fn end_from(window: Window, now: i128) -> Result<i128, Error> {
     let end = match window {
         Window::Period(period) => now - now % MILLI + period,
         Window::Calendar { .. } => boundaries(window, now).1,

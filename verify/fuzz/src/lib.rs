@@ -184,7 +184,7 @@ pub fn states(input: &[u8]) {
     }
     if let (Ok(tat), Ok(Counter { end, .. })) = (tat, counter) {
         let apart = tat.since(end).max(end.since(tat));
-        assert!(apart > fixed::STRAY, "a TAT whose key expires with it is a count as well");
+        assert!(apart > fixed::NEAR_EXPIRY, "a TAT whose key expires with it is a count as well");
     }
     let level = bucket::decode(first, second, "a hash");
     if let Some(level) = clear(level) {
