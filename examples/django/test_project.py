@@ -22,7 +22,7 @@ from pathlib import Path
 from ratelimit import seconds
 
 HERE = Path(__file__).parent
-NOBODY = "redis://127.0.0.1:1"  # nobody listens there
+NOBODY = "redis://127.0.0.1:1"  # nothing listens there
 FIELDS = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 SETTINGS = """
 from settings import *

@@ -129,7 +129,7 @@ func main() {
 	fmt.Printf("an error of the call, fail open: %d\n", status)
 	limiter.Client.Del(ctx, key)
 
-	down, err := NewLimiter(argument(2, "redis://127.0.0.1:1"), 2, 30, 60) // nobody listens there
+	down, err := NewLimiter(argument(2, "redis://127.0.0.1:1"), 2, 30, 60) // nothing listens there
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -84,7 +84,7 @@ public final class Throttle {
 
     public static void main(String[] arguments) throws InterruptedException {
         String url = arguments.length > 0 ? arguments[0] : "redis://127.0.0.1:6379";
-        String urlDown = arguments.length > 1 ? arguments[1] : "redis://127.0.0.1:1"; // nobody listens there
+        String urlDown = arguments.length > 1 ? arguments[1] : "redis://127.0.0.1:1"; // nothing listens there
         String key = "example:java";
         // 3 at once, then one every 2 seconds.
         try (Limiter limiter = new Limiter(url, 2, 30, 60);

@@ -93,7 +93,7 @@ async function main() {
   console.log(`an error of the call, fail open: ${(await handle(limiter, key, true)).status}`);
   await limiter.client.del(key);
 
-  const down = await new Limiter(urlDown, 2, 30, 60).connect(); // nobody listens there
+  const down = await new Limiter(urlDown, 2, 30, 60).connect(); // nothing listens there
   console.log(`server down, fail open: ${(await handle(down, key, true)).status}`);
   console.log(`server down, fail closed: ${(await handle(down, key, false)).status}`);
   for (const { client } of [limiter, down]) await client.disconnect().catch(() => {});

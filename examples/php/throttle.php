@@ -105,6 +105,6 @@ $limiter->redis()->set($key, 'of another type');
 echo 'an error of the call, fail open: ', handle($limiter, $key, true)[0], "\n";
 $limiter->redis()->del($key);
 
-$down = new Limiter($argv[3] ?? '127.0.0.1', (int) ($argv[4] ?? 1), 2, 30, 60); // nobody listens there
+$down = new Limiter($argv[3] ?? '127.0.0.1', (int) ($argv[4] ?? 1), 2, 30, 60); // nothing listens there
 echo 'server down, fail open: ', handle($down, $key, true)[0], "\n";
 echo 'server down, fail closed: ', handle($down, $key, false)[0], "\n";

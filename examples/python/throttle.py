@@ -69,7 +69,7 @@ def handle(limiter: Limiter, key: str, fail_open: bool) -> tuple[int, dict[str, 
 
 def main() -> None:
     url = sys.argv[1] if len(sys.argv) > 1 else "redis://127.0.0.1:6379"
-    url_down = sys.argv[2] if len(sys.argv) > 2 else "redis://127.0.0.1:1"  # nobody listens there
+    url_down = sys.argv[2] if len(sys.argv) > 2 else "redis://127.0.0.1:1"  # nothing listens there
     key = "example:python"
     limiter = Limiter(url, max_burst=2, count=30, period=60)  # 3 at once, then one every 2 seconds
     limiter.client.delete(key)

@@ -15,7 +15,7 @@ import redis
 from served import Served, free_port
 
 URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
-NOBODY = "redis://127.0.0.1:1"  # nobody listens there
+NOBODY = "redis://127.0.0.1:1"  # nothing listens there
 HERE = Path(__file__).parent
 DAY = 86400
 

@@ -46,7 +46,7 @@ rescue Redis::BaseError => e
 end
 
 url = ARGV[0] || 'redis://127.0.0.1:6379'
-url_down = ARGV[1] || 'redis://127.0.0.1:1' # nobody listens there
+url_down = ARGV[1] || 'redis://127.0.0.1:1' # nothing listens there
 key = 'example:ruby'
 limiter = Limiter.new(url, max_burst: 2, count: 30, period: 60) # 3 at once, then one every 2 seconds
 limiter.redis.del(key)

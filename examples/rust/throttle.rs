@@ -97,7 +97,7 @@ fn handle(limiter: &mut Limiter, key: &str, fail_open: bool) -> Response {
 fn main() -> RedisResult<()> {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let url_down = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:1".to_owned()); // nobody listens there
+    let url_down = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:1".to_owned()); // nothing listens there
     let key = "example:rust";
     let mut limiter = Limiter::new(&url, 2, 30, 60)?; // 3 at once, then one every 2 seconds
     limiter.send("DEL", &[key])?;

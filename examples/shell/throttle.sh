@@ -3,7 +3,7 @@
 set -euo pipefail
 
 url=${1:-redis://127.0.0.1:6379}
-url_down=${2:-redis://127.0.0.1:1} # nobody listens there
+url_down=${2:-redis://127.0.0.1:1} # nothing listens there
 key=example:shell
 rate=(2 30 60) # max_burst count period: 3 at once, then one every 2 seconds
 

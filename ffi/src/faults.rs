@@ -103,7 +103,7 @@ mod seeded {
         shadow && !is("shadow-refuses")
     }
 
-    /// The age of a settlement. `ignore-age`: there is none.
+    /// The age of a settlement. `ignore-age`: no settlement has an age.
     pub fn age(age: Option<Span>) -> Option<Span> {
         age.filter(|_| !is("ignore-age"))
     }
