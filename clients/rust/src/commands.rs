@@ -222,16 +222,17 @@ commands! {
         ///
         /// # Example
         /// ```
-        /// use redis_cell_client::{CellCommands, Rate, Reserve, Slot};
+        /// use redis_cell_client::{BookingDecision, CellCommands, Rate, Reserve};
         /// use std::time::{Duration, Instant};
         /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
         /// # let mut connection = redis::Client::open(url)?.get_connection()?;
         /// let mails = Rate::per_hour(1);
         /// let first = connection.cl_reserve("doc:reserve", mails, Reserve::default())?;
-        /// assert_eq!(first.slot, Slot::Booked(Duration::ZERO));
+        /// assert_eq!(first.decision, BookingDecision::Booked(Duration::ZERO));
         /// let soon = Reserve::default().max_wait(Duration::from_secs(60));
         /// let second = connection.cl_reserve("doc:reserve", mails, soon)?;
-        /// assert!(matches!(second.slot, Slot::TooLate(wait) if wait > Duration::from_secs(3_000)));
+        /// let BookingDecision::TooLate(wait) = second.decision else { panic!("{second:?}") };
+        /// assert!(wait > Duration::from_secs(3_000));
         /// # redis::RedisResult::Ok(())
         /// ```
     }

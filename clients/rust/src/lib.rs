@@ -45,7 +45,7 @@ pub use limit::{
 };
 pub use local::LocalLimiter;
 pub use once::Once;
-pub use reply::{Answer, Balance, Booking, Decision, Slot, Together, TopKey};
+pub use reply::{Answer, Balance, Booking, BookingDecision, Decision, Together, TopKey};
 pub use several::{MPeek, MSettle, MTake, Taken};
 pub use unavailable::{DecidedBy, WhenUnavailable, is_unavailable};
 pub use wait::{Flow, Wait};

@@ -77,7 +77,7 @@ pub struct Balance {
 
 /// The outcome of a booking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Slot {
+pub enum BookingDecision {
     /// The units are booked. Wait for this time before you use them; zero means now.
     Booked(Duration),
     /// Nothing was booked, because the wait would be this long, and the call accepts only a shorter one.
@@ -94,7 +94,7 @@ pub enum Slot {
 #[non_exhaustive]
 pub struct Booking {
     /// Whether the units are booked, and how long to wait for them.
-    pub slot: Slot,
+    pub decision: BookingDecision,
     /// The largest quantity that can be admitted at once.
     pub limit: u64,
     /// The quantity that could be booked now without a wait, after this call.
@@ -199,13 +199,13 @@ impl FromRedisValue for Balance {
 impl FromRedisValue for Booking {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Row { limited, limit, remaining, retry_after, reset_after, .. } = Row::read(&value)?;
-        let slot = match (limited, retry_after) {
-            (false, Some(wait)) => Slot::Booked(wait),
-            (true, Some(wait)) => Slot::TooLate(wait),
-            (true, None) => Slot::Never,
+        let decision = match (limited, retry_after) {
+            (false, Some(wait)) => BookingDecision::Booked(wait),
+            (true, Some(wait)) => BookingDecision::TooLate(wait),
+            (true, None) => BookingDecision::Never,
             (false, None) => return Err(format!("expected a booking, which has a wait: {value:?}").into()),
         };
-        Ok(Self { slot, limit, remaining, reset_after })
+        Ok(Self { decision, limit, remaining, reset_after })
     }
 }
 

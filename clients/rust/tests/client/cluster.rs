@@ -5,8 +5,8 @@ use crate::common::{Options, Server, wait_until};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis_cell_client::{
-    AsyncCellCommands, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek, MSettle, MTake, Places,
-    Rate, Reserve, Saturate, Slot, TopKey, Units, Weekday, call,
+    AsyncCellCommands, BookingDecision, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek,
+    MSettle, MTake, Places, Rate, Reserve, Saturate, TopKey, Units, Weekday, call,
 };
 use std::time::{Duration, SystemTime};
 

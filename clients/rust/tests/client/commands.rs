@@ -2,8 +2,8 @@
 
 use crate::common::{Server, wait_until};
 use redis_cell_client::{
-    AsyncCellCommands, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek, MSettle, MTake, Places,
-    Rate, Reserve, Saturate, Slot, Units, Weekday, call,
+    AsyncCellCommands, BookingDecision, CellCommands, Decision, Difference, Fixed, FixedWindow, MPeek,
+    MSettle, MTake, Places, Rate, Reserve, Saturate, Units, Weekday, call,
 };
 use std::time::{Duration, SystemTime};
 
@@ -42,16 +42,21 @@ macro_rules! each_command {
 
         let book = Reserve::units(Units(2));
         let booking = connection.cl_reserve("{t}book", per_day, book)$($wait)*.unwrap();
-        assert_eq!((booking.slot, booking.limit, booking.remaining), (Slot::Booked(Duration::ZERO), 16, 14));
+        assert_eq!(booking.decision, BookingDecision::Booked(Duration::ZERO));
+        assert_eq!((booking.limit, booking.remaining), (16, 14));
         let most = Reserve::units(Units(16));
         let booking = connection.cl_reserve("{t}book", per_day, most.max_wait(HOUR))$($wait)*.unwrap();
-        assert!(matches!(booking.slot, Slot::TooLate(wait) if nearly(wait, 12 * HOUR)), "{booking:?}");
+        let BookingDecision::TooLate(wait) = booking.decision else { panic!("{booking:?}") };
+        assert!(nearly(wait, 12 * HOUR), "{booking:?}");
         let booking = connection.cl_reserve("{t}book", per_day, most)$($wait)*.unwrap();
-        assert!(matches!(booking.slot, Slot::Booked(wait) if nearly(wait, 12 * HOUR)), "{booking:?}");
+        let BookingDecision::Booked(wait) = booking.decision else { panic!("{booking:?}") };
+        assert!(nearly(wait, 12 * HOUR), "{booking:?}");
         let large = Reserve::units(Units(17));
-        assert_eq!(connection.cl_reserve("{t}book", per_day, large)$($wait)*.unwrap().slot, Slot::Never);
+        let never = connection.cl_reserve("{t}book", per_day, large)$($wait)*.unwrap();
+        assert_eq!(never.decision, BookingDecision::Never);
         let booking = connection.cl_reserve("{t}book", per_day, large.prepay())$($wait)*.unwrap();
-        assert!(matches!(booking.slot, Slot::Booked(wait) if nearly(wait, 18 * HOUR)), "{booking:?}");
+        let BookingDecision::Booked(wait) = booking.decision else { panic!("{booking:?}") };
+        assert!(nearly(wait, 18 * HOUR), "{booking:?}");
 
         let one = Rate::per_day(4).burst(0); // one at a time
         let at_once = Some(Duration::ZERO);
