@@ -262,7 +262,8 @@ pub fn saturate(
     Decision::saturate(quantity, room, |fits| throttle(state, limit, now, fits))
 }
 
-/// `CL.PEEK`: what [`throttle`] would answer, with `remaining` and `reset_after` of the state as it is.
+/// `CL.PEEK`: the answer that [`throttle`] would give, with `remaining` and `reset_after` of the state as it
+/// is.
 ///
 /// Cost: O(1), no allocation.
 ///

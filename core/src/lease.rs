@@ -338,7 +338,8 @@ pub fn acquire_behind<T: Timeline + ?Sized>(
     Ok(Decision::keep(Answer { verdict: Verdict::Later(Span::NANOSECOND), remaining: 0, ..seen }))
 }
 
-/// `CL.MPEEK`: what [`acquire`] would answer, with `remaining` and `reset_after` of the leases as they are.
+/// `CL.MPEEK`: the answer that [`acquire`] would give, with `remaining` and `reset_after` of the leases as
+/// they are.
 ///
 /// Cost: the same as [`acquire`].
 ///

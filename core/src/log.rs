@@ -354,7 +354,7 @@ pub fn saturate<T: Timeline + ?Sized>(
     Decision::saturate(quantity, room, |fits| view.take(fits.unsigned_abs()))
 }
 
-/// `CL.MPEEK`: what [`take`] would answer, with `remaining` and `reset_after` of the log as it is.
+/// `CL.MPEEK`: the answer that [`take`] would give, with `remaining` and `reset_after` of the log as it is.
 ///
 /// Cost: two entries of the state are looked up and a range of it counted, no allocation.
 ///

@@ -171,7 +171,7 @@ pub(super) fn look_for_listeners(call: &Call) {
     NO_LISTENERS.store(has_no_listeners(call), Relaxed);
 }
 
-/// Whether the server is a primary outside of a cluster, without AOF, children, replicas and backlog.
+/// Whether the server is a primary outside a cluster, without AOF, children, replicas and backlog.
 fn has_no_listeners(call: &Call) -> bool {
     let others = raw::REDISMODULE_CTX_FLAGS_AOF
         | raw::REDISMODULE_CTX_FLAGS_LOADING

@@ -50,7 +50,7 @@ impl Arg<'_> {
 }
 
 impl Call<'_> {
-    /// Whether keys may be written to outside of a command: the server is neither paused nor a read-only
+    /// Whether keys may be written to outside a command: the server is neither paused nor a read-only
     /// replica.
     pub fn may_write(&self) -> bool {
         // SAFETY: the function takes nothing.
@@ -81,7 +81,7 @@ impl Call<'_> {
     /// No handle to the key may be open: the server may run the command, and other modules' code.
     ///
     /// # Errors
-    /// The reason why it would not.
+    /// The reason why the server would not run it.
     pub fn would_run(
         &self,
         command: &CStr,
@@ -109,9 +109,9 @@ impl Call<'_> {
         if has_checks && !self.has_permission(command, key, arguments, client) {
             return Err(Rejection::NoPermission);
         }
-        // The module checks this even if the server does too: outside of a command, the server uses the
-        // memory figure of the last command, which may be too high or too low. A server that may evict keys
-        // makes room for the next command.
+        // The module checks this even if the server does too: outside a command, the server uses the memory
+        // figure of the last command, which may be too high or too low. A server that may evict keys makes
+        // room for the next command.
         if self.is_out_of_memory() {
             return Err(Rejection::Refused(OUT_OF_MEMORY.to_owned()));
         }

@@ -253,7 +253,7 @@ impl History {
         reached
     }
 
-    /// The state after a call, or `None` if its reply is another than the limiter's.
+    /// The state after a call, or `None` if its reply differs from the limiter's.
     fn apply(&self, before: &State, call: &Call) -> Option<State> {
         let mut after = before.clone();
         let remaining = |used: &Units, key: usize| self.limits[key] - used[key];
