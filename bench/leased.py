@@ -1,6 +1,6 @@
 """How many decisions the Python client makes with leases of units in a second of processor time: make bench-scale.
 
-REDIS_URL names the server. The rows of the table are those of one thread or one event loop, on one core.
+REDIS_URL names the server. The table has rows for one thread and for one event loop, on one core.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 /** Sends a command to the node of a key, and resolves to the reply. */
-export type Send = (key: string, words: string[]) => Promise<unknown>;
+export type Send = (key: string, args: string[]) => Promise<unknown>;
 
 /** A client of node-redis or ioredis, for one server or for a cluster, or a function that sends by another client. */
 export type Client = Send | { sendCommand(...args: any[]): Promise<any> } | { call(...args: any[]): Promise<any> };

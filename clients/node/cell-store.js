@@ -8,12 +8,12 @@ const LIMIT = '1000000000000';
 /** A function that sends a command by a client of node-redis or ioredis, for one server or for a cluster. */
 function sender(client) {
   if (typeof client === 'function') return client;
-  if (typeof client.call === 'function') return (key, words) => client.call(...words); // ioredis
+  if (typeof client.call === 'function') return (key, args) => client.call(...args); // ioredis
   if (typeof client.getMasters === 'function' || Array.isArray(client.masters)) {
-    return (key, words) => client.sendCommand(key, false, words); // a cluster of node-redis
+    return (key, args) => client.sendCommand(key, false, args); // a cluster of node-redis
   }
-  if (typeof client.sendCommand === 'function') return (key, words) => client.sendCommand(words);
-  throw new TypeError('a client of node-redis or ioredis is needed, or a function (key, words) => Promise');
+  if (typeof client.sendCommand === 'function') return (key, args) => client.sendCommand(args);
+  throw new TypeError('a client of node-redis or ioredis is needed, or a function (key, args) => Promise');
 }
 
 /** Hits in windows of a time, which begin with the first hit of a key: CL.FIXED. */
@@ -52,7 +52,7 @@ function whole(windowMs) {
 class CellStore {
   constructor({ client, prefix = 'limit:' }) {
     this.prefix = prefix; // of each limiter its own, if keys could be equal
-    this.localKeys = false; // the keys are those of all processes
+    this.localKeys = false; // all processes share the keys
     this.counter = new Counter(client, prefix);
   }
 

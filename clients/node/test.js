@@ -135,13 +135,13 @@ test('a window that is no time is an error, and so is a client that cannot send'
 
 test('clients of ioredis, of clusters, and functions send', async () => {
   const routed = [];
-  const send = (key, words) => {
+  const send = (key, args) => {
     routed.push(key);
-    return client.sendCommand(words);
+    return client.sendCommand(args);
   };
   const ways = [
-    { call: (...words) => send(words[1], words) },
-    { masters: [], sendCommand: (key, readOnly, words) => send(key, words) },
+    { call: (...args) => send(args[1], args) },
+    { masters: [], sendCommand: (key, readOnly, args) => send(key, args) },
     send,
   ];
   for (const [index, way] of ways.entries()) {

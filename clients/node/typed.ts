@@ -2,9 +2,9 @@
 import type { Store } from 'express-rate-limit';
 import { CellStore, fastifyStore, type Client, type Send } from './cell-store';
 
-const send: Send = async (key, words) => [key, ...words];
-const ioredis: Client = { call: async (name: string, ...words: string[]) => [name, ...words] };
-const nodeRedis: Client = { sendCommand: async (words: string[]) => words };
+const send: Send = async (key, args) => [key, ...args];
+const ioredis: Client = { call: async (name: string, ...args: string[]) => [name, ...args] };
+const nodeRedis: Client = { sendCommand: async (args: string[]) => args };
 for (const client of [send, ioredis, nodeRedis]) new CellStore({ client, prefix: 'site:' });
 
 const cell = new CellStore({ client: send });
@@ -24,7 +24,7 @@ new CellStore({ prefix: 'site:' });
 new CellStore({ client: {} });
 // @ts-expect-error: an option that there is not
 new CellStore({ client: send, prefx: 'site:' });
-// @ts-expect-error: the prefix is that of all keys
+// @ts-expect-error: all keys have the prefix
 cell.prefix = 'other:';
 // @ts-expect-error: there may be no hits
 cell.get('a').then((hits) => hits.totalHits);
