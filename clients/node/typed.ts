@@ -20,9 +20,9 @@ new FastifyStore({ timeWindow: 1000 })
 
 // @ts-expect-error: a client is needed
 new CellStore({ prefix: 'site:' });
-// @ts-expect-error: this is no client
+// @ts-expect-error: this is not a client
 new CellStore({ client: {} });
-// @ts-expect-error: an option that there is not
+// @ts-expect-error: an unknown option
 new CellStore({ client: send, prefx: 'site:' });
 // @ts-expect-error: all keys have the prefix
 cell.prefix = 'other:';
