@@ -2,7 +2,7 @@
 //! library.
 
 use crate::settings::{Auth, Kind, Servers, Tls};
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
@@ -16,9 +16,9 @@ use redis::{
 use redis_cell_client::{Backend, CellConnection, is_unavailable};
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use tokio::sync::OnceCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// A connection that determines whether the server has the module or the function library.
 pub type Server = CellConnection<Connection>;
@@ -26,32 +26,60 @@ pub type Server = CellConnection<Connection>;
 /// A connection to servers of any kind. All clones share it, and it reconnects automatically.
 #[derive(Clone)]
 pub enum Connection {
-    /// To one server.
-    Single(ConnectionManager),
-    /// To a cluster, once it has answered.
-    Cluster(Arc<(ClusterClient, OnceCell<ClusterConnection>)>),
-    /// To the primary that the Sentinels name.
-    Sentinel(Arc<Primary>),
+    /// To one server, or to the primary that Sentinels name.
+    Primary(Arc<Primary>),
+    /// To a cluster.
+    Cluster(Arc<(ClusterClient, Shared<ClusterConnection>)>),
 }
 
 /// The connection to a primary. It is made again after a failure, because the primary may have changed.
 pub struct Primary {
-    sentinels: tokio::sync::Mutex<SentinelClient>,
-    current: Mutex<Option<MultiplexedConnection>>,
+    source: Arc<Source>,
+    shared: Shared<MultiplexedConnection>,
+    /// When the first call was sent that was not answered, if no call was answered since.
+    silent: Mutex<Option<Instant>>,
+    db: i64,
+}
+
+/// Where the primary is.
+enum Source {
+    /// At an address.
+    Address(Box<Client>),
+    /// Where the Sentinels say.
+    Sentinels(Box<tokio::sync::Mutex<SentinelClient>>),
+}
+
+/// A connection that all calls share. It is made in a task of its own: a call may wait for a shorter time
+/// than a connection takes.
+pub struct Shared<C>(Arc<Mutex<State<C>>>);
+
+enum State<C> {
+    /// There is none.
+    Absent,
+    /// It is being made. All calls wait for the same outcome.
+    Coming(watch::Receiver<Option<RedisResult<C>>>),
+    /// It was made at this instant.
+    Present(C, Instant),
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Single(_) => "Single",
+            Self::Primary(_) => "Primary",
             Self::Cluster(_) => "Cluster",
-            Self::Sentinel(_) => "Sentinel",
         })
     }
 }
 
-/// How long to wait for a new connection.
+/// How long to wait for a new connection to a server.
 const CONNECT: Duration = Duration::from_secs(1);
+
+/// How long to wait for all connections that lead to the server: to Sentinels, or to the nodes of a cluster.
+const CONNECT_ALL: Duration = Duration::from_secs(10);
+
+/// A connection is replaced when it has answered no call for so long. A single call says nothing, because its
+/// caller may have given it up. It is also replaced if it is so old and leads to no primary.
+const TRIED: Duration = Duration::from_secs(1);
 
 /// Creates a connection to these servers. Nothing is sent yet.
 ///
@@ -63,15 +91,17 @@ pub fn connect(servers: &Servers) -> RedisResult<Server> {
         Kind::Single => {
             let url = servers.urls.first().map_or("", String::as_str);
             let info = with_auth(address(url, servers)?, servers.auth.as_ref()).set_tcp_settings(tcp());
+            let db = info.redis_settings().db();
             let client = match certificates {
                 Some(certificates) => Client::build_with_tls(info, certificates)?,
                 None => Client::open(info)?,
             };
-            let config = ConnectionManagerConfig::new()
-                .set_connection_timeout(Some(CONNECT))
-                .set_number_of_retries(0) // the next call reconnects
-                .set_response_timeout(None); // each call has its own timeout
-            Connection::Single(ConnectionManager::new_lazy_with_config(client, config)?)
+            Connection::Primary(Arc::new(Primary {
+                source: Arc::new(Source::Address(Box::new(client))),
+                shared: Shared::new(),
+                silent: Mutex::default(),
+                db,
+            }))
         }
         Kind::Cluster => {
             let nodes =
@@ -88,20 +118,30 @@ pub fn connect(servers: &Servers) -> RedisResult<Server> {
             if let Some(certificates) = certificates {
                 builder = builder.tls(TlsMode::Secure).certs(certificates);
             }
-            Connection::Cluster(Arc::new((builder.build()?, OnceCell::new())))
+            Connection::Cluster(Arc::new((builder.build()?, Shared::new())))
         }
         Kind::Sentinel => {
-            let sentinels = sentinels(servers, certificates)?;
-            let (sentinels, current) = (tokio::sync::Mutex::new(sentinels), Mutex::default());
-            Connection::Sentinel(Arc::new(Primary { sentinels, current }))
+            let sentinels = Box::new(tokio::sync::Mutex::new(sentinels(servers, certificates)?));
+            let source = Source::Sentinels(sentinels);
+            Connection::Primary(Arc::new(Primary {
+                source: Arc::new(source),
+                shared: Shared::new(),
+                silent: Mutex::default(),
+                db: 0,
+            }))
         }
     };
     Ok(CellConnection::new(connection, Backend::Auto))
 }
 
 /// All requests share a connection: a request must not wait until the server acknowledges the previous one.
+/// A machine that is gone acknowledges nothing, and the system alone would wait for it for a quarter of an
+/// hour.
 fn tcp() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
+    let settings = TcpSettings::default().set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(Duration::from_secs(5));
+    settings
 }
 
 fn sentinels(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResult<SentinelClient> {
@@ -171,52 +211,120 @@ fn certificates(tls: &Tls) -> RedisResult<TlsCertificates> {
     Ok(TlsCertificates { client_tls, root_cert: tls.authority.as_deref().map(read).transpose()? })
 }
 
+impl<C: Clone + Send + Sync + 'static> Shared<C> {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(State::Absent)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<C>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the connection and when it was made. Makes it if there is none.
+    async fn get<F>(&self, connect: impl FnOnce() -> F) -> RedisResult<(C, Instant)>
+    where
+        F: Future<Output = RedisResult<C>> + Send + 'static,
+    {
+        let unmade = |text| RedisError::from((ErrorKind::Io, text));
+        let mut coming = match &mut *self.state() {
+            State::Present(connection, made) => return Ok((connection.clone(), *made)),
+            State::Coming(coming) if coming.has_changed().is_ok() => coming.clone(),
+            // There is none, or the task has ended without an outcome.
+            state => {
+                let (outcome, coming) = watch::channel(None);
+                let (shared, connect) = (Self(Arc::clone(&self.0)), connect());
+                tokio::spawn(async move {
+                    let made = tokio::time::timeout(CONNECT_ALL, connect).await;
+                    let made = made.unwrap_or_else(|_| Err(unmade("there is no connection in time")));
+                    *shared.state() = match &made {
+                        Ok(connection) => State::Present(connection.clone(), Instant::now()),
+                        Err(_) => State::Absent,
+                    };
+                    outcome.send_replace(Some(made));
+                });
+                *state = State::Coming(coming.clone());
+                coming
+            }
+        };
+        let made = coming.wait_for(Option::is_some).await.ok().and_then(|made| made.clone());
+        made.unwrap_or_else(|| Err(unmade("the connection was not made"))).map(|made| (made, Instant::now()))
+    }
+
+    /// Removes the connection, unless another one was made since.
+    fn remove(&self, of: Instant) {
+        let mut state = self.state();
+        if matches!(*state, State::Present(_, made) if made <= of) {
+            *state = State::Absent;
+        }
+    }
+}
+
 /// Removes the connection when a call on it fails or is dropped.
 struct Call<'a> {
     primary: &'a Primary,
-    has_failed: bool,
+    /// When the connection was made.
+    of: Instant,
+    sent: Instant,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The server has answered as a primary.
+    Answered,
+    /// There is no answer yet.
+    Unanswered,
+    /// The answer is not that of a primary.
+    Demoted,
+    /// The connection is broken.
+    Broken,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        if self.has_failed {
-            *self.primary.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut silent = self.primary.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = match self.outcome {
+            Outcome::Answered => false,
+            Outcome::Unanswered => silent.get_or_insert(self.sent).elapsed() >= TRIED,
+            Outcome::Demoted => self.of.elapsed() >= TRIED,
+            Outcome::Broken => true,
+        };
+        if ends {
+            self.primary.shared.remove(self.of);
+        }
+        if ends || self.outcome != Outcome::Unanswered {
+            *silent = None;
+        }
+    }
+}
+
+impl Source {
+    async fn connect(self: Arc<Self>) -> RedisResult<MultiplexedConnection> {
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+        match &*self {
+            Self::Address(client) => client.get_multiplexed_async_connection_with_config(&config).await,
+            Self::Sentinels(sentinels) => {
+                sentinels.lock().await.get_async_connection_with_config(&config).await
+            }
         }
     }
 }
 
 impl Primary {
-    fn known(&self) -> Option<MultiplexedConnection> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    async fn connection(&self) -> RedisResult<MultiplexedConnection> {
-        if let Some(connection) = self.known() {
-            return Ok(connection);
-        }
-        let mut sentinels = self.sentinels.lock().await;
-        // Another call may have connected in the meantime.
-        if let Some(connection) = self.known() {
-            return Ok(connection);
-        }
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
-        let connection = sentinels.get_async_connection_with_config(&config).await?;
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
-        Ok(connection)
-    }
-
     async fn call<T>(
         &self,
         send: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
         is_error: impl Fn(&T) -> bool,
     ) -> RedisResult<T> {
-        let connection = self.connection().await?;
-        let mut call = Call { primary: self, has_failed: true };
+        let (connection, of) = self.shared.get(|| Arc::clone(&self.source).connect()).await?;
+        let mut call = Call { primary: self, of, sent: Instant::now(), outcome: Outcome::Unanswered };
         let reply = send(connection).await;
-        call.has_failed = match &reply {
-            Ok(value) => is_error(value),
-            Err(error) => is_unavailable(error),
+        call.outcome = match &reply {
+            Ok(value) if is_error(value) => Outcome::Demoted,
+            Err(error) if error.is_unrecoverable_error() => Outcome::Broken,
+            Err(error) if is_unavailable(error) => Outcome::Demoted,
+            Ok(_) | Err(_) => Outcome::Answered,
         };
         reply
     }
@@ -227,9 +335,13 @@ fn is_outage(value: &Value) -> bool {
     matches!(value.clone().extract_error(), Err(error) if is_unavailable(&error))
 }
 
-async fn cluster(cell: &(ClusterClient, OnceCell<ClusterConnection>)) -> RedisResult<ClusterConnection> {
-    let (client, connection) = cell;
-    connection.get_or_try_init(async || client.get_async_connection().await).await.cloned()
+async fn cluster(nodes: &(ClusterClient, Shared<ClusterConnection>)) -> RedisResult<ClusterConnection> {
+    let (client, shared) = nodes;
+    let connect = || {
+        let client = client.clone();
+        async move { client.get_async_connection().await }
+    };
+    Ok(shared.get(connect).await?.0)
 }
 
 /// The number of redirections that a call follows before it returns an error, as in other clients.
@@ -280,9 +392,8 @@ fn node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
-            Self::Single(connection) => connection.req_packed_command(cmd),
-            Self::Cluster(cell) => Box::pin(async { follow(cluster(cell).await?, cmd).await }),
-            Self::Sentinel(primary) => Box::pin(primary.call(
+            Self::Cluster(nodes) => Box::pin(async { follow(cluster(nodes).await?, cmd).await }),
+            Self::Primary(primary) => Box::pin(primary.call(
                 async |mut connection: MultiplexedConnection| connection.req_packed_command(cmd).await,
                 is_outage,
             )),
@@ -296,13 +407,12 @@ impl ConnectionLike for Connection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
-            Self::Single(connection) => connection.req_packed_commands(commands, offset, count),
-            Self::Cluster(cell) => {
+            Self::Cluster(nodes) => {
                 Box::pin(
-                    async move { cluster(cell).await?.req_packed_commands(commands, offset, count).await },
+                    async move { cluster(nodes).await?.req_packed_commands(commands, offset, count).await },
                 )
             }
-            Self::Sentinel(primary) => Box::pin(primary.call(
+            Self::Primary(primary) => Box::pin(primary.call(
                 async move |mut connection: MultiplexedConnection| {
                     connection.req_packed_commands(commands, offset, count).await
                 },
@@ -313,8 +423,8 @@ impl ConnectionLike for Connection {
 
     fn get_db(&self) -> i64 {
         match self {
-            Self::Single(connection) => connection.get_db(),
-            Self::Cluster(_) | Self::Sentinel(_) => 0,
+            Self::Primary(primary) => primary.db,
+            Self::Cluster(_) => 0,
         }
     }
 }

@@ -250,6 +250,103 @@ async fn a_failover_of_sentinels_continues_on_the_new_primary() {
     assert_eq!(client.admitted(5, &["k=1"]).await, 3);
 }
 
+/// Relays connections to a server. It passes on what a client sends after a delay, and nothing once its
+/// connection has stalled.
+struct Relay {
+    port: u16,
+    stalls: tokio::sync::watch::Sender<()>,
+}
+
+impl Relay {
+    async fn to(server: u16, delay: Duration) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (stalls, stalled) = tokio::sync::watch::channel(());
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut stalled = stalled.clone();
+                stalled.mark_unchanged();
+                tokio::spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    let mut server = tokio::net::TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                        _ = stalled.changed() => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self { port, stalls }
+    }
+}
+
+/// Sends requests until one is admitted.
+async fn until_admitted(client: &Client, what: &str) {
+    let request =
+        || RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor("other=1")], hits_addend: 0 };
+    let mut tries = 0;
+    while let Err(error) = client.send(request()).await {
+        tries += 1;
+        assert!(tries < 300, "{what}: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_has_stalled_is_replaced() {
+    let server = Server::start();
+    let relay = Relay::to(server.port(), Duration::ZERO).await;
+    let service = Service::at(&format!("127.0.0.1:{}", relay.port), RULES, &[("REDIS_TIMEOUT", "200ms")]);
+    let client = service.client().await;
+    until_admitted(&client, "before").await;
+    // As after the end of a machine: nothing comes, not even the end of the connection.
+    relay.stalls.send(()).unwrap();
+    until_admitted(&client, "after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_its_caller_gives_up_costs_no_connection() {
+    let server = Server::start();
+    let service = Service::start(&server, RULES);
+    let client = service.client().await;
+    until_admitted(&client, "before").await;
+    let mut info = server.connect();
+    let mut connections = || {
+        let text = info.text("INFO stats");
+        let count = text.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        count.unwrap_or_else(|| panic!("{text}")).trim().to_owned()
+    };
+    let before = connections();
+    let begun = std::time::Instant::now();
+    let mut given_up = 0;
+    while begun.elapsed() < Duration::from_secs(4) || given_up < 20 {
+        let call = client.admits(&["other=1"]);
+        given_up += u32::from(tokio::time::timeout(Duration::from_micros(200), call).await.is_err());
+        client.admits(&["other=1"]).await;
+    }
+    assert_eq!(connections(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_may_take_longer_than_a_call() {
+    const DELAY: Duration = Duration::from_millis(400);
+    let server = Server::start();
+    let sentinel =
+        Options::sentinel(&format!("sentinel monitor cell 127.0.0.1 {} 1\n", server.port())).start();
+    let nodes = cluster();
+    for (kind, name, port) in [
+        ("SINGLE", "", server.port()),
+        ("SENTINEL", "cell,", sentinel.port()),
+        ("CLUSTER", "", nodes[0].port()),
+    ] {
+        let relay = Relay::to(port, DELAY).await;
+        let url = format!("{name}127.0.0.1:{}", relay.port);
+        let service = Service::at(&url, RULES, &[("REDIS_TYPE", kind), ("REDIS_TIMEOUT", "200ms")]);
+        until_admitted(&service.client().await, kind).await;
+    }
+}
+
 /// Makes a certificate of `localhost`, which is its own authority, and its key: the files NAME.pem and
 /// NAME.key.
 fn certificate(folder: &Path, name: &str) {
