@@ -58,6 +58,18 @@ struct Asked {
     limiter: Option<usize>,
 }
 
+impl Asked {
+    fn row<'a>(&self, rows: &'a [Row]) -> Option<&'a Row> {
+        self.limiter.and_then(|index| rows.get(index))
+    }
+
+    /// Returns whether the rule refuses.
+    fn is_refused(&self, rows: &[Row]) -> bool {
+        let shadow = self.found.as_ref().is_some_and(|found| found.rule.shadow);
+        !shadow && self.row(rows).is_some_and(|row| !row.admitted)
+    }
+}
+
 /// A limiter in the call.
 struct Limiter<'a> {
     key: String,
@@ -198,7 +210,7 @@ impl Decider {
         }
         let config = self.config();
         let mut asked = self.asked(&config, request);
-        let limiters = self.limiters(&mut asked, request);
+        let limiters = self.limiters(&mut asked, request)?;
         // Uses three quarters of the time that the caller waits, so that the answer still arrives in time.
         let patience = patience.map_or(Duration::MAX, |patience| patience.saturating_mul(3).div_f64(4.0));
         let timeout = self.settings.timeout.min(patience);
@@ -228,8 +240,18 @@ impl Decider {
     /// Finds the rules for the descriptors, without the rules that others replace.
     fn asked(&self, config: &Config, request: &RateLimitRequest) -> Vec<Asked> {
         let known = config.has(&request.domain);
-        let found = |descriptor: &RateLimitDescriptor| {
-            let found = config.find(&request.domain, descriptor);
+        let find = |descriptor| config.find(&request.domain, descriptor);
+        let mut found: Vec<Option<Found>> = request.descriptors.iter().map(find).collect();
+        let rules = found.iter().flatten();
+        let replaced: HashSet<String> = rules.flat_map(|found| found.rule.replaces.iter().cloned()).collect();
+        // As in envoyproxy/ratelimit, an unlimited rule cannot be replaced.
+        let unlimited = |found: &Found| found.rule.bound == Bound::Unlimited;
+        for found in &mut found {
+            let is_replaced =
+                |found: &Found| !found.rule.name.is_empty() && replaced.contains(&found.rule.name);
+            *found = found.take().filter(|found| unlimited(found) || !is_replaced(found));
+        }
+        let asked = |(found, descriptor): (Option<Found>, &RateLimitDescriptor)| {
             let hits = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
             if let Some(found) = found.as_ref().filter(|_| hits == 0) {
                 found.rule.checked();
@@ -240,28 +262,28 @@ impl Decider {
                 counters.total.fetch_add(hits, Relaxed);
                 counters
             });
-            let quota = found.as_ref().is_some_and(|found| found.rule.quota || self.settings.quota);
+            // As in envoyproxy/ratelimit, an unlimited rule has no quota, and if all descriptors have one,
+            // that of a descriptor without a rule is never used up.
+            let quota = match &found {
+                Some(found) => !unlimited(found) && (found.rule.quota || self.settings.quota),
+                None => self.settings.quota,
+            };
             // The server's integers have 64 bits with a sign.
             let hits = hits.min(i64::MAX.unsigned_abs());
             Asked { found, counters, hits, gives_back: descriptor.is_negative_hits, quota, limiter: None }
         };
-        let mut asked: Vec<Asked> = request.descriptors.iter().map(found).collect();
-        let rules = asked.iter().filter_map(|asked| asked.found.as_ref());
-        let replaced: HashSet<String> = rules.flat_map(|found| found.rule.replaces.iter().cloned()).collect();
-        for asked in &mut asked {
-            let is_replaced =
-                |found: &Found| !found.rule.name.is_empty() && replaced.contains(&found.rule.name);
-            // As in envoyproxy/ratelimit, an unlimited rule cannot be replaced.
-            let unlimited = |found: &Found| found.rule.bound == Bound::Unlimited;
-            asked.found = asked.found.take().filter(|found| unlimited(found) || !is_replaced(found));
-        }
-        asked
+        found.into_iter().zip(&request.descriptors).map(asked).collect()
     }
 
     /// Returns the limiters of the rules. Descriptors with the same key share one limiter.
-    fn limiters<'a>(&self, asked: &mut [Asked], request: &'a RateLimitRequest) -> Vec<Limiter<'a>> {
-        let quotas = asked.iter().filter(|asked| asked.quota && asked.found.is_some()).count();
+    fn limiters<'a>(
+        &self,
+        asked: &mut [Asked],
+        request: &'a RateLimitRequest,
+    ) -> Result<Vec<Limiter<'a>>, Failure> {
+        let quotas = asked.iter().filter(|asked| asked.quota).count();
         let mut limiters: Vec<Limiter<'a>> = Vec::with_capacity(asked.len());
+        let mut indexes: HashMap<String, usize> = HashMap::with_capacity(asked.len());
         for (asked, descriptor) in asked.iter_mut().zip(&request.descriptors) {
             let Some(Found { rule, key, .. }) = &asked.found else { continue };
             let is_place = matches!(rule.bound, Bound::Places(..));
@@ -269,31 +291,36 @@ impl Decider {
             if rule.bound == Bound::Unlimited || is_place && asked.hits == 0 {
                 continue;
             }
+            let id = descriptor.entries.last().map_or("", |entry| &entry.value);
             let shadow = rule.shadow || self.settings.shadow || asked.quota && quotas > 1;
-            let known = limiters.iter_mut().enumerate().find(|(_, limiter)| {
-                limiter.gives_back == asked.gives_back
-                    && limiter.key.strip_prefix(&self.settings.prefix) == Some(key)
-            });
-            if let Some((index, limiter)) = known {
-                limiter.hits = limiter.hits.saturating_add(asked.hits).min(i64::MAX.unsigned_abs());
-                limiter.shadow &= shadow;
-                if rule.requests_per_unit < limiter.rule.requests_per_unit {
-                    limiter.rule = Arc::clone(rule);
-                }
-                asked.limiter = Some(index);
+            let index = *indexes.entry(key.clone()).or_insert(limiters.len());
+            asked.limiter = Some(index);
+            let Some(limiter) = limiters.get_mut(index) else {
+                limiters.push(Limiter {
+                    key: format!("{}{key}", self.settings.prefix),
+                    rule: Arc::clone(rule),
+                    id,
+                    hits: asked.hits,
+                    gives_back: asked.gives_back,
+                    shadow,
+                });
                 continue;
+            };
+            if is_place && (limiter.id != id || limiter.gives_back != asked.gives_back) {
+                return Err(Failure::Request("a request has one place in each rule with algorithm: lease"));
             }
-            asked.limiter = Some(limiters.len());
-            limiters.push(Limiter {
-                key: format!("{}{key}", self.settings.prefix),
-                rule: Arc::clone(rule),
-                id: descriptor.entries.last().map_or("", |entry| &entry.value),
-                hits: asked.hits,
-                gives_back: asked.gives_back,
-                shadow,
-            });
+            if limiter.gives_back == asked.gives_back {
+                limiter.hits = limiter.hits.saturating_add(asked.hits).min(i64::MAX.unsigned_abs());
+            } else {
+                limiter.gives_back ^= asked.hits > limiter.hits;
+                limiter.hits = limiter.hits.abs_diff(asked.hits);
+            }
+            limiter.shadow &= shadow;
+            if rule.requests_per_unit < limiter.rule.requests_per_unit {
+                limiter.rule = Arc::clone(rule);
+            }
         }
-        limiters
+        Ok(limiters)
     }
 
     /// Calls the server, and returns one row for each limiter. An error in starting a ban is only logged,
@@ -394,7 +421,7 @@ impl Decider {
         if taken.as_ref().is_some_and(|taken| !taken.combined.admitted()) {
             return Ok(rows);
         }
-        let mut is_refused = all_refuse(&quotas(asked), limiters, &rows);
+        let mut is_refused = !self.settings.shadow && all_refuse(asked, &rows);
         if let Some((index, limiter)) = held.and_then(|index| Some((index, limiters.get(index)?)))
             && let Some(row) = rows.get_mut(index)
         {
@@ -496,26 +523,19 @@ impl Decider {
         }
         let takes: Vec<_> =
             limits().map(|(limiter, limit)| (&limiter.key, limit, Units(limiter.hits))).collect();
-        let quotas = quotas(asked);
         let agrees = |answers: &[Answer]| {
             let rows = rows(answers);
             let mut each = limiters.iter().zip(&rows);
             !each.any(|(limiter, row)| !limiter.shadow && !row.admitted)
-                && !all_refuse(&quotas, limiters, &rows)
+                && (self.settings.shadow || !all_refuse(asked, &rows))
         };
         Ok(rows(&self.local.take_together(&takes, agrees)?))
     }
 
     fn response(&self, request: &RateLimitRequest, asked: &[Asked], rows: &[Row]) -> RateLimitResponse {
-        let row = |asked: &Asked| asked.limiter.and_then(|index| rows.get(index)).copied();
-        let is_refused = |asked: &Asked| {
-            let shadow = asked.found.as_ref().is_some_and(|found| found.rule.shadow);
-            !shadow && row(asked).is_some_and(|row| !row.admitted)
-        };
-        let quotas = asked.iter().filter(|asked| asked.quota).count();
-        let refused_quotas = asked.iter().filter(|asked| asked.quota && is_refused(asked)).count();
-        let is_over = asked.iter().any(|asked| !asked.quota && is_refused(asked))
-            || quotas > 0 && refused_quotas == quotas;
+        let row = |asked: &Asked| asked.row(rows).copied();
+        let is_refused = |asked: &Asked| asked.is_refused(rows);
+        let is_over = asked.iter().any(|asked| !asked.quota && is_refused(asked)) || all_refuse(asked, rows);
 
         let mut statuses = Vec::with_capacity(asked.len());
         for asked in asked {
@@ -645,18 +665,10 @@ fn action(limiters: &[Limiter<'_>]) -> Action {
     }
 }
 
-/// Returns the limiters of the rules with `quota_mode`.
-fn quotas(asked: &[Asked]) -> HashSet<usize> {
-    asked.iter().filter(|asked| asked.quota).filter_map(|asked| asked.limiter).collect()
-}
-
 /// Returns whether there are rules with `quota_mode` and all of them refuse.
-fn all_refuse(quotas: &HashSet<usize>, limiters: &[Limiter<'_>], rows: &[Row]) -> bool {
-    let refuses = |index: &usize| {
-        let row = rows.get(*index).is_some_and(|row| !row.admitted);
-        row && limiters.get(*index).is_some_and(|limiter| !limiter.rule.shadow)
-    };
-    !quotas.is_empty() && quotas.iter().all(refuses)
+fn all_refuse(asked: &[Asked], rows: &[Row]) -> bool {
+    let mut quotas = asked.iter().filter(|asked| asked.quota).peekable();
+    quotas.peek().is_some() && quotas.all(|asked| asked.is_refused(rows))
 }
 
 const fn refused() -> Row {

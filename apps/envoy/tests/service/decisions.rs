@@ -279,6 +279,81 @@ async fn rules_with_quota_mode_refuse_only_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn only_rules_that_limit_the_request_refuse_it_by_quota() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: one, quota_mode: true, rate_limit: {name: one, unit: hour, requests_per_unit: 1}}
+  - {key: free, quota_mode: true, rate_limit: {unlimited: true}}
+  - {key: other, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: two, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1, replaces: [{name: one}]}}
+",
+        ),
+        &[],
+    )
+    .await;
+    // A rule without a limit, and a rule that is replaced, do not admit what the others of their kind refuse.
+    assert_eq!(client.admitted(4, &["one=1", "free=1", "other=1"]).await, 1);
+    assert_eq!(client.admitted(4, &["one=2", "two=2", "other=2"]).await, 1);
+    // Each request that is admitted is charged for all its rules, and no other.
+    for other in ["other=1", "other=2"] {
+        assert_eq!(client.admitted(12, &[other]).await, 9, "{other}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_quota_mode_for_all_rules_a_descriptor_without_a_rule_admits() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: one, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: other, rate_limit: {unit: hour, requests_per_unit: 3}}
+",
+        ),
+        &[("QUOTA_MODE", "true")],
+    )
+    .await;
+    assert_eq!(client.admitted(4, &["one=1"]).await, 1);
+    assert_eq!(client.admitted(5, &["one=2", "other=2"]).await, 3);
+    assert_eq!(client.admitted(5, &["one=3", "unknown=3"]).await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptors_of_one_limiter_are_one_decision() {
+    let (_server, _service, client) = start(
+        &rules(
+            "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: call, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: lease}}
+",
+        ),
+        &[],
+    )
+    .await;
+    let back = |text: &str, hits| RateLimitDescriptor { is_negative_hits: true, ..with_hits(text, hits) };
+    client.ask(vec![with_hits("k=1", 5)]).await;
+    // What comes back and what is charged are one difference.
+    let response = client.ask(vec![back("k=1", 3), with_hits("k=1", 4)]).await;
+    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 4), (true, 4)]);
+    let response = client.ask(vec![with_hits("k=1", 1), back("k=1", 5)]).await;
+    assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(true, 8), (true, 8)]);
+    // Two places are two requests: with one of them, the other would not be counted.
+    let request = |descriptors| RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
+    let error = client.send(request(vec![descriptor("call=a"), descriptor("call=b")])).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
+    assert!(client.admits(&["call=a", "call=a"]).await);
+    assert_eq!(client.admitted(1, &["call=b"]).await, 1);
+    assert_eq!(client.admitted(1, &["call=c"]).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_many_descriptors_takes_no_time_per_pair() {
+    let (_server, _service, client) =
+        start(&rules("  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}\n"), &[]).await;
+    let many: Vec<_> = (0..40_000).map(|index| descriptor(&format!("none={index}"))).collect();
+    let response = client.ask(many);
+    let response = tokio::time::timeout(std::time::Duration::from_secs(60), response).await.unwrap();
+    assert_eq!((is_ok(&response), response.statuses.len()), (false, 40_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_bring_its_limit_along() {
     let (_server, _service, client) =
         start(&rules("  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n"), &[]).await;
