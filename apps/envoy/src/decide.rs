@@ -189,8 +189,9 @@ impl Decider {
     ) -> Result<RateLimitResponse, Failure> {
         let begun = Instant::now();
         let response = self.decided(request, patience).await;
+        self.metrics.answered(begun.elapsed());
         match &response {
-            Ok(_) => self.metrics.answered(begun.elapsed()),
+            Ok(_) => {}
             Err(Failure::Request(_)) => _ = self.metrics.service_errors.fetch_add(1, Relaxed),
             Err(Failure::Server(_)) => _ = self.metrics.server_errors.fetch_add(1, Relaxed),
         }
@@ -240,6 +241,9 @@ impl Decider {
     /// Finds the rules for the descriptors, without the rules that others replace.
     fn asked(&self, config: &Config, request: &RateLimitRequest) -> Vec<Asked> {
         let known = config.has(&request.domain);
+        if !known {
+            self.metrics.unknown_domains.fetch_add(1, Relaxed);
+        }
         let find = |descriptor| config.find(&request.domain, descriptor);
         let mut found: Vec<Option<Found>> = request.descriptors.iter().map(find).collect();
         let rules = found.iter().flatten();
@@ -573,11 +577,10 @@ impl Decider {
             if row.held {
                 return;
             }
-            let limit = f64::from(found.rule.requests_per_unit);
-            let remaining = f64::from(u32::try_from(row.remaining).unwrap_or(u32::MAX));
-            if limit - remaining > (limit * self.settings.near_limit_ratio).floor() {
-                counters.near.fetch_add(hits, Relaxed);
-            }
+            let limit = found.rule.requests_per_unit;
+            let used = u64::from(limit).saturating_sub(row.remaining);
+            let near = used.saturating_sub(near(limit, self.settings.near_limit_ratio));
+            counters.near.fetch_add(near.min(hits), Relaxed);
         }
     }
 
@@ -669,6 +672,12 @@ fn action(limiters: &[Limiter<'_>]) -> Action {
 fn all_refuse(asked: &[Asked], rows: &[Row]) -> bool {
     let mut quotas = asked.iter().filter(|asked| asked.quota).peekable();
     quotas.peek().is_some() && quotas.all(|asked| asked.is_refused(rows))
+}
+
+/// Returns the number of hits after which further ones are near a limit.
+fn near(limit: u32, ratio: f64) -> u64 {
+    // A duration is what has a whole part.
+    Duration::try_from_secs_f64(f64::from(limit) * ratio).map_or(0, |hits| hits.as_secs())
 }
 
 const fn refused() -> Row {

@@ -13,14 +13,19 @@ const BOUNDS: [u64; 12] =
 /// The largest number of rules and values with their own metrics. Others are counted under the domain's name.
 const MOST: usize = 10_000;
 
+/// The most bytes of the names of a rule and its values. Longer ones are counted under the domain's name.
+const LONGEST: usize = 2_000;
+
 type Read = fn(&Counters) -> &AtomicU64;
 
 /// All metrics of the process. A reload of the rules does not reset them.
 #[derive(Debug, Default)]
 pub struct Metrics {
     rules: Mutex<BTreeMap<Vec<String>, Arc<Counters>>>,
-    /// Requests that were answered.
+    /// Requests.
     pub requests: AtomicU64,
+    /// Requests for a domain without rules.
+    pub unknown_domains: AtomicU64,
     /// Requests that got an error of the server.
     pub server_errors: AtomicU64,
     /// Requests that got an error because they were invalid.
@@ -59,11 +64,13 @@ impl Metrics {
         if let Some(known) = rules.get(levels) {
             return Arc::clone(known);
         }
-        let levels = if rules.len() < MOST { levels } else { levels.get(..1).unwrap_or_default() };
+        let is_short = levels.iter().map(String::len).sum::<usize>() <= LONGEST;
+        let levels =
+            if is_short && rules.len() < MOST { levels } else { levels.get(..1).unwrap_or_default() };
         Arc::clone(rules.entry(levels.to_vec()).or_default())
     }
 
-    /// Counts a request and the time that its decision took.
+    /// Counts a request and the time that its answer took.
     pub fn answered(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS.len());
@@ -97,12 +104,7 @@ impl Metrics {
             }
         }
         let of_requests = [
-            (
-                "total_requests",
-                "Requests that were answered.",
-                "{grpc_method=\"ShouldRateLimit\"}",
-                &self.requests,
-            ),
+            ("total_requests", "Requests.", "{grpc_method=\"ShouldRateLimit\"}", &self.requests),
             (
                 "decided_without_server",
                 "Requests that were decided without the server.",
@@ -115,6 +117,7 @@ impl Metrics {
                 "",
                 &self.global_shadow,
             ),
+            ("domain_not_found", "Requests for a domain without rules.", "", &self.unknown_domains),
             ("config_load_success", "Configurations that were loaded.", "", &self.loads),
             (
                 "config_load_error",

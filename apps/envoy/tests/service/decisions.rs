@@ -317,6 +317,50 @@ async fn with_quota_mode_for_all_rules_a_descriptor_without_a_rule_admits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_what_the_reference_counts() {
+    let (_server, service, client) = start(
+        &rules(
+            "  - {key: tenth, rate_limit: {unit: hour, requests_per_unit: 100}}
+  - {key: old, rate_limit: {name: old, unit: hour, requests_per_unit: 10}}
+  - {key: new, rate_limit: {unit: hour, requests_per_unit: 10, replaces: [{name: old}]}}
+  - {key: long, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: empty, value_to_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+",
+        ),
+        &[],
+    )
+    .await;
+    // Of 15 hits after 70, five are near the limit, which begins at 80.
+    client.ask(vec![with_hits("tenth=1", 70)]).await;
+    client.ask(vec![with_hits("tenth=1", 15)]).await;
+    client.ask(vec![with_hits("tenth=1", 2)]).await;
+    assert!(client.admits(&["old=1", "new=1"]).await);
+    assert!(client.admits(&["empty="]).await);
+    // A value of any length has no metric of its own: callers must not fill the memory.
+    assert!(client.admits(&[&format!("long={}", "x".repeat(100_000))]).await);
+    let invalid = RateLimitRequest { domain: String::new(), descriptors: Vec::new(), hits_addend: 0 };
+    assert!(client.send(invalid).await.is_err());
+    let unknown =
+        RateLimitRequest { domain: "e".into(), descriptors: vec![descriptor("k=1")], hits_addend: 0 };
+    assert!(client.send(unknown).await.is_ok());
+    let metrics = service.get("/metrics").1;
+    for line in [
+        "ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"tenth\"} 7",
+        "ratelimit_service_rate_limit_within_limit{domain=\"d\",key1=\"tenth\"} 87",
+        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"new\"} 1",
+        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"empty\"} 1",
+        "ratelimit_service_rate_limit_total_hits{domain=\"d\"} 1",
+        "ratelimit_service_domain_not_found 1",
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 8",
+        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
+    }
+    // What is replaced has no hits.
+    assert!(!metrics.contains("key1=\"old\""), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn descriptors_of_one_limiter_are_one_decision() {
     let (_server, _service, client) = start(
         &rules(
