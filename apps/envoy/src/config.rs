@@ -25,7 +25,8 @@ pub struct Config {
 #[derive(Debug)]
 struct Domain {
     place: String,
-    tag: Tag,
+    /// `None` if no file says it.
+    tag: Option<Tag>,
     top: Level,
 }
 
@@ -209,8 +210,9 @@ impl Config {
         let mut fields = node.fields(&["domain", "descriptors", "hash_tag"], problems)?;
         let name = fields.take("domain");
         let domain = name.as_ref().and_then(|name| noted(name.text(), problems)).unwrap_or_default();
-        let tag = fields.take("hash_tag").and_then(|tag| noted(Tag::read(&tag), problems));
-        let new = |place| Domain { place, tag: Tag::Domain, top: Level::default() };
+        let tag_node = fields.take("hash_tag");
+        let tag = tag_node.as_ref().and_then(|tag| noted(Tag::read(tag), problems));
+        let new = |place| Domain { place, tag: None, top: Level::default() };
         // Collects the rules of a file without a valid domain, only to find their errors.
         let mut stray = new(String::new());
         let known = match (name, self.domains.entry(domain.to_owned())) {
@@ -226,7 +228,13 @@ impl Config {
                 &mut stray
             }
         };
-        known.tag = tag.unwrap_or(known.tag);
+        if let Some(node) = tag_node.filter(|_| tag.is_some() && known.tag.is_some() && known.tag != tag) {
+            let place = &known.place;
+            problems.push(node.problem(format!(
+                "another file says another one for the domain '{domain}', which begins in {place}"
+            )));
+        }
+        known.tag = known.tag.or(tag);
         if let Some(list) = fields.take("descriptors") {
             known.top.add(&list, &[domain.to_owned()], problems);
         }
@@ -236,10 +244,11 @@ impl Config {
     /// Returns the rule for a descriptor, or `None` if no rule limits it.
     pub fn find(&self, domain: &str, descriptor: &RateLimitDescriptor) -> Option<Found> {
         let known = self.domains.get(domain)?;
+        let tag = known.tag.unwrap_or(Tag::Domain);
         let mut shared: Vec<Option<&str>> = Vec::new();
         if let Some(limit) = descriptor.limit {
             let rule = Arc::new(Rule::of(limit, domain, descriptor));
-            let key = known.tag.key(domain, descriptor, &shared, &rule);
+            let key = tag.key(domain, descriptor, &shared, &rule);
             return Some(Found { rule, key, levels: None });
         }
         // The names of metrics, and whether each of them has the value in the request.
@@ -252,14 +261,16 @@ impl Config {
             level = &branch.below;
         }
         let rule = Arc::clone(names.last()?.0.rule.as_ref()?);
-        let key = known.tag.key(domain, descriptor, &shared, &rule);
+        let key = tag.key(domain, descriptor, &shared, &rule);
         let dynamic = rule.detailed || names.iter().any(|(_, dynamic)| *dynamic);
         let levels = dynamic.then(|| {
             let entries = names.iter().zip(&descriptor.entries);
             let name =
                 |((branch, dynamic), entry): (&(&Branch, bool), &crate::proto::Entry)| match &branch.shared {
                     Some(pattern) => format!("{}_{pattern}", entry.key),
-                    None if rule.detailed || *dynamic => format!("{}_{}", entry.key, entry.value),
+                    None if rule.detailed || *dynamic && !entry.value.is_empty() => {
+                        format!("{}_{}", entry.key, entry.value)
+                    }
                     None => branch.name.clone(),
                 };
             std::iter::once(domain.to_owned()).chain(entries.map(name)).collect()

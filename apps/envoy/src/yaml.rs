@@ -3,6 +3,8 @@
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use saphyr::{MarkedYaml, Scalar, ScalarStyle, YamlData, YamlLoader};
+use saphyr_parser::{Event, Parser};
+use std::collections::HashMap;
 use std::fmt;
 
 /// An error in a configuration file.
@@ -46,20 +48,63 @@ pub struct Fields<'a> {
     left: Vec<(&'a str, Node<'a>)>,
 }
 
+/// How many lists and mappings may be inside of each other. The parser and its readers take the stack for
+/// each.
+const MOST_LEVELS: usize = 100;
+
+/// Returns the line at which there are too many levels, with those that aliases stand for.
+fn too_deep(text: &str) -> Option<usize> {
+    // For each list and mapping that has begun: its anchor, and how many levels are in it.
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    let mut anchors: HashMap<usize, usize> = HashMap::new();
+    // An error of the parser is found again when the text is loaded.
+    for (event, span) in Parser::new_from_str(text).map_while(Result::ok) {
+        let inside = match event {
+            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                open.push((anchor, 0));
+                0
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let (anchor, levels) = open.pop()?;
+                let levels = levels.saturating_add(1);
+                anchors.insert(anchor, levels);
+                levels
+            }
+            Event::Alias(anchor) => anchors.get(&anchor).copied().unwrap_or_default(),
+            _ => 0,
+        };
+        if open.len().saturating_add(inside) > MOST_LEVELS {
+            return Some(span.start.line());
+        }
+        if let Some((_, levels)) = open.last_mut() {
+            *levels = inside.max(*levels);
+        }
+    }
+    None
+}
+
 /// Parses the document in a file, and calls `read` with it.
 ///
 /// # Errors
 /// Returns an error if the text is not YAML or does not have exactly one document.
 pub fn document<T>(file: &str, text: &str, read: impl FnOnce(Node<'_>) -> T) -> Result<T, Problem> {
     let problem = |line, text: String| Problem { file: file.to_owned(), line, path: String::new(), text };
-    let mut parser = saphyr_parser::Parser::new_from_str(text);
+    if let Some(line) = too_deep(text) {
+        return Err(problem(line, format!("there are more than {MOST_LEVELS} levels of lists and mappings")));
+    }
+    let mut parser = Parser::new_from_str(text);
     let mut loader = YamlLoader::<MarkedYaml<'_>>::default();
     loader.early_parse(false); // keeps `value: 007` a string
     let loaded = parser.load(&mut loader, true);
     if let Some(error) = loaded.err().or_else(|| loader.error().cloned()) {
         return Err(problem(error.marker().line(), error.info().to_owned()));
     }
-    let documents = loader.into_documents();
+    let mut documents = loader.into_documents();
+    // Templates leave a `---` at the end.
+    let is_empty = |document: &MarkedYaml<'_>| is_null(&document.data);
+    while documents.len() > 1 && documents.last().is_some_and(is_empty) {
+        documents.pop();
+    }
     match documents.as_slice() {
         [node] => Ok(read(Node { file, line: node.span.start.line(), path: String::new(), yaml: node })),
         [] => Err(problem(1, "the file is empty".to_owned())),
@@ -82,12 +127,7 @@ impl<'a> Node<'a> {
 
     /// Returns whether the value is empty, `~` or `null`.
     pub fn is_null(&self) -> bool {
-        match &self.yaml.data {
-            YamlData::Representation(text, ScalarStyle::Plain, None) => {
-                matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
-            }
-            _ => false,
-        }
+        is_null(&self.yaml.data)
     }
 
     /// Returns a scalar as it is written, without quotes.
@@ -123,7 +163,11 @@ impl<'a> Node<'a> {
         N: std::str::FromStr + PartialOrd + fmt::Display + Copy,
     {
         let text = self.text()?;
-        let number = text.parse().ok().filter(|number| *number >= least && *number <= most);
+        // YAML 1.1 has `_` between digits, and reads a number that begins with 0 as octal.
+        let is_decimal =
+            !(text.len() > 1 && text.starts_with('0')) && text.split('_').all(|part| !part.is_empty());
+        let number = text.replace('_', "").parse().ok();
+        let number = number.filter(|number| is_decimal && *number >= least && *number <= most);
         number.ok_or_else(|| {
             self.problem(format!("must be a whole number from {least} to {most}, and is '{text}'"))
         })
@@ -167,7 +211,8 @@ impl<'a> Node<'a> {
         Ok(fields)
     }
 
-    /// Returns the keys of a mapping with their values, whatever the keys are.
+    /// Returns the keys of a mapping with their values, whatever the keys are. The merge key `<<` stands for
+    /// the keys of another mapping, or of several.
     ///
     /// # Errors
     /// Returns an error if the value is not a mapping, or if a key is not a string.
@@ -184,7 +229,22 @@ impl<'a> Node<'a> {
             let dot = if self.path.is_empty() { "" } else { "." };
             Ok((&**name, Node { file, line, path: format!("{}{dot}{name}", self.path), yaml: node }))
         };
-        let left = mapping.iter().map(field).collect::<Result<_, _>>()?;
+        let mut left = mapping.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+        let is_merge = |(key, _): &(&MarkedYaml<'a>, _)| matches!(&key.data, YamlData::Representation(name, ScalarStyle::Plain, None) if name == "<<");
+        if mapping.iter().any(|field| is_merge(&field)) {
+            let merged = left.iter().position(|(name, _)| *name == "<<").map(|index| left.remove(index).1);
+            for merged in merged.iter().flat_map(|node| node.list().unwrap_or_else(|_| vec![node.clone()])) {
+                let YamlData::Mapping(_) = merged.yaml.data else {
+                    return Err(merged.problem("must be a mapping of keys to values"));
+                };
+                // An error in it is at its line, and at the path of the mapping that it is merged into.
+                for (name, node) in (Node { path: self.path.clone(), ..merged }).mapping()?.left {
+                    if left.iter().all(|(known, _)| *known != name) {
+                        left.push((name, node));
+                    }
+                }
+            }
+        }
         Ok(Fields { left })
     }
 
@@ -238,6 +298,15 @@ impl<'a> Fields<'a> {
     /// Returns all keys that have not been read, with their values.
     pub fn rest(self) -> Vec<(&'a str, Node<'a>)> {
         self.left
+    }
+}
+
+fn is_null<'a>(data: &YamlData<'a, MarkedYaml<'a>>) -> bool {
+    match data {
+        YamlData::Representation(text, ScalarStyle::Plain, None) => {
+            matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
+        }
+        _ => false,
     }
 }
 

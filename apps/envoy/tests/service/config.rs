@@ -442,6 +442,92 @@ descriptors:
 }
 
 #[test]
+fn anchors_and_merge_keys_repeat_what_is_written_once() {
+    let config = read(
+        "
+domain: d
+descriptors:
+  - key: a
+    rate_limit: &daily {unit: day, requests_per_unit: 5}
+  - {key: b, rate_limit: *daily}
+  - key: c
+    rate_limit:
+      <<: *daily
+      requests_per_unit: 7
+  - &detailed {key: e, detailed_metric: true, rate_limit: *daily}
+  - {<<: [{key: x, value: y}, *detailed], key: f}
+",
+    );
+    // What is written beside a merge key goes before what it merges, and an earlier mapping before a later
+    // one.
+    for (text, expected) in [("a=1", 5), ("b=1", 5), ("c=1", 7), ("e=1", 5), ("f=y", 5)] {
+        assert_eq!(count(&config, "d", text), Some(expected), "{text}");
+    }
+    assert_eq!(count(&config, "d", "f=1"), None);
+    assert_eq!(metric(&config, "d", "e=1"), "d.e_1");
+    // An error in what is merged is where it was written.
+    assert!(
+        errors("domain: d\ndescriptors:\n  - {key: a, rate_limit: &l {unit: day, typo: 5}}\n  - key: b\n    rate_limit:\n      <<: *l\n")
+            .contains("\na.yaml:3: descriptors[1].rate_limit.typo: unknown key")
+    );
+    assert_eq!(errors("domain: d\n<<: 5\n"), "a.yaml:2: <<: must be a mapping of keys to values");
+}
+
+#[test]
+fn numbers_are_those_that_the_reference_reads_or_errors() {
+    let number = |text: &str| {
+        Config::read(&files(&[&limited(&format!("unit: day, requests_per_unit: {text}"))]), false)
+    };
+    for (text, expected) in [("1_000_000", 1_000_000), ("0", 0), ("4294967295", u32::MAX)] {
+        let config = number(text).unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));
+        assert_eq!(count(&config, "d", "k=v"), Some(expected));
+    }
+    // The reference reads 010 as eight.
+    for text in ["010", "_1", "1_", "0x10", "1e3", "5.0", "4294967296", "''", "1__0"] {
+        assert!(number(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn an_empty_document_at_the_end_is_no_document() {
+    let config = read(&format!("---\n{}---\n", limited("unit: day, requests_per_unit: 5")));
+    assert_eq!(count(&config, "d", "k=1"), Some(5));
+    let config = read(&format!("---\n{}...\n---\n# nothing\n", limited("unit: day, requests_per_unit: 5")));
+    assert_eq!(count(&config, "d", "k=1"), Some(5));
+}
+
+#[test]
+fn files_of_a_domain_agree_about_its_hash_tag() {
+    let rule = |key: &str, tag: &str| {
+        format!(
+            "domain: d\n{tag}descriptors:\n  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n"
+        )
+    };
+    let both = |one: &str, other: &str| Config::read(&files(&[&rule("a", one), &rule("b", other)]), true);
+    let config = both("", "hash_tag: none\n").unwrap();
+    assert_eq!(find(&config, "d", "a=1").unwrap().key, "d;a=1|fixed:day");
+    let problems = both("hash_tag: first_entry\n", "hash_tag: none\n").unwrap_err();
+    assert_eq!(
+        lines(&problems),
+        "b.yaml:2: hash_tag: another file says another one for the domain 'd', which begins in a.yaml:1"
+    );
+}
+
+#[test]
+fn values_in_levels_without_end_are_an_error() {
+    for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", "")] {
+        let text = format!("domain: d\ndescriptors: {}{}", open.repeat(100_000), close.repeat(100_000));
+        assert!(Config::read(&files(&[&text]), false).is_err(), "{open}");
+    }
+    let mut text = "domain: d\ndescriptors:\n".to_owned();
+    for level in 0..3_000 {
+        let indent = "  ".repeat(level);
+        text.extend([&indent, "- key: k\n", &indent, "  descriptors:\n"]);
+    }
+    assert!(Config::read(&files(&[&text]), false).is_err());
+}
+
+#[test]
 fn a_domain_is_in_one_file_unless_files_are_merged() {
     let rule = |key: &str| {
         format!(
