@@ -45,7 +45,7 @@ pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
         let mut text = String::new();
         for rule in of_rules.config().rules() {
             let (levels, place) = (rule.levels.join("."), &rule.place);
-            let (count, unit) = (rule.requests_per_unit, rule.unit.name());
+            let (count, unit) = (rule.requests_per_unit, rule.unit.name().to_ascii_uppercase());
             let (shadow, quota) = (rule.shadow, rule.quota);
             // Writing to a String does not fail.
             let _: Result<(), std::fmt::Error> = writeln!(

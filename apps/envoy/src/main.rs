@@ -105,6 +105,8 @@ fn certificates(tls: &Tls) -> io::Result<ServerTlsConfig> {
 }
 
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hangup = signal(SignalKind::hangup())?;
     let files = watch::read(&settings.folder)?;
     let config = load(&files, settings.merge_domains)?;
     tracing::info!(domains = config.domains(), "rules loaded");
@@ -146,9 +148,11 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     if let Some(tls) = &settings.grpc_tls {
         builder = builder.tls_config(certificates(tls)?)?;
     }
+    if let Some(age) = settings.max_connection_age {
+        builder = builder.max_connection_age(age);
+    }
     let server = builder
-        .max_connection_age(settings.max_connection_age)
-        .max_connection_age_grace(GRACE)
+        .max_connection_age_grace(settings.max_connection_age_grace)
         .add_service(RateLimitService(Arc::clone(&decider)))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
@@ -180,10 +184,10 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     tokio::spawn(report(Arc::clone(&decider), Arc::clone(&health), reporter.clone()));
     tokio::spawn(watch::watch(Arc::clone(&decider), settings.folder.clone(), settings.merge_domains, files));
 
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        _ = hangup.recv() => {}
         Some(ended) = tasks.join_next() => return Err(ended?.err().unwrap_or_else(|| "a listener has ended".into())),
     }
     tracing::info!("ending");
@@ -221,6 +225,8 @@ async fn report(decider: Arc<Decider>, health: Arc<Health>, reporter: HealthRepo
 
 async fn set_health(reporter: &HealthReporter, is_healthy: bool) {
     let status = if is_healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
-    reporter.set_service_status("", status).await;
-    reporter.set_service_status(proto::SERVICE, status).await;
+    // `ratelimit` is the name that the reference gives itself.
+    for service in ["", "ratelimit", proto::SERVICE] {
+        reporter.set_service_status(service, status).await;
+    }
 }

@@ -19,7 +19,10 @@ pub struct Settings {
     /// Another address and path for metrics.
     pub prometheus: Option<(String, String)>,
     /// The age at which a connection from Envoy is closed, so that connections spread to new instances.
-    pub max_connection_age: Duration,
+    /// `None` means never.
+    pub max_connection_age: Option<Duration>,
+    /// How long the calls of such a connection may still take.
+    pub max_connection_age_grace: Duration,
     /// The folder with the rules.
     pub folder: PathBuf,
     /// Whether several files may define the same domain.
@@ -117,8 +120,13 @@ pub enum Unavailable {
 }
 
 /// The variables of envoyproxy/ratelimit that have no effect here, and why.
-const WITHOUT_MEANING: [(&str, &str); 9] = [
+const WITHOUT_MEANING: [(&str, &str); 24] = [
     ("REDIS_POOL_SIZE", "one connection carries all calls"),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "one connection carries all calls"),
+    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "a request is one call"),
+    ("REDIS_STARTUP_INITIAL_INTERVAL", "the service starts without the server"),
+    ("REDIS_STARTUP_MAX_INTERVAL", "the service starts without the server"),
+    ("REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts without the server"),
     ("REDIS_PIPELINE_WINDOW", "a request is one call"),
     ("REDIS_PIPELINE_LIMIT", "a request is one call"),
     ("REDIS_PERSECOND", "all limits of a request are one call, to one server"),
@@ -127,6 +135,19 @@ const WITHOUT_MEANING: [(&str, &str); 9] = [
     ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a refused request is never charged"),
     ("USE_STATSD", "metrics are those of Prometheus"),
     ("USE_DOG_STATSD", "metrics are those of Prometheus"),
+    ("STATSD_HOST", "metrics are those of Prometheus"),
+    ("STATSD_PORT", "metrics are those of Prometheus"),
+    ("STATS_FLUSH_INTERVAL", "metrics are counted when they are read"),
+    ("DISABLE_STATS", "metrics cost nothing until they are read"),
+    ("EXTRA_TAGS", "Prometheus adds labels"),
+    ("PROMETHEUS_MAPPER_YAML", "metrics have the names of the reference's own mapping"),
+    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "times are in seconds"),
+    ("TRACING_ENABLED", "there are no traces"),
+    (
+        "FORCE_START_WITHOUT_INITIAL_CONFIG",
+        "the service starts without rules, but not with rules that have errors",
+    ),
+    ("DEBUG_PORT", "/rlconfig is at PORT"),
 ];
 
 /// The variables for features that this service does not have. It does not start if one is set.
@@ -247,29 +268,29 @@ impl Settings {
         let wrong = names.filter(|name| axum::http::HeaderName::from_bytes(name.as_bytes()).is_err());
         let wrong: Vec<String> = wrong.map(|name| format!("'{name}' is not the name of a header")).collect();
         v.errors.extend(wrong);
-        let log_level = v.read("LOG_LEVEL", tracing::Level::WARN, "a level such as info", |text| {
-            let text = if text.eq_ignore_ascii_case("warning") { "warn" } else { text };
-            text.parse().ok()
-        });
+        let log_level = v.read("LOG_LEVEL", tracing::Level::WARN, "a level such as info", level);
         for (variable, known, why) in UNKNOWN {
             if let Some(text) = v.text(variable).filter(|text| !text.eq_ignore_ascii_case(known)) {
                 v.errors.push(format!("{variable}: {why}, and not '{text}'"));
             }
         }
-        let warnings = WITHOUT_MEANING.iter().filter(|(name, _)| {
-            v.text(name).is_some_and(|text| !matches!(text.to_ascii_lowercase().as_str(), "0" | "false"))
-        });
-        let warnings = warnings.map(|(name, why)| format!("{name} has no meaning here: {why}")).collect();
+        let timeout = v.duration("REDIS_TIMEOUT", Duration::from_millis(500));
+        if timeout.is_zero() {
+            v.errors.push("REDIS_TIMEOUT: must be more than 0".to_owned());
+        }
+        let warnings = warnings(&v);
         let settings = Self {
             grpc,
             grpc_tls,
             http,
             prometheus,
-            max_connection_age: v.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400)),
+            max_connection_age: Some(v.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400)))
+                .filter(|age| !age.is_zero()),
+            max_connection_age_grace: v.duration("GRPC_MAX_CONNECTION_AGE_GRACE", Duration::from_secs(3_600)),
             folder: folder.iter().collect(),
             merge_domains: v.flag("MERGE_DOMAIN_CONFIG"),
             servers,
-            timeout: v.duration("REDIS_TIMEOUT", Duration::from_millis(500)),
+            timeout,
             unavailable,
             prefix,
             near_limit_ratio: v.number("NEAR_LIMIT_RATIO", 0.8),
@@ -286,6 +307,23 @@ impl Settings {
         };
         if v.errors.is_empty() { Ok(settings) } else { Err(v.errors) }
     }
+}
+
+fn level(text: &str) -> Option<tracing::Level> {
+    match text.to_ascii_lowercase().as_str() {
+        "warning" => Some(tracing::Level::WARN),
+        "fatal" | "panic" => Some(tracing::Level::ERROR),
+        text => text.parse().ok(),
+    }
+}
+
+/// Names the variables that are set and have no effect.
+fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>) -> Vec<String> {
+    let is_set = |name: &str| {
+        v.text(name).is_some_and(|text| !matches!(text.to_ascii_lowercase().as_str(), "0" | "false"))
+    };
+    let warnings = WITHOUT_MEANING.iter().filter(|(name, _)| is_set(name));
+    warnings.map(|(name, why)| format!("{name} has no meaning here: {why}")).collect()
 }
 
 fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {

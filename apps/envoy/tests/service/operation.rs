@@ -39,7 +39,7 @@ async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
     let logged = service.process.logged("rules.yaml:3: descriptors[0].rate_limit.requestsperunit: ");
     assert!(logged.starts_with("unknown key 'requestsperunit'"), "{logged}");
     assert_eq!(client.admitted(7, &["k=2"]).await, 5);
-    assert!(service.get("/rlconfig").1.contains("d.k: unit=day requests_per_unit=5"));
+    assert!(service.get("/rlconfig").1.contains("d.k: unit=DAY requests_per_unit=5"));
     // Another kind of limiter has another key, so that nothing is in its way.
     service.write(&rule("k", 5).replace("day", "day, algorithm: gcra"));
     wait_for_loads(&service, 3, 1);
@@ -118,8 +118,11 @@ async fn health_is_told_by_http_and_grpc() {
     wait_for(true);
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", service.grpc)).unwrap();
     let mut health = HealthClient::new(channel.connect().await.unwrap());
-    let request = HealthCheckRequest { service: "envoy.service.ratelimit.v3.RateLimitService".to_owned() };
-    assert_eq!(health.check(Request::new(request)).await.unwrap().into_inner().status, 1);
+    // The reference calls itself `ratelimit`.
+    for name in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
+        let request = HealthCheckRequest { service: name.to_owned() };
+        assert_eq!(health.check(Request::new(request)).await.unwrap().into_inner().status, 1, "{name}");
+    }
     server.kill();
     wait_for(false);
     server.restart_here();
@@ -178,6 +181,16 @@ async fn requests_that_are_being_decided_are_answered_before_the_end() {
     server.signal("CONT");
     assert_eq!(pending.await.unwrap().unwrap().statuses[0].limit_remaining, 3);
     assert!(service.process.wait().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_signal_that_ends_the_reference_ends_the_service_in_order() {
+    for signal in ["HUP", "INT", "TERM"] {
+        let server = Server::start();
+        let mut service = Service::start(&server, &rule("k", 5));
+        service.process.signal(signal);
+        assert!(service.process.wait().success(), "{signal}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

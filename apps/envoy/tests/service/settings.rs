@@ -88,3 +88,49 @@ fn what_is_wrong_or_missing_here_is_named() {
         ]
     );
 }
+
+#[test]
+fn each_variable_of_the_reference_that_has_no_meaning_is_named() {
+    for (name, value) in [
+        ("DEBUG_PORT", "6070"),
+        ("DISABLE_STATS", "true"),
+        ("EXTRA_TAGS", "a:b"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("PROMETHEUS_MAPPER_YAML", "/mapper.yaml"),
+        ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT"),
+        ("TRACING_ENABLED", "true"),
+        ("STATSD_HOST", "statsd"),
+    ] {
+        let warnings = read(&[(name, value)]).unwrap().warnings;
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with(&format!("{name} has no meaning here: ")),
+            "{name}: {warnings:?}"
+        );
+    }
+    // These say what is the case anyway.
+    for (name, value) in [
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("TRACING_ENABLED", "false"),
+        ("DISABLE_STATS", "false"),
+        ("USE_STATSD", "false"),
+    ] {
+        assert!(read(&[(name, value)]).unwrap().warnings.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn times_and_levels_are_read_as_the_reference_reads_them() {
+    let age = |text| read(&[("GRPC_MAX_CONNECTION_AGE", text)]).unwrap().max_connection_age;
+    assert_eq!(age("1.5h"), Some(Duration::from_secs(5_400)));
+    assert_eq!(age("0.25s"), Some(Duration::from_millis(250)));
+    // A connection without a limit.
+    assert_eq!((age("0"), age("0s")), (None, None));
+    let settings = read(&[("GRPC_MAX_CONNECTION_AGE_GRACE", "5m"), ("LOG_LEVEL", "fatal")]).unwrap();
+    assert_eq!(settings.max_connection_age_grace, Duration::from_secs(300));
+    // A server that is never waited for would never answer.
+    for text in ["0", "0s", "1.s", ".5s", "1.5", "1.0000001s"] {
+        assert!(read(&[("REDIS_TIMEOUT", text)]).is_err(), "{text}");
+    }
+}
