@@ -25,8 +25,15 @@ pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
         let path = entry?.path();
         let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
         let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if is_yaml && !is_hidden && path.is_file() {
-            paths.push(path);
+        if !is_yaml || is_hidden {
+            continue;
+        }
+        match fs::metadata(&path) {
+            Ok(found) if found.is_file() => paths.push(path),
+            Ok(_) => {}
+            // A file that was just removed is no error. A link to nothing is one: its rules must not be lost.
+            Err(_) if !path.is_symlink() && !path.exists() => {}
+            Err(error) => return Err(with_name(error, &path)),
         }
     }
     paths.sort();

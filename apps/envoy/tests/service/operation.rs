@@ -4,6 +4,7 @@ use crate::common::{Server, wait_until};
 use crate::harness::{Service, command, descriptor, number};
 use redis_cell_envoy::proto::RateLimitRequest;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +55,40 @@ async fn a_changed_file_replaces_the_rules_and_a_wrong_one_does_not() {
     fs::remove_file(folder.join("more.yml")).unwrap();
     wait_for_loads(&service, 5, 1);
     assert_eq!(client.of("e").admitted(3, &["k=1"]).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_stay_while_their_file_or_folder_is_gone() {
+    let server = Server::start();
+    let mut service = Service::start(&server, "domain: other\n");
+    let folder = service.process.folder().join("config");
+    // As Kubernetes mounts them: links to a link that it swaps.
+    let swap = |to: &str| {
+        symlink(to, folder.join("..next")).unwrap();
+        fs::rename(folder.join("..next"), folder.join("..data")).unwrap();
+    };
+    for (version, count) in [("..1", 1), ("..2", 2)] {
+        fs::create_dir(folder.join(version)).unwrap();
+        fs::write(folder.join(version).join("k.yaml"), rule("k", count)).unwrap();
+    }
+    swap("..1");
+    symlink("..data/k.yaml", folder.join("k.yaml")).unwrap();
+    wait_for_loads(&service, 2, 0);
+    let client = service.client().await;
+    assert_eq!(client.admitted(3, &["k=1"]).await, 1);
+    swap("..2");
+    wait_for_loads(&service, 3, 0);
+    assert_eq!(client.admitted(3, &["k=2"]).await, 2);
+    swap("..3");
+    service.process.logged("the rules stay as they are: ");
+    assert_eq!(client.admitted(3, &["k=3"]).await, 2);
+    fs::rename(&folder, folder.with_extension("gone")).unwrap();
+    wait_for_loads(&service, 3, 2);
+    assert_eq!(client.admitted(3, &["k=4"]).await, 2);
+    fs::rename(folder.with_extension("gone"), &folder).unwrap();
+    fs::remove_file(folder.join("k.yaml")).unwrap();
+    wait_for_loads(&service, 4, 2);
+    assert_eq!(client.admitted(3, &["k=5"]).await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
