@@ -1,10 +1,13 @@
 //! Health, metrics and rules over HTTP.
 
-use crate::decide::Decider;
+use crate::decide::{Decider, Failure};
+use crate::json;
+use crate::proto::Code;
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,7 +32,26 @@ impl Health {
     }
 }
 
-/// Returns the routes `/healthcheck`, `/rlconfig` and `/metrics`.
+/// Decides a request in JSON.
+async fn decide(decider: &Decider, body: &[u8]) -> Response {
+    let request = match json::request(body) {
+        Ok(request) => request,
+        Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
+    };
+    let response = match decider.decide(&request, None).await {
+        Ok(response) => response,
+        Err(Failure::Request(text)) => return (StatusCode::BAD_REQUEST, text).into_response(),
+        Err(Failure::Server(error)) => {
+            return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
+        }
+    };
+    let is_over = response.overall_code == i32::from(Code::OverLimit);
+    let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let text = json::response(&response).to_string();
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// Returns the routes `/healthcheck`, `/json`, `/rlconfig` and `/metrics`.
 pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
     let of_health = (Arc::clone(decider), Arc::clone(health));
     let healthcheck = async move || {
@@ -55,8 +77,11 @@ pub fn routes(decider: &Arc<Decider>, health: &Arc<Health>) -> Router {
         }
         text
     };
+    let of_json = Arc::clone(decider);
+    let json = async move |body: Bytes| decide(&of_json, &body).await;
     Router::new()
         .route("/healthcheck", get(healthcheck))
+        .route("/json", post(json))
         .route("/rlconfig", get(rules))
         .merge(metrics(decider, "/metrics"))
 }

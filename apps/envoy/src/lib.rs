@@ -6,6 +6,7 @@ pub mod config;
 pub mod decide;
 pub mod duration;
 pub mod http;
+pub mod json;
 pub mod metrics;
 pub mod proto;
 pub mod server;

@@ -151,6 +151,12 @@ impl Service {
         get(self.http, path, &[])
     }
 
+    /// Sends a body by POST: the status, and the body of the response.
+    pub fn post(&self, path: &str, body: &str) -> (u16, String) {
+        let (status, text) = exchange(self.http, &format!("POST {path}"), &[], body);
+        (status, text.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
     /// A client over TLS, perhaps with a certificate and its key.
     pub async fn encrypted_client(
         &self,
@@ -184,12 +190,16 @@ pub fn number(metrics: &str, name: &str) -> u64 {
 
 /// A request by HTTP: the status, and the text of the whole response.
 pub fn get(port: u16, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    exchange(port, &format!("GET {path}"), headers, "")
+}
+
+fn exchange(port: u16, what: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n").unwrap();
+    write!(stream, "{what} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n").unwrap();
     for (name, value) in headers {
         write!(stream, "{name}: {value}\r\n").unwrap();
     }
-    write!(stream, "\r\n").unwrap();
+    write!(stream, "content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let status = text.split(' ').nth(1).unwrap_or_else(|| panic!("{text:?}")).parse().unwrap();

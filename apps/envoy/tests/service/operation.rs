@@ -3,6 +3,7 @@
 use crate::common::{Server, wait_until};
 use crate::harness::{Service, command, descriptor, number};
 use redis_cell_envoy::proto::RateLimitRequest;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -226,6 +227,70 @@ async fn each_signal_that_ends_the_reference_ends_the_service_in_order() {
         service.process.signal(signal);
         assert!(service.process.wait().success(), "{signal}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_decided_as_json_too() {
+    let server = Server::start();
+    let rules = "
+domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: day, requests_per_unit: 2, name: two, headers: {x-why: full}}}
+  - {key: free, rate_limit: {unlimited: true}, metadata: {pool: [1, true, null, {name: x}]}}
+";
+    let service =
+        Service::with(&server, rules, &[("RESPONSE_DYNAMIC_METADATA", "true"), ("REDIS_TIMEOUT", "2s")]);
+    let ask = |body: &str| service.post("/json", body);
+    let (status, body) =
+        ask(r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "1"}]}]}"#);
+    let mut body: Value = serde_json::from_str(&body).unwrap();
+    let wait = body["statuses"][0]["durationUntilReset"].take();
+    let wait: u32 = wait.as_str().unwrap().strip_suffix('s').unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&wait), "{wait}");
+    let limit = json!({"requestsPerUnit": 2, "unit": "DAY", "name": "two"});
+    let status_of =
+        json!({"code": "OK", "currentLimit": limit, "limitRemaining": 1, "durationUntilReset": null});
+    let metadata = json!({"domain": "d", "descriptors": [{"entries": ["k=1"]}]});
+    let expected = json!({"overallCode": "OK", "statuses": [status_of], "dynamicMetadata": metadata});
+    assert_eq!((status, body), (200, expected));
+    // Names in both styles, numbers as texts, and limits of the request.
+    let (status, body) = ask(r#"{"domain": "d", "hits_addend": 1, "descriptors": [
+            {"entries": [{"key": "k", "value": "1"}], "hitsAddend": "2"},
+            {"entries": [{"key": "user"}], "limit": {"requestsPerUnit": 5, "unit": "HOUR"}},
+            {"entries": [{"key": "user"}], "limit": {"requests_per_unit": 5, "unit": 4}, "isNegativeHits": false},
+            {"entries": [{"key": "free"}], "hits_addend": null}]}"#);
+    assert_eq!(status, 429, "{body}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["overallCode"], "OVER_LIMIT");
+    assert_eq!(body["responseHeadersToAdd"], json!([{"key": "x-why", "value": "full"}]));
+    assert_eq!(body["dynamicMetadata"]["metadata"], json!({"pool": [1.0, true, null, {"name": "x"}]}));
+    let statuses = body["statuses"].as_array().unwrap();
+    for (status, (code, unit, left)) in statuses.iter().zip([
+        ("OVER_LIMIT", json!("DAY"), 1),
+        ("OK", json!("HOUR"), 5),
+        ("OK", json!("DAY"), 5),
+        ("OK", Value::Null, u32::MAX),
+    ]) {
+        assert_eq!((&status["code"], &status["limitRemaining"]), (&json!(code), &json!(left)), "{status}");
+        assert_eq!(status["currentLimit"]["unit"], unit, "{status}");
+    }
+    for wrong in [
+        "",
+        "[]",
+        "{",
+        r#"{"domain": 5}"#,
+        r#"{"domain": "d"}"#,
+        r#"{"domain": "d", "descriptors": {}}"#,
+        r#"{"descriptors": [{"entries": [{"key": "k"}]}]}"#,
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k"}], "hits": 1}]}"#,
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k"}], "hitsAddend": -1}]}"#,
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k"}], "limit": {"unit": "FORTNIGHT"}}]}"#,
+    ] {
+        assert_eq!(ask(wrong).0, 400, "{wrong}");
+    }
+    assert_eq!(service.get("/json").0, 405);
+    drop(server);
+    assert_eq!(ask(r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "1"}]}]}"#).0, 500);
 }
 
 #[tokio::test(flavor = "multi_thread")]
