@@ -224,12 +224,22 @@ impl Decider {
         let rows = match rows {
             Ok(rows) => rows,
             Err(error) => {
-                if !is_unavailable(&error) || self.settings.unavailable == Unavailable::Error {
+                // A rule that admits nothing needs no server to refuse a request.
+                let is_certain = action(&limiters) == Action::Look;
+                let mode = self.settings.unavailable;
+                if !is_unavailable(&error) || mode == Unavailable::Error && !is_certain {
                     return Err(Failure::Server(error));
                 }
                 self.metrics.without_server.fetch_add(1, Relaxed);
-                match self.settings.unavailable {
-                    Unavailable::Error | Unavailable::Open => Vec::new(),
+                match mode {
+                    Unavailable::Error | Unavailable::Open => {
+                        for asked in &mut asked {
+                            let admits_nothing = |found: &Found| found.rule.bound == Bound::Nothing;
+                            asked.limiter =
+                                asked.limiter.filter(|_| asked.found.as_ref().is_some_and(admits_nothing));
+                        }
+                        limiters.iter().map(row_of_nothing).collect()
+                    }
                     Unavailable::Closed => limiters.iter().map(|_| refused()).collect(),
                     Unavailable::Local(_) => self.local_rows(&limiters, &asked).map_err(Failure::Server)?,
                 }
@@ -403,8 +413,7 @@ impl Decider {
                 continue;
             }
             if limiter.rule.bound == Bound::Nothing {
-                let admitted = limiter.hits == 0 || limiter.gives_back;
-                rows.push(Row { admitted, wait: length(limiter.rule.unit), ..refused() });
+                rows.push(row_of_nothing(limiter));
                 continue;
             }
             let mut row = answers.next().unwrap_or_else(refused);
@@ -512,7 +521,7 @@ impl Decider {
         let rows = |answers: &[Answer]| {
             let mut answers = answers.iter();
             let row = |limiter: &Limiter<'_>| match limiter.rule.bound {
-                Bound::Nothing => Row { admitted: limiter.hits == 0 || limiter.gives_back, ..refused() },
+                Bound::Nothing => row_of_nothing(limiter),
                 Bound::Limit(_) => answers.next().map_or_else(refused, Row::from),
                 Bound::Places(..) | Bound::Unlimited => Row { admitted: true, ..refused() },
             };
@@ -682,6 +691,12 @@ fn near(limit: u32, ratio: f64) -> u64 {
 
 const fn refused() -> Row {
     Row { admitted: false, remaining: 0, wait: Duration::ZERO, held: false }
+}
+
+/// Returns the row of a limiter that admits nothing.
+fn row_of_nothing(limiter: &Limiter<'_>) -> Row {
+    let admitted = limiter.hits == 0 || limiter.gives_back;
+    Row { admitted, wait: length(limiter.rule.unit), ..refused() }
 }
 
 /// A limiter that only a pause can exhaust.

@@ -585,6 +585,7 @@ async fn the_server_is_unavailable_and_the_setting_decides() {
             }
             // What needs no server is decided in any case.
             assert!(!client.admits(&["none=1"]).await);
+            assert!(!client.admits(&["none=1", key, "unknown=1"]).await);
             assert!(client.admits(&["unknown=1"]).await);
         }
     }
