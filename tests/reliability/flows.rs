@@ -55,16 +55,28 @@ impl Simulation {
         self.begin_again();
     }
 
-    /// Serves the client whose turn it is.
-    fn serve(&mut self) -> usize {
-        let waiting = self.flows.iter_mut().filter(|flow| !flow.clients.is_empty());
-        let flow = waiting.min_by_key(|flow| (flow.start, flow.clients[0])).unwrap();
+    /// The flow whose turn it is, of those that are ready.
+    fn next(&self, is_ready: impl Fn(usize) -> bool) -> Option<usize> {
+        let ready =
+            (0..self.flows.len()).filter(|&flow| !self.flows[flow].clients.is_empty() && is_ready(flow));
+        ready.min_by_key(|&flow| (self.flows[flow].start, self.flows[flow].clients[0]))
+    }
+
+    /// Serves the first client of a flow with this quantity.
+    fn admit(&mut self, flow: usize, quantity: u64) -> usize {
+        let flow = &mut self.flows[flow];
         self.time = self.time.max(flow.start);
-        flow.finish = self.time + UNIT.div_ceil(flow.weight);
+        flow.finish = self.time + (quantity * UNIT).div_ceil(flow.weight);
         flow.start = flow.finish;
         let client = flow.clients.remove(0);
         self.begin_again();
         client
+    }
+
+    /// Serves the client whose turn it is, if all are ready and want one unit.
+    fn serve(&mut self) -> usize {
+        let flow = self.next(|_| true).unwrap();
+        self.admit(flow, 1)
     }
 
     /// When nobody waits, all begin equal again.
@@ -127,6 +139,80 @@ pub fn turns_are_those_of_the_simulation_in_order() {
         }
     }
     assert!(served > 300, "{served} turns");
+}
+
+/// The other limiters of flows are used up and come back at any time, and clients want different quantities:
+/// who is not ready holds up nobody, whether it was ready before or not.
+#[test]
+fn turns_are_those_of_the_simulation_while_readiness_changes() {
+    const LIMIT: u64 = 8;
+    const GATE: i64 = 1_000_000;
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut random = Rng::with_seed(23);
+    let mut simulation = Simulation::new(WEIGHTS.into_iter());
+    let mut waiters = std::collections::BTreeMap::new();
+    let (mut used, mut shut, mut served) = (0_u64, [false; WEIGHTS.len()], 0);
+    for number in 0..if long() { 20_000 } else { 1_500 } {
+        match random.usize(..10) {
+            0..4 if waiters.len() < 40 => {
+                let flow = random.usize(..WEIGHTS.len());
+                let (weight, quantity) = (WEIGHTS[flow], random.u64(1..=LIMIT).min(random.u64(1..=LIMIT)));
+                let call = format!(
+                    "CL.BMTAKE up FIXED {LIMIT} 36000 {quantity} gate{flow} FIXED {GATE} 36000 1 FLOW f{flow} WEIGHT {weight}"
+                );
+                waiters.insert(number, (Waiter::ask(&server, &call), quantity));
+                simulation.join(flow, number);
+            }
+            4 if !waiters.is_empty() => {
+                let leaver = *waiters.keys().nth(random.usize(..waiters.len())).unwrap();
+                let (mut waiter, _) = waiters.remove(&leaver).unwrap();
+                client.call(&format!("CLIENT UNBLOCK {}", waiter.id));
+                assert_eq!(waiter.answer(), "null");
+                simulation.leave(leaver);
+            }
+            5..7 => {
+                let units = random.u64(1..=LIMIT);
+                client.call(&format!("CL.MSETTLE up FIXED {LIMIT} 36000 -{units}"));
+                used = used.saturating_sub(units);
+            }
+            7 => {
+                let flow = random.usize(..WEIGHTS.len());
+                let units = if shut[flow] { -GATE } else { GATE };
+                client.call(&format!("CL.MSETTLE gate{flow} FIXED {GATE} 36000 {units}"));
+                shut[flow] = !shut[flow];
+            }
+            8.. => {
+                let ready = simulation.flows.iter().zip(shut).filter(|(_, shut)| !shut);
+                let clients = ready.flat_map(|(flow, _)| &flow.clients);
+                let ahead: u64 = clients.map(|client| waiters[client].1).sum();
+                let call = format!("CL.FIXED up {LIMIT} 36000 1");
+                if used + ahead < LIMIT {
+                    // The queue hears of a limiter that was used up a moment later.
+                    wait_until("the call to be admitted", || match client.ints(&call)[0] {
+                        0 => Ok(()),
+                        _ => Err(format!("{number}")),
+                    });
+                    used += 1;
+                } else {
+                    assert_eq!(client.ints(&call)[0], 1, "{number}: clients that are ready come first");
+                }
+            }
+            _ => {}
+        }
+        while let Some(flow) = simulation.next(|flow| !shut[flow]) {
+            let quantity = waiters[&simulation.flows[flow].clients[0]].1;
+            if used + quantity > LIMIT {
+                break;
+            }
+            used += quantity;
+            served += 1;
+            let (mut waiter, _) = waiters.remove(&simulation.admit(flow, quantity)).unwrap();
+            assert!(waiter.answer().starts_with("0 "), "{number}");
+        }
+        wait_for_blocked(&mut client, simulation.waiting());
+    }
+    assert!(served > 200, "{served} turns");
 }
 
 /// A thousand connections in a hundred flows, and 10,000 in 1,000 flows in the long form: each batch of turns
