@@ -364,9 +364,12 @@ impl Rings for Alarm {
             }
         }
         // Turns before timeouts: a client whose turn came in time does not time out because the timer was
-        // late.
+        // late. If turns are left, those that came later than a timeout do not delay it.
+        let left = if steps == 0 { queues::first_turn() } else { None };
+        let mut steps = STEPS;
         while steps > 0
-            && let Some(client) = queues::timed_out(ffi::now())
+            && let now = ffi::now()
+            && let Some(client) = queues::timed_out(left.map_or(now, |turn| turn.min(now)), now)
         {
             steps = steps.saturating_sub(1);
             call.unblock(client.blocked, Some(End::Outcome(Ok(Outcome::Null))));

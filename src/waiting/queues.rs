@@ -504,10 +504,10 @@ pub fn turn(id: Id, state: Option<Tat>, now: Instant) -> Turn {
         let Some(queue) = queues.gcra(id) else { return Turn::NotYet };
         let turn = match queue.turn(state, now) {
             queue::Turn::Admitted(ticket, decision) => {
-                queues.forget(Seat { id, ticket }).map(|client| Turn::Admitted(client, decision))
+                queues.forget(Seat { id, ticket }, now).map(|client| Turn::Admitted(client, decision))
             }
             queue::Turn::Failed(ticket, error) => {
-                queues.forget(Seat { id, ticket }).map(|client| Turn::Failed(client, error))
+                queues.forget(Seat { id, ticket }, now).map(|client| Turn::Failed(client, error))
             }
             queue::Turn::NotYet => None,
         };
@@ -533,10 +533,15 @@ pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     })
 }
 
-/// Takes a client whose deadline has come out of its queue.
-pub fn timed_out(now: Instant) -> Option<Client> {
+/// When to look at the queue that is to be looked at first.
+pub fn first_turn() -> Option<Instant> {
+    locked(|queues| queues.turns.first().map(|&(turn, _)| turn))
+}
+
+/// Takes a client whose deadline has come by this instant out of its queue.
+pub fn timed_out(by: Instant, now: Instant) -> Option<Client> {
     locked(|queues| {
-        let &(_, id, ticket) = queues.deadlines.first().filter(|(deadline, ..)| *deadline <= now)?;
+        let &(_, id, ticket) = queues.deadlines.first().filter(|(deadline, ..)| *deadline <= by)?;
         queues.leave(Seat { id, ticket }, now)
     })
 }
@@ -820,13 +825,13 @@ impl Queues {
         if let Some(entry) = self.by_id.get_mut(&seat.id) {
             entry.line.leave(seat.ticket);
         }
-        let client = self.forget(seat);
+        let client = self.forget(seat, now);
         self.look_at(seat.id, now);
         client
     }
 
     /// Forgets a client that has left its queue; a queue that is empty is dropped.
-    fn forget(&mut self, seat: Seat) -> Option<Client> {
+    fn forget(&mut self, seat: Seat, now: Instant) -> Option<Client> {
         let entry = self.by_id.get_mut(&seat.id)?;
         let client = entry.clients.remove(&seat.ticket);
         if let Some(client) = &client {
@@ -840,12 +845,12 @@ impl Queues {
             let key = (seat.id, seat.ticket);
             call.others.iter().for_each(|name| remove(&mut self.others, db, name, key));
             call.once.iter().for_each(|name| remove(&mut self.once, db, name, key));
-            self.counts_less(Place { db, name: &name }, Instant::default());
+            self.counts_less(Place { db, name: &name }, now);
         }
         // For clients of flows, the costs of those who wait for one limiter count as taken.
         let flows = self.flows.get(&db).and_then(|of_db| of_db.get(&name)).copied();
         if let Some(id) = flows.filter(|id| *id != seat.id) {
-            self.look_at(id, Instant::default());
+            self.look_at(id, now);
         }
         if is_empty {
             self.drop(seat.id);

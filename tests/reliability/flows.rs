@@ -215,6 +215,34 @@ fn turns_are_those_of_the_simulation_while_readiness_changes() {
     assert!(served > 200, "{served} turns");
 }
 
+/// Many turns that come at once are served in steps, and timeouts that pass meanwhile are replied in between:
+/// a queue that is always busy delays no timeout of another.
+#[test]
+fn turns_without_end_delay_no_timeout() {
+    const CLIENTS: usize = 1_500;
+    let server = Options::new().set("maxclients", "11000").start();
+    let mut client = server.connect();
+    client.call(&format!("CL.FIXED k {CLIENTS} 36000 {CLIENTS}"));
+    client.call("CL.ACQUIRE busy 1 3600 other");
+    let mut waiters: Vec<Waiter> = (0..CLIENTS).map(|_| Waiter::connect(&server)).collect();
+    for waiter in &mut waiters {
+        waiter.send(&format!("CL.BMTAKE k FIXED {CLIENTS} 36000 1"));
+    }
+    wait_for_blocked(&mut client, CLIENTS);
+    let mut late = Waiter::ask(&server, "CL.BMTAKE busy LEASE 1 3600 me TIMEOUT 0.2");
+    wait_for_blocked(&mut client, CLIENTS + 1);
+    // The turns have come before the timeout, and the server gets to them after it.
+    client.call("MULTI");
+    client.call("DEL k");
+    client.call("DEBUG SLEEP 0.3");
+    client.call("EXEC");
+    assert_eq!(late.answer(), "null");
+    assert_ne!(client.info("blocked_clients"), "0", "it is replied after all others");
+    for waiter in &mut waiters {
+        assert!(waiter.answer().starts_with("0 "));
+    }
+}
+
 /// A thousand connections in a hundred flows, and 10,000 in 1,000 flows in the long form: each batch of turns
 /// is that of the simulation, two flows never differ by more than a call of each, and after 10,000 turns the
 /// flows of each weight have had their share.
