@@ -4,7 +4,7 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use saphyr::{MarkedYaml, Scalar, ScalarStyle, YamlData, YamlLoader};
 use saphyr_parser::{Event, Parser};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// An error in a configuration file.
@@ -97,7 +97,15 @@ pub fn document<T>(file: &str, text: &str, read: impl FnOnce(Node<'_>) -> T) -> 
     loader.early_parse(false); // keeps `value: 007` a string
     let loaded = parser.load(&mut loader, true);
     if let Some(error) = loaded.err().or_else(|| loader.error().cloned()) {
-        return Err(problem(error.marker().line(), error.info().to_owned()));
+        let (line, column) = (error.marker().line(), error.marker().col());
+        let mut info = error.info().to_owned();
+        if info.starts_with("duplicated key") {
+            // The error does not name the key, which is where it points to.
+            let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+            info.push_str(": ");
+            info.extend(line.chars().skip(column).take_while(|c| *c != ':'));
+        }
+        return Err(problem(line, info));
     }
     let mut documents = loader.into_documents();
     // Templates leave a `---` at the end.
@@ -230,6 +238,11 @@ impl<'a> Node<'a> {
             Ok((&**name, Node { file, line, path: format!("{}{dot}{name}", self.path), yaml: node }))
         };
         let mut left = mapping.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+        // The parser takes keys with and without quotes for different ones.
+        let mut names = HashSet::new();
+        if let Some((_, node)) = left.iter().find(|(name, _)| !names.insert(*name)) {
+            return Err(node.problem("the key is given twice"));
+        }
         let is_merge = |(key, _): &(&MarkedYaml<'a>, _)| matches!(&key.data, YamlData::Representation(name, ScalarStyle::Plain, None) if name == "<<");
         if mapping.iter().any(|field| is_merge(&field)) {
             let merged = left.iter().position(|(name, _)| *name == "<<").map(|index| left.remove(index).1);

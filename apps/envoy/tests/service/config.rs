@@ -324,7 +324,11 @@ fn what_is_not_known_is_an_error_with_its_line_and_key() {
     assert_eq!(errors(""), "a.yaml:1: the file is empty");
     assert_eq!(errors("domain: d\n---\ndomain: e\n"), "a.yaml:3: a file has one document, with one domain");
     assert!(errors("domain: d\ndescriptors:\n  - {key: k\n").starts_with("a.yaml:4: "));
-    assert!(errors("domain: d\ndomain: e\n").starts_with("a.yaml:2: "));
+    assert_eq!(errors("domain: d\ndomain: e\n"), "a.yaml:2: duplicated key in mapping: domain");
+    assert_eq!(
+        errors(&limited("unit: day, requests_per_unit: 5, 'unit': hour")),
+        "a.yaml:4: descriptors[0].rate_limit.unit: the key is given twice"
+    );
     assert_eq!(
         errors("domain: d\ndescriptors:\n  - key: k*\n"),
         "a.yaml:3: descriptors[0].key: a key has no wildcards; they are for values"
