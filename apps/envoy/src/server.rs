@@ -9,15 +9,17 @@ use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    Arg, AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
     IntoConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, ServerErrorKind, TlsCertificates,
     TlsMode, Value,
 };
 use redis_cell_client::{Backend, CellConnection, is_unavailable};
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// A connection that determines whether the server has the module or the function library.
@@ -29,7 +31,16 @@ pub enum Connection {
     /// To one server, or to the primary that Sentinels name.
     Primary(Arc<Primary>),
     /// To a cluster.
-    Cluster(Arc<(ClusterClient, Shared<ClusterConnection>)>),
+    Cluster(Arc<Nodes>),
+}
+
+/// The connections to the nodes of a cluster. A node that answers redirects calls, and one that freezes does
+/// not: then the connections are made again, by what the other nodes say.
+pub struct Nodes {
+    client: ClusterClient,
+    shared: Shared<ClusterConnection>,
+    /// For each hash tag: when the first call was sent that was not answered, if no call was answered since.
+    silent: Mutex<HashMap<Vec<u8>, Instant>>,
 }
 
 /// The connection to a primary. It is made again after a failure, because the primary may have changed.
@@ -118,7 +129,8 @@ pub fn connect(servers: &Servers) -> RedisResult<Server> {
             if let Some(certificates) = certificates {
                 builder = builder.tls(TlsMode::Secure).certs(certificates);
             }
-            Connection::Cluster(Arc::new((builder.build()?, Shared::new())))
+            let client = builder.build()?;
+            Connection::Cluster(Arc::new(Nodes { client, shared: Shared::new(), silent: Mutex::default() }))
         }
         Kind::Sentinel => {
             let sentinels = Box::new(tokio::sync::Mutex::new(sentinels(servers, certificates)?));
@@ -250,6 +262,23 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
         made.unwrap_or_else(|| Err(unmade("the connection was not made"))).map(|made| (made, Instant::now()))
     }
 
+    /// Makes another connection, unless one was made since. Calls have the former one until then.
+    fn renew(&self, of: Instant, connect: impl Future<Output = RedisResult<C>> + Send + 'static) {
+        let mut state = self.state();
+        if let State::Present(_, made) = &mut *state
+            && *made <= of
+            && let Ok(runtime) = Handle::try_current()
+        {
+            *made = Instant::now();
+            let shared = Self(Arc::clone(&self.0));
+            runtime.spawn(async move {
+                if let Ok(Ok(connection)) = tokio::time::timeout(CONNECT_ALL, connect).await {
+                    *shared.state() = State::Present(connection, Instant::now());
+                }
+            });
+        }
+    }
+
     /// Removes the connection, unless another one was made since.
     fn remove(&self, of: Instant) {
         let mut state = self.state();
@@ -335,13 +364,63 @@ fn is_outage(value: &Value) -> bool {
     matches!(value.clone().extract_error(), Err(error) if is_unavailable(&error))
 }
 
-async fn cluster(nodes: &(ClusterClient, Shared<ClusterConnection>)) -> RedisResult<ClusterConnection> {
-    let (client, shared) = nodes;
-    let connect = || {
-        let client = client.clone();
-        async move { client.get_async_connection().await }
+/// A call to a node of a cluster, which may be dropped before it is answered.
+struct ClusterCall<'a> {
+    nodes: &'a Nodes,
+    cmd: &'a Cmd,
+    of: Instant,
+    sent: Instant,
+    is_answered: bool,
+}
+
+impl Drop for ClusterCall<'_> {
+    fn drop(&mut self) {
+        let mut silent = self.nodes.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_answered {
+            if !silent.is_empty() {
+                silent.remove(tag(self.cmd));
+            }
+            return;
+        }
+        let since = *silent.entry(tag(self.cmd).to_owned()).or_insert(self.sent);
+        if since.elapsed() >= TRIED {
+            self.nodes.shared.renew(self.of, self.nodes.connect());
+        }
+        if since.elapsed() >= TRIED || silent.len() > MOST_SILENT {
+            silent.clear();
+        }
+    }
+}
+
+/// The most hash tags for which it is known that a call was not answered.
+const MOST_SILENT: usize = 10_000;
+
+/// Returns the hash tag of a call's keys, which determines its node.
+fn tag(cmd: &Cmd) -> &[u8] {
+    let tag = |arg| match arg {
+        Arg::Simple(text) => {
+            let text: &[u8] = text;
+            let begin = text.iter().position(|byte| *byte == b'{')?;
+            text.get(begin..)?.split(|byte| *byte == b'}').next()
+        }
+        _ => None,
     };
-    Ok(shared.get(connect).await?.0)
+    cmd.args_iter().find_map(tag).unwrap_or_default()
+}
+
+impl Nodes {
+    fn connect(&self) -> impl Future<Output = RedisResult<ClusterConnection>> + Send + use<> {
+        let client = self.client.clone();
+        async move { client.get_async_connection().await }
+    }
+
+    async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let (connection, of) = self.shared.get(|| self.connect()).await?;
+        let mut call = ClusterCall { nodes: self, cmd, of, sent: Instant::now(), is_answered: false };
+        let reply = follow(connection, cmd).await;
+        call.is_answered = true;
+        reply
+    }
 }
 
 /// The number of redirections that a call follows before it returns an error, as in other clients.
@@ -392,7 +471,7 @@ fn node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
-            Self::Cluster(nodes) => Box::pin(async { follow(cluster(nodes).await?, cmd).await }),
+            Self::Cluster(nodes) => Box::pin(nodes.call(cmd)),
             Self::Primary(primary) => Box::pin(primary.call(
                 async |mut connection: MultiplexedConnection| connection.req_packed_command(cmd).await,
                 is_outage,
@@ -407,11 +486,10 @@ impl ConnectionLike for Connection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
-            Self::Cluster(nodes) => {
-                Box::pin(
-                    async move { cluster(nodes).await?.req_packed_commands(commands, offset, count).await },
-                )
-            }
+            Self::Cluster(nodes) => Box::pin(async move {
+                let (mut connection, _) = nodes.shared.get(|| nodes.connect()).await?;
+                connection.req_packed_commands(commands, offset, count).await
+            }),
             Self::Primary(primary) => Box::pin(primary.call(
                 async move |mut connection: MultiplexedConnection| {
                     connection.req_packed_commands(commands, offset, count).await

@@ -102,6 +102,26 @@ async fn in_a_cluster_all_descriptors_of_a_request_are_in_one_slot() {
     assert!(text.contains("CROSSSLOT") || text.contains("slot"), "{text}");
 }
 
+/// Another node of the cluster, which replicates one of its nodes.
+fn replica(nodes: &[Server], of: &Server) -> Server {
+    let replica = node();
+    replica.connect().call(&format!("CLUSTER MEET 127.0.0.1 {}", of.port()));
+    until_known(&nodes.iter().chain([&replica]).collect::<Vec<_>>());
+    let id = of.connect().text("CLUSTER MYID");
+    replica.connect().call(&format!("CLUSTER REPLICATE {id}"));
+    for node in nodes {
+        wait_until("each node to know the replica", || {
+            let known = node.connect().text("CLUSTER NODES");
+            if known.contains(&format!("slave {id}")) { Ok(()) } else { Err(known) }
+        });
+    }
+    wait_until("the replica", || {
+        let text = replica.connect().text("INFO replication");
+        if text.contains("master_link_status:up") { Ok(()) } else { Err(text) }
+    });
+    replica
+}
+
 /// Gives the slot of these keys to another node, and the keys one by one.
 fn move_slot(nodes: &[Server], from: &Server, to: &Server, keys: &[String]) {
     let (mut source, mut target) = (from.connect(), to.connect());
@@ -140,21 +160,7 @@ descriptors:
     client.send(request()).await.unwrap();
     let source = nodes.iter().find(|node| node.connect().int("DBSIZE") > 0).unwrap();
     let target = nodes.iter().find(|node| node.port() != source.port()).unwrap();
-    let replica = node();
-    replica.connect().call(&format!("CLUSTER MEET 127.0.0.1 {}", target.port()));
-    until_known(&nodes.iter().chain([&replica]).collect::<Vec<_>>());
-    let id = target.connect().text("CLUSTER MYID");
-    replica.connect().call(&format!("CLUSTER REPLICATE {id}"));
-    for node in &nodes {
-        wait_until("each node to know the replica", || {
-            let known = node.connect().text("CLUSTER NODES");
-            if known.contains(&format!("slave {id}")) { Ok(()) } else { Err(known) }
-        });
-    }
-    wait_until("the replica", || {
-        let text = replica.connect().text("INFO replication");
-        if text.contains("master_link_status:up") { Ok(()) } else { Err(text) }
-    });
+    let replica = replica(&nodes, target);
 
     let ended = Arc::new(AtomicBool::new(false));
     let load: Vec<_> = (0..8)
@@ -198,6 +204,23 @@ descriptors:
         let errors = node.connect().text("INFO errorstats");
         assert!(errors.contains(&format!("errorstat_{code}:")), "{code}: {errors}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_freezes_is_not_asked_after_the_failover() {
+    let nodes = cluster();
+    let settings = [("REDIS_TYPE", "CLUSTER"), ("REDIS_TIMEOUT", "300ms")];
+    let service = Service::at(&urls(&nodes), RULES, &settings);
+    let client = service.client().await;
+    until_admitted(&client, "before").await;
+    let primary = nodes.iter().find(|node| node.connect().int("DBSIZE") > 0).unwrap();
+    let replica = replica(&nodes, primary);
+    primary.signal("STOP");
+    replica.connect().call("CLUSTER FAILOVER TAKEOVER");
+    // The connection to the former primary stands, and nobody answers there.
+    until_admitted(&client, "after").await;
+    assert!(replica.connect().text("INFO replication").contains("role:master"));
+    primary.signal("CONT");
 }
 
 #[tokio::test(flavor = "multi_thread")]
