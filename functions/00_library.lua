@@ -18,16 +18,24 @@ local VERSION = '@VERSION@'
 
 -- Functions of the server and of Lua, in local variables because global ones take longer to find. The server hides them
 -- all while it loads a library. So the first call looks them up, and none is called outside functions.
-local call, concat, find, format, match, upper
--- Formats for integers, and for the seconds and nanoseconds of an instant.
-local WHOLE, INSTANT
+local call, ceil, concat, find, floor, format, match, max, min, pcall, tonumber, type, unpack, upper
+-- Formats for integers, and for the last 15 digits of an instant.
+local WHOLE, REST
+-- Small numbers by their texts, and the texts. Most quantities are small, and a look-up is faster than a conversion.
+local NUMBERS, TEXTS = {}, {}
 
 local function find_functions()
     call, concat = redis.call, table.concat
+    ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
     find, format, match, upper = string.find, string.format, string.match, string.upper
+    pcall, tonumber, type, unpack = _G.pcall, _G.tonumber, _G.type, _G.unpack
     -- `%d` is faster, but has only 32 bits in a 32-bit server.
     local has_64_bits = format('%d', 2 ^ 53) == '9007199254740992'
-    WHOLE, INSTANT = has_64_bits and '%d' or '%.0f', has_64_bits and '%d%09d' or '%.0f%09.0f'
+    WHOLE, REST = has_64_bits and '%d' or '%.0f', has_64_bits and '%015d' or '%015.0f'
+    for number = 0, 100 do
+        local text = format('%d', number)
+        NUMBERS[text], TEXTS[number] = number, text
+    end
 end
 
 -- Errors --------------------------------------------------------------------------------------------------------------

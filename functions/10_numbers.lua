@@ -63,7 +63,7 @@ local function approximate(number)
     return number.negative and -value or value
 end
 
--- `math.min` and `math.max` do not accept big numbers.
+-- `min` and `max` do not accept big numbers.
 local function smaller(a, b)
     return a < b and a or b
 end
@@ -101,7 +101,7 @@ local function plain_int(text)
 end
 
 local function plain_digits(number)
-    return format(WHOLE, number)
+    return TEXTS[number] or format(WHOLE, number)
 end
 
 local function plain_quotient(a, b)
@@ -163,7 +163,7 @@ local function big_int(number)
     local first = text:sub(1, 1) == '-' and 2 or 1
     local result = { negative = first == 2 or nil }
     for at = #text, first, -7 do
-        result[#result + 1] = tonumber(text:sub(math.max(at - 6, first), at))
+        result[#result + 1] = tonumber(text:sub(max(at - 6, first), at))
     end
     return trim(result)
 end
@@ -174,7 +174,7 @@ local function carry(sums)
     for i = 1, #sums do
         local sum = sums[i] + over
         sums[i] = sum % 1e7
-        over = math.floor(sum / 1e7)
+        over = floor(sum / 1e7)
     end
     if over > 0 then
         sums[#sums + 1] = over
@@ -211,7 +211,7 @@ function Big.__add(a, b)
             a, b = b, a
         end
     end
-    for i = 1, math.max(#a, #b) do
+    for i = 1, max(#a, #b) do
         sums[i] = (a[i] or 0) + sign * (b[i] or 0)
     end
     sums.negative = a.negative
@@ -262,8 +262,8 @@ end
 local function big_quotient(a, b)
     local result = big_int('0')
     while not (a < b) do
-        local guess = math.floor(approximate(a) / approximate(b) * (1 - 2 ^ -45))
-        guess = big_int(math.max(guess, 1))
+        local guess = floor(approximate(a) / approximate(b) * (1 - 2 ^ -45))
+        guess = big_int(max(guess, 1))
         result = result + guess
         a = a - guess * b
     end
@@ -284,6 +284,17 @@ end
 local function use_big()
     is_plain, int, digits, quotient, divide = false, big_int, tostring, big_quotient, big_divide
     zero, one, tick, last, highest = big_int('0'), big_int('1'), big_int('1000'), big_int(LAST), big_int(LAST)
+end
+
+-- Returns the number of a text that is an integer from 0 to 2^63 - 1, or nil.
+local function natural(text)
+    if is_plain then
+        local number = NUMBERS[text] or #text < 16 and find(text, '^[1-9]%d*$') and text + 0
+        if number then
+            return number
+        end
+    end
+    return is_natural(text) and int(text) or nil
 end
 
 -- Checks that a state can hold a time or an instant.

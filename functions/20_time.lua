@@ -1,7 +1,8 @@
 -- Time ----------------------------------------------------------------------------------------------------------------
 --
--- Lengths of time and instants are in nanoseconds. Plain instants count from the origin, the beginning of the second of
--- the call; big ones count from the Unix epoch.
+-- Lengths of time and instants are in nanoseconds. Big instants count from the Unix epoch. Plain ones count from the
+-- origin, which is the last multiple of 10^15 nanoseconds (11 days) before the call. So the text of most instants is
+-- the same few digits, and then the 15 digits of the plain number.
 
 local SECOND = 1e9
 local MILLISECOND = 1e6
@@ -16,19 +17,37 @@ local LAST_PLAIN_SECOND = 8990000000
 
 -- The instant of the call: seconds since the epoch, nanoseconds in that second, and the number.
 local clock_seconds, clock_nanoseconds
+local clock_text -- the seconds as the server writes them, which are the same in many calls
 local now
-local origin
+
+-- The origin in seconds. Until the next one, the first digits of an instant, its pattern, and its format.
+local ORIGINS = 1e15
+local origin, first_digits, present_pattern, present_format
+
+local function set_origin()
+    local seconds = clock_seconds - clock_seconds % (ORIGINS / SECOND)
+    if seconds ~= origin then
+        origin, first_digits = seconds, seconds * SECOND / ORIGINS
+        local digits = format(WHOLE, first_digits)
+        present_pattern, present_format = '^' .. digits .. '(%d+)$', digits .. REST
+    end
+end
 
 -- Reads the server's clock, which counts microseconds.
 local function read_clock()
     local time = call('TIME')
-    clock_seconds, clock_nanoseconds = time[1] + 0, time[2] * MICROSECOND
+    if time[1] ~= clock_text then
+        clock_text = time[1]
+        clock_seconds = clock_text + 0
+        set_origin()
+    end
+    clock_nanoseconds = time[2] * MICROSECOND
     if not is_plain then
         now = big_int(clock_seconds) * big_int(SECOND) + big_int(clock_nanoseconds)
     elseif clock_seconds > LAST_PLAIN_SECOND then
         error(INEXACT)
     else
-        origin, now = clock_seconds, clock_nanoseconds
+        now = (clock_seconds - origin) * SECOND + clock_nanoseconds
     end
 end
 
@@ -39,12 +58,14 @@ end
 
 -- Returns the instant that a text gives in decimal nanoseconds since the epoch, or nil if it is not a valid one.
 local function instant(text)
-    -- From 2001 to 2286, an instant has 19 digits.
-    local seconds, nanoseconds = match(text, '^([1-9]%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
-    if is_plain and (seconds or is_natural(text)) then
-        if not seconds then
-            seconds, nanoseconds = split(text)
+    if is_plain then
+        local present = match(text, present_pattern)
+        if present and #present == 15 then
+            return present + 0
         end
+    end
+    if is_plain and is_natural(text) then
+        local seconds, nanoseconds = split(text)
         local moment = (seconds - origin) * SECOND + nanoseconds
         return moment < LARGEST and moment > -LARGEST and moment or within_plain(moment)
     elseif is_natural(text) then
@@ -73,8 +94,11 @@ end
 -- Returns an instant as decimal nanoseconds since the epoch.
 local function nanos_of(moment)
     if is_plain then
-        local nanoseconds = moment % SECOND
-        return format(INSTANT, origin + (moment - nanoseconds) / SECOND, nanoseconds)
+        local rest = moment % ORIGINS
+        if rest == moment then
+            return format(present_format, moment)
+        end
+        return format(WHOLE .. REST, first_digits + (moment - rest) / ORIGINS, rest)
     end
     return tostring(moment)
 end
@@ -98,6 +122,16 @@ end
 -- Returns these milliseconds as an argument of a command.
 local function expiry_at(moment)
     return format(WHOLE, millis_of(moment))
+end
+
+-- Returns an instant as decimal nanoseconds since the epoch, and its milliseconds as an argument of a command.
+local function nanos_and_expiry_at(moment)
+    local rest = is_plain and moment % ORIGINS
+    if rest == moment then
+        local millis = origin * 1000 + (moment + -moment % MILLISECOND) / MILLISECOND
+        return format(present_format, moment), format(WHOLE, millis)
+    end
+    return nanos_of(moment), expiry_at(moment)
 end
 
 -- Returns the instant at which a key expires, or nil if it never does.

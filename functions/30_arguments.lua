@@ -8,6 +8,8 @@ local UNITS = {
     US = { name = 'US', nanoseconds = 1e3, zeros = '000', most = '9223372036854775', last = '9223372036854000' },
 }
 
+local SECONDS, MICROSECONDS = UNITS.S, UNITS.US
+
 -- Checks an argument, and returns it as it is written. `least` is at most 1, and `most` is a string.
 local function checked(text, name, least, most)
     if #text < #most and find(text, '^[1-9]%d*$') then
@@ -25,6 +27,11 @@ end
 local function checked_time(text, name, least, unit)
     text = checked(text, name, least, unit.most)
     return is_plain and within_plain(text * unit.nanoseconds) or int(text .. unit.zeros)
+end
+
+-- Checks a quantity, at most the number in the text `most`, and returns it.
+local function quantity_in(text, most)
+    return is_plain and NUMBERS[text] or int(checked(text, 'quantity', 0, most))
 end
 
 -- Checks a quantity of CL.MSETTLE, and returns it.
@@ -61,7 +68,7 @@ local function options(args, i, known, most)
     local quantity = one
     word = upper(word)
     if not UNITS[word] and not known[word] then
-        quantity = int(checked(args[i], 'quantity', 0, most or LAST))
+        quantity = quantity_in(word, most or LAST)
         i = i + 1
         if not args[i] then
             return quantity, UNITS.S, NONE
@@ -88,8 +95,8 @@ local function options(args, i, known, most)
     return quantity, unit or UNITS.S, given
 end
 
--- Limits that have been read. Calls repeat them, and reading takes longer than looking up. They are in tables by kind,
--- by unit and by each argument. When there are too many, all are removed.
+-- Limits that have been read. Calls repeat them, and reading takes longer than looking up. They are in tables by unit,
+-- by the word for the kind and by each argument, and contain their `kind`. When there are too many, all are removed.
 local MOST_REMEMBERED = 1000
 local remembered, count_remembered = {}, 0
 
@@ -98,28 +105,42 @@ local function read_and_remember(kind, args, i, unit)
     if count_remembered == MOST_REMEMBERED then
         remembered, count_remembered = {}, 0
     end
-    local path = { kind, unit, unpack(args, i, i + kind.words - 1) }
+    local path = { unit, kind.name, unpack(args, i, i + kind.words - 1) }
     local at = remembered
     for step = 1, #path - 1 do
         local word = path[step]
         at[word] = at[word] or {}
         at = at[word]
     end
+    limit.kind = kind
     at[path[#path]], count_remembered = limit, count_remembered + 1
     return limit
 end
 
--- Returns the limit of a kind from the arguments from index i on. There must be enough arguments.
+-- Returns the limit of a kind in the arguments from index i on. There must be enough arguments.
 local function limit_of(kind, args, i, unit)
-    if not is_plain then
-        return kind.read(args, i, unit)
+    local known = is_plain and remembered[unit]
+    known = known and known[kind.name]
+    known = known and known[args[i]]
+    known = known and known[args[i + 1]]
+    if kind.words == 3 then
+        known = known and known[args[i + 2]]
     end
-    local known = remembered[kind]
-    known = known and known[unit]
-    for word = i, i + kind.words - 1 do
-        known = known and known[args[word]]
+    if known then
+        return known
     end
-    return known or read_and_remember(kind, args, i, unit)
+    return is_plain and read_and_remember(kind, args, i, unit) or kind.read(args, i, unit)
+end
+
+-- Returns the limit that begins with the word for its kind at index i and the index after it, if it is remembered.
+local function known_limit(known, args, i)
+    known = known[args[i]]
+    known = known and known[args[i + 1]]
+    known = known and known[args[i + 2]]
+    if not known or known.kind then
+        return known, i + 3
+    end
+    return known[args[i + 3]], i + 4
 end
 
 -- Decisions and replies -----------------------------------------------------------------------------------------------
@@ -144,8 +165,8 @@ end
 --   settle(limit, state, difference, taken)  the decision of CL.MSETTLE. `taken` tells when the units to give back
 --                                        were taken, if the call does: their `age`, their `reset_after` if it is known,
 --                                        and the `unit` to which both are rounded up
---   prepare(store)                       reads all that `save` needs, so that `save` cannot fail. Some kinds have no
---                                        such function
+--   prepare(store, is_only)              reads all that `save` needs, so that `save` cannot fail after a write. Some
+--                                        kinds have no such function. `is_only` tells that the call writes nothing else
 --   save(key, limit, store)              writes a new state
 --   delete                               the command that deletes the key
 
@@ -172,8 +193,11 @@ end
 
 -- Returns the five integers of a decision, and the quantity taken if it is given.
 local function five(most, unit, wait, remaining, reset_after, taken)
-    local retry_after = -1
     local nanoseconds = unit.nanoseconds
+    if is_plain and not wait then
+        return { 0, most, remaining, -1, (reset_after + -reset_after % nanoseconds) / nanoseconds, taken }
+    end
+    local retry_after = -1
     if wait and wait ~= FOREVER then
         retry_after = rounded_up(wait, nanoseconds)
     end
@@ -208,7 +232,7 @@ local function still_owed(taken, time)
     return difference(owed, taken.age)
 end
 
--- Carries out a decision for which the kind is prepared. Every write goes through this function.
+-- Carries out a decision for which the kind is prepared.
 local function write(kind, key, limit, store)
     if store == DELETED then
         call(kind.delete, key)
@@ -217,32 +241,39 @@ local function write(kind, key, limit, store)
     end
 end
 
--- Takes a quantity, all or nothing or as SATURATE allows, and replies.
-local function take(kind, key, limit, quantity, unit, saturates)
-    if not kind.reads_clock then
-        read_clock()
-    end
-    local state = kind.load(key, limit)
-    local wait, remaining, reset_after, store, taken
-    if saturates then
-        wait, remaining, reset_after, store, taken = saturate(kind, limit, state, quantity)
-    else
-        wait, remaining, reset_after, store = kind.take(limit, state, quantity)
-    end
-    local reply = five(limit.most, unit, wait, remaining, reset_after, taken)
-    if store then
-        if kind.prepare then
-            kind.prepare(store)
+-- Returns the function that takes a quantity, all or nothing or as SATURATE allows, and replies.
+local function taker(kind)
+    local load, decide, prepare, save, reads_clock = kind.load, kind.take, kind.prepare, kind.save, kind.reads_clock
+    return function(key, limit, quantity, unit, saturates)
+        if not reads_clock then
+            read_clock()
         end
-        kind.save(key, limit, store)
+        local state = load(key, limit)
+        local wait, remaining, reset_after, store, taken
+        if saturates then
+            wait, remaining, reset_after, store, taken = saturate(kind, limit, state, quantity)
+        else
+            wait, remaining, reset_after, store = decide(limit, state, quantity)
+        end
+        local reply = five(limit.most, unit, wait, remaining, reset_after, taken)
+        if store then
+            if prepare then
+                prepare(store, true)
+            end
+            save(key, limit, store)
+        end
+        return reply
     end
-    return reply
 end
 
 -- Returns the function of a command `limit [quantity] [SATURATE] [unit]`.
 local function taking(kind)
+    local take, words = taker(kind), kind.words
     return function(key, args)
-        local quantity, unit, given = options(args, kind.words + 1, SATURATE)
-        return take(kind, key, limit_of(kind, args, 1, unit), quantity, unit, given.SATURATE)
+        if not args[words + 1] then
+            return take(key, limit_of(kind, args, 1, SECONDS), one, SECONDS)
+        end
+        local quantity, unit, given = options(args, words + 1, SATURATE)
+        return take(key, limit_of(kind, args, 1, unit), quantity, unit, given.SATURATE)
     end
 end

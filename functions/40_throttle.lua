@@ -94,12 +94,17 @@ function Throttle.load(key, limit, most)
 end
 
 function Throttle.save(key, _, tat)
-    call('SET', key, nanos_of(tat), 'PXAT', expiry_at(tat))
+    local nanos, expires = nanos_and_expiry_at(tat)
+    call('SET', key, nanos, 'PXAT', expires)
 end
 
 function Throttle.take(limit, tat, quantity)
     local debt = tat and now < tat and tat - now or zero
-    local tolerance, time = limit.tolerance, cost(limit, quantity)
+    local tolerance, interval = limit.tolerance, limit.interval
+    local time = interval and interval * quantity
+    if not time or time > LARGEST then
+        time = cost(limit, quantity)
+    end
     local most = tolerance - time
     if most < debt then
         return most < zero and FOREVER or debt - most, room(limit, debt), debt
@@ -108,6 +113,10 @@ function Throttle.take(limit, tat, quantity)
     end
     debt = debt + time
     tat = now + debt
+    if interval then
+        local left = tolerance - debt
+        return nil, (left - left % interval) / interval, debt, tat
+    end
     return nil, units_in(limit, tolerance - debt), debt, last < tat and beyond_time() or tat
 end
 

@@ -8,18 +8,18 @@ do
 -- Returns the days from the epoch to a date. Months below 1 and above 12 are in the years before and after. Years are
 -- counted from March on, so that a leap day comes last: March to December have 306 days, and five months 153.
 local function days_to(year, month, day)
-    year, month = year + math.floor((month - 1) / 12), (month - 1) % 12 + 1
+    year, month = year + floor((month - 1) / 12), (month - 1) % 12 + 1
     if month < 3 then
         year, month = year - 1, month + 12
     end
-    local before = 365 * year + math.floor(year / 4) - math.floor(year / 100) + math.floor(year / 400)
-    return before + math.floor((153 * (month - 3) + 2) / 5) + day - 719469
+    local before = 365 * year + floor(year / 4) - floor(year / 100) + floor(year / 400)
+    return before + floor((153 * (month - 3) + 2) / 5) + day - 719469
 end
 
 -- Returns the year and the month of a day. Starts from a guess with the mean length of a year, which is never too late
 -- and at most a year too early, and continues from there.
 local function month_of(day)
-    local year = 1970 + math.floor(day / 365.2425) - 1
+    local year = 1970 + floor(day / 365.2425) - 1
     while days_to(year + 1, 1, 1) <= day do
         year = year + 1
     end
@@ -32,7 +32,7 @@ end
 
 -- Returns the day on which a month begins, or its last day if it is shorter.
 local function begins(year, month, from)
-    return math.min(days_to(year, month, from), days_to(year, month + 1, 1) - 1)
+    return min(days_to(year, month, from), days_to(year, month + 1, 1) - 1)
 end
 
 local function multiples(time, length)
@@ -53,7 +53,7 @@ local CALENDARS = {
         return begin, begin + 7 * DAY
     end,
     MONTH = function(time, from)
-        local day = math.floor(time / DAY)
+        local day = floor(time / DAY)
         local year, month = month_of(day)
         local this = begins(year, month, from)
         if day < this then
@@ -62,7 +62,7 @@ local CALENDARS = {
         return this * DAY, begins(year, month + 1, from) * DAY
     end,
     YEAR = function(time)
-        local year = month_of(math.floor(time / DAY))
+        local year = month_of(floor(time / DAY))
         return days_to(year, 1, 1) * DAY, days_to(year + 1, 1, 1) * DAY
     end,
 }
@@ -71,7 +71,7 @@ local CALENDARS = {
 local function calendar_window(limit, second)
     local from, to = CALENDARS[limit.calendar](second + limit.offset, limit.from)
     if to - limit.offset <= LAST_SECOND then
-        return math.max(from - limit.offset, 0), to - limit.offset
+        return max(from - limit.offset, 0), to - limit.offset
     end
 end
 
@@ -109,30 +109,61 @@ function Fixed.read(args, i, unit)
     return Fixed.limit(args[i], args[i + 1], unit, NONE)
 end
 
+-- Returns an open window with its end counted from the present instant, or nil if the call needs the clock. Windows end
+-- at a whole millisecond. So the milliseconds that are left decide a call in any unit but US.
+local function window_from_now(key, limit, text)
+    if text and is_plain and limit.unit ~= MICROSECONDS and #text < 16 and find(text, '^[1-9]%d*$') then
+        local left = call('PTTL', key) * MILLISECOND
+        if left > 0 and left < LARGEST then
+            return { count = text + 0, ends = left }
+        end
+    end
+end
+
+-- Loads the states of a call for several limiters if all of them are open windows that need no clock. Returns whether
+-- that is so.
+function Fixed.load_from_now(rows, count, keys)
+    for i = 1, count do
+        if rows[i].kind ~= Fixed then
+            return false
+        end
+    end
+    for i = 1, count do
+        local row, key = rows[i], keys[i]
+        local window = window_from_now(key, row.limit, call('GET', key))
+        if not window then
+            -- The instants of the others do not count from the epoch.
+            for loaded = 1, i do
+                rows[loaded].state = nil
+            end
+            return false
+        end
+        row.state = window
+    end
+    return true
+end
+
 -- Returns the count and the end of its window, or nil without a state. Reads the clock if that has not been done.
 function Fixed.load(key, limit)
     local text = call('GET', key)
     if not now then
-        -- Windows end at a whole millisecond. So the milliseconds that are left decide a call in any unit but US, and
-        -- the clock is not needed. Instants are then counted from the present one.
-        if text and is_plain and limit.unit ~= UNITS.US and #text < 16 and find(text, '^[1-9]%d*$') then
-            local left = call('PTTL', key) * MILLISECOND
-            if left > 0 and left < LARGEST then
-                now = 0
-                return { count = text + 0, ends = left }
-            end
+        local window = window_from_now(key, limit, text)
+        if window then
+            now = 0
+            return window
         end
         read_clock()
     end
     if not text then
         return nil
     end
-    if is_natural(text) then
+    local count = natural(text)
+    if count then
         local ends = expiry(key)
         -- The state of CL.THROTTLE is an instant within a minute of its key's expiry. No plain count is such an
         -- instant, because it would be in 1970.
         if ends and (is_plain or not (#text > 15 and are_near(instant(text), ends, 60))) then
-            return { count = int(text), ends = ends }
+            return { count = count, ends = ends }
         end
     end
     foreign('a count that expires with its window')
@@ -140,7 +171,7 @@ end
 
 function Fixed.save(key, _, window)
     if window.added then
-        call('INCRBY', key, window.added)
+        call('INCRBY', key, TEXTS[window.added] or digits(window.added))
     else
         call('SET', key, digits(window.count), 'PXAT', expiry_at(window.ends))
     end
@@ -157,18 +188,18 @@ local function opened_until(limit)
         local _, ends = calendar_window(limit, clock_seconds)
         return instant_of_millis((ends or beyond_time()) * 1000)
     elseif limit.period then
-        local begin = instant_of_millis(clock_seconds * 1000 + math.floor(clock_nanoseconds / MILLISECOND))
+        local begin = instant_of_millis(clock_seconds * 1000 + floor(clock_nanoseconds / MILLISECOND))
         return instant_of_millis(millis_of(within_time(begin + limit.period)))
     end
     local seconds, nanoseconds = split(limit.ends)
     if seconds > clock_seconds or seconds == clock_seconds and nanoseconds > clock_nanoseconds then
-        return instant_of_millis(seconds * 1000 + math.ceil(nanoseconds / MILLISECOND))
+        return instant_of_millis(seconds * 1000 + ceil(nanoseconds / MILLISECOND))
     end
 end
 
 local function passed(limit)
     local unit = limit.unit.nanoseconds
-    local units = big_int(clock_seconds) * big_int(SECOND / unit) + big_int(math.floor(clock_nanoseconds / unit) + 1)
+    local units = big_int(clock_seconds) * big_int(SECOND / unit) + big_int(floor(clock_nanoseconds / unit) + 1)
     out_of_range('UNTIL', units, limit.unit.last)
 end
 
@@ -192,12 +223,14 @@ local function count_in(limit, count, ends, wait, added)
 end
 
 function Fixed.take(limit, stored, quantity)
-    if limit.period and not is_plain then
-        check_periods(limit, 1)
-    end
-    local window = open_window(stored)
+    local window, most = open_window(stored), limit.most
     local count = window and window.count + quantity or quantity
-    if limit.most < count then
+    if not is_plain and limit.period then
+        check_periods(limit, 1)
+    elseif is_plain and window and zero < quantity and count <= most then
+        return nil, most - count, window.ends - now, { added = quantity } -- the most frequent case
+    end
+    if most < count then
         return fixed_answer(limit, window, limit.most < quantity and FOREVER or window and window.ends - now or zero)
     elseif quantity == zero then
         return fixed_answer(limit, window)
@@ -221,7 +254,7 @@ end
 local function covers(limit, ends, taken)
     if limit.ends then
         local seconds, nanoseconds = split(limit.ends)
-        return millis_of(ends) == seconds * 1000 + math.ceil(nanoseconds / MILLISECOND)
+        return millis_of(ends) == seconds * 1000 + ceil(nanoseconds / MILLISECOND)
     end
     local begin, slack
     if limit.period then
@@ -231,7 +264,7 @@ local function covers(limit, ends, taken)
         slack = taken.unit
     else
         -- The key may expire at any millisecond. Its window contains the instant before its expiry.
-        local second = calendar_window(limit, math.ceil(millis_of(ends) / 1000) - 1)
+        local second = calendar_window(limit, ceil(millis_of(ends) / 1000) - 1)
         if not second then
             return false
         end
@@ -268,10 +301,12 @@ function Fixed.settle(limit, stored, quantity, taken)
     return count_in(limit, count, window.ends, fixed_standing(limit, count, window.ends), quantity)
 end
 
+local take = taker(Fixed)
+
 -- Reads `limit window [quantity] [options]`.
 function commands.fixed(key, args)
     if not args[3] then
-        return take(Fixed, key, limit_of(Fixed, args, 1, UNITS.S), one, UNITS.S)
+        return take(key, limit_of(Fixed, args, 1, UNITS.S), one, UNITS.S)
     end
     local window = upper(args[2])
     local ends = window == 'UNTIL' and args[3] or nil
@@ -283,7 +318,7 @@ function commands.fixed(key, args)
     else
         limit = limit_of(Fixed, args, 1, unit)
     end
-    return take(Fixed, key, limit, quantity, unit, given.SATURATE)
+    return take(key, limit, quantity, unit, given.SATURATE)
 end
 end
 

@@ -11,13 +11,25 @@ function Window.read(args, i, unit)
     return { most = most, period = checked_time(args[i + 1], 'period', 1, unit), unit = unit }
 end
 
-local function load_window(key)
+-- Returns the instant that a text gives, or nil. Remembers it with the limit: the windows of most keys begin together.
+local function start_in(text, limit)
+    if not is_plain then
+        return instant(text)
+    elseif limit.start_text ~= text or limit.origin ~= origin then
+        limit.start = instant(text)
+        limit.start_text, limit.origin = text, origin
+    end
+    return limit.start
+end
+
+local function load_window(key, limit)
     local fields = call('HMGET', key, 'window', 'current', 'previous')
     local start, current, previous = fields[1], fields[2], fields[3]
     if start and current and previous then
-        start = is_natural(current) and is_natural(previous) and instant(start)
+        current, previous = natural(current), natural(previous)
+        start = current and previous and start_in(start, limit)
         if start then
-            return { start = start, current = int(current), previous = int(previous) }
+            return { start = start, current = current, previous = previous, ends = nil }
         end
     elseif not start and not current and not previous and call('EXISTS', key) == 0 then
         return nil
@@ -48,7 +60,7 @@ end
 -- Returns the state under a key. The clock may have been wrong when it was written: a window that begins in the future
 -- is moved back by whole periods, so that nothing counts when its key expires, at the latest.
 function Window.load(key, limit)
-    local window = load_window(key)
+    local window = load_window(key, limit)
     local expires = window and now < window.start and expiry(key)
     if expires then
         local gone = start_of(limit, window.start) + limit.period
@@ -86,6 +98,9 @@ end
 local function present_window(limit, stored)
     local start = start_of(limit, now)
     if stored and not (stored.start < start) then
+        if is_plain and stored.start == start then
+            stored.ends = start + limit.period
+        end
         return stored
     elseif stored and not (limit.period < start - stored.start) then
         return { start = start, current = zero, previous = stored.current }
@@ -105,13 +120,16 @@ end
 
 -- Returns the units that count now.
 local function estimate(limit, window)
+    if window.previous == zero then
+        return window.current
+    end
     local ahead = difference(limit.period, difference(now, window.start))
     return window.current + weight(limit, window.previous, ahead)
 end
 
 -- Returns the first instant at which a quantity, at most the limit, is admitted if nothing else is taken.
 local function admits_at(limit, window, quantity)
-    local free, ends = limit.most - quantity, end_of(limit, window)
+    local free, ends = limit.most - quantity, window.ends or end_of(limit, window)
     -- In this window, when the weighted previous count is small enough ...
     if not (free < window.current) then
         local at = window.start + faded(limit, window.previous, free - window.current)
@@ -125,18 +143,22 @@ end
 
 -- Returns the instant from which on nothing in a window counts.
 local function counts_until(limit, window)
-    local ends = end_of(limit, window)
+    local ends = window.ends or end_of(limit, window)
     return zero < window.current and within_time(ends + limit.period) or ends
 end
 
 function Window.save(key, limit, window)
     if window.added then
-        call('HINCRBY', key, 'current', digits(window.added))
+        call('HINCRBY', key, 'current', TEXTS[window.added] or digits(window.added))
     else
         local start, current, previous = nanos_of(window.start), digits(window.current), digits(window.previous)
         call('HSET', key, 'window', start, 'current', current, 'previous', previous)
     end
-    call('PEXPIREAT', key, expiry_at(counts_until(limit, window)))
+    -- The keys of a limit mostly expire together.
+    if limit.gone ~= window.gone or limit.gone_origin ~= origin then
+        limit.gone, limit.gone_origin, limit.expiry = window.gone, origin, expiry_at(window.gone)
+    end
+    call('PEXPIREAT', key, limit.expiry)
 end
 
 -- Returns the window with another count. In the stored window, `added` is the difference.
@@ -146,8 +168,9 @@ local function with_count(limit, stored, window, current)
         start = window.start,
         current = current,
         previous = window.previous,
-        ends = end_of(limit, window),
+        ends = window.ends or end_of(limit, window),
         added = not window.is_moved and added,
+        gone = nil, -- the instant from which on nothing counts
     }
 end
 
@@ -161,7 +184,9 @@ local function window_answer(limit, window, wait, used, store)
 end
 
 function Window.take(limit, stored, quantity)
-    check_periods(limit, 2)
+    if not is_plain then
+        check_periods(limit, 2)
+    end
     local window = present_window(limit, stored)
     local used = estimate(limit, window)
     if limit.most < used + quantity then
@@ -173,9 +198,12 @@ function Window.take(limit, stored, quantity)
     elseif quantity == zero then
         return window_answer(limit, window, nil, used)
     end
-    window = with_count(limit, stored, window, window.current + quantity)
-    counts_until(limit, window)
-    return window_answer(limit, window, nil, used + quantity, window)
+    -- Everything is available again when the present count, as the previous one, has faded.
+    local current, ends = window.current + quantity, window.ends or end_of(limit, window)
+    local full_at = within_time(ends + faded(limit, current, zero))
+    window = with_count(limit, stored, window, current)
+    window.gone = within_time(ends + limit.period)
+    return nil, limit.most - (used + quantity), full_at - now, window
 end
 
 function Window.room(limit, stored)
@@ -206,7 +234,7 @@ function Window.settle(limit, stored, quantity, taken)
     if current ~= before.current then
         store = used == zero and DELETED or after
         if store == after then
-            counts_until(limit, after)
+            after.gone = counts_until(limit, after)
         end
     end
     return window_answer(limit, after, wait, used, store)

@@ -16,7 +16,7 @@ end
 
 -- Returns the microseconds of an entry. Entries in the future count as earlier.
 local function moved(scores, micros)
-    return scores.above and micros > scores.above and math.max(micros - scores.by, 0) or micros
+    return scores.above and micros > scores.above and max(micros - scores.by, 0) or micros
 end
 
 local function instant_in(scores, score)
@@ -42,8 +42,16 @@ local function load_scores(key, expected)
         foreign(expected)
     end
     local final = instant_of_micros(micros)
-    local scores =
-        { key = key, expected = expected, count = count, first = final, last = final, name = entry[1], micros = micros }
+    local scores = {
+        key = key,
+        expected = expected,
+        count = count,
+        first = final,
+        last = final,
+        name = entry[1],
+        micros = micros,
+        own = nil, -- room for the end of the holder's own lease
+    }
     if count > 1 then
         scores.first = instant_in(scores, call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) or foreign(expected)
     end
@@ -70,7 +78,7 @@ local function heed_expiry(scores, furthest, time)
     if gone and expires < gone then
         local micros = int(MICROSECOND)
         scores.by = approximate(quotient(gone - expires + micros - one, micros))
-        scores.above = math.max(micros_of(scores.last) - scores.by, micros_of(now))
+        scores.above = max(micros_of(scores.last) - scores.by, micros_of(now))
         scores.first = instant_of_micros(moved(scores, micros_of(scores.first)))
         scores.last = instant_of_micros(moved(scores, micros_of(scores.last)))
     end
@@ -102,7 +110,7 @@ local function later_than(scores, moment)
         return 0
     elseif scores.above then
         local after = micros_of(moment)
-        local ahead = count_above(scores, math.max(after + scores.by, scores.above))
+        local ahead = count_above(scores, max(after + scores.by, scores.above))
         if after >= scores.above then
             return ahead
         end
@@ -128,7 +136,7 @@ end
 
 -- Returns how many of the expired entries a call removes that adds `added` entries.
 local function pruned(expired, added)
-    return math.min(expired, math.max(PRUNED_AT_MOST, 2 * added))
+    return min(expired, max(PRUNED_AT_MOST, 2 * added))
 end
 
 local function prune(key, count)

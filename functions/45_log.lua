@@ -39,7 +39,9 @@ end
 
 -- Returns a log at the instant of a call: the entries that count, the others, and when the last one stops counting.
 local function view(limit, scores)
-    check_tick()
+    if not is_plain then
+        check_tick()
+    end
     local alive = scores.count
     if is_plain or not (now < limit.period) then
         alive = later_than(scores, now - limit.period)
@@ -49,15 +51,27 @@ local function view(limit, scores)
 end
 
 local function log_answer(limit, wait, alive, empties, store)
-    return wait, int(math.max(limit.units - alive, 0)), difference(empties, now), store
+    return wait, int(max(limit.units - alive, 0)), difference(empties, now), store
 end
 
 -- Returns the entries of a call that takes `quantity` units, regardless of the limit.
 local function entries(limit, scores, quantity, expired, empties)
-    local there = later_than(scores, now - tick) - later_than(scores, now)
+    local there = 0
+    if scores.above or scores.last and now - tick < scores.last then
+        there = later_than(scores, now - tick) - later_than(scores, now)
+    end
     empties = larger(empties, leaves_at(limit, now))
     local count_pruned = pruned(expired, quantity)
-    return { scores = scores, key = scores.key, there = there, count = quantity, pruned = count_pruned, empties = empties }
+    return {
+        scores = scores,
+        key = scores.key,
+        there = there,
+        count = quantity,
+        pruned = count_pruned,
+        empties = empties,
+        score = nil, -- room for the arguments of ZADD
+        name = nil,
+    }
 end
 
 function Log.take(limit, scores, units)
@@ -79,7 +93,7 @@ end
 
 function Log.room(limit, scores)
     local alive = view(limit, scores)
-    return int(math.max(math.min(limit.units - alive, tonumber(Log.most_entries)), 0))
+    return int(max(min(limit.units - alive, tonumber(Log.most_entries)), 0))
 end
 
 -- Returns the answer to a settlement that has added `added` entries at `place`, or removed some if it is below 0.
@@ -117,9 +131,9 @@ function Log.settle(limit, scores, units, taken)
     if taken then
         -- No entry is older than the epoch.
         newer = (is_plain or not (now < taken.age)) and later_than(scores, now - taken.age) or alive
-        newer = math.min(newer, alive)
+        newer = min(newer, alive)
     end
-    local count = math.min(-quantity, alive - newer)
+    local count = min(-quantity, alive - newer)
     local place = scores.count - newer - count
     if count == 0 then
         return log_standing(limit, scores, place, 0, alive, expired, empties)
@@ -136,16 +150,21 @@ end
 
 -- Chooses the names of new entries, and builds the arguments of ZADD: each name after its score. A name exists already
 -- if entries with this score were removed or added by hand; the next free names are then used.
-function Log.prepare(store)
+function Log.prepare(store, is_only)
     if store == DELETED or store.removed then
         return
     end
     local score, words = format(WHOLE, micros_of(now)), {}
+    if is_only and store.count == 1 then
+        -- ZADD tells whether the name exists, before anything has been written.
+        store.score, store.name = score, score .. '-' .. (TEXTS[store.there] or store.there)
+        return
+    end
     local missing, k, ends = store.count, store.there, store.there + store.count + MISSES
     while missing > 0 do
         local names = {}
-        for i = k, math.min(k + math.min(missing, BATCH), ends) - 1 do
-            names[#names + 1] = score .. '-' .. i
+        for i = k, min(k + min(missing, BATCH), ends) - 1 do
+            names[#names + 1] = score .. '-' .. (TEXTS[i] or i)
         end
         if #names == 0 then
             foreign(LOG_STATE)
@@ -167,15 +186,22 @@ function Log.save(key, _, store)
         move_back(store.scores)
         call('ZREMRANGEBYRANK', key, -store.newer - store.removed, -1 - store.newer)
     else
-        local words = store.words
-        for first = 1, #words, 2 * BATCH do
-            call('ZADD', key, 'NX', unpack(words, first, math.min(first + 2 * BATCH - 1, #words)))
+        if store.name and call('ZADD', key, 'NX', store.score, store.name) == 0 then
+            Log.prepare(store)
         end
-        move_back(store.scores)
+        local words = store.words or NONE
+        for first = 1, #words, 2 * BATCH do
+            call('ZADD', key, 'NX', unpack(words, first, min(first + 2 * BATCH - 1, #words)))
+        end
+        if store.scores.above then
+            move_back(store.scores)
+        end
         prune(key, store.pruned)
     end
     call('PEXPIREAT', key, expiry_at(store.empties))
 end
+
+local take = taker(Log)
 
 function commands.log(key, args)
     -- With SATURATE, any quantity is allowed.
@@ -186,7 +212,7 @@ function commands.log(key, args)
         end
     end
     local quantity, unit, given = options(args, 3, SATURATE, most)
-    return take(Log, key, limit_of(Log, args, 1, unit), quantity, unit, given.SATURATE)
+    return take(key, limit_of(Log, args, 1, unit), quantity, unit, given.SATURATE)
 end
 end
 

@@ -13,9 +13,25 @@ function Lease.limit(most, lease, id, unit)
     return { most = int(most), places = tonumber(most), lease = lease, id = id, unit = unit }
 end
 
--- Returns whether an instant can be the end of a lease: within years of now, or later but not after the key expires.
+-- Reads `limit lease`, the arguments before the holder's id.
+function Lease.read(args, i, unit)
+    local lease = checked_time(args[i + 1], 'lease', 1, unit)
+    return Lease.limit(args[i], lease, nil, unit)
+end
+
+-- Returns the limit of a call by a holder. Writes it into a table.
+function Lease.of_holder(limit, id, result)
+    if result.shared ~= limit then
+        result.most, result.places, result.lease, result.unit = limit.most, limit.places, limit.lease, limit.unit
+        result.shared = limit
+    end
+    result.id = id
+    return result
+end
+
+-- Returns whether a big instant can be the end of a lease: within years of now, or later but not after the key expires.
 local function may_end(key, ends)
-    if is_plain or are_near(ends, now, YEARS) then
+    if are_near(ends, now, YEARS) then
         return true
     end
     local expires = now < ends and expiry(key)
@@ -29,12 +45,16 @@ function Lease.load(key, limit)
         return { key = key, count = 0 }
     end
     local is_log = is_entry_of_log(scores.name, scores.micros)
-    if is_log or not (may_end(key, scores.first) and may_end(key, scores.last)) then
+    if is_log or not (is_plain or may_end(key, scores.first) and may_end(key, scores.last)) then
         foreign(LEASE_STATE)
     end
     heed_expiry(scores, (limit.lease or int(DAY .. '000000000')) + tick, zero)
-    local own = call('ZSCORE', key, limit.id)
-    scores.own = own and (instant_in(scores, own) or foreign(LEASE_STATE))
+    if scores.name == limit.id then
+        scores.own = scores.last
+    else
+        local own = call('ZSCORE', key, limit.id)
+        scores.own = own and (instant_in(scores, own) or foreign(LEASE_STATE))
+    end
     return scores
 end
 
@@ -81,7 +101,9 @@ end
 
 -- The quantity is 1, or 0 to read the state.
 function Lease.take(limit, scores, quantity)
-    check_tick()
+    if not is_plain then
+        check_tick()
+    end
     local ends = lease_end(limit)
     local alive, renews = later_than(scores, now), holds(scores)
     if not renews and alive >= limit.places then
@@ -91,7 +113,7 @@ function Lease.take(limit, scores, quantity)
     end
     -- If the holder's own lease has ended, it is not removed but gets a new end.
     local ended = scores.count - alive - (scores.own and not renews and 1 or 0)
-    local store = held(limit, scores, ends, pruned(math.max(ended, 0), 1))
+    local store = held(limit, scores, ends, pruned(max(ended, 0), 1))
     return lease_answer(limit, nil, renews and alive or alive + 1, store.until_, store)
 end
 
@@ -127,7 +149,9 @@ function Lease.settle(limit, scores)
 end
 
 function Lease.save(key, _, store)
-    move_back(store.scores)
+    if store.scores.above then
+        move_back(store.scores)
+    end
     if store.ends then
         local micros = micros_of(store.ends)
         -- A lease never looks like an entry of a log.

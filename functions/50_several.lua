@@ -41,9 +41,23 @@ local function words_of_fixed(args, i)
     end
 end
 
--- Returns the limiter at an index, and the index after it, or nil if there is no complete limiter. Its table becomes
--- the row of the reply: the limiter's arguments, limit and state, and the decision.
-local function limiter_at(args, i)
+-- The limiters of a call: their limits, quantities and states, and the decisions, which become the rows of the reply.
+-- The next call uses the tables again, unless there are very many, because new ones take longer to fill. So limiters of
+-- earlier calls may stand behind those of a call.
+local MOST_ROWS = 100
+local rows = {}
+
+local function row_at(k)
+    local row = rows[k]
+    if not row then
+        row = { lease = {} }
+        rows[k] = row
+    end
+    return row
+end
+
+-- Reads the limiter at an index into a row, and returns the index after it, or nil if there is no complete limiter.
+local function limiter_at(args, i, row)
     local shadow, reset = false, nil
     local kind = KINDS[args[i]]
     if not kind then
@@ -63,21 +77,9 @@ local function limiter_at(args, i)
         words = words_of_fixed(args, i + 1)
     end
     if words and i + words <= #args then
-        return {
-            kind = kind,
-            first = i + 1,
-            final = i + words,
-            shadow = shadow,
-            reset = reset,
-            -- Room for values that are set later.
-            limit = nil,
-            quantity = nil,
-            state = nil,
-            wait = nil,
-            remaining = nil,
-            reset_after = nil,
-            store = nil,
-        }, i + words + 1
+        row.kind, row.shadow, row.reset, row.state = kind, shadow, reset, nil
+        row.first, row.final = i + 1, i + words
+        return i + words + 1
     end
 end
 
@@ -138,9 +140,11 @@ end
 -- Reads the arguments of a limiter: its limit and its quantity.
 local function read_limiter(limiter, args, verb, unit)
     local kind, first, final = limiter.kind, limiter.first, limiter.final
-    if kind == Lease then
-        local lease = checked_time(args[first + 1], 'lease', verb == SETTLE and 0 or 1, unit)
+    if kind == Lease and verb == SETTLE then
+        local lease = checked_time(args[first + 1], 'lease', 0, unit)
         return Lease.limit(args[first], lease ~= zero and lease or nil, args[final], unit), one
+    elseif kind == Lease then
+        return Lease.of_holder(limit_of(Lease, args, first, unit), args[final], {}), one
     end
     local limit
     if kind == Fixed and final - first > kind.words then
@@ -151,41 +155,83 @@ local function read_limiter(limiter, args, verb, unit)
     if verb == SETTLE then
         return limit, checked_difference(args[final])
     end
-    return limit, int(checked(args[final], 'quantity', 0, kind == Log and Log.most_entries or LAST))
+    return limit, quantity_in(args[final], kind == Log and Log.most_entries or LAST)
 end
 
--- Finds a key that is named twice. The table is reused, because a new one would grow step by step.
-local named = {}
-
+-- Returns whether a key is named twice. For few keys, a table takes longer than to compare all with each other.
 local function has_twins(keys)
-    local twins = false
-    for k = 1, #keys do
-        twins = twins or named[keys[k]] == true
-        named[keys[k]] = true
+    local are_few, named = #keys <= 8, nil
+    for k = 2, #keys do
+        local key = keys[k]
+        if are_few then
+            for other = 1, k - 1 do
+                if keys[other] == key then
+                    return true
+                end
+            end
+        else
+            named = named or { [keys[1]] = true }
+            if named[key] then
+                return true
+            end
+            named[key] = true
+        end
     end
-    for k = 1, #keys do
-        named[keys[k]] = nil
-    end
-    return twins
+    return false
 end
 
--- Reads the limiters of a call, its unit and its options: the `age` of AGO and the `period` of ONCE.
-local function read_several(keys, args, verb)
-    local limiters, i = { nil, nil, nil, nil }, 1 -- with room for a few limiters
+-- Reads a call as most calls are: words in capitals, limits that are remembered, quantities of few digits, and nothing
+-- behind the limiters but a unit. Returns the number of limiters and the unit, or nil for any other call.
+local function read_usual(keys, args)
+    local unit, behind = UNITS[args[#args]], #args
+    if not unit then
+        unit, behind = UNITS.S, behind + 1
+    end
+    local known, i = is_plain and remembered[unit], 1
+    if not known then
+        return nil
+    end
     for k = 1, #keys do
-        local limiter, behind = limiter_at(args, i)
-        if not limiter then
+        local limit, final = known_limit(known, args, i)
+        if not limit or final >= behind then
+            return nil
+        end
+        local row, kind, word = rows[k] or row_at(k), limit.kind, args[final]
+        local quantity = NUMBERS[word]
+        if kind == Lease then
+            limit, quantity = Lease.of_holder(limit, word, row.lease), 1
+        elseif not quantity then
+            quantity = #word < 5 and find(word, '^[1-9]%d*$') and word + 0
+            if not quantity then
+                return nil
+            end
+        end
+        row.kind, row.limit, row.quantity, row.state, row.shadow = kind, limit, quantity, nil, false
+        i = final + 1
+    end
+    if i == behind and not has_twins(keys) then
+        return #keys, unit
+    end
+end
+
+-- Reads the limiters of any call, its unit and its options: the `age` of AGO and the `period` of ONCE. Returns the
+-- number of limiters and the others.
+local function read_several(keys, args, verb)
+    local count, i = 0, 1
+    while count < #keys do
+        local behind = limiter_at(args, i, row_at(count + 1))
+        if not behind then
             break
         end
-        limiters[k], i = limiter, behind
+        count, i = count + 1, behind
     end
     -- The unit follows the limiters. If it is wrong, errors in the limiters still come first. The last key belongs to
     -- ONCE.
     local read = scan_options(args, i, ALL_OPTIONS)
-    local is_complete = read and #limiters > 0 and #limiters == #keys - (read.ONCE and 1 or 0)
+    local is_complete = read and count > 0 and count == #keys - (read.ONCE and 1 or 0)
     local unit = is_complete and read.unit or UNITS.S
-    for k = 1, #limiters do
-        local limiter = limiters[k]
+    for k = 1, count do
+        local limiter = rows[k]
         if limiter.shadow and verb ~= TAKE or limiter.reset and verb ~= SETTLE then
             syntax_error()
         end
@@ -198,35 +244,38 @@ local function read_several(keys, args, verb)
     end
     local age = read.AGO and checked_time(read.AGO, 'AGO', 0, unit)
     local period = read.ONCE and checked_time(read.ONCE, 'ONCE', 1, unit)
-    for k = 1, #limiters do
-        if limiters[k].reset and not age then
+    for k = 1, count do
+        if rows[k].reset and not age then
             syntax_error()
         end
     end
     if has_twins(keys) then
         fail('ERR the same key is named twice')
     end
-    return limiters, unit, age, period
+    return count, unit, age, period
 end
 
 -- Returns the combined row: limited if one of the rows is, with the tightest numbers and the longest times. Rows in
 -- SHADOW are excluded, so there may be no row.
-local function combined(rows, with_shadow)
+local function combined(count, with_shadow)
     local most, wait, remaining, reset_after
-    for i = 1, #rows do
+    for i = 1, count do
         local row = rows[i]
+        local row_wait, row_remaining, row_reset_after = row.wait, row.remaining, row.reset_after
         if row.shadow and not with_shadow then
             -- In SHADOW: excluded.
         elseif not most then
-            most, wait, remaining, reset_after = row.limit.most, row.wait, row.remaining, row.reset_after
+            most, wait, remaining, reset_after = row.limit.most, row_wait, row_remaining, row_reset_after
         else
-            if row.remaining < remaining then
-                most, remaining = row.limit.most, row.remaining
+            if row_remaining < remaining then
+                most, remaining = row.limit.most, row_remaining
             end
-            if wait ~= FOREVER and row.wait then
-                wait = wait and row.wait ~= FOREVER and larger(wait, row.wait) or row.wait
+            if row_wait and wait ~= FOREVER then
+                wait = wait and row_wait ~= FOREVER and larger(wait, row_wait) or row_wait
             end
-            reset_after = larger(reset_after, row.reset_after)
+            if reset_after < row_reset_after then
+                reset_after = row_reset_after
+            end
         end
     end
     return most, wait, remaining, reset_after
@@ -251,32 +300,32 @@ local function stored_reply(key, limiters)
     if not text then
         return nil
     end
-    local rows, row = {}, {}
+    local stored, row = {}, {}
     for integer in string.gmatch(text .. ' ', '([^ ]*) ') do
         local place = #row + 1
-        if not can_be(integer, place) or #rows > limiters then
+        if not can_be(integer, place) or #stored > limiters then
             foreign(REPLY)
         end
         row[place] = integer + 0
         if place == 5 then
-            rows[#rows + 1], row = row, {}
+            stored[#stored + 1], row = row, {}
         end
     end
-    if #rows <= limiters or #row > 0 then
+    if #stored <= limiters or #row > 0 then
         foreign(REPLY)
     end
-    for i = 1, #rows do
-        replied(rows[i])
+    for i = 1, #stored do
+        replied(stored[i])
     end
-    return rows
+    return stored
 end
 
 -- Returns a reply as one text: its integers, row by row.
-local function text_of(rows)
+local function text_of(reply)
     local words = {}
-    for i = 1, #rows do
+    for i = 1, #reply do
         for place = 1, 5 do
-            words[#words + 1] = format(WHOLE, rows[i][place])
+            words[#words + 1] = format(WHOLE, reply[i][place])
         end
     end
     return concat(words, ' ')
@@ -300,30 +349,46 @@ local function is_out_of_memory()
 end
 
 function several(keys, args, verb)
-    local rows, unit, age, period = read_several(keys, args, verb)
-    read_clock()
+    if rows[MOST_ROWS] then
+        rows = {}
+    end
+    local count, unit = read_usual(keys, args)
+    local age, period
+    if not count then
+        count, unit, age, period = read_several(keys, args, verb)
+    end
+    if not age and not period and Fixed.load_from_now(rows, count, keys) then
+        now = 0
+    else
+        read_clock()
+    end
     local once, kept_until = period and keys[#keys], nil
     if once then
         kept_until = now + period
         if last < kept_until then
             out_of_range('ONCE', 1, quotient(last - now, int(unit.nanoseconds)))
         end
-        local reply = stored_reply(once, #rows)
-        if reply then
-            return reply
+        local stored = stored_reply(once, count)
+        if stored then
+            return stored
         end
     end
     local is_refused, grows = false, once and verb == SETTLE
-    for i = 1, #rows do
+    for i = 1, count do
         local row = rows[i]
         local kind, limit, quantity = row.kind, row.limit, row.quantity
-        local state = kind.load(keys[i], limit)
-        row.state = state
+        local state = row.state
+        if not state then
+            state = kind.load(keys[i], limit)
+            row.state = state
+        end
         if verb == TAKE then
-            row.wait, row.remaining, row.reset_after, row.store = kind.take(limit, state, quantity)
-            is_refused = is_refused or row.wait and not row.shadow
+            local wait, remaining, reset_after, store = kind.take(limit, state, quantity)
+            row.wait, row.remaining, row.reset_after, row.store = wait, remaining, reset_after, store
+            is_refused = is_refused or wait and not row.shadow
         elseif verb == PEEK then
             row.wait, row.remaining, row.reset_after = peek(kind, limit, state, quantity)
+            row.store = nil
         else
             local taken
             if age then
@@ -338,7 +403,7 @@ function several(keys, args, verb)
     end
     if is_refused then
         -- Nothing is written, and each row describes the present state.
-        for i = 1, #rows do
+        for i = 1, count do
             local row = rows[i]
             if row.store then
                 row.wait, row.remaining, row.reset_after = peek(row.kind, row.limit, row.state, row.quantity)
@@ -347,13 +412,13 @@ function several(keys, args, verb)
         end
     end
 
-    local most, wait, remaining, reset_after = combined(rows, false)
+    local most, wait, remaining, reset_after = combined(count, false)
     if not most then
-        most, wait, remaining, reset_after = combined(rows, true)
+        most, wait, remaining, reset_after = combined(count, true)
         wait = nil
     end
     local reply = { five(most, unit, wait, remaining, reset_after), nil, nil, nil, nil } -- with room for a few rows
-    for i = 1, #rows do
+    for i = 1, count do
         local row = rows[i]
         reply[i + 1] = five(row.limit.most, unit, row.wait, row.remaining, row.reset_after)
         local prepare = row.kind.prepare
@@ -366,11 +431,15 @@ function several(keys, args, verb)
         fail("OOM command not allowed when used memory > 'maxmemory'.")
     end
     -- From here on, nothing fails.
-    for i = 1, #rows do
+    for i = 1, count do
         local row = rows[i]
-        if row.store then
-            write(row.kind, keys[i], row.limit, row.store)
+        local store = row.store
+        if store == DELETED then
+            call(row.kind.delete, keys[i])
+        elseif store then
+            row.kind.save(keys[i], row.limit, store)
         end
+        row.store = nil
     end
     if once and not is_refused then
         call('SET', once, text_of(reply), 'PXAT', expiry_at(kept_until))

@@ -11,13 +11,15 @@ local function run(body, key, args, verb)
     end
     now = nil
     local is_served, reply = pcall(body, key, args, verb)
-    if reply == INEXACT then
+    if is_served then
+        return reply
+    elseif reply == INEXACT then
         use_big()
         now = nil
         is_served, reply = pcall(body, key, args, verb)
-    end
-    if is_served then
-        return reply
+        if is_served then
+            return reply
+        end
     end
     return redis.error_reply(type(reply) == 'table' and reply.err or reply)
 end

@@ -6,7 +6,7 @@ use crate::common::FUNCTIONS;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// What the commands before it do, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 30] = [
+const EDGES: [(&[&str], &str, &str); 32] = [
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
     (
         &["SET k 9223372036854775806 PXAT 9223372036855"],
@@ -40,6 +40,13 @@ const EDGES: [(&[&str], &str, &str); 30] = [
     // A reply that is stored too long, and a key that is a limiter's too.
     (&[], "CL.MTAKE k FIXED 5 60 1 ONCE o 7423372037", "ERR ONCE must be an integer from 1 to 7423372036"),
     (&[], "CL.MTAKE k FIXED 5 60 1 ONCE k 60", "ERR the same key is named twice"),
+    // More keys than are compared in pairs.
+    (
+        &[],
+        "CL.MTAKE a LOG 1 9 1 b LOG 1 9 1 c LOG 1 9 1 d LOG 1 9 1 e LOG 1 9 1 f LOG 1 9 1 g LOG 1 9 1 h LOG 1 9 1 \
+         k LOG 1 9 1 k LOG 1 9 1",
+        "ERR the same key is named twice",
+    ),
     (&[], "CL.MTAKE k FIXED 5 60 1 ONCE o", "ERR syntax error"),
     (&[], "CL.MPEEK k FIXED 5 60 1 ONCE o 60", "ERR syntax error"),
     // Products that a double misses by more than the divisor.
@@ -64,6 +71,7 @@ const EDGES: [(&[&str], &str, &str); 30] = [
     (&["ZADD k 1799999990000000 a 1800000001000000 b"], "CL.RELEASE k b", "[1]"),
     // The clock was set back: states that lie ahead count no longer than their keys live.
     (&["SET k 1800000058000000000 PXAT 1800000040000"], "CL.PAUSE k 9 10 60 0", "[0, 10, 1, -1, 54]"),
+    (&[WINDOW_AHEAD], "CL.WINDOW k 10 60", "[0, 10, 1, -1, 176]"),
     (&[WINDOW_AHEAD, "PEXPIREAT k 1800000100000"], "CL.WINDOW k 10 60", "[0, 10, 4, -1, 91]"),
     (&[WINDOW_AHEAD, "PEXPIREAT k 1800000150000"], "CL.WINDOW k 10 60", "[0, 10, 1, -1, 116]"),
     (
