@@ -21,6 +21,9 @@ local VERSION = '@VERSION@'
 local call, ceil, concat, find, floor, format, match, max, min, pcall, tonumber, type, unpack, upper
 -- Formats for integers, and for the last 15 digits of an instant.
 local WHOLE, REST
+-- Whether numbers become arguments of commands here, and not in the server. Redis does that fast from version 7.4 on;
+-- 7.0 takes longer than Lua, and 7.2 writes some integers with an exponent, which its commands reject.
+local converts
 -- Small numbers by their texts, and the texts. Most quantities are small, and a look-up is faster than a conversion.
 local NUMBERS, TEXTS = {}, {}
 
@@ -32,6 +35,7 @@ local function find_functions()
     -- `%d` is faster, but has only 32 bits in a 32-bit server.
     local has_64_bits = format('%d', 2 ^ 53) == '9007199254740992'
     WHOLE, REST = has_64_bits and '%d' or '%.0f', has_64_bits and '%015d' or '%015.0f'
+    converts = (redis.REDIS_VERSION_NUM or 0) < 0x00070400
     for number = 0, 100 do
         local text = format('%d', number)
         NUMBERS[text], TEXTS[number] = number, text

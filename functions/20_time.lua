@@ -121,7 +121,8 @@ end
 
 -- Returns these milliseconds as an argument of a command.
 local function expiry_at(moment)
-    return format(WHOLE, millis_of(moment))
+    local millis = millis_of(moment)
+    return converts and format(WHOLE, millis) or millis
 end
 
 -- Returns an instant as decimal nanoseconds since the epoch, and its milliseconds as an argument of a command.
@@ -129,7 +130,7 @@ local function nanos_and_expiry_at(moment)
     local rest = is_plain and moment % ORIGINS
     if rest == moment then
         local millis = origin * 1000 + (moment + -moment % MILLISECOND) / MILLISECOND
-        return format(present_format, moment), format(WHOLE, millis)
+        return format(present_format, moment), converts and format(WHOLE, millis) or millis
     end
     return nanos_of(moment), expiry_at(moment)
 end

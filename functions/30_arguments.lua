@@ -132,17 +132,6 @@ local function limit_of(kind, args, i, unit)
     return is_plain and read_and_remember(kind, args, i, unit) or kind.read(args, i, unit)
 end
 
--- Returns the limit that begins with the word for its kind at index i and the index after it, if it is remembered.
-local function known_limit(known, args, i)
-    known = known[args[i]]
-    known = known and known[args[i + 1]]
-    known = known and known[args[i + 2]]
-    if not known or known.kind then
-        return known, i + 3
-    end
-    return known[args[i + 3]], i + 4
-end
-
 -- Decisions and replies -----------------------------------------------------------------------------------------------
 --
 -- A decision is four values:

@@ -60,7 +60,7 @@ end
 
 local function lease_end(limit)
     local ends = now + limit.lease
-    if last_tick() < ends then
+    if not is_plain and last_tick() < ends then
         out_of_range('lease', 1, quotient(last_tick() - now, int(limit.unit.nanoseconds)))
     end
     return ends
@@ -71,7 +71,8 @@ local function holds(scores)
 end
 
 local function lease_answer(limit, wait, alive, ends, store)
-    return wait, difference(limit.most, int(alive)), ends and difference(ends, now) or zero, store
+    local taken = is_plain and alive or int(alive)
+    return wait, difference(limit.most, taken), ends and difference(ends, now) or zero, store
 end
 
 -- Returns the time until a client without a place could acquire one.
@@ -158,7 +159,7 @@ function Lease.save(key, _, store)
         if is_entry_of_log(store.id, micros) then
             micros = micros - 1
         end
-        call('ZADD', key, format(WHOLE, micros), store.id)
+        call('ZADD', key, converts and format(WHOLE, micros) or micros, store.id)
         prune(key, store.pruned)
     else
         call('ZREM', key, store.id)

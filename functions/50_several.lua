@@ -180,8 +180,8 @@ local function has_twins(keys)
     return false
 end
 
--- Reads a call as most calls are: words in capitals, limits that are remembered, quantities of few digits, and nothing
--- behind the limiters but a unit. Returns the number of limiters and the unit, or nil for any other call.
+-- Reads a call as most calls are: words in capitals, limits that are remembered, plain quantities, and nothing behind
+-- the limiters but a unit. Returns the number of limiters and the unit, or nil for any other call.
 local function read_usual(keys, args)
     local unit, behind = UNITS[args[#args]], #args
     if not unit then
@@ -192,7 +192,12 @@ local function read_usual(keys, args)
         return nil
     end
     for k = 1, #keys do
-        local limit, final = known_limit(known, args, i)
+        local limit, final = known[args[i]], i + 3
+        limit = limit and limit[args[i + 1]]
+        limit = limit and limit[args[i + 2]]
+        if limit and not limit.kind then
+            limit, final = limit[args[final]], final + 1
+        end
         if not limit or final >= behind then
             return nil
         end
@@ -201,7 +206,7 @@ local function read_usual(keys, args)
         if kind == Lease then
             limit, quantity = Lease.of_holder(limit, word, row.lease), 1
         elseif not quantity then
-            quantity = #word < 5 and find(word, '^[1-9]%d*$') and word + 0
+            quantity = #word < (kind == Log and 5 or 16) and find(word, '^[1-9]%d*$') and word + 0
             if not quantity then
                 return nil
             end
@@ -385,7 +390,9 @@ function several(keys, args, verb)
         if verb == TAKE then
             local wait, remaining, reset_after, store = kind.take(limit, state, quantity)
             row.wait, row.remaining, row.reset_after, row.store = wait, remaining, reset_after, store
-            is_refused = is_refused or wait and not row.shadow
+            if wait and not row.shadow then
+                is_refused = true
+            end
         elseif verb == PEEK then
             row.wait, row.remaining, row.reset_after = peek(kind, limit, state, quantity)
             row.store = nil
@@ -420,10 +427,10 @@ function several(keys, args, verb)
     local reply = { five(most, unit, wait, remaining, reset_after), nil, nil, nil, nil } -- with room for a few rows
     for i = 1, count do
         local row = rows[i]
+        local prepare, store = row.kind.prepare, row.store
         reply[i + 1] = five(row.limit.most, unit, row.wait, row.remaining, row.reset_after)
-        local prepare = row.kind.prepare
-        if prepare and row.store then
-            prepare(row.store)
+        if prepare and store then
+            prepare(store)
         end
     end
     -- The server runs CL.MSETTLE even without memory, so that it can give units back.

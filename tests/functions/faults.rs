@@ -171,7 +171,7 @@ const FAULTS: &[(&str, &str)] = &[
     // Several limiters
     ("if limiter.shadow and verb ~= TAKE or limiter.reset and verb ~= SETTLE then", "if false then"),
     ("if rows[k].reset and not age then", "if false then"),
-    ("is_refused or wait and not row.shadow", "is_refused or wait"),
+    ("if wait and not row.shadow then", "if wait then"),
     ("if row.shadow and not with_shadow then", "if false then"),
     ("row_remaining < remaining", "not (remaining < row_remaining)"),
     ("row_wait and wait ~= FOREVER then", "row_wait then"),
