@@ -437,7 +437,7 @@ async fn follow(mut connection: ClusterConnection, cmd: &Cmd) -> RedisResult<Val
     loop {
         let Err(error) = &reply else { return reply };
         reply = match (error.kind(), node(error)) {
-            (ErrorKind::Server(ServerErrorKind::TryAgain), _) => again(&mut connection, cmd).await,
+            _ if is_moving(error) => again(&mut connection, cmd).await,
             // A redirection makes the connection read the slots again, which has not ended yet.
             (ErrorKind::ClusterConnectionNotFound, _) if redirections.start > 0 => {
                 again(&mut connection, cmd).await
@@ -454,6 +454,15 @@ async fn follow(mut connection: ClusterConnection, cmd: &Cmd) -> RedisResult<Val
             }
             _ => return reply,
         };
+    }
+}
+
+/// Whether the slot of a call is on its way to another node. Until all nodes know the new one, a node may know none.
+fn is_moving(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::TryAgain) => true,
+        ErrorKind::Server(ServerErrorKind::ClusterDown) => error.detail() == Some("Hash slot not served"),
+        _ => false,
     }
 }
 

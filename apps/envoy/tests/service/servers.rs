@@ -206,6 +206,32 @@ descriptors:
     }
 }
 
+/// Regression: while a slot moved, or after a planned failover, a request failed if its node knew no owner of the slot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_without_an_owner_for_a_moment_costs_no_request() {
+    let nodes = cluster();
+    for node in &nodes {
+        node.connect().call("CONFIG SET cluster-require-full-coverage no");
+    }
+    let settings = [("REDIS_TYPE", "CLUSTER"), ("REDIS_TIMEOUT", "10s")];
+    let service = Service::at(&urls(&nodes), RULES, &settings);
+    let client = service.client().await;
+    assert_eq!(client.admitted(1, &["k=1"]).await, 1);
+    let owner = nodes.iter().find(|node| node.connect().int("DBSIZE") > 0).unwrap();
+    let keys: Vec<String> = owner.connect().get("KEYS *");
+    let slot = owner.connect().int(&format!("CLUSTER KEYSLOT {}", keys[0]));
+    owner.connect().call(&format!("CLUSTER DELSLOTS {slot}"));
+    let request = tokio::spawn(async move { client.admitted(1, &["k=1"]).await });
+    tokio::task::block_in_place(|| {
+        wait_until("a request that no node serves", || {
+            let errors = owner.connect().text("INFO errorstats");
+            if errors.contains("errorstat_CLUSTERDOWN:") { Ok(()) } else { Err(errors) }
+        });
+        owner.connect().call(&format!("CLUSTER ADDSLOTS {slot}"));
+    });
+    assert_eq!(request.await.unwrap(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_freezes_is_not_asked_after_the_failover() {
     let nodes = cluster();
