@@ -59,6 +59,8 @@ struct Turns {
     /// How long after its units are available a client is admitted, in milliseconds: the median, the 99th
     /// percentile, and the maximum.
     late: [f64; 3],
+    /// How late the machine has woken a thread that slept until the same instants, at most.
+    woken: f64,
 }
 
 /// A call of a client that does not wait.
@@ -181,18 +183,22 @@ fn turns(server: &Server, clients: usize, flows: usize, rounds: usize) -> Result
         cpu.push((server.cpu()? - before) / admitted as f64);
     }
     drop(crowd);
+    let (late, woken) = late(server, clients, flows)?;
     Ok(Turns {
         clients,
         flows,
         cpu: quantile(cpu.into_iter().skip(1), 0.5),
         per_second: 1.0 / quantile(wall.into_iter().skip(1), 0.5),
-        late: late(server, clients, flows)?,
+        late,
+        woken,
     })
 }
 
-/// Measures how late admissions are. One unit becomes available every 2 ms.
-fn late(server: &Server, clients: usize, flows: usize) -> Result<[f64; 3], Box<dyn Error>> {
-    const EVERY: f64 = 2.0;
+/// The time after which another unit becomes available while [`late`] measures.
+const EVERY: Duration = Duration::from_millis(2);
+
+/// Measures how late admissions are, and beside them, how late a thread is that only sleeps.
+fn late(server: &Server, clients: usize, flows: usize) -> Result<([f64; 3], f64), Box<dyn Error>> {
     wait_for_blocked(server, 0)?;
     let mut crowd = Crowd::new(server, clients)?;
     // Units that are not taken in time are not lost, so the instants do not depend on earlier delays.
@@ -202,6 +208,7 @@ fn late(server: &Server, clients: usize, flows: usize) -> Result<[f64; 3], Box<d
         crowd.send(client, &wait(client))?;
     }
     wait_for_blocked(server, clients)?;
+    let sleeper = thread::spawn(oversleeps);
     let (mut instants, begin) = (Vec::new(), Instant::now());
     while instants.len() < TIMED {
         for (client, reply) in crowd.replies()? {
@@ -211,11 +218,23 @@ fn late(server: &Server, clients: usize, flows: usize) -> Result<[f64; 3], Box<d
             }
         }
     }
-    let after = |(number, at): (usize, &f64)| at - number as f64 * EVERY;
+    let after = |(number, at): (usize, &f64)| at - number as f64 * EVERY.as_secs_f64() * 1e3;
     let due = instants.iter().enumerate().map(after).fold(f64::MAX, f64::min);
     let late: Vec<f64> = instants.iter().enumerate().map(|each| after(each) - due).collect();
     let latest = late.iter().copied().fold(0.0, f64::max);
-    Ok([quantile(late.iter().copied(), 0.5), quantile(late.iter().copied(), 0.99), latest])
+    let woken = sleeper.join().map_err(|_| "the thread that sleeps has panicked")?;
+    Ok(([quantile(late.iter().copied(), 0.5), quantile(late.iter().copied(), 0.99), latest], woken))
+}
+
+/// Sleeps until as many instants as [`late`] measures, and returns the greatest delay in milliseconds.
+fn oversleeps() -> f64 {
+    let begin = Instant::now();
+    let mut latest = Duration::ZERO;
+    for due in (1..=TIMED as u32).map(|number| EVERY * number) {
+        thread::sleep(due.saturating_sub(begin.elapsed()));
+        latest = latest.max(begin.elapsed().saturating_sub(due));
+    }
+    latest.as_secs_f64() * 1e3
 }
 
 /// Measures calls on another key, and refused calls on the key for which 10,000 clients wait.
@@ -279,14 +298,14 @@ pub fn markdown(all: &Waits) -> String {
     for (what, value) in &all.machine {
         let _ = writeln!(text, "- {what}: {value}");
     }
-    text += "\n| clients | flows | µs of the server per admission | admissions a second | late, median | 99 % | latest |\n";
-    text += "|--:|--:|--:|--:|--:|--:|--:|\n";
-    for Turns { clients, flows, cpu, per_second, late: [median, most, latest] } in &all.turns {
+    text += "\n| clients | flows | µs of the server per admission | admissions a second | late, median | 99 % | latest | a thread, latest |\n";
+    text += "|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+    for Turns { clients, flows, cpu, per_second, late: [median, most, latest], woken } in &all.turns {
         let (clients, flows) = (thousands(*clients), thousands(*flows));
         let (us, per_second) = (cpu / 1e3, thousands(*per_second as usize));
         let _ = writeln!(
             text,
-            "| {clients} | {flows} | {us:.1} | {per_second} | {median:.2} ms | {most:.2} ms | {latest:.2} ms |"
+            "| {clients} | {flows} | {us:.1} | {per_second} | {median:.2} ms | {most:.2} ms | {latest:.2} ms | {woken:.2} ms |"
         );
     }
     text += "\n| call of a client that does not wait | µs, nobody waits | µs, 10,000 wait |\n|---|--:|--:|\n";
