@@ -238,15 +238,19 @@ impl<'c> Request<'c> {
         Ok((first.limiter.units().unsigned_abs(), cost))
     }
 
-    /// Whether the call cannot be admitted within its timeout, as far as its limiters know. Only for places
-    /// can that change when one is given back.
-    pub fn is_too_late(&self, rows: &[Row]) -> bool {
-        let Some(timeout) = self.queued.timeout else { return false };
-        self.limiters.iter().zip(rows).any(|(named, row)| {
+    /// Whether the call cannot be admitted within its timeout, as far as each limiter knows by itself. Clients
+    /// that wait may leave, and places may be given back.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn is_too_late(&self, call: &Call<'c>) -> Result<bool, Error> {
+        let Some(timeout) = self.queued.timeout else { return Ok(false) };
+        let rows = self.without_queues(call)?;
+        Ok(self.limiters.iter().zip(&rows).any(|(named, row)| {
             row.refuses()
                 && !named.limiter.releases()
                 && row.answer.verdict.wait().is_some_and(|wait| wait > timeout)
-        })
+        }))
     }
 
     /// The same call, when it is its turn at its first limiter: nobody in its own queue is before it.
@@ -254,20 +258,26 @@ impl<'c> Request<'c> {
         Self { is_turn: true, ..self }
     }
 
-    /// The rows by which the limiters would decide the call if no client waited for the first one.
+    /// The rows by which the limiters would decide the call if no client of any flow waited.
     ///
     /// # Errors
     /// The errors of any limiter.
-    pub fn without_queue(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+    fn without_queues(&self, call: &Call<'c>) -> Result<Rows, Error> {
         let now = ffi::now();
-        let mut rows = Rows::new();
-        for (at, named) in self.limiters.iter().enumerate() {
+        let rows = self.limiters.iter().map(|named| {
             let key = Key::open(*call, named.key, Access::Read)?;
-            let ahead = if at == 0 { 0 } else { waiting::ahead(call, named.key) };
-            let at = Target { call: *call, name: named.key, key: &key, now, ahead };
-            rows.push(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow });
-        }
-        Ok(Outcome::Several(rows, self.unit))
+            let at = Target { call: *call, name: named.key, key: &key, now, ahead: 0 };
+            Ok(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow })
+        });
+        rows.collect()
+    }
+
+    /// The outcome by which the limiters would decide the call if no client of any flow waited.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn alone(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        Ok(Outcome::Several(self.without_queues(call)?, self.unit))
     }
 
     /// The reply of the call that this one repeats, if there is one.

@@ -91,7 +91,7 @@ impl Command for Bmtake {
             Outcome::Repeated(rows)
         } else {
             // The queue decides whose turn it is, so the limiters decide without it.
-            request.without_queue(call)?
+            request.alone(call)?
         };
         let rows = match &outcome {
             Outcome::Several(rows, _) if before.is_some() || rows.iter().any(Row::refuses) => rows,
@@ -104,7 +104,7 @@ impl Command for Bmtake {
         if !call.may_block() {
             return Ok(if rows.iter().any(Row::refuses) { Outcome::Null } else { outcome });
         }
-        if request.is_too_late(rows) {
+        if request.is_too_late(call)? {
             return Ok(Outcome::Null);
         }
         let (quantity, cost) = request.share()?;

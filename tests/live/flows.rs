@@ -449,6 +449,23 @@ fn a_timeout_does_not_count_who_waits_for_the_first_limiter() {
     let _one = wait_with(&server, &mut client, &format!("{call} FLOW b TIMEOUT 3000"), 6);
 }
 
+/// Nor who waits for another of its limiters: they may leave.
+#[test]
+fn a_timeout_does_not_count_who_waits_for_another_limiter() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.THROTTLE k 0 1 1000");
+    let others: Vec<Waiter> = (1..=5)
+        .map(|count| wait_with(&server, &mut client, "CL.BMTAKE k THROTTLE 0 1 1000 1", count))
+        .collect();
+    let call = "CL.BMTAKE free LOG 9 60 1 k THROTTLE 0 1 1000 1 TIMEOUT";
+    let mut waiter = wait_with(&server, &mut client, &format!("{call} 3000"), 6);
+    assert_eq!(client.call(&format!("{call} 900")), Value::Nil, "the limiter itself is too late");
+    drop(others);
+    client.call("DEL k");
+    assert!(waiter.answer().starts_with("0 "));
+}
+
 #[test]
 fn a_timeout_ends_a_wait_and_leaves_no_trace() {
     let server = Server::start();
