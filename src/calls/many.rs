@@ -238,8 +238,8 @@ impl<'c> Request<'c> {
         Ok((first.limiter.units().unsigned_abs(), cost))
     }
 
-    /// Whether the call cannot be admitted within its timeout, as far as each limiter knows by itself. Clients
-    /// that wait may leave, and places may be given back.
+    /// Whether the call cannot be admitted within its timeout, as far as each limiter knows by itself.
+    /// Clients that wait may leave, and places may be given back.
     ///
     /// # Errors
     /// The errors of any limiter.

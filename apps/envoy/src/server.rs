@@ -457,7 +457,8 @@ async fn follow(mut connection: ClusterConnection, cmd: &Cmd) -> RedisResult<Val
     }
 }
 
-/// Whether the slot of a call is on its way to another node. Until all nodes know the new one, a node may know none.
+/// Whether the slot of a call is on its way to another node. Until all nodes know the new one, a node may
+/// know none.
 fn is_moving(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::TryAgain) => true,

@@ -206,7 +206,8 @@ descriptors:
     }
 }
 
-/// Regression: while a slot moved, or after a planned failover, a request failed if its node knew no owner of the slot.
+/// Regression: while a slot moved, or after a planned failover, a request failed if its node knew no owner of
+/// the slot.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_without_an_owner_for_a_moment_costs_no_request() {
     let nodes = cluster();
