@@ -462,6 +462,7 @@ fn a_timeout_does_not_count_who_waits_for_another_limiter() {
     let mut waiter = wait_with(&server, &mut client, &format!("{call} 3000"), 6);
     assert_eq!(client.call(&format!("{call} 900")), Value::Nil, "the limiter itself is too late");
     drop(others);
+    wait_for_blocked(&mut client, 1);
     client.call("DEL k");
     assert!(waiter.answer().starts_with("0 "));
 }
