@@ -282,14 +282,14 @@ failures() {
         END { if (!seen) for (i = 1; i <= 5; i++) print last[(NR + i) % 5] }' "$1" | cut -c1-300
 }
 
-# two_at_a_time FUNCTION ARGUMENT...: calls a function of the calling script with each argument, two calls at a time.
-# The output of a call is shown when the call ends. Fails if a call fails. It uses xargs, because background jobs of
-# bash ignore Ctrl-C.
+# two_at_a_time FUNCTION ARGUMENT...: calls a function of the calling script with each argument, two calls at a time,
+# with 0 and 1 in $slot. The output of a call is shown when the call ends. Fails if a call fails. It uses xargs, because
+# background jobs of bash ignore Ctrl-C.
 two_at_a_time() {
     # shellcheck disable=SC2046 # the names are words
     export -f $(compgen -A function)
     # shellcheck disable=SC2016 # for the shell that xargs starts
-    printf '%s\0' "${@:2}" | xargs -0 -n 1 -P 2 bash -euo pipefail -O inherit_errexit -c '
+    printf '%s\0' "${@:2}" | xargs -0 -n 1 -P 2 --process-slot-var=slot bash -euo pipefail -O inherit_errexit -c '
         shown=$(mktemp -p target)
         exec 3>&1 >"$shown" 2>&1
         trap "flock target/shown.lock cat $shown >&3; rm $shown" EXIT
