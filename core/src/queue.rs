@@ -330,7 +330,7 @@ impl Queue {
         if self.booked.is_empty() {
             self.queued
         } else if self.short {
-            self.walk().unstored
+            self.walk(Span::ZERO).unstored
         } else {
             self.unbooked
         }
@@ -527,17 +527,16 @@ impl Queue {
             return Span::ZERO;
         }
         let place = self.place().map_or(Span::ZERO, |place| place.since(now));
-        let walk = self.walk();
-        let last = [place, walk.until_the_end, cost].into_iter().reduce(sum).unwrap_or(Span::MAX);
-        sum(place, walk.longest).max(last.saturating_sub(limit.tolerance))
+        let walk = self.walk(place);
+        walk.longest.max(sum(walk.end, cost).saturating_sub(limit.tolerance))
     }
 
-    /// Walks through the queue as it would be served if nothing more happened.
-    fn walk(&self) -> Walk {
+    /// Walks through the queue as it would be served if nothing more happened. `place` is the time until the
+    /// place of the first waiter begins, and the times of the result count from the same instant.
+    fn walk(&self, mut place: Span) -> Walk {
         let mut walk = Walk::default();
         let mut booked = self.booked.iter().copied().peekable();
         let mut moved = self.moved.iter().peekable();
-        let mut place = Span::ZERO;
         for (ticket, waiter) in &self.waiters {
             while let Some(passed) = booked.next_if(|booked| !booked.has_room_for(*ticket, waiter.cost)) {
                 place = sum(place, sum(passed.room, passed.cost));
@@ -556,13 +555,12 @@ impl Queue {
             walk.longest = walk.longest.max(place.saturating_sub(waiter.limit.tolerance));
         }
         let rest = booked.map(|passed| sum(passed.room, passed.cost)).chain(moved.map(|passed| passed.cost));
-        walk.until_the_end = rest.fold(place, sum);
+        walk.end = rest.fold(place, sum);
         walk
     }
 }
 
-/// How a queue would be served if nothing more happened. Times are counted from the place of the first
-/// waiter.
+/// How a queue would be served if nothing more happened.
 #[derive(Default)]
 struct Walk {
     /// The longest wait of a waiter.
@@ -570,7 +568,7 @@ struct Walk {
     /// Their costs that are not stored in the key.
     unstored: Span,
     /// The end of the last place.
-    until_the_end: Span,
+    end: Span,
 }
 
 fn sum(one: Span, other: Span) -> Span {

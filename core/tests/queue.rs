@@ -488,18 +488,29 @@ proptest! {
         }
     }
 
-    /// By one limit: a client whose timeout ends before its turn is refused at once, to the nanosecond.
+    /// A client whose timeout ends before its turn is refused at once, to the nanosecond.
     #[test]
-    fn too_late_is_exact(limit in numbers(), events in events(1), quantity in 1..4_i64) {
+    fn too_late_is_exact(
+        limits in prop::collection::vec(numbers(), 1..4),
+        events in events(3),
+        client in (0..3_usize, 1..4_i64),
+    ) {
         let mut key = Key::default();
         let mut booked = false;
         for event in events {
+            let event = match event {
+                Event::Join(limit, quantity) => Event::Join(limit % limits.len(), quantity),
+                Event::Plain(limit, quantity) => Event::Plain(limit % limits.len(), quantity),
+                Event::Reserve(limit, quantity) => Event::Reserve(limit % limits.len(), quantity),
+                other => other,
+            };
             booked |= matches!(event, Event::Reserve(..));
             // What a refund leaves of a booking's room may serve a client earlier than it was told.
             if !(booked && matches!(event, Event::Refund(_))) {
-                key.happen(event, &[limit]);
+                key.happen(event, &limits);
             }
         }
+        let (limit, quantity) = (limits[client.0 % limits.len()], client.1);
         let mut waits = key.clone();
         let Some(ticket) = waits.join(limit, quantity) else { return Ok(()) };
         let turn = waits.turns().into_iter().find(|(served, _)| *served == ticket).unwrap().1 - key.now;
@@ -786,6 +797,18 @@ fn a_timeout_counts_the_waits_of_clients_before_it() {
     assert_eq!(join(&mut key, S - 1), Joined::TooLate);
     let Joined::Waiting(second) = join(&mut key, S) else { panic!("at 1 s it is both clients' turn") };
     assert_eq!(key.turns(), [(first, S), (second, S)]);
+}
+
+/// Regression: a client was told that its turn would come too late by as much as the clients before it may be
+/// ahead of the limiter.
+#[test]
+fn a_timeout_does_not_count_more_than_the_waits_of_clients_before_it() {
+    let [burst, larger] = [3, 9].map(|capacity| Numbers { interval: 1000, capacity });
+    let mut key = full(burst);
+    let first = key.join(burst, 1).unwrap();
+    let second = key.queue.join(key.state, &larger.limit(), at(0), 6, Some(span(S))).unwrap();
+    assert_eq!(second, Joined::Waiting(first + 1));
+    assert_eq!(key.turns(), [(first, S), (first + 1, S)]);
 }
 
 #[test]
