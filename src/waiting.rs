@@ -243,7 +243,9 @@ pub fn join<C: Command>(call: &Call, request: &Request) -> Result<Outcome, Error
     let mut open = Key::open(*call, key, Access::Write)?;
     let state = store::gcra::load(&open, now, limit.tolerance())?;
     let joined = queues::join(place(call, key), state, (&limit, quantity, patience), now);
-    arm(call);
+    if is_anybody() {
+        arm(call);
+    }
     let seat = match joined? {
         Joined::Waiting(seat) => seat,
         Joined::TooLate => return Ok(Outcome::Null),
