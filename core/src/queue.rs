@@ -526,9 +526,10 @@ impl Queue {
         if self.waiters.is_empty() || self.shared == Some(*limit) && !self.short {
             return Span::ZERO;
         }
-        let place = self.place().map_or(Span::ZERO, |place| place.since(now));
-        let walk = self.walk(place);
-        walk.longest.max(sum(walk.end, cost).saturating_sub(limit.tolerance))
+        let first = self.owed(now).saturating_sub(self.behind);
+        let walk = self.walk(first.since(now));
+        let last = walk.longest.max(sum(walk.end, cost).saturating_sub(limit.tolerance));
+        last.saturating_sub(now.since(first)) // a place in a room may have begun
     }
 
     /// Walks through the queue as it would be served if nothing more happened. `place` is the time until the

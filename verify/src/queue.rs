@@ -37,11 +37,13 @@ pub enum Defect {
     Forgets,
     /// A booking acts a tick before its time.
     ActsEarly,
+    /// A timeout begins a tick before the call.
+    BeginsEarly,
 }
 
 impl Defect {
     /// All defects except none, each with a property that it breaks.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::WriteIsLost, CHARGED),
         (Self::WritesTwice, CHARGED),
         (Self::IgnoresQueue, DELAYED),
@@ -50,6 +52,7 @@ impl Defect {
         (Self::ToTheEnd, ORDER),
         (Self::Forgets, FORGOTTEN),
         (Self::ActsEarly, BOUND),
+        (Self::BeginsEarly, TIMEOUT),
     ];
 }
 
@@ -59,6 +62,8 @@ const ORDER: &str = "clients that wait are admitted in the order of arrival";
 const DELAYED: &str = "a client that comes later or leaves delays none that waits";
 const PAUSED: &str = "nobody is admitted by its limit during a pause";
 const CHARGED: &str = "a turn charges what the queue has counted for it, exactly once";
+const TIMEOUT: &str =
+    "a client is refused because of its timeout if its turn would come later, and only then";
 
 /// The model.
 #[derive(Clone, Debug)]
@@ -78,6 +83,7 @@ struct Waiter {
     /// A number in the order of arrival.
     client: u8,
     ticket: Ticket,
+    limit: usize,
     quantity: i64,
 }
 
@@ -108,8 +114,8 @@ pub struct State {
 /// An action of the model. Limits are named by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A client waits for a quantity, as in `CL.BTHROTTLE`.
-    Join(i64),
+    /// A client waits by a limit for a quantity, as in `CL.BTHROTTLE`.
+    Join(usize, i64),
     /// The waiting client with this index leaves.
     Leave(usize),
     /// A call by a limit that does not wait: `CL.THROTTLE`.
@@ -175,6 +181,26 @@ impl World {
         others.all(|&(ticket, at)| turn(ticket).is_some_and(|then| then <= at))
     }
 
+    /// Whether a client that would wait, and does so in `after`, is refused if its timeout ends before its turn,
+    /// and only then.
+    fn is_timeout_exact(&self, before: &State, after: &State, client: Waiter) -> bool {
+        let Some((_, turn)) = self.turns(after).and_then(|turns| turns.last().copied()) else { return true };
+        let now = self.now(before);
+        let begun = if self.defect == Defect::BeginsEarly { self.tick } else { 0 };
+        let waits = |timeout: u64| {
+            let timeout = Some(span(timeout.saturating_sub(begun)));
+            let joined = before.queue.clone().join(
+                before.key,
+                &self.limits[client.limit],
+                at(now),
+                client.quantity,
+                timeout,
+            );
+            joined.unwrap() == Joined::Waiting(client.ticket)
+        };
+        waits(turn - now) && (turn == now || !waits(turn - now - 1))
+    }
+
     /// A call that does not wait, decided on the state that the queue returns for it.
     fn behind(&self, state: &mut State, decide: impl Fn(Option<Tat>) -> Decision<Tat>) -> Decision<Tat> {
         let now = at(self.now(state));
@@ -210,7 +236,8 @@ impl World {
         if self.defect == Defect::ToTheEnd && state.late && state.waiting.len() > 1 {
             let first = state.waiting.remove(0);
             state.queue.dismiss();
-            let joined = state.queue.join(state.key, &self.limits[0], at(now), first.quantity, None);
+            let joined =
+                state.queue.join(state.key, &self.limits[first.limit], at(now), first.quantity, None);
             match joined.unwrap() {
                 Joined::Waiting(ticket) => state.waiting.push(Waiter { ticket, ..first }),
                 Joined::Decided(decision) => state.key = after(&decision, state.key),
@@ -244,7 +271,7 @@ impl World {
                         state.broken = Some(ORDER);
                     }
                     state.last_served = Some(first.client);
-                    self.act(state, 0, first.quantity);
+                    self.act(state, first.limit, first.quantity);
                 }
                 Turn::Failed(_, error) => panic!("{error}"),
                 Turn::NotYet => break,
@@ -312,7 +339,7 @@ impl Model for World {
         if state.calls == self.calls {
             return;
         }
-        actions.extend([1, 2].map(Action::Join));
+        actions.extend([Action::Join(0, 1), Action::Join(0, 2), Action::Join(1, 3)]);
         actions.extend((0..state.waiting.len()).map(Action::Leave));
         actions.extend([Action::Call(0, 1), Action::Call(0, 2), Action::Call(1, 1), Action::Call(1, 3)]);
         actions.extend([1, 2].map(Action::Reserve));
@@ -336,15 +363,21 @@ impl Model for World {
         match action {
             Action::Tick => self.tick(&mut state),
             Action::Serve => self.serve(&mut state),
-            Action::Join(quantity) => {
-                match state.queue.join(state.key, small, at(now), quantity, None).unwrap() {
+            Action::Join(limit, quantity) => {
+                match state.queue.join(state.key, &self.limits[limit], at(now), quantity, None).unwrap() {
                     Joined::Decided(decision) => {
                         state.key = after(&decision, state.key);
-                        self.act(&mut state, 0, quantity);
+                        self.act(&mut state, limit, quantity);
                     }
                     Joined::Waiting(ticket) => {
-                        state.waiting.push(Waiter { client: state.clients, ticket, quantity });
+                        let waiter = Waiter { client: state.clients, ticket, limit, quantity };
+                        state.waiting.push(waiter);
                         state.clients += 1;
+                        // What a refund leaves of the room before a booking may serve a client earlier than the
+                        // queue expects.
+                        if last.refunded == 0 && !self.is_timeout_exact(last, &state, waiter) {
+                            state.broken = Some(TIMEOUT);
+                        }
                     }
                     Joined::TooLate => panic!("too late for a client without a timeout"),
                 }
@@ -403,7 +436,7 @@ impl Model for World {
             }
         }
         let comes_or_leaves =
-            matches!(action, Action::Join(_) | Action::Call(..) | Action::Reserve(_) | Action::Leave(_));
+            matches!(action, Action::Join(..) | Action::Call(..) | Action::Reserve(_) | Action::Leave(_));
         if comes_or_leaves && !last.waiting.is_empty() && !self.delays_nobody(last, &state, left) {
             state.broken = Some(DELAYED);
         }
@@ -427,6 +460,7 @@ impl Model for World {
             Property::always(DELAYED, |_, state: &State| state.broken != Some(DELAYED)),
             Property::always(PAUSED, |_, state: &State| state.broken != Some(PAUSED)),
             Property::always(CHARGED, |_, state: &State| state.broken != Some(CHARGED)),
+            Property::always(TIMEOUT, |_, state: &State| state.broken != Some(TIMEOUT)),
             Property::sometimes("a client is admitted to a room", |_, state: &State| state.admitted_in_room),
             Property::sometimes("the queue is served late", |_, state: &State| {
                 state.late && state.waiting.len() > 1
