@@ -440,6 +440,10 @@ proptest! {
             prop_assert_eq!(&key.served, &model.served, "after {:?}", event);
             let next = key.queue.next_turn(key.state, at(key.now)).map(|wait| key.now + nanos(wait));
             prop_assert_eq!(next, model.next_turn(), "after {:?}", event);
+            // A call that does not wait sees the costs of all that came before it.
+            let seen = key.queue.seen(key.state, at(key.now)).unwrap();
+            let debt = seen.map_or(0, |tat| nanos(tat.since(at(key.now))));
+            prop_assert_eq!(debt, model.debt(key.now), "after {:?}", event);
             // First come, first served.
             while served + 1 < key.served.len() {
                 prop_assert!(key.served[served].0 < key.served[served + 1].0);
