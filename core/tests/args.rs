@@ -221,6 +221,10 @@ fn a_range_admits_its_ends_and_names_itself() {
         assert_eq!(error.to_string(), "ERR lease must be an integer from -5 to 5");
     }
     assert_eq!(range.up_to(3), Range { name: "lease", min: -5, max: 3 });
+    // As a time, too, whatever a span can hold in that unit.
+    assert_eq!(range.parse_span(b"5", Milliseconds).map(nanos), Ok(5_000_000));
+    let error = range.parse_span(b"6", Milliseconds).unwrap_err();
+    assert_eq!(error.to_string(), "ERR lease must be an integer from -5 to 5");
 }
 
 /// Bytes that are nearly an integer.

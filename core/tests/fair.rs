@@ -486,3 +486,44 @@ fn a_charge_to_a_flow_that_waits_moves_the_time() {
     queue.checked(twelve, Readiness::Ready);
     assert_eq!([serve(&mut queue), serve(&mut queue)], [Some(twelve), Some(new)], "12 is before 15");
 }
+
+/// A charge leaves no claim to the past: a flow that was not ready for a while is charged from the virtual time
+/// on, and so comes after one that was charged nothing.
+#[test]
+fn a_charge_to_a_flow_that_was_not_ready_begins_at_the_virtual_time() {
+    let mut queue = Queue::default();
+    let stay = |queue: &mut Queue, flow: &[u8]| {
+        let ticket = queue.join(request(flow, 1, 1));
+        queue.checked(ticket, Readiness::NotBefore(None));
+        ticket
+    };
+    let pass = |queue: &mut Queue, calls: u64| {
+        for _ in 0..calls {
+            join(queue, b"others", 1, 5);
+            serve(queue);
+        }
+    };
+    let charged = stay(&mut queue, b"charged"); // from 0
+    pass(&mut queue, 2);
+    let later = stay(&mut queue, b"later"); // from 5
+    pass(&mut queue, 1);
+    queue.settle(Some(b"charged"), None, 3); // from 10, not from 3
+    check_all(&mut queue);
+    for ticket in [charged, later] {
+        queue.checked(ticket, Readiness::Ready);
+    }
+    assert_eq!([serve(&mut queue), serve(&mut queue)], [Some(later), Some(charged)]);
+}
+
+/// A settlement may bring a new weight, which divides what it charges.
+#[test]
+fn a_settlement_is_divided_by_its_own_weight() {
+    let mut queue = Queue::default();
+    for flow in [&b"a"[..], b"b", b"a", b"b"] {
+        join(&mut queue, flow, 1, 1);
+    }
+    assert_eq!([serve(&mut queue), serve(&mut queue)], [Some(0), Some(1)]);
+    queue.settle(Some(b"a"), Some(4), 4); // from 1 to 2, not to 5
+    queue.settle(Some(b"b"), None, 2); // from 1 to 3
+    assert_eq!([serve(&mut queue), serve(&mut queue)], [Some(2), Some(3)]);
+}

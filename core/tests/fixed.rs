@@ -460,6 +460,8 @@ fn a_window_goes_by_the_clock_that_it_was_opened_by() {
         ("its last nanosecond", 45 * S, 35 * S - 1 - 456_789, Some(45 * S - 1 - 456_789)),
         ("and its end", 45 * S, 35 * S - 456_789, None),
         ("opened before both", -31 * S, -60 * S, Some(-45 * S)),
+        // Its window begins at the start of the millisecond, before the step.
+        ("opened within the millisecond of a step", -30 * S, -50 * S, Some(-40 * S)),
         ("opened by no clock", 500 * S, 0, Some(0)),
     ];
     for (shows, end, now, then) in rows {

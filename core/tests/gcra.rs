@@ -10,12 +10,12 @@
 
 mod common;
 
-use common::{Exact, NOW, after, at, contract, instant, nanos, offset, span};
+use common::{Exact, NOW, S, after, at, contract, instant, nanos, offset, span};
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis_cell_core::Change::{Delete, Keep, Store};
 use redis_cell_core::gcra::{Booking, Limit, Tat, charge, decode, peek, refund, reserve, saturate, throttle};
-use redis_cell_core::{Answer, Decision, Error, Span, Unit, Verdict, gcra};
+use redis_cell_core::{Answer, Decision, Error, Span, Taken, Unit, Verdict, gcra};
 
 /// The four numbers that make a limit, and the numbers that the contract derives from them.
 #[derive(Clone, Copy, Debug)]
@@ -771,4 +771,13 @@ fn the_longest_pause_is_named_in_the_unit_of_the_call() {
         assert!(pause(longest).is_ok(), "{longest} {unit:?}");
         assert_eq!(pause(longest + 1).unwrap_err(), Error::BeyondTime, "{longest} {unit:?}");
     }
+}
+
+/// However much is still owed for all the units of a call, no more goes back than what the settlement names.
+#[test]
+fn a_settlement_gives_back_no_more_than_its_difference() {
+    let limit = Limit::new(9, 1, 1, Unit::Seconds).unwrap();
+    let taken = Taken { age: span(0), reset_after: Some(span(6 * S)), unit: Unit::Seconds };
+    let settled = gcra::settle(Some(at(5 * S)), &limit, at(0), -2, Some(&taken)).unwrap();
+    assert_eq!(settled.change, Store(at(3 * S)));
 }

@@ -503,6 +503,37 @@ fn who_was_refused_stays_away_until_the_wait_is_over() {
     assert_eq!(holding.ask(&terms, at(wait), 1), Some(10));
 }
 
+/// The pause is the client's own: a server that names a shorter wait does not end it.
+#[test]
+fn a_short_wait_does_not_shorten_the_pause() {
+    let terms = terms();
+    let pauses = handed(&terms, 0, None).spend(&terms, at(0), 1);
+    assert!(matches!(pauses, Spend::Refused(pause) if pause >= span(5 * MS)), "{pauses:?}");
+    for wait in [0, 1, MS] {
+        assert_eq!(handed(&terms, 0, Some(wait)).spend(&terms, at(0), 1), pauses, "{wait} ns");
+    }
+}
+
+/// However many calls bring nothing, no pause is longer than a second, or than a hold if that is longer.
+#[test]
+fn the_longest_pause_is_a_second_or_a_hold() {
+    for (hold, longest) in [(100 * MS, 1000 * MS), (4000 * MS, 4000 * MS)] {
+        let terms = Terms { hold: span(hold), ..terms() };
+        let (mut holding, mut now) = (Holding::default(), 0);
+        for _ in 0..20 {
+            now += 10_000 * MS;
+            assert!(holding.ask(&terms, at(now), 1).is_some());
+            holding.lost(&terms, at(now));
+        }
+        let waits = holding.spend(&terms, at(now), 1);
+        let Spend::Refused(wait) = waits else { panic!("{waits:?}") };
+        assert!(
+            (span(longest / 2)..=span(longest * 3 / 2)).contains(&wait),
+            "{wait:?} with a hold of {hold}"
+        );
+    }
+}
+
 #[test]
 fn nobody_asks_without_need_or_room() {
     let terms = terms();
@@ -569,6 +600,32 @@ fn what_is_ended_goes_back_and_one_return_is_waited_for() {
     assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))), "the first has returned");
     holding.returned();
     assert!(holding.is_idle(at(0)));
+}
+
+/// Of two batches that are ended, the younger one goes back: more of it has not leaked.
+#[test]
+fn of_two_ended_batches_the_younger_goes_back() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    assert_eq!(holding.spend(&terms, at(0), 5), Spend::Spent);
+    assert_eq!(holding.ask(&terms, at(2 * MS), 35), Some(30));
+    holding.answered(&terms, at(2 * MS), 30, None, None);
+    holding.end(&terms, at(3 * MS));
+    assert_eq!(holding.give_back(&terms, at(3 * MS)), Some((29, span(MS))));
+}
+
+/// Units on their way back count as held: the server may not have them yet.
+#[test]
+fn nobody_asks_for_units_that_are_on_their_way_back() {
+    let terms = Terms { most: 10, ..terms() };
+    let mut holding = handed(&terms, 10, None);
+    holding.end(&terms, at(0));
+    assert_eq!(holding.ask(&terms, at(0), 1), None, "they are to go back");
+    assert_eq!(holding.give_back(&terms, at(4 * MS)), Some((6, span(4 * MS))));
+    assert_eq!(holding.ask(&terms, at(4 * MS), 1), Some(4), "six are on their way");
+    holding.lost(&terms, at(4 * MS));
+    holding.returned();
+    assert_eq!(holding.ask(&terms, at(100 * MS), 1), Some(10));
 }
 
 /// All units of a quota go back, with an age from the answer on, if the window is certain to outlast a call.

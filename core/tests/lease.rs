@@ -492,3 +492,16 @@ fn an_acquisition_behind_clients_that_wait() {
         assert_eq!(decision.change.is_keep(), answer.limited(), "{shows}");
     }
 }
+
+/// The clock ticks in microseconds: a place that ends at the next tick is held no more, and its holder comes
+/// after the clients that wait.
+#[test]
+fn whose_place_ends_at_the_tick_of_the_call_comes_behind_those_who_wait() {
+    let (one, own) = (Limit::new(1).unwrap(), at(START + 1_000));
+    for (now, change) in [(START, false), (START + 1, true), (START + 1_000, true)] {
+        let places = Places { ends: &[own][..], own: Some(own) };
+        let decision = acquire_behind(&places, &one, at(now), &lease(1_000_000), 1).unwrap();
+        assert_eq!(decision.answer.limited(), change, "{now}");
+        assert_eq!(decision.change.is_keep(), change, "{now}");
+    }
+}

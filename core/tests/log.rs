@@ -489,6 +489,23 @@ fn settlements_meet_entries_from_the_future() {
     assert_eq!(back.answer.reply(Unit::Seconds).five, [0, 2, 0, -1, 20]);
 }
 
+/// New entries are named after those with the same instant: neither the ones before nor the ones of the
+/// future are among them.
+#[test]
+fn entries_from_the_future_are_not_there_already() {
+    let limit = Limit::new(9, 60, Unit::Seconds).unwrap();
+    let entries = [START - 1_000, START, START, START + 1_000].map(at);
+    let Change::Store(added) = take(&entries[..], &limit, at(START), 3).unwrap().change else {
+        panic!("five are left")
+    };
+    assert_eq!((added.at, added.there, added.count), (at(START), 2, 3));
+    let epoch = [0, 0, 1_000].map(at);
+    let Change::Store(added) = take(&epoch[..], &limit, at(0), 3).unwrap().change else {
+        panic!("six are left")
+    };
+    assert_eq!(added.there, 2, "nothing is before the epoch");
+}
+
 #[test]
 fn a_log_is_known_by_the_names_of_its_entries() {
     for (name, entry) in [

@@ -12,7 +12,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{MS, S, at, nanos, span};
+use common::{MS, S, at, in_nanos, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{Booking, Limit, Tat, charge, pause, refund, reserve, throttle};
 use redis_cell_core::queue::{Joined, Queue, Ticket, Turn};
@@ -703,6 +703,18 @@ fn a_deleted_key_does_not_admit_the_whole_queue() {
     assert_eq!(key.turns(), [(tickets[1], S), (tickets[2], 2 * S)]);
 }
 
+/// Where nothing is left between two rooms, clients of both have their places in the one that is left.
+#[test]
+fn two_refunded_bookings_leave_one_room_for_all_before_them() {
+    let mut key = full(ONE_A_SECOND);
+    let first = key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(2 * S));
+    let second = key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(4 * S));
+    key.refund(ONE_A_SECOND, 2);
+    assert_eq!(key.turns(), [(first, S), (second, 2 * S)]);
+}
+
 /// Regression: bookings acted at the times that they were told, and other calls in the places of the waiters
 /// before them that had left.
 #[test]
@@ -748,6 +760,19 @@ fn a_charge_is_behind_what_was_booked() {
     assert_eq!(key.turns(), [(before, S), (behind, 8 * S)]);
 }
 
+/// A charge is behind the last of several bookings: it delays no client whose room is before one of them.
+#[test]
+fn a_charge_is_behind_all_that_was_booked() {
+    let mut key = full(ONE_A_SECOND);
+    let before = key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(2 * S));
+    let between = key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(4 * S));
+    let behind = key.join(ONE_A_SECOND, 1).unwrap();
+    key.happen(Event::Charge(5), &[ONE_A_SECOND]);
+    assert_eq!(key.turns(), [(before, S), (between, 3 * S), (behind, 10 * S)]);
+}
+
 /// Regression: a waiter was admitted before the end of a pause when a booking was behind it.
 #[test]
 fn a_pause_is_one_for_all_waiters() {
@@ -770,6 +795,19 @@ fn a_pause_that_ends_within_a_room_leaves_the_rest() {
     assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(3 * S));
     key.happen(Event::Pause(3 * S / 2), &[ONE_A_SECOND]);
     assert_eq!(key.turns(), [(tickets[0], 3 * S / 2), (tickets[1], 4 * S)]);
+}
+
+/// A pause that ends before what is booked is answered with the state as it is, which reaches further.
+#[test]
+fn a_pause_is_answered_with_what_is_booked_behind_it() {
+    let mut key = full(ONE_A_SECOND);
+    key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(2 * S));
+    let limit = ONE_A_SECOND.limit();
+    let decide = |tat| pause(tat, &limit, at(0), span(3 * S / 2));
+    let decision = key.queue.pause(key.state, at(0), decide).unwrap();
+    assert_eq!(decision.change, Change::Keep, "the booking ends at 3 s");
+    assert_eq!(in_nanos(&decision.answer), [1, 1, 0, 3 * S, 3 * S]);
 }
 
 /// In the reply at its turn, the costs of those who still wait count as taken, as in every other reply.

@@ -330,6 +330,7 @@ fn the_end_of_what_was_read_is_counted_in_arguments() {
 fn a_key_of_once_may_be_called_as_an_option_is() {
     for (call, unit) in [
         ("k ONE x ONCE ONCE 5 MS", Unit::Milliseconds),
+        ("k ONE x MS MAXLEN 5", Unit::Milliseconds),
         ("k ONE x ONCE MS 5", Unit::Seconds),
         ("k ONE x MS ONCE ONCE 5", Unit::Milliseconds),
     ] {
@@ -359,4 +360,7 @@ fn a_reply_is_stored_for_its_period_from_now_on() {
     assert_eq!(once("2").until(late, Unit::Seconds), Ok(late.checked_add(span(2 * S)).unwrap()));
     let error = once("3").until(late, Unit::Seconds).unwrap_err();
     assert_eq!(error.to_string(), "ERR ONCE must be an integer from 1 to 2");
+    // The longest period is named in the unit of the call.
+    let error = once("3").until(late, Unit::Milliseconds).unwrap_err();
+    assert_eq!(error.to_string(), "ERR ONCE must be an integer from 1 to 2500");
 }

@@ -217,6 +217,23 @@ fn a_shorter_key_shows_nothing_of_the_one_before() {
     }
 }
 
+/// Neither the counts of keys without a row nor the rows of others are remembered.
+#[test]
+fn what_was_reset_is_forgotten() {
+    let mut top = Top::new(1);
+    let note = |top: &mut Top, key: &[u8], times: usize| (0..times).for_each(|_| top.note(0, key, at(0)));
+    note(&mut top, b"a", 3);
+    note(&mut top, b"b", 2);
+    top.reset();
+    note(&mut top, b"a", 2);
+    note(&mut top, b"b", 1);
+    assert_eq!(listed(&top), [("a".to_owned(), 2, 0)], "b was refused once");
+    top.reset();
+    note(&mut top, b"b", 2);
+    note(&mut top, b"a", 1);
+    assert_eq!(listed(&top), [("b".to_owned(), 2, 0)], "the row is b's");
+}
+
 #[test]
 fn without_rows_nothing_is_kept() {
     let mut top = Top::new(0);

@@ -549,6 +549,21 @@ fn it_counts_until_the_end_of_the_next_window() {
     assert_eq!(last.gone_at(&limit), Instant::MAX);
 }
 
+/// A window that lies ahead, because the clock was set back, may count until after the last instant: nothing
+/// more is taken from it, and nothing is charged to it.
+#[test]
+fn nothing_is_added_to_a_window_that_counts_beyond_time_itself() {
+    let limit = Limit::new(5, 50, Seconds).unwrap();
+    let now = instant(START.into());
+    // A multiple of 50 s, 86.9 s before the last instant: its units fade in time, but count in the next window.
+    let last = 9_223_371_950 * i128::from(S);
+    for (start, fits) in [(last, false), (last - i128::from(50 * S), true)] {
+        let state = Some(Sliding { start: instant(start), current: 0, previous: 0 });
+        assert_eq!(take(state, &limit, now, 1).is_ok(), fits, "{start}");
+        assert_eq!(settle(state, &limit, now, 1, None).is_ok(), fits, "{start}");
+    }
+}
+
 #[test]
 fn a_window_that_lies_ahead_is_moved_back_by_whole_periods() {
     let limit = Limit::new(5, 60, Seconds).unwrap();
