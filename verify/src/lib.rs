@@ -149,6 +149,12 @@ impl Meter {
         self.level += units.unsigned_abs() * UNIT;
     }
 
+    /// Units that have not leaked yet are given back, and did not act.
+    fn gives_back(&mut self, at: u64, units: i64) {
+        self.pass(at);
+        self.level = self.level.saturating_sub(units.unsigned_abs() * UNIT);
+    }
+
     fn pass(&mut self, at: u64) {
         self.level = self.level.saturating_sub(at - self.at);
         self.at = at;
