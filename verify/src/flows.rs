@@ -14,7 +14,7 @@
 use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
 use redis_cell_core::gcra::{self, Limit, Tat};
 use redis_cell_core::limiter::{self, Limiter};
-use redis_cell_core::{Decision, Instant, Span, Unit};
+use redis_cell_core::{Decision, Instant, Span, Taken, Unit};
 use stateright::{Model, Property};
 
 use crate::{Meter, Size, UNIT, after, at, offset};
@@ -44,6 +44,12 @@ const FLOWS: [Flow; 2] = [
 /// What a call that does not wait takes from a limiter. From the other one it leaves a unit, which is enough
 /// for one flow only.
 const TAKES: [i64; 2] = [1, 3];
+
+/// A settlement that gives units back comes too late: they have come back by themselves, and the key does not
+/// change. What comes in time is [`Action::Refund`].
+const LONG_AGO: Taken = Taken { age: SECOND, reset_after: Some(SECOND), unit: Unit::Seconds };
+
+const SECOND: Span = Span::from_nanos(UNIT).unwrap();
 
 /// More steps than a look at so few clients ever has.
 const STEPS: u32 = 100;
@@ -292,6 +298,11 @@ impl State {
     }
 }
 
+/// Whether a limiter refuses.
+fn is_refused(decisions: &[Decision<Tat>; 2]) -> bool {
+    decisions.iter().any(|decision| decision.answer.limited())
+}
+
 impl World {
     /// The model of this size.
     pub fn new(size: Size, defect: Defect) -> Self {
@@ -306,7 +317,8 @@ impl World {
     }
 
     fn of(calls: u8, ticks: u8, waiting: usize, defect: Defect) -> Self {
-        let limit = |limiter| Limit::new(CAPACITIES[limiter] - 1, 1, SECONDS[limiter], Unit::Seconds).unwrap();
+        let limit =
+            |limiter| Limit::new(CAPACITIES[limiter] - 1, 1, SECONDS[limiter], Unit::Seconds).unwrap();
         Self { defect, calls, ticks, waiting, limits: [FIRST, OTHER].map(limit) }
     }
 
@@ -325,15 +337,12 @@ impl World {
         self.wait(state, OTHER, waiter.quantity(OTHER)).is_none()
     }
 
-    fn throttle(&self, state: &State, limiter: usize, quantity: i64) -> Decision<Tat> {
-        gcra::throttle(state.keys[limiter], &self.limits[limiter], state.now(), quantity).unwrap()
-    }
-
-    /// Decides by both limiters; `None` if one of them refuses.
-    fn take(&self, state: &State, waiter: Waiter) -> Option<[Decision<Tat>; 2]> {
-        let decisions = [FIRST, OTHER].map(|limiter| self.throttle(state, limiter, waiter.quantity(limiter)));
-        let refused = decisions.iter().any(|decision| decision.answer.limited());
-        if refused && !self.has(Defect::TakesInPart) { None } else { Some(decisions) }
+    /// What both limiters decide about a client.
+    fn take(&self, state: &State, waiter: Waiter) -> [Decision<Tat>; 2] {
+        [FIRST, OTHER].map(|limiter| {
+            let (key, limit) = (state.keys[limiter], &self.limits[limiter]);
+            gcra::throttle(key, limit, state.now(), waiter.quantity(limiter)).unwrap()
+        })
     }
 
     /// Writes decisions, and tells the queue about the keys that have changed.
@@ -358,7 +367,8 @@ impl World {
                 state.look = state.now();
             }
         } else if !self.has(Defect::OtherKeyIsNotTold) {
-            let mut firsts: Vec<Waiter> = [0, 1].into_iter().filter_map(|flow| state.first_of(flow)).collect();
+            let mut firsts: Vec<Waiter> =
+                [0, 1].into_iter().filter_map(|flow| state.first_of(flow)).collect();
             firsts.sort_unstable_by_key(|waiter| waiter.ticket);
             firsts.into_iter().for_each(|waiter| self.check_again(state, waiter.ticket));
         }
@@ -419,14 +429,15 @@ impl World {
             self.check(state, head);
             return !self.waits_for_turn(state, head, turn);
         }
-        let Some([first, other]) = self.take(state, head) else {
+        let decisions = self.take(state, head);
+        if is_refused(&decisions) && !self.has(Defect::TakesInPart) {
             if self.has(Defect::DropsRefused) {
                 state.queue.leave(head.ticket);
-                return true;
             }
             self.check(state, head);
             return true;
-        };
+        }
+        let [first, other] = decisions;
         match self.defect {
             Defect::WriteIsLost => {}
             Defect::WritesHalf => self.write(state, [(FIRST, first)]),
@@ -456,8 +467,8 @@ impl World {
     /// Looks at the queue again at this instant, when the client, which is ready, may be admitted by its
     /// first limiter. False, with nothing done, if it is not the one whose turn it is.
     fn waits_for_turn(&self, state: &mut State, head: Waiter, turn: Instant) -> bool {
-        let waits = self.next(state) == Some(head.ticket)
-            && state.queue.to_check(Instant::default()).is_none();
+        let waits =
+            self.next(state) == Some(head.ticket) && state.queue.to_check(Instant::default()).is_none();
         if waits {
             match self.defect {
                 Defect::ChecksAreLate => state.look = turn,
@@ -568,9 +579,9 @@ impl World {
 
     fn join(&self, state: &mut State, flow: usize) {
         let waiter = Waiter { ticket: 0, flow };
-        if state.queue.is_empty()
-            && let Some([first, other]) = self.take(state, waiter)
-        {
+        let decisions = self.take(state, waiter);
+        if state.queue.is_empty() && !is_refused(&decisions) {
+            let [first, other] = decisions;
             self.write(state, [(FIRST, first), (OTHER, other)]);
             [FIRST, OTHER].into_iter().for_each(|limiter| state.acts(limiter, waiter.quantity(limiter)));
             return;
@@ -607,12 +618,8 @@ impl World {
 
     fn settle(&self, state: &mut State, flow: usize, difference: i64) {
         let (now, limit) = (state.now(), &self.limits[FIRST]);
-        let decision = gcra::settle(state.keys[FIRST], limit, now, difference, None).unwrap();
-        if difference < 0 {
-            state.gives_back(FIRST, difference);
-        } else {
-            state.acts(FIRST, difference);
-        }
+        let decision = gcra::settle(state.keys[FIRST], limit, now, difference, Some(&LONG_AGO)).unwrap();
+        state.acts(FIRST, difference.max(0));
         self.write(state, [(FIRST, decision)]);
         let Flow { name, weight, .. } = FLOWS[flow];
         state.queue.settle(name, Some(weight), difference);
@@ -732,13 +739,20 @@ impl Model for World {
                 let next = world.truly_next(state);
                 let is_passed =
                     |waiter: Waiter, next: Waiter| waiter.ticket < next.ticket && waiter.flow != next.flow;
-                next.is_some_and(|next| state.waiting.iter().any(|waiter| is_passed(*waiter, next)
-                    && !world.is_ready(state, *waiter)))
+                next.is_some_and(|next| {
+                    state
+                        .waiting
+                        .iter()
+                        .any(|waiter| is_passed(*waiter, next) && !world.is_ready(state, *waiter))
+                })
             }),
-            Property::sometimes("a client that was ready is not any more at its turn", |world: &Self, state| {
-                let next = world.next(state).and_then(|ticket| state.find(ticket));
-                next.is_some_and(|next| !world.is_ready(state, next))
-            }),
+            Property::sometimes(
+                "a client that was ready is not any more at its turn",
+                |world: &Self, state| {
+                    let next = world.next(state).and_then(|ticket| state.find(ticket));
+                    next.is_some_and(|next| !world.is_ready(state, next))
+                },
+            ),
             Property::sometimes("the server looks late", |_, state: &State| {
                 state.look < state.now() && state.waiting.len() > 1
             }),
