@@ -645,7 +645,7 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
+        let mut state = State {
             queue: Queue::default(),
             keys: [None; 2],
             tick: 0,
@@ -656,7 +656,13 @@ impl Model for World {
             lead: None,
             settled: None,
             broken: None,
-        }]
+        };
+        // The first limiter has just been used up. Otherwise a call would have to do that before any client
+        // waits.
+        let all = gcra::throttle(None, &self.limits[FIRST], state.now(), CAPACITIES[FIRST]).unwrap();
+        state.keys[FIRST] = after(&all, None);
+        state.acts(FIRST, CAPACITIES[FIRST]);
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
