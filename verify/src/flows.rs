@@ -47,7 +47,7 @@ const KINDS: [Kind; 3] = [
 ];
 
 /// What a call that does not wait takes from a limiter. From the other one it leaves a unit, which is enough
-/// for one flow only.
+/// for one kind of client only.
 const TAKES: [i64; 2] = [2, 3];
 
 /// A settlement that gives units back comes too late: they have come back by themselves, and the key does not
@@ -112,7 +112,7 @@ pub enum Defect {
 
 impl Defect {
     /// All defects except none, each with the properties that it breaks.
-    pub const ALL: [(Self, &'static str); 25] = [
+    pub const ALL: [(Self, &'static str); 26] = [
         (Self::WriteIsLost, BOUND),
         (Self::WriteIsLost, CHARGED),
         (Self::WritesHalf, BOUND),
@@ -129,6 +129,7 @@ impl Defect {
         (Self::DropsRefused, KNOWN),
         (Self::FirstKeyIsNotTold, PROMPT),
         (Self::OtherKeyIsNotTold, PROMPT),
+        (Self::OtherKeyIsNotTold, COUNTED),
         (Self::ReadyIsNotTold, HELD_UP),
         (Self::SettlementIsNotTold, PROMPT),
         (Self::ReadyOnce, HELD_UP),
@@ -545,11 +546,16 @@ impl World {
         queue.is_ready(first.ticket)
     }
 
+    /// Whether what counts as taken is right. A flow that was ready when it was last checked counts until it is
+    /// its turn, even if it is not ready any more. A flow that is ready always counts, unless the server is
+    /// late.
     fn counts_right(&self, state: &State) -> bool {
         let counts = [0, 1].map(|flow| Self::counts(state, flow));
         let costs = state.waiting.iter().filter(|waiter| counts[waiter.flow()]);
         let taken: u64 = costs.map(|waiter| self.request(*waiter).cost).sum();
+        let is_ready = |flow| state.first_of(flow).is_some_and(|first| self.is_ready(state, first));
         state.queue.taken() == u128::from(taken)
+            && (state.is_due() || [0, 1].into_iter().all(|flow| counts[flow] || !is_ready(flow)))
     }
 
     /// The client whose turn it is, if all first clients are checked now.
@@ -564,16 +570,28 @@ impl World {
 
     /// Whether the server waits for a client that is not ready, while another one is.
     fn holds_up(&self, state: &State) -> bool {
-        let next = self.next(state).and_then(|ticket| state.find(ticket));
-        !state.is_due()
-            && next.is_some_and(|next| !self.is_ready(state, next))
-            && self.truly_next(state).is_some()
+        !state.is_due() && self.has_lapsed(state) && self.truly_next(state).is_some()
     }
 
     /// Whether the server waits although a client could be admitted.
     fn is_late(&self, state: &State) -> bool {
         let admits = |next: Waiter| self.wait(state, FIRST, next.quantity(FIRST)).is_none();
         !state.is_due() && self.truly_next(state).is_some_and(admits)
+    }
+
+    /// Whether a client is next although the first one of the other flow came before it, and is not ready.
+    fn passes_one(&self, state: &State) -> bool {
+        let is_passed = |next: Waiter| {
+            let other = state.first_of(1 - next.flow());
+            other.is_some_and(|other| other.ticket < next.ticket && !self.is_ready(state, other))
+        };
+        self.truly_next(state).is_some_and(is_passed)
+    }
+
+    /// Whether the client whose turn it is was ready, and is not any more.
+    fn has_lapsed(&self, state: &State) -> bool {
+        let next = self.next(state).and_then(|ticket| state.find(ticket));
+        next.is_some_and(|next| !self.is_ready(state, next))
     }
 
     /// Whether both flows have clients that are ready.
@@ -751,25 +769,8 @@ impl Model for World {
                 "two flows that are ready differ by as much as they may",
                 |_, state: &State| state.lead.is_some_and(|lead| (lead.most - lead.least) >= 2 * SCALE),
             ),
-            Property::sometimes("a flow is ready, and one that came before is not", |world: &Self, state| {
-                let next = world.truly_next(state);
-                let is_passed = |waiter: Waiter, next: Waiter| {
-                    waiter.ticket < next.ticket && waiter.flow() != next.flow()
-                };
-                next.is_some_and(|next| {
-                    state
-                        .waiting
-                        .iter()
-                        .any(|waiter| is_passed(*waiter, next) && !world.is_ready(state, *waiter))
-                })
-            }),
-            Property::sometimes(
-                "a client that was ready is not any more at its turn",
-                |world: &Self, state| {
-                    let next = world.next(state).and_then(|ticket| state.find(ticket));
-                    next.is_some_and(|next| !world.is_ready(state, next))
-                },
-            ),
+            Property::sometimes("a client is not ready, and one that came later is", Self::passes_one),
+            Property::sometimes("a client that was ready is not any more at its turn", Self::has_lapsed),
             Property::sometimes("the server looks late", |_, state: &State| {
                 state.look < state.now() && state.waiting.len() > 1
             }),
