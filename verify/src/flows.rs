@@ -94,13 +94,13 @@ pub enum Defect {
     FirstKeyIsNotTold,
     /// The queue is not told that the key of the other limiter has changed.
     OtherKeyIsNotTold,
-    /// The queue is not told of this if the client was ready, not even if it is its turn.
+    /// The queue is not told this if the client was ready, not even if it is its turn.
     ReadyIsNotTold,
     /// The queue is not looked at after a settlement.
     SettlementIsNotTold,
     /// A client that was ready once is not checked again at its turn.
     ReadyOnce,
-    /// A client that is not ready is ready to the queue.
+    /// The queue is told that each client that was checked is ready.
     AlwaysReady,
     /// The queue is not told when a client that is not ready is to be checked again.
     ChecksAreNotPlanned,
@@ -112,7 +112,7 @@ pub enum Defect {
 
 impl Defect {
     /// All defects except none, each with the properties that it breaks.
-    pub const ALL: [(Self, &'static str); 26] = [
+    pub const ALL: [(Self, &'static str); 27] = [
         (Self::WriteIsLost, BOUND),
         (Self::WriteIsLost, CHARGED),
         (Self::WritesHalf, BOUND),
@@ -135,6 +135,7 @@ impl Defect {
         (Self::ReadyOnce, HELD_UP),
         (Self::ReadyOnce, PROMPT),
         (Self::AlwaysReady, HELD_UP),
+        (Self::AlwaysReady, ENDS),
         (Self::ChecksAreNotPlanned, FORGOTTEN),
         (Self::ChecksAreLate, PROMPT),
         (Self::TurnsAreNotPlanned, FORGOTTEN),
@@ -217,7 +218,7 @@ pub enum Action {
     Join(usize),
     /// The waiting client with this index leaves.
     Leave(usize),
-    /// `CL.THROTTLE` on the key of this limiter.
+    /// `CL.THROTTLE` with the key of this limiter.
     Call(usize),
     /// `CL.REFUND` of one unit of this limiter.
     Refund(usize),
@@ -317,20 +318,13 @@ fn is_refused(decisions: &[Decision<Tat>; 2]) -> bool {
 impl World {
     /// The model of this size.
     pub fn new(size: Size, defect: Defect) -> Self {
-        if let Ok(s) = std::env::var("FLOWS_SIZE") {
-            let v: Vec<u8> = s.split(',').map(|x| x.parse().unwrap()).collect();
-            return Self::of(v[0], v[1], usize::from(v[2]), defect);
-        }
-        match size {
-            Size::Short => Self::of(6, 4, 4, defect),
-            Size::Long => Self::of(8, 5, 5, defect),
-        }
-    }
-
-    fn of(calls: u8, ticks: u8, waiting: usize, defect: Defect) -> Self {
-        let limit =
-            |limiter| Limit::new(CAPACITIES[limiter] - 1, 1, SECONDS[limiter], Unit::Seconds).unwrap();
-        Self { defect, calls, ticks, waiting, limits: [FIRST, OTHER].map(limit) }
+        let (calls, ticks, waiting) = match size {
+            Size::Short => (5, 3, 4),
+            Size::Long => (7, 4, 5),
+        };
+        let limits = [FIRST, OTHER]
+            .map(|limiter| Limit::new(CAPACITIES[limiter] - 1, 1, SECONDS[limiter], Unit::Seconds).unwrap());
+        Self { defect, calls, ticks, waiting, limits }
     }
 
     fn has(&self, defect: Defect) -> bool {
@@ -368,7 +362,8 @@ impl World {
         }
     }
 
-    /// The key of a limiter was changed.
+    /// The key of a limiter was changed. Of the clients, only the first of a flow are ever checked, so only
+    /// they are told.
     fn key_changed(&self, state: &mut State, limiter: usize) {
         if state.queue.is_empty() {
             return; // there is no queue
@@ -530,8 +525,8 @@ impl World {
             }
         }
         state.keys[OTHER] = None;
-        let endless = Limit::new(1_000_000, 1, 1, Unit::Seconds).unwrap();
-        let world = Self { limits: [self.limits[FIRST], endless], ..self.clone() };
+        let large = Limit::new(1_000_000, 1, 1, Unit::Seconds).unwrap();
+        let world = Self { limits: [self.limits[FIRST], large], ..self.clone() };
         world.turns(&state).unwrap_or_default()
     }
 
@@ -546,9 +541,10 @@ impl World {
         queue.is_ready(first.ticket)
     }
 
-    /// Whether what counts as taken is right. A flow that was ready when it was last checked counts until it is
-    /// its turn, even if it is not ready any more. A flow that is ready always counts, unless the server is
-    /// late.
+    /// Whether what counts as taken is right.
+    ///
+    /// A flow that was ready when it was last checked counts until it is its turn, even if it is not ready any
+    /// more. A flow that is ready always counts, unless the server is late.
     fn counts_right(&self, state: &State) -> bool {
         let counts = [0, 1].map(|flow| Self::counts(state, flow));
         let costs = state.waiting.iter().filter(|waiter| counts[waiter.flow()]);
