@@ -262,6 +262,13 @@ impl State {
         self.meters[limiter].acts(now, units * SECONDS[limiter]);
     }
 
+    /// The units of a client act.
+    fn act_for(&mut self, waiter: Waiter) {
+        for limiter in [FIRST, OTHER] {
+            self.acts(limiter, waiter.quantity(limiter));
+        }
+    }
+
     fn gives_back(&mut self, limiter: usize, units: i64) {
         let now = self.nanos();
         self.meters[limiter].gives_back(now, units * SECONDS[limiter]);
@@ -376,7 +383,9 @@ impl World {
             let mut firsts: Vec<Waiter> =
                 [0, 1].into_iter().filter_map(|flow| state.first_of(flow)).collect();
             firsts.sort_unstable_by_key(|waiter| waiter.ticket);
-            firsts.into_iter().for_each(|waiter| self.check_again(state, waiter.ticket));
+            for first in firsts {
+                self.check_again(state, first.ticket);
+            }
         }
     }
 
@@ -466,7 +475,7 @@ impl World {
         if state.first_of(head.flow()).is_some_and(|waiter| waiter.ticket < head.ticket) {
             state.broken = Some(ORDER);
         }
-        [FIRST, OTHER].into_iter().for_each(|limiter| state.acts(limiter, head.quantity(limiter)));
+        state.act_for(head);
         state.gave(head.flow(), head.quantity(FIRST));
     }
 
@@ -543,8 +552,8 @@ impl World {
 
     /// Whether what counts as taken is right.
     ///
-    /// A flow that was ready when it was last checked counts until it is its turn, even if it is not ready any
-    /// more. A flow that is ready always counts, unless the server is late.
+    /// A flow that was ready when it was last checked counts until it is its turn, even if it is not ready
+    /// any more. A flow that is ready always counts, unless the server is late.
     fn counts_right(&self, state: &State) -> bool {
         let counts = [0, 1].map(|flow| Self::counts(state, flow));
         let costs = state.waiting.iter().filter(|waiter| counts[waiter.flow()]);
@@ -607,7 +616,7 @@ impl World {
         if state.queue.is_empty() && !is_refused(&decisions) {
             let [first, other] = decisions;
             self.write(state, [(FIRST, first), (OTHER, other)]);
-            [FIRST, OTHER].into_iter().for_each(|limiter| state.acts(limiter, waiter.quantity(limiter)));
+            state.act_for(waiter);
             return;
         }
         let is_told = state.queue.is_empty() || !self.has(Defect::JoinIsNotTold);
