@@ -327,7 +327,7 @@ impl World {
     pub fn new(size: Size, defect: Defect) -> Self {
         let (calls, ticks, waiting) = match size {
             Size::Short => (5, 3, 4),
-            Size::Long => (7, 4, 5),
+            Size::Long => (7, 5, 5),
         };
         let limits = [FIRST, OTHER]
             .map(|limiter| Limit::new(CAPACITIES[limiter] - 1, 1, SECONDS[limiter], Unit::Seconds).unwrap());
