@@ -10,6 +10,9 @@
 //! those of src/waiting/flows.rs, `key_changed`, `check_again`, `look_again` and `waits_for_turn` those of
 //! src/waiting/queues.rs. The server looks at the queue when the instant `look` has come. It may stop after
 //! any step, and anything may happen before the next one.
+//!
+//! A client that times out is one that leaves. Not modelled are stored replies of `ONCE`, servers that may
+//! not write, and a key that is the first one of some clients and another one of others.
 
 use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
 use redis_cell_core::gcra::{self, Limit, Tat};

@@ -149,7 +149,7 @@ impl Meter {
         self.level += units.unsigned_abs() * UNIT;
     }
 
-    /// Units that have not leaked yet are given back, and did not act.
+    /// Units are given back, as far as they have not leaked yet: they did not act.
     fn gives_back(&mut self, at: u64, units: i64) {
         self.pass(at);
         self.level = self.level.saturating_sub(units.unsigned_abs() * UNIT);
