@@ -149,6 +149,12 @@ impl Meter {
         self.level += units.unsigned_abs() * UNIT;
     }
 
+    /// Units are given back, as far as they have not leaked yet: they did not act.
+    fn gives_back(&mut self, at: u64, units: i64) {
+        self.pass(at);
+        self.level = self.level.saturating_sub(units.unsigned_abs() * UNIT);
+    }
+
     fn pass(&mut self, at: u64) {
         self.level = self.level.saturating_sub(at - self.at);
         self.at = at;
