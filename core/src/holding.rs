@@ -226,7 +226,7 @@ impl Holding {
     /// A batch whose hold is over gives back, for a limit with a rate, the units that would not have leaked
     /// by the time at which the server receives the call, if the batch were alone; for a fixed window, all
     /// units. `Some` means that the call is made at `now`: [`returned`](Self::returned) must follow, whatever
-    /// its answer.
+    /// its answer, and before that no other batch goes back.
     ///
     /// The call for a batch of a fixed window may have opened the window, and an age that is too long would
     /// be older than the window. So the age begins with the answer. That is too short by the time from the
@@ -234,7 +234,7 @@ impl Holding {
     /// within that time and [`Terms::reply`]. If that is possible, the longer age is used.
     pub fn give_back(&mut self, terms: &Terms, now: Instant) -> Option<(i64, Span)> {
         self.expire(terms, now);
-        let batch = self.over.take().filter(|_| self.returning == 0)?;
+        let batch = self.over.take_if(|_| self.returning == 0)?;
         let longest = || now.since(batch.sent).checked_add(terms.reply).unwrap_or(Span::MAX);
         let age = batch.answered.map_or_else(longest, |answered| now.since(answered));
         let most = match &terms.rate {

@@ -602,6 +602,22 @@ fn what_is_ended_goes_back_and_one_return_is_waited_for() {
     assert!(holding.is_idle(at(0)));
 }
 
+/// Regression: a batch that ended while another one was on its way back was forgotten.
+#[test]
+fn a_batch_that_ends_during_a_return_goes_back_after_it() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    holding.end(&terms, at(0));
+    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
+    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
+    holding.answered(&terms, at(0), 10, None, None);
+    holding.end(&terms, at(0));
+    assert_eq!(holding.give_back(&terms, at(0)), None, "one return is on its way");
+    holding.returned();
+    assert!(!holding.is_idle(at(0)));
+    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
+}
+
 /// Of two batches that are ended, the younger one goes back: more of it has not leaked.
 #[test]
 fn of_two_ended_batches_the_younger_goes_back() {

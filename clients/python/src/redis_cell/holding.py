@@ -125,7 +125,6 @@ class Holding:
         """Returns the units to give back now, and their greatest possible age. The caller then calls `returned`."""
         self._expire(now)
         if self.over is None or self.returning:
-            self.over = None
             return None
         batch, self.over = self.over, None
         # If this batch's call opened the window, an age that is too long exceeds the age of the window. An age that is
