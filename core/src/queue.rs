@@ -264,7 +264,7 @@ impl Queue {
         } else {
             *after = after.saturating_sub(unstored);
             self.behind = behind;
-            self.add_behind(last, cost);
+            self.add_behind(last, unstored, cost);
         }
         self.known = Some(*after);
         Ok(())
@@ -362,9 +362,9 @@ impl Queue {
         // A room that no booking is behind any more becomes part of the next one.
         let open = self.booked.back().is_some_and(Booked::is_open);
         let open = if open { self.booked.pop_back() } else { None };
-        // Includes what the room lacks for the waiters in it.
-        let missing = if open.is_some() { unstored.saturating_sub(self.unbooked) } else { Span::ZERO };
-        let mut spare = open.map_or(Span::ZERO, |booked| sum(booked.room, missing));
+        // What the rooms lack for the waiters in them comes first.
+        let missing = if unbooked == 0 { Span::ZERO } else { unstored.saturating_sub(self.unbooked) };
+        let mut spare = open.map_or(missing, |booked| sum(booked.room, missing));
         let mut waiters = self.waiters.range(unbooked..).peekable();
         let mut left = unstored.saturating_sub(missing);
         for moved in self.moved.drain(..) {
@@ -385,10 +385,12 @@ impl Queue {
     }
 
     /// Places a call by a larger limit behind all waiters.
-    fn add_behind(&mut self, last: Ticket, cost: Span) {
+    fn add_behind(&mut self, last: Ticket, unstored: Span, cost: Span) {
         let before = match (self.booked.back_mut(), self.moved.back_mut()) {
             // Nobody waits behind the booking: the call need not move. It would close a room that is open.
-            (Some(booked), _) if booked.last >= last && !booked.is_open() => &mut booked.cost,
+            (Some(booked), _) if booked.last >= last && unstored == Span::ZERO && !booked.is_open() => {
+                &mut booked.cost
+            }
             (_, Some(moved)) if moved.last == last => &mut moved.cost,
             _ => return self.moved.push_back(Moved { last, cost }),
         };
@@ -520,10 +522,10 @@ impl Queue {
 
     /// The longest remaining wait in the queue, or of one more client with this `cost`.
     ///
-    /// Zero when all wait by the same limit and no room is short: then a client that joins waits longest of
-    /// all, by the key and the queue alone, and there is nothing to look up.
+    /// Zero when all wait by the same limit: then a client that joins waits longest of all, by the key and the
+    /// queue alone, and there is nothing to look up.
     fn last_turn(&self, limit: &Limit, cost: Span, now: Instant) -> Span {
-        if self.waiters.is_empty() || self.shared == Some(*limit) && !self.short {
+        if self.shared == Some(*limit) {
             return Span::ZERO;
         }
         let first = self.owed(now).saturating_sub(self.behind);

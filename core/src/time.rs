@@ -24,7 +24,7 @@ pub struct Stretch {
     pub from: Instant,
     /// When it ended, by the clock as it is now.
     pub until: Instant,
-    /// By how much the clock was set back since.
+    /// By how much the clock was set back since: a whole number of milliseconds.
     pub step: Span,
 }
 

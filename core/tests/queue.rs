@@ -810,6 +810,109 @@ fn a_pause_is_answered_with_what_is_booked_behind_it() {
     assert_eq!(in_nanos(&decision.answer), [1, 1, 0, 3 * S, 3 * S]);
 }
 
+/// A pause that ends behind a room takes all of it, and nothing of the next one.
+#[test]
+fn a_pause_that_ends_between_two_rooms_leaves_the_second() {
+    let mut key = full(ONE_A_SECOND);
+    let first = key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(2 * S));
+    let second = key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(4 * S));
+    key.happen(Event::Pause(5 * S / 2), &[ONE_A_SECOND]);
+    assert_eq!(key.turns(), [(first, 3 * S), (second, 5 * S)]);
+}
+
+/// Regression: a call that came behind a booking delayed a waiter that is behind it too, because it has missed
+/// its room before it.
+#[test]
+fn a_call_behind_a_room_that_is_too_small_delays_nobody() {
+    let larger = Numbers { interval: 1000, capacity: 9 };
+    let mut key = full(ONE_A_SECOND);
+    let tickets = [1, 1].map(|quantity| key.join(ONE_A_SECOND, quantity).unwrap());
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(3 * S));
+    key.happen(Event::Pause(3 * S / 2), &[ONE_A_SECOND]);
+    let turns = [(tickets[0], 3 * S / 2), (tickets[1], 4 * S)];
+    assert!(key.plain(larger, 2));
+    assert_eq!(key.turns(), turns);
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(7 * S), "behind the waiter and the call");
+    assert_eq!(key.turns(), turns);
+}
+
+/// Calls by a larger limit are behind the waiters that were there when they came, and before those that came
+/// later.
+#[test]
+fn each_call_by_a_larger_limit_keeps_its_place_among_the_waiters() {
+    let larger = Numbers { interval: 1000, capacity: 9 };
+    let mut key = full(ONE_A_SECOND);
+    let first = key.join(ONE_A_SECOND, 1).unwrap();
+    assert!(key.plain(larger, 1) && key.plain(larger, 1));
+    let second = key.join(ONE_A_SECOND, 1).unwrap();
+    assert!(key.plain(larger, 1));
+    let third = key.join(ONE_A_SECOND, 1).unwrap();
+    let turns = [(first, S), (second, 4 * S), (third, 6 * S)];
+    assert_eq!(key.turns(), turns);
+    // A booking makes room for all of them.
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(7 * S));
+    assert_eq!(key.turns(), turns);
+    assert!(key.plain(larger, 1), "behind the booking");
+    let fourth = key.join(ONE_A_SECOND, 1).unwrap();
+    assert!(!key.plain(larger, 1));
+    assert_eq!(key.turns(), [&turns[..], &[(fourth, 9 * S)]].concat());
+}
+
+/// Of the calls behind waiters that were not served in time, those are served first whose time has passed.
+#[test]
+fn time_that_passes_is_that_of_the_calls_behind_the_waiters() {
+    let larger = Numbers { interval: 1000, capacity: 9 };
+    let mut key = full(ONE_A_SECOND);
+    let first = key.join(ONE_A_SECOND, 1).unwrap();
+    assert!(key.plain(larger, 1));
+    let second = key.join(ONE_A_SECOND, 1).unwrap();
+    assert!(key.plain(larger, 1));
+    key.now = 5 * S / 2;
+    assert_eq!(key.turns(), [(first, 5 * S / 2), (second, 7 * S / 2)]);
+}
+
+/// A room that is too small for all who wait before a booking does not count as theirs.
+#[test]
+fn a_waiter_without_a_place_in_its_room_is_before_the_next_booking() {
+    let mut key = full(ONE_A_SECOND);
+    let tickets = [1; 3].map(|quantity| key.join(ONE_A_SECOND, quantity).unwrap());
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(4 * S));
+    key.now = 12 * S / 10;
+    key.serve();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(6 * S - key.now));
+    assert_eq!(key.served, [(tickets[0], 12 * S / 10)]);
+    assert_eq!(key.turns(), [(tickets[1], 21 * S / 10), (tickets[2], 5 * S)]);
+}
+
+/// A refund is subtracted from the latest booking, and the rest of it from the one before.
+#[test]
+fn a_refund_may_be_that_of_two_bookings() {
+    let larger = Numbers { interval: 1000, capacity: 2 };
+    // The units of the first booking, of the second, of the refund; the turns of the two waiters.
+    for (earlier, later, units, turns) in [(1, 1, 2, [S, 2 * S]), (2, 1, 2, [S, 3 * S])] {
+        let mut key = full(ONE_A_SECOND);
+        let first = key.join(ONE_A_SECOND, 1).unwrap();
+        key.reserve(larger, earlier).unwrap();
+        let second = key.join(ONE_A_SECOND, 1).unwrap();
+        key.reserve(larger, later).unwrap();
+        key.refund(ONE_A_SECOND, units);
+        assert_eq!(key.turns(), [(first, turns[0]), (second, turns[1])], "{units} of {earlier} and {later}");
+    }
+}
+
+/// A client without a quantity waits like others, and takes no time.
+#[test]
+fn a_client_for_no_unit_is_admitted_between_two_bookings() {
+    let mut key = full(ONE_A_SECOND);
+    let first = key.join(ONE_A_SECOND, 1).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(2 * S));
+    let none = key.join(ONE_A_SECOND, 0).unwrap();
+    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(3 * S));
+    assert_eq!(key.turns(), [(first, S), (none, 2 * S)]);
+}
+
 /// In the reply at its turn, the costs of those who still wait count as taken, as in every other reply.
 #[test]
 fn a_reply_at_its_turn_counts_those_who_wait() {

@@ -126,7 +126,7 @@ pub enum Action {
     Charge,
     /// `CL.REFUND`.
     Refund,
-    /// `CL.PAUSE`, for two units' time.
+    /// `CL.PAUSE`, for the time of one and a half units.
     Pause,
     /// The queue is served.
     Serve,
@@ -283,22 +283,21 @@ impl World {
     fn tick(&self, state: &mut State) {
         let turn_had_come = state.queue.next_turn(state.key, at(self.now(state))) == Some(Span::ZERO);
         state.late |= turn_had_come;
+        let before = self.now(state);
         state.tick += 1;
         let now = self.now(state);
         if state.paused.is_some_and(|until| until <= now) {
             state.paused = None;
         }
-        state.meters.iter_mut().for_each(|meter| meter.pass(now));
         let early = if self.defect == Defect::ActsEarly { self.tick } else { 0 };
         let due = |acts: u64| acts <= now + early;
-        let acting: Vec<_> = state.booked.iter().copied().filter(|(acts, _)| due(*acts)).collect();
-        state.booked.retain(|(acts, _)| !due(*acts));
-        // Told before the pause, it acts at its time.
-        let paused = state.paused.take();
-        for (_, quantity) in acting {
-            self.act(state, 0, quantity);
+        // A booking acts at its time, also during a pause that came later.
+        for &(acts, quantity) in state.booked.iter().filter(|(acts, _)| due(*acts)) {
+            let acts = acts.saturating_sub(early).max(before);
+            state.meters.iter_mut().for_each(|meter| meter.acts(acts, quantity));
         }
-        state.paused = paused;
+        state.booked.retain(|(acts, _)| !due(*acts));
+        state.meters.iter_mut().for_each(|meter| meter.pass(now));
     }
 }
 
@@ -418,14 +417,14 @@ impl Model for World {
                 state.paused = None;
             }
             Action::Pause => {
-                let pause = |tat| gcra::pause(tat, small, at(now), span(2 * UNIT)).unwrap();
+                let pause = |tat| gcra::pause(tat, small, at(now), span(3 * UNIT / 2)).unwrap();
                 let decision = if self.defect == Defect::PauseIsNotTold {
                     pause(state.key)
                 } else {
                     state.queue.pause(state.key, at(now), |tat| Ok(pause(tat))).unwrap()
                 };
                 state.key = after(&decision, state.key);
-                state.paused = Some(now + 2 * UNIT);
+                state.paused = Some(now + 3 * UNIT / 2);
             }
             Action::Lose => {
                 state.queue = Queue::default();
