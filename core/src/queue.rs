@@ -158,7 +158,7 @@ impl Queue {
             return Ok(Joined::Decided(decision));
         };
         let cost = limit.cost(quantity)?;
-        if patience.is_some_and(|patience| own > patience || self.last_turn(limit, cost, now) > patience) {
+        if patience.is_some_and(|patience| own > patience || self.last_turn(limit, now) > patience) {
             return Ok(Joined::TooLate);
         }
         self.queued = self.queued.checked_add(cost).ok_or(Error::BeyondTime)?;
@@ -520,18 +520,17 @@ impl Queue {
         })
     }
 
-    /// The longest remaining wait in the queue, or of one more client with this `cost`.
+    /// The longest remaining wait in the queue: a client that joins it does not wait less.
     ///
-    /// Zero when all wait by the same limit: then a client that joins waits longest of all, by the key and the
-    /// queue alone, and there is nothing to look up.
-    fn last_turn(&self, limit: &Limit, cost: Span, now: Instant) -> Span {
+    /// Zero when all wait by its own limit. Then it waits longest of all, by the key and the queue alone, and
+    /// there is nothing to look up.
+    fn last_turn(&self, limit: &Limit, now: Instant) -> Span {
         if self.shared == Some(*limit) {
             return Span::ZERO;
         }
         let first = self.owed(now).saturating_sub(self.behind);
         let walk = self.walk(first.since(now));
-        let last = walk.longest.max(sum(walk.end, cost).saturating_sub(limit.tolerance));
-        last.saturating_sub(now.since(first)) // a place in a room may have begun
+        walk.longest.saturating_sub(now.since(first)) // a place in a room may have begun
     }
 
     /// Walks through the queue as it would be served if nothing more happened. `place` is the time until the
@@ -557,8 +556,6 @@ impl Queue {
             walk.unstored = sum(walk.unstored, missing);
             walk.longest = walk.longest.max(place.saturating_sub(waiter.limit.tolerance));
         }
-        let rest = booked.map(|passed| sum(passed.room, passed.cost)).chain(moved.map(|passed| passed.cost));
-        walk.end = rest.fold(place, sum);
         walk
     }
 }
@@ -570,8 +567,6 @@ struct Walk {
     longest: Span,
     /// Their costs that are not stored in the key.
     unstored: Span,
-    /// The end of the last place.
-    end: Span,
 }
 
 fn sum(one: Span, other: Span) -> Span {

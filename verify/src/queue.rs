@@ -141,7 +141,7 @@ impl World {
     pub fn new(size: Size, defect: Defect) -> Self {
         let (calls, ticks, tick) = match size {
             Size::Short => (5, 5, UNIT),
-            Size::Long => (8, 5, UNIT),
+            Size::Long => (7, 5, UNIT),
         };
         let limits = CAPACITIES.map(|capacity| Limit::new(capacity - 1, 1, 1, Unit::Seconds).unwrap());
         Self { defect, calls, ticks, tick, limits }
