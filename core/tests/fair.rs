@@ -487,8 +487,8 @@ fn a_charge_to_a_flow_that_waits_moves_the_time() {
     assert_eq!([serve(&mut queue), serve(&mut queue)], [Some(twelve), Some(new)], "12 is before 15");
 }
 
-/// A charge leaves no claim to the past: a flow that was not ready for a while is charged from the virtual time
-/// on, and so comes after one that was charged nothing.
+/// A charge leaves no claim to the past: a flow that was not ready for a while is charged from the virtual
+/// time on, and so comes after one that was charged nothing.
 #[test]
 fn a_charge_to_a_flow_that_was_not_ready_begins_at_the_virtual_time() {
     let mut queue = Queue::default();

@@ -703,18 +703,6 @@ fn a_deleted_key_does_not_admit_the_whole_queue() {
     assert_eq!(key.turns(), [(tickets[1], S), (tickets[2], 2 * S)]);
 }
 
-/// Where nothing is left between two rooms, clients of both have their places in the one that is left.
-#[test]
-fn two_refunded_bookings_leave_one_room_for_all_before_them() {
-    let mut key = full(ONE_A_SECOND);
-    let first = key.join(ONE_A_SECOND, 1).unwrap();
-    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(2 * S));
-    let second = key.join(ONE_A_SECOND, 1).unwrap();
-    assert_eq!(key.reserve(ONE_A_SECOND, 1), Some(4 * S));
-    key.refund(ONE_A_SECOND, 2);
-    assert_eq!(key.turns(), [(first, S), (second, 2 * S)]);
-}
-
 /// Regression: bookings acted at the times that they were told, and other calls in the places of the waiters
 /// before them that had left.
 #[test]
@@ -822,8 +810,8 @@ fn a_pause_that_ends_between_two_rooms_leaves_the_second() {
     assert_eq!(key.turns(), [(first, 3 * S), (second, 5 * S)]);
 }
 
-/// Regression: a call that came behind a booking delayed a waiter that is behind it too, because it has missed
-/// its room before it.
+/// Regression: a call that came behind a booking delayed a waiter that is behind it too, because it has
+/// missed its room before it.
 #[test]
 fn a_call_behind_a_room_that_is_too_small_delays_nobody() {
     let larger = Numbers { interval: 1000, capacity: 9 };
@@ -886,7 +874,8 @@ fn a_waiter_without_a_place_in_its_room_is_before_the_next_booking() {
     assert_eq!(key.turns(), [(tickets[1], 21 * S / 10), (tickets[2], 5 * S)]);
 }
 
-/// A refund is subtracted from the latest booking, and the rest of it from the one before.
+/// A refund is subtracted from the latest booking, and the rest of it from the one before. Where nothing is
+/// left between two rooms, clients of both have their places in the one that is left.
 #[test]
 fn a_refund_may_be_that_of_two_bookings() {
     let larger = Numbers { interval: 1000, capacity: 2 };

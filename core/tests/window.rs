@@ -555,7 +555,8 @@ fn it_counts_until_the_end_of_the_next_window() {
 fn nothing_is_added_to_a_window_that_counts_beyond_time_itself() {
     let limit = Limit::new(5, 50, Seconds).unwrap();
     let now = instant(START.into());
-    // A multiple of 50 s, 86.9 s before the last instant: its units fade in time, but count in the next window.
+    // A multiple of 50 s, 86.9 s before the last instant: its units fade in time, but count in the next
+    // window.
     let last = 9_223_371_950 * i128::from(S);
     for (start, fits) in [(last, false), (last - i128::from(50 * S), true)] {
         let state = Some(Sliding { start: instant(start), current: 0, previous: 0 });

@@ -181,8 +181,8 @@ impl World {
         others.all(|&(ticket, at)| turn(ticket).is_some_and(|then| then <= at))
     }
 
-    /// Whether a client that would wait, and does so in `after`, is refused if its timeout ends before its turn,
-    /// and only then.
+    /// Whether a client that would wait, and does so in `after`, is refused if its timeout ends before its
+    /// turn, and only then.
     fn is_timeout_exact(&self, before: &State, after: &State, client: Waiter) -> bool {
         let Some((_, turn)) = self.turns(after).and_then(|turns| turns.last().copied()) else { return true };
         let now = self.now(before);
@@ -372,8 +372,8 @@ impl Model for World {
                         let waiter = Waiter { client: state.clients, ticket, limit, quantity };
                         state.waiting.push(waiter);
                         state.clients += 1;
-                        // What a refund leaves of the room before a booking may serve a client earlier than the
-                        // queue expects.
+                        // What a refund leaves of the room before a booking may serve a client earlier
+                        // than the queue expects.
                         if last.refunded == 0 && !self.is_timeout_exact(last, &state, waiter) {
                             state.broken = Some(TIMEOUT);
                         }
