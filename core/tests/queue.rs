@@ -637,6 +637,20 @@ fn calls_behind_an_open_room_delay_nobody() {
     assert_eq!(key.turns(), [(ticket, 4 * S)]);
 }
 
+/// The same for a queue that is late after the call.
+#[test]
+fn a_call_behind_an_open_room_does_not_close_it() {
+    let [limit, larger] = [2, 9].map(|capacity| Numbers { interval: 1000, capacity });
+    let mut key = Key::default();
+    key.pause(limit, 2 * S);
+    let ticket = key.join(limit, 2).unwrap();
+    key.reserve(limit, 1);
+    key.refund(limit, 1);
+    assert!(key.plain(larger, 1));
+    key.now += 4 * S;
+    assert_eq!(key.turns(), [(ticket, 4 * S)]);
+}
+
 /// Once all of an open room has passed, the time that passes is that of the calls behind it.
 #[test]
 fn an_open_room_that_has_passed_delays_nobody() {
