@@ -460,15 +460,17 @@ fn a_queue_says_who_waits() {
     assert!(![first, behind].contains(&queue.join(request(b"a", 1, 1))), "a ticket is never used again");
 }
 
+/// A client that waits and is not ready.
+fn stay(queue: &mut Queue, flow: &[u8]) -> Ticket {
+    let ticket = queue.join(request(flow, 1, 1));
+    queue.checked(ticket, Readiness::NotBefore(None));
+    ticket
+}
+
 /// The virtual time is that of the last client to be admitted, also where a settlement has moved it.
 #[test]
 fn a_charge_to_a_flow_that_waits_moves_the_time() {
     let mut queue = Queue::default();
-    let stay = |queue: &mut Queue, flow: &[u8]| {
-        let ticket = queue.join(request(flow, 1, 1));
-        queue.checked(ticket, Readiness::NotBefore(None));
-        ticket
-    };
     stay(&mut queue, b"stays"); // an empty queue would begin again
     join(&mut queue, b"twelve", 1, 12);
     serve(&mut queue);
@@ -492,11 +494,6 @@ fn a_charge_to_a_flow_that_waits_moves_the_time() {
 #[test]
 fn a_charge_to_a_flow_that_was_not_ready_begins_at_the_virtual_time() {
     let mut queue = Queue::default();
-    let stay = |queue: &mut Queue, flow: &[u8]| {
-        let ticket = queue.join(request(flow, 1, 1));
-        queue.checked(ticket, Readiness::NotBefore(None));
-        ticket
-    };
     let pass = |queue: &mut Queue, calls: u64| {
         for _ in 0..calls {
             join(queue, b"others", 1, 5);

@@ -620,16 +620,22 @@ fn full(limit: Numbers) -> Key {
     key
 }
 
+/// A client waits for the end of a pause, and the booking behind it was refunded.
+fn open_room(limit: Numbers, quantity: i64) -> (Key, Ticket) {
+    let mut key = Key::default();
+    key.pause(limit, 2 * S);
+    let ticket = key.join(limit, quantity).unwrap();
+    key.reserve(limit, 1);
+    key.refund(limit, 1);
+    (key, ticket)
+}
+
 /// A booking that was refunded leaves an open room. Calls behind it do not close it, not even when the queue
 /// is late.
 #[test]
 fn calls_behind_an_open_room_delay_nobody() {
     let [limit, larger] = [2, 3].map(|capacity| Numbers { interval: 1000, capacity });
-    let mut key = Key::default();
-    key.pause(limit, 2 * S);
-    let ticket = key.join(limit, 2).unwrap();
-    key.reserve(limit, 1);
-    key.refund(limit, 1);
+    let (mut key, ticket) = open_room(limit, 2);
     key.now += 4 * S;
     assert!(key.plain(larger, 1));
     assert_eq!(key.turns(), [(ticket, 4 * S)]);
@@ -641,11 +647,7 @@ fn calls_behind_an_open_room_delay_nobody() {
 #[test]
 fn a_call_behind_an_open_room_does_not_close_it() {
     let [limit, larger] = [2, 9].map(|capacity| Numbers { interval: 1000, capacity });
-    let mut key = Key::default();
-    key.pause(limit, 2 * S);
-    let ticket = key.join(limit, 2).unwrap();
-    key.reserve(limit, 1);
-    key.refund(limit, 1);
+    let (mut key, ticket) = open_room(limit, 2);
     assert!(key.plain(larger, 1));
     key.now += 4 * S;
     assert_eq!(key.turns(), [(ticket, 4 * S)]);
@@ -655,11 +657,7 @@ fn a_call_behind_an_open_room_does_not_close_it() {
 #[test]
 fn an_open_room_that_has_passed_delays_nobody() {
     let [limit, larger] = [2, 3].map(|capacity| Numbers { interval: 1000, capacity });
-    let mut key = Key::default();
-    key.pause(limit, 2 * S);
-    let ticket = key.join(limit, 1).unwrap();
-    key.reserve(limit, 1);
-    key.refund(limit, 1);
+    let (mut key, ticket) = open_room(limit, 1);
     for time in [2 * S, S] {
         key.now += time;
         assert!(key.plain(larger, 1));
