@@ -371,7 +371,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
     fn clients_never_spend_more_than_the_bound(numbers in numbers()) {

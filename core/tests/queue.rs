@@ -412,7 +412,7 @@ fn fullest(limit: Numbers, mut acts: Vec<(i64, i64)>) -> i64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig { cases: 2 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     /// Whatever happens, and by whatever limits: the same waiters are admitted at the same instants in the
     /// same order.
