@@ -3,6 +3,9 @@
 source "$(dirname "$0")/lib.sh"
 
 need_compiler
+say "random cases"
+PROPTEST_CASES=200000 PROPTEST_MAX_GLOBAL_REJECTS=100000000 \
+    cargo test --profile models --locked -p redis-cell-core --tests
 say "models of the core"
 cargo run --profile models --locked -p redis-cell-verify
 say "specification of a failover"
