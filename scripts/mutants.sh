@@ -40,8 +40,8 @@ mutants_of() {
     else
         # `cargo test` does not build the module, which no test links. So the tool runs a cargo that builds it first.
         export CARGO=$folder/cargo REDIS_CELL_MODULE=$folder/build-$slot/mutants/libredis_cell.so
-        look_at "$1" 150 --package redis-cell -- --locked --test live -- throttle:: state:: windows:: log:: several:: once:: flows::
-        look_at "$1" 150 --package redis-cell -- --locked --test live
+        look_at "$1" 75 --package redis-cell -- --locked --test live -- throttle:: state:: windows:: log:: several:: once:: flows::
+        look_at "$1" 75 --package redis-cell -- --locked --test live
         # Those that are left, beside another module and with clocks that are set back.
         look_at "$1" 300 --package redis-cell -- --locked --test reliability -- nested:: clock:: --skip valgrind
     fi
@@ -63,10 +63,12 @@ if [[ ${files[*]} == *src/calls* || ${files[*]} == *src/store* ]]; then
     export RUST_TEST_THREADS=$((4 * $(nproc))) # they mostly wait for their servers
     cat >"$folder/cargo" <<'SH'
 #!/bin/bash
+# Ends the tests when the first one fails.
 if [[ $1 != test ]]; then exec cargo "$@"; fi
 cargo build --locked --package redis-cell --profile mutants || exit
 set -o pipefail
-cargo "$@" | sed -u '/ \.\.\. FAILED$/q' # one failure is enough: without a reader, the tests end
+trap 'exit 1' TERM
+cargo "$@" | { sed -u '/ \.\.\. FAILED$/q1' || kill 0; }
 SH
     chmod +x "$folder/cargo"
 fi
