@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes for as long as you like: the core under libFuzzer, REDIS_CELL_FUZZ_SECONDS (60) per target, and then a live
-# server, REDIS_CELL_FUZZ_COMMANDS (1,000,000). Prints the seed, which is REDIS_CELL_FUZZ_SEED or new in each run.
+# server, REDIS_CELL_FUZZ_COMMANDS (1,000,000). fuzz.sh TARGET... runs only these targets, without the server. Prints the
+# seed, which is REDIS_CELL_FUZZ_SEED or new in each run. Keeps the inputs that add coverage in target/fuzz, for the next
+# run.
 source "$(dirname "$0")/lib.sh"
 need_compiler
 command -v c++ >/dev/null || apt_install g++ # libFuzzer is compiled from source
@@ -18,7 +20,9 @@ done
 RUSTFLAGS="${pass[*]} --cfg fuzzing -Ccodegen-units=1" \
     cargo build --release --locked --manifest-path verify/fuzz/Cargo.toml --target "$host"
 
-for target in arguments states decisions queues flows; do
+targets=("$@")
+if (($# == 0)); then targets=(arguments states decisions queues flows); fi
+for target in "${targets[@]}"; do
     say "libFuzzer: $target"
     mkdir -p "target/fuzz/$target"
     "target/$host/release/$target" -seed="$REDIS_CELL_FUZZ_SEED" -max_len=400 -timeout=10 -print_final_stats=1 \
@@ -26,6 +30,7 @@ for target in arguments states decisions queues flows; do
         2>&1 | grep -vE '^#[0-9]+.*(NEW|REDUCE|pulse|RELOAD)|NEW_FUNC|# Uses: |dictionary'
 done
 
+if (($#)); then exit; fi
 say "a live server"
 scripts/build.sh
 REDIS_CELL_SERVER=$(find_server) REDIS_CELL_FUZZ_COMMANDS=${REDIS_CELL_FUZZ_COMMANDS:-1000000} \
