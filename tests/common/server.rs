@@ -398,6 +398,8 @@ struct Process {
 
 impl Process {
     fn spawn(command: &ServerCommand, folder: &Path) -> Self {
+        // Before the server, so that hardly a moment is left in which a killed test leaves a server behind.
+        let mut reaper = Reaper::new("kill -9 \"$2\"; rm -rf \"$1\"", &[folder.display().to_string()]);
         let log: File = OpenOptions::new().create(true).append(true).open(&command.log).unwrap();
         let child = Command::new(&command.words[0])
             .args(&command.words[1..])
@@ -407,10 +409,7 @@ impl Process {
             .stdout(log)
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {}: {e}", BINARY.path));
-        let reaper = Reaper::new(
-            "kill -9 \"$1\"; rm -rf \"$2\"",
-            &[child.id().to_string(), folder.display().to_string()],
-        );
+        reaper.add(&child.id().to_string());
         Self { child, _reaper: reaper }
     }
 }
