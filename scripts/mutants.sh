@@ -40,7 +40,7 @@ mutants_of() {
     else
         # `cargo test` does not build the module, which no test links. So the tool runs a cargo that builds it first.
         export CARGO=$folder/cargo REDIS_CELL_MODULE=$folder/build-$slot/mutants/libredis_cell.so
-        look_at "$1" 75 --package redis-cell -- --locked --test live -- throttle:: state:: windows:: log:: several:: once:: flows::
+        look_at "$1" 40 --package redis-cell -- --locked --test live -- throttle:: state:: windows:: log:: several:: once:: flows::
         look_at "$1" 75 --package redis-cell -- --locked --test live
         # Those that are left, beside another module and with clocks that are set back.
         look_at "$1" 300 --package redis-cell -- --locked --test reliability -- nested:: clock:: --skip valgrind
