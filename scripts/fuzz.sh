@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes for as long as you like: the core under libFuzzer, REDIS_CELL_FUZZ_SECONDS (60) per target, and then a live
-# server, REDIS_CELL_FUZZ_COMMANDS (1,000,000). fuzz.sh TARGET... runs only these targets, without the server. Prints the
-# seed, which is REDIS_CELL_FUZZ_SEED or new in each run. Keeps the inputs that add coverage in target/fuzz, for the next
-# run.
+# server, REDIS_CELL_FUZZ_COMMANDS (1,000,000). fuzz.sh TARGET... runs only these targets, without the server. Prints
+# the seed, which is REDIS_CELL_FUZZ_SEED or new in each run. Keeps the inputs that add coverage in target/fuzz, for
+# other runs.
 source "$(dirname "$0")/lib.sh"
 need_compiler
 command -v c++ >/dev/null || apt_install g++ # libFuzzer is compiled from source
