@@ -1,8 +1,8 @@
 """Proves the arithmetic of the core for all inputs, and holds the formulas to the code.
 
 Each theorem is a function below. A doc comment of the core that says "Proved for all inputs" names it. The formulas
-are functions of integers. z3 is given them with symbols. Then the same functions are given the numbers of a table that
-the core has printed, and every row must agree. So neither can change without the other.
+are functions of integers. The theorems call them with symbols of z3. Then the same functions are given the numbers of a
+table that the core has printed, and every row must agree. So neither can change without the other.
 
     cargo run --profile models -p redis-cell-verify table | python arithmetic.py
 
@@ -24,13 +24,25 @@ LAST = 9_223_372_036_854 * MS  # the last instant at which a key can expire
 # The formulas, of Python's integers or z3's.
 
 
+QUOTIENTS = {}
+
+
 def div(one, other):
-    """Rounded down, for an `other` above 0."""
-    return one // other if isinstance(one, int) else one / other
+    """Rounded down, for an `other` above 0. A quotient of symbols is one more symbol, defined by two products."""
+    if isinstance(one, int):
+        return one // other
+    if isinstance(other, int):
+        return one / other
+    quotient, _, _ = QUOTIENTS.setdefault((one, other), (z3.FreshInt("quotient"), one, other))
+    return quotient
+
+
+def either(condition, one, other):
+    return (one if condition else other) if isinstance(condition, bool) else z3.If(condition, one, other)
 
 
 def greater(one, other):
-    return max(one, other) if isinstance(one, int) else z3.If(one >= other, one, other)
+    return either(one >= other, one, other)
 
 
 def less(one, other):
@@ -39,7 +51,7 @@ def less(one, other):
 
 
 def lesser(one, other):
-    return min(one, other) if isinstance(one, int) else z3.If(one <= other, one, other)
+    return either(one <= other, one, other)
 
 
 def cost(count, period, units):
@@ -70,8 +82,19 @@ def weight(period, count, ahead):
     return div(2 * count * ahead + period, 2 * period)
 
 
+def longest(period, count, left):
+    """The largest part of the period for which a count above 0 weighs `left` at most."""
+    return div((2 * left + 1) * period - 1, 2 * count)
+
+
 def faded(period, count, left):
-    return less(period, div((2 * left + 1) * period - 1, 2 * count)) if count else 0
+    """The time after which a count weighs `left` at most."""
+    return 0 if isinstance(count, int) and count == 0 else less(period, longest(period, count, left))
+
+
+def admits_at(start, end, room, current, here, there):
+    """When a window has room: `here` and `there` is the time until enough has faded in this one and in the next."""
+    return either(room >= current, either(start + here < end, start + here, end + there), end + there)
 
 
 def fixed_end(period, now):
@@ -81,7 +104,7 @@ def fixed_end(period, now):
 
 def multiples(at, origin, length):
     """The last multiple of the length away from the origin that is not after an instant, and the next one."""
-    start = at - (at - origin) % length
+    start = origin + div(at - origin, length) * length
     return start, start + length
 
 
@@ -95,6 +118,11 @@ def begins(month):
 def opens(first, following, day):
     """The day on which the window opens that begins in a month: the last one where there is no such day."""
     return first + lesser(day, following - first) - 1
+
+
+def chosen(last, this, then, date):
+    """Of three windows that follow each other, by their first days, the beginning and the end of a date's."""
+    return either(date < this, last, this), either(date < this, this, then)
 
 
 # The theorems.
@@ -118,16 +146,16 @@ def a_rate(count, period):
 
 @theorem
 def cost_and_units_are_inverse():
-    """cost(q) <= t if and only if q <= units(t): so units(t) is the largest quantity that fits into t."""
-    count, period, q, t, c, u = symbols("count period q t c u")
-    # c and u are the two quotients, by the definition of a quotient.
+    """cost(q) <= t if and only if q <= units(t), so units(t) is the most that fits into t; and units(cost(q)) is q."""
+    count, period, q, t = symbols("count period q t")
+    c, u = cost(count, period, q), units_in(count, period, t)
     given = [*a_rate(count, period), q >= 0, t >= 0]
-    given += [c * count <= q * period, q * period < c * count + count]
-    given += [u * period <= (t + 1) * count - 1, (t + 1) * count - 1 < u * period + period]
     # Two steps of one product each: cost(q) <= t, q * period < (t + 1) * count, q <= units(t).
     middle = q * period < (t + 1) * count
     yield given, (c <= t) == middle
     yield given, middle == (q <= u)
+    yield [*given, t == c], z3.And(q * period <= (t + 1) * count - 1, (t + 1) * count - 1 < q * period + period)
+    yield [*given, q * period <= (t + 1) * count - 1, (t + 1) * count - 1 < q * period + period], u == q
 
 
 @theorem
@@ -135,26 +163,25 @@ def a_whole_interval_is_the_same():
     """Where T is a whole number, q * T and t / T are cost(q) and units(t)."""
     count, interval, q, t = symbols("count interval q t")
     given = [count >= 1, interval >= 1, q >= 0, t >= 0]
-    k, rest = symbols("k rest")
-    # q * T is the quotient of q * period and count, where period is T * count.
-    units_times, whole = q * (interval * count), q * interval
-    yield given, z3.And(whole * count <= units_times, units_times < whole * count + count)
+    c, u, whole = cost(count, interval * count, q), units_in(count, interval * count, t), div(t, interval)
+    # As one product, q * T * count is whole * count.
+    yield given, (q * interval) * count == q * (interval * count)
+    yield given, c == q * interval
     # t = k * T + rest, so (t + 1) * count - 1 lies between k * T * count and (k + 1) * T * count.
-    quotient = [t == k * interval + rest, 0 <= rest, rest < interval, k >= 0]
     scaled = (t + 1) * count - 1
-    yield [*given, *quotient], scaled >= (k * interval) * count
-    yield [*given, *quotient], scaled < (k * interval + interval) * count
+    lies = [(whole * interval) * count <= scaled, scaled < (whole * interval + interval) * count]
+    yield given, z3.And(lies)
+    yield [*given, *lies], u == whole
 
 
 @theorem
 def nothing_wraps():
     """Products stay below 2^128, and units(t) is at most t: no result is cut off."""
-    count, period, q, t, u = symbols("count period q t u")
+    count, period, q, t = symbols("count period q t")
     given = [*a_rate(count, period), 0 <= q, q < END, 0 <= t, t < END]
     yield given, z3.And(q * period < U128, 0 <= q * period)
     yield given, z3.And((t + 1) * count < U128, (t + 1) * count - 1 >= 0)
-    quotient = [u * period <= (t + 1) * count - 1]
-    yield given + quotient, u <= t
+    yield given, units_in(count, period, t) <= t
 
 
 @theorem
@@ -169,13 +196,18 @@ def a_wait_is_exact():
 
 @theorem
 def remaining_is_exact():
-    """remaining is admitted, and one unit more is not: the inverse, for the time that is left."""
-    tolerance, debt, price, more, r = symbols("tolerance debt price more r")
-    # Of the inverse: cost(q) <= t if and only if q <= units(t), for q = r and q = r + 1.
-    left = less(tolerance, debt)
-    given = [0 <= debt, debt <= tolerance, 0 <= price, price <= left, more > left]
-    yield given, z3.And(is_admitted(tolerance, debt, price), z3.Not(is_admitted(tolerance, debt, more)))
-    yield [0 <= debt, tolerance < debt], left == 0
+    """remaining is admitted and one unit more is not, unless the debt is above the limit: then it is 0."""
+    count, period, tolerance, debt, left = symbols("count period tolerance debt left")
+    r = remaining(count, period, tolerance, debt)
+    given = [*a_rate(count, period), 0 <= tolerance, 0 <= debt]
+    # Two steps each, by the products that define remaining and the two costs.
+    rest, enough, more = less(tolerance, debt), cost(count, period, r), cost(count, period, r + 1)
+    fits = [r >= 0, r * period < (left + 1) * count, (left + 1) * count <= (r + 1) * period]
+    yield [*given, left == rest], z3.And(fits)
+    yield [*given, *fits], z3.And(enough <= left, more > left)
+    last = [debt <= tolerance, left == rest, enough <= left, more > left]
+    yield [*given, *last], z3.And(is_admitted(tolerance, debt, enough), z3.Not(is_admitted(tolerance, debt, more)))
+    yield [*given, tolerance < debt], r == 0
 
 
 @theorem
@@ -197,31 +229,29 @@ def no_stretch_admits_more_than_it_may():
 @theorem
 def a_call_is_forgiven_less_than_a_nanosecond():
     """q * T < cost(q) + 1: of n calls, quantities times T come to less than their costs and n."""
-    count, period, q, c = symbols("count period q c")
-    given = [*a_rate(count, period), q >= 0, c * count <= q * period, q * period < c * count + count]
+    count, period, q = symbols("count period q")
+    given, c = [*a_rate(count, period), q >= 0], cost(count, period, q)
     yield given, z3.And(q * period < (c + 1) * count, c * count <= q * period)
 
 
 @theorem
 def rounded_waits_are_long_enough():
     """A span in whole units, rounded up, is not shorter, and longer by less than a unit."""
-    span, unit, r = symbols("span unit r")
-    given = [0 <= span, 1 <= unit, r * unit <= span + unit - 1, span + unit - 1 < r * unit + unit]
+    span, unit = symbols("span unit")
+    given, r = [0 <= span, 1 <= unit], ceil_to(span, unit)
     yield given, z3.And(r * unit >= span, r * unit < span + unit)
 
 
-def a_weight(period, count, ahead, w):
-    """w is the quotient that weight() is, of a part of the period."""
-    twice = 2 * count * ahead + period
-    quotient = [2 * w * period <= twice, twice < 2 * w * period + 2 * period]
-    return [period >= 1, count >= 0, 0 <= ahead, ahead <= period, *quotient]
+def a_part(period, count, ahead):
+    """What weight() is given: a part of the period."""
+    return [period >= 1, count >= 0, 0 <= ahead, ahead <= period]
 
 
 @theorem
 def a_weight_is_to_the_nearest_unit():
     """Off by half a unit at most, from 0 to the count, and the count where the whole window is covered."""
-    period, count, ahead, w = symbols("period count ahead w")
-    given = a_weight(period, count, ahead, w)
+    period, count, ahead = symbols("period count ahead")
+    given, w = a_part(period, count, ahead), weight(period, count, ahead)
     off = 2 * (w * period - count * ahead)
     yield given, z3.And(off <= period, off > -period)
     yield given, z3.And(0 <= count * ahead, count * ahead <= count * period)
@@ -232,54 +262,53 @@ def a_weight_is_to_the_nearest_unit():
 @theorem
 def an_estimate_only_falls():
     """A smaller part of the same count weighs no more, and at the end of a window the estimate does not rise."""
-    period, count, ahead, later, w, then, current = symbols("period count ahead later w then current")
-    given = [*a_weight(period, count, ahead, w), *a_weight(period, count, later, then), later <= ahead]
+    period, count, ahead, later, current = symbols("period count ahead later current")
+    given = [*a_part(period, count, ahead), *a_part(period, count, later), later <= ahead]
+    w, then = weight(period, count, ahead), weight(period, count, later)
     yield given, count * later <= count * ahead
     yield [*given, count * later <= count * ahead], then <= w
-    # The present count has its full weight in the next window, which is the count: the theorem above.
-    yield [current >= 0, w >= 0], current <= current + w
+    # At its end, the present count has its full weight.
+    yield [*given, current >= 0, w >= 0], weight(period, current, period) <= current + w
 
 
 @theorem
 def a_window_fades_exactly_then():
     """count weighs at most left if and only if ahead is at most the quotient of faded()."""
-    period, count, ahead, w, left, most = symbols("period count ahead w left most")
-    given = [*a_weight(period, count, ahead, w), left >= 0]
-    odd = (2 * left + 1) * period
-    quotient = [count >= 1, most * (2 * count) <= odd - 1, odd - 1 < most * (2 * count) + 2 * count]
+    period, count, ahead, left = symbols("period count ahead left")
+    given, w = [*a_part(period, count, ahead), left >= 0], weight(period, count, ahead)
+    odd, most = (2 * left + 1) * period, longest(period, count, left)
     yield given, (w <= left) == (2 * count * ahead < odd)
-    yield [*given, *quotient], (2 * count * ahead < odd) == (ahead <= most)
+    yield [*given, count >= 1], (2 * count * ahead < odd) == (ahead <= most)
     # So, of the time since the window began.
-    since = z3.Int("since")
-    yield [0 <= since, since <= period, ahead == period - since], (ahead <= most) == (since >= less(period, most))
+    since, wait = z3.Int("since"), faded(period, count, left)
+    yield [count >= 1, 0 <= since, since <= period, ahead == period - since], (ahead <= most) == (since >= wait)
     yield [*given, count == 0, 2 * count * ahead == 0], w <= left
 
 
 @theorem
 def a_wait_of_a_window_is_exact():
-    """Refused at every instant before, and admitted from then on, if nothing else is."""
+    """Of a call that is refused: refused at every instant before, and admitted from then on, if nothing else is."""
     start, end, period, now, then = symbols("start end period now then")
     room, current, w, later, here, there = symbols("room current w later here there")
     # w is the weight of the previous count at `then` in this window, later the weight of the present one in the next.
-    # here and there are what faded() says of them: the theorem above.
-    given = [period >= 1, start < end, end <= start + period, start <= now, now < end, now <= then]
+    # here and there are what faded() says of them: the theorem above. A window that lies ahead has not begun to fade.
+    given = [period >= 1, start < end, end <= start + period, now < end, now <= then]
     given += [room >= 0, current >= 0, w >= 0, 0 <= here, here <= period, 0 <= there, there <= period]
-    given += [z3.Implies(room >= current, (w <= room - current) == (then - start >= here))]
+    given += [z3.Implies(room >= current, (w <= room - current) == (less(then, start) >= here))]
     given += [z3.Implies(z3.And(end <= then, then < end + period), (later <= room) == (then - end >= there))]
     # Units admitted in this window count in the next: its full weight is the count.
     given += [(current <= room) == (there == 0)]
-    in_this = z3.And(room >= current, start + here < end)
-    wait = z3.If(in_this, start + here, end + there)
+    given += [z3.Not(z3.And(room >= current, less(now, start) >= here))]
     admitted = z3.If(then < end, current + w <= room, z3.If(then < end + period, later <= room, True))
-    yield given, admitted == (then >= wait)
+    yield given, admitted == (then >= admits_at(start, end, room, current, here, there))
 
 
 @theorem
 def no_period_holds_more_than_twice_the_limit():
     """The window itself holds at most the limit, a period at most limit + previous - weight."""
-    limit, current, previous, w, quantity, period, ahead = symbols("limit current previous w quantity period ahead")
-    given = [*a_weight(period, previous, ahead, w), 0 <= w, current >= 0, quantity >= 0]
-    given += [current + w + quantity <= limit]
+    limit, current, previous, quantity, period, ahead = symbols("limit current previous quantity period ahead")
+    given, w = a_part(period, previous, ahead), weight(period, previous, ahead)
+    given += [0 <= w, current >= 0, quantity >= 0, current + w + quantity <= limit]
     after = current + quantity
     yield given, after <= limit
     yield [*given, previous <= limit], z3.And(after + previous <= limit + previous - w, after + previous <= 2 * limit)
@@ -312,14 +341,13 @@ def a_fixed_window_is_as_long_as_it_says():
 @theorem
 def an_instant_lies_in_one_window():
     """Windows of one length: an instant lies in the one that begins at a multiple, and in no other one."""
-    at, origin, length, into, other, k = symbols("at origin length into other k")
-    # `into` is the remainder that checked_rem_euclid gives.
-    given = [length >= 1, 0 <= into, into < length, at - origin == k * length + into]
-    start = at - into
-    yield given, z3.And(start <= at, at < start + length, start - origin == k * length)
+    at, origin, length, other = symbols("at origin length other")
+    given, k = [length >= 1], div(at - origin, length)
+    start, end = multiples(at, origin, length)
+    yield given, z3.And(start <= at, at < end, start - origin == k * length)
     # Another multiple before the instant lies a length or more before the start; one after it lies after the end.
     yield [*given, other < k, (k - other - 1) * length >= 0], origin + other * length + length <= start
-    yield [*given, other > k, (other - k - 1) * length >= 0], origin + other * length >= start + length
+    yield [*given, other > k, (other - k - 1) * length >= 0], origin + other * length >= end
 
 
 @theorem
@@ -348,7 +376,7 @@ def a_date_lies_in_one_month():
     yield given, z3.And(last < this, this - last <= 31)
     # The date lies in the month that begins on `first`. Before this month's window it lies in the window before.
     given += [first <= date, date < following]
-    start, end = z3.If(date < this, last, this), z3.If(date < this, this, then)
+    start, end = chosen(last, this, then, date)
     yield given, z3.And(start <= date, date < end)
 
 
@@ -361,13 +389,29 @@ def no_window_of_the_calendar_wraps():
     local = seconds + offset
     given += [0 <= length, length <= 366 * DAY, end == local + length]
     yield given, z3.And((end - offset) * SECOND < U64, end - offset >= 0)
-    yield given, z3.And(div(local, DAY) >= -1, div(end, DAY) < begins(12 * 2264))
+    yield given, z3.And(div(local, DAY) >= -1, div(end, DAY) < begins(12 * 2263 + 10))
+
+
+def definitions(expressions):
+    """Of the quotients that occur in these expressions, or in the definitions of others."""
+    seen, left, found = set(), list(expressions), []
+    while left:
+        expression = left.pop()
+        if expression in seen:
+            continue
+        seen.add(expression)
+        left += expression.children()
+        for quotient, one, other in QUOTIENTS.values():
+            if quotient.eq(expression):
+                found += [quotient * other <= one, one < quotient * other + other]
+                left += [one, other]
+    return found
 
 
 def is_proved(given, claim):
     solver = z3.Solver()
     solver.set("timeout", 60_000)
-    solver.add(*given)
+    solver.add(*given, *definitions([*given, claim]))
     if solver.check() != z3.sat:
         print("    nothing has what is given")
         return False
@@ -399,18 +443,17 @@ def slid(limit, period, start, current, previous, now, quantity):
     end = start - start % period + period
     used = current + weight(period, previous, less(period, less(now, start)))
 
-    def admits_at(quantity):
+    def fits_at(quantity):
         room = limit - quantity
-        if room >= current and start + faded(period, previous, room - current) < end:
-            return start + faded(period, previous, room - current)
-        return end + faded(period, current, room)
+        here, there = faded(period, previous, less(room, current)), faded(period, current, room)
+        return admits_at(start, end, room, current, here, there)
 
     verdict, wait = 0, -1
     if used + quantity > limit:
-        verdict, wait = (2, -1) if quantity > limit else (1, less(admits_at(quantity), now))
+        verdict, wait = (2, -1) if quantity > limit else (1, less(fits_at(quantity), now))
     else:
         used, current = used + quantity, current + quantity
-    reset = less(admits_at(limit), now) if used else 0
+    reset = less(fits_at(limit), now) if used else 0
     answer = [verdict, wait, less(limit, used), reset]
     return answer if verdict else [*answer, start, current, previous]
 
@@ -432,7 +475,7 @@ def calendar(cycle, offset, day, now):
             first, following = begins(january), begins(january + 12)
         else:
             opened = [opens(begins(m), begins(m + 1), day) for m in range(month - 1, month + 2)]
-            first, following = opened[:2] if date < opened[1] else opened[1:]
+            first, following = chosen(*opened, date)
         start, end = first * DAY, following * DAY
     start, end = greater(start - offset, 0) * SECOND, (end - offset) * SECOND
     return [start, end] if end < END else [-1, -1]
