@@ -2,7 +2,7 @@
 //! formulas with them.
 //!
 //! A row is the name of a function, its arguments, an arrow, and its results. Times are in nanoseconds, and
-//! -1 stands for nothing.
+//! -1 stands for nothing. The only result of an error is -1.
 
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed;
@@ -65,34 +65,60 @@ pub fn rows() -> Vec<String> {
             let ceil = Span::from_nanos(time.unsigned_abs()).unwrap().ceil_to(unit);
             rows.push(format!("ceil {time} {} -> {ceil}", unit.nanos()));
         }
-        let burst = numbers.within(0, 1_000);
-        let Ok(limit) = Limit::new(burst, count, micros, Unit::Microseconds) else { continue };
-        // Around the border between admitted and refused.
-        let (tolerance, quantity) = (nanos(limit.tolerance()), numbers.within(1, burst + 2));
-        let Ok(cost) = limit.cost(quantity) else { continue };
-        let edge = tolerance.saturating_sub(nanos(cost)).max(0);
-        let ahead = i64::MAX - at(0).as_nanos().cast_signed();
-        for debt in [0, edge, edge + 1, tolerance, numbers.within(0, tolerance)] {
-            if debt.saturating_add(nanos(cost)) > ahead {
-                continue;
-            }
-            let state = at(0).checked_add(Span::from_nanos(debt.unsigned_abs()).unwrap());
-            let decision = gcra::throttle(state, &limit, at(0), quantity).unwrap();
-            let (verdict, wait) = match decision.answer.verdict {
-                Verdict::Admitted => (0, -1),
-                Verdict::Later(wait) => (1, nanos(wait)),
-                Verdict::Never | Verdict::Booked(_) => (2, -1),
-            };
-            let owes = after(&decision, state).map_or(0, |tat| nanos(tat.since(at(0))));
-            let remaining = decision.answer.remaining;
-            rows.push(format!(
-                "throttle {count} {period} {burst} {debt} {quantity} -> {verdict} {wait} {remaining} {owes}"
-            ));
-        }
+        calls(&mut numbers, rate, (count, micros), &mut rows);
     }
     windows(&mut numbers, &mut rows);
     fixed_windows(&mut numbers, &mut rows);
     rows
+}
+
+/// The rows of calls of `CL.THROTTLE`.
+fn calls(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &mut Vec<String>) {
+    let span = |nanos: i64| Span::from_nanos(nanos.unsigned_abs()).unwrap();
+    let nanos = |span: Span| span.as_nanos().cast_signed();
+    let now = at(0);
+    let longest = nanos(Instant::MAX.since(now));
+    let burst = if numbers.within(0, 3) == 0 { numbers.next() } else { numbers.within(0, 1_000) };
+    let limit = Limit::new(burst, count, micros, Unit::Microseconds);
+    // Around the border between admitted and refused, and beyond the limit.
+    let tolerance = limit.map_or(i64::MAX, |limit| nanos(limit.tolerance()));
+    let capacity = burst.saturating_add(1);
+    let quantity = numbers.within(1, capacity);
+    let edge = tolerance.saturating_sub(rate.time(quantity).map_or(0, nanos)).max(0);
+    let (some, any) = (numbers.within(0, tolerance.min(i64::MAX - 1)), numbers.next());
+    for (debt, quantity) in [
+        (0, quantity),
+        (edge, quantity),
+        (edge.saturating_add(1), quantity),
+        (tolerance, quantity),
+        (some, quantity),
+        (any, quantity),
+        (any, 0),
+        (tolerance, 0),
+        (tolerance.saturating_add(1), 0),
+        (0, capacity),
+        (some, capacity.saturating_add(1)),
+    ] {
+        let debt = debt.min(longest);
+        let state = now.checked_add(span(debt));
+        let decision = limit.and_then(|limit| gcra::throttle(state, &limit, now, quantity));
+        let result = decision.map_or("-1".to_owned(), |decision| {
+            let (verdict, wait) = verdict(decision.answer.verdict);
+            let owes = after(&decision, state).map_or(0, |tat| nanos(tat.since(now)));
+            format!("{verdict} {wait} {} {owes}", decision.answer.remaining)
+        });
+        let (period, now) = (micros * 1_000, now.as_nanos());
+        rows.push(format!("throttle {count} {period} {burst} {now} {debt} {quantity} -> {result}"));
+    }
+}
+
+/// A verdict as a number, and its wait.
+fn verdict(verdict: Verdict) -> (i64, i64) {
+    match verdict {
+        Verdict::Admitted => (0, -1),
+        Verdict::Later(wait) => (1, wait.as_nanos().cast_signed()),
+        Verdict::Never | Verdict::Booked(_) => (2, -1),
+    }
 }
 
 /// The rows of fixed windows: the end of one with a period, and the beginning and the end of one by the
@@ -103,28 +129,40 @@ fn fixed_windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
         let now = numbers.within(0, i64::MAX - 1);
         let period = numbers.within(1, Unit::Microseconds.max());
         let limit = fixed::Limit::new(1, period, Unit::Microseconds).unwrap();
-        if let Ok(decision) = fixed::take(None, &limit, at(now), 1) {
-            let end = after(&decision, None).unwrap().end.as_nanos();
-            rows.push(format!("fixed {} {now} -> {end}", period * 1_000));
+        let end_of = |limit: &fixed::Limit| {
+            let decision = fixed::take(None, limit, at(now), 1);
+            decision.map_or(-1, |decision| after(&decision, None).unwrap().end.as_nanos().cast_signed())
+        };
+        rows.push(format!("fixed {} {now} -> {}", period * 1_000, end_of(&limit)));
+        for until in [now / 1_000, now / 1_000 + 1, numbers.within(1, Unit::Microseconds.max())] {
+            let limit = fixed::Limit::until(1, until, Unit::Microseconds);
+            rows.push(format!(
+                "until {} {now} -> {}",
+                until * 1_000,
+                limit.map_or(-1, |limit| end_of(&limit))
+            ));
         }
         // Around the midnight of any day, and at any other time.
         let midnight = numbers.within(0, 106_751) * 86_400_000_000_000;
         let offset = numbers.within(-840, 840);
         let (week, month) = (numbers.within(1, 7), numbers.within(1, 31));
-        for now in [now, midnight, midnight + numbers.within(0, 86_399_999_999_999)] {
-            for (number, cycle, day) in [
-                (0, Cycle::Hour, None),
-                (1, Cycle::Day, None),
-                (2, Cycle::Week, Some(week)),
-                (3, Cycle::Month, Some(month)),
-                (4, Cycle::Year, None),
-            ] {
+        for (number, cycle, day) in [
+            (0, Cycle::Hour, None),
+            (1, Cycle::Day, None),
+            (2, Cycle::Week, Some(week)),
+            (3, Cycle::Month, Some(month)),
+            (4, Cycle::Year, None),
+        ] {
+            let window_of = |now: i64| {
                 let window = Calendar::new(cycle, offset, day).unwrap().window_of(at(now));
-                let [start, end] = window.map_or([-1; 2], |(start, end)| {
-                    [start, end].map(|instant| instant.as_nanos().cast_signed())
-                });
+                window.ok().map(|(start, end)| [start, end].map(|instant| instant.as_nanos().cast_signed()))
+            };
+            let some = midnight + numbers.within(0, 86_399_999_999_999);
+            let [start, end] = window_of(some).unwrap_or([now, i64::MAX]);
+            for now in [now, midnight, some, (start - 1).max(0), start, end - 1, end] {
                 let (seconds, day) = (offset * 60, day.unwrap_or(1));
-                rows.push(format!("calendar {number} {seconds} {day} {now} -> {start} {end}"));
+                let result = window_of(now).map_or("-1".to_owned(), |[start, end]| format!("{start} {end}"));
+                rows.push(format!("calendar {number} {seconds} {day} {now} -> {result}"));
             }
         }
     }
@@ -133,39 +171,46 @@ fn fixed_windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
 /// The rows of sliding windows. Where a call is admitted, its row ends with the state that is stored.
 fn windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
     for _ in 0..10_000 {
-        // Two periods fit between the call and the last instant.
-        let micros = numbers.within(1, Unit::Microseconds.max() / 8);
+        // Two periods seldom end after the last instant.
+        let longest = Unit::Microseconds.max() / if numbers.within(0, 7) == 0 { 1 } else { 8 };
+        let micros = numbers.within(1, longest);
         let (period, most) = (micros * 1_000, numbers.within(1, i64::MAX));
         let limit = window::Limit::new(most, micros, Unit::Microseconds).unwrap();
         let now = numbers.within(0, i64::MAX / 2);
-        // In this window, in an earlier or later one, and in one that another period has begun.
         let begun = now - now % period;
-        let start = match numbers.within(0, 4) {
+        // Also in the middle of a window, where an odd count weighs a half.
+        let now = if numbers.within(0, 3) == 0 { begun + period / 2 } else { now };
+        // In this window, in an earlier or later one, and in one that another period has begun.
+        let start = match numbers.within(0, 5) {
             0 | 1 => begun,
             2 => begun.saturating_sub(period).max(0),
-            3 => begun + period,
+            3 => begun.saturating_add(period),
+            4 => numbers.next(),
             _ => numbers.within(0, now),
         };
-        let (current, previous) = (numbers.within(0, most), numbers.within(0, most));
+        // Counts above the limit were stored for a larger one.
+        let mut count = || if numbers.within(0, 3) == 0 { numbers.next() } else { numbers.within(0, most) };
+        let (current, previous) = (count(), count());
         let nanos = |nanos: i64| Instant::from_nanos(nanos.unsigned_abs()).unwrap();
-        let state = Sliding { start: nanos(start), current, previous };
-        for quantity in [1, numbers.within(1, most), most] {
-            let Ok(decision) = window::take(Some(state), &limit, nanos(now), quantity) else { continue };
-            let (verdict, wait) = match decision.answer.verdict {
-                Verdict::Admitted => (0, -1),
-                Verdict::Later(wait) => (1, wait.as_nanos().cast_signed()),
-                Verdict::Never | Verdict::Booked(_) => (2, -1),
-            };
-            let (remaining, reset) = (decision.answer.remaining, decision.answer.reset_after.as_nanos());
-            let stored = match decision.change {
-                Change::Store(state) => {
-                    format!(" {} {} {}", state.start.as_nanos(), state.current, state.previous)
-                }
-                Change::Keep | Change::Delete => String::new(),
-            };
+        let stored = Sliding { start: nanos(start), current, previous };
+        let state = (numbers.within(0, 9) > 0).then_some(stored);
+        // No state has begun at no instant.
+        let start = if state.is_some() { start } else { -1 };
+        for quantity in [0, 1, numbers.within(1, most), most, most.saturating_add(1)] {
+            let decision = window::take(state, &limit, nanos(now), quantity);
+            let result = decision.map_or("-1".to_owned(), |decision| {
+                let (verdict, wait) = verdict(decision.answer.verdict);
+                let (remaining, reset) = (decision.answer.remaining, decision.answer.reset_after.as_nanos());
+                let stored = match decision.change {
+                    Change::Store(state) => {
+                        format!(" {} {} {}", state.start.as_nanos(), state.current, state.previous)
+                    }
+                    Change::Keep | Change::Delete => String::new(),
+                };
+                format!("{verdict} {wait} {remaining} {reset}{stored}")
+            });
             rows.push(format!(
-                "window {most} {period} {start} {current} {previous} {now} {quantity} \
-                 -> {verdict} {wait} {remaining} {reset}{stored}"
+                "window {most} {period} {start} {current} {previous} {now} {quantity} -> {result}"
             ));
         }
     }
