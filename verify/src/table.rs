@@ -129,18 +129,16 @@ fn fixed_windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
         let now = numbers.within(0, i64::MAX - 1);
         let period = numbers.within(1, Unit::Microseconds.max());
         let limit = fixed::Limit::new(1, period, Unit::Microseconds).unwrap();
-        let end_of = |limit: &fixed::Limit| {
+        let end_of = |limit: &fixed::Limit, now: i64| {
             let decision = fixed::take(None, limit, at(now), 1);
             decision.map_or(-1, |decision| after(&decision, None).unwrap().end.as_nanos().cast_signed())
         };
-        rows.push(format!("fixed {} {now} -> {}", period * 1_000, end_of(&limit)));
-        for until in [now / 1_000, now / 1_000 + 1, numbers.within(1, Unit::Microseconds.max())] {
+        rows.push(format!("fixed {} {now} -> {}", period * 1_000, end_of(&limit, now)));
+        let micros = now / 1_000;
+        for (until, now) in [(micros, micros * 1_000), (micros + 1, now), (period, now)] {
             let limit = fixed::Limit::until(1, until, Unit::Microseconds);
-            rows.push(format!(
-                "until {} {now} -> {}",
-                until * 1_000,
-                limit.map_or(-1, |limit| end_of(&limit))
-            ));
+            let end = limit.map_or(-1, |limit| end_of(&limit, now));
+            rows.push(format!("until {} {now} -> {end}", until * 1_000));
         }
         // Around the midnight of any day, and at any other time.
         let midnight = numbers.within(0, 106_751) * 86_400_000_000_000;
@@ -185,11 +183,15 @@ fn windows(numbers: &mut Numbers, rows: &mut Vec<String>) {
             0 | 1 => begun,
             2 => begun.saturating_sub(period).max(0),
             3 => begun.saturating_add(period),
-            4 => numbers.next(),
+            4 => i64::MAX - numbers.next() % period.saturating_mul(2),
             _ => numbers.within(0, now),
         };
         // Counts above the limit were stored for a larger one.
-        let mut count = || if numbers.within(0, 3) == 0 { numbers.next() } else { numbers.within(0, most) };
+        let mut count = || match numbers.within(0, 7) {
+            0 => 0,
+            1 | 2 => numbers.next(),
+            _ => numbers.within(0, most),
+        };
         let (current, previous) = (count(), count());
         let nanos = |nanos: i64| Instant::from_nanos(nanos.unsigned_abs()).unwrap();
         let stored = Sliding { start: nanos(start), current, previous };
