@@ -15,7 +15,8 @@
 //!
 //! Keys expire at whole milliseconds, and so do windows: a period begins at the start of the millisecond in
 //! which its window is first used, and a period or an instant that is not a whole number of milliseconds is
-//! rounded up to one. Proved for all inputs in `verify/proofs`: `a_fixed_window_is_as_long_as_it_says`.
+//! rounded up to one. Proved for all inputs in `verify/proofs`, of periods:
+//! `a_fixed_window_is_as_long_as_it_says`.
 //!
 //! Nothing is carried over: a caller that spends the units of one window at its end and the units of the next
 //! one at its start gets `2 * limit` within a short time.

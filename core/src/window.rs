@@ -38,10 +38,10 @@
 //!
 //! Take any period, and the last call that was admitted in it. After that call `current <= limit - weight`,
 //! and at most `previous` units of the period lie in the previous window. So the period holds at most
-//! `limit + previous - weight` units. That is never more than `2 * limit`, and `2 * limit` only for a caller
-//! that spends a whole limit at the very end of a window and another at the very end of the next one, when
-//! the weight has fallen below half a unit. A window itself never holds more than `limit`, nor does the long
-//! run: `n` whole windows admit at most `n * limit`.
+//! `limit + previous - weight` units. While the limit is not lowered, that is never more than `2 * limit`,
+//! and `2 * limit` only for a caller that spends a whole limit at the very end of a window and another at the
+//! very end of the next one, when the weight has fallen below half a unit. A window itself never holds more
+//! than `limit`, nor does the long run: `n` whole windows admit at most `n * limit`.
 //!
 //! # The exact wait
 //! The estimate only falls while nothing is admitted, also across the end of a window: there the previous

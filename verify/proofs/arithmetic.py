@@ -157,6 +157,8 @@ def cost_and_units_are_inverse():
     yield given, middle == (q <= u)
     yield [*given, t == c], z3.And(q * period <= (t + 1) * count - 1, (t + 1) * count - 1 < q * period + period)
     yield [*given, q * period <= (t + 1) * count - 1, (t + 1) * count - 1 < q * period + period], u == q
+    # So what costs more than the whole limit is more than the whole limit.
+    yield given, c < cost(count, period, q + 1)
 
 
 @theorem
@@ -233,6 +235,10 @@ def a_call_is_forgiven_less_than_a_nanosecond():
     count, period, q = symbols("count period q")
     given, c = [*a_rate(count, period), q >= 0], cost(count, period, q)
     yield given, z3.And(q * period < (c + 1) * count, c * count <= q * period)
+    # One call more, by induction.
+    calls, quantities, costs = symbols("calls quantities costs")
+    before = [calls >= 0, quantities * period <= (costs + calls) * count]
+    yield [*given, *before], (quantities + q) * period <= (costs + c + calls + 1) * count
 
 
 @theorem
@@ -362,9 +368,10 @@ def months_follow_each_other():
         # March has 31 days, and so on; the rest is February.
         days = [31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 31][k] if k < 11 else None
         yield given, length == days if days else z3.And(28 <= length, length <= 29)
-    yield [year >= 0], z3.And(
-        begins(12 * year + 22) - begins(12 * year + 10) >= 365, begins(12 * year + 22) - begins(12 * year + 10) <= 366
-    )
+    # Of the years that begin in January.
+    following = year + 1
+    is_leap = z3.And(following % 4 == 0, z3.Or(following % 100 != 0, following % 400 == 0))
+    yield [year >= 0], begins(12 * year + 22) - begins(12 * year + 10) == z3.If(is_leap, 366, 365)
 
 
 @theorem
