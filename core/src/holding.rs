@@ -250,11 +250,14 @@ impl Holding {
         self.returning = 0;
     }
 
-    /// Ends all batches, so that [`give_back`](Self::give_back) gives back all units that can be given back.
+    /// Ends all batches, so that [`give_back`](Self::give_back) gives back units of the youngest one that has
+    /// any. Those of an older one are lost until they leak, or until their window ends.
     pub fn end(&mut self, terms: &Terms, now: Instant) {
         // The younger batch has the larger allowance.
         for batch in [self.current.take(), self.next.take()].into_iter().flatten() {
-            self.over = Some(batch);
+            if batch.left > 0 {
+                self.over = Some(batch);
+            }
         }
         self.expire(terms, now);
     }

@@ -472,6 +472,21 @@ fn a_batch_that_is_used_up_leaves_nothing_behind() {
     assert_eq!(holding.give_back(&terms, end), None);
 }
 
+/// Of two batches, the older one is spent first, and what it lacks comes from the younger one.
+#[test]
+fn a_quantity_may_come_from_two_batches() {
+    let (mut holding, terms) = (with_twenty(), terms());
+    assert_eq!(holding.spend(&terms, at(0), 15), Spend::Spent);
+    assert_eq!(holding.ask(&terms, at(MS), 35), Some(30));
+    holding.answered(&terms, at(MS), 30, None, None);
+    assert_eq!(holding.held(), 35);
+    assert_eq!(holding.spend(&terms, at(MS), 36), Spend::Short);
+    assert_eq!(holding.spend(&terms, at(MS), 7), Spend::Spent);
+    assert_eq!(holding.held(), 28);
+    // What is left is the younger one.
+    assert_eq!(holding.ends_in(&terms, at(MS)), Some(span(1000 * MS)));
+}
+
 /// A client that has just received this many of the ten units that it has requested.
 fn handed(terms: &Terms, units: i64, wait: Option<i64>) -> Holding {
     let mut holding = Holding::default();
@@ -501,6 +516,48 @@ fn who_was_refused_stays_away_until_the_wait_is_over() {
     assert_eq!(holding.ask(&terms, at(wait - 1), 1), None);
     assert_eq!(holding.spend(&terms, at(wait), 1), Spend::Short);
     assert_eq!(holding.ask(&terms, at(wait), 1), Some(10));
+}
+
+/// The wait of a refusal begins with the answer, not with the call.
+#[test]
+fn a_wait_begins_with_the_answer() {
+    let terms = terms();
+    let mut holding = Holding::default();
+    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
+    holding.answered(&terms, at(100 * MS), 0, Some(span(50 * MS)), None);
+    assert_eq!(holding.ask(&terms, at(150 * MS - 1), 1), None);
+    assert_eq!(holding.ask(&terms, at(150 * MS), 1), Some(10));
+}
+
+/// A client with nothing but a pause is kept until the pause has been over for its own length.
+#[test]
+fn a_pause_is_remembered_for_its_length() {
+    let terms = terms();
+    let mut holding = handed(&terms, 0, None);
+    let Spend::Refused(wait) = holding.spend(&terms, at(0), 1) else { panic!("a pause follows") };
+    let over = i64::try_from(wait.as_nanos()).unwrap();
+    assert!(!holding.is_idle(at(over - 1)), "the pause is not over");
+    assert!(!holding.is_idle(at(over + 10 * MS - 1)), "nor remembered for 10 ms");
+    assert!(holding.is_idle(at(over + 10 * MS)));
+    // A wait without a pause is remembered until it ends.
+    let mut holding = handed(&terms, 10, Some(5000 * MS));
+    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
+    assert_eq!(holding.ask(&terms, at(0), 1), None);
+    assert!(!holding.is_idle(at(5000 * MS - 1)));
+    assert!(holding.is_idle(at(5000 * MS)));
+}
+
+/// Clients with equal pauses call at different times, by the digits of their clocks.
+#[test]
+fn equal_pauses_end_at_different_times() {
+    let terms = terms();
+    let wait = |now: i64| {
+        let mut holding = Holding::default();
+        assert!(holding.ask(&terms, at(now), 1).is_some());
+        holding.answered(&terms, at(now), 0, None, None);
+        holding.spend(&terms, at(now), 1)
+    };
+    assert_ne!(wait(0), wait(1));
 }
 
 /// The pause is the client's own: a server that names a shorter wait does not end it.
@@ -618,7 +675,39 @@ fn a_batch_that_ends_during_a_return_goes_back_after_it() {
     assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
 }
 
-/// Of two batches that are ended, the younger one goes back: more of it has not leaked.
+/// The server receives units after the time for an answer, and by then more of them have leaked.
+#[test]
+fn units_that_leak_on_their_way_do_not_go_back() {
+    let terms = Terms { reply: span(3 * MS), ..terms() };
+    let mut holding = handed(&terms, 10, None);
+    holding.end(&terms, at(2 * MS));
+    assert_eq!(holding.give_back(&terms, at(2 * MS)), Some((5, span(5 * MS))));
+}
+
+/// Nobody has to spend or ask: a timer that gives back sets batches aside as well.
+#[test]
+fn a_batch_whose_hold_is_over_goes_back_without_another_call() {
+    let terms = Terms { hold: span(4 * MS), ..terms() };
+    let mut holding = handed(&terms, 10, None);
+    assert_eq!(holding.give_back(&terms, at(4 * MS - 1)), None);
+    assert_eq!(holding.give_back(&terms, at(4 * MS)), Some((6, span(4 * MS))));
+    assert_eq!(holding.held(), 0);
+}
+
+/// A batch that is used up has nothing to give back, and does not take the place of one that has.
+#[test]
+fn a_batch_that_is_used_up_hides_no_other() {
+    let terms = terms();
+    let mut holding = handed(&terms, 10, None);
+    holding.end(&terms, at(0));
+    assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
+    holding.answered(&terms, at(0), 10, None, None);
+    assert_eq!(holding.spend(&terms, at(0), 10), Spend::Spent);
+    holding.end(&terms, at(0));
+    assert_eq!(holding.give_back(&terms, at(0)), Some((10, span(0))));
+}
+
+/// Of two batches that are over, the younger one goes back: more of it has not leaked.
 #[test]
 fn of_two_ended_batches_the_younger_goes_back() {
     let terms = terms();
@@ -626,8 +715,13 @@ fn of_two_ended_batches_the_younger_goes_back() {
     assert_eq!(holding.spend(&terms, at(0), 5), Spend::Spent);
     assert_eq!(holding.ask(&terms, at(2 * MS), 35), Some(30));
     holding.answered(&terms, at(2 * MS), 30, None, None);
+    let mut other = holding;
     holding.end(&terms, at(3 * MS));
+    assert_eq!(holding.held(), 0, "neither can be spent any more");
     assert_eq!(holding.give_back(&terms, at(3 * MS)), Some((29, span(MS))));
+    // The same if both holds have ended since.
+    let short = Terms { hold: span(20 * MS), ..terms };
+    assert_eq!(other.give_back(&short, at(23 * MS)), Some((9, span(21 * MS))));
 }
 
 /// Units on their way back count as held: the server may not have them yet.
@@ -698,6 +792,26 @@ fn two_batches_make_room_for_a_third() {
     let later = at(5 * MS);
     other.end(&terms, later);
     assert_eq!(other.give_back(&terms, later), Some((25, span(5 * MS))), "30 less what has leaked");
+}
+
+/// Of a quota, two batches are spent as one only with the age of the older one.
+#[test]
+fn two_batches_of_a_quota_go_back_with_the_older_age() {
+    let terms = Terms { rate: None, reply: span(300 * MS), ..terms() };
+    let (short, long) = (Some(span(1)), Some(span(9000 * MS)));
+    for (older, younger, age) in [(long, long, 400), (long, short, 400), (short, long, 800)] {
+        let mut holding = Holding::default();
+        assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
+        holding.answered(&terms, at(100 * MS), 10, None, older);
+        assert_eq!(holding.spend(&terms, at(100 * MS), 5), Spend::Spent);
+        assert_eq!(holding.ask(&terms, at(100 * MS), 0), Some(10));
+        holding.answered(&terms, at(200 * MS), 10, None, younger);
+        assert_eq!(holding.ask(&terms, at(200 * MS), 16), Some(10), "the two become one");
+        holding.lost(&terms, at(200 * MS));
+        holding.end(&terms, at(500 * MS));
+        let back = holding.give_back(&terms, at(500 * MS));
+        assert_eq!(back, Some((15, span(age * MS))), "{older:?}, {younger:?}");
+    }
 }
 
 #[test]

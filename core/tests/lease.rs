@@ -464,31 +464,34 @@ fn no_lease_looks_like_an_entry_of_a_log() {
 /// A call leaves their places to the clients that wait: it has only the places that are free behind them.
 #[test]
 fn an_acquisition_behind_clients_that_wait() {
-    // The ends of leases; the caller's own; the number of waiting clients; the verdict, and `remaining`.
-    type Row<'a> = (&'a [Instant], Option<Instant>, u64, Verdict, i64);
-    let (limit, now, lease) = (Limit::new(3).unwrap(), at(START), lease(1_000_000));
+    // The ends of leases; the caller's own; the number of waiting clients; the verdict, `remaining`, and
+    // `reset_after` in seconds.
+    type Row<'a> = (&'a [Instant], Option<Instant>, u64, Verdict, i64, u64);
+    let (limit, now, lease) = (Limit::new(3).unwrap(), at(START), lease(8_000_000));
     let end = |seconds: u64| at(START + seconds * 1_000_000_000);
     let two = [end(5), end(7)];
     let three = [end(5), end(7), end(9)];
     let wait = |seconds: u64| Verdict::Later(Span::from_nanos(seconds * 1_000_000_000).unwrap());
     let soon = Verdict::Later(Span::NANOSECOND);
-    let rows: [Row; 9] = [
-        (&[], None, 0, Verdict::Admitted, 2),
-        (&[], None, 1, Verdict::Admitted, 1),
-        (&[], None, 2, Verdict::Admitted, 0),
-        (&[], None, 3, soon, 0),
-        (&[], None, u64::MAX, soon, 0),
-        (&two, None, 0, Verdict::Admitted, 0),
-        (&two, None, 1, wait(5), 0),
-        (&three, None, 1, wait(5), 0),
-        (&two, Some(end(5)), 9, Verdict::Admitted, 1),
+    let rows: [Row; 10] = [
+        (&[], None, 0, Verdict::Admitted, 2, 8),
+        (&[], None, 1, Verdict::Admitted, 1, 8),
+        (&[], None, 2, Verdict::Admitted, 0, 8),
+        (&[], None, 3, soon, 0, 0),
+        (&[], None, u64::MAX, soon, 0, 0),
+        (&two, None, 0, Verdict::Admitted, 0, 8),
+        (&two, None, 1, wait(5), 0, 7),
+        (&two, None, 3, soon, 0, 7),
+        (&three, None, 1, wait(5), 0, 9),
+        (&two, Some(end(5)), 9, Verdict::Admitted, 1, 8),
     ];
-    for (ends, own, clients, verdict, remaining) in rows {
+    for (ends, own, clients, verdict, remaining, reset) in rows {
         let places = Places { ends, own };
         let decision = acquire_behind(&places, &limit, now, &lease, clients).unwrap();
         let answer = decision.answer;
         let shows = format!("{ends:?}, {own:?}, behind {clients}");
         assert_eq!((answer.verdict, answer.remaining, answer.limit), (verdict, remaining, 3), "{shows}");
+        assert_eq!(answer.reset_after.as_nanos(), reset * 1_000_000_000, "{shows}");
         assert_eq!(decision.change.is_keep(), answer.limited(), "{shows}");
     }
 }

@@ -176,6 +176,7 @@ fn the_unit_is_known_before_the_limiters() {
         ("k PAIR 1 2 AGO 5", Unit::Seconds),
         ("k PAIR 1 2 US ago 5", Unit::Microseconds),
         ("k PAIR 1 2 AGO 5 US", Unit::Microseconds),
+        ("k PAIR 1 2 MS TIMEOUT 5", Unit::Milliseconds),
         ("k PAIR 1 2 MS US", Unit::Seconds),
         ("k PAIR 1 2 MS ONCE k 5", Unit::Milliseconds),
         ("k PAIR 1 2 ONCE k 5", Unit::Seconds),

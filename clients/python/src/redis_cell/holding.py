@@ -145,8 +145,10 @@ class Holding:
         self.returning = 0
 
     def end(self, now: Nanos) -> None:
-        """Ends all batches, so that `give_back` gives back as many units as it can."""
-        self.over = self.next or self.current or self.over
+        """Ends all batches, so that `give_back` gives back units of the youngest one that has any."""
+        for batch in (self.current, self.next):
+            if batch is not None and batch.left:
+                self.over = batch
         self.current = self.next = None
 
     def held(self) -> int:
