@@ -38,7 +38,7 @@ pub enum Defect {
     LongerHold,
     /// The hold counts from the answer, not from the call.
     HoldFromAnswer,
-    /// Units that are given back are spent as well.
+    /// Units that are given back can be spent as well.
     SpendsTwice,
     /// A client does not notice that an answer is lost.
     WaitsForever,
@@ -63,7 +63,7 @@ impl Defect {
 const BY_HOLD: &str = "never more than the bound, L + W * r + h * r, and what a failover forgets";
 const COVERED: &str = "no unit is spent that the server has not handed out, and none twice";
 const FORGOTTEN: &str = "nobody is forgotten: a client that goes on asking is served";
-const HELD: &str = "no client holds more than it may";
+const HELD: &str = "no client has more than it may in its batches, requested and on their way back";
 
 /// The model.
 #[derive(Clone, Debug)]
@@ -92,14 +92,22 @@ struct Sent {
     message: Message,
 }
 
+/// A call for units, or with units, whose answer has not arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Waiting {
+    call: u8,
+    tick: u8,
+    units: i64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
     holding: Holding,
     messages: Vec<Sent>,
-    /// The call for units whose answer it waits for, and when it was sent.
-    asked: Option<(u8, u8)>,
+    /// The call for units whose answer it waits for.
+    asked: Option<Waiting>,
     /// The same for the units that it gives back.
-    returning: Option<(u8, u8)>,
+    returning: Option<Waiting>,
     calls: u8,
     /// The units that it was handed, has not spent and has not given back.
     hand: i64,
@@ -189,7 +197,7 @@ impl World {
         }
         let units = client.holding.ask(&terms, now, wanted)?;
         client.calls += 1;
-        client.asked = Some((client.calls, tick));
+        client.asked = Some(Waiting { call: client.calls, tick, units });
         Some(Sent { tick, call: client.calls, message: Message::Take { units } })
     }
 
@@ -198,16 +206,10 @@ impl World {
         let client = &mut state.clients[client];
         let Some((units, _)) = client.holding.give_back(&self.terms, now) else { return };
         client.calls += 1;
-        client.returning = Some((client.calls, tick));
+        client.returning = Some(Waiting { call: client.calls, tick, units });
         client.messages.push(Sent { tick, call: client.calls, message: Message::GiveBack { units } });
         // The rest of the batch is dropped.
-        client.hand = client.holding.held();
-        if self.defect == Defect::SpendsTwice {
-            client.hand -= units;
-            for _ in 0..units {
-                state.spent.acts(Self::now(state), 1);
-            }
-        }
+        client.hand = (client.hand - units).min(client.holding.held());
     }
 
     fn arrive(&self, state: &mut State, client: usize, sent: Sent) {
@@ -228,14 +230,14 @@ impl World {
                 state.came_back |= !decision.change.is_keep();
                 // Its answer has the same effect as no answer.
                 let client = &mut state.clients[client];
-                if client.returning.is_some_and(|(call, _)| call == sent.call) {
+                if client.returning.is_some_and(|own| own.call == sent.call) {
                     client.returning = None;
                     client.holding.returned();
                 }
             }
             Message::Taken { units, wait } => {
                 let client = &mut state.clients[client];
-                if client.asked.is_some_and(|(call, _)| call == sent.call) {
+                if client.asked.is_some_and(|own| own.call == sent.call) {
                     client.asked = None;
                     client.holding.answered(&self.terms, now, units, wait, None);
                     client.hand += units;
@@ -250,11 +252,11 @@ impl World {
         let (tick, now) = (state.tick, Self::now(state));
         let is_late = |sent: u8| u64::from(tick - sent) > REPLY;
         for client in &mut state.clients {
-            if self.defect != Defect::WaitsForever && client.asked.is_some_and(|(_, sent)| is_late(sent)) {
+            if self.defect != Defect::WaitsForever && client.asked.is_some_and(|own| is_late(own.tick)) {
                 client.asked = None;
                 client.holding.lost(&self.terms, at(now));
             }
-            if client.returning.is_some_and(|(_, sent)| is_late(sent)) {
+            if client.returning.is_some_and(|own| is_late(own.tick)) {
                 client.returning = None;
                 client.holding.returned();
             }
@@ -286,7 +288,6 @@ impl World {
                 continue;
             }
             self.tick(&mut state);
-            state.clients[client].holding.returned();
         }
         false
     }
@@ -354,9 +355,13 @@ impl Model for World {
                 while self.spends_all && self.spend(&mut state, client) {}
             }
             Action::End(client) => {
+                let before = state.clients[client].holding;
                 state.clients[client].holding.end(&self.terms, at(Self::now(last)));
                 self.give_back(&mut state, client);
                 state.calls += 1;
+                if self.defect == Defect::SpendsTwice {
+                    state.clients[client].holding = before;
+                }
             }
             Action::GiveBack(client) => {
                 self.give_back(&mut state, client);
@@ -392,7 +397,7 @@ impl Model for World {
         }
         // An answer that no client waits for is ignored.
         for client in &mut state.clients {
-            let awaited = |call: u8| client.asked.is_some_and(|(asked, _)| asked == call);
+            let awaited = |call: u8| client.asked.is_some_and(|own| own.call == call);
             let is_taken = |sent: &Sent| matches!(sent.message, Message::Taken { .. });
             client.messages.retain(|sent| !is_taken(sent) || awaited(sent.call));
         }
@@ -417,7 +422,10 @@ impl Model for World {
                 state.clients.iter().all(|client| client.hand >= client.holding.held())
             }),
             Property::always(HELD, |_, state: &State| {
-                state.clients.iter().all(|client| client.holding.held() <= MOST)
+                state.clients.iter().all(|client| {
+                    let waiting = [client.asked, client.returning].into_iter().flatten();
+                    client.holding.held() + waiting.map(|own| own.units).sum::<i64>() <= MOST
+                })
             }),
             Property::always(FORGOTTEN, |world: &Self, state: &State| {
                 (0..state.clients.len()).all(|client| world.is_served(state, client))

@@ -6,10 +6,10 @@
 //! client settles the units that it took. The server's keys reach the replica at times, all of one call
 //! together, and once the replica takes over.
 //!
-//! A call has the steps of `Request::carry_out` in src/calls/many.rs: a stored reply is the answer; otherwise
-//! all limiters are decided, and if none refuses, all are written and then the reply. The core's own function
-//! parses its text, and the core decides everything else. Only the order of these steps, and the formatting
-//! of the text, are the model's own.
+//! A call has the steps of `Request::carry_out` in src/calls/many.rs where no other module is loaded: a
+//! stored reply is the answer; otherwise all limiters are decided, and if none refuses, all are written and
+//! then the reply. The core's own function parses its text, and the core decides everything else. Only the
+//! order of these steps, and the formatting of the text, are the model's own.
 //!
 //! One assumption: no call is repeated, and none arrives, later than the period after it was first sent.
 
@@ -44,8 +44,8 @@ pub enum Defect {
     ForgetsReply,
     /// The reply is stored for a shorter time than calls are repeated.
     ShortPeriod,
-    /// Each attempt has another key.
-    AnotherKey,
+    /// Two calls have the same key.
+    SameKey,
     /// The first limiter is written before the second is decided.
     WritesAtOnce,
     /// The reply reaches the replica before the states.
@@ -65,7 +65,7 @@ impl Defect {
     pub const ALL: [(Self, &'static str); 9] = [
         (Self::ForgetsReply, CHARGED),
         (Self::ShortPeriod, CHARGED),
-        (Self::AnotherKey, CHARGED),
+        (Self::SameKey, SAME),
         (Self::WritesAtOnce, CHARGED),
         (Self::ReplyIsFirst, STANDS),
         (Self::StoresRefusal, STANDS),
@@ -108,6 +108,8 @@ struct Server {
     done: [u8; 3],
     /// The units that the calls carried out have taken, each call counted once.
     taken: Meter,
+    /// Whether a call was admitted beyond the second limit.
+    overdrawn: bool,
     /// The first reply of each call that was carried out.
     first: [Option<Vec<[i64; 5]>>; 3],
 }
@@ -181,10 +183,9 @@ impl World {
         let period = if self.defect == Defect::ShortPeriod { 1 } else { PERIOD };
         let words = [&b"ONCE"[..], b"key", &[b'0' + period]];
         let once = Options::parse(words, &[Keyword::Once]).unwrap().once.unwrap();
-        let stored = server.replies[call].clone().filter(|(_, until)| *until > at(now));
-        if let Some((text, _)) = stored
-            && self.defect != Defect::AnotherKey
-        {
+        let key = if self.defect == Defect::SameKey { 0 } else { call };
+        let stored = server.replies[key].clone().filter(|(_, until)| *until > at(now));
+        if let Some((text, _)) = stored {
             return (several::read_reply(&text, LIMITS.len()).unwrap(), true);
         }
         let [quantity, units] = CALLS[call];
@@ -223,8 +224,10 @@ impl World {
             }
             let integers: Vec<_> = stored.iter().flatten().map(i64::to_string).collect();
             let until = once.until(at(now), Unit::Seconds).unwrap();
-            server.replies[call] = Some((integers.join(" ").into_bytes(), until));
+            server.replies[key] = Some((integers.join(" ").into_bytes(), until));
         }
+        let count = server.fixed.map_or(0, |counter| counter.count);
+        server.overdrawn |= !refused && call != SETTLEMENT && count > LIMITS[1];
         if !refused {
             if server.done[call] == 0 {
                 server.first[call] = Some(fives.clone());
@@ -247,7 +250,7 @@ impl World {
             let (reply, repeated) = self.carry_out(&mut state.server, state.tick, call);
             state.repeated |= repeated;
             state.refused |= !repeated && reply[0][0] == 1;
-            state.differs |= repeated && before.is_some_and(|before| before != reply);
+            state.differs |= repeated && before.as_ref() != Some(&reply);
             if !repeated || self.defect != Defect::DropsRepeated {
                 state.messages.push(Message { call, reply: Some(reply) });
             }
@@ -368,7 +371,8 @@ impl Model for World {
                 let count = state.server.fixed.map_or(0, |counter| counter.count);
                 // The settlement charges a unit of the second limiter, whatever there is.
                 let settled = i64::from(state.server.done[SETTLEMENT] > 0);
-                state.server.taken.level <= LIMITS[0].unsigned_abs() * UNIT && count <= LIMITS[1] + settled
+                let within = count <= LIMITS[1] + settled && !state.server.overdrawn;
+                state.server.taken.level <= LIMITS[0].unsigned_abs() * UNIT && within
             }),
             Property::always(STANDS, |_, state: &State| {
                 [&state.server, &state.replica].into_iter().all(|server| {
@@ -381,6 +385,14 @@ impl Model for World {
             }),
             Property::sometimes("a reply is repeated", |_, state: &State| state.repeated),
             Property::sometimes("a call is refused", |_, state: &State| state.refused),
+            Property::sometimes(
+                "a client is told of a refusal, and a late attempt is admitted",
+                |_, state: &State| {
+                    let told =
+                        |call: usize| state.calls[call].reply.as_ref().is_some_and(|reply| reply[0][0] == 1);
+                    (0..2).any(|call| told(call) && state.server.done[call] > 0)
+                },
+            ),
             Property::sometimes("a call is settled", |_, state: &State| state.server.done[SETTLEMENT] > 0),
             Property::sometimes("a failover forgets a call", |_, state: &State| {
                 let told =
