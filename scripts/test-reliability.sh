@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests/reliability, the failures around the module, with this machine's own server, and prints the measurements.
 # REDIS_CELL_LONG=1 runs the long form of slow tests. Records its counts for scripts/test.sh, which runs it.
+# REDIS_CELL_TESTS=histories:: runs only the tests with this in their names.
 source "$(dirname "$0")/lib.sh"
 command -v valgrind >/dev/null || apt_install valgrind # one test checks every memory access
 
@@ -39,7 +40,7 @@ with_progress() {
 
 # More tests at a time than processors: most of them wait for a server, and the heavy ones wait for each other.
 suite "$(server_name "$("$server" --version)"), reliability" \
-    with_progress cargo test --release --locked --test reliability -- --test-threads 4
+    with_progress cargo test --release --locked --test reliability -- --test-threads 4 "${REDIS_CELL_TESTS:-}"
 
 say "what was measured"
 awk -F '\t' '{ printf "%-72s %s\n", $1, $2 }' "$REDIS_CELL_FIGURES" | sort

@@ -11,10 +11,6 @@ cargo run --profile models --locked -p redis-cell-verify
 say "specification of a failover"
 scripts/tla.sh "c1, c2, c3" 2
 say "histories of servers"
-server=$(find_server)
-scripts/build.sh --tests
-REDIS_CELL_LONG=1 REDIS_CELL_SERVER=$server REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so \
-    REDIS_CELL_FAULTY_MODULE=$PWD/target/release/libredis_cell_faulty.so \
-    cargo test --release --locked --test reliability -- --nocapture histories::
+REDIS_CELL_LONG=1 REDIS_CELL_TESTS=histories:: scripts/test.sh reliability
 say "mutants"
 scripts/mutants.sh
