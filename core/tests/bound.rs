@@ -150,7 +150,12 @@ struct Story {
 
 impl Story {
     fn play(subject: &mut impl Subject, steps: &[(i64, Step)], resets: Resets) -> Self {
-        let (mut story, mut now) = (Self::default(), 0);
+        Self::settling(subject, steps, resets, usize::MAX)
+    }
+
+    /// The same, with this number of settlements of each call.
+    fn settling(subject: &mut impl Subject, steps: &[(i64, Step)], resets: Resets, times: usize) -> Self {
+        let (mut story, mut now, mut settled) = (Self::default(), 0, Vec::new());
         for &(gap, step) in steps {
             now += gap;
             match step {
@@ -169,7 +174,8 @@ impl Story {
                     let age = (now - call.at + MS - 1) / MS * MS;
                     let sends = resets == Resets::Always || resets == Resets::Sometimes && reset;
                     let reset_after = sends.then(|| span(call.reset_after * MS));
-                    if units > 0 {
+                    if units > 0 && settled.iter().filter(|&&other| other == index).count() < times {
+                        settled.push(index);
                         let taken = Taken { age: span(age), reset_after, unit: Unit::Milliseconds };
                         subject.settle(now, units, &taken);
                         call.used -= units;
@@ -216,10 +222,11 @@ fn of_a_rate(most: i64) -> (Whole<gcra::Limit>, Whole<bucket::Limit>) {
     (throttle, Whole::new(bucket::Limit::new(most, 10, 1, Unit::Seconds).unwrap()))
 }
 
-/// Plays the steps on limiters with a rate, and returns the stories.
+/// Plays the steps on limiters with a rate, and returns the stories. With `RESET`, each call is settled once.
 fn on_rates(most: i64, steps: &[(i64, Step)], resets: Resets) -> [Story; 2] {
     let (mut throttle, mut bucket) = of_a_rate(most);
-    [Story::play(&mut throttle, steps, resets), Story::play(&mut bucket, steps, resets)]
+    let times = if resets == Resets::Never { usize::MAX } else { 1 };
+    [Story::settling(&mut throttle, steps, resets, times), Story::settling(&mut bucket, steps, resets, times)]
 }
 
 proptest! {
