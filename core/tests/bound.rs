@@ -28,6 +28,8 @@ struct Call {
     reset_after: i64,
     /// The instant at which its limiter would be fully replenished.
     replenished: i64,
+    /// How often it was settled.
+    settled: usize,
 }
 
 /// Which settlements send `RESET`.
@@ -155,7 +157,7 @@ impl Story {
 
     /// The same, with this number of settlements of each call.
     fn settling(subject: &mut impl Subject, steps: &[(i64, Step)], resets: Resets, times: usize) -> Self {
-        let (mut story, mut now, mut settled) = (Self::default(), 0, Vec::new());
+        let (mut story, mut now) = (Self::default(), 0);
         for &(gap, step) in steps {
             now += gap;
             match step {
@@ -164,7 +166,13 @@ impl Story {
                     if !answer.limited() {
                         let reset_after = answer.reply(Unit::Milliseconds).five[4];
                         let replenished = now + nanos(answer.reset_after);
-                        story.calls.push(Call { at: now, used: quantity, reset_after, replenished });
+                        story.calls.push(Call {
+                            at: now,
+                            used: quantity,
+                            reset_after,
+                            replenished,
+                            settled: 0,
+                        });
                     }
                 }
                 Step::Settle(back, units, reset) => {
@@ -174,8 +182,8 @@ impl Story {
                     let age = (now - call.at + MS - 1) / MS * MS;
                     let sends = resets == Resets::Always || resets == Resets::Sometimes && reset;
                     let reset_after = sends.then(|| span(call.reset_after * MS));
-                    if units > 0 && settled.iter().filter(|&&other| other == index).count() < times {
-                        settled.push(index);
+                    if units > 0 && call.settled < times {
+                        call.settled += 1;
                         let taken = Taken { age: span(age), reset_after, unit: Unit::Milliseconds };
                         subject.settle(now, units, &taken);
                         call.used -= units;

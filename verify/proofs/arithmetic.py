@@ -465,15 +465,14 @@ def slid(limit, period, start, current, previous, now, quantity):
 
     verdict, wait, last = 0, -1, end
     if used + quantity > limit:
-        verdict, wait = (2, -1) if quantity > limit else (1, less(fits_at(quantity), now))
-        last = max(end, fits_at(min(quantity, limit)))
-    else:
-        used, current = used + quantity, current + quantity
-        last = end + period if quantity else end
-    reset = less(fits_at(limit), now) if used else 0
-    if 2 * period > less(LAST, now) or max(last, fits_at(limit) if used else 0) >= END:
+        last = fits_at(min(quantity, limit))
+        verdict, wait = (2, -1) if quantity > limit else (1, less(last, now))
+    elif quantity:
+        used, current, last = used + quantity, current + quantity, end + period
+    gone = fits_at(limit) if used else now
+    if 2 * period > less(LAST, now) or max(end, last, gone) >= END:
         return ERROR
-    answer = [verdict, wait, less(limit, used), reset]
+    answer = [verdict, wait, less(limit, used), less(gone, now)]
     return answer if verdict or not quantity else [*answer, start, current, previous]
 
 

@@ -114,6 +114,13 @@ struct Server {
     first: [Option<Vec<[i64; 5]>>; 3],
 }
 
+impl Server {
+    /// The units of the second limiter that are used.
+    fn count(&self) -> i64 {
+        self.fixed.map_or(0, |counter| counter.count)
+    }
+}
+
 /// A message of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Message {
@@ -128,6 +135,13 @@ struct Attempts {
     /// When the call was first sent.
     first: Option<u8>,
     reply: Option<Vec<[i64; 5]>>,
+}
+
+impl Attempts {
+    /// Whether the client has a reply with this number in `limited`.
+    fn is_told(&self, limited: i64) -> bool {
+        self.reply.as_ref().is_some_and(|reply| reply[0][0] == limited)
+    }
 }
 
 /// The state of the model.
@@ -226,8 +240,7 @@ impl World {
             let until = once.until(at(now), Unit::Seconds).unwrap();
             server.replies[key] = Some((integers.join(" ").into_bytes(), until));
         }
-        let count = server.fixed.map_or(0, |counter| counter.count);
-        server.overdrawn |= !refused && call != SETTLEMENT && count > LIMITS[1];
+        server.overdrawn |= !refused && call != SETTLEMENT && server.count() > LIMITS[1];
         if !refused {
             if server.done[call] == 0 {
                 server.first[call] = Some(fives.clone());
@@ -276,8 +289,7 @@ impl World {
         taken.pass(now);
         let done = |call: usize| if server.done[call] > 0 { CALLS[call][1] } else { 0 };
         let units: i64 = (0..CALLS.len()).map(done).sum();
-        let count = server.fixed.map_or(0, |counter| counter.count);
-        server.done.iter().all(|times| *times <= 1) && debt == taken.level && count == units
+        server.done.iter().all(|times| *times <= 1) && debt == taken.level && server.count() == units
     }
 }
 
@@ -302,8 +314,7 @@ impl Model for World {
         for (call, attempts) in state.calls.iter().enumerate() {
             let in_time = attempts.first.is_none_or(|first| state.tick - first < PERIOD);
             // Only an admitted call is settled.
-            let may =
-                call != SETTLEMENT || state.calls[0].reply.as_ref().is_some_and(|reply| reply[0][0] == 0);
+            let may = call != SETTLEMENT || state.calls[0].is_told(0);
             if may && in_time && attempts.reply.is_none() && attempts.number < self.attempts[call] {
                 actions.push(Action::Send(call));
             }
@@ -368,10 +379,9 @@ impl Model for World {
         vec![
             Property::always(CHARGED, |_, state: &State| Self::is_charged_once(state)),
             Property::always(BOUND, |_, state: &State| {
-                let count = state.server.fixed.map_or(0, |counter| counter.count);
                 // The settlement charges a unit of the second limiter, whatever there is.
                 let settled = i64::from(state.server.done[SETTLEMENT] > 0);
-                let within = count <= LIMITS[1] + settled && !state.server.overdrawn;
+                let within = state.server.count() <= LIMITS[1] + settled && !state.server.overdrawn;
                 state.server.taken.level <= LIMITS[0].unsigned_abs() * UNIT && within
             }),
             Property::always(STANDS, |_, state: &State| {
@@ -388,16 +398,13 @@ impl Model for World {
             Property::sometimes(
                 "a client is told of a refusal, and a late attempt is admitted",
                 |_, state: &State| {
-                    let told =
-                        |call: usize| state.calls[call].reply.as_ref().is_some_and(|reply| reply[0][0] == 1);
-                    (0..2).any(|call| told(call) && state.server.done[call] > 0)
+                    (0..2).any(|call| state.calls[call].is_told(1) && state.server.done[call] > 0)
                 },
             ),
             Property::sometimes("a call is settled", |_, state: &State| state.server.done[SETTLEMENT] > 0),
             Property::sometimes("a failover forgets a call", |_, state: &State| {
-                let told =
-                    |call: usize| state.calls[call].reply.as_ref().is_some_and(|reply| reply[0][0] == 0);
-                state.failed_over && (0..2).any(|call| told(call) && state.server.done[call] == 0)
+                let is_lost = |call: usize| state.calls[call].is_told(0) && state.server.done[call] == 0;
+                state.failed_over && (0..2).any(is_lost)
             }),
         ]
     }

@@ -10,7 +10,7 @@ use redis_cell_core::gcra::{self, Limit};
 use redis_cell_core::window::{self, Sliding};
 use redis_cell_core::{Change, Instant, Rate, Span, Unit, Verdict};
 
-use crate::{after, at};
+use crate::{after, at, span};
 
 /// Reproducible random numbers: splitmix64.
 struct Numbers(u64);
@@ -43,7 +43,6 @@ impl Numbers {
 /// The rows: each function gets edge cases and numbers of all sizes.
 pub fn rows() -> Vec<String> {
     let (mut numbers, mut rows) = (Numbers(1), Vec::new());
-    let nanos = |span: Span| span.as_nanos().cast_signed();
     for _ in 0..10_000 {
         let micros = numbers.within(1, Unit::Microseconds.max());
         let period = micros * 1_000;
@@ -52,17 +51,17 @@ pub fn rows() -> Vec<String> {
         let units = numbers.next();
         rows.push(format!("time {count} {period} {units} -> {}", rate.time(units).map_or(-1, nanos)));
         let time = numbers.next();
-        let in_time = rate.units(Span::from_nanos(time.unsigned_abs()).unwrap());
+        let in_time = rate.units(span(time.unsigned_abs()));
         rows.push(format!("units {count} {period} {time} -> {in_time}"));
         // The same, where a quantity just fits or just does not.
         if let Some(cost) = rate.time(in_time) {
             for nearby in [nanos(cost), nanos(cost).saturating_sub(1).max(0)] {
-                let fits = rate.units(Span::from_nanos(nearby.unsigned_abs()).unwrap());
+                let fits = rate.units(span(nearby.unsigned_abs()));
                 rows.push(format!("units {count} {period} {nearby} -> {fits}"));
             }
         }
         for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
-            let ceil = Span::from_nanos(time.unsigned_abs()).unwrap().ceil_to(unit);
+            let ceil = span(time.unsigned_abs()).ceil_to(unit);
             rows.push(format!("ceil {time} {} -> {ceil}", unit.nanos()));
         }
         calls(&mut numbers, rate, (count, micros), &mut rows);
@@ -74,8 +73,6 @@ pub fn rows() -> Vec<String> {
 
 /// The rows of calls of `CL.THROTTLE`.
 fn calls(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &mut Vec<String>) {
-    let span = |nanos: i64| Span::from_nanos(nanos.unsigned_abs()).unwrap();
-    let nanos = |span: Span| span.as_nanos().cast_signed();
     let now = at(0);
     let longest = nanos(Instant::MAX.since(now));
     let burst = if numbers.within(0, 3) == 0 { numbers.next() } else { numbers.within(0, 1_000) };
@@ -100,7 +97,7 @@ fn calls(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &
         (some, capacity.saturating_add(1)),
     ] {
         let debt = debt.min(longest);
-        let state = now.checked_add(span(debt));
+        let state = now.checked_add(span(debt.unsigned_abs()));
         let decision = limit.and_then(|limit| gcra::throttle(state, &limit, now, quantity));
         let result = decision.map_or("-1".to_owned(), |decision| {
             let (verdict, wait) = verdict(decision.answer.verdict);
@@ -112,11 +109,15 @@ fn calls(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &
     }
 }
 
+fn nanos(span: Span) -> i64 {
+    span.as_nanos().cast_signed()
+}
+
 /// A verdict as a number, and its wait.
 fn verdict(verdict: Verdict) -> (i64, i64) {
     match verdict {
         Verdict::Admitted => (0, -1),
-        Verdict::Later(wait) => (1, wait.as_nanos().cast_signed()),
+        Verdict::Later(wait) => (1, nanos(wait)),
         Verdict::Never | Verdict::Booked(_) => (2, -1),
     }
 }
