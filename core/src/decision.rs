@@ -31,7 +31,7 @@ pub struct Answer {
     pub limit: i64,
     /// The most that could be admitted right after this call.
     pub remaining: i64,
-    /// The time until the limiter is fully replenished.
+    /// The time until the limiter is fully replenished; [`Span::MAX`] for never.
     pub reset_after: Span,
     /// The quantity taken, for calls that may take less than they request.
     pub taken: Option<i64>,
@@ -85,7 +85,7 @@ impl Answer {
         self.verdict.is_limited()
     }
 
-    /// The answer in whole units of time, rounded up; -1 if there is nothing to wait for.
+    /// The answer in whole units of time, rounded up; -1 if there is nothing to wait for, or no end.
     ///
     /// A caller that waits for `retry_after` is never refused because of rounding.
     #[inline]
@@ -96,7 +96,7 @@ impl Answer {
                 self.limit,
                 self.remaining,
                 self.verdict.wait().map_or(-1, |wait| wait.ceil_to(unit)),
-                self.reset_after.ceil_to(unit),
+                if self.reset_after == Span::MAX { -1 } else { self.reset_after.ceil_to(unit) },
             ],
             taken: self.taken,
         }

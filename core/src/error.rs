@@ -28,6 +28,10 @@ pub enum Error {
     },
     /// A count that would read as the state of another limiter.
     Ambiguous,
+    /// Limiters that `SPILL` joins with different quantities.
+    Quantities,
+    /// A place beside `SPILL`, which has no parts.
+    SpiltLease,
     /// A timeout that is not a number of seconds, is negative, or is above 292 years.
     Timeout,
     /// The new state would lie past the last instant that a state can hold.
@@ -48,11 +52,13 @@ impl fmt::Display for Error {
             }
             Self::Window { longest } => write!(
                 f,
-                "ERR period must be an integer from 1 to {longest}, or HOUR, DAY, WEEK, MONTH, YEAR or UNTIL"
+                "ERR period must be an integer from 1 to {longest}, or HOUR, DAY, WEEK, MONTH, YEAR, UNTIL or TOTAL"
             ),
             Self::Ambiguous => f.write_str(
                 "ERR quantity is out of range: the count would be the end of its window in nanoseconds, a state of CL.THROTTLE",
             ),
+            Self::Quantities => f.write_str("ERR quantity must be the same for all limiters that SPILL joins"),
+            Self::SpiltLease => f.write_str("ERR a LEASE cannot stand beside SPILL"),
             Self::Timeout => f.write_str("ERR timeout must be a number of seconds from 0 to 9223372036"),
             Self::BeyondTime => f.write_str(
                 "ERR quantity is out of range: the state would reach past the year 2262, the end of 64-bit nanoseconds",

@@ -29,6 +29,12 @@
 //! differ by at most `l_f + l_g`, where `l` is the largest `q / w` of the calls of a flow. It holds at any
 //! rate of service, so also for limiters that admit in bursts or not at all for a while.
 //!
+//! Ready means: ready when last looked at. The caller looks at a client when it becomes the first of its
+//! flow, and again when something has happened that may have made it ready, but not at once: other clients
+//! and other commands are served in between. A flow whose limiters have just begun to admit it, and that
+//! nobody has looked at yet, has no claim to what is given meanwhile. Nor does a flow wait for a turn in vain
+//! that was ready and is not any more: its turn is a look, too, after which another flow is next.
+//!
 //! Proof. Let `E = max(S, V)` for the first client of each flow.
 //!
 //! 1. An admission makes `V = E` of the flow that is admitted, and then `E = F = V + q / w`. So it adds
@@ -51,7 +57,9 @@
 //! - *weights that change*: the weight of the latest call divides what is admitted from then on.
 //! - *a flow of many identities*: each identity is a flow. So the name of a flow must be one that a client
 //!   cannot choose freely.
-//! - *a queue that has emptied*: all flows are forgotten, and `V` begins again.
+//! - *a queue that has emptied*: all flows begin equal again.
+//! - *flows that begin at `V` anyway*: they are forgotten, a few with each change of the queue. Until then
+//!   they are treated as if they were not known.
 //!
 //! The queue is pure: the caller asks the limiters and tells the queue what they answered.
 
@@ -67,6 +75,10 @@ pub const WEIGHTS: core::ops::RangeInclusive<u32> = 1..=1_000_000;
 
 /// How many flows without clients a queue remembers by default.
 pub const REMEMBERED: usize = 65_536;
+
+/// How many flows are forgotten at a time. A change of the queue leaves at most one flow to be forgotten, so
+/// these keep up, whenever `V` passes a great many at once.
+const FORGOTTEN: usize = 16;
 
 /// An instant of the virtual time, in units of 2^-32.
 type Tag = u128;
@@ -222,7 +234,8 @@ impl Queue {
         self.number(flow).and_then(|number| self.flows.get(&number)).map_or(0, |flow| flow.clients.len())
     }
 
-    /// The number of flows that are remembered, those without clients included.
+    /// The number of flows that are remembered: those without clients included, and those that are soon to be
+    /// forgotten.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
@@ -239,7 +252,7 @@ impl Queue {
     pub fn join(&mut self, request: Request) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
-        let number = self.number(request.flow).unwrap_or_else(|| self.new_flow(request.flow));
+        let number = self.known(request.flow).unwrap_or_else(|| self.new_flow(request.flow));
         self.clients.insert(ticket, number);
         self.change(number, |flow, _| {
             flow.weight = request.weight.unwrap_or(flow.weight);
@@ -258,7 +271,7 @@ impl Queue {
 
     /// The client is admitted, and leaves the queue: its flow is charged.
     ///
-    /// Cost: O(log n), and the flows that are forgotten.
+    /// Cost: O(log n).
     pub fn admitted(&mut self, ticket: Ticket) {
         self.remove(ticket, |flow, client, time| {
             let start =
@@ -279,12 +292,19 @@ impl Queue {
         self.ready.first().map(|&(_, ticket)| ticket)
     }
 
-    /// A first client whose readiness is unknown, or whose instant has come.
+    /// A first client that was never checked.
+    ///
+    /// Cost: O(log n).
+    pub fn unchecked(&self) -> Option<Ticket> {
+        self.unchecked.first().copied()
+    }
+
+    /// A first client that was [never checked](Self::unchecked), or whose instant has come.
     ///
     /// Cost: O(log n).
     pub fn to_check(&self, now: Instant) -> Option<Ticket> {
-        let unchecked = self.unchecked.first().copied();
-        unchecked.or_else(|| self.asleep.first().filter(|(at, _)| *at <= now).map(|&(_, ticket)| ticket))
+        self.unchecked()
+            .or_else(|| self.asleep.first().filter(|(at, _)| *at <= now).map(|&(_, ticket)| ticket))
     }
 
     /// Whether the client is the first of its flow, and was ready when it was last checked.
@@ -314,21 +334,14 @@ impl Queue {
         );
     }
 
-    /// Somebody has changed a key of one of the client's other limiters: it is to be checked again.
+    /// A client that was not ready may be, because something has happened at `now`. It is to be checked
+    /// again, after those that were woken before it, and does not count until then.
     ///
     /// Cost: O(log n).
-    pub fn changed(&mut self, ticket: Ticket) {
-        self.set_state(ticket, State::Unchecked);
-    }
-
-    /// A client that was not ready may be, although no key has changed. It is to be checked again, and does
-    /// not count until then: if it is still not ready, nothing has changed for anybody.
-    ///
-    /// Cost: O(log n).
-    pub fn wake(&mut self, ticket: Ticket) {
+    pub fn wake(&mut self, ticket: Ticket, now: Instant) {
         let state = self.first(ticket).map(|first| first.state);
-        if let Some(State::NotBefore(_)) = state {
-            self.set_state(ticket, State::NotBefore(Some(Instant::default())));
+        if let Some(State::NotBefore(at)) = state {
+            self.set_state(ticket, State::NotBefore(Some(at.map_or(now, |at| at.min(now)))));
         }
     }
 
@@ -340,7 +353,7 @@ impl Queue {
     ///
     /// Cost: O(log n).
     pub fn settle(&mut self, flow: Option<&[u8]>, weight: Option<u32>, difference: i64) {
-        let Some(number) = self.number(flow) else { return };
+        let Some(number) = self.known(flow) else { return };
         self.change(number, |flow, time| {
             flow.weight = weight.unwrap_or(flow.weight);
             let (time, step) = (*time, flow.step(difference.unsigned_abs()));
@@ -362,6 +375,17 @@ impl Queue {
 
     fn number(&self, flow: Option<&[u8]>) -> Option<Number> {
         flow.map_or(self.unnamed, |name| self.names.get(name).copied())
+    }
+
+    /// The number of a flow, unless it begins at `V` anyway, like a new flow: such a flow is forgotten.
+    fn known(&mut self, name: Option<&[u8]>) -> Option<Number> {
+        let number = self.number(name)?;
+        let flow = self.flows.get(&number)?;
+        if flow.first.is_some() || flow.finish > self.time {
+            return Some(number);
+        }
+        self.forget(flow.finish, number);
+        None
     }
 
     fn new_flow(&mut self, name: Option<&[u8]>) -> Number {
@@ -388,8 +412,12 @@ impl Queue {
             }
         });
         if self.clients.is_empty() {
-            // All flows start equal again. Tickets continue, so that no two clients ever have the same one.
-            *self = Self { next_ticket: self.next_ticket, ..Self::remembering(self.remembered) };
+            // All flows begin equal again.
+            self.time = self.idle.last().map_or(self.time, |&(finish, _)| finish.max(self.time));
+            if !self.tidy() {
+                // Tickets continue, so that no two clients ever have the same one.
+                *self = Self { next_ticket: self.next_ticket, ..Self::remembering(self.remembered) };
+            }
         }
     }
 
@@ -414,7 +442,7 @@ impl Queue {
         }
         self.list(number, &flow);
         self.flows.insert(number, flow);
-        self.forget();
+        self.tidy();
     }
 
     /// Removes a flow from all indexes.
@@ -451,17 +479,31 @@ impl Queue {
         }
     }
 
-    /// Forgets the flows without clients that would begin at `V` anyway, and the earliest ones if there are
-    /// too many.
-    fn forget(&mut self) {
-        while let Some(&(finish, number)) = self.idle.first()
-            && (finish <= self.time || self.idle.len() > self.remembered)
-        {
-            self.idle.remove(&(finish, number));
-            match self.flows.remove(&number).and_then(|flow| flow.name) {
-                Some(name) => drop(self.names.remove(&name)),
-                None => self.unnamed = None,
+    /// Forgets some of the flows without clients that would begin at `V` anyway, and of the earliest ones if
+    /// there are too many. True if there may be more of them.
+    ///
+    /// Whoever drops a queue that has emptied calls this until it is false, at times, because a great many
+    /// flows take a while to forget.
+    ///
+    /// Cost: O(log n).
+    pub fn tidy(&mut self) -> bool {
+        for _ in 0..FORGOTTEN {
+            match self.idle.first() {
+                Some(&(finish, number)) if finish <= self.time || self.idle.len() > self.remembered => {
+                    self.forget(finish, number);
+                }
+                _ => return false,
             }
+        }
+        true
+    }
+
+    /// Forgets a flow without clients.
+    fn forget(&mut self, finish: Tag, number: Number) {
+        self.idle.remove(&(finish, number));
+        match self.flows.remove(&number).and_then(|flow| flow.name) {
+            Some(name) => drop(self.names.remove(&name)),
+            None => self.unnamed = None,
         }
     }
 }

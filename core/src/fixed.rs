@@ -13,10 +13,14 @@
 //! of a [calendar](crate::calendar), or at the instant that the caller names. So an open window is neither
 //! moved, reset nor doubled by a wrong clock, another time zone or another period.
 //!
-//! Keys expire at whole milliseconds, and so do windows: a period begins at the start of the millisecond in
-//! which its window is first used, and a period or an instant that is not a whole number of milliseconds is
-//! rounded up to one. Proved for all inputs in `verify/proofs`, of periods:
+//! Keys expire at whole milliseconds, and so do windows: a period, also an idle one, begins at the start of
+//! the millisecond in which its window is first used, and a period or an instant that is not a whole number
+//! of milliseconds is rounded up to one. Proved for all inputs in `verify/proofs`, of periods:
 //! `a_fixed_window_is_as_long_as_it_says`.
+//!
+//! A window may also have no end. Such a total counts forever, and admits `limit` units in all: the budget of
+//! a run, or units that were bought. Its key keeps the expiry that it has, if any. If the limit names an idle
+//! time, the key expires when nothing was taken for that long.
 //!
 //! Nothing is carried over: a caller that spends the units of one window at its end and the units of the next
 //! one at its start gets `2 * limit` within a short time.
@@ -26,7 +30,8 @@
 //! So a count that is, as nanoseconds since the epoch, within a [minute](NEAR_EXPIRY) of its key's expiry is
 //! taken for a TAT. No such count is ever written: it would have to be above 10^18 and in that minute by
 //! chance, and a call that would write it is an error. The minute allows for a TAT whose expiry another
-//! server has computed by another clock.
+//! server has computed by another clock. A count whose key does not expire is taken for a TAT from
+//! [10^18](LEAST_TAT) on, which was an instant in the year 2001.
 
 use core::num::NonZeroU64;
 
@@ -39,7 +44,8 @@ use crate::{
     Answer, DIFFERENCE, Decision, Error, Instant, PERIOD, QUANTITY, Span, Stretch, Taken, Unit, Verdict,
 };
 
-/// The syntax among several limiters: `FIXED limit window [UTC minutes] [FROM day] quantity`.
+/// The syntax among several limiters: `FIXED limit window [UTC minutes] [FROM day] quantity`, where the
+/// window may be `TOTAL [IDLE period]`.
 pub const GRAMMAR: Grammar = Grammar { word: b"FIXED", arguments: Arity::Counted(arguments) };
 
 /// The first number of a limit: units per window.
@@ -47,6 +53,9 @@ pub const LIMIT: Range = Range { name: "limit", min: 1, max: i64::MAX };
 
 /// The end of a window in units of time since the epoch.
 pub const UNTIL: Range = Range { name: "UNTIL", min: 0, max: i64::MAX };
+
+/// The time for which a total must be idle to be forgotten, in units of time.
+const IDLE: Range = Range { name: "IDLE", ..PERIOD };
 
 /// The window of a limit as given in the arguments of a call, before the unit of the call is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,17 +66,23 @@ pub enum Window<'a> {
     Calendar(Cycle),
     /// `UNTIL instant`
     Until(&'a [u8]),
+    /// `TOTAL [IDLE period]`
+    Total {
+        /// The period of `IDLE`.
+        idle: Option<&'a [u8]>,
+    },
 }
 
 impl<'a> Window<'a> {
-    /// Reads `period | HOUR | DAY | WEEK | MONTH | YEAR | UNTIL instant`, and no argument after it.
+    /// Reads `period | HOUR | DAY | WEEK | MONTH | YEAR | UNTIL instant | TOTAL [IDLE period]`, and no
+    /// argument after it.
     ///
     /// Keywords are matched in upper and lower case; any other word is a period.
     ///
     /// # Errors
     /// [`Error::Syntax`] when an argument is missing.
     #[inline]
-    pub fn parse(words: &mut impl Iterator<Item = &'a [u8]>) -> Result<Self, Error> {
+    pub fn parse(words: &mut (impl Iterator<Item = &'a [u8]> + Clone)) -> Result<Self, Error> {
         match words.next().ok_or(Error::Syntax)? {
             period @ [b'0'..=b'9', ..] => Ok(Self::Period(period)), // by far most calls
             word => Self::parse_word(word, words),
@@ -75,7 +90,10 @@ impl<'a> Window<'a> {
     }
 
     #[inline(never)]
-    fn parse_word(word: &'a [u8], words: &mut impl Iterator<Item = &'a [u8]>) -> Result<Self, Error> {
+    fn parse_word(
+        word: &'a [u8],
+        words: &mut (impl Iterator<Item = &'a [u8]> + Clone),
+    ) -> Result<Self, Error> {
         const CYCLES: [(&[u8], Cycle); 5] = [
             (b"HOUR", Cycle::Hour),
             (b"DAY", Cycle::Day),
@@ -86,6 +104,11 @@ impl<'a> Window<'a> {
         if word.eq_ignore_ascii_case(b"UNTIL") {
             return words.next().map(Self::Until).ok_or(Error::Syntax);
         }
+        if word.eq_ignore_ascii_case(b"TOTAL") {
+            let has_idle = words.clone().next().is_some_and(|word| word.eq_ignore_ascii_case(b"IDLE"));
+            let idle = has_idle.then(|| words.nth(1).ok_or(Error::Syntax)).transpose()?;
+            return Ok(Self::Total { idle });
+        }
         let cycle = CYCLES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name));
         Ok(cycle.map_or(Self::Period(word), |&(_, cycle)| Self::Calendar(cycle)))
     }
@@ -93,11 +116,15 @@ impl<'a> Window<'a> {
     /// The keywords that `CL.FIXED` accepts with this window.
     pub const fn keywords(&self) -> &'static [Keyword] {
         use Keyword::{Excluded, From, Saturate, Utc};
+        const NO_FROM: Keyword = Excluded(b"FROM");
+        const NO_IDLE: Keyword = Excluded(b"IDLE"); // of TOTAL, it was read already
         match self {
-            Self::Calendar(Cycle::Week) => &[Saturate, Utc, From(WEEKDAY)],
-            Self::Calendar(Cycle::Month) => &[Saturate, Utc, From(DAY_OF_MONTH)],
-            Self::Calendar(_) => &[Saturate, Utc, Excluded(b"FROM")],
-            Self::Period(_) | Self::Until(_) => &[Saturate, Excluded(b"UTC"), Excluded(b"FROM")],
+            Self::Calendar(Cycle::Week) => &[Saturate, Utc, From(WEEKDAY), NO_IDLE],
+            Self::Calendar(Cycle::Month) => &[Saturate, Utc, From(DAY_OF_MONTH), NO_IDLE],
+            Self::Calendar(_) => &[Saturate, Utc, NO_FROM, NO_IDLE],
+            Self::Period(_) | Self::Until(_) | Self::Total { .. } => {
+                &[Saturate, Excluded(b"UTC"), NO_FROM, NO_IDLE]
+            }
         }
     }
 
@@ -123,7 +150,9 @@ impl<'a> Window<'a> {
 }
 
 fn is_option(word: &&[u8]) -> bool {
-    word.eq_ignore_ascii_case(b"UTC") || word.eq_ignore_ascii_case(b"FROM")
+    // Most words are quantities.
+    word.first().is_some_and(u8::is_ascii_alphabetic)
+        && [&b"UTC"[..], b"FROM", b"IDLE"].iter().any(|option| word.eq_ignore_ascii_case(option))
 }
 
 /// The number of arguments that a fixed window has among several limiters,
@@ -151,6 +180,8 @@ enum End {
     Boundary(Calendar),
     /// At this instant.
     At(Instant),
+    /// Never; if there is a span, the key expires when nothing was taken for that long.
+    Never(Option<Span>),
 }
 
 /// A limit: a number of units per window.
@@ -205,7 +236,11 @@ impl Limit {
             Window::Until(instant) if utc.or(from).is_none() => {
                 Self::until(most, until(unit).parse(instant)?, unit)
             }
-            Window::Until(_) | Window::Period(_) => Err(Error::Syntax),
+            Window::Total { idle } if utc.or(from).is_none() => {
+                let idle = idle.map(|period| IDLE.parse_span(period, unit)).transpose()?;
+                Ok(Self { most, end: End::Never(idle), unit })
+            }
+            Window::Until(_) | Window::Period(_) | Window::Total { .. } => Err(Error::Syntax),
         }
     }
 
@@ -252,6 +287,48 @@ impl Limit {
         Ok(Self { most: LIMIT.check(limit)?, end: End::At(end), unit })
     }
 
+    /// The limit of `limit` units in all. If a period of `idle` units of time is given, the count is
+    /// forgotten when nothing was taken for that long.
+    ///
+    /// # Errors
+    /// As [`Limit::parse`].
+    pub fn total(limit: i64, idle: Option<i64>, unit: Unit) -> Result<Self, Error> {
+        let idle = idle.map(|idle| {
+            let range = IDLE.up_to(unit.max());
+            let units = u64::try_from(range.check(idle)?).ok();
+            units.and_then(|units| Span::from_units(units, unit)).ok_or_else(|| range.error())
+        });
+        Ok(Self { most: LIMIT.check(limit)?, end: End::Never(idle.transpose()?), unit })
+    }
+
+    /// Whether the window has no end.
+    pub const fn is_total(&self) -> bool {
+        matches!(self.end, End::Never(_))
+    }
+
+    /// The instant at which the key of a total expires after a take, when it would expire at `end`.
+    fn renewed(&self, idle: Option<Span>, end: Instant, now: Instant) -> Result<Instant, Error> {
+        let Some(idle) = idle else { return Ok(end) };
+        let renewed =
+            now.floor_to_millis().checked_add(idle).and_then(Instant::ceil_to_millis).ok_or_else(|| {
+                let left = LAST_MILLISECOND.since(now).as_nanos() / self.unit.nanos();
+                IDLE.up_to(left.cast_signed()).error()
+            })?;
+        Ok(if end == Instant::MAX { renewed } else { end.max(renewed) })
+    }
+
+    /// The state of a total that is forgotten when it is idle, if units of it are held until the millisecond
+    /// `end`; any other state as it is.
+    pub fn lasts(&self, counter: Counter, end: Instant) -> Counter {
+        let lasts = matches!(self.end, End::Never(Some(_)));
+        Counter { end: if lasts { counter.end.max(end) } else { counter.end }, ..counter }
+    }
+
+    /// Whether this is a total whose key does not expire by itself.
+    pub fn never_expires(&self) -> bool {
+        self.end == End::Never(None)
+    }
+
     /// Checks that a period ends before the year 2262, whether a window opens or not.
     fn check(&self, now: Instant) -> Result<(), Error> {
         if let End::After(period) = self.end { fits(period, self.unit, now, 1) } else { Ok(()) }
@@ -270,6 +347,7 @@ impl Limit {
                 return Err(Range { min: passed.saturating_add(1), ..until(self.unit) }.error());
             }
             End::At(end) => Some(end),
+            End::Never(_) => return Ok(Instant::MAX),
         };
         end.and_then(Instant::ceil_to_millis).ok_or(Error::BeyondTime)
     }
@@ -296,6 +374,7 @@ impl Limit {
                 Err(_) => return false,
             },
             End::At(own) => return own.ceil_to_millis() == Some(end),
+            End::Never(_) => return true,
         };
         start.since(now.saturating_sub(taken.age)) <= slack
     }
@@ -342,7 +421,8 @@ limiter!(Counter, take);
 pub struct Counter {
     /// Units admitted.
     pub count: i64,
-    /// The first instant after the window: a whole millisecond, at which its key expires.
+    /// The first instant after the window: a whole millisecond, at which its key expires. [`Instant::MAX`]
+    /// for a total whose key does not expire.
     pub end: Instant,
 }
 
@@ -350,9 +430,18 @@ pub struct Counter {
 /// TAT.
 pub const NEAR_EXPIRY: Span = Span::from_nanos(60_000_000_000).unwrap();
 
+/// The end of a total whose key expires after the last instant, which is not the same as never.
+const FAR_END: Instant = Instant::MAX.saturating_sub(Span::NANOSECOND);
+
+/// The smallest count that is taken for a TAT if its key does not expire.
+pub const LEAST_TAT: i64 = 1_000_000_000_000_000_000;
+
 impl Counter {
     /// The content of a key of this limiter, for the error of a key that holds something else.
     pub const EXPECTED: &str = "a count that expires with its window";
+
+    /// The same for a total.
+    pub const EXPECTED_OF_TOTAL: &str = "a count, below 10^18 if it does not expire";
 
     /// Reads the stored bytes of a key that expires at `expiry`.
     ///
@@ -406,9 +495,32 @@ impl Counter {
                 let window = before.and_then(|before| calendar.window_of(before.max(now)).ok());
                 (window.map_or(self.end, |(_, end)| end), now)
             }
-            End::At(_) => (self.end, now),
+            End::At(_) | End::Never(_) => (self.end, now),
         };
         (Some(Self { end, ..self }), now)
+    }
+
+    /// Reads the stored bytes of the key of a total, which expires at `expiry`, if it does.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] when they are not a decimal integer from 0 to 2^63 - 1, or when they are the
+    /// state of GCRA.
+    pub fn decode_total(bytes: &[u8], expiry: Option<Instant>) -> Result<Self, Error> {
+        let end = expiry.map_or(Instant::MAX, |expiry| expiry.min(FAR_END));
+        let total = Self::decode(bytes, Some(end)).ok();
+        total.filter(|total| !total.is_too_high()).ok_or(Error::Foreign { expected: Self::EXPECTED_OF_TOTAL })
+    }
+
+    /// Whether the key of this counter keeps the expiry that it has, because no instant is after it.
+    pub fn outlasts_time(&self) -> bool {
+        self.end > LAST_MILLISECOND
+    }
+
+    /// The state after `units`, at least 0, have come back; `None` when nothing is left.
+    pub fn without(self, units: i64) -> Option<Self> {
+        let left = Self { count: self.count.saturating_sub(units), ..self };
+        // What would read as the state of another limiter stays as it is.
+        if left.reads_as_tat() { Some(self) } else { Some(left).filter(|left| left.count > 0) }
     }
 
     fn reads_as_tat(&self) -> bool {
@@ -464,6 +576,9 @@ pub fn take(
     if quantity < 0 {
         return Err(QUANTITY.error());
     }
+    if let End::Never(idle) = limit.end {
+        return take_in_all(state, limit, idle, now, quantity);
+    }
     limit.check(now)?;
     let window = open_at(state, now);
     let (used, left) = usage(window, now);
@@ -493,7 +608,7 @@ pub fn saturate(
     now: Instant,
     quantity: i64,
 ) -> Result<Decision<Counter>, Error> {
-    let (used, _) = usage(open_at(state, now), now);
+    let used = if limit.is_total() { total_at(state, now).count } else { usage(open_at(state, now), now).0 };
     Decision::saturate(quantity, limit.most.saturating_sub(used), |fits| take(state, limit, now, fits))
 }
 
@@ -538,6 +653,9 @@ pub fn settle(
     if difference < DIFFERENCE.min {
         return Err(DIFFERENCE.error());
     }
+    if let End::Never(idle) = limit.end {
+        return settle_in_all(state, limit, idle, now, difference);
+    }
     limit.check(now)?;
     let window = open_at(state, now);
     let (used, left) = usage(window, now);
@@ -557,4 +675,90 @@ pub fn settle(
         return Ok(Decision::delete(limit.admitted(0, Span::ZERO)));
     }
     Counter { count, end }.store(limit.standing(count, left))
+}
+
+/// The total that is counted at `now`. A count of 0 keeps the expiry of its key.
+fn total_at(state: Option<Counter>, now: Instant) -> Counter {
+    state.filter(|total| now < total.end).unwrap_or(Counter { count: 0, end: Instant::MAX })
+}
+
+impl Counter {
+    /// The time until this total is forgotten: [`Span::MAX`] for never, and zero if nothing was taken.
+    fn left_of_total(&self, now: Instant) -> Span {
+        match self.end {
+            _ if self.count == 0 => Span::ZERO,
+            Instant::MAX => Span::MAX,
+            end => end.since(now),
+        }
+    }
+
+    /// Whether this total could be the state of GCRA, because its key does not expire.
+    fn is_too_high(&self) -> bool {
+        self.end == Instant::MAX && self.count >= LEAST_TAT
+    }
+
+    /// The decision to store this total.
+    fn store_total(self, answer: Answer, quantity: Range) -> Result<Decision<Self>, Error> {
+        if self.is_too_high() {
+            let above = self.count.saturating_sub(LEAST_TAT).saturating_add(1);
+            return Err(quantity.up_to(quantity.max.saturating_sub(above)).error());
+        }
+        self.store(answer)
+    }
+}
+
+/// A refusal that would last until the end of time is permanent.
+fn without_end(answer: Answer) -> Answer {
+    let verdict = if answer.verdict == Verdict::Later(Span::MAX) { Verdict::Never } else { answer.verdict };
+    Answer { verdict, ..answer }
+}
+
+/// [`take`] from a total.
+#[inline(never)]
+fn take_in_all(
+    state: Option<Counter>,
+    limit: &Limit,
+    idle: Option<Span>,
+    now: Instant,
+    quantity: i64,
+) -> Result<Decision<Counter>, Error> {
+    let total @ Counter { count: used, end } = total_at(state, now);
+    let end = limit.renewed(idle, end, now)?;
+    let Some(count) = used.checked_add(quantity).filter(|&count| count <= limit.most) else {
+        return Ok(Decision::keep(without_end(limit.refused(used, total.left_of_total(now), quantity))));
+    };
+    if quantity == 0 {
+        return Ok(Decision::keep(limit.admitted(used, total.left_of_total(now))));
+    }
+    let taken = Counter { count, end };
+    taken.store_total(limit.admitted(count, taken.left_of_total(now)), QUANTITY.up_to(quantity))
+}
+
+/// [`settle`] for a total. It does not matter when the units were taken.
+#[inline(never)]
+fn settle_in_all(
+    state: Option<Counter>,
+    limit: &Limit,
+    idle: Option<Span>,
+    now: Instant,
+    difference: i64,
+) -> Result<Decision<Counter>, Error> {
+    let total @ Counter { count: used, end } = total_at(state, now);
+    let renewed = limit.renewed(idle, end, now)?;
+    let standing = |total: Counter| without_end(limit.standing(total.count, total.left_of_total(now)));
+    if difference > 0 {
+        let most = i64::MAX.saturating_sub(used);
+        let count = used.checked_add(difference).ok_or_else(|| DIFFERENCE.up_to(most).error())?;
+        let charged = Counter { count, end: renewed };
+        return charged.store_total(standing(charged), DIFFERENCE.up_to(difference));
+    }
+    if difference == 0 || used == 0 {
+        return Ok(Decision::keep(standing(total)));
+    }
+    let count = used.saturating_add(difference);
+    if count <= 0 {
+        return Ok(Decision::delete(limit.admitted(0, Span::ZERO)));
+    }
+    let left = Counter { count, end };
+    left.store_total(standing(left), DIFFERENCE)
 }

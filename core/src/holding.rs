@@ -29,6 +29,10 @@
 //!   more comes back than would not yet have leaked, had the batch been alone. The level leaks at `r` in
 //!   total, and each of these allowances shrinks at `r`, so their sum never exceeds the level.
 //!
+//! A fixed window of `L` units has no rate. A batch ends with the window from which it was taken, which ends
+//! later than the call was *sent* plus the time that the answer says is left of it. So every unit is spent in
+//! its own window, and all clients together spend at most `L` units in each.
+//!
 //! Units whose answer was lost, and units of a client that crashed, were handed out and are not spent. Units
 //! that the server takes back more than [`Terms::reply`] after the client sent them can be spent a second
 //! time, once.
@@ -58,6 +62,8 @@ struct Batch {
     taken: i64,
     left: i64,
     sent: Instant,
+    /// The first instant at which the units cannot be spent: when the hold is over, or the window ends.
+    ends: Instant,
     /// When the answer came, if the units are from a window that is certain to outlast a call.
     answered: Option<Instant>,
 }
@@ -123,7 +129,7 @@ impl Holding {
     pub fn spend(&mut self, terms: &Terms, now: Instant, quantity: i64) -> Spend {
         if let Some(batch) = &mut self.current
             && batch.left >= quantity
-            && now.since(batch.sent) < terms.hold
+            && now < batch.ends
         {
             batch.left = batch.left.saturating_sub(quantity);
             return Spend::Spent;
@@ -176,12 +182,14 @@ impl Holding {
         if size < 1 {
             return None;
         }
-        self.asked = Some(Batch { taken: size, left: size, sent: now, answered: None });
+        let ends = now.checked_add(terms.hold).unwrap_or(Instant::MAX);
+        self.asked = Some(Batch { taken: size, left: size, sent: now, ends, answered: None });
         Some(size)
     }
 
-    /// The answer of the call: `taken` units, the server's wait where it refused, and its `reset_after`, by
-    /// which units of a fixed window can go back even if the call has opened it.
+    /// The answer of the call: `taken` units, the server's wait where it refused, and for a fixed window the
+    /// time for which it `lasts` at least: `reset_after` less its unit of time, because it is rounded up. The
+    /// units end with their window, and can go back even if the call has opened it.
     ///
     /// Call [`lost`](Self::lost) instead when more than [`Terms::reply`] has passed since the call.
     pub fn answered(
@@ -190,7 +198,7 @@ impl Holding {
         now: Instant,
         taken: i64,
         retry_after: Option<Span>,
-        reset_after: Option<Span>,
+        lasts: Option<Span>,
     ) {
         let Some(asked) = self.asked.take() else { return };
         let taken = taken.clamp(0, asked.taken);
@@ -207,9 +215,11 @@ impl Holding {
         self.not_before = now.checked_add(wait).unwrap_or(now);
         if taken > 0 {
             let on_its_way = now.since(asked.sent).checked_add(terms.reply).unwrap_or(Span::MAX);
-            let outlasts = terms.rate.is_none() && reset_after.is_some_and(|reset| reset > on_its_way);
-            let answered = outlasts.then_some(now);
-            let batch = Some(Batch { taken, left: taken, sent: asked.sent, answered });
+            let lasts = lasts.filter(|_| terms.rate.is_none());
+            let answered = lasts.is_some_and(|lasts| lasts > on_its_way).then_some(now);
+            let window = lasts.and_then(|lasts| asked.sent.checked_add(lasts));
+            let ends = window.map_or(asked.ends, |window| window.min(asked.ends));
+            let batch = Some(Batch { taken, left: taken, ends, answered, ..asked });
             *(if self.current.is_none() { &mut self.current } else { &mut self.next }) = batch;
         }
         self.expire(terms, now);
@@ -253,6 +263,7 @@ impl Holding {
     /// Ends all batches, so that [`give_back`](Self::give_back) gives back units of the youngest one that has
     /// any. Those of an older one are lost until they leak, or until their window ends.
     pub fn end(&mut self, terms: &Terms, now: Instant) {
+        self.expire(terms, now);
         // The younger batch has the larger allowance.
         for batch in [self.current.take(), self.next.take()].into_iter().flatten() {
             if batch.left > 0 {
@@ -262,10 +273,10 @@ impl Holding {
         self.expire(terms, now);
     }
 
-    /// The time until the first hold is over, if anything is held.
-    pub fn ends_in(&self, terms: &Terms, now: Instant) -> Option<Span> {
+    /// The time until the first batch ends, if anything is held.
+    pub fn ends_in(&self, now: Instant) -> Option<Span> {
         let batches = [self.current, self.next];
-        batches.iter().flatten().map(|batch| terms.hold.saturating_sub(now.since(batch.sent))).min()
+        batches.iter().flatten().map(|batch| batch.ends.since(now)).min()
     }
 
     /// Whether a call for units is on its way.
@@ -294,10 +305,11 @@ impl Holding {
     /// Makes room for one more batch, by spending two as one.
     fn merge(&mut self) {
         let (Some(older), Some(younger)) = (self.current, self.next) else { return };
-        // As old as the older one, and with the smaller allowance for units that come back: neither
-        // increases.
+        // As old as the older one, with the earlier end, and with the smaller allowance for units that come
+        // back: none of them increases.
         let left = older.left.saturating_add(younger.left);
-        self.current = Some(Batch { left, taken: younger.taken, ..older });
+        self.current =
+            Some(Batch { left, taken: younger.taken, ends: older.ends.min(younger.ends), ..older });
         self.next = None;
     }
 
@@ -311,13 +323,15 @@ impl Holding {
         self.size.max(terms.least).min(terms.most)
     }
 
-    /// Sets aside the batches whose hold is over.
+    /// Sets aside the batches whose hold is over, and forgets those whose window has ended.
     fn expire(&mut self, terms: &Terms, now: Instant) {
         for slot in [&mut self.current, &mut self.next] {
-            if let Some(batch) = slot.take_if(|batch| now.since(batch.sent) >= terms.hold)
+            if let Some(batch) = slot.take_if(|batch| now >= batch.ends)
                 && batch.left > 0
             {
-                self.over = Some(batch);
+                if batch.ends.since(batch.sent) >= terms.hold {
+                    self.over = Some(batch);
+                }
                 // The batch was too large for the traffic.
                 if batch.left > batch.taken / 2 {
                     self.size /= 2;

@@ -133,7 +133,8 @@ macro_rules! limiter {
 pub(crate) use limiter;
 
 /// Decides a call that comes after clients that wait for the limiter: for this call, the sum of their `costs`
-/// counts as taken. `decide` decides on a state; the units that it takes are then taken from the real one.
+/// counts as taken. `decide` decides on a state; the units that it takes are then taken from the real one, of
+/// which `reset_after` speaks.
 ///
 /// If no state can hold that sum, the call is refused, and the wait is unknown: it is the longest.
 ///
@@ -156,7 +157,8 @@ pub fn behind<L: Limiter>(
         return Ok(decision);
     }
     let taken = decision.answer.taken.unwrap_or(quantity);
-    Ok(Decision { change: limit.settle(state, now, taken, None)?.change, ..decision })
+    let Decision { answer: Answer { reset_after, .. }, change } = limit.settle(state, now, taken, None)?;
+    Ok(Decision { answer: Answer { reset_after, ..decision.answer }, change })
 }
 
 /// What [`Limiter::peek`] says of a call that comes after clients that wait for the limiter, as [`behind`].

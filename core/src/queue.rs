@@ -242,7 +242,7 @@ impl Queue {
 
     /// Reports that a call has taken units by this `decision`, which was made on the state that
     /// [`seen`](Self::seen) returned for the same instant. The decision then contains the state that is to be
-    /// written.
+    /// written, and its `reset_after`.
     ///
     /// Cost: O(log n). A booking costs O(1) more for each waiter that it is the first booking behind.
     ///
@@ -266,6 +266,7 @@ impl Queue {
             self.behind = behind;
             self.add_behind(last, unstored, cost);
         }
+        decision.answer.reset_after = after.since(now);
         self.known = Some(*after);
         Ok(())
     }
@@ -505,7 +506,8 @@ impl Queue {
         }
     }
 
-    /// The answer to a waiter that was just admitted: to it, the costs of the others count as taken.
+    /// The answer to a waiter that was just admitted: for what remains, the costs of the others count as
+    /// taken.
     fn as_seen_behind(
         &mut self,
         waiter: &Waiter,
@@ -515,7 +517,7 @@ impl Queue {
         let seen = self.seen(self.known, now)?;
         gcra::peek(seen, &waiter.limit, now, 0).map(|seen| Answer {
             remaining: seen.remaining,
-            reset_after: seen.reset_after,
+            reset_after: self.owed(now).since(now),
             ..decision.answer
         })
     }

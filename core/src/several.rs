@@ -4,12 +4,14 @@
 //! The arguments are `key limiter [key limiter ...] [options]`. A limiter is the word for its kind and the
 //! arguments that this kind has, which end with a quantity (or the name of a holder); the word `SHADOW`, or
 //! `RESET` and a time, may precede it. An argument after a complete limiter is a key when a limiter follows
-//! it, and begins the options otherwise. So the arguments are unambiguous whatever the keys are called, and
-//! the keys are found without parsing a number.
+//! it; else it is `ELSE` or `SPILL` before the next key of a [chain](crate::chain), or begins the options.
+//! So the arguments are unambiguous whatever the keys are called, and the keys are found without parsing a
+//! number.
 
 use core::ops;
 
 use crate::args::once;
+use crate::hold::HOLD;
 use crate::{Answer, Error, Instant, Range, Span, Unit, Verdict, parse_integer, parse_timeout};
 
 pub use crate::args::{Arity, Grammar};
@@ -44,9 +46,28 @@ impl<'w> Words<'w> for &'w [&'w [u8]] {
     }
 }
 
+/// The word between two pools, of which the second is taken if the first does not admit the call.
+pub const ELSE: &[u8] = b"ELSE";
+
+/// The word between two limiters that are one pool.
+pub const SPILL: &[u8] = b"SPILL";
+
+/// How a limiter is joined to the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// It is not: it stands by itself, or begins a chain.
+    None,
+    /// `ELSE`: it begins the next pool of a chain.
+    Else,
+    /// `SPILL`: it is of the same pool.
+    Spill,
+}
+
 /// A key and its limiter: positions among the arguments of the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
+    /// How the limiter is joined to the one before it.
+    pub join: Join,
     /// The key.
     pub key: usize,
     /// What precedes the word for the kind.
@@ -91,7 +112,8 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
 
     /// The unit of the call, which is among the options after all limiters.
     ///
-    /// The default if the options are wrong, which [`Options::parse`] reports.
+    /// The default if the options are wrong, which [`Options::parse`] reports. With `HOLD`, the unit may be
+    /// another, which [`unit_of`](Self::unit_of) finds.
     pub fn unit(&self) -> Unit {
         // Options end with a unit, or with an option and its values, so for most calls the last words show
         // that they have none.
@@ -111,19 +133,31 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         if !may_have_options || is_once_alone() {
             return Unit::default();
         }
-        let mut all = self.clone();
-        all.by_ref().for_each(drop);
-        Scanned::of(all.rest(), &Keyword::ALL).ok().and_then(|options| options.unit).unwrap_or_default()
+        self.unit_of(&Keyword::ALL)
     }
 
-    /// The position of the key of `ONCE`, which is among the options after all limiters.
+    /// The positions of the keys of `ONCE` and `HOLD`, which are among the options after all limiters, as
+    /// they stand. The call accepts the options that are `known`.
     ///
-    /// `None` where there is none, or where the options are wrong.
-    pub fn once_key(&self) -> Option<usize> {
+    /// None where the options are wrong.
+    pub fn option_keys(&self, known: &[Keyword]) -> impl Iterator<Item = usize> + use<W> {
         let mut all = self.clone();
         all.by_ref().for_each(drop);
-        let once = Scanned::of(all.rest(), &Keyword::ALL).ok()?.once?;
-        all.at.checked_add(once.key)
+        let scanned = Scanned::of(all.rest(), known).unwrap_or_default();
+        let (once, hold) = (scanned.once.map(|once| once.key), scanned.hold.map(|hold| hold.key));
+        let keys = match (once, hold) {
+            (Some(once), Some(hold)) if hold < once => [Some(hold), Some(once)],
+            both => both.into(),
+        };
+        keys.into_iter().flatten().filter_map(move |key| all.at.checked_add(key))
+    }
+
+    /// The unit among the options after all limiters, however they stand; the default if they are wrong.
+    #[cold]
+    pub fn unit_of(&self, known: &[Keyword]) -> Unit {
+        let mut all = self.clone();
+        all.by_ref().for_each(drop);
+        Scanned::of(all.rest(), known).ok().and_then(|options| options.unit).unwrap_or_default()
     }
 
     /// The position of the first argument after the last limiter that was read.
@@ -141,9 +175,23 @@ impl<'w, W: Words<'w>> Iterator for Parts<'_, W> {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
-        let part = part(&self.words, self.at, self.kinds)?;
+        let part = part(&self.words, self.at, self.kinds).or_else(|| self.joined())?;
         self.at = part.arguments.end;
         Some(part)
+    }
+}
+
+impl<'w, W: Words<'w>> Parts<'_, W> {
+    /// The next limiter, if a word before its key joins it to the one before it.
+    fn joined(&self) -> Option<Part> {
+        let word = self.words.word(self.at).filter(|_| self.at > 0)?;
+        let join = match () {
+            () if is(word, ELSE) => Join::Else,
+            () if is(word, SPILL) => Join::Spill,
+            () => return None,
+        };
+        let part = part(&self.words, self.at.checked_add(1)?, self.kinds)?;
+        Some(Part { join, ..part })
     }
 }
 
@@ -164,7 +212,7 @@ fn part<'w>(words: &impl Words<'w>, key: usize, kinds: &[Grammar]) -> Option<Par
         Arity::Counted(count) => count(&mut words.from(start))?,
     };
     let end = start.checked_add(arguments)?;
-    (end <= words.count()).then_some(Part { key, prefix, kind, arguments: start..end })
+    (end <= words.count()).then_some(Part { join: Join::None, key, prefix, kind, arguments: start..end })
 }
 
 /// The prefix at this position, and the position of the word for the kind after it.
@@ -201,6 +249,11 @@ fn is_option_with_a_value(word: &[u8]) -> bool {
             .any(|name| is(word, name.as_bytes()))
 }
 
+/// Whether a word is meant as a number. No option begins like one.
+fn begins_a_number(word: &[u8]) -> bool {
+    word.first().is_some_and(|first| first.is_ascii_digit() || b"+-.".contains(first))
+}
+
 /// A word that begins an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyword {
@@ -214,11 +267,15 @@ pub enum Keyword {
     Flow,
     /// `MAXLEN count`: the most clients of its flow that may wait before the call.
     MaxLen,
+    /// `HOLD key [period id]`: what the call takes is held, and what has run out comes back.
+    Hold,
+    /// `HOLD key id`: the settlement of what an owner holds.
+    HoldOf,
 }
 
 impl Keyword {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Ago, Self::Once, Self::Timeout, Self::Flow, Self::MaxLen];
+    /// All of them, except the form that `HOLD` has in a settlement.
+    pub const ALL: [Self; 6] = [Self::Ago, Self::Once, Self::Timeout, Self::Flow, Self::MaxLen, Self::Hold];
 
     fn token(self) -> &'static [u8] {
         match self {
@@ -227,6 +284,7 @@ impl Keyword {
             Self::Timeout => b"TIMEOUT",
             Self::Flow => b"FLOW",
             Self::MaxLen => MAXLEN.name.as_bytes(),
+            Self::Hold | Self::HoldOf => HOLD.name.as_bytes(),
         }
     }
 }
@@ -248,6 +306,19 @@ pub struct Options<'w> {
     pub weight: Option<u32>,
     /// The most clients of its flow that may wait before it.
     pub max_len: Option<u64>,
+    /// The holds that the call takes, renews, settles or carries out.
+    pub hold: Option<Hold<'w>>,
+}
+
+/// `HOLD key [period id]`, or `HOLD key id` of a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold<'w> {
+    /// The position of the key, counted from the first option.
+    pub key: usize,
+    /// The owner; `None` for a call that holds nothing.
+    pub id: Option<&'w [u8]>,
+    /// For how long the owner holds what it takes; `None` for a settlement.
+    pub period: Option<Span>,
 }
 
 /// `ONCE key period`: where the reply of the call is kept, for a client that sends the call again.
@@ -286,7 +357,7 @@ impl Once {
 
 impl<'w> Options<'w> {
     /// Reads `[AGO age] [ONCE key period] [TIMEOUT seconds] [FLOW flow [WEIGHT weight]] [MAXLEN count]
-    /// [unit]`, in any order; the call accepts those that are `known`.
+    /// [HOLD key [period id]] [unit]`, in any order; the call accepts those that are `known`.
     ///
     /// # Errors
     /// [`Error::Syntax`] for an option that is unknown, repeated or lacks a value; [`Error::OutOfRange`] for
@@ -296,7 +367,7 @@ impl<'w> Options<'w> {
         if words.peek().is_none() {
             return Ok(Self::default()); // by far most calls
         }
-        let Scanned { unit, age, once, timeout, flow, max_len } = Scanned::of(words, known)?;
+        let Scanned { unit, age, once, timeout, flow, max_len, hold } = Scanned::of(words, known)?;
         let unit = unit.unwrap_or_default();
         let age = age.map(|age| AGO.parse_span(age, unit)).transpose()?;
         let once =
@@ -304,6 +375,9 @@ impl<'w> Options<'w> {
         let timeout = timeout.map_or(Ok(None), parse_timeout)?;
         let weight = flow.and_then(|flow| flow.weight).map(|weight| WEIGHT.parse(weight)).transpose()?;
         let max_len = max_len.map(|count| MAXLEN.parse(count)).transpose()?;
+        let hold = hold.map(|ScannedHold { key, period, id }| {
+            Ok(Hold { key, id, period: period.map(|period| HOLD.parse_span(period, unit)).transpose()? })
+        });
         Ok(Self {
             unit,
             age,
@@ -312,6 +386,7 @@ impl<'w> Options<'w> {
             flow: flow.map(|flow| flow.name),
             weight: weight.and_then(|weight| u32::try_from(weight).ok()),
             max_len: max_len.map(i64::unsigned_abs),
+            hold: hold.transpose()?,
         })
     }
 }
@@ -325,6 +400,13 @@ struct Scanned<'w> {
     timeout: Option<&'w [u8]>,
     flow: Option<ScannedFlow<'w>>,
     max_len: Option<&'w [u8]>,
+    hold: Option<ScannedHold<'w>>,
+}
+
+struct ScannedHold<'w> {
+    key: usize,
+    period: Option<&'w [u8]>,
+    id: Option<&'w [u8]>,
 }
 
 #[derive(Clone, Copy)]
@@ -355,6 +437,16 @@ impl<'w> Scanned<'w> {
                     once(&mut all.once, ScannedOnce { key, period })?;
                 }
                 Keyword::Timeout => once(&mut all.timeout, value()?.1)?,
+                Keyword::HoldOf => {
+                    let ((key, _), (_, id)) = (value()?, value()?);
+                    once(&mut all.hold, ScannedHold { key, period: None, id: Some(id) })?;
+                }
+                Keyword::Hold => {
+                    let (key, _) = value()?;
+                    let period = words.next_if(|(_, word)| begins_a_number(word)).map(|(_, period)| period);
+                    let id = period.map(|_| words.next().ok_or(Error::Syntax)).transpose()?;
+                    once(&mut all.hold, ScannedHold { key, period, id: id.map(|(_, id)| id) })?;
+                }
                 Keyword::MaxLen => once(&mut all.max_len, value()?.1)?,
                 Keyword::Flow => {
                     let (_, name) = value()?;
@@ -371,23 +463,48 @@ impl<'w> Scanned<'w> {
 /// The error for a key of `ONCE` that holds something else.
 const STORED: Error = Error::Foreign { expected: "a reply of as many limiters, stored by ONCE" };
 
-/// The rows of a stored reply to a call for this number of `limiters`: the combined one, and one for each.
+/// The columns of a reply: the integers of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// The five of every answer.
+    Five,
+    /// The five, and what was taken.
+    Six,
+}
+
+impl Columns {
+    /// Their number.
+    pub const fn count(self) -> usize {
+        match self {
+            Self::Five => 5,
+            Self::Six => 6,
+        }
+    }
+}
+
+/// The rows of a stored reply to a call for this number of `limiters`, one after the other: the combined one,
+/// and one for each. A reply of six columns has their number before its rows.
 ///
 /// # Errors
 /// [`Error::Foreign`] for anything but the integers of such rows, separated by spaces.
-pub fn read_reply(stored: &[u8], limiters: usize) -> Result<Vec<[i64; 5]>, Error> {
+pub fn read_reply(stored: &[u8], limiters: usize, columns: Columns) -> Result<Vec<i64>, Error> {
     let mut integers = stored.split(|byte| *byte == b' ').map(|integer| parse_integer(integer).ok_or(STORED));
-    let mut row = || {
-        let mut row = [0; 5];
-        for place in &mut row {
+    if columns == Columns::Six && integers.next() != Some(Ok(6)) {
+        return Err(STORED);
+    }
+    let mut rows = Vec::with_capacity(limiters.saturating_add(1).saturating_mul(columns.count()));
+    for _ in 0..=limiters {
+        let mut row = [0; 6];
+        for place in row.iter_mut().take(columns.count()) {
             *place = integers.next().ok_or(STORED)??;
         }
-        let [limited, limit, remaining, retry_after, reset_after] = row;
-        let in_range =
-            matches!(limited, 0 | 1) && limit >= 1 && retry_after >= -1 && remaining.min(reset_after) >= 0;
-        if in_range { Ok(row) } else { Err(STORED) }
-    };
-    let rows = (0..=limiters).map(|_| row()).collect::<Result<Vec<_>, _>>()?;
+        let [limited, limit, remaining, retry_after, reset_after, taken] = row;
+        let in_range = matches!(limited, 0 | 1) && limit >= 1 && remaining.min(taken) >= 0;
+        if !in_range || retry_after.min(reset_after) < -1 {
+            return Err(STORED);
+        }
+        rows.extend(row.into_iter().take(columns.count()));
+    }
     if integers.next().is_some() { Err(STORED) } else { Ok(rows) }
 }
 
@@ -412,7 +529,7 @@ pub fn combine(rows: impl IntoIterator<Item = Answer>) -> Option<Answer> {
 }
 
 /// The verdict on two calls that are admitted together or not at all.
-fn combined(one: Verdict, other: Verdict) -> Verdict {
+pub fn combined(one: Verdict, other: Verdict) -> Verdict {
     use Verdict::{Admitted, Booked, Later, Never};
     match (one, other) {
         (Never, _) | (_, Never) => Never,
@@ -424,35 +541,96 @@ fn combined(one: Verdict, other: Verdict) -> Verdict {
     }
 }
 
-/// The answer of one limiter of the call.
+/// The answer of one limiter of the call, or of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// What its own command would answer.
     pub answer: Answer,
-    /// Whether it is in shadow, so that it refuses nothing.
-    pub shadow: bool,
+    /// Its part in the call.
+    pub role: Role,
+}
+
+/// The part of a row in the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A limiter, which admits or refuses the call.
+    Limiter,
+    /// A limiter in shadow, which refuses nothing.
+    Shadow,
+    /// A limiter of a chain, which decides with the others.
+    Pool,
+    /// A chain. Its row follows those of all limiters, is combined in their place, and is not replied.
+    Chain {
+        /// The position of its first limiter.
+        first: usize,
+    },
 }
 
 impl Row {
-    /// Whether this limiter refuses the call.
+    /// The row of a limiter, which may be in shadow.
+    pub const fn of(answer: Answer, shadow: bool) -> Self {
+        Self { answer, role: if shadow { Role::Shadow } else { Role::Limiter } }
+    }
+
+    /// Whether this limiter or chain refuses the call.
     pub const fn refuses(&self) -> bool {
-        !self.shadow && self.answer.limited()
+        matches!(self.role, Role::Limiter | Role::Chain { .. }) && self.answer.limited()
     }
 
     /// Whether this limiter would refuse the call if it were not in shadow.
     pub const fn would_refuse(&self) -> bool {
-        self.shadow && self.answer.limited()
+        matches!(self.role, Role::Shadow) && self.answer.limited()
+    }
+
+    /// Whether the row is replied: that of a limiter.
+    pub const fn is_replied(&self) -> bool {
+        !matches!(self.role, Role::Chain { .. })
     }
 }
 
-/// The combined answer of all rows except those in shadow.
+/// The combined answer of all rows except those in shadow. Chains count as one limiter each.
 ///
 /// When all rows are in shadow, the call is admitted, and all rows count for the numbers. `None` for no rows.
+/// If a row says what was taken, nothing was taken from the combined one.
 ///
 /// Cost: O(n), no allocation.
 pub fn combine_rows(rows: &[Row]) -> Option<Answer> {
-    combine(rows.iter().filter(|row| !row.shadow).map(|row| row.answer)).or_else(|| {
+    let mut chains = rows.iter().filter(|row| !row.is_replied());
+    let counted = rows.iter().enumerate().filter_map(|(at, row)| match row.role {
+        Role::Limiter => Some(row.answer),
+        // In the place of its first limiter.
+        Role::Pool => {
+            chains.clone().next().filter(|chain| chain.role == Role::Chain { first: at }).map(|chain| {
+                chains.next();
+                chain.answer
+            })
+        }
+        Role::Shadow | Role::Chain { .. } => None,
+    });
+    let all = combine(counted).or_else(|| {
         let all = combine(rows.iter().map(|row| row.answer))?;
         Some(Answer { verdict: Verdict::Admitted, ..all })
-    })
+    })?;
+    Some(Answer { taken: rows.first().and_then(|row| row.answer.taken).map(|_| 0), ..all })
+}
+
+/// The answer of a chain with this verdict, by the rows of its limiters, each with its [`Join`].
+///
+/// `remaining` and `limit` are what it can give now and if nothing is taken: the largest of its pools, and
+/// the sum for limiters that are joined to one pool. `reset_after` is the longest.
+///
+/// Cost: O(n), no allocation.
+pub fn combine_chain(verdict: Verdict, rows: impl IntoIterator<Item = (Join, Answer)>) -> Answer {
+    let mut all = Answer { verdict, limit: 0, remaining: 0, reset_after: Span::ZERO, taken: None };
+    let (mut limit, mut remaining) = (0_i64, 0_i64);
+    for (join, row) in rows {
+        if join != Join::Spill {
+            (limit, remaining) = (0, 0);
+        }
+        (limit, remaining) = (limit.saturating_add(row.limit), remaining.saturating_add(row.remaining));
+        all.limit = all.limit.max(limit);
+        all.remaining = all.remaining.max(remaining);
+        all.reset_after = all.reset_after.max(row.reset_after);
+    }
+    all
 }

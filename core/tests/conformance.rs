@@ -320,7 +320,8 @@ fn a_state_past_the_year_2262_is_an_error() {
 fn the_oldest_clock_and_the_last_state_are_honoured() {
     let limit = Limit::new(0, 1, 1, Seconds).unwrap();
     let last = instant(i128::from(i64::MAX));
-    let epoch = instant(0);
+    // At the epoch itself, this time would be that of a state without an end.
+    let epoch = instant(1);
     let refused = throttle(Some(last), &limit, epoch, 0).unwrap();
     assert_eq!(refused.answer.reply(Seconds).five, [1, 1, 0, 9_223_372_036, 9_223_372_037]);
     let refused = throttle(Some(last), &limit, epoch, 1).unwrap();

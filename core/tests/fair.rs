@@ -204,7 +204,7 @@ proptest! {
                 Event::Turn(index, is_ready) => {
                     if let Some(ticket) = nth(index) {
                         ready.insert(ticket, is_ready);
-                        queue.changed(ticket);
+                        queue.checked(ticket, Readiness::NotBefore(Some(at(0))));
                     }
                 }
                 Event::Settle(flow, difference) => {
@@ -212,9 +212,10 @@ proptest! {
                     model.settle(flow, difference);
                 }
             }
-            // Before the checks, every client that was not checked counts as taken.
+            // Before the checks, every client that was never checked counts as taken.
             model.ready.clone_from(&ready);
-            prop_assert!(queue.taken() >= model.taken(), "after {:?}", event);
+            let is_known = matches!(event, Event::Turn(..));
+            prop_assert!(is_known || queue.taken() >= model.taken(), "after {:?}", event);
             while let Some(ticket) = queue.to_check(at(0)) {
                 let readiness = if ready[&ticket] { Readiness::Ready } else { Readiness::NotBefore(None) };
                 queue.checked(ticket, readiness);
@@ -261,7 +262,7 @@ fn two_flows_that_are_ready_differ_by_at_most_one_call_each() {
         if steps.below(20) == 0 {
             ready[flow] = !ready[flow];
             if let Some(&(first, _)) = waiting[flow].front() {
-                queue.changed(first);
+                queue.checked(first, Readiness::NotBefore(Some(at(0))));
             }
         } else if steps.below(2) == 0 && waiting[flow].len() < 20 {
             let quantity = 1 + steps.below(largest);
@@ -369,14 +370,14 @@ fn who_may_be_ready_by_now_is_checked_again_and_does_not_count_until_then() {
     let [first, second, ready] = [(&b"a"[..], 2), (b"a", 3), (b"b", 5)]
         .map(|(flow, cost)| queue.join(Request { flow: Some(flow), weight: None, quantity: 1, cost }));
     queue.checked(ready, Readiness::Ready);
-    queue.wake(first);
+    queue.wake(first, at(0));
     assert_eq!((queue.to_check(at(9)), queue.taken()), (Some(first), 10), "it was not checked yet");
     queue.checked(first, Readiness::NotBefore(Some(at(9))));
     for ticket in [second, ready] {
-        queue.wake(ticket);
+        queue.wake(ticket, at(0));
         assert_eq!((queue.to_check(at(8)), queue.taken()), (None, 5), "there is nothing to check");
     }
-    queue.wake(first);
+    queue.wake(first, at(0));
     assert_eq!((queue.to_check(at(0)), queue.taken(), queue.next()), (Some(first), 5, Some(ready)));
     queue.checked(first, Readiness::Ready);
     assert_eq!((queue.to_check(at(9)), queue.taken()), (None, 10));
@@ -523,4 +524,44 @@ fn a_settlement_is_divided_by_its_own_weight() {
     queue.settle(Some(b"a"), Some(4), 4); // from 1 to 2, not to 5
     queue.settle(Some(b"b"), None, 2); // from 1 to 3
     assert_eq!([serve(&mut queue), serve(&mut queue)], [Some(2), Some(3)]);
+}
+
+#[test]
+fn a_great_many_flows_are_forgotten_bit_by_bit_and_are_new_at_once() {
+    const MANY: u32 = 10_000;
+    let mut queue = Queue::default();
+    let stays = join(&mut queue, b"stays", 1, 1);
+    queue.checked(stays, Readiness::NotBefore(None));
+    for flow in 0..MANY {
+        join(&mut queue, &flow.to_be_bytes(), 1_000_000, 5);
+        serve(&mut queue);
+    }
+    let many = queue.flows();
+    assert!(many > 9_000, "{many} flows");
+    // The virtual time passes all of them.
+    for _ in 0..2 {
+        join(&mut queue, b"last", 1, 5);
+        serve(&mut queue);
+    }
+    assert!((many - 100..many).contains(&queue.flows()), "{} of {many} flows", queue.flows());
+    // Those that are still there are treated as new: their weight is 1, so they take turns with a new flow.
+    for _ in 0..3 {
+        for flow in [(MANY - 1).to_be_bytes(), *b"new!"] {
+            queue.join(Request { flow: Some(&flow), weight: None, quantity: 1, cost: 1 });
+        }
+    }
+    check_all(&mut queue);
+    let mut turns = Vec::new();
+    while let Some(ticket) = serve(&mut queue) {
+        turns.push(ticket % 2);
+    }
+    assert!(turns.chunks(2).all(|pair| pair[0] != pair[1]), "{turns:?}");
+    // Without clients, whoever drops the queue forgets the rest.
+    queue.leave(stays);
+    assert!(queue.is_empty() && queue.flows() > 1_000, "{} flows", queue.flows());
+    let mut calls = 0;
+    while queue.tidy() {
+        calls += 1;
+    }
+    assert!(queue.flows() == 0 && calls > 100, "{calls} calls");
 }

@@ -22,7 +22,7 @@ fn a_limit_names_what_is_out_of_range() {
     let any_limit = "ERR limit must be an integer from 1 to 9223372036854775807";
     let any_period = "ERR period must be an integer from 1 to 9223372036";
     let any_window =
-        "ERR period must be an integer from 1 to 9223372036, or HOUR, DAY, WEEK, MONTH, YEAR or UNTIL";
+        "ERR period must be an integer from 1 to 9223372036, or HOUR, DAY, WEEK, MONTH, YEAR, UNTIL or TOTAL";
     let rows: [([&str; 2], Unit, &str); 11] = [
         (["0", "1"], Seconds, any_limit),
         (["-1", "1"], Seconds, any_limit),
@@ -165,6 +165,8 @@ fn windows_are_spelled_in_many_ways() {
         ("5 year 1", Limit::by_calendar(5, Calendar::new(Cycle::Year, 0, None).unwrap()).unwrap()),
         ("5 UNTIL 1700000000 1", Limit::until(5, 1_700_000_000, Seconds).unwrap()),
         ("5 until 0 1", Limit::until(5, 0, Seconds).unwrap()),
+        ("5 TOTAL 1", Limit::total(5, None, Seconds).unwrap()),
+        ("5 total idle 60 1", Limit::total(5, Some(60), Seconds).unwrap()),
     ] {
         let words = words(text);
         let mut rest = words.iter().copied();
@@ -183,6 +185,14 @@ fn windows_are_spelled_in_many_ways() {
         ("5 UNTIL", syntax),
         ("5 60 UTC 0 1", syntax),
         ("5 60 FROM 1 1", syntax),
+        ("5 60 IDLE 5 1", syntax),
+        ("5 MONTH IDLE 5 1", syntax),
+        ("5 UNTIL 5 IDLE 5 1", syntax),
+        ("5 TOTAL UTC 0 1", syntax),
+        ("5 TOTAL FROM 1 1", syntax),
+        ("5 TOTAL IDLE 5 UTC 0 1", syntax),
+        ("5 TOTAL IDLE 5 IDLE 5 1", syntax),
+        ("5 TOTAL IDLE", syntax),
         ("5 UNTIL 5 UTC 0 1", syntax),
         ("5 UNTIL 5 FROM 1 1", syntax),
         ("5 HOUR FROM 1 1", syntax),
@@ -197,6 +207,8 @@ fn windows_are_spelled_in_many_ways() {
         ("5 MONTH FROM 32 1", "ERR FROM must be an integer from 1 to 31"),
         ("5 WEEK FROM 8 1", "ERR FROM must be an integer from 1 to 7"),
         ("5 WEEK FROM x 1", "ERR FROM must be an integer from 1 to 7"),
+        ("5 TOTAL IDLE 0 1", "ERR IDLE must be an integer from 1 to 9223372036"),
+        ("5 TOTAL IDLE x 1", "ERR IDLE must be an integer from 1 to 9223372036"),
         ("5 UNTIL x 1", "ERR UNTIL must be an integer from 0 to 9223372036"),
         ("5 UNTIL -1 1", "ERR UNTIL must be an integer from 0 to 9223372036"),
         ("5 UNTIL 9223372037 1", "ERR UNTIL must be an integer from 0 to 9223372036"),

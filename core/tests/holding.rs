@@ -16,11 +16,11 @@ mod common;
 
 use std::collections::VecDeque;
 
-use common::{MS, after, at, span};
+use common::{MS, after, ago, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::holding::{Holding, Spend, Terms};
-use redis_cell_core::{Rate, Span, Unit};
+use redis_cell_core::{Rate, Span, Unit, fixed};
 
 /// The length of a tick in nanoseconds.
 const TICK: i64 = 10 * MS;
@@ -380,6 +380,68 @@ proptest! {
     }
 }
 
+/// The units that clients of a fixed window of `limit` units spend in the fullest of the windows. With
+/// `early`, a batch lasts until the instant that the answer names, as if that were not rounded up.
+fn spent_in_a_window(limit: i64, most: i64, hold: i64, seed: u64, early: bool) -> i64 {
+    let mut random = Random(seed);
+    let window = fixed::Limit::new(limit, 50, Unit::Milliseconds).unwrap();
+    let terms = Terms { rate: None, least: 1, most, hold: span(hold * MS), reply: span(8 * MS) };
+    let mut key: Option<fixed::Counter> = None;
+    let mut clients = vec![Holding::default(); 4];
+    // The arrival of each client's call and of its answer, and what is in them.
+    let mut calls: Vec<Option<(i64, i64)>> = vec![None; clients.len()];
+    let mut answers: Vec<Option<(i64, i64, Span)>> = vec![None; clients.len()];
+    let (mut now, mut spent, mut fullest) = (0, 0, 0);
+    for _ in 0..400 {
+        now += random.below(4 * MS);
+        if key.is_some_and(|open| open.end <= at(now)) {
+            (key, spent) = (None, 0);
+        }
+        for (index, holding) in clients.iter_mut().enumerate() {
+            if let Some((_, units)) = calls[index].take_if(|(arrival, _)| *arrival <= now) {
+                let decision = fixed::saturate(key, &window, at(now), units).unwrap();
+                key = after(&decision, key);
+                let reset = nanos(decision.answer.reset_after).div_euclid(MS) + i64::from(!early);
+                let lasts = span(if early { reset + 1 } else { reset - 1 } * MS);
+                let taken = decision.answer.taken.unwrap_or_default();
+                answers[index] = Some((now + random.below(6 * MS), taken, lasts));
+            }
+            if let Some((_, taken, lasts)) = answers[index].take_if(|(arrival, ..)| *arrival <= now) {
+                holding.answered(&terms, at(now), taken, None, Some(lasts));
+            }
+            if let Some((units, age)) = holding.give_back(&terms, at(now)) {
+                let decision = fixed::settle(key, &window, at(now), -units, Some(&ago(nanos(age)))).unwrap();
+                key = after(&decision, key);
+                holding.returned();
+            }
+            while random.below(3) > 0 && holding.spend(&terms, at(now), 1) == Spend::Spent {
+                spent += 1;
+            }
+            if !holding.is_asking()
+                && let Some(units) = holding.ask(&terms, at(now), random.below(most + 1))
+            {
+                calls[index] = Some((now + random.below(3 * MS), units));
+            }
+        }
+        fullest = fullest.max(spent);
+    }
+    fullest
+}
+
+proptest! {
+    #[test]
+    fn clients_of_a_window_never_spend_more_than_its_limit(
+        (limit, most, hold, seed) in (1..30_i64, 1..12_i64, 1..200_i64, any::<u64>())
+    ) {
+        prop_assert!(spent_in_a_window(limit, most, hold, seed, false) <= limit);
+    }
+}
+
+#[test]
+fn a_batch_that_outlasts_its_window_by_a_millisecond_is_found() {
+    assert!((0..2_000).any(|seed| spent_in_a_window(10, 5, 100, seed, true) > 10));
+}
+
 /// The schedules would find a client that is wrong by little.
 #[test]
 fn a_defect_is_found_quickly() {
@@ -427,14 +489,14 @@ fn with_twenty() -> Holding {
 #[test]
 fn a_hold_is_over_at_its_very_end() {
     let (mut holding, terms) = (with_twenty(), terms());
-    assert_eq!(holding.ends_in(&terms, at(0)), Some(span(1000 * MS)));
+    assert_eq!(holding.ends_in(at(0)), Some(span(1000 * MS)));
     let last = at(1000 * MS - 1);
-    assert_eq!(holding.ends_in(&terms, last), Some(span(1)));
+    assert_eq!(holding.ends_in(last), Some(span(1)));
     assert_eq!(holding.spend(&terms, last, 1), Spend::Spent);
     let end = at(1000 * MS);
-    assert_eq!(holding.ends_in(&terms, end), Some(span(0)));
+    assert_eq!(holding.ends_in(end), Some(span(0)));
     assert_eq!(holding.spend(&terms, end, 1), Spend::Short);
-    assert_eq!((holding.held(), holding.ends_in(&terms, end)), (0, None));
+    assert_eq!((holding.held(), holding.ends_in(end)), (0, None));
 }
 
 #[test]
@@ -445,7 +507,7 @@ fn the_older_of_two_batches_ends_first() {
     assert_eq!(holding.ask(&terms, later, 0), Some(20), "half of the only batch is used up");
     holding.answered(&terms, later, 20, None, None);
     assert_eq!(holding.held(), 30);
-    assert_eq!(holding.ends_in(&terms, later), Some(span(600 * MS)));
+    assert_eq!(holding.ends_in(later), Some(span(600 * MS)));
     assert_eq!(holding.spend(&terms, at(1000 * MS), 1), Spend::Spent);
     assert_eq!(holding.held(), 19);
 }
@@ -484,7 +546,7 @@ fn a_quantity_may_come_from_two_batches() {
     assert_eq!(holding.spend(&terms, at(MS), 7), Spend::Spent);
     assert_eq!(holding.held(), 28);
     // What is left is the younger one.
-    assert_eq!(holding.ends_in(&terms, at(MS)), Some(span(1000 * MS)));
+    assert_eq!(holding.ends_in(at(MS)), Some(span(1000 * MS)));
 }
 
 /// A client that has just received this many of the ten units that it has requested.
@@ -710,7 +772,7 @@ fn a_batch_that_is_used_up_hides_no_other() {
 /// Of two batches that are over, the younger one goes back: more of it has not leaked.
 #[test]
 fn of_two_ended_batches_the_younger_goes_back() {
-    let terms = terms();
+    let terms = Terms { hold: span(20 * MS), ..terms() };
     let mut holding = handed(&terms, 10, None);
     assert_eq!(holding.spend(&terms, at(0), 5), Spend::Spent);
     assert_eq!(holding.ask(&terms, at(2 * MS), 35), Some(30));
@@ -720,8 +782,7 @@ fn of_two_ended_batches_the_younger_goes_back() {
     assert_eq!(holding.held(), 0, "neither can be spent any more");
     assert_eq!(holding.give_back(&terms, at(3 * MS)), Some((29, span(MS))));
     // The same if both holds have ended since.
-    let short = Terms { hold: span(20 * MS), ..terms };
-    assert_eq!(other.give_back(&short, at(23 * MS)), Some((9, span(21 * MS))));
+    assert_eq!(other.give_back(&terms, at(23 * MS)), Some((9, span(21 * MS))));
 }
 
 /// Units on their way back count as held: the server may not have them yet.
@@ -744,17 +805,19 @@ fn the_age_of_what_goes_back_to_a_quota() {
     let terms = Terms { rate: None, reply: span(300 * MS), ..terms() };
     let long = span(500 * MS + 300 * MS);
     let rows = [
-        (None, long),
-        (Some(400 * MS), long),
-        (Some(400 * MS + 1), span(400 * MS)),
-        (Some(9000 * MS), span(400 * MS)),
+        (None, 500, Some((10, long))),
+        (Some(400 * MS), 500, None), // its window has ended
+        (Some(1000 * MS), 500, Some((10, span(400 * MS)))),
+        (Some(9000 * MS), 500, Some((10, span(400 * MS)))),
+        (Some(400 * MS), 1000, None),
+        (Some(9000 * MS), 1000, Some((10, span(900 * MS)))),
     ];
-    for (reset, age) in rows {
+    for (lasts, ends, back) in rows {
         let mut holding = Holding::default();
         assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
-        holding.answered(&terms, at(100 * MS), 10, None, reset.map(span));
-        holding.end(&terms, at(500 * MS));
-        assert_eq!(holding.give_back(&terms, at(500 * MS)), Some((10, age)), "{reset:?}");
+        holding.answered(&terms, at(100 * MS), 10, None, lasts.map(span));
+        holding.end(&terms, at(ends * MS));
+        assert_eq!(holding.give_back(&terms, at(ends * MS)), back, "{lasts:?}");
     }
     // A limit with a rate has no window.
     let rate = Terms { reply: span(0), ..self::terms() };
@@ -798,8 +861,8 @@ fn two_batches_make_room_for_a_third() {
 #[test]
 fn two_batches_of_a_quota_go_back_with_the_older_age() {
     let terms = Terms { rate: None, reply: span(300 * MS), ..terms() };
-    let (short, long) = (Some(span(1)), Some(span(9000 * MS)));
-    for (older, younger, age) in [(long, long, 400), (long, short, 400), (short, long, 800)] {
+    let (short, long) = (Some(span(400 * MS)), Some(span(9000 * MS)));
+    for (older, younger, age) in [(long, long, 250), (long, short, 250), (short, long, 650)] {
         let mut holding = Holding::default();
         assert_eq!(holding.ask(&terms, at(0), 1), Some(10));
         holding.answered(&terms, at(100 * MS), 10, None, older);
@@ -808,8 +871,8 @@ fn two_batches_of_a_quota_go_back_with_the_older_age() {
         holding.answered(&terms, at(200 * MS), 10, None, younger);
         assert_eq!(holding.ask(&terms, at(200 * MS), 16), Some(10), "the two become one");
         holding.lost(&terms, at(200 * MS));
-        holding.end(&terms, at(500 * MS));
-        let back = holding.give_back(&terms, at(500 * MS));
+        holding.end(&terms, at(350 * MS));
+        let back = holding.give_back(&terms, at(350 * MS));
         assert_eq!(back, Some((15, span(age * MS))), "{older:?}, {younger:?}");
     }
 }

@@ -914,7 +914,7 @@ fn a_client_for_no_unit_is_admitted_between_two_bookings() {
     assert_eq!(key.turns(), [(first, S), (none, 2 * S)]);
 }
 
-/// In the reply at its turn, the costs of those who still wait count as taken, as in every other reply.
+/// In the reply at its turn, the costs of those who still wait count as taken from what remains.
 #[test]
 fn a_reply_at_its_turn_counts_those_who_wait() {
     let limit = Numbers { interval: 1000, capacity: 5 };
@@ -927,7 +927,7 @@ fn a_reply_at_its_turn_counts_those_who_wait() {
     };
     assert_eq!(ticket, first);
     // 5 and 1 are taken, 3 wait, and 2 have come back.
-    assert_eq!((decision.answer.remaining, nanos(decision.answer.reset_after)), (0, 7 * S));
+    assert_eq!((decision.answer.remaining, nanos(decision.answer.reset_after)), (0, 4 * S));
 }
 
 /// A client is admitted after the clients before it, whose waits by another limit may be longer than its own.

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     reason = "a test that panics is a test that fails"
 )]
@@ -14,8 +15,8 @@ use common::{S, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::Verdict::{Admitted, Booked, Later, Never};
 use redis_cell_core::several::{
-    Arity, Grammar, Keyword, Keyword::Ago, Once, Options, Part, Parts, Prefix, Row, combine, combine_rows,
-    parse_reset, read_reply,
+    Arity, Columns, Grammar, Join, Keyword, Keyword::Ago, Once, Options, Part, Parts, Prefix, Role, Row,
+    combine, combine_chain, combine_rows, parse_reset, read_reply,
 };
 use redis_cell_core::{Answer, Error, Instant, Unit, Verdict};
 
@@ -109,7 +110,7 @@ fn words(call: &str) -> Vec<&[u8]> {
 }
 
 fn part(key: usize, prefix: Prefix, kind: usize, arguments: Range<usize>) -> Part {
-    Part { key, prefix, kind, arguments }
+    Part { join: Join::None, key, prefix, kind, arguments }
 }
 
 #[test]
@@ -133,6 +134,60 @@ fn keys_are_found_whatever_they_are_called() {
     ] {
         assert_eq!(parts(&words(call)), (expected, options), "{call}");
     }
+}
+
+#[test]
+fn else_and_spill_join_limiters_unless_a_limiter_stands_behind_them() {
+    let joined = |join, part| Part { join, ..part };
+    let one = |key, arguments| part(key, Prefix::None, 1, arguments);
+    for (call, expected, options) in [
+        ("k ONE 1 ELSE l ONE 1", vec![one(0, 2..3), joined(Join::Else, one(4, 6..7))], 7),
+        ("k ONE 1 spill l ONE 1 MS", vec![one(0, 2..3), joined(Join::Spill, one(4, 6..7))], 7),
+        ("k ONE 1 ELSE ONE 1", vec![one(0, 2..3), one(3, 5..6)], 6),
+        ("k ONE 1 SPILL SHADOW ONE 1", vec![one(0, 2..3), part(3, Prefix::Shadow, 1, 6..7)], 7),
+        ("k ONE 1 SPILL RESET 5 ONE 1", vec![one(0, 2..3), part(3, Prefix::Reset(5), 1, 7..8)], 8),
+        ("k ONE 1 ELSE SPILL ONE 1", vec![one(0, 2..3), joined(Join::Else, one(4, 6..7))], 7),
+        ("ELSE ONE 1 ELSE ELSE ONE 1", vec![one(0, 2..3), joined(Join::Else, one(4, 6..7))], 7),
+        // No limiter, or not a complete one.
+        ("k ONE 1 ELSE", vec![one(0, 2..3)], 3),
+        ("k ONE 1 ELSE l", vec![one(0, 2..3)], 3),
+        ("k ONE 1 ELSE l ONE", vec![one(0, 2..3)], 3),
+        ("k ONE 1 ELSE ELSE l ONE 1", vec![one(0, 2..3)], 3),
+        ("ELSE k ONE 1", vec![], 0),
+        // A pool that is called like a kind is misread.
+        ("k ONE 1 ELSE ONE ONE 1", vec![one(0, 2..3), one(3, 5..6)], 6),
+    ] {
+        assert_eq!(parts(&words(call)), (expected, options), "{call}");
+    }
+}
+
+#[test]
+fn a_chain_gives_the_largest_of_its_pools_and_their_sum_along_spill() {
+    use Join::{Else, None, Spill};
+
+    let pool = |limit, remaining, reset| row(Admitted, limit, remaining, reset);
+    let chain = |rows: &[(Join, Answer)]| combine_chain(later(7), rows.iter().copied());
+    let [a, b, c] = [pool(10, 3, 7 * S), pool(5, 4, S), pool(12, 6, 2 * S)];
+    assert_eq!(chain(&[(None, a), (Else, b)]), row(later(7), 10, 4, 7 * S));
+    assert_eq!(chain(&[(None, a), (Spill, b)]), row(later(7), 15, 7, 7 * S));
+    assert_eq!(chain(&[(None, a), (Spill, b), (Else, c)]), row(later(7), 15, 7, 7 * S));
+    assert_eq!(chain(&[(None, a), (Else, b), (Spill, c)]), row(later(7), 17, 10, 7 * S));
+    let large = pool(i64::MAX, i64::MAX, 0);
+    assert_eq!(chain(&[(None, large), (Spill, large)]), row(later(7), i64::MAX, i64::MAX, 0));
+    // The chain stands for its pools.
+    let rows = [
+        Row { answer: Answer { taken: Some(3), ..a }, role: Role::Pool },
+        Row { answer: Answer { taken: Some(0), ..row(later(9), 5, 1, S) }, role: Role::Pool },
+        Row { answer: Answer { taken: Some(2), ..c }, role: Role::Limiter },
+        Row { answer: row(Admitted, 15, 7, 7 * S), role: Role::Chain { first: 0 } },
+    ];
+    let all = Answer { taken: Some(0), ..row(Admitted, 12, 6, 7 * S) };
+    assert_eq!(combine_rows(&rows), Some(all));
+    assert!(!rows.iter().any(Row::refuses));
+    // It stands at the place of its first pool: of two that are as tight, the first one counts.
+    let tight = row(Admitted, 3, 7, S);
+    let rows = [rows[0], rows[1], Row { answer: tight, role: Role::Limiter }, rows[3]];
+    assert_eq!(combine_rows(&rows).unwrap().limit, 15);
 }
 
 #[test]
@@ -203,7 +258,7 @@ fn the_unit_is_known_before_the_limiters() {
 fn rows_in_shadow_are_left_out_unless_there_are_no_others() {
     let (open, closed) = (row(Admitted, 9, 5, S), row(later(7), 2, 0, 2 * S));
     let combined = |rows: &[(Answer, bool)]| {
-        combine_rows(&rows.iter().map(|&(answer, shadow)| Row { answer, shadow }).collect::<Vec<_>>())
+        combine_rows(&rows.iter().map(|&(answer, shadow)| Row::of(answer, shadow)).collect::<Vec<_>>())
     };
     assert_eq!(combined(&[(open, false), (closed, true)]), Some(open));
     assert_eq!(combined(&[(open, true), (closed, false)]), Some(closed));
@@ -290,14 +345,23 @@ fn the_key_of_once_is_found_without_reading_a_number() {
         ("k PAIR 1 2", None),
         ("ONCE o 5", Some(1)),
     ] {
-        assert_eq!(Parts::of(&words(call)[..], &KINDS).once_key(), key, "{call}");
+        let words = words(call);
+        let mut keys = Parts::of(&words[..], &KINDS).option_keys(&Keyword::ALL);
+        assert_eq!((keys.next(), keys.next()), (key, None), "{call}");
     }
 }
 
 #[test]
 fn a_stored_reply_is_as_many_rows_as_there_are_limiters_and_one() {
-    let rows = vec![[0, 2, 1, -1, 120], [1, 5, 0, 3, 7]];
-    assert_eq!(read_reply(b"0 2 1 -1 120 1 5 0 3 7", 1), Ok(rows));
+    use Columns::{Five, Six};
+    let rows = vec![0, 2, 1, -1, 120, 1, 5, 0, 3, 7];
+    assert_eq!(read_reply(b"0 2 1 -1 120 1 5 0 3 7", 1, Five), Ok(rows));
+    let rows = vec![0, 2, 1, -1, -1, 0, 1, 5, 0, 3, 7, 4];
+    assert_eq!(read_reply(b"6 0 2 1 -1 -1 0 1 5 0 3 7 4", 1, Six), Ok(rows));
+    for stored in ["0 2 1 -1 120 1 5 0 3 7", "6 0 2 1 -1 120 0 1 5 0 3 7 -1", "6 0 2 1 -1 120 0", "6", "5"] {
+        assert!(read_reply(stored.as_bytes(), 1, Six).is_err(), "{stored}");
+    }
+    assert!(read_reply(b"6 0 2 1 -1 -1 0 1 5 0 3 7 4", 1, Five).is_err());
     for (stored, limiters) in [
         ("0 2 1 -1 120 1 5 0 3 7", 0),
         ("0 2 1 -1 120 1 5 0 3 7", 2),
@@ -309,11 +373,11 @@ fn a_stored_reply_is_as_many_rows_as_there_are_limiters_and_one() {
         ("0 2 1 -2 120 1 5 0 3 7", 1),
         ("0 2 -1 -1 120 1 5 0 3 7", 1),
         ("0 0 1 -1 120 1 5 0 3 7", 1),
-        ("0 2 1 -1 -1 1 5 0 3 7", 1),
+        ("0 2 1 -1 -2 1 5 0 3 7", 1),
         ("", 0),
         ("1763877600000000000", 0),
     ] {
-        let seen = read_reply(stored.as_bytes(), limiters);
+        let seen = read_reply(stored.as_bytes(), limiters, Five);
         assert!(matches!(seen, Err(Error::Foreign { .. })), "{stored:?} for {limiters}: {seen:?}");
     }
 }
@@ -343,7 +407,7 @@ fn a_key_of_once_may_be_called_as_an_option_is() {
 fn a_row_in_shadow_would_refuse_and_does_not() {
     for (verdict, limited) in [(Admitted, false), (later(7), true), (Never, true), (booked(7), false)] {
         for shadow in [false, true] {
-            let row = Row { answer: row(verdict, 2, 0, S), shadow };
+            let row = Row::of(row(verdict, 2, 0, S), shadow);
             assert_eq!(row.refuses(), limited && !shadow, "{row:?}");
             assert_eq!(row.would_refuse(), limited && shadow, "{row:?}");
         }

@@ -1,0 +1,323 @@
+//! Chains of pools, held against the calls that their limiters admit one by one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that panics is a test that fails"
+)]
+
+mod common;
+
+use common::{DAY, MS, S, at, nanos, span};
+use proptest::prelude::*;
+use redis_cell_core::Verdict::{Admitted, Later, Never};
+use redis_cell_core::chain::{Pool, Share, decide};
+use redis_cell_core::limiter::Limiter;
+use redis_cell_core::several::Join::{self, Else, Spill};
+use redis_cell_core::{Answer, Error, Instant, Span, Unit, Verdict};
+use redis_cell_core::{bucket, fixed, gcra, window};
+
+/// A limiter with its state, as calls at one instant see it.
+trait Seen {
+    fn peek(&self, now: Instant, quantity: i64) -> Result<Answer, Error>;
+}
+
+struct Of<L: Limiter>(L, Option<L::State>);
+
+impl<L: Limiter> Seen for Of<L> {
+    fn peek(&self, now: Instant, quantity: i64) -> Result<Answer, Error> {
+        self.0.peek(self.1, now, quantity)
+    }
+}
+
+/// Places, of which the caller holds one or not; one is free, or the first lease ends after a time.
+struct Places {
+    held: bool,
+    wait: Option<i64>,
+}
+
+impl Seen for Places {
+    fn peek(&self, now: Instant, _: i64) -> Result<Answer, Error> {
+        let left = self.wait.map(|wait| at(wait).since(now)).filter(|left| *left > Span::ZERO);
+        let verdict = left.filter(|_| !self.held).map_or(Admitted, Later);
+        let remaining = left.map_or(1, |_| 0);
+        Ok(Answer { verdict, limit: 1, remaining, reset_after: left.unwrap_or(Span::ZERO), taken: None })
+    }
+}
+
+struct Chained {
+    join: Join,
+    quantity: i64,
+    held: bool,
+    limiter: Box<dyn Seen>,
+    /// The instant of the call.
+    now: Instant,
+}
+
+impl Pool for Chained {
+    type Error = Error;
+
+    fn join(&self) -> Join {
+        self.join
+    }
+
+    fn quantity(&self) -> i64 {
+        self.quantity
+    }
+
+    fn is_held(&self) -> Result<bool, Error> {
+        Ok(self.held)
+    }
+
+    fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Error> {
+        self.limiter.peek(self.now.checked_add(after).unwrap_or(Instant::MAX), quantity)
+    }
+}
+
+fn pool(join: Join, quantity: i64, limiter: impl Seen + 'static) -> Chained {
+    Chained { join, quantity, held: false, limiter: Box::new(limiter), now: at(0) }
+}
+
+/// A total of which so much is left, and which expires, or not.
+fn total(limit: i64, left: i64, expires: Option<i64>) -> Of<fixed::Limit> {
+    let end = expires.map_or(Instant::MAX, at);
+    Of(
+        fixed::Limit::total(limit, None, Unit::Seconds).unwrap(),
+        Some(fixed::Counter { count: limit - left, end }),
+    )
+}
+
+/// A window that ends after a time, of which so much is left.
+fn fixed(limit: i64, left: i64, end: i64) -> Of<fixed::Limit> {
+    let counter = fixed::Counter { count: limit - left, end: at(end) };
+    Of(fixed::Limit::new(limit, 3_600, Unit::Seconds).unwrap(), Some(counter))
+}
+
+/// A bucket in which a unit is missing for each second until it is full.
+fn gcra(most: i64, missing: i64) -> Of<gcra::Limit> {
+    let limit = gcra::Limit::new(most - 1, 1, 1, Unit::Seconds).unwrap();
+    Of(limit, Some(at(missing * S)))
+}
+
+fn run(pools: &[Chained]) -> (Verdict, Vec<Option<i64>>) {
+    let mut shares: Vec<_> = pools.iter().map(|_| Share::of(NOTHING)).collect();
+    let verdict = decide(pools, &mut shares).unwrap();
+    for (pool, share) in pools.iter().zip(&shares) {
+        assert_eq!(share.answer, pool.peek(Span::ZERO, pool.quantity).unwrap(), "its own answer");
+    }
+    (verdict, shares.iter().map(|share| share.taken).collect())
+}
+
+const NOTHING: Answer =
+    Answer { verdict: Never, limit: 0, remaining: 0, reset_after: Span::ZERO, taken: None };
+
+const FIRST: Join = Join::None;
+
+#[test]
+fn the_first_pool_that_admits_its_quantity_is_taken() {
+    let run = |a, b, c| {
+        run(&[
+            pool(FIRST, 5, total(10, a, None)),
+            pool(Else, 7, fixed(10, b, S)),
+            pool(Else, 3, total(10, c, None)),
+        ])
+    };
+    assert_eq!(run(5, 7, 3), (Admitted, vec![Some(5), None, None]));
+    assert_eq!(run(4, 7, 3), (Admitted, vec![None, Some(7), None]));
+    assert_eq!(run(4, 6, 3), (Admitted, vec![None, None, Some(3)]));
+    assert_eq!(run(4, 6, 2), (Later(span(S)), vec![None, None, None]));
+}
+
+#[test]
+fn what_fits_is_taken_from_the_first_and_the_rest_from_the_next() {
+    let run = |quantity, a, b, c| {
+        run(&[
+            pool(FIRST, quantity, fixed(10, a, S)),
+            pool(Spill, quantity, fixed(10, b, 2 * S)),
+            pool(Else, 1, total(10, c, None)),
+        ])
+    };
+    assert_eq!(run(8, 8, 3, 1), (Admitted, vec![Some(8), None, None]));
+    assert_eq!(run(8, 5, 3, 1), (Admitted, vec![Some(5), Some(3), None]));
+    assert_eq!(run(8, 0, 8, 1), (Admitted, vec![None, Some(8), None]));
+    assert_eq!(run(8, -9, 8, 1), (Admitted, vec![None, Some(8), None]), "a pool in debt gives nothing");
+    assert_eq!(run(8, 5, 2, 1), (Admitted, vec![None, None, Some(1)]));
+    assert_eq!(run(8, 5, 2, 0), (Later(span(S)), vec![None; 3]));
+    assert_eq!(run(13, 2, 9, 0), (Later(span(S)), vec![None; 3]), "above the limit of each");
+    assert_eq!(run(15, 2, 2, 0), (Later(span(2 * S)), vec![None; 3]));
+    assert_eq!(run(21, 2, 2, 0), (Never, vec![None; 3]), "above the limits together");
+}
+
+#[test]
+fn of_a_total_what_is_left_counts() {
+    let run = |quantity, left, expires| {
+        run(&[pool(FIRST, quantity, fixed(10, 3, S)), pool(Spill, quantity, total(90, left, expires))])
+    };
+    assert_eq!(run(20, 17, None), (Admitted, vec![Some(3), Some(17)]));
+    assert_eq!(run(20, 10, None), (Later(span(S)), vec![None; 2]));
+    assert_eq!(run(20, 9, None), (Never, vec![None; 2]));
+    assert_eq!(run(20, 9, Some(3 * S)), (Later(span(3 * S)), vec![None; 2]));
+}
+
+#[test]
+fn quantity_0_is_admitted_unless_every_pool_is_in_debt() {
+    let run = |a, b| run(&[pool(FIRST, 0, fixed(10, a, 2 * S)), pool(Spill, 0, fixed(10, b, S))]);
+    assert_eq!(run(0, -1), (Admitted, vec![None; 2]));
+    assert_eq!(run(-1, 0), (Admitted, vec![None; 2]));
+    assert_eq!(run(-1, -1), (Later(span(S)), vec![None; 2]));
+}
+
+#[test]
+fn a_place_that_is_held_goes_first() {
+    let places = |held, wait| Chained { held, ..pool(Else, 1, Places { held, wait }) };
+    let run =
+        |held, wait| run(&[pool(FIRST, 1, total(10, 5, None)), places(false, None), places(held, wait)]);
+    assert_eq!(run(false, None), (Admitted, vec![Some(1), None, None]));
+    assert_eq!(run(true, None), (Admitted, vec![None, None, Some(0)]));
+    assert_eq!(run(true, Some(S)), (Admitted, vec![None, None, Some(0)]));
+}
+
+#[test]
+fn the_wait_is_found_among_rates_too() {
+    // Each gives a unit a second: three units are missing, which both give in two seconds.
+    let run =
+        |quantity, a, b| run(&[pool(FIRST, quantity, gcra(10, a)), pool(Spill, quantity, gcra(10, b))]).0;
+    assert_eq!(run(3, 10, 10), Later(span(2 * S)));
+    assert_eq!(run(20, 10, 10), Later(span(10 * S)));
+    assert_eq!(run(21, 10, 10), Never);
+    assert_eq!(run(5, 10, 14), Later(span(5 * S)), "the other is in debt for four seconds");
+    assert_eq!(run(6, 10, 14), Later(span(5 * S)));
+    let large: Vec<_> = (0..8)
+        .map(|n| pool(if n == 0 { FIRST } else { Spill }, 1_000_000, gcra(1_000_000, 999_999 + n)))
+        .collect();
+    assert!(together(&large, large_wait(&large)) >= 1_000_000);
+}
+
+fn large_wait(pools: &[Chained]) -> Span {
+    let Later(wait) = run(pools).0 else { panic!("no wait") };
+    assert!(together(pools, Span::from_nanos(wait.as_nanos() - 1).unwrap()) < 1_000_000);
+    wait
+}
+
+/// The units that fit all pools together after a time.
+fn together(pools: &[Chained], after: Span) -> i64 {
+    pools.iter().map(|pool| pool.peek(after, pool.quantity).unwrap().remaining).sum()
+}
+
+/// A limiter of any kind with any state, described so that it can be made more than once.
+#[derive(Clone, Debug)]
+enum Made {
+    Gcra(i64, i64, i64, i64),
+    Bucket(i64, i64, i64, i64, i64),
+    Fixed(i64, i64, i64),
+    Total(i64, i64, Option<i64>),
+    Window(i64, i64, i64, i64, i64),
+}
+
+impl Made {
+    fn limiter(&self) -> Box<dyn Seen> {
+        match *self {
+            Self::Gcra(burst, count, period, ahead) => {
+                let limit = gcra::Limit::new(burst, count, period, Unit::Milliseconds).unwrap();
+                Box::new(Of(limit, Some(at(ahead))))
+            }
+            Self::Bucket(capacity, count, period, left, ago) => {
+                let limit = bucket::Limit::new(capacity, count, period, Unit::Milliseconds).unwrap();
+                Box::new(Of(limit, Some(bucket::Level { free: left, since: at(-ago) })))
+            }
+            Self::Fixed(limit, left, end) => Box::new(fixed(limit, left.min(limit), end)),
+            Self::Total(limit, left, expires) => Box::new(total(limit, left.min(limit), expires)),
+            Self::Window(limit, period, current, previous, into) => {
+                let limit = window::Limit::new(limit, period, Unit::Milliseconds).unwrap();
+                // Windows are aligned to the epoch.
+                let start = at(0).as_nanos() / (period * MS).unsigned_abs() * (period * MS).unsigned_abs();
+                let start = start.saturating_sub((into * period * MS).unsigned_abs());
+                let start = Instant::from_nanos(start).unwrap();
+                Box::new(Of(limit, Some(window::Sliding { start, current, previous })))
+            }
+        }
+    }
+}
+
+fn made() -> impl Strategy<Value = Made> {
+    prop_oneof![
+        (0_i64..9, 1_i64..9, 1_i64..99, 0..20 * S).prop_map(|(a, b, c, d)| Made::Gcra(a, b, c, d)),
+        (1_i64..9, 1_i64..9, 1_i64..99, -9_i64..9, 0..S).prop_map(|(a, b, c, d, e)| Made::Bucket(
+            a,
+            b,
+            c,
+            d.min(a),
+            e
+        )),
+        (1_i64..20, -9_i64..20, 1..20 * S).prop_map(|(a, b, c)| Made::Fixed(a, b, c)),
+        (1_i64..20, -9_i64..20, proptest::option::of(1..20 * S)).prop_map(|(a, b, c)| Made::Total(a, b, c)),
+        (1_i64..20, 1_i64..9_999, 0_i64..30, 0_i64..30, 0_i64..2)
+            .prop_map(|(a, b, c, d, e)| Made::Window(a, b, c, d, e)),
+    ]
+}
+
+/// Whether the chain admits the call after a time, as far as its limiters say one by one.
+fn admits(pools: &[Chained], after: Span) -> bool {
+    let mut alternatives: Vec<Vec<&Chained>> = Vec::new();
+    for pool in pools {
+        match (pool.join, alternatives.last_mut()) {
+            (Spill, Some(last)) => last.push(pool),
+            _ => alternatives.push(vec![pool]),
+        }
+    }
+    alternatives.iter().any(|joined| {
+        let answers = joined.iter().map(|pool| pool.peek(after, pool.quantity).unwrap());
+        if joined.len() == 1 || joined[0].quantity == 0 {
+            return answers.into_iter().any(|answer| !answer.limited());
+        }
+        answers.map(|answer| answer.remaining).sum::<i64>() >= joined[0].quantity
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Refused at every instant before the end of the wait, and admitted at its end.
+    #[test]
+    fn a_wait_ends_exactly_when_the_chain_admits_the_call(
+        given in prop::collection::vec((made(), any::<bool>(), 0_i64..40), 1..9),
+        instants in prop::collection::vec(0..1_000_000_i128, 8),
+    ) {
+        let mut pools: Vec<Chained> = Vec::new();
+        for (made, spills, quantity) in &given {
+            let (join, quantity) = match (pools.last(), spills) {
+                (None, _) => (FIRST, *quantity),
+                (Some(_), false) => (Else, *quantity),
+                (Some(last), true) => (Spill, last.quantity),
+            };
+            let limiter = made.limiter();
+            pools.push(Chained { join, quantity, held: false, limiter, now: at(0) });
+        }
+        let (verdict, taken) = run(&pools);
+        prop_assert_eq!(!verdict.is_limited(), admits(&pools, Span::ZERO));
+        match verdict {
+            Admitted => {
+                // All of it is taken from one pool, and no more from any limiter than fits it.
+                let sum: i64 = taken.iter().flatten().sum();
+                prop_assert!(pools.iter().any(|pool| pool.quantity == sum));
+                for (pool, taken) in pools.iter().zip(&taken) {
+                    prop_assert!(!pool.peek(Span::ZERO, taken.unwrap_or(0)).unwrap().limited() || taken.unwrap_or(0) == 0);
+                }
+            }
+            Later(wait) => {
+                prop_assert!(taken.iter().all(Option::is_none));
+                prop_assert!(admits(&pools, wait), "admitted at its end");
+                let before = Span::from_nanos(wait.as_nanos() - 1).unwrap();
+                prop_assert!(!admits(&pools, before), "refused a nanosecond before");
+                for millionths in instants {
+                    let after = i128::from(nanos(wait)) * millionths / 1_000_000;
+                    let after = span(i64::try_from(after).unwrap());
+                    prop_assert!(after >= wait || !admits(&pools, after), "refused at every instant before");
+                }
+            }
+            _ => prop_assert!(!admits(&pools, span(40_000 * DAY)), "never"),
+        }
+    }
+}
