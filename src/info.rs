@@ -4,13 +4,16 @@
 use crate::config;
 use crate::ffi::{self, Keys, Section, Spec};
 use crate::outcome::Row;
-use crate::waiting;
+use crate::{tally, waiting};
 
 /// Fills the section. Must not wait for a lock, because a crash report contains the section too.
 pub fn fill(section: &Section, commands: &[Row]) {
     section.text("version", env!("CARGO_PKG_VERSION"));
     section.number("blocked_clients", waiting::clients());
     section.number("flows", waiting::remembered());
+    for (name, count) in tally::HOLDS {
+        section.number(name, count.get());
+    }
     ffi::now(); // which reads the clocks
     section.number("clock_lead_ms", ffi::lead().as_nanos() / 1_000_000);
     section.text("propagation", ffi::propagation());

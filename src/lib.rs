@@ -37,6 +37,9 @@ fn load(server: &LoadContext) -> Result<(), String> {
         tally.reset();
         server.register(command)?;
     }
+    for (_, count) in tally::HOLDS {
+        count.reset();
+    }
     server.register_info::<Info>();
     server.register_settings(&config::SETTINGS)?;
     let settings: Vec<String> = config::values().map(|(name, value)| format!("{name} {value}")).collect();

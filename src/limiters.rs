@@ -9,7 +9,7 @@ use redis_cell_core::fixed::Counter;
 use redis_cell_core::gcra::Tat;
 use redis_cell_core::several::Grammar;
 use redis_cell_core::window::Sliding;
-use redis_cell_core::{Answer, Change, Decision, Taken, Unit};
+use redis_cell_core::{Answer, Change, Decision, Range, Taken, Unit};
 
 use crate::error::Error;
 use crate::ffi::{Announcement, Argument, Call, Key};
@@ -66,15 +66,48 @@ macro_rules! kinds {
                 }
             }
 
+            /// The quantities of a settlement of a hold.
+            pub fn most_used(&self) -> Range {
+                match self {
+                    $(Self::$kind(_) => <$type as Kind<'c>>::most_used(),)*
+                }
+            }
+
             pub fn units(&self) -> i64 {
                 match self {
                     $(Self::$kind(limiter) => limiter.units(),)*
                 }
             }
 
+            /// The same limiter, with another quantity.
+            pub fn with_units(&self, units: i64) -> Self {
+                match self {
+                    $(Self::$kind(limiter) => Self::$kind(limiter.with_units(units)),)*
+                }
+            }
+
+            pub fn is_held(&self, at: &Target<'_, 'c>) -> Result<bool, Error> {
+                match self {
+                    $(Self::$kind(limiter) => limiter.is_held(at),)*
+                }
+            }
+
+            /// The decision to change nothing, with this answer.
+            pub fn keep(&self, answer: Answer) -> Pending<'c> {
+                match self {
+                    $(Self::$kind(_) => Pending::$kind(Decision::keep(answer)),)*
+                }
+            }
+
             pub fn cost(&self) -> Result<u64, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.cost(),)*
+                }
+            }
+
+            pub fn is_endless(&self) -> bool {
+                match self {
+                    $(Self::$kind(limiter) => limiter.is_endless(),)*
                 }
             }
 
@@ -113,7 +146,7 @@ macro_rules! kinds {
             pub fn write(
                 &self,
                 pending: &Pending<'c>,
-                key: &mut Key<'c>,
+                key: &mut Key<'_, 'c>,
                 call: &Call<'c>,
             ) -> Option<Announcement<'c>> {
                 match (self, pending) {
@@ -126,9 +159,23 @@ macro_rules! kinds {
         }
 
         impl<'c> Pending<'c> {
+            /// The fixed window that the decision stores.
+            pub fn window(&self) -> Option<Counter> {
+                match self {
+                    Self::Fixed(Decision { change: Change::Store(counter), .. }) => Some(*counter),
+                    _ => None,
+                }
+            }
+
             pub fn answer(&self) -> Answer {
                 match self {
                     $(Self::$kind(decision) => decision.answer,)*
+                }
+            }
+
+            pub fn set_remaining(&mut self, remaining: i64) {
+                match self {
+                    $(Self::$kind(decision) => decision.answer.remaining = remaining,)*
                 }
             }
 

@@ -5,9 +5,9 @@
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use redis_cell_core::several;
+use redis_cell_core::several::{self, Columns, Role};
 use redis_cell_core::top::Refused;
-use redis_cell_core::{Answer, Reply, Unit};
+use redis_cell_core::{Answer, Reply, Unit, Verdict};
 
 use smallvec::SmallVec;
 
@@ -66,6 +66,9 @@ pub const FEW: usize = 4;
 /// The answers of several limiters, in the order of their keys.
 pub type Rows = SmallVec<[several::Row; FEW]>;
 
+/// The reply to an earlier call: its integers, row by row.
+pub type Repeated = (Vec<i64>, Columns);
+
 /// The outcome of a call that did not fail.
 #[derive(Clone, Debug)]
 pub enum Outcome {
@@ -77,8 +80,12 @@ pub enum Outcome {
     Several(Rows, Unit),
     /// The states of several limiters. Nothing was refused.
     SeveralStates(Rows, Unit),
+    /// By several limiters, but with this verdict, whatever they say.
+    Ruled(Rows, Unit, Verdict),
+    /// The same of a call that only looks.
+    RuledStates(Rows, Unit, Verdict),
     /// The stored reply to an earlier call, which this one repeats.
-    Repeated(Vec<[i64; 5]>),
+    Repeated(Repeated),
     /// Whether a place is held, or was.
     Held(bool),
     /// Not admitted in time.
@@ -107,20 +114,33 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
             reply(call, &answer, unit);
         }
         Ok(Outcome::Several(rows, unit)) => {
-            let refused_by = reply_rows(call, tally, &rows, unit);
+            let refused_by = reply_rows(call, tally, &rows, unit, None);
             rows.iter().filter(|row| row.would_refuse()).for_each(|_| tally.count_besides(SHADOW_REFUSED));
             if refused_by {
                 let keys = C::SPEC.keys.of(call);
-                let limiters = keys.iter().zip(&rows).filter(|(_, row)| row.refuses());
-                refused(call, &limiters.map(|(key, _)| *key).collect::<Vec<_>>());
+                let refusing = rows.iter().enumerate().filter(|(_, row)| row.refuses());
+                // A chain is recorded under its first key.
+                let at = refusing.map(|(at, row)| match row.role {
+                    Role::Chain { first } => first,
+                    _ => at,
+                });
+                refused(call, &at.filter_map(|at| keys.get(at).copied()).collect::<Vec<_>>());
             }
         }
         Ok(Outcome::SeveralStates(rows, unit)) => {
-            reply_rows(call, tally, &rows, unit);
+            reply_rows(call, tally, &rows, unit, None);
+        }
+        Ok(Outcome::Ruled(rows, unit, verdict)) => {
+            if reply_rows(call, tally, &rows, unit, Some(verdict)) {
+                refused(call, call.args(1, 1));
+            }
+        }
+        Ok(Outcome::RuledStates(rows, unit, verdict)) => {
+            reply_rows(call, tally, &rows, unit, Some(verdict));
         }
         Ok(Outcome::Repeated(rows)) => {
             tally.count_besides(REPEATED);
-            reply_repeated(call, &rows);
+            reply_repeated(call, rows);
         }
         Ok(Outcome::Held(held)) => {
             tally.count(!held);
@@ -158,13 +178,24 @@ fn reply(call: &Call, answer: &Answer, unit: Unit) {
 }
 
 /// Counts a call for several limiters, and replies their combined row and then each row. Returns whether the
-/// call is limited.
-fn reply_rows(call: &Call, tally: &Tally, rows: &[several::Row], unit: Unit) -> bool {
-    let combined = several::combine_rows(rows);
+/// call is limited. Its verdict is that of the limiters, unless there is another.
+#[inline(always)]
+fn reply_rows(
+    call: &Call,
+    tally: &Tally,
+    rows: &[several::Row],
+    unit: Unit,
+    verdict: Option<Verdict>,
+) -> bool {
+    let mut combined = several::combine_rows(rows);
+    if let (Some(combined), Some(verdict)) = (&mut combined, verdict) {
+        combined.verdict = verdict;
+    }
     let limited = combined.as_ref().is_some_and(Answer::limited);
     tally.count(limited);
-    call.reply_array(rows.len().saturating_add(combined.iter().len()));
-    for answer in combined.iter().chain(rows.iter().map(|row| &row.answer)) {
+    let each = || rows.iter().filter(|row| row.is_replied()).map(|row| &row.answer);
+    call.reply_array(each().count().saturating_add(combined.iter().len()));
+    for answer in combined.iter().chain(each()) {
         reply(call, answer, unit);
     }
     limited
@@ -172,7 +203,8 @@ fn reply_rows(call: &Call, tally: &Tally, rows: &[several::Row], unit: Unit) -> 
 
 /// Replies the rows of an earlier call.
 #[cold]
-fn reply_repeated(call: &Call, rows: &[[i64; 5]]) {
+fn reply_repeated(call: &Call, (integers, columns): Repeated) {
+    let rows = integers.chunks_exact(columns.count());
     call.reply_array(rows.len());
     for row in rows {
         call.reply_array(row.len());

@@ -8,11 +8,12 @@ use redis_cell_core::{Change, Instant};
 
 use crate::error::Error;
 use crate::faults;
-use crate::ffi::{self, Access, Announcement, Arg, Call, Key, Write};
+use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Write};
 
 pub mod bucket;
 pub mod fixed;
 pub mod gcra;
+pub mod hold;
 pub mod lease;
 pub mod log;
 pub mod timeline;
@@ -44,7 +45,7 @@ pub trait Save {
     const DELETE: Write = Write::Delete;
 
     /// Stores this state under the key, which expires when the limiter is fully replenished or later.
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c>;
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c>;
 }
 
 /// Decides a call that may write, by its open key, and carries out the decision.
@@ -57,14 +58,15 @@ pub trait Save {
 pub fn change<'c, W: Save, T>(
     call: &Call<'c>,
     key: Arg<'c>,
-    decide: impl FnOnce(&Key<'c>, Instant) -> Result<(T, Change<W>), Error>,
+    decide: impl FnOnce(&Key<'_, 'c>, Instant) -> Result<(T, Change<W>), Error>,
 ) -> Result<T, Error> {
     let now = ffi::now();
-    let mut key = Key::open(*call, key, Access::Write)?;
+    let mut handles = Handles::default();
+    let mut key = handles.open(call, key, Access::Write)?;
     let (answer, change) = decide(&key, now)?;
     let announcement = carry_out(change, &mut key)?;
     drop(key);
-    publish(call, announcement);
+    handles.publish(call, announcement);
     Ok(answer)
 }
 
@@ -76,16 +78,16 @@ pub fn change<'c, W: Save, T>(
 #[inline(always)]
 pub fn carry_out<'c, S: Save>(
     change: Change<S>,
-    key: &mut Key<'c>,
+    key: &mut Key<'_, 'c>,
 ) -> Result<Option<Announcement<'c>>, Error> {
     check::<S>(&change)?;
     Ok(write(change, key))
 }
 
 /// Carries out a decision's change: the only function that writes, which cannot fail after [`check`]. The
-/// caller publishes its events when nothing is left to write and no key is open.
+/// caller publishes its events when nothing is left to write.
 #[inline(always)]
-pub fn write<'c, S: Save>(change: Change<S>, key: &mut Key<'c>) -> Option<Announcement<'c>> {
+pub fn write<'c, S: Save>(change: Change<S>, key: &mut Key<'_, 'c>) -> Option<Announcement<'c>> {
     match change {
         Change::Keep if faults::writes_refusals() => {
             let _ = key.call().effect(c"PEXPIRE", key.name(), &[b"3600000"]);
@@ -96,14 +98,6 @@ pub fn write<'c, S: Save>(change: Change<S>, key: &mut Key<'c>) -> Option<Announ
         Change::Store(state) => Some(state.save(key)),
         Change::Delete if S::DELETE == Write::Unlink => Some(key.unlink()),
         Change::Delete => Some(key.delete()),
-    }
-}
-
-/// Publishes the events of a change. No key may be open.
-#[inline]
-pub fn publish(call: &Call, announcement: Option<Announcement>) {
-    if let Some(announcement) = announcement {
-        announcement.publish(call);
     }
 }
 

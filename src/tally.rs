@@ -10,6 +10,41 @@ pub const SHADOW_REFUSED: &str = "shadow_refused";
 pub const OUT_OF_MEMORY: &str = "out_of_memory";
 pub const REPEATED: &str = "repeated";
 
+/// Owners whose units have run out, who have settled, and whose settlement found nothing held.
+pub static HOLDS_RUN_OUT: Count = Count::new();
+pub static HOLDS_SETTLED: Count = Count::new();
+pub static HOLDS_UNKNOWN: Count = Count::new();
+
+/// All of them, with their names.
+pub static HOLDS: [(&str, &Count); 3] =
+    [("holds_run_out", &HOLDS_RUN_OUT), ("holds_settled", &HOLDS_SETTLED), ("holds_unknown", &HOLDS_UNKNOWN)];
+
+/// A count of its own.
+#[derive(Debug)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Adds to it.
+    pub fn add(&self, more: usize) {
+        let more = u64::try_from(more).unwrap_or_default();
+        self.0.store(self.get().wrapping_add(more), Relaxed);
+    }
+
+    /// The count.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// Sets it to 0.
+    pub fn reset(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
 /// How many calls of a command were admitted, were refused, or failed since the module was loaded.
 #[derive(Debug)]
 pub struct Tally {

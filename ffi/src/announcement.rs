@@ -1,7 +1,9 @@
-//! Announcements: the keyspace events of a change, which are published after the last write.
+//! Announcements: who watches or tracks a key that was written, and its keyspace events. Both are told after
+//! the last write, by the name of the key.
 //!
 //! The server runs other modules' code for each event, at once. That code may write to any key, delete it, or
-//! call a limiter of this very module. So at that time no key is open and no decision is pending.
+//! call a limiter of this very module. Redis 8.6 looks a key up when it is signalled as modified, and frees
+//! its value if it has expired. So at that time no key is open and no decision is pending.
 
 use core::ffi::{CStr, c_int};
 
@@ -24,8 +26,9 @@ pub enum Event {
     Del,
 }
 
-/// The keyspace events of a change that has been made to one key.
+/// A change that has been made to one key, which is closed: what is to be told about it.
 #[must_use = "the change has been made, and nobody has been told"]
+#[derive(Clone, Copy)]
 pub struct Announcement<'c> {
     name: Arg<'c>,
     event: Option<Event>,
@@ -45,9 +48,11 @@ impl<'c> Announcement<'c> {
         Self { removed: true, ..self }
     }
 
-    /// Publishes the events. Afterwards, any key may have changed.
+    /// Invalidates `WATCH` and client-side caches, and publishes the events.
     #[inline]
-    pub fn publish(self, call: &Call) {
+    pub(super) fn publish(self, call: &Call) {
+        // SAFETY: `ctx` is the call's, and the name is a string of it.
+        unsafe { (call.api.signal_modified_key)(call.ctx.as_ptr(), self.name.ptr.as_ptr()) };
         if let Some(event) = self.event {
             let (class, text) = event.name();
             call.notify(class, text, self.name);

@@ -87,7 +87,7 @@ impl<'c> Call<'c> {
     }
 
     /// The bytes of all arguments from index `from` on; the command's name is at 0.
-    pub fn rest(&self, from: usize) -> impl Iterator<Item = &'c [u8]> + use<'c> {
+    pub fn rest(&self, from: usize) -> impl Iterator<Item = &'c [u8]> + Clone + use<'c> {
         let api = self.api;
         self.args.get(from..).unwrap_or_default().iter().map(move |arg| bytes(api, *arg))
     }

@@ -10,9 +10,10 @@
 //! calendar windows, are decided at [`wall`].
 //!
 //! Reading a clock costs a few percent of a whole call, and under load there are many calls within the time
-//! that setting a clock takes. So for 20 microseconds after a reading of the wall clock, only the monotonic
-//! clock is read. A step forward is followed at most that much later; a step back is not noticed, and would
-//! have no effect anyway.
+//! that setting a clock takes. So while the wall clock shows less than 20 microseconds after its last
+//! reading, only the wall clock is read: this clock moves on by as much. It is read in every call, so no call
+//! is decided at an instant before the one at which the server began it: the server would take what such a
+//! call stores for expired.
 //!
 //! Both clocks are read through libc's symbols, so that a test can replace them.
 
@@ -23,14 +24,15 @@ use redis_cell_core::{Instant, Span, Stretch};
 
 use crate::faults;
 
-/// The module's clock and the monotonic clock when the wall clock was last read.
+/// The module's clock and the monotonic clock when both were last read.
 ///
 /// Commands run one after the other, so these are atomic for the compiler only.
 static ANCHOR: AtomicU64 = AtomicU64::new(0);
 static ANCHOR_MONOTONIC: AtomicU64 = AtomicU64::new(0);
 
-/// The last instant returned.
+/// The last instant returned, and the wall clock then.
 static LAST: AtomicU64 = AtomicU64::new(0);
+static LAST_WALL: AtomicU64 = AtomicU64::new(0);
 
 /// The lead, in nanoseconds, rounded down to a whole millisecond. So a key lives up to two milliseconds
 /// longer than its state needs, and never shorter.
@@ -51,30 +53,36 @@ const MILLISECOND: u64 = 1_000_000;
 /// The last second that an [`Instant`] can represent, in the year 2262.
 const LAST_SECOND: u64 = 9_223_372_036;
 
-/// The number of nanoseconds for which the wall clock is not read again.
+/// The number of nanoseconds for which the monotonic clock is not read again.
 const FRESH: u64 = 20_000;
 
 /// The present instant, never earlier than one returned before.
 pub fn now() -> Instant {
-    let anchor = ANCHOR.load(Relaxed);
-    let elapsed = read(libc::CLOCK_MONOTONIC).saturating_sub(ANCHOR_MONOTONIC.load(Relaxed));
-    // A monotonic clock that stands still, as in a test, does not show how old the last reading is.
-    let fresh = anchor != 0 && (1..FRESH).contains(&elapsed) && !faults::has_raw_clock();
-    let now = if fresh { anchor.saturating_add(elapsed) } else { anchor_again() };
+    let wall = read(libc::CLOCK_REALTIME);
+    // A step back makes it huge.
+    let elapsed = wall.wrapping_sub(LAST_WALL.load(Relaxed));
+    // A wall clock that stands still, as in a test, does not show how long ago its last reading was.
+    let now = if (1..FRESH).contains(&elapsed) && !faults::has_raw_clock() {
+        LAST.load(Relaxed).wrapping_add(elapsed) // far from the end of 64 bits
+    } else {
+        anchor_again(wall)
+    };
     LAST.store(now, Relaxed);
+    LAST_WALL.store(wall, Relaxed);
     Instant::saturating_from_nanos(now)
 }
 
-/// Reads the wall clock, and moves the anchor there.
-fn anchor_again() -> u64 {
+/// Moves the anchor to `wall`, which has just been read.
+fn anchor_again(wall: u64) -> u64 {
     // In this order: if the monotonic clock were read first, this clock would be ahead by the time between
     // the two.
-    let (wall, monotonic) = (read(libc::CLOCK_REALTIME), read(libc::CLOCK_MONOTONIC));
+    let monotonic = read(libc::CLOCK_MONOTONIC);
     let elapsed = monotonic.saturating_sub(ANCHOR_MONOTONIC.load(Relaxed));
     let anchor = ANCHOR.load(Relaxed);
     // Before the first reading there is no anchor to count from.
     let first = anchor == 0 || faults::has_raw_clock();
-    let lead = if first { 0 } else { anchor.saturating_add(elapsed).saturating_sub(wall) };
+    let lead =
+        if first { 0 } else { anchor.saturating_add(elapsed).max(LAST.load(Relaxed)).saturating_sub(wall) };
     let now = wall.saturating_add(lead);
     ANCHOR.store(now, Relaxed);
     ANCHOR_MONOTONIC.store(monotonic, Relaxed);
@@ -149,6 +157,11 @@ pub fn wall(instant: Instant) -> Instant {
 #[inline]
 pub fn expiry_at(instant: Instant) -> i64 {
     wall(instant).as_millis_ceil().cast_signed()
+}
+
+/// Whether the wall clock shows `expire_at`, a Unix time in milliseconds, or a later time.
+pub fn has_passed(expire_at: i64) -> bool {
+    u64::try_from(expire_at).is_ok_and(|at| at <= read(libc::CLOCK_REALTIME) / 1_000_000)
 }
 
 /// Runs `work` within a single millisecond of the wall clock, and passes it that millisecond: for values that

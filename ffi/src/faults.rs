@@ -7,9 +7,9 @@
 use redis_cell_core::Span;
 
 pub use seeded::{
-    age, begin_call, charges_refused, difference, expiry, forgets_replies, has_one_flow, has_raw_clock,
-    ignores_flows, ignores_lead, key_in_use, loses_admissions, loses_effects, replicates_calls, shadow,
-    writes_at_once, writes_refusals,
+    age, begin_call, charges_refused, difference, expiry, forgets_holds, forgets_replies, has_one_flow,
+    has_raw_clock, ignores_flows, ignores_lead, keeps_holds, key_in_use, loses_admissions, loses_effects,
+    part, replicates_calls, shadow, writes_at_once, writes_refusals,
 };
 
 #[cfg(feature = "faults")]
@@ -93,6 +93,16 @@ mod seeded {
         is("forget-replies")
     }
 
+    /// `forget-holds`: units of a hold that has run out do not come back.
+    pub fn forgets_holds() -> bool {
+        is("forget-holds")
+    }
+
+    /// `keep-holds`: a hold that has run out stays, so that its units come back again.
+    pub fn keeps_holds() -> bool {
+        is("keep-holds")
+    }
+
     /// `write-at-once`: each limiter of a call is written before the next one is decided.
     pub fn writes_at_once() -> bool {
         is("write-at-once")
@@ -111,6 +121,11 @@ mod seeded {
     /// The quantity of a settlement. `settle-takes`: units to be given back are taken, which creates states.
     pub fn difference(quantity: i64) -> i64 {
         if is("settle-takes") { quantity.saturating_abs() } else { quantity }
+    }
+
+    /// The part of a quantity that is taken from a pool. `whole-parts`: all of it, from each.
+    pub fn part(part: i64, quantity: i64) -> i64 {
+        if is("whole-parts") { quantity } else { part }
     }
 
     /// The expiry that is set in place of `at`. `round-down`: a millisecond too early. `no-expiry`: none.
@@ -178,6 +193,14 @@ mod seeded {
         false
     }
 
+    pub const fn forgets_holds() -> bool {
+        false
+    }
+
+    pub const fn keeps_holds() -> bool {
+        false
+    }
+
     pub const fn writes_at_once() -> bool {
         false
     }
@@ -192,5 +215,9 @@ mod seeded {
 
     pub const fn difference(quantity: i64) -> i64 {
         quantity
+    }
+
+    pub const fn part(part: i64, _: i64) -> i64 {
+        part
     }
 }

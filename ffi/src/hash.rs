@@ -13,7 +13,7 @@ use crate::faults;
 /// The largest number of fields that one change sets.
 const MOST_SET: usize = 4;
 
-impl<'c> Key<'c> {
+impl<'c> Key<'_, 'c> {
     /// The values of the fields `names` of the key's hash, in their order.
     ///
     /// `None` for each missing field, and if the key does not hold a hash. The key keeps what it has read, so
@@ -37,7 +37,7 @@ impl<'c> Key<'c> {
 
     fn read_fields(&self, names: &'static [&'static SharedString]) -> Fields {
         let mut values = [ptr::null_mut(); MOST_READ];
-        if !self.ptr.is_null() {
+        if !self.ptr.get().is_null() {
             let mut words = [ptr::null_mut(); MOST_READ];
             words.iter_mut().zip(names).for_each(|(place, name)| *place = name.string(self.call.api));
             let ([n1, n2, n3], [v1, v2, v3]) = (words, &mut values);
@@ -46,7 +46,7 @@ impl<'c> Key<'c> {
             // SAFETY: `ptr` is not null, so it is the open key. Without flags, pairs of a string and a place
             // for its value follow, and the first null in place of a name ends them. The server rejects a
             // value that is not a hash.
-            unsafe { (self.call.api.hash_get)(self.ptr, 0, n1, v1, n2, v2, n3, v3, end) };
+            unsafe { (self.call.api.hash_get)(self.ptr.get(), 0, n1, v1, n2, v2, n3, v3, end) };
         }
         Fields { names, values }
     }
@@ -62,12 +62,14 @@ impl<'c> Key<'c> {
         expire_at: i64,
     ) -> Announcement<'c> {
         const { assert!(N <= MOST_SET) };
+        if self.has_passed(expire_at) {
+            return self.delete();
+        }
         let expire_at = faults::expiry(expire_at);
         let changes = names.iter().zip(&values).filter(|(name, value)| !self.has(name, value));
-        let changes = Changes::new(self.call, changes);
+        let changes = Changes::new(*self.call, changes);
         self.set_in_place(changes.words());
         let expires = self.expire_in_place(expire_at).then_some(expire_at);
-        self.signal_modified();
         self.call.propagate_hset(self.name, changes.words(), expires);
         let set = (!changes.words().is_empty()).then_some(Event::Hset);
         Announcement::new(self.name, set, expires.is_some())
@@ -89,7 +91,7 @@ impl<'c> Key<'c> {
         let [n1, v1, n2, v2, n3, v3, n4, v4, end] = words;
         // SAFETY: the key is open for writing. Without flags, pairs of strings follow, and the first null in
         // place of a name ends them. The server copies the strings, and rejects a value that is not a hash.
-        unsafe { (self.call.api.hash_set)(self.ptr, 0, n1, v1, n2, v2, n3, v3, n4, v4, end) };
+        unsafe { (self.call.api.hash_set)(self.ptr.get(), 0, n1, v1, n2, v2, n3, v3, n4, v4, end) };
     }
 }
 

@@ -1,12 +1,15 @@
 //! A key, opened once: its value, and the ways to replace it.
 //!
-//! Every write here is complete: the value, the expiry, the server's bookkeeping (`WATCH`, client tracking),
-//! and the effect for replicas and the AOF. It cannot fail. Its keyspace events are returned as an
-//! [`Announcement`], because the server runs other modules' code for them, which may do anything to any key:
-//! they are published after the last write.
+//! Every write here is complete: the value, the expiry, and the effect for replicas and the AOF. It cannot
+//! fail. What others are told is returned as an [`Announcement`], because the server may look the key up for
+//! it, and free its value, and runs other modules' code, which may do anything to any key.
+//!
+//! So nothing is announced while a key is open. The compiler checks this: an open [`Key`] borrows the
+//! [`Handles`] of its call, and whatever may look keys up needs these for itself alone.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
+use core::marker::PhantomData;
 use core::num::NonZeroU64;
 use core::ptr::{self, NonNull};
 use core::slice;
@@ -16,8 +19,9 @@ use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
 use super::announcement::{Announcement, Event};
 use super::call::{Arg, Call};
+use super::needs::{self, Write};
 use super::string::{self, SharedString};
-use super::{clock, events, needs};
+use super::{clock, events};
 use crate::error::Error;
 use crate::faults;
 
@@ -65,13 +69,18 @@ impl Fields {
     const NONE: Self = Self { names: &[], values: [ptr::null_mut(); MOST_READ] };
 }
 
+/// The keys of a call. While one of them is open, nothing is called that may look keys up.
+#[derive(Debug, Default)]
+pub struct Handles(());
+
 /// An open key. It is closed when dropped.
-pub struct Key<'c> {
-    pub(super) call: Call<'c>,
+pub struct Key<'k, 'c> {
+    handles: PhantomData<&'k Handles>,
+    pub(super) call: &'k Call<'c>,
     pub(super) name: Arg<'c>,
     pub(super) access: Access,
     /// Null when a key that is opened for reading does not exist.
-    pub(super) ptr: *mut RedisModuleKey,
+    pub(super) ptr: Cell<*mut RedisModuleKey>,
     /// Where the server keeps the string's bytes, once they were read.
     string: Cell<Option<(NonNull<u8>, usize)>>,
     /// The millisecond at which the key expires, once it was read.
@@ -91,7 +100,7 @@ pub struct Ahead {
     pub by: NonZeroU64,
 }
 
-impl<'c> Key<'c> {
+impl Handles {
     /// Opens the key called `name`.
     ///
     /// Opening for writing changes nothing: because of an option of the module (see `load.rs`), the server
@@ -104,32 +113,49 @@ impl<'c> Key<'c> {
     /// [`Error::Busy`] when the server does not let the key be written to now, or if it expires each time it
     /// is opened.
     #[inline]
-    pub fn open(call: Call<'c>, name: Arg<'c>, access: Access) -> Result<Self, Error> {
+    pub fn open<'k, 'c>(
+        &'k self,
+        call: &'k Call<'c>,
+        name: Arg<'c>,
+        access: Access,
+    ) -> Result<Key<'k, 'c>, Error> {
         let expired = events::expired();
-        let mut ptr = access.open(&call, name);
+        let mut ptr = access.open(call, name);
         if events::expired() != expired {
-            ptr = access.open_again(&call, name, ptr)?;
+            ptr = access.open_again(call, name, ptr)?;
         }
         if access == Access::Write && (ptr.is_null() || faults::key_in_use()) {
             return Err(Error::Busy);
         }
         let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
-        Ok(Self { call, name, access, ptr, string, expiry, fields, ahead: Cell::new(None) })
+        let (ptr, ahead, handles) = (Cell::new(ptr), Cell::new(None), PhantomData);
+        Ok(Key { handles, call, name, access, ptr, string, expiry, fields, ahead })
     }
 
+    /// Tells those who watch or track keys of their changes, and publishes the keyspace events. Afterwards,
+    /// any key may have changed.
+    #[inline]
+    pub fn publish<'c>(&mut self, call: &Call, changes: impl IntoIterator<Item = Announcement<'c>>) {
+        for change in changes {
+            change.publish(call);
+        }
+    }
+}
+
+impl<'c> Key<'_, 'c> {
     /// The call that has opened the key.
     pub fn call(&self) -> Call<'c> {
-        self.call
+        *self.call
     }
 
     /// The type of the key's value.
     #[inline]
     pub fn kind(&self) -> Kind {
-        if self.ptr.is_null() {
+        if self.ptr.get().is_null() {
             return Kind::Empty;
         }
         // SAFETY: `ptr` is not null, so it is the open key.
-        match unsafe { (self.call.api.key_type)(self.ptr) }.try_into() {
+        match unsafe { (self.call.api.key_type)(self.ptr.get()) }.try_into() {
             Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Kind::Empty,
             Ok(raw::REDISMODULE_KEYTYPE_STRING) => Kind::String,
             Ok(raw::REDISMODULE_KEYTYPE_HASH) => Kind::Hash,
@@ -158,13 +184,13 @@ impl<'c> Key<'c> {
         let millis = match self.call.api.get_abs_expire {
             Some(get_abs_expire) => {
                 // SAFETY: `ptr` is not null, so it is the open key.
-                let at = unsafe { get_abs_expire(self.ptr) };
+                let at = unsafe { get_abs_expire(self.ptr.get()) };
                 self.expiry.set(Some(at));
                 u64::try_from(at).ok()?
             }
             None => clock::between_ticks(|now| {
                 // SAFETY: `ptr` is not null, so it is the open key.
-                let left = unsafe { (self.call.api.get_expire)(self.ptr) };
+                let left = unsafe { (self.call.api.get_expire)(self.ptr.get()) };
                 u64::try_from(left).ok().map(|left| now.saturating_add(left))
             })?,
         };
@@ -193,11 +219,12 @@ impl<'c> Key<'c> {
 
     #[inline]
     fn string_in_place(&self) -> Option<(NonNull<u8>, usize)> {
-        if self.string.get().is_none() && !self.ptr.is_null() {
+        if self.string.get().is_none() && !self.ptr.get().is_null() {
             let mut len = 0;
             // SAFETY: `ptr` is not null, so it is the open key, in this mode. For a value that is not a
             // string the server returns null, for no value a length of 0.
-            let start = unsafe { (self.call.api.string_dma)(self.ptr, &raw mut len, self.access.mode()) };
+            let start =
+                unsafe { (self.call.api.string_dma)(self.ptr.get(), &raw mut len, self.access.mode()) };
             self.string.set(NonNull::new(start.cast()).map(|start| (start, len)));
         }
         self.string.get()
@@ -205,16 +232,38 @@ impl<'c> Key<'c> {
 
     /// Sets the key to `value` until `expire_at`, a Unix time in milliseconds.
     ///
-    /// Replicas and the AOF get the same value and the same expiry.
+    /// Replicas and the AOF get the same value and the same expiry. If the expiry has passed, the key is
+    /// deleted instead, as by the other writes.
     #[inline(always)]
     pub fn set_string(&mut self, value: &[u8], expire_at: i64) -> Announcement<'c> {
+        if self.has_passed(expire_at) {
+            return self.delete();
+        }
         let expire_at = faults::expiry(expire_at);
         // In place, because replacing the string would cost the server as much as everything else together.
         self.overwrite_string(value);
         let expires_anew = self.expire_in_place(expire_at);
-        self.signal_modified();
         self.call.propagate_set(self.name, value, expire_at);
         Announcement::new(self.name, Some(Event::Set), expires_anew)
+    }
+
+    /// Sets the key to `value` without an expiry. One after the last instant, in the year 2262, stays as it
+    /// is.
+    ///
+    /// Replicas and the AOF get the same value and the same expiry.
+    #[cold]
+    pub fn set_lasting_string(&mut self, value: &[u8]) -> Announcement<'c> {
+        let expiry = self.expiry();
+        let lasting = self.expiry.get().filter(|_| expiry == Some(Instant::MAX));
+        self.overwrite_string(value);
+        if expiry.is_some() && lasting.is_none() {
+            self.persist();
+        }
+        match lasting {
+            Some(expire_at) => self.call.propagate_set(self.name, value, expire_at),
+            None => self.call.propagate(c"SET", self.name, &[value]),
+        }
+        Announcement::new(self.name, Some(Event::Set), false)
     }
 
     /// The name of the key.
@@ -222,30 +271,30 @@ impl<'c> Key<'c> {
         self.name
     }
 
-    /// Invalidates `WATCH` and client-side caches of a key that was written to.
-    pub(super) fn signal_modified(&self) {
-        // SAFETY: `ctx` is the call's, and the name is a string of it.
-        unsafe { (self.call.api.signal_modified_key)(self.call.ctx.as_ptr(), self.name.ptr.as_ptr()) };
+    /// Whether an expiry has passed by the server's clock. While the server runs a command its clock stands
+    /// still, and the module has read the wall clock since, so nothing that a command sets has passed.
+    #[inline(always)]
+    pub(super) fn has_passed(&self, expire_at: i64) -> bool {
+        !self.call.is_running && clock::has_passed(expire_at) && Write::Delete.check().is_ok()
     }
 
     /// Deletes the key.
     pub fn delete(&mut self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
-        unsafe { (self.call.api.delete_key)(self.ptr) };
+        unsafe { (self.call.api.delete_key)(self.ptr.get()) };
         self.deleted(c"DEL")
     }
 
     /// Deletes the key; its value is freed in the background if it is large.
     pub fn unlink(&mut self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
-        unsafe { (self.call.api.unlink_key)(self.ptr) };
+        unsafe { (self.call.api.unlink_key)(self.ptr.get()) };
         self.deleted(needs::unlink())
     }
 
     /// Replicates that the key was deleted.
     fn deleted(&mut self, command: &'static CStr) -> Announcement<'c> {
         self.string.set(None);
-        self.signal_modified();
         self.call.propagate(command, self.name, &[]);
         Announcement::new(self.name, Some(Event::Del), false)
     }
@@ -257,13 +306,21 @@ impl<'c> Key<'c> {
             self.string.set(None);
             // SAFETY: `ptr` is the open key; the server does not touch a value that is not a string, or a key
             // that is not open for writing.
-            unsafe { (self.call.api.string_truncate)(self.ptr, value.len()) };
+            unsafe { (self.call.api.string_truncate)(self.ptr.get(), value.len()) };
         }
         if let Some((start, _)) = self.string_in_place().filter(|&(_, len)| len == value.len()) {
             // SAFETY: the server's buffer is `value.len()` bytes long, as just checked, is writable, and is
             // not `value`.
             unsafe { ptr::copy_nonoverlapping(value.as_ptr(), start.as_ptr(), value.len()) };
         }
+    }
+
+    /// Removes the expiry.
+    fn persist(&self) {
+        let no_expiry = raw::REDISMODULE_NO_EXPIRE.into();
+        let set_expire = self.call.api.set_abs_expire.unwrap_or(self.call.api.set_expire);
+        // SAFETY: `ptr` is the open key; the server ignores a key without a value, or not open for writing.
+        unsafe { set_expire(self.ptr.get(), no_expiry) };
     }
 
     /// Sets the expiry to `expire_at`, a Unix time in milliseconds. False when the key is known to have it
@@ -280,27 +337,28 @@ impl<'c> Key<'c> {
         match self.call.api.set_abs_expire {
             // SAFETY: `ptr` is the open key; the server ignores a key without a value, or not open for
             // writing.
-            Some(set_abs_expire) => unsafe { set_abs_expire(self.ptr, expire_at) },
+            Some(set_abs_expire) => unsafe { set_abs_expire(self.ptr.get(), expire_at) },
             None => clock::between_ticks(|now| {
-                let left = expire_at.saturating_sub_unsigned(now).max(0);
+                // A negative number stands for no expiry.
+                let left = if expire_at < 0 { -1 } else { expire_at.saturating_sub_unsigned(now).max(0) };
                 // SAFETY: as above.
-                unsafe { (self.call.api.set_expire)(self.ptr, left) }
+                unsafe { (self.call.api.set_expire)(self.ptr.get(), left) }
             }),
         };
         true
     }
 }
 
-impl Drop for Key<'_> {
+impl Drop for Key<'_, '_> {
     #[inline]
     fn drop(&mut self) {
         for value in self.fields.get().values.into_iter().filter(|value| !value.is_null()) {
             // SAFETY: it is not null, so the server has handed it over, and the key that had it is gone.
             unsafe { string::free(self.call.api, value) };
         }
-        if !self.ptr.is_null() {
+        if !self.ptr.get().is_null() {
             // SAFETY: `ptr` is not null, so it is the open key, and nothing else closes it.
-            unsafe { (self.call.api.close_key)(self.ptr) };
+            unsafe { (self.call.api.close_key)(self.ptr.get()) };
         }
     }
 }
@@ -308,7 +366,7 @@ impl Drop for Key<'_> {
 impl Access {
     /// Opens a key.
     #[inline]
-    fn open(self, call: &Call, name: Arg) -> *mut RedisModuleKey {
+    pub(super) fn open(self, call: &Call, name: Arg) -> *mut RedisModuleKey {
         // SAFETY: `ctx` is the call's, and `name` is a string of it.
         unsafe { (call.api.open_key)(call.ctx.as_ptr(), name.ptr.as_ptr(), self.mode()) }
     }

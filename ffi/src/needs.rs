@@ -22,6 +22,8 @@ pub enum Write {
     Hash,
     /// Entries and the expiry of a sorted set.
     SortedSet,
+    /// The parts of holds and the expiry of their sorted set.
+    Holds,
     /// Deletes the key.
     Delete,
     /// Deletes the key, and frees its value in the background if it is large.
@@ -29,10 +31,11 @@ pub enum Write {
 }
 
 /// Every command that the module replicates or runs.
-const COMMANDS: [&CStr; 10] = [
+const COMMANDS: [&CStr; 11] = [
     c"SET",
     c"HSET",
     c"PEXPIREAT",
+    c"PERSIST",
     c"ZADD",
     c"ZREM",
     c"ZREMRANGEBYRANK",
@@ -53,6 +56,7 @@ impl Write {
             Self::String => &[c"SET", c"PEXPIREAT"],
             Self::Hash => &[c"HSET", c"PEXPIREAT"],
             Self::SortedSet => &[c"ZADD", c"ZREM", c"ZREMRANGEBYRANK", c"PEXPIREAT"],
+            Self::Holds => &[c"ZADD", c"ZREM", c"PEXPIREAT", c"PERSIST"],
             Self::Unlink if !is_missing(c"UNLINK") => &[c"UNLINK"],
             Self::Delete | Self::Unlink => &[c"DEL"],
         }

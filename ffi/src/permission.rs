@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use redis_module::raw::{self, RedisModuleCallReply};
 
 use super::call::{Arg, Call};
+use super::key::Handles;
 use super::string::{self, Strings};
 use crate::error::OUT_OF_MEMORY;
 
@@ -78,12 +79,13 @@ impl Call<'_> {
     /// Whether the server would run `command`, one of the module's own, on `key` with `arguments` for this
     /// client. Without a command, only whether this node serves the key.
     ///
-    /// No handle to the key may be open: the server may run the command, and other modules' code.
+    /// No key may be open: the server may run the command, and other modules' code.
     ///
     /// # Errors
     /// The reason why the server would not run it.
     pub fn would_run(
         &self,
+        _: &mut Handles,
         command: &CStr,
         key: Arg,
         arguments: &[&[u8]],

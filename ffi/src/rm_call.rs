@@ -31,7 +31,7 @@ impl Call<'_> {
     /// # Errors
     /// [`Error::Server`] when the server does not run it, because its configuration has renamed the command.
     pub fn effect(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) -> Result<i64, Error> {
-        self.run(command, c"!sv", name, words)?.integer().map_or_else(|| failed(command), Ok)
+        self.run(command, c"!sv", name, words)?.integer(&[]).map_or_else(|| failed(command), Ok)
     }
 
     /// Runs a command that only reads the key `name`.
@@ -49,11 +49,15 @@ impl Call<'_> {
 
     /// The number of modules that the server lists; `None` when its configuration has renamed `MODULE`.
     pub(super) fn modules(&self) -> Option<usize> {
+        self.report(c"MODULE", c"LIST").map(|list| list.len(&[]))
+    }
+
+    /// Runs a command that reports on the server; `None` when its configuration has renamed the command.
+    pub(super) fn report(&self, command: &CStr, what: &CStr) -> Option<Reply<'_>> {
         // SAFETY: the format names a C string.
-        let reply = unsafe {
-            (self.api.call)(self.ctx.as_ptr(), c"MODULE".as_ptr(), c"c".as_ptr(), c"LIST".as_ptr())
-        };
-        NonNull::new(reply).map(|ptr| Reply { call: *self, ptr }.len())
+        let reply =
+            unsafe { (self.api.call)(self.ctx.as_ptr(), command.as_ptr(), c"c".as_ptr(), what.as_ptr()) };
+        NonNull::new(reply).map(|ptr| Reply { call: *self, ptr })
     }
 
     /// Runs a command; `format` says that a string and a vector of strings follow.
@@ -81,35 +85,43 @@ impl Call<'_> {
     }
 }
 
+/// A path names a part of a reply: the index of an element, then that of an element of the element, and so
+/// on. The empty path names the whole.
 impl Reply<'_> {
-    /// The reply as an integer.
-    pub fn integer(&self) -> Option<i64> {
-        let api = self.call.api;
-        // SAFETY: `ptr` is a reply that is not freed yet.
-        let kind = unsafe { (api.call_reply_type)(self.ptr.as_ptr()) };
+    /// A part as an integer.
+    pub fn integer(&self, path: &[usize]) -> Option<i64> {
+        let (api, part) = (self.call.api, self.part(path)?);
+        // SAFETY: `part` is a reply that is not freed yet.
+        let kind = unsafe { (api.call_reply_type)(part.as_ptr()) };
         let integer = isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_INTEGER);
         // SAFETY: the reply is an integer, as just checked.
-        integer.then(|| unsafe { (api.call_reply_integer)(self.ptr.as_ptr()) })
+        integer.then(|| unsafe { (api.call_reply_integer)(part.as_ptr()) })
     }
 
-    /// The number of elements of a reply that is an array; 0 for any other reply.
-    pub fn len(&self) -> usize {
-        // SAFETY: `ptr` is a reply that is not freed yet.
-        unsafe { (self.call.api.call_reply_length)(self.ptr.as_ptr()) }
+    /// The number of elements of a part that is an array; 0 for any other part.
+    pub fn len(&self, path: &[usize]) -> usize {
+        // SAFETY: the part is a reply that is not freed yet.
+        self.part(path).map_or(0, |part| unsafe { (self.call.api.call_reply_length)(part.as_ptr()) })
     }
 
-    /// The string at `index` of a reply that is an array of strings.
-    pub fn text(&self, index: usize) -> Option<&str> {
-        let api = self.call.api;
-        // SAFETY: `ptr` is a reply that is not freed yet. A reply that is not an array has no elements.
-        let element = NonNull::new(unsafe { (api.call_reply_array_element)(self.ptr.as_ptr(), index) })?;
+    /// A part that is a string.
+    pub fn text(&self, path: &[usize]) -> Option<&str> {
+        let (api, part) = (self.call.api, self.part(path)?);
         let mut len = 0;
-        // SAFETY: the element is not null, so it is a reply too. A reply that is not a string has no bytes.
-        let start = unsafe { (api.call_reply_string)(element.as_ptr(), &raw mut len) };
+        // SAFETY: the part is a reply that is not freed yet. A reply that is not a string has no bytes.
+        let start = unsafe { (api.call_reply_string)(part.as_ptr(), &raw mut len) };
         let start = NonNull::new(start.cast_mut())?;
         // SAFETY: the server keeps `len` bytes there for as long as the reply, which `self` borrows.
         let bytes = unsafe { slice::from_raw_parts(start.as_ptr().cast::<u8>(), len) };
         core::str::from_utf8(bytes).ok()
+    }
+
+    /// A part, which is freed with the whole.
+    fn part(&self, path: &[usize]) -> Option<NonNull<RedisModuleCallReply>> {
+        path.iter().try_fold(self.ptr, |array, index| {
+            // SAFETY: `array` is a reply that is not freed yet. A reply that is not an array has no elements.
+            NonNull::new(unsafe { (self.call.api.call_reply_array_element)(array.as_ptr(), *index) })
+        })
     }
 }
 

@@ -10,8 +10,9 @@ use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
 use super::announcement::{Announcement, Event};
 use super::call::Arg;
-use super::key::{Ahead, Key};
+use super::key::{Ahead, Key, Kind};
 use super::needs::failed;
+use super::rm_call::Reply;
 use super::string::Strings;
 use crate::error::Error;
 use crate::faults;
@@ -49,14 +50,34 @@ pub enum Removed {
     },
 }
 
-impl<'c> Key<'c> {
+/// An end of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The first members come first.
+    First,
+    /// The last members come first.
+    Last,
+}
+
+/// The expiry of a key that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lives {
+    /// It stays as it is.
+    AsBefore,
+    /// Until this Unix time in milliseconds.
+    Until(i64),
+    /// Without an expiry.
+    Always,
+}
+
+impl<'c> Key<'_, 'c> {
     /// The number of members of the sorted set that the key holds.
     pub fn members(&self) -> u64 {
-        if self.ptr.is_null() {
+        if self.ptr.get().is_null() {
             return 0;
         }
         // SAFETY: `ptr` is not null, so it is the open key.
-        let len = unsafe { (self.call.api.value_length)(self.ptr) };
+        let len = unsafe { (self.call.api.value_length)(self.ptr.get()) };
         u64::try_from(len).unwrap_or(u64::MAX)
     }
 
@@ -77,7 +98,7 @@ impl<'c> Key<'c> {
     #[inline]
     fn at_the_end<T>(&self, seek: Seek, highest: f64, read: impl FnOnce(Arg, Score) -> T) -> Option<T> {
         const INCLUDED: c_int = 0;
-        if self.ptr.is_null() {
+        if self.ptr.get().is_null() {
             return None;
         }
         let (api, ctx) = (self.call.api, self.call.ctx.as_ptr());
@@ -85,9 +106,9 @@ impl<'c> Key<'c> {
         // SAFETY: `ptr` is not null, so it is the open key; for a value that is not a sorted set, the server
         // returns no member.
         let member = unsafe {
-            seek(self.ptr, f64::NEG_INFINITY, highest, INCLUDED, INCLUDED);
-            let member = (api.zset_current)(self.ptr, &raw mut score);
-            (api.zset_stop)(self.ptr);
+            seek(self.ptr.get(), f64::NEG_INFINITY, highest, INCLUDED, INCLUDED);
+            let member = (api.zset_current)(self.ptr.get(), &raw mut score);
+            (api.zset_stop)(self.ptr.get());
             member
         };
         let member = NonNull::new(member)?;
@@ -97,15 +118,105 @@ impl<'c> Key<'c> {
         Some(found)
     }
 
+    /// The first and the last member of the sorted set that the key holds, with their scores; `None` when the
+    /// key does not hold one.
+    pub fn ends(&self) -> Option<[(Vec<u8>, Score); 2]> {
+        let read = |seek| {
+            self.at_the_end(seek, f64::INFINITY, |member, score| (self.call.bytes(member).to_vec(), score))
+        };
+        Some([read(self.call.api.zset_first)?, read(self.call.api.zset_last)?])
+    }
+
+    /// At most `count` members from `start` on and before `end`, in the order of their bytes, or from the
+    /// last one back. All scores of the sorted set are the same.
+    ///
+    /// Cost: O(log n), and O(1) for each member.
+    pub fn between(&self, start: &[u8], end: &[u8], side: Side, count: usize) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        if self.ptr.get().is_null() || count == 0 {
+            return found;
+        }
+        let (api, ctx, ptr) = (self.call.api, self.call.ctx.as_ptr(), self.ptr.get());
+        let bounds = Strings::new(api, &[&[b"[", start].concat(), &[b"(", end].concat()]);
+        let [start, end] = bounds.0[..] else { return found };
+        let (seek, step) = match side {
+            Side::First => (api.zset_first_from, api.zset_next),
+            Side::Last => (api.zset_last_from, api.zset_previous),
+        };
+        // SAFETY: `ptr` is not null, so it is the open key, and the bounds are strings; for a value that is
+        // not a sorted set, the server returns no member.
+        unsafe { seek(ptr, start, end) };
+        while found.len() < count {
+            // SAFETY: as above; a range that has ended has no member.
+            let Some(member) = NonNull::new(unsafe { (api.zset_current)(ptr, core::ptr::null_mut()) }) else {
+                break;
+            };
+            found.push(self.call.bytes(Arg::new(member)).to_vec());
+            // SAFETY: the member is ours to free, after its last use; the range stays at its end.
+            let moved = unsafe {
+                (api.free_string)(ctx, member.as_ptr());
+                step(ptr)
+            };
+            if moved == 0 {
+                break;
+            }
+        }
+        // SAFETY: as above.
+        unsafe { (api.zset_stop)(ptr) };
+        found
+    }
+
+    /// Adds members with the score 0, removes others, and sets the expiry.
+    ///
+    /// Replicas and the AOF get the same changes. A set without members is no key.
+    ///
+    /// Cost: O(log n) for each member.
+    pub fn exchange(&mut self, added: &[&[u8]], removed: &[&[u8]], lives: Lives) -> Announcement<'c> {
+        let (api, call, name) = (self.call.api, self.call, self.name);
+        let (new, old) = (Strings::new(api, added), Strings::new(api, removed));
+        new.0.iter().for_each(|&member| _ = self.zset_add(member, 0, 0));
+        old.0.iter().for_each(|&member| self.zset_remove(member));
+        let left = self.kind() != Kind::Empty;
+        let lives = if left { lives } else { Lives::AsBefore };
+        let expires_anew = match lives {
+            Lives::AsBefore => false,
+            Lives::Until(expire_at) if self.has_passed(expire_at) => return self.unlink(),
+            Lives::Until(expire_at) => self.expire_in_place(faults::expiry(expire_at)),
+            Lives::Always => self.expire_in_place(NO_EXPIRY),
+        };
+        if !added.is_empty() {
+            let words: Vec<&[u8]> = added.iter().flat_map(|member| [&b"0"[..], member]).collect();
+            call.propagate(c"ZADD", name, &words);
+        }
+        if !removed.is_empty() {
+            call.propagate(c"ZREM", name, removed);
+        }
+        match lives {
+            Lives::Until(expire_at) if expires_anew => {
+                let expire_at = faults::expiry(expire_at);
+                call.propagate(c"PEXPIREAT", name, &[itoa::Buffer::new().format(expire_at).as_bytes()]);
+            }
+            Lives::Always if expires_anew => call.propagate(c"PERSIST", name, &[]),
+            _ => {}
+        }
+        let event = match (left, added.is_empty(), removed.is_empty()) {
+            (false, ..) => Some(Event::Del),
+            (true, false, _) => Some(Event::Zadd),
+            (true, true, false) => Some(Event::Zrem),
+            (true, true, true) => None,
+        };
+        Announcement::new(name, event, matches!(lives, Lives::Until(_)) && expires_anew)
+    }
+
     /// The score of the member `id` of the sorted set that the key holds.
     pub fn score(&self, id: Arg) -> Option<Score> {
-        if self.ptr.is_null() {
+        if self.ptr.get().is_null() {
             return None;
         }
         let mut score = 0.0;
         // SAFETY: the key is open, the member is a string of the call; a value that is not a sorted set has
         // no members.
-        let status = unsafe { (self.call.api.zset_score)(self.ptr, id.ptr.as_ptr(), &raw mut score) };
+        let status = unsafe { (self.call.api.zset_score)(self.ptr.get(), id.ptr.as_ptr(), &raw mut score) };
         (status == 0).then(|| whole(score))
     }
 
@@ -118,8 +229,8 @@ impl<'c> Key<'c> {
     pub fn score_at(&self, rank: u64) -> Result<Score, Error> {
         let mut digits = itoa::Buffer::new();
         let rank = digits.format(rank).as_bytes();
-        let reply = self.call.query(c"ZRANGE", self.name, &[rank, rank, b"WITHSCORES"])?;
-        let Some(score) = reply.text(1) else { return failed(c"ZRANGE") };
+        let reply = self.query(c"ZRANGE", &[rank, rank, b"WITHSCORES"])?;
+        let Some(score) = reply.text(&[1]) else { return failed(c"ZRANGE") };
         Ok(score.parse().ok().and_then(whole))
     }
 
@@ -131,8 +242,28 @@ impl<'c> Key<'c> {
     /// [`Error::Server`] when the server does not run `ZCOUNT`.
     pub fn count_above(&self, score: u64) -> Result<u64, Error> {
         let above = format!("({score}");
-        let count = self.call.query(c"ZCOUNT", self.name, &[above.as_bytes(), b"+inf"])?.integer();
+        let count = self.query(c"ZCOUNT", &[above.as_bytes(), b"+inf"])?.integer(&[]);
         count.and_then(|count| u64::try_from(count).ok()).map_or_else(|| failed(c"ZCOUNT"), Ok)
+    }
+
+    /// Has the server run a command that only reads the key.
+    ///
+    /// Outside a command the server's clock moves on, and the server may delete a key that it looks up.
+    /// There, the key is closed meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Server`] when the server does not run the command, and [`Error::Busy`] if the key has
+    /// expired.
+    fn query(&self, command: &'static CStr, words: &[&[u8]]) -> Result<Reply<'_>, Error> {
+        if self.call.is_running {
+            return self.call.query(command, self.name, words);
+        }
+        let members = self.members();
+        // SAFETY: it is the open key, or null, which the server ignores. From here on it is null.
+        unsafe { (self.call.api.close_key)(self.ptr.replace(core::ptr::null_mut())) };
+        let reply = self.call.query(command, self.name, words);
+        self.ptr.set(self.access.open(self.call, self.name));
+        if self.members() == members { reply } else { Err(Error::Busy) }
     }
 
     /// Sets the score of the member `id`, which is added if it does not exist.
@@ -173,16 +304,15 @@ impl<'c> Key<'c> {
         self.ahead.set(Some(ahead));
     }
 
-    /// Moves scores back, and replicates that.
+    /// Moves scores back.
     #[cold]
     fn move_back(&self, Ahead { above, by }: Ahead) {
-        let (call, name) = (self.call, self.name);
         loop {
-            let moved = self.at_the_end(call.api.zset_last, f64::INFINITY, |member, score| {
+            let moved = self.at_the_end(self.call.api.zset_last, f64::INFINITY, |member, score| {
                 let score = score.filter(|&score| score > above)?.saturating_sub(by.get());
                 self.put(member, score);
-                let mut digits = itoa::Buffer::new();
-                call.propagate(c"ZADD", name, &[b"XX", digits.format(score).as_bytes(), call.bytes(member)]);
+                let (mut digits, member) = (itoa::Buffer::new(), self.call.bytes(member));
+                self.call.propagate(c"ZADD", self.name, &[b"XX", digits.format(score).as_bytes(), member]);
                 (score <= above).then_some(())
             });
             // A score that was moved is not found again.
@@ -193,11 +323,13 @@ impl<'c> Key<'c> {
     }
 
     /// Completes a change to the sorted set that the key holds: removes entries, lets the key expire at
-    /// `expire_at`, a Unix time in milliseconds, notifies clients that watch or track the key, and replicates
-    /// the change.
+    /// `expire_at`, a Unix time in milliseconds, and replicates the change.
     ///
     /// Cost: O(log n) for each entry that is removed.
     pub fn finish(&mut self, changed: Option<Changed>, removed: Removed, expire_at: i64) -> Announcement<'c> {
+        if self.has_passed(expire_at) {
+            return self.unlink();
+        }
         let expire_at = faults::expiry(expire_at);
         self.settle_scores();
         // Not with the server's own command, which publishes its event at once.
@@ -209,8 +341,7 @@ impl<'c> Key<'c> {
             self.at_the_end(seek, score, |member, _| self.zset_remove(member.ptr.as_ptr()));
         }
         let expires_anew = self.expire_in_place(expire_at);
-        self.signal_modified();
-        let (call, name) = (self.call, self.name);
+        let (call, name) = (*self.call, self.name);
         if let Some(Changed { command, words, .. }) = changed {
             call.propagate(command, name, words);
         }
@@ -240,7 +371,7 @@ impl<'c> Key<'c> {
         let deleted: *mut c_int = core::ptr::null_mut();
         // SAFETY: the key is open, the member is a string; the server leaves alone what is not a sorted set
         // or not open for writing.
-        unsafe { (self.call.api.zset_rem)(self.ptr, member, deleted) };
+        unsafe { (self.call.api.zset_rem)(self.ptr.get(), member, deleted) };
     }
 
     /// Adds a member according to `flags`, and returns the flags of the result.
@@ -248,10 +379,13 @@ impl<'c> Key<'c> {
         let mut flags = c_int::try_from(flags).unwrap_or_default();
         // SAFETY: the key is open, the member is a string; the server leaves alone what is not a sorted set
         // or not open for writing.
-        unsafe { (self.call.api.zset_add)(self.ptr, double(score), member, &raw mut flags) };
+        unsafe { (self.call.api.zset_add)(self.ptr.get(), double(score), member, &raw mut flags) };
         flags.cast_unsigned()
     }
 }
+
+/// The expiry of a key that does not expire.
+const NO_EXPIRY: i64 = -1;
 
 const ADDED: u32 = raw::REDISMODULE_ZADD_ADDED;
 

@@ -18,29 +18,44 @@
 //!
 //! The kinds are in [`crate::limiters`].
 
-use redis_cell_core::several::{self, Options, Parts, Prefix, Row, Words};
-use redis_cell_core::{Instant, Span, Taken, Unit, Verdict};
+use core::cell::Cell;
+
+use redis_cell_core::several::{self, Columns, Join, Options, Parts, Prefix, Role, Row, Words};
+use redis_cell_core::{Answer, Instant, Span, Taken, Unit, Verdict};
 
 use smallvec::SmallVec;
 
+use super::chains::{self, Named, Plan};
+use super::holds::{self, Held, Hold, Seen, Used};
 use super::once::{Once, Stored};
 use crate::error::Error;
 use crate::faults;
-use crate::ffi::{self, Access, Announcement, Arg, Call, Key};
+use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key};
 use crate::limiters::{Arguments, Limiter, Pending, Target, Verb};
-use crate::outcome::{FEW, Outcome, Rows};
-use crate::store;
+use crate::outcome::{FEW, Outcome, Repeated, Rows};
 use crate::waiting::{self, Others};
+
+/// The `reset_after` of a limiter that is never fully replenished by itself.
+const NEVER: &[u8] = b"-1";
 
 /// How often a call starts again at most, because another module has interfered.
 const ROUNDS: u32 = 16;
 
 /// The positions of the keys among the arguments of a call, counted from the name of the command at 0: the
-/// keys of all complete limiters, and then the key of `ONCE`.
+/// keys of all complete limiters, and then the keys of `ONCE` and `HOLD` as they stand.
 pub fn keys(call: &Call) -> Vec<usize> {
+    keys_among(call, &several::Keyword::ALL)
+}
+
+/// The same for a settlement, in which `HOLD` has another form.
+pub fn keys_of_settlement(call: &Call) -> Vec<usize> {
+    keys_among(call, Verb::Settle.options())
+}
+
+fn keys_among(call: &Call, known: &[several::Keyword]) -> Vec<usize> {
     let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
-    let once = parts.once_key();
-    parts.map(|part| part.key).chain(once).map(Behind::position).collect()
+    let options = parts.option_keys(known);
+    parts.map(|part| part.key).chain(options).map(Behind::position).collect()
 }
 
 /// The arguments of a call, without the name of the command.
@@ -67,12 +82,16 @@ impl<'c> Words<'c> for Behind<'c> {
 /// The arguments of a call for several limiters.
 pub struct Request<'c> {
     limiters: SmallVec<[Named<'c>; FEW]>,
+    /// Whether some of them are joined to chains.
+    has_chains: bool,
     /// The unit of every time in the call and in its reply.
     pub unit: Unit,
     /// How long ago the units were taken that a settlement gives back.
     age: Option<Span>,
     /// Where the reply is stored, for calls that repeat this one.
     once: Option<Once<'c>>,
+    /// What is held, settled or carried out. It is in a box because nearly all calls have none.
+    hold: Option<Box<Hold<'c>>>,
     /// How the call waits, and its flow.
     pub queued: Queued<'c>,
     /// Whether it is this client's turn at its first limiter.
@@ -90,24 +109,56 @@ pub struct Queued<'c> {
     pub names_flow: bool,
 }
 
-/// A limiter and its key.
-struct Named<'c> {
-    key: Arg<'c>,
-    name: &'c [u8],
-    shadow: bool,
-    /// The `reset_after` of the call that took the units that a settlement gives back.
-    reset_after: Option<Span>,
-    limiter: Limiter<'c>,
-}
-
 /// A limiter that was decided: its open key, and the decision.
-struct Decided<'c> {
-    key: Key<'c>,
+struct Decided<'k, 'c> {
+    key: Key<'k, 'c>,
     pending: Pending<'c>,
 }
 
+/// What a look does with the clients that wait.
+#[derive(Clone, Copy)]
+enum Queues {
+    /// What they wait for counts as taken.
+    Count,
+    /// It looks as if there were none.
+    Ignore,
+}
+
+/// How a call ends.
+enum End {
+    /// As the rows say.
+    Rows,
+    /// With this verdict, whatever the rows say.
+    Ruled(Verdict),
+    /// With the reply of the call that it repeats.
+    Repeated(Repeated),
+}
+
+/// The decisions of a call with `HOLD`, and the key for its reply.
+struct HeldDecisions<'k, 'h, 'c> {
+    now: Instant,
+    verb: Verb,
+    decided: AllDecided<'k, 'c>,
+    plan: Option<Box<Plan>>,
+    /// Whether a limiter or a chain refuses the call.
+    refuses: bool,
+    seen: Seen<'k, 'h, 'c>,
+    reply: Option<(Box<Key<'k, 'c>>, Instant)>,
+}
+
 /// The decisions of a call. They are passed by reference, because they are large.
-type AllDecided<'c> = SmallVec<[Decided<'c>; FEW]>;
+type AllDecided<'k, 'c> = SmallVec<[Decided<'k, 'c>; FEW]>;
+
+/// The changes of a call, to be published when all of them are made and no key is open.
+type Announcements<'c> = SmallVec<[Announcement<'c>; FEW]>;
+
+/// The end of an attempt to carry out a call.
+enum Attempt {
+    /// The call is decided.
+    Decided(End),
+    /// Another module has interfered: nothing has changed.
+    Again,
+}
 
 impl<'c> Request<'c> {
     /// Reads `key limiter [key limiter ...] [options]`.
@@ -116,9 +167,33 @@ impl<'c> Request<'c> {
     /// [`Error::SYNTAX`], the errors of each limiter's own command, and [`Error::SameKey`].
     #[inline]
     pub fn parse(call: &Call<'c>, verb: Verb) -> Result<Self, Error> {
-        let mut parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
+        let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
         let unit = parts.unit();
+        Self::parse_in(call, verb, parts, unit).or_else(|error| Self::parse_again(call, verb, unit, error))
+    }
+
+    /// Reads the arguments again if their unit is another than `unit`.
+    #[cold]
+    fn parse_again(call: &Call<'c>, verb: Verb, unit: Unit, error: Error) -> Result<Self, Error> {
+        let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
+        // Options that the call does not accept are an error behind those of its limiters.
+        let known = if verb == Verb::Settle { verb.options() } else { &several::Keyword::ALL };
+        match parts.unit_of(known) {
+            same if same == unit => Err(error),
+            other => Self::parse_in(call, verb, parts, other),
+        }
+    }
+
+    /// Reads the arguments, if their unit is `unit`.
+    #[inline]
+    fn parse_in(
+        call: &Call<'c>,
+        verb: Verb,
+        mut parts: Parts<'static, Behind<'c>>,
+        unit: Unit,
+    ) -> Result<Self, Error> {
         let mut limiters = SmallVec::new();
+        let mut has_chains = false;
         for part in parts.by_ref() {
             let (shadow, reset_after) = match (part.prefix, verb) {
                 (Prefix::None, _) => (false, None),
@@ -128,11 +203,32 @@ impl<'c> Request<'c> {
             };
             let args = call.args(Behind::position(part.arguments.start), part.arguments.len());
             let limiter = Limiter::parse(part.kind, &Arguments { call: *call, args }, verb, unit)?;
+            if reset_after == Some(Span::MAX) && !limiter.is_endless() {
+                several::parse_reset(NEVER, unit)?;
+            }
             let key = call.arg(Behind::position(part.key)).ok_or(Error::SYNTAX)?;
-            limiters.push(Named { key, name: call.bytes(key), shadow, reset_after, limiter });
+            let (name, join, is_pool) = (call.bytes(key), part.join, false);
+            limiters.push(Named { key, name, join, is_pool, shadow, reset_after, limiter });
+            if join != Join::None {
+                has_chains = true;
+                chains::join_last(&mut limiters, verb)?;
+            }
         }
-        let Options { unit, age, once, timeout, flow, weight, max_len } =
-            Options::parse(parts.rest(), verb.options())?;
+        let options = Options::parse(parts.rest(), verb.options())?;
+        if options.unit != unit {
+            return Err(Error::SYNTAX); // the arguments are read again
+        }
+        if verb == Verb::Settle {
+            let begins_with_chain = limiters.first().is_some_and(|first: &Named| first.is_pool);
+            let is_wrong = match options.hold {
+                None => has_chains,
+                Some(_) => options.age.is_some() || begins_with_chain && options.flow.is_some(),
+            };
+            if is_wrong {
+                return Err(Error::SYNTAX);
+            }
+        }
+        let Options { unit, age, once, timeout, flow, weight, max_len, hold } = options;
         let lacks_age = |named: &Named| named.reset_after.is_some() && age.is_none();
         if limiters.is_empty() || limiters.iter().any(lacks_age) {
             return Err(Error::SYNTAX);
@@ -142,11 +238,40 @@ impl<'c> Request<'c> {
         }
         let queued = Queued { timeout, flow, weight, max_len, names_flow: flow.is_some() };
         let age = faults::age(age);
-        let mut request = Self { limiters, unit, age, once: None, queued, is_turn: false };
+        let mut request =
+            Self { limiters, has_chains, unit, age, once: None, hold: None, queued, is_turn: false };
         if let Some(option) = once {
             request.once = Some(request.parse_once(call, parts.end(), option)?);
         }
+        if let Some(option) = hold {
+            request.hold = Some(request.parse_hold(call, parts.end(), option, verb)?);
+        }
         Ok(request)
+    }
+
+    /// Finds the key of `HOLD`, with the options beginning at `options`. A settlement then says what was
+    /// used.
+    #[cold]
+    fn parse_hold(
+        &self,
+        call: &Call<'c>,
+        options: usize,
+        option: several::Hold<'c>,
+        verb: Verb,
+    ) -> Result<Box<Hold<'c>>, Error> {
+        let position = Behind::position(options.saturating_add(option.key));
+        let key = call.arg(position).ok_or(Error::SYNTAX)?;
+        let name = call.bytes(key);
+        let is_once = self.once.as_ref().is_some_and(|once| call.bytes(once.key) == name);
+        if is_once || self.limiters.iter().any(|named| named.name == name) {
+            return Err(Error::SameKey);
+        }
+        if verb == Verb::Settle {
+            for Named { limiter, .. } in self.limiters.iter().filter(|named| !named.limiter.releases()) {
+                limiter.most_used().check(limiter.units())?;
+            }
+        }
+        Ok(Box::new(Hold { key, option, moved: Cell::new(0) }))
     }
 
     /// Finds the key of `ONCE`, with the options beginning at `options`.
@@ -168,8 +293,11 @@ impl<'c> Request<'c> {
     /// taken.
     pub fn take(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let mut rows = Rows::new();
-        let repeated = self.carry_out(call, Verb::Take, &mut rows)?;
-        Ok(repeated.map_or_else(|| Outcome::Several(rows, self.unit), Outcome::Repeated))
+        Ok(match self.carry_out(call, Verb::Take, &mut rows)? {
+            End::Rows => Outcome::Several(rows, self.unit),
+            End::Ruled(verdict) => Outcome::Ruled(rows, self.unit, verdict),
+            End::Repeated(rows) => Outcome::Repeated(rows),
+        })
     }
 
     /// The answers that [`take`](Self::take) would give, with the numbers of the states as they are.
@@ -177,17 +305,114 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of any limiter.
     pub fn peek(&self, call: &Call<'c>) -> Result<Outcome, Error> {
-        let now = ffi::now();
-        let rows: Result<Rows, Error> = self
-            .limiters
-            .iter()
-            .map(|named| {
-                let key = Key::open(*call, named.key, Access::Read)?;
-                let at = self.target(named, call, &key, now);
-                Ok(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow })
-            })
-            .collect();
-        Ok(Outcome::SeveralStates(rows?, self.unit))
+        let (now, handles) = (ffi::now(), Handles::default());
+        let seen = self.look(call, &handles, Access::Read, now)?;
+        let (rows, plan) = self.rows(call, &handles, (now, Queues::Count), seen.as_ref())?;
+        Ok(match self.ruling(&rows, plan.as_ref(), seen.as_ref())? {
+            Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
+            None => Outcome::SeveralStates(rows, self.unit),
+        })
+    }
+
+    /// The rows of the answers that the limiters would give.
+    fn rows(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (now, queues): (Instant, Queues),
+        seen: Option<&Seen<'_, '_, 'c>>,
+    ) -> Result<(Rows, Option<Plan>), Error> {
+        if self.has_chains {
+            let (rows, plan) = self.rows_of_chains(call, handles, (now, queues), seen)?;
+            return Ok((rows, Some(plan)));
+        }
+        let rows = self.limiters.iter().enumerate().map(|(index, named)| {
+            let key = handles.open(call, named.key, Access::Read)?;
+            let at = self.target_among(queues, named, call, &key, now);
+            Ok(Row::of(peek(named, index, &at, seen)?, named.shadow))
+        });
+        Ok((rows.collect::<Result<_, Error>>()?, None))
+    }
+
+    /// The same for a call with chains.
+    #[cold]
+    fn rows_of_chains(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (now, queues): (Instant, Queues),
+        seen: Option<&Seen<'_, '_, 'c>>,
+    ) -> Result<(Rows, Plan), Error> {
+        let (mut plan, mut rows) = (Plan::default(), Rows::new());
+        for chain in self.chains() {
+            let keys = chains::open(call, handles, chain, Access::Read)?;
+            let all = chain.iter().zip(&keys);
+            let targets = all.map(|(named, key)| self.target_among(queues, named, call, key, now));
+            plan.decide(chain, targets.collect(), seen)?;
+        }
+        rows.extend(self.planned(&plan));
+        let refuses = |(row, named): (&Row, &Named)| row.refuses() && !named.is_pool;
+        let refused = plan.refuses() || rows.iter().zip(&self.limiters).any(refuses);
+        plan.complete(&self.limiters, &mut rows, refused);
+        Ok((rows, plan))
+    }
+
+    /// What each limiter says of its whole quantity before anything is taken.
+    fn planned(&self, plan: &Plan) -> impl Iterator<Item = Row> {
+        self.limiters.iter().zip(0..).map(|(named, at)| Row::of(plan.answer(at), named.shadow))
+    }
+
+    /// The limiters in groups: a chain, or one limiter.
+    fn chains(&self) -> impl Iterator<Item = &[Named<'c>]> {
+        self.limiters.chunk_by(|_, next| next.join != Join::None)
+    }
+
+    /// The verdict on the call where its limiters have none: it renews what its owner holds, whatever they
+    /// say, or its owner is new, and there are as many parts as there may be.
+    #[inline]
+    fn ruling(
+        &self,
+        rows: &[Row],
+        plan: Option<&Plan>,
+        seen: Option<&Seen<'_, '_, 'c>>,
+    ) -> Result<Option<Verdict>, Error> {
+        let Some(seen) = seen else { return Ok(None) };
+        if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
+            let places = self.limiters.iter().zip(rows).filter(|(named, _)| named.limiter.releases());
+            return Ok(Some(Verdict::Admitted).filter(|_| !places.into_iter().any(|(_, row)| row.refuses())));
+        }
+        let takes = |at: usize| self.quantity_of(at, plan) > 0;
+        let new =
+            self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
+        let Some(wait) = seen.is_full(self.held(), new.count())? else { return Ok(None) };
+        let own = several::combine_rows(rows).map(|answer| answer.verdict);
+        Ok(Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait)))))
+    }
+
+    /// The units that the call takes from the limiter at this position, if all admit it.
+    fn quantity_of(&self, at: usize, plan: Option<&Plan>) -> i64 {
+        let Some(named) = self.limiters.get(at) else { return 0 };
+        match plan {
+            Some(plan) if named.is_pool => plan.taken(at).unwrap_or(0),
+            _ => named.limiter.units(),
+        }
+    }
+
+    /// The limiters and the names of their keys.
+    fn held(&self) -> impl Iterator<Item = Held<'_, 'c>> + Clone {
+        self.limiters.iter().map(|Named { name, limiter, .. }| Held { name, limiter })
+    }
+
+    /// What the key of `HOLD` says, if the call has one.
+    #[inline]
+    fn look<'k>(
+        &self,
+        call: &'k Call<'c>,
+        handles: &'k Handles,
+        access: Access,
+        now: Instant,
+    ) -> Result<Option<Seen<'k, '_, 'c>>, Error> {
+        self.hold.as_ref().map(|hold| hold.look(call, handles, access, &self.held(), now)).transpose()
     }
 
     /// Settles all differences.
@@ -197,16 +422,18 @@ impl<'c> Request<'c> {
     /// settled.
     pub fn settle(&self, call: &Call<'c>) -> Result<Outcome, Error> {
         let mut rows = Rows::new();
-        let repeated = self.carry_out(call, Verb::Settle, &mut rows)?;
-        if repeated.is_none()
-            && self.queued.names_flow
+        if let End::Repeated(rows) = self.carry_out(call, Verb::Settle, &mut rows)? {
+            return Ok(Outcome::Repeated(rows));
+        }
+        if self.queued.names_flow
             && let Some(first) = self.limiters.first()
             && !first.limiter.releases()
         {
             let Queued { flow, weight, .. } = self.queued;
-            waiting::settle(call, first.key, flow, weight, first.limiter.units());
+            let difference = self.hold.as_ref().map_or(first.limiter.units(), |hold| hold.moved.get());
+            waiting::settle(call, first.key, flow, weight, difference);
         }
-        Ok(repeated.map_or_else(|| Outcome::SeveralStates(rows, self.unit), Outcome::Repeated))
+        Ok(Outcome::SeveralStates(rows, self.unit))
     }
 
     /// The key of the first limiter, for which the call waits.
@@ -215,6 +442,11 @@ impl<'c> Request<'c> {
     /// [`Error::SYNTAX`] when there is none, which parsing rules out.
     pub fn first(&self) -> Result<Arg<'c>, Error> {
         self.limiters.first().map(|named| named.key).ok_or(Error::SYNTAX)
+    }
+
+    /// The keys of the limiters that may refuse the call.
+    pub fn refusing(&self) -> impl Iterator<Item = Arg<'c>> {
+        self.limiters.iter().filter(|named| !named.shadow).map(|named| named.key)
     }
 
     /// The keys of the other limiters that may keep the call waiting.
@@ -238,6 +470,21 @@ impl<'c> Request<'c> {
         Ok((first.limiter.units().unsigned_abs(), cost))
     }
 
+    /// Whether the first limiter takes nothing, because the call renews a place that its caller holds.
+    ///
+    /// # Errors
+    /// The errors of the limiter.
+    pub fn renews(&self, call: &Call<'c>) -> Result<bool, Error> {
+        let Some(first) = self.limiters.first().filter(|first| first.limiter.releases()) else {
+            return Ok(false);
+        };
+        let handles = Handles::default();
+        let key = handles.open(call, first.key, Access::Read)?;
+        // Behind so many clients, nobody gets a place.
+        let at = Target { ahead: u64::MAX, ..first.target(call, &key, ffi::now()) };
+        Ok(!first.limiter.peek(&at)?.limited())
+    }
+
     /// Whether the call cannot be admitted within its timeout, as far as each limiter knows by itself.
     /// Clients that wait may leave, and places may be given back.
     ///
@@ -246,11 +493,54 @@ impl<'c> Request<'c> {
     pub fn is_too_late(&self, call: &Call<'c>) -> Result<bool, Error> {
         let Some(timeout) = self.queued.timeout else { return Ok(false) };
         let rows = self.without_queues(call)?;
-        Ok(self.limiters.iter().zip(&rows).any(|(named, row)| {
-            row.refuses()
-                && !named.limiter.releases()
-                && row.answer.verdict.wait().is_some_and(|wait| wait > timeout)
-        }))
+        let is_late =
+            |row: &Row| row.refuses() && row.answer.verdict.wait().is_some_and(|wait| wait > timeout);
+        let all = || rows.iter().enumerate();
+        if !all().any(|(at, row)| is_late(row) && !self.releases(at, row.role)) {
+            return Ok(false);
+        }
+        Ok(!self.may_be_given_back(call, &rows, is_late)?)
+    }
+
+    /// Whether each limiter or chain whose row `refuses` may still admit the call, because the key of `HOLD`
+    /// holds units of it.
+    ///
+    /// # Errors
+    /// The errors of [`Seen`].
+    pub fn may_be_given_back(
+        &self,
+        call: &Call<'c>,
+        rows: &[Row],
+        refuses: impl Fn(&Row) -> bool,
+    ) -> Result<bool, Error> {
+        let handles = Handles::default();
+        let Some(seen) = self.look(call, &handles, Access::Read, ffi::now())? else { return Ok(false) };
+        for (at, row) in rows.iter().enumerate().filter(|(_, row)| refuses(row)) {
+            let mut is_held = self.releases(at, row.role);
+            let mut fits = false;
+            for named in self.behind(at, row.role) {
+                fits |= named.limiter.units() <= row.answer.limit;
+                is_held |= seen.runs_out_in(named.held())?.is_some();
+            }
+            if !fits || !is_held {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether anything taken from the limiter or the chain of this row may be given back at any time.
+    fn releases(&self, at: usize, role: Role) -> bool {
+        self.behind(at, role).iter().any(|named| named.limiter.releases())
+    }
+
+    /// The limiter or the limiters of the chain of this row.
+    fn behind(&self, at: usize, role: Role) -> &[Named<'c>] {
+        let Role::Chain { first } = role else {
+            return self.limiters.get(at..).and_then(|rest| rest.get(..1)).unwrap_or_default();
+        };
+        let chain = self.limiters.get(first..).unwrap_or_default();
+        chain.chunk_by(|_, next| next.join != Join::None).next().unwrap_or_default()
     }
 
     /// The same call, when it is its turn at its first limiter: nobody in its own queue is before it.
@@ -263,13 +553,9 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of any limiter.
     fn without_queues(&self, call: &Call<'c>) -> Result<Rows, Error> {
-        let now = ffi::now();
-        let rows = self.limiters.iter().map(|named| {
-            let key = Key::open(*call, named.key, Access::Read)?;
-            let at = Target { call: *call, name: named.key, key: &key, now, ahead: 0 };
-            Ok(Row { answer: named.limiter.peek(&at)?, shadow: named.shadow })
-        });
-        rows.collect()
+        let (now, handles) = (ffi::now(), Handles::default());
+        let seen = self.look(call, &handles, Access::Read, now)?;
+        Ok(self.rows(call, &handles, (now, Queues::Ignore), seen.as_ref())?.0)
     }
 
     /// The outcome by which the limiters would decide the call if no client of any flow waited.
@@ -284,8 +570,8 @@ impl<'c> Request<'c> {
     ///
     /// # Errors
     /// The errors of [`Once::look_up`].
-    pub fn repeated(&self, call: &Call<'c>) -> Result<Option<Vec<[i64; 5]>>, Error> {
-        Ok(match self.reply(call, ffi::now())? {
+    pub fn repeated(&self, call: &Call<'c>) -> Result<Option<Repeated>, Error> {
+        Ok(match self.reply(call, &Handles::default(), ffi::now())? {
             Some((Stored::Reply(rows), _)) => Some(rows),
             _ => None,
         })
@@ -296,10 +582,52 @@ impl<'c> Request<'c> {
     /// # Errors
     /// The errors of any limiter.
     pub fn others_admit(&self, call: &Call<'c>) -> Result<Others, Error> {
-        let now = ffi::now();
+        let (now, handles) = (ffi::now(), Handles::default());
+        let seen = self.look(call, &handles, Access::Read, now)?;
+        if self.has_chains {
+            return self.chains_admit(call, seen.as_ref(), now);
+        }
         let mut waits = None;
-        for named in self.limiters.iter().skip(1).filter(|named| !named.shadow) {
-            waits = waits.max(self.wait_for(named, call, now)?);
+        let others = self.limiters.iter().enumerate().skip(1);
+        for (index, named) in others.filter(|(_, named)| !named.shadow) {
+            waits = waits.max(self.wait_for(named, index, call, seen.as_ref(), now)?);
+        }
+        Ok(waits.map_or(Others::Ready, Others::Wait))
+    }
+
+    /// The same for a call with chains.
+    #[cold]
+    fn chains_admit(
+        &self,
+        call: &Call<'c>,
+        seen: Option<&Seen<'_, '_, 'c>>,
+        now: Instant,
+    ) -> Result<Others, Error> {
+        let (mut waits, mut at, handles) = (None, 0_usize, Handles::default());
+        for chain in self.chains() {
+            let first = at;
+            at = at.saturating_add(chain.len());
+            if first == 0 || chain.iter().all(|named| named.shadow) {
+                continue;
+            }
+            let wait = if let [named] = chain {
+                self.wait_for(named, first, call, seen, now)?
+            } else {
+                let keys = chains::open(call, &handles, chain, Access::Write)?;
+                let targets = chain.iter().zip(&keys).map(|(named, key)| self.target(named, call, key, now));
+                let mut plan = Plan::behind(first);
+                plan.decide(chain, targets.collect(), seen)?;
+                let expiries = keys.iter().filter_map(|key| waiting::expires(key, now));
+                let mut wait =
+                    plan.wait().map(|wait| expiries.fold(wait, |wait, at| at.since(now).min(wait)));
+                for named in chain {
+                    if let (Some(wait), Some(seen)) = (&mut wait, seen) {
+                        *wait = seen.runs_out_in(named.held())?.map_or(*wait, |end| end.min(*wait));
+                    }
+                }
+                wait
+            };
+            waits = waits.max(wait);
         }
         Ok(waits.map_or(Others::Ready, Others::Wait))
     }
@@ -310,20 +638,35 @@ impl<'c> Request<'c> {
     /// The errors of the limiter.
     pub fn first_admits(&self, call: &Call<'c>) -> Result<Option<Span>, Error> {
         match self.limiters.first().filter(|named| !named.shadow) {
-            Some(named) => self.wait_for(named, call, ffi::now()),
+            Some(named) => {
+                let (now, handles) = (ffi::now(), Handles::default());
+                let seen = self.look(call, &handles, Access::Read, now)?;
+                self.wait_for(named, 0, call, seen.as_ref(), now)
+            }
             None => Ok(None),
         }
     }
 
-    /// The time until a limiter admits the call, or until its key expires if that is earlier; `None` when it
-    /// admits it.
-    fn wait_for(&self, named: &Named<'c>, call: &Call<'c>, now: Instant) -> Result<Option<Span>, Error> {
-        let key = named.open(call)?;
-        let wait = match named.limiter.peek(&self.target(named, call, &key, now))?.verdict {
+    /// The time until a limiter admits the call, or until its key expires or units of it run out if that is
+    /// earlier; `None` when it admits it.
+    fn wait_for(
+        &self,
+        named: &Named<'c>,
+        index: usize,
+        call: &Call<'c>,
+        seen: Option<&Seen<'_, '_, 'c>>,
+        now: Instant,
+    ) -> Result<Option<Span>, Error> {
+        let handles = Handles::default();
+        let key = named.open(call, &handles)?;
+        let mut wait = match peek(named, index, &self.target(named, call, &key, now), seen)?.verdict {
             Verdict::Admitted | Verdict::Booked(_) => return Ok(None),
             Verdict::Later(wait) => wait,
             Verdict::Never => Span::MAX,
         };
+        if let Some(seen) = seen {
+            wait = wait.min(seen.runs_out_in(named.held())?.unwrap_or(Span::MAX));
+        }
         Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
     }
 
@@ -331,7 +674,7 @@ impl<'c> Request<'c> {
         &self,
         named: &Named<'c>,
         call: &Call<'c>,
-        key: &'k Key<'c>,
+        key: &'k Key<'k, 'c>,
         now: Instant,
     ) -> Target<'k, 'c> {
         let own = self.is_turn && self.limiters.first().is_some_and(|first| core::ptr::eq(first, named));
@@ -339,65 +682,134 @@ impl<'c> Request<'c> {
         Target { call: *call, name: named.key, key, now, ahead }
     }
 
+    fn target_among<'k>(
+        &self,
+        queues: Queues,
+        named: &Named<'c>,
+        call: &Call<'c>,
+        key: &'k Key<'k, 'c>,
+        now: Instant,
+    ) -> Target<'k, 'c> {
+        match queues {
+            Queues::Count => self.target(named, call, key, now),
+            Queues::Ignore => named.target(call, key, now),
+        }
+    }
+
     /// Decides all limiters, carries out all decisions if none of them refuses, and returns the rows; or
     /// finds the reply of the call that this one repeats.
-    fn carry_out(
-        &self,
-        call: &Call<'c>,
-        verb: Verb,
-        rows: &mut Rows,
-    ) -> Result<Option<Vec<[i64; 5]>>, Error> {
-        let careful = (self.limiters.len() > 1 || self.once.is_some()) && ffi::is_beside_others();
+    fn carry_out(&self, call: &Call<'c>, verb: Verb, rows: &mut Rows) -> Result<End, Error> {
+        let has_option_keys = self.once.is_some() || self.hold.is_some();
+        let careful = (self.limiters.len() > 1 || has_option_keys) && ffi::is_beside_others();
+        let mut handles = Handles::default();
         for _ in 0..ROUNDS {
             if careful {
-                self.let_expire(call)?;
+                self.let_expire(call, &handles)?;
             }
-            let (now, expired, mut decided) = (ffi::now(), ffi::expired(), AllDecided::new());
-            let reply = match self.reply(call, now)? {
-                None => None,
-                Some((Stored::Nothing(key), until)) => Some((key, until)),
-                Some((Stored::Reply(rows), _)) => return Ok(Some(rows)),
-            };
-            self.decide(call, now, verb, &mut decided)?;
-            if ffi::expired() != expired {
-                continue;
-            }
-            if self
-                .limiters
-                .iter()
-                .zip(&decided)
-                .any(|(named, decided)| named.refuses(&decided.pending, verb))
-            {
-                return self.refusal(call, now, &decided, rows).map(|()| None);
-            }
-            // For CL.MTAKE, the server has checked this.
-            if verb == Verb::Settle
-                && (reply.is_some() || decided.iter().any(Decided::grows))
-                && call.is_out_of_memory()
-            {
-                return Err(Error::OutOfMemory);
-            }
-            if !careful || !decided.iter().any(Decided::creates) {
-                self.write(call, now, &mut decided, verb, reply, rows);
-                return Ok(None);
-            }
-            drop(reply);
-            if let Some(written) = self.write_new_first(call, now, decided, verb) {
-                *rows = written;
-                return Ok(None);
+            let mut announcements = Announcements::new();
+            let attempt = self.attempt(call, &handles, (verb, careful), rows, &mut announcements);
+            handles.publish(call, announcements.iter().copied());
+            if let Attempt::Decided(end) = attempt? {
+                return Ok(end);
             }
         }
         Err(Error::Busy)
     }
 
+    /// Does so once, `careful` if other modules are loaded. What is to be published is added to
+    /// `announcements`.
+    #[inline(always)]
+    fn attempt(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (verb, careful): (Verb, bool),
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<Attempt, Error> {
+        let (now, expired, mut decided) = (ffi::now(), ffi::expired(), AllDecided::new());
+        let reply = match self.reply(call, handles, now)? {
+            None => None,
+            Some((Stored::Nothing(key), until)) => Some((key, until)),
+            Some((Stored::Reply(rows), _)) => return Ok(Attempt::Decided(End::Repeated(rows))),
+        };
+        let seen = self.look(call, handles, Access::Write, now)?;
+        let mut plan = None;
+        if self.has_chains {
+            let seen = seen.as_ref();
+            plan = Some(Box::new(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?));
+        } else {
+            for (index, named) in self.limiters.iter().enumerate() {
+                let seen = seen.as_ref().map(|seen| (seen, index));
+                decided.push(self.decide(call, handles, named, now, verb, seen)?);
+            }
+        }
+        if ffi::expired() != expired {
+            return Ok(Attempt::Again);
+        }
+        let refuses = plan.as_deref().is_some_and(Plan::refuses)
+            || self
+                .limiters
+                .iter()
+                .zip(&decided)
+                .any(|(named, decided)| named.refuses(&decided.pending, verb));
+        if let Some(seen) = seen {
+            let all = HeldDecisions { now, verb, decided, plan, refuses, seen, reply };
+            return self.attempt_holds(call, handles, all, careful, rows, announcements);
+        }
+        if refuses {
+            return self
+                .refusal(call, now, &decided, plan.as_deref(), None, rows)
+                .map(|()| Attempt::Decided(End::Rows));
+        }
+        // For CL.MTAKE, the server has checked this.
+        if verb == Verb::Settle
+            && (reply.is_some() || decided.iter().any(Decided::grows))
+            && call.is_out_of_memory()
+        {
+            return Err(Error::OutOfMemory);
+        }
+        if careful && decided.iter().any(Decided::creates) {
+            drop(reply);
+            let plan = plan.as_deref();
+            return Ok(self.write_new_first(
+                call,
+                handles,
+                (now, verb),
+                (decided, plan, false),
+                rows,
+                announcements,
+            ));
+        }
+        // No other module's code runs before all are written, because no key is created while other modules
+        // are loaded.
+        for (named, decided) in self.limiters.iter().zip(&mut decided) {
+            rows.push(named.write(call, now, decided, verb, announcements));
+        }
+        if let Some(plan) = plan {
+            plan.complete(&self.limiters, rows, false);
+        }
+        if let Some((mut key, until)) = reply {
+            let combined = several::combine_rows(rows);
+            announcements.push(Once::store(&mut key, rows, combined, self.unit, until));
+        }
+        Ok(Attempt::Decided(End::Rows))
+    }
+
     /// The content of the key of `ONCE`, if the call has one, and the instant at which a reply that is stored
     /// now would expire.
     #[inline]
-    fn reply(&self, call: &Call<'c>, now: Instant) -> Result<Option<(Stored<'c>, Instant)>, Error> {
+    fn reply<'k>(
+        &self,
+        call: &'k Call<'c>,
+        handles: &'k Handles,
+        now: Instant,
+    ) -> Result<Option<(Stored<'k, 'c>, Instant)>, Error> {
         match &self.once {
             Some(once) if !faults::forgets_replies() => {
                 let until = once.option.until(now, self.unit)?;
-                Ok(Some((once.look_up(call, self.limiters.len())?, until)))
+                let columns = if self.has_chains { Columns::Six } else { Columns::Five };
+                Ok(Some((once.look_up(call, handles, self.limiters.len(), columns)?, until)))
             }
             _ => Ok(None),
         }
@@ -405,14 +817,17 @@ impl<'c> Request<'c> {
 
     /// Opens and closes all keys until opening them makes none of them expire, so that other modules have
     /// acted on the expiries.
-    fn let_expire(&self, call: &Call<'c>) -> Result<(), Error> {
+    fn let_expire(&self, call: &Call<'c>, handles: &Handles) -> Result<(), Error> {
         for _ in 0..ROUNDS {
             let expired = ffi::expired();
             for named in &self.limiters {
-                named.open(call)?;
+                named.open(call, handles)?;
             }
             if let Some(once) = &self.once {
-                Key::open(*call, once.key, Access::Write)?;
+                handles.open(call, once.key, Access::Write)?;
+            }
+            if let Some(hold) = &self.hold {
+                handles.open(call, hold.key, Access::Write)?;
             }
             if ffi::expired() == expired {
                 return Ok(());
@@ -421,29 +836,85 @@ impl<'c> Request<'c> {
         Err(Error::Busy)
     }
 
-    /// Decides all limiters, and makes sure that each decision can be carried out.
-    fn decide(
+    /// Decides the limiters of a call with chains.
+    #[cold]
+    fn decide_chains<'k>(
         &self,
-        call: &Call<'c>,
-        now: Instant,
-        verb: Verb,
-        decided: &mut AllDecided<'c>,
-    ) -> Result<(), Error> {
-        for named in &self.limiters {
-            decided.push(self.decide_one(call, named, now, verb)?);
+        call: &'k Call<'c>,
+        handles: &'k Handles,
+        (now, verb): (Instant, Verb),
+        seen: Option<&Seen<'_, '_, 'c>>,
+        decided: &mut AllDecided<'k, 'c>,
+    ) -> Result<Plan, Error> {
+        let mut plan = Plan::default();
+        for chain in self.chains() {
+            let first = decided.len();
+            let keys = chains::open(call, handles, chain, Access::Write)?;
+            let targets = chain.iter().zip(&keys).map(|(named, key)| self.target(named, call, key, now));
+            match seen {
+                Some(seen) if verb == Verb::Settle => {
+                    plan.settle(chain, &targets.collect::<SmallVec<[_; FEW]>>(), seen)?;
+                }
+                _ => plan.decide(chain, targets.collect(), seen)?,
+            }
+            for ((named, key), at) in chain.iter().zip(keys).zip(first..) {
+                let own = self.decide_share(call, named, key, (now, verb), (&plan, at), seen)?;
+                if verb != Verb::Settle && plan.has_lost(at, &own.pending) {
+                    return Err(Error::Busy);
+                }
+                decided.push(own);
+            }
         }
-        Ok(())
+        Ok(plan)
     }
 
-    #[inline]
-    fn decide_one(
+    /// Decides a limiter of a call with chains for its share, and makes sure that the decision can be carried
+    /// out.
+    fn decide_share<'k>(
         &self,
-        call: &Call<'c>,
+        call: &'k Call<'c>,
+        named: &Named<'c>,
+        key: Key<'k, 'c>,
+        (now, verb): (Instant, Verb),
+        (plan, at): (&Plan, usize),
+        seen: Option<&Seen<'_, '_, 'c>>,
+    ) -> Result<Decided<'k, 'c>, Error> {
+        let target = self.target(named, call, &key, now);
+        let share = plan.taken(at).map(|units| faults::part(units, named.limiter.units()));
+        let mut pending = match seen {
+            Some(seen) if !named.is_pool => seen.decide(at, &named.limiter, &target, verb)?,
+            Some(seen) if verb == Verb::Settle => {
+                seen.settle(at, &named.limiter, &target, Used::Share(share))?
+            }
+            None if !named.is_pool => named.limiter.take(&target)?,
+            _ if named.limiter.releases() && share.is_none() => named.limiter.keep(plan.answer(at)),
+            // What has run out comes back to limiters that are passed over, too.
+            Some(seen) => seen.decide(at, &named.limiter.with_units(share.unwrap_or(0)), &target, verb)?,
+            None => match share {
+                Some(units) => named.limiter.with_units(units).take(&target)?,
+                None => named.limiter.keep(plan.answer(at)),
+            },
+        };
+        pending.check()?;
+        if self.is_turn && !named.is_pool {
+            self.count_behind(named, &target, seen.map(|seen| (seen, at)), &mut pending);
+        }
+        Ok(Decided { key, pending })
+    }
+
+    /// Decides a limiter, and makes sure that the decision can be carried out.
+    #[inline]
+    fn decide<'k>(
+        &self,
+        call: &'k Call<'c>,
+        handles: &'k Handles,
         named: &Named<'c>,
         now: Instant,
         verb: Verb,
-    ) -> Result<Decided<'c>, Error> {
+        seen: Option<(&Seen<'_, '_, 'c>, usize)>,
+    ) -> Result<Decided<'k, 'c>, Error> {
         let decide = |at: &Target<'_, 'c>| match verb {
+            _ if let Some((seen, index)) = seen => seen.decide(index, &named.limiter, at, verb),
             Verb::Settle => {
                 let Self { age, unit, .. } = *self;
                 let taken = age.map(|age| Taken { age, reset_after: named.reset_after, unit });
@@ -451,14 +922,49 @@ impl<'c> Request<'c> {
             }
             Verb::Take | Verb::Wait | Verb::Peek => named.limiter.take(at),
         };
-        let key = named.open(call)?;
-        let pending = decide(&self.target(named, call, &key, now))?;
+        let key = named.open(call, handles)?;
+        let mut pending = decide(&self.target(named, call, &key, now))?;
         pending.check()?;
+        if self.is_turn {
+            self.count_behind(named, &self.target(named, call, &key, now), seen, &mut pending);
+        }
         if faults::writes_at_once() {
             let written = decide(&self.target(named, call, &key, now))?;
-            named.limiter.write(&written, &mut named.open(call)?, call);
+            let _ = named.limiter.write(&written, &mut named.open(call, handles)?, call);
         }
         Ok(Decided { key, pending })
+    }
+
+    /// In what remains of the first limiter, the costs of the clients that go on waiting count as taken.
+    #[cold]
+    fn count_behind(
+        &self,
+        named: &Named<'c>,
+        at: &Target<'_, 'c>,
+        seen: Option<(&Seen<'_, '_, 'c>, usize)>,
+        pending: &mut Pending<'c>,
+    ) {
+        let is_first = self.limiters.first().is_some_and(|first| core::ptr::eq(first, named));
+        let Ok((_, cost)) = self.share() else { return };
+        let ahead = waiting::ahead(&at.call, named.key).saturating_sub(cost);
+        if !is_first || ahead == 0 {
+            return;
+        }
+        let behind = Target { ahead, ..*at };
+        let remaining = if pending.answer().limited() {
+            peek(named, 0, &behind, seen.map(|(seen, _)| seen)).map(|answer| answer.remaining)
+        } else {
+            // If it would be refused behind them, they wait for all that remains.
+            let taken = match seen {
+                Some((seen, index)) => seen.decide(index, &named.limiter, &behind, Verb::Take),
+                None => named.limiter.take(&behind),
+            };
+            let taken = taken.map(|taken| taken.answer());
+            taken.map(|answer| if answer.limited() { 0 } else { answer.remaining })
+        };
+        if let Ok(remaining) = remaining {
+            pending.set_remaining(remaining);
+        }
     }
 
     /// The rows of a refusal, which describe the states as they are.
@@ -466,139 +972,244 @@ impl<'c> Request<'c> {
         &self,
         call: &Call<'c>,
         now: Instant,
-        decided: &[Decided<'c>],
+        decided: &[Decided<'_, 'c>],
+        plan: Option<&Plan>,
+        seen: Option<&Seen<'_, '_, 'c>>,
         rows: &mut Rows,
     ) -> Result<(), Error> {
-        for (named, Decided { key, pending }) in self.limiters.iter().zip(decided) {
+        if let Some(plan) = plan {
+            rows.extend(self.planned(plan));
+            plan.complete(&self.limiters, rows, true);
+            return Ok(());
+        }
+        for (index, (named, Decided { key, pending })) in self.limiters.iter().zip(decided).enumerate() {
             let answer = pending.answer();
             // An admission that is not carried out has the numbers of a check.
             let answer = if answer.limited() {
                 answer
             } else {
-                named.limiter.peek(&self.target(named, call, key, now))?
+                peek(named, index, &self.target(named, call, key, now), seen)?
             };
-            rows.push(Row { answer, shadow: named.shadow });
+            rows.push(Row::of(answer, named.shadow));
         }
         Ok(())
     }
 
-    /// In the row of the first limiter, the costs of waiting clients count as taken.
+    /// Carries out the decisions of a call with `HOLD`.
     #[cold]
-    fn count_behind(&self, call: &Call<'c>, now: Instant, rows: &mut [Row]) {
-        let (Some(first), Some(row), Ok((_, cost))) = (self.limiters.first(), rows.first_mut(), self.share())
-        else {
-            return;
+    fn attempt_holds(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        all: HeldDecisions<'_, '_, 'c>,
+        careful: bool,
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<Attempt, Error> {
+        let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
+        let plan = plan.as_deref();
+        let answers: Rows = self
+            .limiters
+            .iter()
+            .zip(&decided)
+            .map(|(named, decided)| Row::of(decided.pending.answer(), named.shadow))
+            .collect();
+        let ruling = match (verb, plan) {
+            (Verb::Settle, _) => None,
+            (_, None) => self.ruling(&answers, plan, Some(&seen))?,
+            (_, Some(plan)) => {
+                let mut planned: Rows = self.planned(plan).collect();
+                plan.complete(&self.limiters, &mut planned, refuses);
+                self.ruling(&planned, Some(plan), Some(&seen))?
+            }
         };
-        let ahead = waiting::ahead(call, first.key).saturating_sub(cost);
-        if ahead == 0 {
-            return;
+        let end = Attempt::Decided(ruling.map_or(End::Rows, End::Ruled));
+        if ruling.map_or(refuses, Verdict::is_limited) {
+            self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
+            if seen.has_run_out() {
+                self.write_run_out(call, now, decided, seen, announcements)?;
+            }
+            return Ok(end);
         }
-        let Ok(key) = first.open(call) else { return };
-        let at = Target { call: *call, name: first.key, key: &key, now, ahead };
-        if let Ok(seen) = first.limiter.peek(&at) {
-            row.answer.remaining = seen.remaining;
-            row.answer.reset_after = seen.reset_after;
+        if verb == Verb::Settle
+            && (reply.is_some() || decided.iter().any(Decided::grows))
+            && call.is_out_of_memory()
+        {
+            return Err(Error::OutOfMemory);
         }
+        if careful && (decided.iter().any(Decided::creates) || seen.creates()) {
+            drop((reply, seen));
+            let renews = ruling.is_some();
+            return Ok(self.write_new_first(
+                call,
+                handles,
+                (now, verb),
+                (decided, plan, renews),
+                rows,
+                announcements,
+            ));
+        }
+        let mut took = Vec::new();
+        for (at, (named, decided)) in self.limiters.iter().zip(&mut decided).enumerate() {
+            let counter = decided.pending.window();
+            let row = named.write(call, now, decided, verb, announcements);
+            took.push(holds::took(&named.limiter, self.quantity_of(at, plan), counter, &row.answer, now));
+            rows.push(row);
+        }
+        if let Some(plan) = plan {
+            plan.complete_for(verb, &self.limiters, rows);
+        }
+        seen.remember_difference(self.limiters.first().map(|first| &first.limiter));
+        announcements.extend(seen.write(self.held(), &took));
+        if let Some((mut key, until)) = reply {
+            announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
+        }
+        Ok(end)
     }
 
-    /// Carries out all decisions of an admitted call. No other module's code runs before all are written,
-    /// because no key is created while other modules are loaded.
-    fn write(
+    /// Writes what a refused call changes: the units of others that have run out come back. No key is
+    /// created.
+    fn write_run_out(
         &self,
         call: &Call<'c>,
         now: Instant,
-        decided: &mut AllDecided<'c>,
-        verb: Verb,
-        reply: Option<(Box<Key<'c>>, Instant)>,
-        rows: &mut Rows,
-    ) {
-        let mut announcements = SmallVec::<[_; FEW]>::new();
-        for (named, decided) in self.limiters.iter().zip(&mut *decided) {
-            let (row, announcement) = named.write(call, now, decided, verb);
-            rows.push(row);
-            announcements.extend(announcement);
+        decided: AllDecided<'_, 'c>,
+        seen: Seen<'_, '_, 'c>,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<(), Error> {
+        let mut changes = Vec::new();
+        for (index, (named, Decided { key, .. })) in self.limiters.iter().zip(&decided).enumerate() {
+            changes.push(seen.gives_back(index, &named.limiter, &named.target(call, key, now))?);
         }
-        decided.clear(); // which closes all keys
-        if self.is_turn {
-            self.count_behind(call, now, rows);
+        for ((named, change), Decided { mut key, .. }) in self.limiters.iter().zip(changes).zip(decided) {
+            announcements.extend(change.and_then(|pending| named.limiter.write(&pending, &mut key, call)));
         }
-        if let Some((mut key, until)) = reply {
-            announcements.push(Once::store(&mut key, rows, self.unit, until));
-        }
-        announcements.into_iter().for_each(|announcement| announcement.publish(call));
+        announcements.extend(seen.write_refused());
+        Ok(())
     }
 
-    /// The same if keys have to be created while other modules are loaded. `None`, with nothing taken, if
-    /// another module has interfered.
+    /// Carries out all decisions of an admitted call if keys have to be created while other modules are
+    /// loaded. If another module has interfered, gives back what was taken.
     #[cold]
     fn write_new_first(
         &self,
         call: &Call<'c>,
-        now: Instant,
-        decided: AllDecided<'c>,
-        verb: Verb,
-    ) -> Option<Rows> {
+        handles: &Handles,
+        (now, verb): (Instant, Verb),
+        (decided, plan, renews): (AllDecided<'_, 'c>, Option<&Plan>, bool),
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Attempt {
+        let mut took: Vec<_> = self.limiters.iter().map(|_| None).collect();
         // This closes all keys.
         let new: Vec<_> = decided.into_iter().map(|one| one.creates().then_some(one.pending)).collect();
         let mut written: Vec<_> = self.limiters.iter().map(|_| None).collect();
         let all_written = (|| {
-            for ((named, pending), written) in self.limiters.iter().zip(new).zip(&mut written) {
+            for (((named, pending), written), took) in
+                self.limiters.iter().zip(new).zip(&mut written).zip(&mut took)
+            {
                 if let Some(pending) = pending {
-                    let key = named.open(call).ok().filter(|key| key.kind() == ffi::Kind::Empty)?;
-                    *written = Some(named.write(call, now, &mut Decided { key, pending }, verb));
+                    let key = named.open(call, handles).ok().filter(|key| key.kind() == ffi::Kind::Empty)?;
+                    let mut decided = Decided { key, pending };
+                    *took = Some(decided.pending.window());
+                    *written = Some(named.write(call, now, &mut decided, verb, announcements));
                 }
             }
             // The others exist, or change nothing.
             let (now, expired) = (ffi::now(), ffi::expired());
+            let seen = self.look(call, handles, Access::Write, now).ok()?;
             let mut others = Vec::new();
-            for (named, written) in self.limiters.iter().zip(&mut written).filter(|(_, row)| row.is_none()) {
-                let decided = self.decide_one(call, named, now, verb).ok()?;
-                if decided.creates() || named.refuses(&decided.pending, verb) || ffi::expired() != expired {
+            let all = self.limiters.iter().zip(&mut written).zip(&mut took).enumerate();
+            for (index, ((named, written), took)) in all.filter(|(_, ((_, row), _))| row.is_none()) {
+                let seen = seen.as_ref();
+                let decided = match plan {
+                    None => self.decide(call, handles, named, now, verb, seen.map(|seen| (seen, index))),
+                    Some(plan) => {
+                        let key = named.open(call, handles).ok()?;
+                        self.decide_share(call, named, key, (now, verb), (plan, index), seen)
+                    }
+                };
+                let decided = decided.ok()?;
+                if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &decided.pending)) {
                     return None;
                 }
-                others.push((named, decided, written));
+                let refuses = !renews && named.refuses(&decided.pending, verb);
+                if decided.creates() || refuses || ffi::expired() != expired {
+                    return None;
+                }
+                others.push((named, decided, written, took));
             }
             // A call that ran in between may have stored another reply.
-            let reply = match self.reply(call, now).ok()? {
+            let reply = match self.reply(call, handles, now).ok()? {
                 None => None,
                 Some((Stored::Nothing(key), until)) if ffi::expired() == expired => Some((key, until)),
                 Some(_) => return None,
             };
-            for (named, decided, written) in &mut others {
-                **written = Some(named.write(call, now, decided, verb));
+            for (named, mut decided, written, took) in others {
+                *took = Some(decided.pending.window());
+                *written = Some(named.write(call, now, &mut decided, verb, announcements));
             }
-            Some(reply)
+            Some((reply, seen))
         })();
-        let Some(reply) = all_written else {
-            self.give_back(call, &written);
-            return None;
+        let Some((reply, seen)) = all_written else {
+            self.give_back(call, handles, &written, plan, announcements);
+            return Attempt::Again;
         };
-        let (mut rows, mut announcements): (Rows, Vec<_>) = written.into_iter().flatten().unzip();
-        if self.is_turn {
-            self.count_behind(call, now, &mut rows);
+        rows.extend(written.into_iter().flatten());
+        let took: Vec<_> = self
+            .limiters
+            .iter()
+            .zip(rows.iter())
+            .zip(took)
+            .enumerate()
+            .map(|(at, ((named, row), counter))| {
+                holds::took(&named.limiter, self.quantity_of(at, plan), counter.flatten(), &row.answer, now)
+            })
+            .collect();
+        // An existing key of holds is written before any key is created, and a new one after all others.
+        let creates = seen.as_ref().is_some_and(Seen::creates);
+        if let Some(seen) = seen {
+            seen.remember_difference(self.limiters.first().map(|first| &first.limiter));
+            if !creates {
+                announcements.extend(seen.write(self.held(), &took));
+            }
         }
+        if let Some(plan) = plan {
+            plan.complete_for(verb, &self.limiters, rows);
+        }
+        let ruling = Some(Verdict::Admitted).filter(|_| renews);
         if let Some((mut key, until)) = reply {
-            announcements.push(Some(Once::store(&mut key, &rows, self.unit, until)));
+            announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
         }
-        announcements.into_iter().flatten().for_each(|announcement| announcement.publish(call));
-        Some(rows)
+        if creates && let Ok(Some(seen)) = self.look(call, handles, Access::Write, now) {
+            announcements.extend(seen.write(self.held(), &took));
+        }
+        Attempt::Decided(ruling.map_or(End::Rows, End::Ruled))
     }
 
     /// Gives back the units taken from keys that the call has created.
-    fn give_back<T>(&self, call: &Call<'c>, written: &[Option<T>]) {
+    fn give_back(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        written: &[Option<Row>],
+        plan: Option<&Plan>,
+        announcements: &mut Announcements<'c>,
+    ) {
         let now = ffi::now();
-        for (named, _) in self.limiters.iter().zip(written).filter(|(_, written)| written.is_some()) {
+        let all = self.limiters.iter().zip(0..).zip(written);
+        for ((named, at), _) in all.filter(|(_, written)| written.is_some()) {
             // If the key holds something else by now, it belongs to another module.
-            let Ok(mut key) = named.open(call) else { continue };
-            let Ok(pending) = named.limiter.give_back(&named.target(call, &key, now)) else { continue };
-            let announcement = named.limiter.write(&pending, &mut key, call);
-            drop(key);
-            store::publish(call, announcement);
+            let Ok(mut key) = named.open(call, handles) else { continue };
+            let units = plan.and_then(|plan| plan.taken(at)).unwrap_or(named.limiter.units());
+            let limiter = named.limiter.with_units(units);
+            let Ok(pending) = limiter.give_back(&named.target(call, &key, now)) else { continue };
+            announcements.extend(named.limiter.write(&pending, &mut key, call));
         }
     }
 }
 
-impl Decided<'_> {
+impl Decided<'_, '_> {
     /// Whether carrying out the decision creates the key, or adds entries to it.
     fn grows(&self) -> bool {
         self.creates() || self.pending.adds()
@@ -611,13 +1222,21 @@ impl Decided<'_> {
 }
 
 impl<'c> Named<'c> {
-    fn open(&self, call: &Call<'c>) -> Result<Key<'c>, Error> {
-        Key::open(*call, self.key, Access::Write)
+    fn held(&self) -> Held<'_, 'c> {
+        Held { name: self.name, limiter: &self.limiter }
+    }
+
+    fn open<'k>(&self, call: &'k Call<'c>, handles: &'k Handles) -> Result<Key<'k, 'c>, Error> {
+        handles.open(call, self.key, Access::Write)
     }
 
     /// Whether the limiter refuses the call.
     fn refuses(&self, pending: &Pending<'c>, verb: Verb) -> bool {
-        verb == Verb::Take && !self.shadow && pending.answer().limited() && !faults::charges_refused()
+        verb == Verb::Take
+            && !self.shadow
+            && pending.answer().limited()
+            && !self.is_pool
+            && !faults::charges_refused()
     }
 
     /// Carries out the decision.
@@ -626,23 +1245,48 @@ impl<'c> Named<'c> {
         &self,
         call: &Call<'c>,
         now: Instant,
-        Decided { key, pending }: &mut Decided<'c>,
+        Decided { key, pending }: &mut Decided<'_, 'c>,
         verb: Verb,
-    ) -> (Row, Option<Announcement<'c>>) {
+        announcements: &mut Announcements<'c>,
+    ) -> Row {
         self.limiter.complete(pending, &self.target(call, key, now), verb);
-        let row = Row { answer: pending.answer(), shadow: self.shadow };
-        (row, self.limiter.write(pending, key, call))
+        if let Some(announcement) = self.limiter.write(pending, key, call) {
+            announcements.push(announcement);
+        }
+        Row::of(pending.answer(), self.shadow)
     }
 
-    fn target<'k>(&self, call: &Call<'c>, key: &'k Key<'c>, now: Instant) -> Target<'k, 'c> {
+    fn target<'k>(&self, call: &Call<'c>, key: &'k Key<'k, 'c>, now: Instant) -> Target<'k, 'c> {
         Target { call: *call, name: self.key, key, now, ahead: 0 }
     }
 }
 
-/// Reads the time after `RESET`.
+/// The combined answer of a call, whose verdict may be another than that of its limiters.
+fn combined(rows: &[Row], ruling: Option<Verdict>) -> Option<Answer> {
+    let answer = several::combine_rows(rows)?;
+    Some(Answer { verdict: ruling.unwrap_or(answer.verdict), ..answer })
+}
+
+/// The answer that a call that takes would get, with the numbers of the state as it is.
+#[inline]
+fn peek<'c>(
+    named: &Named<'c>,
+    index: usize,
+    at: &Target<'_, 'c>,
+    seen: Option<&Seen<'_, '_, 'c>>,
+) -> Result<Answer, Error> {
+    match seen {
+        None => named.limiter.peek(at),
+        Some(seen) => seen.peek(index, &named.limiter, at),
+    }
+}
+
+/// Reads the time after `RESET`; the longest for -1, which only some limiters reply.
 fn parse_reset(call: &Call, at: usize, unit: Unit) -> Result<Span, Error> {
-    let time = call.arg(Behind::position(at)).ok_or(Error::SYNTAX)?;
-    Ok(several::parse_reset(call.bytes(time), unit)?)
+    match call.bytes(call.arg(Behind::position(at)).ok_or(Error::SYNTAX)?) {
+        NEVER => Ok(Span::MAX),
+        time => Ok(several::parse_reset(time, unit)?),
+    }
 }
 
 /// Whether two of the limiters have the same key.

@@ -4,15 +4,18 @@
 //! and gets the stored reply if there is one. The reply is written after the states of all limiters, in the
 //! same transaction, so it is there if and only if they are.
 
-use redis_cell_core::several::{self, Row};
-use redis_cell_core::{Instant, Unit};
+use redis_cell_core::several::{self, Columns, Row};
+use redis_cell_core::{Answer, Instant, Reply as Integers, Unit};
 
 use crate::error::Error;
-use crate::ffi::{self, Access, Announcement, Arg, Call, Key, Kind, Write};
-use crate::outcome::FEW;
+use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Kind, Write};
+use crate::outcome::{FEW, Repeated};
 
-/// The longest row: five integers, each with a sign and a space before it.
-const ROW: usize = 5 * 21;
+/// The longest integer, with a sign and a space before it.
+const INTEGER: usize = 21;
+
+/// The longest row of a call without chains.
+const ROW: usize = 5 * INTEGER;
 
 /// The digits of 0 to 99.
 static PAIRS: [[u8; 2]; 100] = {
@@ -34,33 +37,50 @@ pub struct Once<'c> {
 }
 
 /// The content of the key.
-pub enum Stored<'c> {
+pub enum Stored<'k, 'c> {
     /// Nothing: the open key. It is in a box because nearly all calls have none, but all of them move it.
-    Nothing(Box<Key<'c>>),
+    Nothing(Box<Key<'k, 'c>>),
     /// The reply of an earlier call: its rows.
-    Reply(Vec<[i64; 5]>),
+    Reply(Repeated),
 }
 
 impl<'c> Once<'c> {
-    /// Opens the key, and reads the reply to a call for `limiters` limiters.
+    /// Opens the key, and reads the reply of so many columns to a call for `limiters` limiters.
     ///
     /// # Errors
     /// [`Error::WrongType`] and [`redis_cell_core::Error::Foreign`] when it holds something else,
     /// [`Error::Busy`], and [`Error::Server`] when the server lacks a command that is needed to store a
     /// reply.
-    pub fn look_up(&self, call: &Call<'c>, limiters: usize) -> Result<Stored<'c>, Error> {
-        let key = Key::open(*call, self.key, Access::Write)?;
+    pub fn look_up<'k>(
+        &self,
+        call: &'k Call<'c>,
+        handles: &'k Handles,
+        limiters: usize,
+        columns: Columns,
+    ) -> Result<Stored<'k, 'c>, Error> {
+        let key = handles.open(call, self.key, Access::Write)?;
         match key.kind() {
             Kind::Empty => Write::String.check().map(|()| Stored::Nothing(Box::new(key))),
-            Kind::String => Ok(Stored::Reply(several::read_reply(key.string(), limiters)?)),
+            Kind::String => {
+                let integers = several::read_reply(key.string(), limiters, columns)?;
+                Ok(Stored::Reply((integers, columns)))
+            }
             _ => Err(Error::WrongType),
         }
     }
 
     /// Stores a reply under the open key, which holds nothing.
-    pub fn store(key: &mut Key<'c>, rows: &[Row], unit: Unit, until: Instant) -> Announcement<'c> {
-        let combined = several::combine_rows(rows);
-        let longest = rows.len().saturating_add(1).saturating_mul(ROW);
+    pub fn store(
+        key: &mut Key<'_, 'c>,
+        rows: &[Row],
+        combined: Option<Answer>,
+        unit: Unit,
+        until: Instant,
+    ) -> Announcement<'c> {
+        let has_taken = combined.is_some_and(|combined| combined.taken.is_some());
+        // With chains, the rows that are not replied have room for the number of columns.
+        let row = if has_taken { ROW + INTEGER } else { ROW };
+        let longest = rows.len().saturating_add(1).saturating_mul(row);
         let (mut few, mut many) = ([b' '; ROW * (FEW + 1)], Vec::new());
         let reply = if let Some(reply) = few.get_mut(..longest) {
             reply
@@ -70,10 +90,15 @@ impl<'c> Once<'c> {
         };
         // From the last digit to the first, which needs no copies.
         let (mut end, mut last) = (longest, ([-1; 5], 0));
-        for answer in rows.iter().rev().map(|row| &row.answer).chain(&combined) {
-            let (five, behind) = (answer.reply(unit).five, end);
+        let each = rows.iter().rev().filter(|row| row.is_replied()).map(|row| &row.answer);
+        for answer in each.chain(&combined) {
+            let (Integers { five, taken }, behind) = (answer.reply(unit), end);
+            if let Some(taken) = taken {
+                end = write_before(reply, end, taken);
+            }
             // With one limiter, the combined row is that limiter's row.
             if last.0 == five
+                && taken.is_none()
                 && let Some(begin) = end.checked_sub(last.1)
                 && let Some((free, written)) = reply.split_at_mut_checked(end)
                 && let (Some(copy), Some(row)) = (free.get_mut(begin..), written.get(..last.1))
@@ -86,6 +111,9 @@ impl<'c> Once<'c> {
                 end = write_before(reply, end, integer);
             }
             last = (five, behind.saturating_sub(end));
+        }
+        if has_taken {
+            end = write_before(reply, end, 6); // the number of columns
         }
         let begin = end.saturating_add(1); // behind the first space
         key.set_string(reply.get(begin..).unwrap_or_default(), ffi::expiry_at(until))

@@ -4,7 +4,7 @@ use redis_cell_core::several::{Arity, Grammar};
 use redis_cell_core::{Decision, Keyword, Tail, Unit};
 
 use crate::error::Error;
-use crate::ffi::{self, Access, Arg, Call, Key};
+use crate::ffi::{self, Access, Arg, Call, Handles};
 use crate::limiters::{Arguments, Kind, Quantity, Target, Verb, Whole};
 use crate::outcome::Outcome;
 use crate::store;
@@ -74,7 +74,8 @@ fn beside_queues<'c, K: Kind<'c> + Copy>(
 pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
     let (name, limit, Tail { quantity: units, unit, .. }) = arguments::<S>(call, &[])?;
     let now = ffi::now();
-    let key = Key::open(*call, name, Access::Read)?;
+    let handles = Handles::default();
+    let key = handles.open(call, name, Access::Read)?;
     let at = Target { call: *call, name, key: &key, now, ahead: waiting::ahead(call, name) };
     let answer = Quantity::<S> { limit, units, saturate: false }.peek(&at)?;
     Ok(Outcome::State(answer, unit))

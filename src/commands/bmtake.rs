@@ -7,15 +7,15 @@ use redis_cell_core::several::Row;
 use redis_cell_core::{Span, Verdict, fair};
 
 use super::arguments::UNIT;
-use super::mtake::{ONCE, SEVERAL, SHADOWABLE_LIMITERS};
+use super::mtake::{HOLD, ONCE, SEVERAL, SHADOWABLE_LIMITERS};
 use crate::calls::many::{Queued, Request};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{Arg, Argument, Call, Flag, Spec, Type};
 use crate::limiters::Verb;
-use crate::outcome::{Command, Outcome};
+use crate::outcome::{Command, Outcome, Repeated};
 use crate::tally::{REPEATED, SHADOW_REFUSED, Tally, tally};
-use crate::waiting::{self, FlowRequest, Others, Turns};
+use crate::waiting::{self, Decides, FairRequest, Others};
 
 /// Waits in a queue that is fair among flows until several limiters of any kind admit the call.
 pub struct Bmtake;
@@ -41,7 +41,7 @@ impl Command for Bmtake {
     const SPEC: Spec = Spec {
         name: c"cl.bmtake",
         summary: "Waits in a queue, fair among flows, until several limiters admit the call together.",
-        reply: "Replies arrays of five integers: the combined answer, then the answer of each limiter; or null when not admitted in time.",
+        reply: "Replies arrays of five integers, or of six with chains: the combined answer, then the answer of each limiter; or null when not admitted in time.",
         complexity: COST,
         arguments: &[
             SHADOWABLE_LIMITERS,
@@ -61,6 +61,7 @@ impl Command for Bmtake {
             .after(c"MAXLEN")
             .optional(),
             ONCE,
+            HOLD,
             UNIT,
         ],
         flags: &[Flag::Write, Flag::DenyOom, Flag::Blocking],
@@ -69,9 +70,10 @@ impl Command for Bmtake {
 
     const TALLY: &Tally = tally!(SHADOW_REFUSED, REPEATED);
 
-    /// The first key, because it is not known which of the other limiters was not ready in time.
+    /// The first key that is not in `SHADOW`, because it is not known which limiter was not ready in time.
     fn waited_for<'c>(call: &Call<'c>) -> Cow<'c, [Arg<'c>]> {
-        Cow::Borrowed(call.args(1, 1))
+        let request = Request::parse(call, Verb::Wait);
+        Cow::Owned(request.iter().flat_map(Request::refusing).take(1).collect())
     }
 
     fn run(call: &Call) -> Result<Outcome, Error> {
@@ -85,7 +87,8 @@ impl Command for Bmtake {
         let before = waiting::waiting(call, key, flow);
         let is_full =
             max_len.is_some_and(|most| most <= u64::try_from(before.unwrap_or(0)).unwrap_or(u64::MAX));
-        let outcome = if before.is_none() || is_full || !call.may_block() {
+        let renews = before.is_some() && request.renews(call)?;
+        let outcome = if before.is_none() || is_full || renews || !call.may_block() {
             request.take(call)?
         } else if let Some(rows) = request.repeated(call)? {
             Outcome::Repeated(rows)
@@ -94,11 +97,11 @@ impl Command for Bmtake {
             request.alone(call)?
         };
         let rows = match &outcome {
-            Outcome::Several(rows, _) if before.is_some() || rows.iter().any(Row::refuses) => rows,
+            Outcome::Several(rows, _) if before.is_some() && !renews || rows.iter().any(Row::refuses) => rows,
             _ => return Ok(outcome),
         };
-        let is_never = rows.iter().any(|row| row.refuses() && row.answer.verdict == Verdict::Never);
-        if is_never || is_full {
+        let is_never = |row: &Row| row.refuses() && row.answer.verdict == Verdict::Never;
+        if is_full || rows.iter().any(is_never) && !request.may_be_given_back(call, rows, is_never)? {
             return Ok(outcome);
         }
         if !call.may_block() {
@@ -108,24 +111,24 @@ impl Command for Bmtake {
             return Ok(Outcome::Null);
         }
         let (quantity, cost) = request.share()?;
-        let waits = FlowRequest {
+        let waits = FairRequest {
             key,
             request: fair::Request { flow, weight, quantity, cost },
             unit: request.unit,
             patience: timeout,
             others: request.others().map(Into::into).collect(),
             once: request.once_key(call).map(Into::into),
-            turns: &Turn,
+            decides: &Again,
         };
-        Ok(waiting::join_flow::<Self>(call, waits))
+        Ok(waiting::join_fair::<Self>(call, waits))
     }
 }
 
 /// The call of a client that has waited.
-struct Turn;
+struct Again;
 
-impl Turns for Turn {
-    fn repeated(&self, call: &Call) -> Result<Option<Vec<[i64; 5]>>, Error> {
+impl Decides for Again {
+    fn repeated(&self, call: &Call) -> Result<Option<Repeated>, Error> {
         Request::parse(call, Verb::Wait)?.repeated(call)
     }
 

@@ -9,7 +9,7 @@ use crate::limiters::arguments::{COUNT, PERIOD};
 use crate::limiters::gcra::MAX_BURST;
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
-use crate::waiting::{self, Request};
+use crate::waiting::{self, FirstComeRequest};
 
 /// Waits in a queue until a quantity of a GCRA limiter is admitted.
 pub struct Bthrottle;
@@ -44,6 +44,6 @@ impl Command for Bthrottle {
         let patience = parse_timeout(call.bytes(timeout))?;
         let patience = if call.may_block() { patience } else { Some(Span::ZERO) };
 
-        waiting::join::<Self>(call, &Request { key, limit, quantity, unit, patience })
+        waiting::join_first_come::<Self>(call, &FirstComeRequest { key, limit, quantity, unit, patience })
     }
 }

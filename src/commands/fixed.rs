@@ -8,7 +8,7 @@ use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
 use crate::limiters::arguments::LIMIT;
-use crate::limiters::fixed::{FROM, UTC, WINDOW};
+use crate::limiters::fixed::{FROM, IDLE, UTC, WINDOW};
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
 
@@ -20,7 +20,7 @@ impl Command for Fixed {
         name: c"cl.fixed",
         summary: "Takes a quantity from a fixed window.",
         reply: WITH_TAKEN,
-        arguments: &[KEY, LIMIT, WINDOW, QUANTITY, SATURATE, UTC, FROM, UNIT],
+        arguments: &[KEY, LIMIT, WINDOW, IDLE, QUANTITY, SATURATE, UTC, FROM, UNIT],
         flags: &[Flag::Write, Flag::DenyOom, Flag::Fast],
         ..LIMITER
     };

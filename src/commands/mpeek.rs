@@ -1,7 +1,7 @@
 //! `CL.MPEEK`
 
 use super::arguments::UNIT;
-use super::mtake::{LIMITERS, SEVERAL};
+use super::mtake::{HOLD, LIMITERS, SEVERAL};
 use crate::calls::many::Request;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec, Use};
@@ -16,7 +16,7 @@ impl Command for Mpeek {
     const SPEC: Spec = Spec {
         name: c"cl.mpeek",
         summary: "Returns what CL.MTAKE would reply, without changing anything.",
-        arguments: &[LIMITERS, UNIT],
+        arguments: &[LIMITERS, HOLD, UNIT],
         flags: &[Flag::ReadOnly],
         uses: Use::Read,
         ..SEVERAL

@@ -2,10 +2,10 @@
 
 use super::arguments::{KEY, UNIT};
 use super::bmtake::FLOW;
-use super::mtake::{ANY_LIMITER, ONCE, SEVERAL};
-use crate::calls::many::Request;
+use super::mtake::{ANY_LIMITER, HOLDS, ONCE, OWNER, SEVERAL};
+use crate::calls::many::{self, Request};
 use crate::error::Error;
-use crate::ffi::{Argument, Call, Flag, Spec, Type};
+use crate::ffi::{Argument, Call, Flag, Keys, Spec, Type};
 use crate::limiters::Verb;
 use crate::outcome::{Command, Outcome};
 use crate::tally::{OUT_OF_MEMORY, REPEATED, Tally, tally};
@@ -31,6 +31,15 @@ const TAKEN_LIMITERS: Argument = Argument::new(
 )
 .multiple();
 
+/// The owner whose hold is settled.
+const HOLD_OF: Argument = Argument::new(
+    c"hold",
+    Type::Block(&[HOLDS, OWNER]),
+    c"Settle what the owner holds: each quantity is what was used, and the hold ends.",
+)
+.after(c"HOLD")
+.optional();
+
 impl Command for Msettle {
     const SPEC: Spec = Spec {
         name: c"cl.msettle",
@@ -46,9 +55,12 @@ impl Command for Msettle {
             .optional(),
             FLOW,
             ONCE,
+            HOLD_OF,
             UNIT,
         ],
+        reply: "Replies arrays of five integers: the combined answer, then the answer of each limiter.",
         flags: &[Flag::Write],
+        keys: Keys::Found(many::keys_of_settlement),
         ..SEVERAL
     };
 

@@ -22,9 +22,23 @@ pub const WINDOW: Argument = Argument::new(
         Argument::token(c"YEAR", c"year", c"Until the first of January."),
         Argument::new(c"instant", Type::Integer, c"The end of the window, as Unix time in units of time.")
             .after(c"UNTIL"),
+        Argument::token(
+            c"TOTAL",
+            c"total",
+            c"No end: the count is kept until its key is deleted or expires.",
+        ),
     ]),
     c"The window, computed when it opens.",
 );
+
+/// The time after which an idle total is forgotten.
+pub const IDLE: Argument = Argument::new(
+    c"period",
+    Type::Integer,
+    c"With TOTAL: the key expires when nothing was taken for this time, in units of time, at least 1.",
+)
+.after(c"IDLE")
+.optional();
 
 /// The offset of a calendar.
 pub const UTC: Argument = Argument::new(
@@ -47,7 +61,7 @@ pub const FROM: Argument = Argument::new(
 impl Whole for Counter {
     const GRAMMAR: Grammar = fixed::GRAMMAR;
     const DOCUMENTED: Argument =
-        kind(c"FIXED", c"fixed", c"As CL.FIXED.", &[LIMIT, WINDOW, UTC, FROM, QUANTITY]);
+        kind(c"FIXED", c"fixed", c"As CL.FIXED.", &[LIMIT, WINDOW, IDLE, UTC, FROM, QUANTITY]);
 
     type Stored = Self;
 
@@ -62,5 +76,9 @@ impl Whole for Counter {
 
     fn stored(counter: Self, _: &Limit) -> Self {
         counter
+    }
+
+    fn is_endless(limit: &Limit) -> bool {
+        limit.is_total()
     }
 }

@@ -1,5 +1,6 @@
 //! The interface of a kind of limiter to a call: its arguments, and its verbs on an open key.
 
+use redis_cell_core::hold::USED;
 use redis_cell_core::several::{Grammar, Keyword};
 use redis_cell_core::{Answer, DIFFERENCE, Decision, Instant, QUANTITY, Range, Taken, Unit};
 
@@ -25,14 +26,33 @@ pub trait Kind<'c>: Sized {
     /// Takes the quantity, if it is admitted.
     fn take(&self, at: &Target<'_, 'c>) -> Result<Decision<Self::Change>, Error>;
 
+    /// The quantities of a settlement of a hold: the units that were used.
+    fn most_used() -> Range {
+        USED
+    }
+
     /// The units that the call takes, by which flows share the limiter.
     fn units(&self) -> i64;
+
+    /// The same limiter, with another quantity.
+    #[must_use]
+    fn with_units(&self, units: i64) -> Self;
+
+    /// Whether the caller holds a place already, which the call would renew.
+    fn is_held(&self, _: &Target<'_, 'c>) -> Result<bool, Error> {
+        Ok(false)
+    }
 
     /// The cost that counts as taken while the call waits.
     ///
     /// # Errors
     /// As [`take`](Self::take).
     fn cost(&self) -> Result<u64, Error>;
+
+    /// Whether its `reset_after` may be -1, for never.
+    fn is_endless(&self) -> bool {
+        false
+    }
 
     /// Whether anything taken may be given back at any time, so that no wait can be known.
     const RELEASES: bool = false;
@@ -96,7 +116,7 @@ impl<'c> Arguments<'c> {
 pub struct Target<'k, 'c> {
     pub call: Call<'c>,
     pub name: Arg<'c>,
-    pub key: &'k Key<'c>,
+    pub key: &'k Key<'k, 'c>,
     pub now: Instant,
     /// The sum of the [costs](Kind::cost) of the clients before the call.
     pub ahead: u64,
@@ -119,10 +139,10 @@ impl Verb {
     /// The options that a call with this verb may have.
     pub const fn options(self) -> &'static [Keyword] {
         match self {
-            Self::Take => &[Keyword::Once],
-            Self::Wait => &[Keyword::Once, Keyword::Timeout, Keyword::Flow, Keyword::MaxLen],
-            Self::Peek => &[],
-            Self::Settle => &[Keyword::Ago, Keyword::Once, Keyword::Flow],
+            Self::Take => &[Keyword::Once, Keyword::Hold],
+            Self::Wait => &[Keyword::Once, Keyword::Timeout, Keyword::Flow, Keyword::MaxLen, Keyword::Hold],
+            Self::Peek => &[Keyword::Hold],
+            Self::Settle => &[Keyword::Ago, Keyword::Once, Keyword::Flow, Keyword::HoldOf],
         }
     }
 

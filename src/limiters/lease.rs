@@ -80,6 +80,14 @@ impl<'c> Kind<'c> for Held<'c> {
         1
     }
 
+    fn with_units(&self, _: i64) -> Self {
+        *self
+    }
+
+    fn is_held(&self, at: &Target<'_, 'c>) -> Result<bool, Error> {
+        self.with_places(at, |places| Ok(places.own.is_some_and(|end| end > at.now)))
+    }
+
     fn cost(&self) -> Result<u64, Error> {
         Ok(1)
     }

@@ -1,8 +1,9 @@
 //! The sliding-window log of `CL.LOG`.
 
+use redis_cell_core::hold::USED;
 use redis_cell_core::log::{self, Edit, Entries};
 use redis_cell_core::several::Grammar;
-use redis_cell_core::{Answer, Decision, Instant, Taken, Unit, Verdict};
+use redis_cell_core::{Answer, Decision, Instant, Range, Taken, Unit, Verdict};
 
 use super::arguments::{PERIOD, QUANTITY, kind};
 use super::kind::{Arguments, Kind, Target, Verb};
@@ -94,8 +95,16 @@ impl<'c> Kind<'c> for Log {
         Ok(decision?.map(Edit::Add))
     }
 
+    fn with_units(&self, quantity: i64) -> Self {
+        Self { quantity, ..*self }
+    }
+
     fn units(&self) -> i64 {
         self.quantity
+    }
+
+    fn most_used() -> Range {
+        USED.up_to(log::LIMIT.max)
     }
 
     fn cost(&self) -> Result<u64, Error> {

@@ -31,6 +31,11 @@ pub trait Whole: State<Limit: Limiter + Copy> {
     /// The state to be stored.
     fn stored(state: StateOf<Self>, limit: &Self::Limit) -> Self::Stored;
 
+    /// Whether the `reset_after` of this limit may be -1, for never.
+    fn is_endless(_: &Self::Limit) -> bool {
+        false
+    }
+
     /// The state as a call sees it.
     ///
     /// # Errors
@@ -66,10 +71,36 @@ impl<S: Whole> Copy for Quantity<S> {}
 impl<S: Whole> Quantity<S> {
     /// The state as the call sees it, and the instant of the decision.
     #[inline(always)]
-    fn seen(&self, at: &Target, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
+    pub fn seen(&self, at: &Target, verb: Verb) -> Result<(Option<StateOf<S>>, Instant), Error> {
         let mut now = at.now;
         let state = S::load(at.key, &mut now, &self.limit)?;
         Ok((S::seen(state.map(S::state), at, verb)?, now))
+    }
+
+    /// Takes the quantity on this state, after clients that wait for `ahead`.
+    ///
+    /// # Errors
+    /// Those of the limiter's own command.
+    #[inline(always)]
+    pub fn take_on(
+        &self,
+        state: Option<StateOf<S>>,
+        now: Instant,
+        ahead: u64,
+    ) -> Result<Decision<StateOf<S>>, CoreError> {
+        if ahead > 0 { behind(*self, state, now, ahead) } else { self.decide(state, now) }
+    }
+
+    /// The answer that [`take_on`](Self::take_on) would give, with the numbers of the state as it is.
+    ///
+    /// # Errors
+    /// Those of the limiter's own command.
+    #[inline(always)]
+    pub fn peek_on(&self, state: Option<StateOf<S>>, now: Instant, ahead: u64) -> Result<Answer, CoreError> {
+        if ahead > 0 {
+            return limiter::peek_behind(&self.limit, state, now, self.units, ahead);
+        }
+        self.limit.peek(state, now, self.units)
     }
 
     // Without a pointer to either function, which would not be inlined.
@@ -115,27 +146,29 @@ impl<'c, S: Whole> Kind<'c> for Quantity<S> {
     #[inline(always)]
     fn take(&self, at: &Target<'_, 'c>) -> Result<Decision<StateOf<S>>, Error> {
         let (state, now) = self.seen(at, Verb::Take)?;
-        if at.ahead > 0 {
-            return Ok(behind(*self, state, now, at.ahead)?);
-        }
-        Ok(self.decide(state, now)?)
+        Ok(self.take_on(state, now, at.ahead)?)
     }
 
     fn units(&self) -> i64 {
         self.units
     }
 
+    fn with_units(&self, units: i64) -> Self {
+        Self { units, ..*self }
+    }
+
     fn cost(&self) -> Result<u64, Error> {
         Ok(self.limit.cost(self.units)?)
+    }
+
+    fn is_endless(&self) -> bool {
+        S::is_endless(&self.limit)
     }
 
     #[inline(always)]
     fn peek(&self, at: &Target<'_, 'c>) -> Result<Answer, Error> {
         let (state, now) = self.seen(at, Verb::Peek)?;
-        if at.ahead > 0 {
-            return Ok(limiter::peek_behind(&self.limit, state, now, self.units, at.ahead)?);
-        }
-        Ok(self.limit.peek(state, now, self.units)?)
+        Ok(self.peek_on(state, now, at.ahead)?)
     }
 
     fn settle(&self, at: &Target<'_, 'c>, taken: Option<&Taken>) -> Result<Decision<StateOf<S>>, Error> {

@@ -33,7 +33,7 @@ impl State for Funnel {
 impl Save for (Funnel, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let (Funnel(level), limit) = self;
         let (mut capacity, mut left, mut since) = <(itoa::Buffer, itoa::Buffer, itoa::Buffer)>::default();
         let rate = limit.rate().per_second();
@@ -64,7 +64,7 @@ impl State for Bucket {
 impl Save for (Bucket, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let (Bucket(level), limit) = self;
         let (mut tokens, mut since) = <(itoa::Buffer, itoa::Buffer)>::default();
         key.set_fields(

@@ -1,4 +1,5 @@
-//! The fixed window: the count's digits in a string that expires with the window.
+//! The fixed window: the count's digits in a string that expires with the window, or that lasts if it has no
+//! end.
 //!
 //! Its only instant is its key's expiry, which follows the wall clock, so the window follows that clock.
 
@@ -15,6 +16,7 @@ impl State for Counter {
     fn load(key: &Key, now: &mut Instant, limit: &Limit) -> Result<Option<Self>, Error> {
         let counter = match key.kind_and_expiry() {
             (Kind::Empty, _) => None,
+            (Kind::String, expiry) if limit.is_total() => Some(Self::decode_total(key.string(), expiry)?),
             (Kind::String, expiry) => Some(Self::decode(key.string(), expiry)?),
             _ => return Err(Error::WrongType),
         };
@@ -37,8 +39,12 @@ fn after_steps(counter: Option<Counter>, limit: Limit, now: Instant) -> (Option<
 impl Save for Counter {
     const WRITE: Write = Write::String;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let mut digits = itoa::Buffer::new();
-        key.set_string(digits.format(self.count).as_bytes(), self.end.as_millis_ceil().cast_signed())
+        let count = digits.format(self.count).as_bytes();
+        if self.outlasts_time() {
+            return key.set_lasting_string(count);
+        }
+        key.set_string(count, self.end.as_millis_ceil().cast_signed())
     }
 }

@@ -42,7 +42,7 @@ fn owed(key: &Key, tat: Tat) -> Tat {
 impl Save for Tat {
     const WRITE: Write = Write::String;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let mut digits = itoa::Buffer::new();
         key.set_string(digits.format(self.as_nanos()).as_bytes(), ffi::expiry_at(*self))
     }

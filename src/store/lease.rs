@@ -49,7 +49,7 @@ impl Save for Holder<'_, Held> {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let Held { end, pruned, until } = self.change;
         let id = self.call.bytes(self.id);
         let end = score_of(id, end).as_micros();
@@ -66,7 +66,7 @@ impl Save for Holder<'_, Freed> {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         key.remove(self.id);
         let words: &[&[u8]] = &[self.call.bytes(self.id)];
         let changed = Changed { event: Event::Zrem, command: c"ZREM", words };
@@ -78,7 +78,7 @@ impl Save for Holder<'_, Edit> {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let Self { call, id, change } = *self;
         match change {
             Edit::Hold(change) => Holder { call, id, change }.save(key),

@@ -10,7 +10,7 @@ impl Save for Entries {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let at = self.at.as_micros();
         let mut digits = itoa::Buffer::new();
         let score = digits.format(at).as_bytes();
@@ -38,7 +38,7 @@ impl Save for Edit {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         match *self {
             Self::Add(entries) => entries.save(key),
             Self::Remove { count, newer, then, until } => key.finish(

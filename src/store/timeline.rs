@@ -66,7 +66,7 @@ impl Owner {
 /// The ends are read once. Most calls need nothing else, because the ends show whether none or all of the
 /// entries have expired.
 pub struct Scores<'k, 'c> {
-    key: &'k Key<'c>,
+    key: &'k Key<'k, 'c>,
     owner: Owner,
     len: u64,
     /// The first and the last entry, if there are any.
@@ -84,7 +84,7 @@ impl<'k, 'c> Scores<'k, 'c> {
     ///
     /// # Errors
     /// [`Error::WrongType`], and [`log::FOREIGN`] or [`lease::FOREIGN`], when the key holds something else.
-    pub fn load(key: &'k Key<'c>, owner: Owner, now: Instant) -> Result<Self, Error> {
+    pub fn load(key: &'k Key<'k, 'c>, owner: Owner, now: Instant) -> Result<Self, Error> {
         match key.kind() {
             Kind::Empty => return Ok(Self { key, owner, len: 0, ends: None, ahead: None }),
             Kind::ZSet => {}

@@ -39,7 +39,7 @@ fn moved_back(key: &Key, window: Sliding, limit: Limit) -> Sliding {
 impl Save for (Sliding, Limit) {
     const WRITE: Write = Write::Hash;
 
-    fn save<'c>(&self, key: &mut Key<'c>) -> Announcement<'c> {
+    fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
         let (window, limit) = self;
         // It stays the same until the next window opens, and reading it costs less than setting and
         // replicating it.

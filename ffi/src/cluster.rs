@@ -1,0 +1,84 @@
+//! The nodes of a cluster that serve its slots.
+//!
+//! A server sends its own blocked clients after a slot that another node serves. Of a module's blocked
+//! clients it knows no keys, so the module has to look where its keys are.
+
+use core::ops::RangeInclusive;
+
+use redis_module::raw;
+
+use super::call::Call;
+
+/// The slots of a cluster.
+const SLOTS: u16 = 16_384;
+
+/// Which node serves which slots, as this node knows it.
+pub struct Slots {
+    /// The address of the node for each range, in order; `None` for this node.
+    ranges: Vec<(RangeInclusive<u16>, Option<String>)>,
+    /// The slots that this node imports.
+    importing: Vec<u16>,
+}
+
+impl Call<'_> {
+    /// The slots of the cluster that this server belongs to. `None` for a server without a cluster, and where
+    /// the configuration has renamed `CLUSTER`.
+    ///
+    /// Cost: O(16384 + nodes).
+    pub fn slots(&self) -> Option<Slots> {
+        if self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
+            return None;
+        }
+        let report = |what| self.report(c"CLUSTER", what);
+        let (own, table, nodes) = (report(c"MYID")?, report(c"SLOTS")?, report(c"NODES")?);
+        let own = own.text(&[])?;
+        let range = |index: usize| {
+            let edge = |edge: usize| table.integer(&[index, edge]).and_then(|slot| u16::try_from(slot).ok());
+            let is_own = table.text(&[index, 2, 2]) == Some(own);
+            // A cluster may be told to name no host, so that clients keep the one that they know.
+            let host = table.text(&[index, 2, 0]).unwrap_or_default();
+            let port = table.integer(&[index, 2, 1])?;
+            Some((edge(0)?..=edge(1)?, (!is_own).then(|| format!("{host}:{port}"))))
+        };
+        let mut ranges: Vec<_> = (0..table.len(&[])).filter_map(range).collect();
+        ranges.sort_unstable_by_key(|(range, _)| *range.start());
+        // A slot that is imported stands there as `[slot-<-node]`.
+        let open = nodes.text(&[])?.split('[').skip(1);
+        let importing = open.filter_map(|slot| slot.split_once("-<-")?.0.parse().ok()).collect();
+        Some(Slots { ranges, importing })
+    }
+}
+
+impl Slots {
+    /// The server's error for a key that this node does not serve. `None` for a key that it serves, or is
+    /// about to: a slot that it imports has clients that were sent here.
+    pub fn redirection(&self, key: &[u8]) -> Option<String> {
+        let slot = slot_of(key);
+        let at = self.ranges.partition_point(|(range, _)| *range.end() < slot);
+        match self.ranges.get(at).filter(|(range, _)| range.contains(&slot)) {
+            Some((_, None)) => None,
+            _ if self.importing.contains(&slot) => None,
+            Some((_, Some(address))) => Some(format!("MOVED {slot} {address}")),
+            None => Some(String::from("CLUSTERDOWN Hash slot not served")),
+        }
+    }
+}
+
+/// The slot of a key: the CRC-16 of what stands in the key's first braces, or of all of it where there is
+/// nothing in them.
+///
+/// Source: the Redis Cluster specification, which takes the variant of the CRC that XMODEM uses.
+fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = key.get(open.saturating_add(1)..)?;
+        rest.get(..rest.iter().position(|byte| *byte == b'}')?)
+    });
+    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    let crc = hashed.iter().fold(0_u16, |crc, byte| {
+        // All eight bits at once: the polynomial is x^16 + x^12 + x^5 + 1.
+        let bits = (crc >> 8) ^ u16::from(*byte);
+        let bits = bits ^ (bits >> 4);
+        (crc << 8) ^ (bits << 12) ^ (bits << 5) ^ bits
+    });
+    crc % SLOTS
+}

@@ -1,0 +1,342 @@
+//! Chains of limiters in a call for several: pools in order, joined by `ELSE` and `SPILL`.
+//!
+//! The decision is that of [`redis_cell_core::chain`]. A chain decides by the states before the call, and
+//! says how much each of its limiters is asked for; a limiter that is passed over keeps its state.
+
+use redis_cell_core::chain::{self, Pool, Share};
+use redis_cell_core::several::{Join, Role, Row, combine_chain};
+use redis_cell_core::{Answer, Error as CoreError, Instant, Span, Verdict};
+use redis_cell_core::{hold, log};
+
+use smallvec::SmallVec;
+
+use super::holds::Seen;
+use crate::error::Error;
+use crate::ffi::{Access, Arg, Call, Handles, Key};
+use crate::limiters::{Limiter, Pending, Target, Verb};
+use crate::outcome::{FEW, Rows};
+
+/// A limiter and its key.
+pub struct Named<'c> {
+    pub key: Arg<'c>,
+    pub name: &'c [u8],
+    /// How it is joined to the one before it.
+    pub join: Join,
+    /// Whether it is of a chain.
+    pub is_pool: bool,
+    pub shadow: bool,
+    /// The `reset_after` of the call that took the units that a settlement gives back.
+    pub reset_after: Option<Span>,
+    pub limiter: Limiter<'c>,
+}
+
+impl Named<'_> {
+    /// Whether a word stands before its kind, as is possible outside of chains.
+    fn has_prefix(&self) -> bool {
+        self.shadow || self.reset_after.is_some()
+    }
+}
+
+/// Checks the limiter that was read last, and joins it to the one before it.
+///
+/// # Errors
+/// [`Error::SYNTAX`] for a limiter that stands in no chain, and the errors of limiters that `SPILL` joins.
+pub fn join_last(limiters: &mut [Named], verb: Verb) -> Result<(), Error> {
+    // A client waits for its first limiter, and that one alone.
+    let is_first = verb == Verb::Wait && limiters.len() == 2;
+    let [.., before, last] = limiters else { return Err(Error::SYNTAX) };
+    if is_first || before.has_prefix() || last.has_prefix() {
+        return Err(Error::SYNTAX);
+    }
+    if last.join == Join::Spill {
+        if before.limiter.releases() || last.limiter.releases() {
+            return Err(CoreError::SpiltLease.into());
+        }
+        if before.limiter.units() != last.limiter.units() {
+            return Err(CoreError::Quantities.into());
+        }
+    }
+    (before.is_pool, last.is_pool) = (true, true);
+    Ok(())
+}
+
+/// The open keys of these limiters.
+///
+/// # Errors
+/// As [`Handles::open`].
+pub fn open<'k, 'c>(
+    call: &'k Call<'c>,
+    handles: &'k Handles,
+    limiters: &[Named<'c>],
+    access: Access,
+) -> Result<SmallVec<[Key<'k, 'c>; FEW]>, Error> {
+    limiters.iter().map(|named| handles.open(call, named.key, access)).collect()
+}
+
+/// What a call with chains takes from each of its limiters.
+#[derive(Default)]
+pub struct Plan {
+    /// The position of the first limiter that has a share.
+    behind: usize,
+    /// One for each limiter from there on.
+    shares: Vec<Share>,
+    /// The position of the first limiter of each chain, and the verdict on it.
+    verdicts: Vec<(usize, Verdict)>,
+}
+
+/// A limiter of a chain, as the decision sees it.
+struct Asked<'k, 's, 'c> {
+    named: &'k Named<'c>,
+    at: Target<'k, 'c>,
+    /// The key of `HOLD`, and the position of the limiter.
+    seen: Option<(&'k Seen<'s, 's, 'c>, usize)>,
+}
+
+impl Pool for Asked<'_, '_, '_> {
+    type Error = Error;
+
+    fn join(&self) -> Join {
+        self.named.join
+    }
+
+    fn quantity(&self) -> i64 {
+        self.named.limiter.units()
+    }
+
+    fn is_held(&self) -> Result<bool, Error> {
+        self.named.limiter.is_held(&self.at)
+    }
+
+    fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Error> {
+        let now = self.at.now.checked_add(after).unwrap_or(Instant::MAX);
+        let (limiter, at) = (self.named.limiter.with_units(quantity), Target { now, ..self.at });
+        match self.seen {
+            Some((seen, index)) => seen.peek(index, &limiter, &at),
+            None => limiter.peek(&at),
+        }
+    }
+}
+
+impl Plan {
+    /// A plan for the limiters from this position on.
+    pub fn behind(first: usize) -> Self {
+        Self { behind: first, ..Self::default() }
+    }
+
+    /// Decides a chain, or a limiter that is in none.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn decide<'k, 'c>(
+        &mut self,
+        limiters: &'k [Named<'c>],
+        targets: SmallVec<[Target<'k, 'c>; FEW]>,
+        seen: Option<&'k Seen<'_, '_, 'c>>,
+    ) -> Result<(), Error> {
+        let first = self.shares.len();
+        let own = (self.behind.saturating_add(first)..).map(|at| seen.map(|seen| (seen, at)));
+        let asked = limiters.iter().zip(targets).zip(own);
+        let pools: SmallVec<[_; FEW]> = asked.map(|((named, at), seen)| Asked { named, at, seen }).collect();
+        self.shares.extend(pools.iter().map(|_| Share::of(NOTHING)));
+        let shares = self.shares.get_mut(first..).unwrap_or_default();
+        let verdict = chain::decide(&pools, shares)?;
+        if limiters.len() > 1 {
+            self.verdicts.push((first, verdict));
+        }
+        Ok(())
+    }
+
+    /// Plans the settlement of a chain, or of a limiter that is in none: what each of them bears of the units
+    /// used, if it bears any.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn settle<'c>(
+        &mut self,
+        limiters: &[Named<'c>],
+        targets: &[Target<'_, 'c>],
+        seen: &Seen<'_, '_, 'c>,
+    ) -> Result<(), Error> {
+        let first = self.shares.len();
+        let bears = if let [named] = limiters {
+            vec![seen.bears(first, &named.limiter).then(|| named.limiter.units())]
+        } else {
+            settle_chain(first, limiters, targets, seen)?
+        };
+        self.shares.extend(bears.into_iter().map(|taken| {
+            let mut share = Share::of(NOTHING);
+            share.taken = taken;
+            share
+        }));
+        if limiters.len() > 1 {
+            self.verdicts.push((first, Verdict::Admitted));
+        }
+        Ok(())
+    }
+
+    /// Completes the rows of an admitted call, or of a settlement.
+    pub fn complete_for(&self, verb: Verb, limiters: &[Named], rows: &mut Rows) {
+        if verb != Verb::Settle {
+            return self.complete(limiters, rows, false);
+        }
+        for ((named, row), at) in limiters.iter().zip(rows.iter_mut()).zip(0..) {
+            if named.is_pool {
+                row.role = Role::Pool;
+            }
+            row.answer.taken = Some(self.taken(at).unwrap_or(0));
+        }
+        for &(first, _) in &self.verdicts {
+            let verdict = pools_from(first, limiters, rows).map(|(_, answer)| answer.verdict).reduce(sooner);
+            add_chain(first, verdict.unwrap_or(Verdict::Admitted), limiters, rows);
+        }
+    }
+
+    /// Whether a chain refuses the call.
+    pub fn refuses(&self) -> bool {
+        self.verdicts.iter().any(|(_, verdict)| verdict.is_limited())
+    }
+
+    /// The wait for the chain that was decided; `None` if it admits the call.
+    pub fn wait(&self) -> Option<Span> {
+        match self.verdicts.last()? {
+            (_, Verdict::Later(wait)) => Some(*wait),
+            (_, Verdict::Never) => Some(Span::MAX),
+            _ => None,
+        }
+    }
+
+    /// What is taken from the limiter at this position; `None` if it is passed over.
+    pub fn taken(&self, at: usize) -> Option<i64> {
+        self.shares.get(at).and_then(|share| share.taken)
+    }
+
+    /// What the limiter at this position says of its whole quantity, with the numbers of the state before the
+    /// call.
+    pub fn answer(&self, at: usize) -> Answer {
+        self.shares.get(at).map_or(NOTHING, |share| share.answer)
+    }
+
+    /// Whether a limiter does not admit its share any more.
+    pub fn has_lost(&self, at: usize, pending: &Pending) -> bool {
+        self.taken(at).is_some() && pending.answer().limited()
+    }
+
+    /// Completes the rows of a call: what each limiter says of its whole quantity, what was taken from it,
+    /// and the rows of the chains.
+    pub fn complete(&self, limiters: &[Named], rows: &mut Rows, is_refused: bool) {
+        for ((named, row), at) in limiters.iter().zip(rows.iter_mut()).zip(0..) {
+            if named.is_pool {
+                row.role = Role::Pool;
+                row.answer.verdict = self.answer(at).verdict;
+            }
+            let taken = self.taken(at).filter(|_| !is_refused);
+            row.answer.taken = Some(taken.unwrap_or(0));
+        }
+        for &(first, verdict) in &self.verdicts {
+            add_chain(first, verdict, limiters, rows);
+        }
+    }
+}
+
+/// The pools of the chain that begins at this position, each with the answer of its row.
+fn pools_from<'a>(
+    first: usize,
+    limiters: &'a [Named],
+    rows: &'a Rows,
+) -> impl Iterator<Item = (Join, Answer)> + Clone {
+    let pools = limiters.iter().zip(rows.iter()).skip(first).enumerate();
+    let own = pools.take_while(|(at, (named, _))| *at == 0 || named.join != Join::None);
+    own.map(|(_, (named, row))| (named.join, row.answer))
+}
+
+/// Adds the row of the chain that begins at this position.
+fn add_chain(first: usize, verdict: Verdict, limiters: &[Named], rows: &mut Rows) {
+    let answer = combine_chain(verdict, pools_from(first, limiters, rows));
+    rows.push(Row { answer: Answer { taken: Some(0), ..answer }, role: Role::Chain { first } });
+}
+
+/// What each limiter of a chain bears of the units that were used.
+fn settle_chain<'c>(
+    first: usize,
+    limiters: &[Named<'c>],
+    targets: &[Target<'_, 'c>],
+    seen: &Seen<'_, '_, 'c>,
+) -> Result<Vec<Option<i64>>, Error> {
+    let mut bears: Vec<Option<i64>> = limiters.iter().map(|_| None).collect();
+    let mut pools: Vec<Vec<Charged>> = Vec::new();
+    let mut holds_any = false;
+    for (own, (named, at)) in limiters.iter().zip(targets).enumerate() {
+        let position = first.saturating_add(own);
+        let held = seen.held_of(position);
+        let has_place = named.limiter.releases() && named.limiter.is_held(at)?;
+        holds_any |= held.is_some() || has_place;
+        // Only a settlement along a chain asks for the room of a limiter.
+        let room = if named.limiter.releases() {
+            0
+        } else {
+            seen.peek(position, &named.limiter.with_units(0), at)?.remaining.max(0)
+        };
+        let is_window = matches!(named.limiter, Limiter::Fixed(_));
+        let room = if matches!(named.limiter, Limiter::Log(_)) { room.min(log::QUANTITY.max) } else { room };
+        if named.join != Join::Spill {
+            pools.push(Vec::new());
+        }
+        if let Some(pool) = pools.last_mut()
+            && !named.limiter.releases()
+        {
+            pool.push(Charged { own, held, room, is_window, used: named.limiter.units() });
+        }
+    }
+    if holds_any {
+        pools.retain(|pool| pool.iter().any(|charged| charged.held.is_some()));
+    } else {
+        for pool in &mut pools {
+            pool.retain(|charged| charged.is_window);
+        }
+        pools.retain(|pool| !pool.is_empty());
+        let fits = |pool: &Vec<Charged>| {
+            let room = pool.iter().fold(0_i64, |sum, charged| sum.saturating_add(charged.room));
+            pool.first().is_some_and(|charged| charged.used <= room)
+        };
+        let chosen = pools.iter().position(fits).or_else(|| pools.len().checked_sub(1));
+        pools = chosen.map(|at| pools.swap_remove(at)).into_iter().collect();
+    }
+    for pool in pools {
+        let used = pool.first().map_or(0, |charged| charged.used);
+        let shares = hold::spread(used, pool.iter().map(|charged| (charged.held, charged.room)));
+        for (charged, share) in pool.iter().zip(shares) {
+            if let Some(place) = bears.get_mut(charged.own) {
+                *place = share;
+            }
+        }
+    }
+    Ok(bears)
+}
+
+/// A limiter of a chain that is settled.
+struct Charged {
+    /// Its position in the chain.
+    own: usize,
+    /// What the owner holds of it.
+    held: Option<i64>,
+    /// What fits in it now.
+    room: i64,
+    /// Whether it is a fixed window.
+    is_window: bool,
+    /// The units that were used.
+    used: i64,
+}
+
+/// The verdict of two pools of which one is enough.
+fn sooner(one: Verdict, other: Verdict) -> Verdict {
+    match (one, other) {
+        (Verdict::Later(one), Verdict::Later(other)) => Verdict::Later(one.min(other)),
+        (one, Verdict::Never) => one,
+        (Verdict::Later(_) | Verdict::Never, other) => other,
+        (one, _) => one,
+    }
+}
+
+/// An answer that is not known yet.
+const NOTHING: Answer =
+    Answer { verdict: Verdict::Never, limit: 0, remaining: 0, reset_after: Span::ZERO, taken: None };

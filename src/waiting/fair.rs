@@ -1,0 +1,239 @@
+//! The lines of `CL.BMTAKE`: the clients that wait for several limiters, fair among flows.
+//!
+//! A client's arguments are kept. Whenever its call is to be decided, they are read again, and the call is
+//! decided like one that has just come: nothing is remembered of a limiter that could be out of date. The
+//! order is that of [`redis_cell_core::fair`].
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
+use redis_cell_core::several::Row;
+use redis_cell_core::{Instant, Span};
+
+use super::index::{self, Decides, End, Id, Index, Line, Looks, Others, Place, Seat, Waiting, locked};
+use super::slots;
+use crate::error::Error;
+use crate::ffi::{self, Call, Handles, Rejection};
+use crate::outcome::Outcome;
+
+/// The shortest wait until a client is checked again: no timer is more exact.
+const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
+
+/// What to do next for a line. The client has not left it yet.
+enum Step {
+    /// Check whether the reply of its `ONCE` is there.
+    Repeat(Head),
+    /// [Check](checked) whether it is ready.
+    Check(Head),
+    /// It is next.
+    Turn(Head),
+    /// Nothing for now.
+    None,
+}
+
+/// A client in a line.
+struct Head {
+    seat: Seat,
+    arguments: Arc<[Box<[u8]>]>,
+    command: &'static CStr,
+    number: u64,
+    decides: &'static dyn Decides,
+}
+
+/// The costs of the clients that come before a call on this key that does not wait.
+#[cold] // the common key has no line
+pub fn ahead(place: Place) -> u64 {
+    locked(|index| {
+        let taken = index.fair_at(place).map_or(0, |(_, queue)| queue.taken());
+        u64::try_from(taken).unwrap_or(u64::MAX)
+    })
+}
+
+/// How many clients of the flow wait for the key; `None` when no client of any flow does.
+pub fn waiting(place: Place, flow: Option<&[u8]>) -> Option<usize> {
+    locked(|index| index.fair_at(place).map(|(_, queue)| queue.clients_of(flow)))
+}
+
+/// [`Queue::settle`] for the line of a key, if it has one. It may be another client's turn then, which may
+/// want less.
+pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference: i64, now: Instant) {
+    locked(|index| {
+        if let Some((_, queue)) = index.fair_at(place) {
+            queue.settle(flow, weight, difference);
+            index.changed(place, || now);
+        }
+    });
+}
+
+/// Joins the line of a key, which is made when the first client joins it.
+pub fn join(place: Place, request: Request, now: Instant) -> Seat {
+    locked(|index| {
+        let id = index.fair_at(place).map(|(id, _)| id);
+        let id =
+            id.unwrap_or_else(|| index.insert(place, Line::Fair(Queue::default(), Looks::default()), now));
+        let ticket = index.fair(id).map(|(queue, _)| queue.join(request)).unwrap_or_default();
+        index.look_at(id, now);
+        Seat { id, ticket }
+    })
+}
+
+/// What to do next for a line: checks and turns alternate, so that neither starves the other.
+fn next(id: Id, now: Instant) -> Step {
+    locked(|index| {
+        let Some(entry) = index.entry(id) else { return Step::None };
+        let Line::Fair(queue, looks) = &mut entry.line else { return Step::None };
+        let head = |ticket: Ticket| {
+            let client = entry.clients.get(&ticket)?;
+            let Waiting { arguments, decides, .. } = client.call.as_ref()?;
+            let (seat, arguments) = (Seat { id, ticket }, Arc::clone(arguments));
+            Some(Head { seat, arguments, command: client.command, number: client.number, decides: *decides })
+        };
+        if let Some(head) = looks.repeats.pop_first().and_then(head) {
+            return Step::Repeat(head);
+        }
+        let is_blocked = |next| looks.blocked.is_some_and(|(ticket, until)| ticket == next && now < until);
+        let (check, next) = (queue.to_check(now), queue.next().filter(|next| !is_blocked(*next)));
+        let is_check = queue.unchecked().is_some() || next.is_none() || looks.was_turn;
+        looks.was_turn = !is_check;
+        match (check.and_then(head), next.and_then(head)) {
+            (Some(head), next) if is_check || next.is_none() => Step::Check(head),
+            (_, Some(head)) => Step::Turn(head),
+            _ => Step::None,
+        }
+    })
+}
+
+/// The client was checked: it is ready, or is to be checked again at an instant, or when one of its other
+/// keys changes.
+fn checked(seat: Seat, readiness: Readiness, now: Instant) {
+    locked(|index| {
+        let Some((queue, _)) = index.fair(seat.id) else { return };
+        let taken = queue.taken();
+        queue.checked(seat.ticket, readiness);
+        let counts_less = queue.taken() < taken;
+        index.name(seat);
+        if counts_less {
+            index.changed_for(seat.id, now);
+        }
+    });
+}
+
+/// The first limiter does not admit the client, which is ready, before this instant. True if the line is
+/// looked at again then, and nothing else is to be done now.
+fn waits_for_turn(seat: Seat, at: Instant, now: Instant) -> bool {
+    locked(|index| {
+        let Some((queue, looks)) = index.fair(seat.id) else { return false };
+        if queue.next() != Some(seat.ticket) {
+            return false;
+        }
+        looks.blocked = Some((seat.ticket, at));
+        let is_done = queue.to_check(now).is_none();
+        if is_done {
+            look_again(index, seat.id);
+        }
+        is_done
+    })
+}
+
+/// The line is looked at again when a client is to be checked, or may be admitted.
+fn look_again(index: &mut Index, id: Id) {
+    let Some((queue, looks)) = index.fair(id) else { return };
+    let turn = looks.blocked.filter(|(ticket, _)| queue.next() == Some(*ticket)).map(|(_, turn)| turn);
+    let at = turn.into_iter().chain(queue.next_check()).min().unwrap_or(Instant::MAX);
+    index.plan(id, at);
+}
+
+/// Takes one step for a line; false when there is nothing to do for now.
+///
+/// Each call of the server here may run other modules' code, which may change keys and the line. So every
+/// decision is made on states that are loaded for it, and a client that has left is not found again.
+pub fn step(call: &Call, id: Id) -> bool {
+    let now = ffi::now();
+    match next(id, now) {
+        Step::None => {
+            locked(|index| look_again(index, id));
+            false
+        }
+        Step::Repeat(head) => {
+            let repeated = call.with_arguments(&head.arguments, |own| head.decides.repeated(own));
+            match repeated {
+                Ok(Some(rows)) => end(call, head.seat, now, End::Outcome(Ok(Outcome::Repeated(rows)))),
+                Ok(None) => {}
+                Err(error) => end(call, head.seat, now, End::Outcome(Err(error))),
+            }
+            true
+        }
+        Step::Check(head) => check(call, &head, now),
+        Step::Turn(head) => turn(call, &head, now),
+    }
+}
+
+/// Checks whether a client is ready.
+fn check(call: &Call, head: &Head, now: Instant) -> bool {
+    match call.with_arguments(&head.arguments, |own| head.decides.others_admit(own)) {
+        Ok(Others::Ready) => checked(head.seat, Readiness::Ready, now),
+        Ok(Others::Wait(wait)) => {
+            let at = now.checked_add(wait.max(MILLISECOND));
+            checked(head.seat, Readiness::NotBefore(at), now);
+        }
+        Err(Error::Busy) => return index::come_again(head.seat.id, now),
+        Err(error) => end(call, head.seat, now, End::Outcome(Err(error))),
+    }
+    true
+}
+
+/// Admits the client that is next, if its first limiter admits it.
+fn turn(call: &Call, head: &Head, now: Instant) -> bool {
+    match call.with_arguments(&head.arguments, |own| head.decides.first_admits(own)) {
+        Ok(None) => {}
+        Ok(Some(wait)) => {
+            // It has been ready when it was checked. If it is not any more, it must not hold up the others
+            // until the first limiter admits it.
+            if !check(call, head, now) {
+                return false;
+            }
+            return !waits_for_turn(head.seat, now.checked_add(wait).unwrap_or(Instant::MAX), now);
+        }
+        Err(Error::Busy) => return index::come_again(head.seat.id, now),
+        Err(error) => {
+            end(call, head.seat, now, End::Outcome(Err(error)));
+            return true;
+        }
+    }
+    let taken: Result<_, Rejection> = call.with_arguments(&head.arguments, |own| {
+        let words: Vec<&[u8]> = own.rest(2).collect();
+        let Some(key) = own.arg(1) else { return Ok(Err(Error::SYNTAX)) };
+        own.would_run(&mut Handles::default(), head.command, key, &words, Some(head.number))?;
+        Ok(head.decides.take(own))
+    });
+    match taken {
+        Err(rejection) => {
+            let key = head.arguments.get(1).map(AsRef::as_ref).unwrap_or_default();
+            end(call, head.seat, now, slots::end(call, key, rejection));
+        }
+        Ok(Ok(outcome)) if is_refused(&outcome) => {
+            // Another limiter does not admit it any more, or its first limiter does not admit it yet.
+            return check(call, head, now);
+        }
+        Ok(Ok(outcome @ Outcome::Several(..))) => {
+            locked(|index| index.fair(head.seat.id).map(|(queue, _)| queue.admitted(head.seat.ticket)));
+            end(call, head.seat, now, End::Outcome(Ok(outcome)));
+        }
+        Ok(Err(Error::Busy)) => return index::come_again(head.seat.id, now),
+        Ok(outcome) => end(call, head.seat, now, End::Outcome(outcome)),
+    }
+    true
+}
+
+/// Whether the outcome is a refusal.
+fn is_refused(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Several(rows, _) if rows.iter().any(Row::refuses))
+}
+
+/// The client leaves the line, and is answered with `end`.
+fn end(call: &Call, seat: Seat, now: Instant, end: End) {
+    if let Some(client) = index::leave(seat, now) {
+        call.unblock(client.blocked, Some(end));
+    }
+}

@@ -1,0 +1,244 @@
+//! The lines of `CL.BTHROTTLE`: the clients that wait for one GCRA limiter, first come, first served.
+//!
+//! The order is that of [`redis_cell_core::queue`].
+
+use redis_cell_core::gcra::{self, Limit, Tat};
+use redis_cell_core::queue::{self, Queue};
+use redis_cell_core::{Change, Decision, Error as CoreError, Instant, Span, Verdict};
+use std::ffi::CStr;
+
+use super::index::{self, Client, End, Id, Index, Line, Place, Seat, locked};
+use super::slots;
+use crate::ffi::{self, Access, Arg, Call, Handles, Key};
+use crate::outcome::Outcome;
+use crate::store;
+
+/// The unit of time in which keys expire: a key expires once its instant has passed, not when it is reached.
+const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
+
+/// The arguments of the call that asks whether a client may be admitted: a look, which never waits.
+const LOOK: [&[u8]; 5] = [b"0", b"1", b"1", b"0", b"1"];
+
+/// What happens to a client that asks to wait.
+pub enum Joined {
+    /// It need not wait, or waiting is useless.
+    Decided(Decision<Tat>),
+    /// Its turn would come too late.
+    TooLate,
+    /// It has a place in the queue, to be [taken](index::sit) or [given up](index::leave).
+    Waiting(Seat),
+}
+
+/// What must be done for a line. The client named has left it.
+enum Turn {
+    /// Write the decision, and answer the client.
+    Admitted(Client, Decision<Tat>),
+    /// Answer the client.
+    Failed(Client, CoreError),
+    /// Nothing for now.
+    NotYet,
+}
+
+/// [`Queue::seen`] for the line of a key, if it has one.
+///
+/// # Errors
+/// Those of [`Queue::seen`].
+#[cold] // the common key has no line
+pub fn seen(place: Place, state: Option<Tat>, now: Instant) -> Result<Option<Tat>, CoreError> {
+    locked(|index| match index.first_come_at(place) {
+        Some((_, queue)) => queue.seen(state, now),
+        None => Ok(state),
+    })
+}
+
+/// [`Queue::saw`] for the line of a key, if it has one.
+#[cold] // the common key has no line
+pub fn saw(place: Place, state: Option<Tat>, now: Instant) {
+    locked(|index| {
+        if let Some((_, queue)) = index.first_come_at(place) {
+            queue.saw(state, now);
+        }
+    });
+}
+
+/// Tells the line of a key, if it has one, of a decision.
+///
+/// # Errors
+/// Those of `told`.
+#[cold] // the common key has no line
+pub fn tell(
+    place: Place,
+    now: Instant,
+    decision: &mut Decision<Tat>,
+    told: impl FnOnce(&mut Queue, &mut Decision<Tat>) -> Result<(), CoreError>,
+) -> Result<(), CoreError> {
+    locked(|index| {
+        let Some((_, queue)) = index.first_come_at(place) else { return Ok(()) };
+        told(queue, decision)?;
+        if !decision.change.is_keep() {
+            index.changed(place, || now);
+        }
+        Ok(())
+    })
+}
+
+/// [`Queue::pause`] for the line of a key; `decide` alone where it has none.
+///
+/// # Errors
+/// Those of `decide`.
+#[cold] // the common key has no line
+pub fn pause(
+    place: Place,
+    state: Option<Tat>,
+    now: Instant,
+    decide: impl Fn(Option<Tat>) -> Result<Decision<Tat>, CoreError>,
+) -> Result<Decision<Tat>, CoreError> {
+    locked(|index| {
+        let Some((_, queue)) = index.first_come_at(place) else { return decide(state) };
+        let decision = queue.pause(state, now, decide);
+        index.changed(place, || now);
+        decision
+    })
+}
+
+/// [`Queue::join`] for the line of a key, which is made when the first client joins it.
+///
+/// # Errors
+/// Those of [`Queue::join`].
+pub fn join(
+    place: Place,
+    state: Option<Tat>,
+    (limit, quantity, patience): (&Limit, i64, Option<Span>),
+    now: Instant,
+) -> Result<Joined, CoreError> {
+    locked(|index| {
+        let id = index.first_come_at(place).map(|(id, _)| id);
+        if id.is_none() {
+            // Most clients need not wait, and no line is made for them.
+            let decision = gcra::throttle(state, limit, now, quantity)?;
+            if !matches!(decision.answer.verdict, Verdict::Later(_)) {
+                return Ok(Joined::Decided(decision));
+            }
+        }
+        let mut new = Queue::default();
+        let queue = index.first_come_at(place).map_or(&mut new, |(_, queue)| queue);
+        let joined = queue.join(state, limit, now, quantity, patience);
+        let id = match (id, &joined) {
+            // A new line is looked at now, so that it is known when its key expires.
+            (None, Ok(queue::Joined::Waiting(_))) => Some(index.insert(place, Line::FirstCome(new), now)),
+            (None, _) => None,
+            (Some(id), joined) => {
+                let state = match joined {
+                    Ok(queue::Joined::Decided(Decision { change: Change::Store(tat), .. })) => Some(*tat),
+                    _ => state,
+                };
+                schedule(index, id, state, now);
+                Some(id)
+            }
+        };
+        Ok(match joined? {
+            queue::Joined::Decided(decision) => Joined::Decided(decision),
+            queue::Joined::Waiting(ticket) if let Some(id) = id => Joined::Waiting(Seat { id, ticket }),
+            queue::Joined::Waiting(_) | queue::Joined::TooLate => Joined::TooLate,
+        })
+    })
+}
+
+/// Plans the next look at a line whose key holds `state`; an empty line is dropped.
+fn schedule(index: &mut Index, id: Id, state: Option<Tat>, now: Instant) {
+    let Some(queue) = index.first_come(id) else { return };
+    match queue.next_turn(state, now) {
+        Some(wait) => {
+            let turn = now.checked_add(wait).unwrap_or(Instant::MAX);
+            let expires = index.entry(id).and_then(|entry| entry.expires);
+            index.plan(id, expires.map_or(turn, |expires| expires.min(turn)));
+        }
+        None => index.drop(id),
+    }
+}
+
+/// Whose turn it is: the command and the number of the client; `None` if it is nobody's turn yet. `expires`
+/// is when the key expires, if it does, on this module's clock.
+fn due(id: Id, state: Option<Tat>, expires: Option<Instant>, now: Instant) -> Option<(&'static CStr, u64)> {
+    locked(|index| {
+        index.entry(id)?.expires = expires;
+        schedule(index, id, state, now);
+        let entry = index.entry(id).filter(|entry| entry.is_due(now))?;
+        entry.clients.first_key_value().map(|(_, client)| (client.command, client.number))
+    })
+}
+
+/// [`Queue::turn`].
+fn turn(id: Id, state: Option<Tat>, now: Instant) -> Turn {
+    locked(|index| {
+        let Some(queue) = index.first_come(id) else { return Turn::NotYet };
+        let turn = queue.turn(state, now);
+        let mut forget = |ticket| index.forget(Seat { id, ticket }, now);
+        let turn = match turn {
+            queue::Turn::Admitted(ticket, decision) => {
+                forget(ticket).map(|client| Turn::Admitted(client, decision))
+            }
+            queue::Turn::Failed(ticket, error) => forget(ticket).map(|client| Turn::Failed(client, error)),
+            queue::Turn::NotYet => None,
+        };
+        turn.unwrap_or_else(|| {
+            schedule(index, id, state, now);
+            Turn::NotYet
+        })
+    })
+}
+
+/// Ends one wait of a line; false when none is over.
+///
+/// Each call of the server here may run other modules' code, which may change the key and the line. So every
+/// decision is made on a state that was loaded just before it, and nothing is remembered between calls.
+pub fn step(call: &Call, id: Id, key: Arg) -> bool {
+    let now = ffi::now();
+    let mut handles = Handles::default();
+    let Ok(open) = handles.open(call, key, Access::Write) else { return index::come_again(id, now) };
+    let due = store::gcra::load(&open, now, Span::ZERO).map(|state| due(id, state, expires(&open, now), now));
+    drop(open);
+    let due = match due {
+        Ok(due) => due,
+        Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
+    };
+    let Some((command, client)) = due else { return false };
+    if let Err(rejection) = call.would_run(&mut handles, command, key, &LOOK, Some(client)) {
+        return dismiss(call, id, now, slots::end(call, call.bytes(key), rejection));
+    }
+    let Ok(mut open) = handles.open(call, key, Access::Write) else { return index::come_again(id, now) };
+    match store::gcra::load(&open, now, Span::ZERO).map(|state| turn(id, state, now)) {
+        Ok(Turn::Admitted(client, Decision { answer, change })) => {
+            let written = store::carry_out(change, &mut open);
+            drop(open);
+            let outcome = written.map(|announcement| {
+                handles.publish(call, announcement);
+                Outcome::Verdict(answer, client.unit)
+            });
+            call.unblock(client.blocked, Some(End::Outcome(outcome)));
+        }
+        Ok(Turn::Failed(client, error)) => {
+            call.unblock(client.blocked, Some(End::Outcome(Err(error.into()))));
+        }
+        Ok(Turn::NotYet) => return false,
+        Err(error) => {
+            drop(open);
+            return dismiss(call, id, now, End::Outcome(Err(error)));
+        }
+    }
+    true
+}
+
+/// The instant at which a key expires on this module's clock, which may be ahead of the server's. At least a
+/// millisecond from now, because the key is there.
+pub fn expires(key: &Key, now: Instant) -> Option<Instant> {
+    let expires = key.lives_until()?.max(now);
+    Some(expires.checked_add(MILLISECOND).unwrap_or(Instant::MAX))
+}
+
+/// Ends the wait of the first client with `end`, whatever the limiter says; false when there is none.
+pub fn dismiss(call: &Call, id: Id, now: Instant, end: End) -> bool {
+    let Some(client) = index::dismiss(id, now) else { return false };
+    call.unblock(client.blocked, Some(end));
+    true
+}

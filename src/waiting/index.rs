@@ -1,0 +1,620 @@
+//! Who waits for which key: all clients that wait, by key, by client and by time.
+//!
+//! Nothing in this file calls the server. Every function takes the lock, decides, and releases it; what the
+//! server must do is returned. So the lock is never held while the server runs. The server may run another
+//! module's code (a callback for a keyspace event, a command filter), and that code may call a limiter: it
+//! finds the index unlocked and consistent.
+//!
+//! Whatever changes what a key admits goes through one function, [`Index::changed`]: writes, expiries,
+//! pauses, bookings, and clients that leave. It marks the key, in O(1). [`Index::gather`] looks the marks up
+//! later, a number of clients at a time: however often a key changes meanwhile, those who wait for it are
+//! looked at once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ffi::CStr;
+use std::mem;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, TryLockError};
+
+use redis_cell_core::queue::{self, Ticket};
+use redis_cell_core::{Instant, Span, Unit, fair};
+
+use crate::error::Error;
+use crate::ffi::{Blocked, Call, Identity, Timer};
+use crate::outcome::{Outcome, Repeated};
+
+static INDEX: LazyLock<Mutex<Index>> = LazyLock::new(Mutex::default);
+
+/// The number of lines, for calls that need only know whether there are any.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many clients are woken, or keys marked, before anything else is done.
+const GATHERED: usize = 100;
+
+/// How long a line waits before it is checked again whether the server may write.
+pub const PAUSE: Span = Span::from_nanos(10_000_000).unwrap();
+
+/// The number of a line. No other line ever has the same.
+pub type Id = u64;
+
+/// A key: its database and its name.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    pub db: i32,
+    pub name: &'a [u8],
+}
+
+/// How a wait ends.
+#[expect(clippy::large_enum_variant, reason = "nearly every end is an outcome, and none lasts")]
+pub enum End {
+    /// As the call would have ended without waiting.
+    Outcome(Result<Outcome, Error>),
+    /// With an error of the server, which is replied as it is.
+    Rejected(String),
+}
+
+/// A place in a queue, for a client that is about to be blocked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seat {
+    pub id: Id,
+    pub ticket: Ticket,
+}
+
+/// A client that waits.
+pub struct Client {
+    pub blocked: Blocked<End>,
+    /// The number by which the server knows the client.
+    pub number: u64,
+    /// The command with which it waits.
+    pub command: &'static CStr,
+    /// The unit of its answer.
+    pub unit: Unit,
+    /// When it stops waiting.
+    pub deadline: Option<Instant>,
+    /// Its call, if it waits in a fair line.
+    pub call: Option<Waiting>,
+}
+
+/// The call of a client in a fair line.
+pub struct Waiting {
+    pub arguments: Arc<[Box<[u8]>]>,
+    /// The keys of its other limiters, which decide whether it is ready.
+    pub others: Box<[Arc<[u8]>]>,
+    /// The key of `ONCE`.
+    pub once: Option<Arc<[u8]>>,
+    pub decides: &'static dyn Decides,
+}
+
+/// Decides the call of a client in a fair line, whenever it is looked at. Each function is given the call
+/// with its arguments.
+pub trait Decides: Sync {
+    /// The reply of the call that this one repeats, if there is one.
+    ///
+    /// # Errors
+    /// An error if the key holds something else.
+    fn repeated(&self, call: &Call) -> Result<Option<Repeated>, Error>;
+
+    /// Whether the limiters but the first would admit the call.
+    ///
+    /// # Errors
+    /// Those of any limiter.
+    fn others_admit(&self, call: &Call) -> Result<Others, Error>;
+
+    /// The time until the first limiter admits the call; `None` when it does.
+    ///
+    /// # Errors
+    /// Those of the limiter.
+    fn first_admits(&self, call: &Call) -> Result<Option<Span>, Error>;
+
+    /// Takes from all limiters, or from none.
+    ///
+    /// # Errors
+    /// Those of any limiter.
+    fn take(&self, call: &Call) -> Result<Outcome, Error>;
+}
+
+/// Whether a client that waits may be admitted, as far as its other limiters are concerned.
+pub enum Others {
+    Ready,
+    /// Not before this time has passed, unless one of their keys changes.
+    Wait(Span),
+}
+
+/// All that wait.
+#[derive(Default)]
+pub struct Index {
+    by_id: HashMap<Id, Entry>,
+    by_key: BTreeMap<i32, BTreeMap<Arc<[u8]>, Waiters>>,
+    by_client: HashMap<Identity, Seat>,
+    next: Id,
+    /// When to look at each line.
+    looks: BTreeSet<(Instant, Id)>,
+    /// When clients stop waiting.
+    pub deadlines: BTreeSet<(Instant, Seat)>,
+    /// The keys that have changed.
+    marked: VecDeque<Mark>,
+    /// The key of these whose clients are being woken, and the last one that was.
+    waking: Option<(Mark, Seat)>,
+    /// The databases all of whose keys have changed.
+    swept: BTreeMap<i32, Sweep>,
+    /// Fair lines without clients that remember many flows, which are forgotten bit by bit.
+    emptied: Vec<fair::Queue>,
+    /// No line is looked at before this instant, because the server may not write.
+    pub paused_until: Option<Instant>,
+    /// The timer that is set.
+    pub timer: Option<(Timer, Alarm)>,
+}
+
+/// When the timer is due.
+#[derive(Clone, Copy)]
+pub struct Alarm {
+    pub wait: Span,
+    pub at: Instant,
+    pub lead: Span,
+}
+
+/// A key that has changed, and since when it is to be looked at.
+struct Mark {
+    since: Instant,
+    db: i32,
+    name: Arc<[u8]>,
+}
+
+/// Since when all keys of a database are to be looked at.
+struct Sweep {
+    since: Instant,
+    /// The last one that was marked.
+    last: Option<Arc<[u8]>>,
+}
+
+/// Those who wait for a key.
+#[derive(Default)]
+struct Waiters {
+    first_come: Option<Id>,
+    fair: Option<Id>,
+    /// Clients of other lines that name the key.
+    clients: BTreeMap<Seat, Naming>,
+    is_marked: bool,
+}
+
+impl Waiters {
+    fn is_empty(&self) -> bool {
+        self.first_come.is_none() && self.fair.is_none() && self.clients.is_empty()
+    }
+
+    fn line(&mut self, line: &Line) -> &mut Option<Id> {
+        match line {
+            Line::FirstCome(_) => &mut self.first_come,
+            Line::Fair(..) => &mut self.fair,
+        }
+    }
+}
+
+/// As what a client in a fair line names a key.
+#[derive(Clone, Copy)]
+enum Naming {
+    /// It keeps the client, the first of its flow, from being ready, or may do so.
+    Other,
+    /// The key of its `ONCE`.
+    Once,
+}
+
+/// The clients that are queued for one key.
+pub enum Line {
+    /// First come, first served.
+    FirstCome(queue::Queue),
+    /// Fair among flows.
+    Fair(fair::Queue, Looks),
+}
+
+/// What is known of a fair line beside its order.
+#[derive(Default)]
+pub struct Looks {
+    /// The clients whose `ONCE` is to be looked up.
+    pub repeats: BTreeSet<Ticket>,
+    /// The client whose turn it is, and before when its first limiter does not admit it unless something
+    /// happens.
+    pub blocked: Option<(Ticket, Instant)>,
+    /// Whether the last step was a turn, so that the next one is a check.
+    pub was_turn: bool,
+}
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::FirstCome(queue) => queue.is_empty(),
+            Self::Fair(queue, _) => queue.is_empty(),
+        }
+    }
+
+    fn leave(&mut self, ticket: Ticket) {
+        match self {
+            Self::FirstCome(queue) => queue.leave(ticket),
+            Self::Fair(queue, looks) => {
+                looks.repeats.remove(&ticket);
+                queue.leave(ticket);
+            }
+        }
+    }
+}
+
+/// The line of one key.
+pub struct Entry {
+    pub db: i32,
+    pub name: Arc<[u8]>,
+    pub line: Line,
+    pub clients: BTreeMap<Ticket, Client>,
+    /// When the key is known to expire, on this module's clock. If many keys expire, the server reports it
+    /// much later.
+    pub expires: Option<Instant>,
+    /// When to look at it.
+    look: Instant,
+}
+
+impl Entry {
+    /// Whether it is to be looked at by this instant.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.look <= now
+    }
+}
+
+/// Does `work` under the lock. It must not call the server.
+pub fn locked<T>(work: impl FnOnce(&mut Index) -> T) -> T {
+    // A panic under the lock was replied and logged, and the index is still consistent.
+    work(&mut INDEX.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Whether anybody waits.
+pub fn is_anybody() -> bool {
+    COUNT.load(Relaxed) != 0
+}
+
+/// A number for `INFO`; 0 while the index is locked.
+fn count(of: impl FnOnce(&Index) -> usize) -> usize {
+    // A crash report, which may interrupt a function of this folder, must not wait for the lock.
+    match INDEX.try_lock() {
+        Ok(index) => of(&index),
+        Err(TryLockError::Poisoned(poisoned)) => of(&poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => 0,
+    }
+}
+
+/// The number of clients that wait.
+pub fn clients() -> usize {
+    count(|index| index.by_client.len())
+}
+
+/// The flows that all lines remember.
+pub fn remembered() -> usize {
+    let flows = |entry: &Entry| match &entry.line {
+        Line::FirstCome(_) => 0,
+        Line::Fair(queue, _) => queue.flows(),
+    };
+    count(|index| index.by_id.values().map(flows).sum())
+}
+
+/// Forgets everything.
+pub fn clear() {
+    locked(|index| *index = Index::default());
+    COUNT.store(0, Relaxed);
+}
+
+/// The client of this seat has been blocked. It is returned if its line is gone.
+pub fn sit(seat: Seat, client: Client) -> Option<Client> {
+    locked(|index| {
+        let Some(entry) = index.by_id.get_mut(&seat.id) else { return Some(client) };
+        index.deadlines.extend(client.deadline.map(|deadline| (deadline, seat)));
+        index.by_client.insert(client.blocked.identity(), seat);
+        let once = client.call.as_ref().and_then(|call| call.once.clone());
+        let (db, replaced) = (entry.db, entry.clients.insert(seat.ticket, client));
+        if let Some(name) = once {
+            index.waiters(db, &name).clients.insert(seat, Naming::Once);
+        }
+        replaced
+    })
+}
+
+/// Takes a client out of its line without having taken anything, if it has not left it yet.
+pub fn leave(seat: Seat, now: Instant) -> Option<Client> {
+    locked(|index| index.leave(seat, now))
+}
+
+/// The same for a client that the server knows.
+pub fn gone(client: Identity, now: Instant) -> Option<Client> {
+    locked(|index| {
+        let seat = index.by_client.get(&client).copied()?;
+        index.leave(seat, now)
+    })
+}
+
+/// [`Index::changed`].
+pub fn changed(place: Place, now: impl FnOnce() -> Instant) -> bool {
+    locked(|index| index.changed(place, now))
+}
+
+/// All keys of a database (`None`: of all) were changed.
+///
+/// Cost: O(1) for each database, however many clients wait there.
+pub fn all_changed(db: Option<i32>, now: Instant) {
+    locked(|index| {
+        let dbs = index.by_key.keys().filter(|of| db.is_none_or(|db| db == **of));
+        for &db in dbs {
+            // A key that has been marked already may have changed again.
+            index.swept.entry(db).or_insert(Sweep { since: now, last: None }).last = None;
+        }
+    });
+}
+
+/// Takes the first client out of a line, or drops a line that has none.
+pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
+    locked(|index| {
+        let first = index.by_id.get(&id).and_then(|entry| entry.clients.first_key_value());
+        let ticket = first.map(|(ticket, _)| *ticket);
+        let client = ticket.and_then(|ticket| index.leave(Seat { id, ticket }, now));
+        if client.is_none() {
+            index.drop(id);
+        }
+        client
+    })
+}
+
+/// Looks at a line again later, because the server does not let its key be written to now. False, because
+/// nothing is left to do for now.
+pub fn come_again(id: Id, now: Instant) -> bool {
+    locked(|index| index.plan(id, now.checked_add(PAUSE).unwrap_or(Instant::MAX)));
+    false
+}
+
+impl Index {
+    pub fn entry(&mut self, id: Id) -> Option<&mut Entry> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// The line of a key that is served first come, first served.
+    pub fn first_come_at(&mut self, place: Place) -> Option<(Id, &mut queue::Queue)> {
+        let id = self.by_key.get(&place.db)?.get(place.name)?.first_come?;
+        self.first_come(id).map(|queue| (id, queue))
+    }
+
+    pub fn first_come(&mut self, id: Id) -> Option<&mut queue::Queue> {
+        match &mut self.by_id.get_mut(&id)?.line {
+            Line::FirstCome(queue) => Some(queue),
+            Line::Fair(..) => None,
+        }
+    }
+
+    /// The fair line of a key.
+    pub fn fair_at(&mut self, place: Place) -> Option<(Id, &mut fair::Queue)> {
+        let id = self.by_key.get(&place.db)?.get(place.name)?.fair?;
+        self.fair(id).map(|(queue, _)| (id, queue))
+    }
+
+    pub fn fair(&mut self, id: Id) -> Option<(&mut fair::Queue, &mut Looks)> {
+        match &mut self.by_id.get_mut(&id)?.line {
+            Line::FirstCome(_) => None,
+            Line::Fair(queue, looks) => Some((queue, looks)),
+        }
+    }
+
+    /// What a key admits may have changed: everything that may admit a client, of whatever line, comes here.
+    /// Those who wait for the key are looked at once, however often this happens until then. False if there
+    /// are none; the clock is not read then.
+    ///
+    /// Cost: O(log n) for n keys, however many clients wait for this one.
+    pub fn changed(&mut self, Place { db, name }: Place, now: impl FnOnce() -> Instant) -> bool {
+        let Some(of_db) = self.by_key.get_mut(&db) else { return false };
+        let Some(waiters) = of_db.get_mut(name) else { return false };
+        if !waiters.is_marked {
+            waiters.is_marked = true;
+            if let Some((name, _)) = of_db.get_key_value(name) {
+                self.marked.push_back(Mark { since: now(), db, name: Arc::clone(name) });
+            }
+        }
+        true
+    }
+
+    /// [`changed`](Self::changed) for the key of a line.
+    pub fn changed_for(&mut self, id: Id, now: Instant) {
+        if let Some(Entry { db, name, .. }) = self.by_id.get(&id) {
+            let (db, name) = (*db, Arc::clone(name));
+            self.changed(Place { db, name: &name }, || now);
+        }
+    }
+
+    /// Looks at some of those who wait for keys that have changed. False if none is left.
+    pub fn gather(&mut self, now: Instant) -> bool {
+        let (mark, last) = match self.waking.take() {
+            Some((mark, last)) => (Some(mark), Some(last)),
+            None => (self.marked.pop_front(), None),
+        };
+        let Some(mark) = mark else { return self.sweep() };
+        let waiters = self.by_key.get_mut(&mark.db).and_then(|of_db| of_db.get_mut(&mark.name));
+        let Some(waiters) = waiters else { return true };
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let clients = waiters.clients.range((from, Bound::Unbounded)).take(GATHERED);
+        let clients: Vec<_> = clients.map(|(&seat, &naming)| (seat, naming)).collect();
+        if last.is_none() {
+            waiters.is_marked = false;
+            let lines = [waiters.first_come, waiters.fair];
+            lines.into_iter().flatten().for_each(|id| self.look_at(id, now));
+        }
+        for &(seat, naming) in &clients {
+            self.wake(seat, naming, now);
+        }
+        let last = clients.last().filter(|_| clients.len() == GATHERED);
+        self.waking = last.map(|&(seat, _)| (mark, seat));
+        true
+    }
+
+    /// Marks some of the keys of databases all of whose keys have changed. False if none is left.
+    fn sweep(&mut self) -> bool {
+        let Some((db, Sweep { since, last })) = self.swept.pop_first() else { return false };
+        let Some(of_db) = self.by_key.get_mut(&db) else { return true };
+        let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut last = None;
+        for (count, (name, waiters)) in
+            (1..=GATHERED).zip(of_db.range_mut::<[u8], _>((from, Bound::Unbounded)))
+        {
+            if !mem::replace(&mut waiters.is_marked, true) {
+                self.marked.push_back(Mark { since, db, name: Arc::clone(name) });
+            }
+            last = Some(name).filter(|_| count == GATHERED);
+        }
+        if last.is_some() {
+            self.swept.insert(db, Sweep { since, last: last.cloned() });
+        }
+        true
+    }
+
+    /// A key that a client names has changed.
+    ///
+    /// A client that was ready stays so until it is its turn: it is checked again then.
+    fn wake(&mut self, Seat { id, ticket }: Seat, naming: Naming, now: Instant) {
+        let Some((queue, looks)) = self.fair(id) else { return };
+        match naming {
+            Naming::Once => drop(looks.repeats.insert(ticket)),
+            Naming::Other => queue.wake(ticket, now),
+        }
+        if matches!(naming, Naming::Once) || !queue.is_ready(ticket) || queue.next() == Some(ticket) {
+            self.look_at(id, now);
+        }
+    }
+
+    /// Forgets some of the flows of lines that have emptied. False if none is left.
+    pub fn tidy(&mut self) -> bool {
+        let Some(queue) = self.emptied.last_mut() else { return false };
+        if !queue.tidy() {
+            self.emptied.pop();
+        }
+        true
+    }
+
+    /// When to look at the line or the key that is to be looked at first.
+    pub fn first_look(&self) -> Option<Instant> {
+        let look = self.looks.first().map(|&(look, _)| look);
+        let marks = self.waking.as_ref().map(|(mark, _)| mark).into_iter().chain(self.marked.front());
+        let swept = self.swept.values().map(|sweep| sweep.since).min();
+        look.into_iter().chain(marks.map(|mark| mark.since)).chain(swept).min()
+    }
+
+    /// The line that is to be looked at first, if that is now.
+    pub fn due(&self, now: Instant) -> Option<Id> {
+        self.looks.first().filter(|(look, _)| *look <= now).map(|&(_, id)| id)
+    }
+
+    /// The lines of which `what` says something about the key, and what it says.
+    pub fn find<T>(&self, what: impl Fn(&[u8]) -> Option<T>) -> Vec<(Id, T)> {
+        self.by_id.iter().filter_map(|(id, entry)| Some((*id, what(&entry.name)?))).collect()
+    }
+
+    /// A line, if there is any.
+    pub fn any(&self) -> Option<Id> {
+        self.looks.first().map(|&(_, id)| id)
+    }
+
+    /// Something has happened to the line: it is looked at by this instant.
+    pub fn look_at(&mut self, id: Id, at: Instant) {
+        let Some(entry) = self.by_id.get_mut(&id) else { return };
+        if let Line::Fair(_, looks) = &mut entry.line {
+            looks.blocked = None;
+        }
+        let at = at.min(entry.look);
+        self.plan(id, at);
+    }
+
+    /// The line is looked at at this instant.
+    pub fn plan(&mut self, id: Id, at: Instant) {
+        if let Some(entry) = self.by_id.get_mut(&id) {
+            self.looks.remove(&(entry.look, id));
+            entry.look = at;
+            self.looks.insert((at, id));
+        }
+    }
+
+    /// Makes the line of a key, which is looked at now.
+    pub fn insert(&mut self, Place { db, name }: Place, line: Line, now: Instant) -> Id {
+        self.next = self.next.wrapping_add(1);
+        let (id, name) = (self.next, Arc::from(name));
+        *self.waiters(db, &name).line(&line) = Some(id);
+        let entry = Entry { db, name, line, clients: BTreeMap::new(), expires: None, look: now };
+        self.by_id.insert(id, entry);
+        self.looks.insert((now, id));
+        COUNT.store(self.by_id.len(), Relaxed);
+        id
+    }
+
+    /// The client is named among those who wait for the other keys of its call.
+    pub fn name(&mut self, Seat { id, ticket }: Seat) {
+        let Some(entry) = self.by_id.get(&id) else { return };
+        let call = entry.clients.get(&ticket).and_then(|client| client.call.as_ref());
+        for name in call.into_iter().flat_map(|call| &call.others) {
+            let of_db = self.by_key.entry(entry.db).or_default();
+            let waiters = of_db.entry(Arc::clone(name)).or_default();
+            waiters.clients.insert(Seat { id, ticket }, Naming::Other);
+        }
+    }
+
+    /// Removes a client from a line. Those behind it move up.
+    pub fn leave(&mut self, seat: Seat, now: Instant) -> Option<Client> {
+        self.by_id.get_mut(&seat.id)?.line.leave(seat.ticket);
+        self.forget(seat, now)
+    }
+
+    /// Forgets a client that has left its line; a line that is empty is dropped.
+    pub fn forget(&mut self, seat: Seat, now: Instant) -> Option<Client> {
+        let entry = self.by_id.get_mut(&seat.id)?;
+        let client = entry.clients.remove(&seat.ticket);
+        let (db, name, is_empty) = (entry.db, Arc::clone(&entry.name), entry.line.is_empty());
+        if let Some(client) = &client {
+            self.by_client.remove(&client.blocked.identity());
+            if let Some(deadline) = client.deadline {
+                self.deadlines.remove(&(deadline, seat));
+            }
+            for name in client.call.iter().flat_map(|call| call.others.iter().chain(&call.once)) {
+                self.stops(db, name, |waiters| {
+                    waiters.clients.remove(&seat);
+                });
+            }
+        }
+        if is_empty {
+            self.drop(seat.id);
+        }
+        self.changed(Place { db, name: &name }, || now);
+        client
+    }
+
+    /// Drops a line.
+    pub fn drop(&mut self, id: Id) {
+        if let Some(Entry { db, name, line, look, .. }) = self.by_id.remove(&id) {
+            self.looks.remove(&(look, id));
+            self.stops(db, &name, |waiters| *waiters.line(&line) = None);
+            if let Line::Fair(queue, _) = line
+                && queue.flows() > 0
+            {
+                self.emptied.push(queue);
+            }
+            COUNT.store(self.by_id.len(), Relaxed);
+            if self.by_id.is_empty() {
+                (self.waking, self.marked, self.swept) = Default::default();
+            }
+        }
+    }
+
+    fn waiters(&mut self, db: i32, name: &Arc<[u8]>) -> &mut Waiters {
+        self.by_key.entry(db).or_default().entry(Arc::clone(name)).or_default()
+    }
+
+    /// Somebody stops waiting for a key.
+    fn stops(&mut self, db: i32, name: &[u8], remove: impl FnOnce(&mut Waiters)) {
+        let Some(of_db) = self.by_key.get_mut(&db) else { return };
+        let Some(waiters) = of_db.get_mut(name) else { return };
+        remove(waiters);
+        if waiters.is_empty() {
+            of_db.remove(name);
+            if of_db.is_empty() {
+                self.by_key.remove(&db);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Keys that another node of a cluster serves now: those who wait for them are sent there.
+//!
+//! A slot may leave without any change of its keys: Redis 8.4 moves slots at once, and trims the keys without
+//! a keyspace event. So the server's own table of slots is read while clients wait, as the server does for
+//! clients that its own commands block.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redis_cell_core::{Instant, Span};
+
+use super::index::{self, End, Id, locked};
+use crate::error::Error;
+use crate::ffi::{self, Call, Rejection};
+
+/// How often the table is read.
+const EVERY: Span = Span::from_nanos(400_000_000).unwrap();
+
+static DEPARTURE: Mutex<Departure> = Mutex::new(Departure { next_look: None, queues: Vec::new() });
+
+struct Departure {
+    /// When to read the table again.
+    next_look: Option<Instant>,
+    /// The queues whose clients are being sent away, each with what they are told.
+    queues: Vec<(Id, String)>,
+}
+
+fn departure() -> MutexGuard<'static, Departure> {
+    DEPARTURE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds the clients whose keys another node serves now. The timer [sends them away](send_away).
+pub fn look(call: &Call) {
+    let now = ffi::now();
+    let is_early = |departure: &Departure| {
+        !departure.queues.is_empty() || departure.next_look.is_some_and(|next| now < next)
+    };
+    if is_early(&departure()) {
+        return;
+    }
+    departure().next_look = now.checked_add(EVERY);
+    let Some(slots) = call.slots() else { return };
+    departure().queues = locked(|index| index.find(|name| slots.redirection(name)));
+}
+
+/// Whether clients are to be sent away.
+pub fn is_anybody_leaving() -> bool {
+    !departure().queues.is_empty()
+}
+
+/// Sends one of the clients away; false when there is none.
+pub fn send_away(call: &Call) -> bool {
+    let Some((id, text)) = departure().queues.last().cloned() else { return false };
+    match index::dismiss(id, ffi::now()) {
+        Some(client) => call.unblock(client.blocked, Some(End::Rejected(text))),
+        None => drop(departure().queues.pop()),
+    }
+    true
+}
+
+/// The end of a wait whose call the server would not run on the key.
+pub fn end(call: &Call, key: &[u8], rejection: Rejection) -> End {
+    let error = match rejection {
+        Rejection::Moved => match call.slots().and_then(|slots| slots.redirection(key)) {
+            Some(text) => return End::Rejected(text),
+            // The slot is still here, and the key on its way.
+            None => Error::Moved,
+        },
+        Rejection::ClusterDown => Error::ClusterDown,
+        Rejection::NoPermission => Error::NoPermission,
+        Rejection::Refused(text) => return End::Rejected(text),
+    };
+    End::Outcome(Err(error))
+}
