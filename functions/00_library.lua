@@ -18,7 +18,9 @@ local VERSION = '@VERSION@'
 
 -- Functions of the server and of Lua, in local variables because global ones take longer to find. The server hides them
 -- all while it loads a library. So the first call looks them up, and none is called outside functions.
-local call, ceil, concat, find, floor, format, match, max, min, pcall, tonumber, type, unpack, upper
+local acl_check, call, ceil, concat, find, floor, format, match, max, min, pcall, tonumber, type, unpack, upper
+-- Runs a command that writes: `call`, or, in a rehearsal, `rehearse`.
+local write
 -- Formats for integers, and for the last 15 digits of an instant.
 local WHOLE, REST
 -- Whether numbers become arguments of commands here, and not in the server. Redis does that fast from version 7.4 on;
@@ -28,7 +30,7 @@ local converts
 local NUMBERS, TEXTS = {}, {}
 
 local function find_functions()
-    call, concat = redis.call, table.concat
+    acl_check, call, concat = redis.acl_check_cmd, redis.call, table.concat
     ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
     find, format, match, upper = string.find, string.format, string.match, string.upper
     pcall, tonumber, type, unpack = _G.pcall, _G.tonumber, _G.type, _G.unpack

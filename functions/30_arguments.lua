@@ -1,3 +1,14 @@
+-- Checks that the user may run a command that writes, and that the server has it.
+local function rehearse(command, ...)
+    local is_known, is_allowed = pcall(acl_check, command, ...)
+    if not is_known then
+        fail(format('ERR command %s is not available on this server', command))
+    elseif not is_allowed then
+        fail(format('NOPERM this user has no permissions to run the command %s on this key', command))
+    end
+    return 1
+end
+
 -- Arguments -----------------------------------------------------------------------------------------------------------
 
 -- The units of time. Appending `zeros` to a number in the unit gives nanoseconds. `most` is the largest number of the
@@ -138,7 +149,7 @@ end
 --
 --   wait         nil if the call is admitted; else the time until the same call would be, or FOREVER
 --   remaining    the quantity that could be admitted after the call
---   reset_after  the time until the limiter is fully replenished
+--   reset_after  the time until the limiter is fully replenished, or FOREVER
 --   store        the new state; nil if it stays as it is, DELETED if the key is to be deleted
 --
 -- A kind of limiter is a table with these fields and functions. `limit` is the result of `read`, and `state` the result
@@ -156,7 +167,7 @@ end
 --                                        and the `unit` to which both are rounded up
 --   prepare(store, is_only)              reads all that `save` needs, so that `save` cannot fail after a write. Some
 --                                        kinds have no such function. `is_only` tells that the call writes nothing else
---   save(key, limit, store)              writes a new state
+--   save(key, limit, store)              writes a new state. `writes_once` tells that it runs one command
 --   delete                               the command that deletes the key
 
 local FOREVER = {}
@@ -183,14 +194,16 @@ end
 -- Returns the five integers of a decision, and the quantity taken if it is given.
 local function five(most, unit, wait, remaining, reset_after, taken)
     local nanoseconds = unit.nanoseconds
-    if is_plain and not wait then
+    local is_endless = reset_after == FOREVER
+    if is_plain and not wait and not is_endless then
         return { 0, most, remaining, -1, (reset_after + -reset_after % nanoseconds) / nanoseconds, taken }
     end
     local retry_after = -1
     if wait and wait ~= FOREVER then
         retry_after = rounded_up(wait, nanoseconds)
     end
-    local reply = { wait and 1 or 0, most, remaining, retry_after, rounded_up(reset_after, nanoseconds), taken }
+    reset_after = is_endless and -1 or rounded_up(reset_after, nanoseconds)
+    local reply = { wait and 1 or 0, most, remaining, retry_after, reset_after, taken }
     return is_plain and reply or replied(reply)
 end
 
@@ -221,18 +234,24 @@ local function still_owed(taken, time)
     return difference(owed, taken.age)
 end
 
--- Carries out a decision for which the kind is prepared.
-local function write(kind, key, limit, store)
+-- Carries out a decision for which the kind is prepared. If that takes several commands, they are rehearsed, so that a
+-- call writes nothing if the server would reject one of them.
+local function carry_out(kind, key, limit, store)
     if store == DELETED then
         call(kind.delete, key)
     elseif store then
+        if not kind.writes_once then
+            write = rehearse
+            kind.save(key, limit, store)
+        end
+        write = call
         kind.save(key, limit, store)
     end
 end
 
 -- Returns the function that takes a quantity, all or nothing or as SATURATE allows, and replies.
 local function taker(kind)
-    local load, decide, prepare, save, reads_clock = kind.load, kind.take, kind.prepare, kind.save, kind.reads_clock
+    local load, decide, prepare, reads_clock = kind.load, kind.take, kind.prepare, kind.reads_clock
     return function(key, limit, quantity, unit, saturates)
         if not reads_clock then
             read_clock()
@@ -249,7 +268,7 @@ local function taker(kind)
             if prepare then
                 prepare(store, true)
             end
-            save(key, limit, store)
+            carry_out(kind, key, limit, store)
         end
         return reply
     end

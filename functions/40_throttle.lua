@@ -52,7 +52,7 @@ end
 -- The state is the theoretical arrival time (TAT), the instant at which all admitted units are served, in decimal
 -- nanoseconds. `debt` is the time until then.
 
-local Throttle = { name = 'THROTTLE', words = 3, delete = 'DEL' }
+local Throttle = { name = 'THROTTLE', words = 3, delete = 'DEL', writes_once = true }
 
 do
 function Throttle.read(args, i, unit)
@@ -95,7 +95,7 @@ end
 
 function Throttle.save(key, _, tat)
     local nanos, expires = nanos_and_expiry_at(tat)
-    call('SET', key, nanos, 'PXAT', expires)
+    write('SET', key, nanos, 'PXAT', expires)
 end
 
 function Throttle.take(limit, tat, quantity)
@@ -174,7 +174,7 @@ local function gcra(decide, key, args, looks)
     local wait, remaining, reset_after, store = decide(limit, Throttle.load(key, limit), quantity)
     local reply = five(limit.most, unit, wait, remaining, reset_after)
     if not looks then
-        write(Throttle, key, limit, store)
+        carry_out(Throttle, key, limit, store)
     end
     return reply
 end
@@ -204,7 +204,7 @@ function commands.pause(key, args)
         debt = ends
     end
     local reply = five(limit.most, unit, standing(limit, debt))
-    write(Throttle, key, limit, store)
+    carry_out(Throttle, key, limit, store)
     return reply
 end
 
@@ -231,7 +231,7 @@ function commands.reserve(key, args)
             reply[1] = 0 -- a booking is admitted, even if it has to wait
         end
     end
-    write(Throttle, key, limit, store)
+    carry_out(Throttle, key, limit, store)
     return reply
 end
 

@@ -161,18 +161,18 @@ local function bucket_kind(name, free, since, save)
         settle = settle_bucket,
         save = function(key, limit, level)
             save(key, limit, digits(level.free), nanos_of(level.since))
-            call('PEXPIREAT', key, expiry_at(free_at(limit, level, limit.most)))
+            write('PEXPIREAT', key, expiry_at(free_at(limit, level, limit.most)))
         end,
     }
 end
 
 Funnel = bucket_kind('FUNNEL', 'left_quota', 'leaking_ts', function(key, limit, free, since)
     local capacity, rate = digits(limit.most), per_second(limit)
-    call('HSET', key, 'left_quota', free, 'leaking_ts', since, 'capacity', capacity, 'leaking_rate', rate)
+    write('HSET', key, 'left_quota', free, 'leaking_ts', since, 'capacity', capacity, 'leaking_rate', rate)
 end)
 
 Bucket = bucket_kind('BUCKET', 'tokens', 'timestamp', function(key, _, free, since)
-    call('HSET', key, 'tokens', free, 'timestamp', since)
+    write('HSET', key, 'tokens', free, 'timestamp', since)
 end)
 
 commands.funnel, commands.bucket = taking(Funnel), taking(Bucket)

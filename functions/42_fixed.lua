@@ -1,8 +1,9 @@
 -- CL.FIXED: core/src/fixed.rs and core/src/calendar.rs ----------------------------------------------------------------
 --
--- The state is a count in a key that expires when the window ends, at a whole millisecond.
+-- The state is a count in a key that expires when the window ends, at a whole millisecond. A TOTAL has no end: its key
+-- keeps the expiry that it has, if any, and with IDLE expires when nothing was taken for that long.
 
-local Fixed = { name = 'FIXED', words = 2, delete = 'DEL', reads_clock = true }
+local Fixed = { name = 'FIXED', words = 2, delete = 'DEL', reads_clock = true, writes_once = true }
 
 do
 -- Returns the days from the epoch to a date. Months below 1 and above 12 are in the years before and after. Years are
@@ -78,25 +79,40 @@ end
 -- The arguments that may follow the quantity of CL.FIXED.
 local UTC = { -840, '840' }
 local WEEKDAY, DAY_OF_MONTH = { 1, '7' }, { 1, '31' }
-Fixed.options_of_period = { SATURATE = ALONE, UTC = EXCLUDED, FROM = EXCLUDED }
+Fixed.options_of_period = { SATURATE = ALONE, UTC = EXCLUDED, FROM = EXCLUDED, IDLE = EXCLUDED }
 Fixed.options_of_calendar = {
-    HOUR = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED },
-    DAY = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED },
-    WEEK = { SATURATE = ALONE, UTC = UTC, FROM = WEEKDAY },
-    MONTH = { SATURATE = ALONE, UTC = UTC, FROM = DAY_OF_MONTH },
-    YEAR = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED },
+    HOUR = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED, IDLE = EXCLUDED },
+    DAY = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED, IDLE = EXCLUDED },
+    WEEK = { SATURATE = ALONE, UTC = UTC, FROM = WEEKDAY, IDLE = EXCLUDED },
+    MONTH = { SATURATE = ALONE, UTC = UTC, FROM = DAY_OF_MONTH, IDLE = EXCLUDED },
+    YEAR = { SATURATE = ALONE, UTC = UTC, FROM = EXCLUDED, IDLE = EXCLUDED },
 }
 
--- Returns the limit for a window: `period`, the name of a calendar with its options, or `UNTIL` and an instant.
-function Fixed.limit(most, window, unit, given, ends)
+-- Returns what belongs to a window directly behind its word, the instant of `UNTIL` or the period of `IDLE`, and the
+-- index behind the window.
+function Fixed.window_end(args, i)
+    local window = upper(args[i])
+    if window == 'UNTIL' then
+        return args[i + 1], nil, i + 2
+    elseif window == 'TOTAL' and args[i + 1] and upper(args[i + 1]) == 'IDLE' then
+        return nil, args[i + 2] or syntax_error(), i + 3
+    end
+    return nil, nil, i + 1
+end
+
+-- Returns the limit for a window: `period`, the name of a calendar with its options, `UNTIL` and an instant, or `TOTAL`
+-- and the period of `IDLE`, if it is given.
+function Fixed.limit(most, window, unit, given, ends, idle)
     local limit = { most = int(checked(most, 'limit', 1, LAST)), unit = unit }
     local word = upper(window)
     if word == 'UNTIL' then
         limit.ends = checked(ends or syntax_error(), 'UNTIL', 0, unit.last) .. unit.zeros
+    elseif word == 'TOTAL' then
+        limit.is_total, limit.idle = true, idle and checked_time(idle, 'IDLE', 1, unit)
     elseif CALENDARS[word] then
         limit.calendar, limit.offset, limit.from = word, (given.UTC or 0) * 60, (given.FROM or 1) + 0
     elseif find(word, '^%a') then
-        local words = 'HOUR, DAY, WEEK, MONTH, YEAR or UNTIL'
+        local words = 'HOUR, DAY, WEEK, MONTH, YEAR, UNTIL or TOTAL'
         fail(format('ERR period must be an integer from 1 to %s, or %s', unit.most, words))
     else
         limit.period = checked_time(window, 'period', 1, unit)
@@ -112,7 +128,7 @@ end
 -- Returns an open window with its end counted from the present instant, or nil if the call needs the clock. Windows end
 -- at a whole millisecond. So the milliseconds that are left decide a call in any unit but US.
 local function window_from_now(key, limit, text)
-    if text and is_plain and limit.unit ~= MICROSECONDS and #text < 16 and find(text, '^[1-9]%d*$') then
+    if text and not limit.is_total and is_plain and limit.unit ~= MICROSECONDS and #text < 16 and find(text, '^[1-9]%d*$') then
         local left = call('PTTL', key) * MILLISECOND
         if left > 0 and left < LARGEST then
             return { count = text + 0, ends = left }
@@ -160,20 +176,25 @@ function Fixed.load(key, limit)
     local count = natural(text)
     if count then
         local ends = expiry(key)
+        if limit.is_total and not ends and #text < 19 then
+            return { count = count }
+        end
         -- The state of CL.THROTTLE is an instant within a minute of its key's expiry. No plain count is such an
         -- instant, because it would be in 1970.
         if ends and (is_plain or not (#text > 15 and are_near(instant(text), ends, 60))) then
             return { count = count, ends = ends }
         end
     end
-    foreign('a count that expires with its window')
+    foreign(limit.is_total and 'a count, below 10^18 if it does not expire' or 'a count that expires with its window')
 end
 
 function Fixed.save(key, _, window)
-    if window.added then
-        call('INCRBY', key, TEXTS[window.added] or digits(window.added))
+    if window.is_lasting then
+        write('SET', key, digits(window.count))
+    elseif window.added then
+        write('INCRBY', key, TEXTS[window.added] or digits(window.added))
     else
-        call('SET', key, digits(window.count), 'PXAT', expiry_at(window.ends))
+        write('SET', key, digits(window.count), 'PXAT', expiry_at(window.ends))
     end
 end
 
@@ -210,19 +231,93 @@ local function fixed_answer(limit, window, wait, store)
     return wait, difference(limit.most, window.count), window.ends - now, store
 end
 
--- Returns the decision to store a count, or to add `added` to an open window if that is enough. A big number may belong
--- to a key whose expiry is after the last instant, and needs that expiry. A count that could be read as a state of
--- CL.THROTTLE is never written.
+local AMBIGUOUS = 'ERR quantity is out of range: the count would be the end of its window in nanoseconds, '
+    .. 'a state of CL.THROTTLE'
+
+-- Returns the decision to store a count, or to add `added` to an open window, whose key keeps its expiry. A count that
+-- could be read as a state of CL.THROTTLE is never written.
 local function count_in(limit, count, ends, wait, added)
     if not is_plain and #digits(count) > 15 and are_near(count, ends, 60) then
-        fail('ERR quantity is out of range: the count would be the end of its window in nanoseconds, '
-            .. 'a state of CL.THROTTLE')
+        fail(AMBIGUOUS)
     end
-    local window = { count = count, ends = ends, added = is_plain and added }
+    local window = { count = count, ends = ends, added = added }
     return wait, difference(limit.most, count), ends - now, window
 end
 
+-- Returns the total that is counted now, without an end if its key does not expire. A count of 0 keeps its expiry.
+local function present_total(stored)
+    return stored and (not stored.ends or now < stored.ends) and stored or { count = zero }
+end
+
+local function total_answer(limit, total, wait, store)
+    local reset_after = zero
+    if zero < total.count then
+        reset_after = total.ends and total.ends - now or FOREVER
+    end
+    return wait and reset_after, difference(limit.most, total.count), reset_after, store
+end
+
+-- Returns the instant at which the key of a total expires after a take.
+local function renewed_until(limit, total)
+    if not limit.idle then
+        return total.ends
+    end
+    if not is_plain then
+        local left = difference(int('9223372036854000000'), now)
+        if left < limit.idle then
+            out_of_range('IDLE', 1, quotient(left, int(limit.unit.nanoseconds)))
+        end
+    end
+    local begin = instant_of_millis(clock_seconds * 1000 + floor(clock_nanoseconds / MILLISECOND))
+    local ends = instant_of_millis(millis_of(begin + limit.idle))
+    return total.ends and larger(total.ends, ends) or ends
+end
+
+-- Returns the decision to store a total, of which `added` is new. Nothing else is written if it keeps its expiry.
+local function count_in_all(limit, before, count, ends, wait, added, least)
+    if not is_plain and not ends and #digits(count) > 18 then
+        out_of_range('quantity', least, int('999999999999999999') - before.count)
+    elseif not is_plain and ends and #digits(count) > 15 and are_near(count, ends, 60) then
+        fail(AMBIGUOUS)
+    end
+    local total = { count = count, ends = ends, added = ends == before.ends and added }
+    return total_answer(limit, total, wait, total)
+end
+
+local function take_in_all(limit, stored, quantity)
+    local total = present_total(stored)
+    local ends, count = renewed_until(limit, total), total.count + quantity
+    if limit.most < quantity then
+        local _, remaining, reset_after = total_answer(limit, total)
+        return FOREVER, remaining, reset_after
+    elseif limit.most < count then
+        return total_answer(limit, total, true)
+    elseif quantity == zero then
+        return total_answer(limit, total)
+    end
+    return count_in_all(limit, total, count, ends, nil, quantity, 0)
+end
+
+local function settle_in_all(limit, stored, quantity)
+    local total = present_total(stored)
+    local ends, count = renewed_until(limit, total), total.count + quantity
+    if zero < quantity then
+        if highest < count then
+            out_of_range('quantity', '-9223372036854775807', highest - total.count)
+        end
+        return count_in_all(limit, total, count, ends, limit.most < count, quantity, '-9223372036854775807')
+    elseif quantity == zero or total.count == zero then
+        return total_answer(limit, total, limit.most < total.count)
+    elseif not (zero < count) then
+        return total_answer(limit, { count = zero }, nil, DELETED)
+    end
+    return count_in_all(limit, total, count, total.ends, limit.most < count, quantity)
+end
+
 function Fixed.take(limit, stored, quantity)
+    if limit.is_total then
+        return take_in_all(limit, stored, quantity)
+    end
     local window, most = open_window(stored), limit.most
     local count = window and window.count + quantity or quantity
     if not is_plain and limit.period then
@@ -239,7 +334,12 @@ function Fixed.take(limit, stored, quantity)
 end
 
 function Fixed.room(limit, stored)
-    local window = open_window(stored)
+    local window
+    if limit.is_total then
+        window = present_total(stored)
+    else
+        window = open_window(stored)
+    end
     return window and limit.most - window.count or limit.most
 end
 
@@ -278,6 +378,9 @@ local function covers(limit, ends, taken)
 end
 
 function Fixed.settle(limit, stored, quantity, taken)
+    if limit.is_total then
+        return settle_in_all(limit, stored, quantity)
+    end
     if limit.period then
         check_periods(limit, 1)
     end
@@ -308,13 +411,12 @@ function commands.fixed(key, args)
     if not args[3] then
         return take(key, limit_of(Fixed, args, 1, UNITS.S), one, UNITS.S)
     end
-    local window = upper(args[2])
-    local ends = window == 'UNTIL' and args[3] or nil
-    local known = Fixed.options_of_calendar[window] or Fixed.options_of_period
-    local quantity, unit, given = options(args, ends and 4 or 3, known)
+    local ends, idle, behind = Fixed.window_end(args, 2)
+    local known = Fixed.options_of_calendar[upper(args[2])] or Fixed.options_of_period
+    local quantity, unit, given = options(args, behind, known)
     local limit
-    if ends or given.UTC or given.FROM then
-        limit = Fixed.limit(args[1], args[2], unit, given, ends)
+    if ends or idle or given.UTC or given.FROM then
+        limit = Fixed.limit(args[1], args[2], unit, given, ends, idle)
     else
         limit = limit_of(Fixed, args, 1, unit)
     end

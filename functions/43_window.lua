@@ -17,7 +17,7 @@ local function start_in(text, limit)
         return instant(text)
     elseif limit.start_text ~= text or limit.origin ~= origin then
         limit.start = instant(text)
-        limit.start_text, limit.origin = text, origin
+        limit.start_text, limit.origin = limit.start and text, origin -- another program's text may be long
     end
     return limit.start
 end
@@ -149,16 +149,16 @@ end
 
 function Window.save(key, limit, window)
     if window.added then
-        call('HINCRBY', key, 'current', TEXTS[window.added] or digits(window.added))
+        write('HINCRBY', key, 'current', TEXTS[window.added] or digits(window.added))
     else
         local start, current, previous = nanos_of(window.start), digits(window.current), digits(window.previous)
-        call('HSET', key, 'window', start, 'current', current, 'previous', previous)
+        write('HSET', key, 'window', start, 'current', current, 'previous', previous)
     end
     -- The keys of a limit mostly expire together.
     if limit.gone ~= window.gone or limit.gone_origin ~= origin then
         limit.gone, limit.gone_origin, limit.expiry = window.gone, origin, expiry_at(window.gone)
     end
-    call('PEXPIREAT', key, limit.expiry)
+    write('PEXPIREAT', key, limit.expiry)
 end
 
 -- Returns the window with another count. In the stored window, `added` is the difference.

@@ -93,8 +93,8 @@ local function move_back(scores)
             return
         end
         local earlier = moved(scores, micros)
-        call('ZADD', scores.key, 'XX', format(WHOLE, earlier), entry[1])
-        if earlier > scores.above then
+        write('ZADD', scores.key, 'XX', format(WHOLE, earlier), entry[1])
+        if earlier > scores.above or write == rehearse then
             return
         end
     end
@@ -141,7 +141,7 @@ end
 
 local function prune(key, count)
     if count > 0 then
-        call('ZREMRANGEBYRANK', key, 0, count - 1)
+        write('ZREMRANGEBYRANK', key, 0, count - 1)
     end
 end
 

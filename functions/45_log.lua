@@ -184,21 +184,21 @@ end
 function Log.save(key, _, store)
     if store.removed then
         move_back(store.scores)
-        call('ZREMRANGEBYRANK', key, -store.newer - store.removed, -1 - store.newer)
+        write('ZREMRANGEBYRANK', key, -store.newer - store.removed, -1 - store.newer)
     else
-        if store.name and call('ZADD', key, 'NX', store.score, store.name) == 0 then
+        if store.name and write('ZADD', key, 'NX', store.score, store.name) == 0 then
             Log.prepare(store)
         end
         local words = store.words or NONE
         for first = 1, #words, 2 * BATCH do
-            call('ZADD', key, 'NX', unpack(words, first, min(first + 2 * BATCH - 1, #words)))
+            write('ZADD', key, 'NX', unpack(words, first, min(first + 2 * BATCH - 1, #words)))
         end
         if store.scores.above then
             move_back(store.scores)
         end
         prune(key, store.pruned)
     end
-    call('PEXPIREAT', key, expiry_at(store.empties))
+    write('PEXPIREAT', key, expiry_at(store.empties))
 end
 
 local take = taker(Log)

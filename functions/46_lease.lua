@@ -70,6 +70,8 @@ local function holds(scores)
     return scores.own and now < scores.own
 end
 
+Lease.holds = holds
+
 local function lease_answer(limit, wait, alive, ends, store)
     local taken = is_plain and alive or int(alive)
     return wait, difference(limit.most, taken), ends and difference(ends, now) or zero, store
@@ -159,12 +161,12 @@ function Lease.save(key, _, store)
         if is_entry_of_log(store.id, micros) then
             micros = micros - 1
         end
-        call('ZADD', key, converts and format(WHOLE, micros) or micros, store.id)
+        write('ZADD', key, converts and format(WHOLE, micros) or micros, store.id)
         prune(key, store.pruned)
     else
-        call('ZREM', key, store.id)
+        write('ZREM', key, store.id)
     end
-    call('PEXPIREAT', key, expiry_at(store.until_))
+    write('PEXPIREAT', key, expiry_at(store.until_))
 end
 
 function commands.acquire(key, args)
@@ -174,7 +176,7 @@ function commands.acquire(key, args)
     read_clock()
     local wait, remaining, reset_after, store = Lease.take(limit, Lease.load(key, limit), one)
     local reply = five(limit.most, unit, wait, remaining, reset_after)
-    write(Lease, key, limit, store)
+    carry_out(Lease, key, limit, store)
     return reply
 end
 
@@ -183,7 +185,7 @@ function commands.renew(key, args)
     local limit = { lease = checked_time(args[1], 'lease', 1, unit), id = args[2], unit = unit }
     read_clock()
     local store = renew_lease(limit, Lease.load(key, limit))
-    write(Lease, key, limit, store)
+    carry_out(Lease, key, limit, store)
     return store and 1 or 0
 end
 
@@ -194,7 +196,7 @@ function commands.release(key, args)
     local limit = { id = args[1] }
     read_clock()
     local store = release_lease(limit, Lease.load(key, limit))
-    write(Lease, key, limit, store)
+    carry_out(Lease, key, limit, store)
     return store and 1 or 0
 end
 end

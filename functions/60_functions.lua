@@ -53,7 +53,9 @@ local function serve_several(name, flags, verb)
         elseif #keys + #args < 5 then
             return wrong_number(name)
         end
-        return run(several, keys, args, verb)
+        local reply = run(several, keys, args, verb)
+        forget(#keys)
+        return reply
     end)
 end
 
