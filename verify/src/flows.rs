@@ -6,10 +6,11 @@
 //! join, leave and are served at once or late. Other clients take from both limiters without waiting, give
 //! back, and settle.
 //!
-//! The model does what the module does around the queue, in the same order: `step`, `check` and `turn` are
-//! those of src/waiting/flows.rs, `key_changed`, `check_again`, `look_again` and `waits_for_turn` those of
-//! src/waiting/queues.rs. The server looks at the queue when the instant `look` has come. It may stop after
-//! any step, and anything may happen before the next one.
+//! The model does what the module does around the queue, in the same order: `check`, `turn`, `look_again` and
+//! `waits_for_turn` are those of src/waiting/fair.rs, and `step` is its `next`; `look_at` is that of
+//! src/waiting/index.rs, `check_again` its `wake`, and `key_changed` its `gather`. The server looks at the
+//! queue when the instant `look` has come. It may stop after any step, and anything may happen before the
+//! next one.
 //!
 //! A client that times out is one that leaves. Not modelled are stored replies of `ONCE`, servers that may
 //! not write, and a key that is the first one of some clients and another one of others.
@@ -205,6 +206,10 @@ pub struct State {
     waiting: Vec<Waiter>,
     /// When the server looks at the queue.
     look: Instant,
+    /// The client whose turn it is, and before when its first limiter does not admit it.
+    blocked: Option<(Ticket, Instant)>,
+    /// Whether the last step was a turn.
+    was_turn: bool,
     /// The buckets into which units flow, as the keys should have them.
     meters: [Meter; 2],
     /// Only while both flows are ready.
@@ -292,15 +297,26 @@ impl State {
         }
     }
 
-    /// Looks at the queue again at this instant, or when a client is to be checked.
-    fn look_again(&mut self, at: Instant) {
-        self.look = self.queue.next_check().map_or(at, |check| check.min(at));
+    /// Something has happened to the queue.
+    fn look_now(&mut self) {
+        self.blocked = None;
+        self.look = self.look.min(self.now());
+    }
+
+    /// Looks at the queue again when a client is to be checked, or may be admitted.
+    fn look_again(&mut self) {
+        let turn =
+            self.blocked.filter(|(ticket, _)| self.queue.next() == Some(*ticket)).map(|(_, turn)| turn);
+        self.look = turn.into_iter().chain(self.queue.next_check()).min().unwrap_or(Instant::MAX);
     }
 
     /// A client leaves, with or without having been admitted. A queue that is empty is dropped.
     fn leaves(&mut self, ticket: Ticket) {
         self.waiting.retain(|waiter| waiter.ticket != ticket);
-        self.look = if self.queue.is_empty() { Instant::MAX } else { self.now() };
+        self.look_now();
+        if self.queue.is_empty() {
+            (self.look, self.was_turn) = (Instant::MAX, false);
+        }
     }
 
     /// A flow was given a quantity.
@@ -380,7 +396,7 @@ impl World {
         }
         if limiter == FIRST {
             if !self.has(Defect::FirstKeyIsNotTold) {
-                state.look = state.now();
+                state.look_now();
             }
         } else if !self.has(Defect::OtherKeyIsNotTold) {
             let mut firsts: Vec<Waiter> =
@@ -394,12 +410,12 @@ impl World {
 
     /// The key of the other limiter of a first client has changed.
     fn check_again(&self, state: &mut State, ticket: Ticket) {
-        if !state.queue.is_ready(ticket) {
-            state.queue.changed(ticket);
-        } else if self.has(Defect::ReadyIsNotTold) || self.next(state) != Some(ticket) {
-            return;
+        let now = state.now();
+        state.queue.wake(ticket, now);
+        let is_next = !self.has(Defect::ReadyIsNotTold) && self.next(state) == Some(ticket);
+        if !state.queue.is_ready(ticket) || is_next {
+            state.look_now();
         }
-        state.look = state.now();
     }
 
     /// The client whose turn it is, as the queue knows it.
@@ -413,16 +429,23 @@ impl World {
 
     /// Takes one step for the queue; false when there is nothing to do for now.
     fn step(&self, state: &mut State) -> bool {
-        let (check, next) = (state.queue.to_check(state.now()), self.next(state));
-        if let Some(head) = check.and_then(|ticket| state.find(ticket)) {
-            self.check(state, head);
-            return true;
+        let now = state.now();
+        let is_blocked = |next| state.blocked.is_some_and(|(ticket, until)| ticket == next && now < until);
+        let (check, next) = (state.queue.to_check(now), self.next(state).filter(|next| !is_blocked(*next)));
+        let is_check = state.queue.unchecked().is_some() || next.is_none() || state.was_turn;
+        state.was_turn = !is_check;
+        let head = |ticket: Option<Ticket>| ticket.and_then(|ticket| state.find(ticket));
+        match (head(check), head(next)) {
+            (Some(head), next) if is_check || next.is_none() => {
+                self.check(state, head);
+                true
+            }
+            (_, Some(head)) => self.turn(state, head),
+            _ => {
+                state.look_again();
+                false
+            }
         }
-        if let Some(head) = next.and_then(|ticket| state.find(ticket)) {
-            return self.turn(state, head);
-        }
-        state.look_again(Instant::MAX);
-        false
     }
 
     /// Checks whether a client is ready.
@@ -441,8 +464,7 @@ impl World {
         if let Some(wait) = self.wait(state, FIRST, head.quantity(FIRST)) {
             let turn = state.now().checked_add(wait).unwrap();
             if self.has(Defect::ReadyOnce) {
-                state.look_again(turn);
-                return false;
+                return !self.waits_for_turn(state, head, turn);
             }
             self.check(state, head);
             return !self.waits_for_turn(state, head, turn);
@@ -482,19 +504,23 @@ impl World {
         state.gave(head.flow(), head.quantity(FIRST));
     }
 
-    /// Looks at the queue again at this instant, when the client, which is ready, may be admitted by its
-    /// first limiter. False, with nothing done, if it is not the one whose turn it is.
+    /// The first limiter does not admit the client, which is ready, before this instant. True if the queue is
+    /// looked at again then, and nothing else is to be done now.
     fn waits_for_turn(&self, state: &mut State, head: Waiter, turn: Instant) -> bool {
-        let waits =
-            self.next(state) == Some(head.ticket) && state.queue.to_check(Instant::default()).is_none();
-        if waits {
+        if self.next(state) != Some(head.ticket) {
+            return false;
+        }
+        state.blocked = Some((head.ticket, turn));
+        let is_done = state.queue.to_check(state.now()).is_none();
+        if is_done {
+            state.look_again();
             match self.defect {
                 Defect::ChecksAreLate => state.look = turn,
-                Defect::TurnsAreNotPlanned => state.look_again(Instant::MAX),
-                _ => state.look_again(turn),
+                Defect::TurnsAreNotPlanned => state.look = state.queue.next_check().unwrap_or(Instant::MAX),
+                _ => {}
             }
         }
-        waits
+        is_done
     }
 
     /// Which client is admitted when, in ticks from the beginning, if nothing more happens; `None` if a look
@@ -547,7 +573,7 @@ impl World {
     fn counts(state: &State, flow: usize) -> bool {
         let Some(first) = state.first_of(flow) else { return false };
         let mut queue = state.queue.clone();
-        while let Some(ticket) = queue.to_check(Instant::default()) {
+        while let Some(ticket) = queue.unchecked() {
             queue.checked(ticket, Readiness::Ready);
         }
         queue.is_ready(first.ticket)
@@ -602,9 +628,11 @@ impl World {
         next.is_some_and(|next| !self.is_ready(state, next))
     }
 
-    /// Whether both flows have clients that are ready.
+    /// Whether both flows have clients that are ready, as was known when they were last checked.
     fn are_both_ready(&self, state: &State) -> bool {
-        [0, 1].iter().all(|&flow| state.first_of(flow).is_some_and(|first| self.is_ready(state, first)))
+        let counts = |flow| Self::counts(state, flow);
+        let is_ready = |first| self.is_ready(state, first);
+        [0, 1].into_iter().all(|flow| counts(flow) && state.first_of(flow).is_some_and(is_ready))
     }
 
     fn request(&self, waiter: Waiter) -> Request<'static> {
@@ -626,7 +654,7 @@ impl World {
         let ticket = state.queue.join(self.request(waiter));
         state.waiting.push(Waiter { ticket, ..waiter });
         if is_told {
-            state.look = state.now();
+            state.look_now();
         }
     }
 
@@ -661,7 +689,7 @@ impl World {
         state.queue.settle(name, Some(weight), difference);
         state.settled = Some(difference);
         if !self.has(Defect::SettlementIsNotTold) {
-            state.look = now;
+            state.look_now();
         }
     }
 }
@@ -678,6 +706,8 @@ impl Model for World {
             calls: 0,
             waiting: Vec::new(),
             look: Instant::MAX,
+            blocked: None,
+            was_turn: false,
             meters: [Meter::default(); 2],
             lead: None,
             settled: None,

@@ -200,7 +200,8 @@ impl World {
         let key = if self.defect == Defect::SameKey { 0 } else { call };
         let stored = server.replies[key].clone().filter(|(_, until)| *until > at(now));
         if let Some((text, _)) = stored {
-            return (several::read_reply(&text, LIMITS.len()).unwrap(), true);
+            let integers = several::read_reply(&text, LIMITS.len(), several::Columns::Five).unwrap();
+            return (integers.as_chunks().0.to_vec(), true);
         }
         let [quantity, units] = CALLS[call];
         let settles = call == SETTLEMENT || self.defect == Defect::Overdraws;
@@ -217,7 +218,7 @@ impl World {
         } else {
             self.fixed.take(server.fixed, at(now), units).unwrap()
         };
-        let mut rows = [first.answer, second.answer].map(|answer| Row { answer, shadow: false });
+        let mut rows = [first.answer, second.answer].map(|answer| Row::of(answer, false));
         let refused = !settles && rows.iter().any(Row::refuses);
         if refused {
             // An admission that is not carried out is decided again.

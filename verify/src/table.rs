@@ -6,11 +6,11 @@
 
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::fixed;
-use redis_cell_core::gcra::{self, Limit};
+use redis_cell_core::gcra::{self, Booking, Limit};
 use redis_cell_core::window::{self, Sliding};
-use redis_cell_core::{Change, Instant, Rate, Span, Unit, Verdict};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Rate, Span, Taken, Unit, Verdict};
 
-use crate::{after, at, span};
+use crate::{after, span};
 
 /// Reproducible random numbers: splitmix64.
 struct Numbers(u64);
@@ -43,7 +43,7 @@ impl Numbers {
 /// The rows: each function gets edge cases and numbers of all sizes.
 pub fn rows() -> Vec<String> {
     let (mut numbers, mut rows) = (Numbers(1), Vec::new());
-    for _ in 0..10_000 {
+    for i in 0..10_000 {
         let micros = numbers.within(1, Unit::Microseconds.max());
         let period = micros * 1_000;
         let count = numbers.within(1, period);
@@ -64,17 +64,20 @@ pub fn rows() -> Vec<String> {
             let ceil = span(time.unsigned_abs()).ceil_to(unit);
             rows.push(format!("ceil {time} {} -> {ceil}", unit.nanos()));
         }
-        calls(&mut numbers, rate, (count, micros), &mut rows);
+        if i % 2 == 0 {
+            verbs(&mut numbers, rate, (count, micros), &mut rows);
+        }
     }
     windows(&mut numbers, &mut rows);
     fixed_windows(&mut numbers, &mut rows);
     rows
 }
 
-/// The rows of calls of `CL.THROTTLE`.
-fn calls(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &mut Vec<String>) {
-    let now = at(0);
-    let longest = nanos(Instant::MAX.since(now));
+/// The rows of the verbs of GCRA: a verdict, its wait, what remains, the debt, what was taken, and the state:
+/// -1 if it is kept, -2 if it is deleted. No state is a TAT of -1.
+fn verbs(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &mut Vec<String>) {
+    // At any instant of all time, or of about our time.
+    let now = if numbers.within(0, 1) == 0 { numbers.next() } else { numbers.within(1 << 60, 7 << 60) };
     let burst = if numbers.within(0, 3) == 0 { numbers.next() } else { numbers.within(0, 1_000) };
     let limit = Limit::new(burst, count, micros, Unit::Microseconds);
     // Around the border between admitted and refused, and beyond the limit.
@@ -83,31 +86,80 @@ fn calls(numbers: &mut Numbers, rate: Rate, (count, micros): (i64, i64), rows: &
     let quantity = numbers.within(1, capacity);
     let edge = tolerance.saturating_sub(rate.time(quantity).map_or(0, nanos)).max(0);
     let (some, any) = (numbers.within(0, tolerance.min(i64::MAX - 1)), numbers.next());
+    // A debt below 0 is a TAT that has passed.
     for (debt, quantity) in [
         (0, quantity),
+        (-1, quantity),
+        (-any, capacity),
+        (-some, 0),
         (edge, quantity),
         (edge.saturating_add(1), quantity),
         (tolerance, quantity),
         (some, quantity),
         (any, quantity),
         (any, 0),
-        (tolerance, 0),
         (tolerance.saturating_add(1), 0),
-        (0, capacity),
         (some, capacity.saturating_add(1)),
     ] {
-        let debt = debt.min(longest);
-        let state = now.checked_add(span(debt.unsigned_abs()));
-        let decision = limit.and_then(|limit| gcra::throttle(state, &limit, now, quantity));
-        let result = decision.map_or("-1".to_owned(), |decision| {
-            let (verdict, wait) = verdict(decision.answer.verdict);
-            let owes = after(&decision, state).map_or(0, |tat| nanos(tat.since(now)));
-            format!("{verdict} {wait} {} {owes}", decision.answer.remaining)
+        let tat = if numbers.within(0, 15) == 0 { -1 } else { now.saturating_add(debt).max(0) };
+        let state = u64::try_from(tat).ok().and_then(Instant::from_nanos);
+        let mut row = |verb: &str, more: &str, decide: &dyn Fn(&Limit, Instant) -> Decided| {
+            let now_at = Instant::from_nanos(now.unsigned_abs()).unwrap();
+            let result = limit.and_then(|limit| decide(&limit, now_at)).map_or("-1".to_owned(), |decision| {
+                let (verdict, wait) = match decision.answer.verdict {
+                    Verdict::Booked(wait) => (3, nanos(wait)),
+                    other => verdict(other),
+                };
+                let change = match decision.change {
+                    Change::Keep => -1,
+                    Change::Delete => -2,
+                    Change::Store(tat) => tat.as_nanos().cast_signed(),
+                };
+                let Answer { remaining, reset_after, taken, .. } = decision.answer;
+                format!(
+                    "{verdict} {wait} {remaining} {} {} {change}",
+                    nanos(reset_after),
+                    taken.unwrap_or(-1)
+                )
+            });
+            let period = micros * 1_000;
+            rows.push(format!("{verb} {count} {period} {burst} {now} {tat} {quantity}{more} -> {result}"));
+        };
+        row("throttle", "", &|limit, now| gcra::throttle(state, limit, now, quantity));
+        row("saturate", "", &|limit, now| gcra::saturate(state, limit, now, quantity));
+        row("peek", "", &|limit, now| gcra::peek(state, limit, now, quantity).map(Decision::keep));
+        row("refund", "", &|limit, now| gcra::refund(state, limit, now, quantity));
+        row("charge", "", &|limit, now| gcra::charge(state, limit, now, quantity));
+        // Of about the debt.
+        let about = debt.saturating_abs().min(i64::MAX / 2) + 2;
+        let wait = numbers.within(0, about);
+        row("pause", &format!(" {wait}"), &|limit, now| {
+            gcra::pause(state, limit, now, span(wait.unsigned_abs()))
         });
-        let (period, now) = (micros * 1_000, now.as_nanos());
-        rows.push(format!("throttle {count} {period} {burst} {now} {debt} {quantity} -> {result}"));
+        let max_wait = numbers.within(-1, about);
+        let prepay = numbers.within(0, 1) == 1;
+        row("reserve", &format!(" {max_wait} {}", i64::from(prepay)), &|limit, now| {
+            let max_wait = u64::try_from(max_wait).ok().map(span);
+            gcra::reserve(state, limit, now, quantity, Booking { max_wait, prepay })
+        });
+        let sign = if numbers.within(0, 3) == 0 { 1 } else { -1 };
+        let unit = match numbers.within(0, 2) {
+            0 => Unit::Seconds,
+            1 => Unit::Milliseconds,
+            _ => Unit::Microseconds,
+        };
+        let age = numbers.within(-1, about);
+        let reset_after = if age < 0 { -1 } else { numbers.within(-1, about) };
+        row("settle", &format!(" {sign} {age} {reset_after} {}", unit.nanos()), &|limit, now| {
+            let reset_after = u64::try_from(reset_after).ok().map(span);
+            let taken = u64::try_from(age).ok().map(|age| Taken { age: span(age), reset_after, unit });
+            gcra::settle(state, limit, now, sign * quantity, taken.as_ref())
+        });
     }
 }
+
+/// What a verb decides.
+type Decided = Result<Decision<Instant>, Error>;
 
 fn nanos(span: Span) -> i64 {
     span.as_nanos().cast_signed()

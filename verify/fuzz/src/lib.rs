@@ -5,15 +5,17 @@
 
 use redis_cell_core::bucket::{self, Level};
 use redis_cell_core::calendar::{Calendar, Cycle};
+use redis_cell_core::chain::{self, Pool, Share};
 use redis_cell_core::fair;
 use redis_cell_core::fixed::{self, Counter, Window};
 use redis_cell_core::lease::{self, Lease, Places};
+use redis_cell_core::limiter::Limiter;
 use redis_cell_core::queue::{Joined, Queue, Ticket, Turn};
-use redis_cell_core::several::{self, Arity, Grammar};
+use redis_cell_core::several::{self, Arity, Grammar, Join};
 use redis_cell_core::timeline::{self, Timeline};
 use redis_cell_core::window::{self, Sliding};
 use redis_cell_core::{
-    Change, Decision, Error, Instant, Keyword, QUANTITY, Span, Tail, Taken, Unit, Verdict, gcra, log,
+    Answer, Change, Decision, Error, Instant, Keyword, QUANTITY, Span, Tail, Taken, Unit, Verdict, gcra, log,
     parse_integer, parse_timeout,
 };
 
@@ -130,9 +132,11 @@ pub fn arguments(input: &[u8]) {
     ];
     let mut parts = several::Parts::of(&all[..], &kinds);
     let unit = parts.unit();
-    // The parts follow each other without a gap, and the options follow them.
+    // The parts follow each other without a gap but for the words that join them, and the options follow
+    // them.
     let end = parts.by_ref().fold(0, |end, part| {
-        assert!(part.key == end && part.arguments.start > part.key, "{part:?}");
+        let key = end + usize::from(part.join != Join::None);
+        assert!(part.key == key && part.arguments.start > part.key, "{part:?}");
         part.arguments.end
     });
     assert!(parts.rest().eq(all[end..].iter().copied()));
@@ -186,6 +190,13 @@ pub fn states(input: &[u8]) {
         let apart = tat.since(end).max(end.since(tat));
         assert!(apart > fixed::NEAR_EXPIRY, "a TAT whose key expires with it is a count as well");
     }
+    if let Some(total) = clear(Counter::decode_total(bytes, expiry)) {
+        read_back(total.count);
+        assert!(
+            expiry.is_some() || total.count < fixed::LEAST_TAT,
+            "a TAT whose key does not expire is a count"
+        );
+    }
     let level = bucket::decode(first, second, "a hash");
     if let Some(level) = clear(level) {
         read_back(level.free);
@@ -215,7 +226,7 @@ fn assert_honest<S>(now: Instant, tick: u64, decide: impl Fn(Instant) -> Result<
     assert!((0..=answer.limit).contains(&answer.remaining), "{answer:?}");
     for unit in UNITS {
         let reply = answer.reply(unit).five;
-        assert!(reply[3] >= -1 && reply[4] >= 0, "{reply:?}");
+        assert!(reply[3] >= -1 && reply[4] >= -1, "{reply:?}");
     }
     if !answer.limited() {
         return;
@@ -260,7 +271,9 @@ fn by_calendar(input: &mut Input, now: Instant, limit: i64, number: i64, unit: U
         assert!(start <= now && now < end, "{calendar:?} at {now:?}");
     }
     let by_calendar = calendar.and_then(|calendar| fixed::Limit::by_calendar(limit, calendar));
-    [by_calendar, fixed::Limit::until(limit, number, unit)].into_iter().filter_map(clear).collect()
+    let idle = input.option(Input::number);
+    let others = [fixed::Limit::until(limit, number, unit), fixed::Limit::total(limit, idle, unit)];
+    [by_calendar].into_iter().chain(others).filter_map(clear).collect()
 }
 
 /// Every decision, on every state.
@@ -282,7 +295,101 @@ pub fn decisions(input: &[u8]) {
         assert_settles(bucket::settle(level, &limit, now, quantity, taken.as_ref()), quantity);
     }
     counters(&mut input, now, [a, b, quantity], unit);
+    chains(&mut input, now, [a, b, c, quantity], unit);
     sorted_sets(&mut input, now, [a, b, quantity], unit);
+}
+
+/// A limiter of a chain: its answers to quantities at any instant.
+struct Asked<'a> {
+    join: Join,
+    quantity: i64,
+    now: Instant,
+    peek: Box<dyn Fn(Instant, i64) -> Result<Answer, Error> + 'a>,
+}
+
+impl<'a> Asked<'a> {
+    fn of<L: Limiter + 'a>(limit: L, state: Option<L::State>, now: Instant) -> Self
+    where
+        L::State: 'a,
+    {
+        let peek = Box::new(move |now, quantity| limit.peek(state, now, quantity));
+        Self { join: Join::None, quantity: 0, now, peek }
+    }
+}
+
+impl Pool for Asked<'_> {
+    type Error = Error;
+
+    fn join(&self) -> Join {
+        self.join
+    }
+
+    fn quantity(&self) -> i64 {
+        self.quantity
+    }
+
+    fn is_held(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Error> {
+        (self.peek)(self.now.checked_add(after).unwrap_or(Instant::MAX), quantity)
+    }
+}
+
+/// Limiters that are joined: what is taken is the quantity, and a wait is exact.
+fn chains(input: &mut Input, now: Instant, [a, b, c, quantity]: [i64; 4], unit: Unit) {
+    let mut pools = Vec::new();
+    for _ in 0..4 {
+        let pool = match input.byte() % 4 {
+            0 => gcra::Limit::new(a, b, c, unit)
+                .map(|limit| Asked::of(limit, input.option(|input| input.near(now)), now)),
+            1 => bucket::Limit::new(a, b, c, unit).map(|limit| {
+                let level = input.option(|input| Level { free: input.number(), since: input.near(now) });
+                Asked::of(limit, level, now)
+            }),
+            kind => {
+                let limit = if kind == 2 {
+                    fixed::Limit::new(a, b, unit)
+                } else {
+                    fixed::Limit::total(a, None, unit)
+                };
+                let count = input.number().saturating_abs();
+                let end = if input.byte() == 0 { Instant::MAX } else { input.near(now).floor_to_millis() };
+                limit.map(|limit| Asked::of(limit, Some(Counter { count, end }), now))
+            }
+        };
+        let join = if pools.is_empty() { Join::None } else { Join::Spill };
+        pools.extend(pool.map(|pool| Asked { join, quantity, ..pool }));
+    }
+    let empty =
+        Answer { verdict: Verdict::Never, limit: 0, remaining: 0, reset_after: Span::ZERO, taken: None };
+    let mut shares = vec![Share::of(empty); pools.len()];
+    let Some(verdict) = clear(chain::decide(&pools, &mut shares)) else { return };
+    // More than one, because one limiter answers for itself.
+    if pools.len() < 2 || quantity == 0 {
+        return;
+    }
+    let together = |after| {
+        let rooms =
+            pools.iter().map(|pool| pool.peek(after, quantity).map(|answer| i128::from(answer.remaining)));
+        rooms.sum::<Result<i128, Error>>()
+    };
+    let taken: i128 = shares.iter().filter_map(|share| share.taken).map(i128::from).sum();
+    match verdict {
+        Verdict::Later(wait) => {
+            assert_eq!(taken, 0);
+            if let Ok(room) = together(wait) {
+                assert!(room >= quantity.into(), "{room} after {wait:?}");
+            }
+            let before = wait.saturating_sub(Span::NANOSECOND);
+            if let Ok(room) = together(before) {
+                assert!(room < quantity.into(), "{room} before {wait:?}");
+            }
+        }
+        Verdict::Never => assert_eq!(taken, 0),
+        _ => assert_eq!(taken, quantity.into()),
+    }
 }
 
 /// The commands that take from a TAT, check it, or give back.
@@ -470,7 +577,8 @@ pub fn flows(input: &[u8]) {
             (3, Some(any)) => queue.leave(clients.remove(any).0),
             (4, Some(any)) => {
                 clients[any].2 = !clients[any].2;
-                queue.changed(clients[any].0);
+                let again = Some(Instant::saturating_from_nanos(0));
+                queue.checked(clients[any].0, fair::Readiness::NotBefore(again));
             }
             (5, _) => queue.settle(named, weight, quantity.cast_signed().wrapping_neg()),
             (6, _) => queue.settle(named, weight, quantity.cast_signed()),

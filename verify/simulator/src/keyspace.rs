@@ -1,0 +1,191 @@
+//! The keys of a server: databases of strings, hashes and sorted sets with expiries.
+//!
+//! Each value has a number of its own, its *incarnation*. A key that is deleted, overwritten or replaced gets
+//! a value with another one, so that a handle to the old value is recognised, which on a real server would be
+//! a pointer to freed memory.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of a key, a value or an argument.
+pub type Bytes = Vec<u8>;
+
+/// A score, ordered as the server orders scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score(pub f64);
+
+impl Eq for Score {}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// A sorted set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ZSet {
+    /// The score of each member.
+    pub scores: BTreeMap<Bytes, Score>,
+    /// The members in their order.
+    pub order: BTreeSet<(Score, Bytes)>,
+}
+
+impl ZSet {
+    /// Adds a member or sets its score. Returns whether it is new.
+    pub fn put(&mut self, member: &[u8], score: f64) -> bool {
+        let score = Score(score);
+        let old = self.scores.insert(member.to_vec(), score);
+        if let Some(old) = old {
+            self.order.remove(&(old, member.to_vec()));
+        }
+        self.order.insert((score, member.to_vec()));
+        old.is_none()
+    }
+
+    /// Removes a member.
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        let Some(score) = self.scores.remove(member) else { return false };
+        self.order.remove(&(score, member.to_vec()))
+    }
+}
+
+/// The value of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A string.
+    Text(Bytes),
+    /// A hash.
+    Hash(BTreeMap<Bytes, Bytes>),
+    /// A sorted set.
+    ZSet(ZSet),
+    /// A list or a set, of which only the type is kept.
+    Other(&'static str),
+}
+
+impl Value {
+    /// The word of the command `TYPE`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "string",
+            Self::Hash(_) => "hash",
+            Self::ZSet(_) => "zset",
+            Self::Other(kind) => kind,
+        }
+    }
+
+    /// The value on one line.
+    pub fn shown(&self) -> String {
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        match self {
+            Self::Text(bytes) => text(bytes),
+            Self::Hash(fields) => {
+                let fields: Vec<_> =
+                    fields.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
+                fields.join(" ")
+            }
+            Self::ZSet(set) => {
+                let entries: Vec<_> =
+                    set.order.iter().map(|(score, name)| format!("{}={}", text(name), score.0)).collect();
+                entries.join(" ")
+            }
+            Self::Other(kind) => format!("a {kind}"),
+        }
+    }
+}
+
+/// A key.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its value.
+    pub value: Value,
+    /// Unix time in milliseconds.
+    pub expiry: Option<i64>,
+    /// The number of this value.
+    pub incarnation: u64,
+    /// Whether something other than the module has written the value or its expiry.
+    pub by_hand: bool,
+}
+
+/// Databases.
+#[derive(Clone, Debug, Default)]
+pub struct Keyspace {
+    dbs: BTreeMap<i32, BTreeMap<Bytes, Entry>>,
+    incarnations: u64,
+}
+
+impl Keyspace {
+    /// A key, whether its expiry has passed or not.
+    pub fn get(&self, db: i32, key: &[u8]) -> Option<&Entry> {
+        self.dbs.get(&db)?.get(key)
+    }
+
+    /// The same, to be changed in place.
+    pub fn get_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut Entry> {
+        self.dbs.get_mut(&db)?.get_mut(key)
+    }
+
+    /// Sets a key to a new value.
+    pub fn set(&mut self, db: i32, key: &[u8], value: Value, expiry: Option<i64>) -> u64 {
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let entry = Entry { value, expiry, incarnation, by_hand: false };
+        self.dbs.entry(db).or_default().insert(key.to_vec(), entry);
+        incarnation
+    }
+
+    /// Removes a key.
+    pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Entry> {
+        self.dbs.get_mut(&db)?.remove(key)
+    }
+
+    /// Puts an entry under another name, where it is another value.
+    pub fn put(&mut self, db: i32, key: &[u8], mut entry: Entry) {
+        self.incarnations += 1;
+        entry.incarnation = self.incarnations;
+        self.dbs.entry(db).or_default().insert(key.to_vec(), entry);
+    }
+
+    /// Removes all keys of a database, or of all.
+    pub fn flush(&mut self, db: Option<i32>) {
+        match db {
+            Some(db) => drop(self.dbs.remove(&db)),
+            None => self.dbs.clear(),
+        }
+    }
+
+    /// Exchanges two databases.
+    pub fn swap(&mut self, one: i32, other: i32) {
+        let (first, second) = (self.dbs.remove(&one), self.dbs.remove(&other));
+        self.dbs.extend(first.map(|keys| (other, keys)).into_iter().chain(second.map(|keys| (one, keys))));
+    }
+
+    /// All keys.
+    pub fn iter(&self) -> impl Iterator<Item = (i32, &Bytes, &Entry)> {
+        self.dbs.iter().flat_map(|(db, keys)| keys.iter().map(|(key, entry)| (*db, key, entry)))
+    }
+
+    /// The first difference to another keyspace, as a text.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let show = |entry: Option<&Entry>| {
+            entry.map_or("nothing".to_owned(), |entry| {
+                format!("{} until {:?}", entry.value.shown(), entry.expiry)
+            })
+        };
+        let same = |a: Option<&Entry>, b: Option<&Entry>| {
+            a.map(|a| (&a.value, a.expiry)) == b.map(|b| (&b.value, b.expiry))
+        };
+        let keys = self.iter().chain(other.iter()).map(|(db, key, _)| (db, key));
+        keys.map(|(db, key)| (db, key, self.get(db, key), other.get(db, key)))
+            .find(|(_, _, a, b)| !same(*a, *b))
+            .map(|(db, key, a, b)| {
+                format!("key {} of database {db}: {}, and {}", key.escape_ascii(), show(a), show(b))
+            })
+    }
+}

@@ -1,0 +1,150 @@
+//! `simulate`: histories from seeds, or from files.
+//!
+//! ```text
+//! simulate [--seeds FROM COUNT] [--steps N] [--jobs N] [--trace] [--file HISTORY]... MODULE
+//! ```
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::process::ExitCode;
+
+use redis_cell_simulator::boundary::{self, Module};
+use redis_cell_simulator::history::History;
+use redis_cell_simulator::run::{self, Source};
+use redis_cell_simulator::writer::REAL;
+
+struct Options {
+    module: String,
+    first: u64,
+    seeds: u64,
+    steps: u32,
+    jobs: usize,
+    trace: bool,
+    shrinks: bool,
+    /// Whether the first seed that fails is the last one.
+    stops: bool,
+    /// The number of a history that a real server can follow, of which a transcript is printed.
+    real: Option<u64>,
+    files: Vec<String>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        module: String::new(),
+        first: 1,
+        seeds: 1,
+        steps: 400,
+        jobs: 2,
+        trace: false,
+        shrinks: true,
+        stops: false,
+        real: None,
+        files: vec![],
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number =
+            || args.next().and_then(|arg| arg.parse().ok()).ok_or(format!("{arg} needs a number"));
+        match arg.as_str() {
+            "--seeds" => (options.first, options.seeds) = (number()?, number()?),
+            "--steps" => options.steps = number()? as u32,
+            "--jobs" => options.jobs = number()? as usize,
+            "--trace" => options.trace = true,
+            "--no-shrink" => options.shrinks = false,
+            "--first" => options.stops = true,
+            "--real" => options.real = Some(number()?),
+            "--file" => options.files.push(args.next().ok_or("--file needs a name")?),
+            module => options.module = module.into(),
+        }
+    }
+    if options.module.is_empty() { Err("the file of the module is not named".into()) } else { Ok(options) }
+}
+
+fn main() -> ExitCode {
+    let work = options().and_then(|options| Module::open(&options.module).map(|module| (options, module)));
+    let result = work.and_then(|(options, module)| {
+        if let Some(real) = options.real {
+            print!("{}", run::transcript(&module, REAL + real, options.steps));
+            return Ok(0);
+        }
+        if options.files.is_empty() { seeds(&options, &module) } else { files(&options, &module) }
+    });
+    match result {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the histories of files; returns how many failed.
+fn files(options: &Options, module: &Module) -> Result<u64, String> {
+    let mut failed = 0;
+    for name in &options.files {
+        let text = std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?;
+        let source = Source::History(History::parse(&text)?);
+        if options.trace {
+            boundary::trace();
+            let report = run::show(module, &source);
+            return Ok(u64::from(report.violation.is_some()));
+        }
+        let report = run::run(module, &source);
+        if report.violation.is_some() {
+            failed += 1;
+            println!("{name}\n{}", run::shown(module, &report));
+        }
+    }
+    println!("{} histories, {failed} failed", options.files.len());
+    Ok(failed)
+}
+
+/// Runs the histories of seeds; returns how many failed.
+fn seeds(options: &Options, module: &Module) -> Result<u64, String> {
+    if options.trace {
+        boundary::trace();
+        let report = run::show(module, &Source::Seed(options.first, options.steps));
+        println!("{:?}", report.violation);
+        return Ok(u64::from(report.violation.is_some()));
+    }
+    let begin = boundary::real_time();
+    let (mut sums, failed) = ([0; 3], Cell::new(0));
+    let mut running = VecDeque::new();
+    let mut ended = |seed: u64, source: Source, child| {
+        let report = run::end(module, &source, child);
+        sums.iter_mut().zip(report.counts).for_each(|(sum, count)| *sum += count);
+        let Some((oracle, found)) = &report.violation else { return };
+        failed.set(failed.get() + 1);
+        println!("seed {seed}: {oracle}, after {} steps: {found}", report.history.steps.len());
+        if options.shrinks && failed.get() <= 3 {
+            let short = run::shrink(module, &report);
+            println!("{} steps:\n{}", short.history.steps.len(), run::shown(module, &short));
+        }
+    };
+    for seed in options.first..options.first + options.seeds {
+        let source = Source::Seed(seed, options.steps);
+        let child = run::start(module, &source);
+        running.push_back((seed, source, child));
+        if running.len() >= options.jobs
+            && let Some((seed, source, child)) = running.pop_front()
+        {
+            ended(seed, source, child);
+            if options.stops && failed.get() > 0 {
+                break;
+            }
+        }
+    }
+    for (seed, source, child) in running {
+        ended(seed, source, child);
+    }
+    let failed = failed.get();
+    let seconds = (boundary::real_time() - begin) as f64 / 1e9;
+    let [steps, compared, looked] = sums;
+    println!(
+        "{} seeds, {steps} steps in {seconds:.1} s ({:.0} a second), {compared} replies compared, {looked} queues looked at, {failed} failed",
+        options.seeds,
+        steps as f64 / seconds
+    );
+    Ok(failed)
+}

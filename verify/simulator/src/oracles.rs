@@ -1,0 +1,656 @@
+//! What must hold after every step.
+//!
+//! - *contract*: replies and states are those of the model; clients are served in the order that the pages
+//!   promise; a timeout is told in time
+//! - *bound*: what was admitted on a key by one limit, booked and waited for included, stays below the bound
+//! - *progress*: no client waits that could be admitted, and that no other client precedes
+//! - *purity*: a refusal, a look and an error change nothing
+//! - *replication*: the keys by the stream of effects are the keys
+//! - *handles*, *cost* and *memory* are found by the world itself, by the server and at the end of a run
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::clock;
+use crate::contract::{self, Call};
+use crate::history::{self, Step};
+use crate::keyspace::Bytes;
+use crate::model::{Limit, Rate};
+use crate::world::{Answer, Held, MILLI, Reply, Words, with};
+
+/// How much later than at once something that is due may happen: the milliseconds of timers, the poll while
+/// writes are paused, and the budget of the main thread, with a margin.
+const SLACK: i64 = 30 * MILLI;
+
+/// A client that waits.
+#[derive(Clone, Debug)]
+struct Waiter {
+    call: Call,
+    db: i32,
+    order: u64,
+    since: i64,
+}
+
+/// What was admitted on a key by one limit.
+#[derive(Clone, Debug, Default)]
+struct Ledger {
+    /// `max_burst`, and the rate.
+    limit: Option<(i128, Rate)>,
+    /// When how much acts, on the monotonic clock.
+    acts: Vec<(i128, i128)>,
+    /// Whether something else has changed the key.
+    is_spoilt: bool,
+}
+
+/// What the oracles remember.
+#[derive(Debug, Default)]
+pub struct Judge {
+    waiters: BTreeMap<u64, Waiter>,
+    ledgers: BTreeMap<(i32, String), Ledger>,
+    /// Whether the wall clock is set within a call.
+    is_set_within: bool,
+    /// When the server had last had its turn, on the monotonic clock, if nothing has happened since.
+    is_settled: bool,
+    /// Replies that are stored by ONCE, with the instants until which they are there for certain.
+    stored: BTreeMap<(i32, Bytes), (Reply, i64)>,
+    /// Since when nothing but time keeps the server from serving, on the monotonic clock.
+    free_since: i64,
+    /// How many replies were compared with the contract.
+    pub compared: u64,
+    /// How many of them were errors of the limiter's.
+    pub errors: u64,
+    /// How many clients were looked at that wait.
+    pub looked: u64,
+}
+
+/// What was there before a step.
+#[derive(Debug, Default)]
+pub struct Before {
+    call: Option<(u64, Words, i32, Call)>,
+    held: BTreeMap<String, Held>,
+    is_plain: bool,
+    written: u64,
+    /// The units for which clients wait that come before this call.
+    goes_before: Option<u64>,
+}
+
+/// The first integer of a reply.
+fn first(reply: &Reply) -> Option<i64> {
+    match reply {
+        Reply::Int(number) => Some(*number),
+        Reply::Array(items) => first(items.first()?),
+        _ => None,
+    }
+}
+
+impl Judge {
+    /// Looks at the world before a step.
+    pub fn before(&mut self, step: &Step) -> Before {
+        with(|world| {
+            world.seen.clear();
+            world.sees = true;
+        });
+        let mut before = Before { written: with(|world| world.written), ..Before::default() };
+        self.is_set_within |= matches!(step, Step::SetWithin(..));
+        let Step::Call(client, words) = step else { return before };
+        let is_script = words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"LUA"));
+        let words = if is_script { words[1..].to_vec() } else { words.clone() };
+        let runs = with(|world| {
+            let paused = clock::wall() / MILLI < world.paused_until;
+            let client = world.clients.get(client);
+            !paused && client.is_none_or(|client| client.blocked.is_none() && client.queued.is_none())
+        });
+        let Some(call) = Call::parse(&words).filter(|_| runs) else { return before };
+        let db = with(|world| world.clients.get(client).map_or(0, |client| client.db));
+        before.is_plain = with(|world| {
+            let is_plain = call
+                .parts
+                .iter()
+                .all(|part| world.keys.get(db, part.key.as_bytes()).is_none_or(|entry| !entry.by_hand));
+            let time = clock::wall() / MILLI;
+            for part in &call.parts {
+                let entry = world.keys.get(db, part.key.as_bytes());
+                let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= time));
+                before.held.insert(part.key.clone(), entry.map(|entry| (entry.value.clone(), entry.expiry)));
+            }
+            is_plain && world.settings.tick == 0 && world.reactions.iter().all(|one| one.left == 0)
+        });
+        // Who waits counts as taken for the keys that they wait for.
+        let names = |waiter: &Waiter| {
+            waiter.db == db
+                && call.parts.iter().any(|part| waiter.call.parts.iter().any(|own| own.key == part.key))
+        };
+        before.is_plain &= !self.is_set_within && call.once.is_none() && !self.waiters.values().any(names);
+        before.goes_before = self.goes_before(&call, db);
+        before.call = Some((*client, words, db, call));
+        before
+    }
+
+    /// Looks at the world after a step.
+    pub fn after(&mut self, step: &Step, before: &Before) {
+        let answers = with(|world| {
+            world.sees = false;
+            std::mem::take(&mut world.answers)
+        });
+        self.spoil(step);
+        for answer in &answers {
+            // Which may have been sent long before.
+            self.spoil(&Step::Call(answer.client, (*answer.words).clone()));
+            self.answered(answer, before);
+        }
+        self.admitted_in_order(&answers);
+        self.follow_waiters(&answers);
+        self.replication();
+        let is_held_up = with(|world| {
+            world.is_replica
+                || world.is_full
+                || !world.moved.is_empty()
+                || !world.denied.is_empty()
+                || clock::wall() / MILLI <= world.paused_until
+        });
+        self.is_settled = false;
+        // After a step that lets no time pass, the server has not had its turn.
+        if is_held_up || !matches!(step, Step::Pass(_)) {
+            self.free_since = clock::monotonic();
+        } else if matches!(step, Step::Pass(nanos) if *nanos >= SLACK) {
+            self.keeps_timeouts();
+            self.progress();
+            self.is_settled = with(|world| world.settings.tick == 0) && !self.is_set_within;
+        }
+    }
+
+    /// A call was answered at once: its reply and its keys are those of the contract.
+    fn answered(&mut self, answer: &Answer, before: &Before) {
+        let Some(call) = Call::parse(&answer.words) else { return };
+        let own = before
+            .call
+            .as_ref()
+            .filter(|(client, words, ..)| *client == answer.client && *words == *answer.words);
+        if answer.waited.is_none()
+            && let Some((_, _, db, _)) = own
+        {
+            self.pure(&call, answer, before);
+            if let Some(units) = before.goes_before.filter(|_| first(&answer.reply) == Some(0)) {
+                let line = history::line(&answer.words);
+                let text =
+                    format!("{line} is admitted before clients who wait for {units} units and are ready");
+                with(|world| world.violates("contract", text));
+            }
+            if before.is_plain {
+                self.contract(&call, answer, *db, before);
+            }
+        }
+        self.once(&call, answer);
+        self.enter(&call, answer);
+    }
+
+    /// A call that repeats another one is replied what that one was.
+    fn once(&mut self, call: &Call, answer: &Answer) {
+        let Some(name) =
+            call.once.as_ref().filter(|_| !self.is_set_within && !matches!(answer.reply, Reply::Simple(_)))
+        else {
+            return;
+        };
+        let key = (answer.db, name.clone());
+        let now = answer.at;
+        self.stored.retain(|_, (_, until)| now < *until);
+        let refused = call.may_refuse() && first(&answer.reply) != Some(0);
+        match self.stored.get(&key) {
+            Some((reply, _)) => {
+                let rows = |reply: &Reply| if let Reply::Array(rows) = reply { rows.len() } else { 0 };
+                let is_same = rows(reply) == call.parts.len() + 1;
+                let forbidden =
+                    ["NOPERM", "MOVED", "READONLY", "OOM", "ERR", "TRYAGAIN", "UNBLOCKED", "WRONGTYPE"];
+                let is_error = matches!(&answer.reply, Reply::Error(text) if forbidden.iter().any(|code| text.starts_with(code)));
+                // Whoever has waited may have timed out before the other call came.
+                let is_late = answer.waited.is_some() && answer.reply == Reply::Null;
+                if is_same && answer.reply != *reply && !is_error && !is_late {
+                    let (line, stored, came) =
+                        (history::line(&answer.words), reply.shown(), answer.reply.shown());
+                    with(|world| {
+                        world.violates("contract", format!("{line} repeats {stored}, and is {came}"))
+                    });
+                }
+            }
+            None if refused || matches!(answer.reply, Reply::Error(_) | Reply::Null) => {}
+            None => {
+                let until = now + call.once_period - SLACK;
+                self.stored.insert(key, (answer.reply.clone(), until));
+            }
+        }
+    }
+
+    /// Who waits counts as taken for a call that does not wait.
+    fn goes_before(&self, call: &Call, db: i32) -> Option<u64> {
+        if !self.is_settled || call.parts.len() != 1 || call.waits() || !call.may_refuse() || call.prepays {
+            return None;
+        }
+        let part = &call.parts[0];
+        if part.quantity == 0 || call.saturates || call.once.is_some() || call.verb == "RESERVE" {
+            return None;
+        }
+        let of_key = |one: &&Waiter| one.db == db && one.call.parts[0].key == part.key;
+        let mut all: Vec<&Waiter> = self.waiters.values().filter(of_key).collect();
+        all.sort_by_key(|one| one.order);
+        let is_alone = |one: &Waiter| {
+            one.call.parts[1..].iter().all(|other| {
+                other.key != part.key
+                    && !self.waiters.values().any(|waiter| waiter.call.parts[0].key == other.key)
+            })
+        };
+        let mut flows = BTreeSet::new();
+        let heads = all.iter().filter(|one| flows.insert((one.call.verb.clone(), one.call.flow.clone())));
+        let ready = heads.filter(|one| one.call.once.is_none() && !one.call.parts[0].shadow && is_alone(one));
+        let now = i128::from(clock::module() - SLACK);
+        let ready: Vec<&&Waiter> =
+            ready.filter(|one| self.admits(one, now, 1..one.call.parts.len()) == Some(true)).collect();
+        let waits: i128 = ready.iter().map(|one| one.call.parts[0].quantity).sum();
+        if waits == 0
+            || matches!(part.limit, Limit::Lease { .. })
+            || ready.iter().any(|one| one.call.parts[0].limit != part.limit)
+        {
+            return None;
+        }
+        let both = Waiter {
+            call: Call {
+                parts: vec![crate::model::Part { quantity: part.quantity + waits, ..part.clone() }],
+                ..call.clone()
+            },
+            db,
+            order: 0,
+            since: 0,
+        };
+        (self.admits(&both, i128::from(clock::module()), 0..1) == Some(false)).then_some(waits as u64)
+    }
+
+    fn contract(&mut self, call: &Call, answer: &Answer, db: i32, before: &Before) {
+        let forbidden = ["NOPERM", "MOVED", "READONLY", "OOM"];
+        if matches!(&answer.reply, Reply::Error(error) if forbidden.iter().any(|code| error.starts_with(code)))
+        {
+            return;
+        }
+        let now = i128::from(clock::module());
+        let lead = now - i128::from(clock::wall());
+        let Some(expected) = contract::expected(call, now, lead, &before.held) else { return };
+        self.compared += 1;
+        let came = answer.reply.shown();
+        let agrees = match (&expected.reply, &answer.reply) {
+            (Ok(reply), _) => *reply == came,
+            (Err(error), Reply::Error(text)) => {
+                self.errors += 1;
+                text.starts_with(error)
+            }
+            _ => false,
+        };
+        let line = history::line(&answer.words);
+        with(|world| {
+            if !agrees {
+                let expected = expected.reply.unwrap_or_else(|error| format!("(error) {error}"));
+                return world
+                    .violates("contract", format!("{line}: {expected} was expected, and {came} came"));
+            }
+            for (key, held) in expected.keys {
+                let entry = world.keys.get(db, key.as_bytes());
+                let found = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI));
+                let found = found
+                    .map(|entry| (contract::shown(&entry.value), i128::from(entry.expiry.unwrap_or(-1))));
+                // A key whose clock is ahead may live up to two milliseconds longer.
+                let same = match (&found, &held) {
+                    (Some((value, at)), Some((own, until))) if lead > 0 => {
+                        let until = until - lead / 1_000_000;
+                        value == own && (until - 1..until + 4).contains(at)
+                    }
+                    _ => found == held,
+                };
+                if !same {
+                    let text = format!("{line}: {key} holds {found:?}, and should hold {held:?}");
+                    world.violates("contract", text);
+                }
+            }
+        });
+    }
+
+    /// A refusal, a look and an error change nothing. What has expired may go.
+    fn pure(&self, call: &Call, answer: &Answer, before: &Before) {
+        let refused = match &answer.reply {
+            Reply::Error(_) | Reply::Null => true,
+            reply if call.may_refuse() => first(reply) == Some(1),
+            reply if call.verb == "RENEW" || call.verb == "RELEASE" => first(reply) == Some(0),
+            _ => false,
+        };
+        if !refused && !call.looks() {
+            return;
+        }
+        with(|world| {
+            if world.settings.beside {
+                return;
+            }
+            let time = world.snapshot.max(world.time());
+            let mut expired = 0;
+            let mut changed = None;
+            for ((db, key), held) in &world.seen {
+                let now = world.keys.get(*db, key).map(|entry| (&entry.value, entry.expiry));
+                let was = held.as_ref().map(|(value, expiry)| (value, *expiry));
+                if was.is_some_and(|(_, expiry)| expiry.is_some_and(|at| at < time)) && now.is_none() {
+                    expired += 1;
+                } else if now != was {
+                    changed = Some(key.escape_ascii().to_string());
+                }
+            }
+            let line = history::line(&answer.words);
+            if let Some(key) = changed {
+                world
+                    .violates("purity", format!("{line} is {}, and has changed {key}", answer.reply.shown()));
+            } else if world.written > before.written + expired {
+                world.violates(
+                    "purity",
+                    format!("{line} is {}, and has replicated something", answer.reply.shown()),
+                );
+            }
+        });
+    }
+
+    /// Notes what was admitted.
+    fn enter(&mut self, call: &Call, answer: &Answer) {
+        let now = i128::from(answer.at);
+        for (at, part) in call.parts.iter().enumerate() {
+            let Limit::Throttle { max_burst, rate } = &part.limit else {
+                self.ledgers.entry((answer.db, part.key.clone())).or_default().is_spoilt = true;
+                continue;
+            };
+            let row = match &answer.reply {
+                Reply::Array(rows) if matches!(rows.first(), Some(Reply::Array(_))) => rows.get(at + 1),
+                reply => Some(reply),
+            };
+            let Some(Reply::Array(numbers)) = row else { continue };
+            let Some(limited) = numbers.first().and_then(first) else { continue };
+            let ledger = self.ledgers.entry((answer.db, part.key.clone())).or_default();
+            let is_same = *ledger.limit.get_or_insert((*max_burst, *rate)) == (*max_burst, *rate);
+            ledger.is_spoilt |= !is_same || call.prepays || call.once.is_some();
+            match call.verb.as_str() {
+                "PEEK" | "MPEEK" => {}
+                "PAUSE" | "REFUND" | "CHARGE" | "MSETTLE" => ledger.is_spoilt = true,
+                "RESERVE" if limited == 0 => {
+                    let wait = numbers.get(3).and_then(first).unwrap_or(0);
+                    ledger.acts.push((now + i128::from(wait) * call.unit, part.quantity));
+                }
+                _ if limited == 0 && first(&answer.reply) == Some(0) => {
+                    let taken = if call.saturates {
+                        numbers.get(5).and_then(first).map_or(0, i128::from)
+                    } else {
+                        part.quantity
+                    };
+                    ledger.acts.push((now, taken));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What the module has not decided changes what its bounds are about.
+    fn spoil(&mut self, step: &Step) {
+        let spoils_all = match step {
+            Step::Set(by) => *by > 0,
+            Step::SetWithin(..) | Step::Reacts(..) | Step::Role(_) => true,
+            Step::Call(_, words) => {
+                let own = words
+                    .first()
+                    .is_some_and(|word| word.len() > 3 && word[..3].eq_ignore_ascii_case(b"CL."));
+                let name = crate::commands::name(words);
+                !own && !["SELECT", "CLIENT", "INFO", "MULTI", "EXEC", "GET", "LUA", "TYPE", "PTTL", "EXISTS"]
+                    .contains(&name.as_str())
+            }
+            _ => false,
+        };
+        if spoils_all {
+            self.stored.clear();
+            self.ledgers.values_mut().for_each(|ledger| ledger.is_spoilt = true);
+            self.ledgers.retain(|_, _| true);
+            self.all_spoilt();
+        }
+    }
+
+    /// From here on, keys have a past that is not known.
+    fn all_spoilt(&mut self) {
+        let keys: Vec<(i32, String)> = with(|world| {
+            world.keys.iter().map(|(db, key, _)| (db, String::from_utf8_lossy(key).into_owned())).collect()
+        });
+        for key in keys {
+            self.ledgers.entry(key).or_default().is_spoilt = true;
+        }
+    }
+
+    /// Never more than the bound, in any stretch of time.
+    pub fn bound(&self) {
+        for ((db, key), ledger) in &self.ledgers {
+            let Some((max_burst, rate)) = ledger.limit.filter(|_| !ledger.is_spoilt) else { continue };
+            let mut acts = ledger.acts.clone();
+            acts.sort_unstable();
+            let (mut tat, most) = (0, rate.cost(max_burst + 1));
+            for (at, quantity) in acts {
+                tat = tat.max(at) + rate.cost(quantity);
+                // A client that has waited was decided up to a turn of the loop before its reply, and a wait
+                // is told in whole units.
+                if tat - most > at + i128::from(SLACK) {
+                    let text = format!(
+                        "{key} of database {db}: more was admitted than the limit allows, by {} ns at {at}: {:?}",
+                        tat - most - at,
+                        ledger.acts
+                    );
+                    with(|world| world.violates("bound", text));
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Those who wait for a key, or for a key in a flow, are admitted in the order in which they came.
+    fn admitted_in_order(&mut self, answers: &[Answer]) {
+        let mut gone: BTreeSet<u64> = BTreeSet::new();
+        for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
+            gone.insert(answer.client);
+            let Some(own) = self.waiters.get(&answer.client) else { continue };
+            let leases = matches!(own.call.parts[0].limit, Limit::Lease { .. });
+            if first(&answer.reply) == Some(0) {
+                let forbidden = with(|world| {
+                    let user = world
+                        .clients
+                        .get(&answer.client)
+                        .map(|client| client.user.clone())
+                        .unwrap_or_default();
+                    let moved = world.moved.contains(own.call.parts[0].key.as_bytes());
+                    // Before 7.0 a module cannot ask.
+                    let asks = !world.settings.version.starts_with('6');
+                    (world.is_full || moved || asks && world.denied.contains(&user))
+                        && own.call.once.is_none()
+                });
+                if forbidden {
+                    let line = history::line(&answer.words);
+                    let text = format!(
+                        "{line} of client {} is admitted though the server would not run it",
+                        answer.client
+                    );
+                    with(|world| world.violates("contract", text));
+                }
+            }
+            if first(&answer.reply) != Some(0) || own.call.once.is_some() || leases {
+                continue;
+            }
+            let is_before = |(client, other): &(&u64, &Waiter)| {
+                other.order < own.order
+                    && !gone.contains(client)
+                    && other.db == own.db
+                    && other.call.verb == own.call.verb
+                    && other.call.parts[0].key == own.call.parts[0].key
+                    && other.call.flow == own.call.flow
+                    && with(|world| world.clients.get(client).is_some_and(|one| one.blocked.is_some()))
+            };
+            if let Some((other, _)) = self.waiters.iter().find(is_before) {
+                let line = history::line(&answer.words);
+                let text = format!(
+                    "{line} of client {} is admitted before client {other}, who came first",
+                    answer.client
+                );
+                with(|world| world.violates("contract", text));
+            }
+        }
+    }
+
+    fn follow_waiters(&mut self, answers: &[Answer]) {
+        for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
+            self.waiters.remove(&answer.client);
+        }
+        let waiting: Vec<(u64, Rc<Words>, i32, i64, u64)> = with(|world| {
+            let blocked = world
+                .clients
+                .iter()
+                .filter_map(|(id, client)| Some((*id, client.since, world.blocked.get(client.blocked?)?)));
+            blocked
+                .map(|(id, since, blocked)| (id, Rc::clone(&blocked.words), blocked.db, since, blocked.order))
+                .collect()
+        });
+        let still: BTreeSet<u64> = waiting.iter().map(|(id, ..)| *id).collect();
+        self.waiters.retain(|id, _| still.contains(id));
+        for (id, words, db, since, order) in waiting {
+            if self.waiters.get(&id).is_some_and(|waiter| waiter.order == order) {
+                continue;
+            }
+            if let Some(call) = Call::parse(&words) {
+                self.waiters.insert(id, Waiter { call, db, order, since });
+            }
+        }
+    }
+
+    fn keeps_timeouts(&self) {
+        let now = clock::monotonic();
+        if now - self.free_since < SLACK || self.is_set_within {
+            return;
+        }
+        for (client, waiter) in &self.waiters {
+            let Some(timeout) = waiter.call.timeout else { continue };
+            if i128::from(now - waiter.since - SLACK) > timeout && now - SLACK > self.free_since {
+                let text = format!(
+                    "client {client} waits longer than its timeout: {}",
+                    history::time(now - waiter.since)
+                );
+                with(|world| world.violates("progress", text));
+            }
+        }
+    }
+
+    /// No client waits that could be admitted, and that no other client precedes.
+    fn progress(&mut self) {
+        if clock::monotonic() - self.free_since < SLACK || self.is_set_within || self.waiters.is_empty() {
+            return;
+        }
+        // By the states as they are, a short time ago.
+        let then = i128::from(clock::module() - SLACK);
+        let queues: BTreeSet<(i32, &String)> =
+            self.waiters.values().map(|one| (one.db, &one.call.parts[0].key)).collect();
+        for &(db, key) in &queues {
+            let of_key = |one: &&Waiter| one.db == db && one.call.parts[0].key == *key;
+            let mut all: Vec<&Waiter> = self.waiters.values().filter(of_key).collect();
+            all.sort_by_key(|one| one.order);
+            let (plain, flows): (Vec<&Waiter>, Vec<&Waiter>) =
+                all.iter().partition(|one| one.call.verb == "BTHROTTLE");
+            self.looked += 1;
+            if let Some(head) = plain.first() {
+                if self.admits(head, then, 0..1) == Some(true) {
+                    stuck(key, head, "the first client in the queue");
+                }
+                continue;
+            }
+            // The first clients of flows whose other limiters admit them, on keys that nobody else waits for.
+            let mut seen: BTreeSet<&Option<Bytes>> = BTreeSet::new();
+            let heads: Vec<&&Waiter> = flows.iter().filter(|one| seen.insert(&one.call.flow)).collect();
+            if heads.iter().any(|one| one.call.once.is_some()) {
+                continue;
+            }
+            let is_free =
+                |one: &&Waiter| one.call.parts[1..].iter().all(|part| !queues.contains(&(db, &part.key)));
+            let ready: Option<Vec<&&Waiter>> = heads.iter().try_fold(vec![], |mut ready, one| {
+                let admits = self.admits(one, then, 1..one.call.parts.len())?;
+                if admits {
+                    if !is_free(one) {
+                        return None;
+                    }
+                    ready.push(*one);
+                }
+                Some(ready)
+            });
+            let Some(ready) = ready.filter(|ready| !ready.is_empty()) else { continue };
+            if ready.iter().all(|one| self.admits(one, then, 0..1) == Some(true)) {
+                stuck(key, ready[0], "every ready client of the queue");
+            }
+        }
+    }
+
+    /// Whether some of a client's limiters would admit it at an instant; `None` if it cannot be said.
+    fn admits(&self, waiter: &Waiter, now: i128, which: std::ops::Range<usize>) -> Option<bool> {
+        let mut call = waiter.call.clone();
+        call.parts = call.parts[which].iter().filter(|part| !part.shadow).cloned().collect();
+        if call.parts.is_empty() {
+            return Some(true);
+        }
+        let held: Option<BTreeMap<String, Held>> = with(|world| {
+            let wall = clock::wall() / MILLI;
+            let entry = |key: &String| match world.keys.get(waiter.db, key.as_bytes()) {
+                // A short time ago it was there.
+                None => {
+                    let gone = world.gone.get(&(waiter.db, key.as_bytes().to_vec()));
+                    gone.is_none_or(|at| clock::monotonic() - at > 2 * SLACK).then_some(None)
+                }
+                Some(entry) if entry.expiry.is_some_and(|at| at < wall - 2 * SLACK / MILLI) => Some(None),
+                Some(entry) if entry.by_hand || entry.expiry.is_some_and(|at| at < wall) => None,
+                Some(entry) => Some(Some((entry.value.clone(), entry.expiry))),
+            };
+            call.parts.iter().map(|part| Some((part.key.clone(), entry(&part.key)?))).collect()
+        });
+        let model = contract::model_of(&call, now, lead(), &held?)?;
+        let rows = model.peek(&call.parts).ok()?;
+        Some(rows[1..].iter().all(|row| !row.limited))
+    }
+
+    /// The keys that the stream has made are the keys.
+    fn replication(&self) {
+        with(|world| {
+            let touched = std::mem::take(&mut world.touched);
+            let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
+            let same = |(db, key): &(i32, Bytes)| {
+                let (here, there) = (world.keys.get(*db, key), image.get(*db, key));
+                here.map(|entry| (&entry.value, entry.expiry))
+                    == there.map(|entry| (&entry.value, entry.expiry))
+            };
+            if !touched.iter().all(same)
+                && let Some(difference) = world.keys.difference(image)
+            {
+                world.violates("replication", format!("here and on the replica, {difference}"));
+            }
+        });
+    }
+
+    /// Looks once more, at the end.
+    pub fn end(&self) {
+        self.bound();
+        with(|world| {
+            let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
+            if let Some(difference) = world.keys.difference(image) {
+                world.violates("replication", format!("here and on the replica, {difference}"));
+            }
+        });
+    }
+}
+
+/// How far the module's clock is ahead of the wall clock.
+fn lead() -> i128 {
+    i128::from(clock::module() - clock::wall())
+}
+
+fn stuck(key: &str, waiter: &Waiter, who: &str) {
+    let text = format!(
+        "the queue of {key} stands still: {who} could have been admitted {} ago, having waited for {}",
+        history::time(SLACK),
+        history::time(clock::monotonic() - waiter.since)
+    );
+    with(|world| world.violates("progress", text));
+}

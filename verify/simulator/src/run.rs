@@ -1,0 +1,270 @@
+//! Runs of histories: each in a child of this process, with a module that it loads itself.
+
+use crate::boundary::{self, Child, End, Module};
+use crate::clock;
+use crate::history::{History, Settings, Step, time};
+use crate::oracles::Judge;
+use crate::server;
+use crate::world::{self, MILLI, with};
+use crate::writer::Writer;
+
+/// What came of a history.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The history, up to the step that failed.
+    pub history: History,
+    /// The oracle that found something, and what.
+    pub violation: Option<(String, String)>,
+    /// How many steps there were, how many replies were compared, and how many queues looked at.
+    pub counts: [u64; 3],
+}
+
+/// Where the steps of a history come from.
+pub enum Source {
+    /// From a seed, so many.
+    Seed(u64, u32),
+    /// From lines.
+    History(History),
+}
+
+impl Source {
+    fn settings(&self) -> Settings {
+        match self {
+            Self::Seed(seed, _) => Writer::settings(*seed),
+            Self::History(history) => history.settings.clone(),
+        }
+    }
+}
+
+/// Runs a history in this process, which cannot run another one. `say` is given each step before it happens.
+fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
+    let settings = source.settings();
+    let mut history = History { settings: settings.clone(), steps: vec![] };
+    world::begin(settings);
+    let mut judge = Judge::default();
+    let begin = clock::monotonic();
+    // Once for nothing, so that what stays from a load and a call is not counted as lost.
+    server::load(module);
+    server::client_call(1, ["CL.THROTTLE", "warm", "0", "1", "1"].map(Into::into).to_vec());
+    server::unload(module);
+    let memory = boundary::memory().0;
+    with(|world| *world = world::World::fresh(world.settings.clone()));
+    let loaded = server::load(module);
+    if !loaded {
+        with(|world| {
+            let log = world.log.join("; ");
+            world.violates("contract", format!("the module does not load: {log}"));
+        });
+    }
+    let mut writer = match source {
+        Source::Seed(seed, _) => Some(Writer::new(*seed)),
+        Source::History(_) => None,
+    };
+    let count = match source {
+        Source::Seed(_, count) => *count as usize,
+        Source::History(history) => history.steps.len(),
+    };
+    for at in 0..count {
+        let step = match (&mut writer, source) {
+            (Some(writer), _) => writer.step(),
+            (_, Source::History(history)) => history.steps[at].clone(),
+            _ => break,
+        };
+        say(&format!("+{:<12}| {step}", time((clock::monotonic() - begin) / 1_000 * 1_000)));
+        let before = judge.before(&step);
+        server::step(&step);
+        if crate::trace::is_on() {
+            with(|world| {
+                for answer in &world.answers {
+                    say(&format!("{:13}|   {}: {}", "", answer.client, answer.reply.shown()));
+                }
+            });
+        }
+        judge.after(&step, &before);
+        if let Some(writer) = &mut writer {
+            writer.learn();
+        }
+        history.steps.push(step);
+        if with(|world| !world.violations.is_empty()) {
+            break;
+        }
+    }
+    if with(|world| world.violations.is_empty()) {
+        judge.end();
+    }
+    if crate::trace::is_on() {
+        let keys: Vec<String> = with(|world| {
+            let now = clock::wall() / MILLI;
+            let there = world.keys.iter().filter(|(_, _, entry)| entry.expiry.is_none_or(|at| at >= now));
+            let shown = there.map(|(db, key, entry)| {
+                let expiry = entry.expiry.unwrap_or(-1);
+                format!("= {db} {} {expiry} {}", key.escape_ascii(), entry.value.shown())
+            });
+            shown.collect()
+        });
+        keys.iter().for_each(|line| say(&format!("{:13}| {line}", "")));
+    }
+    if with(|world| world.violations.is_empty()) {
+        finish(module, memory);
+    }
+    let violation = with(|world| world.violations.first().cloned());
+    Report {
+        counts: [history.steps.len() as u64, judge.compared, judge.looked],
+        history,
+        violation: violation.map(|violation| (violation.oracle.to_owned(), violation.text)),
+    }
+}
+
+/// Ends a world: everybody leaves, every key goes, and the memory is given back.
+fn finish(module: &Module, memory: i64) {
+    let clients: Vec<u64> = with(|world| {
+        world.is_full = false;
+        world.reactions.clear();
+        world.clients.keys().copied().collect()
+    });
+    server::step(&Step::Role(false));
+    for client in clients {
+        server::step(&Step::Close(client));
+    }
+    server::step(&Step::Pass(1000 * MILLI));
+    server::step(&Step::Call(1, vec![b"FLUSHALL".into()]));
+    server::step(&Step::Pass(1000 * MILLI));
+    server::unload(module);
+    with(|world| {
+        let left = boundary::memory().0 - memory;
+        if left > 0 && world.violations.is_empty() {
+            world.violates("memory", format!("{left} allocations are left when the module is unloaded"));
+        }
+        if !world.texts.is_empty() && world.violations.is_empty() {
+            let texts: Vec<String> =
+                world.texts.iter().map(|text| text.bytes.escape_ascii().to_string()).take(3).collect();
+            let count = world.texts.len();
+            world.violates("memory", format!("{count} strings are never freed: {texts:?}"));
+        }
+        if !world.blocked.is_empty() && world.violations.is_empty() {
+            world.violates("memory", "clients are never unblocked");
+        }
+    });
+}
+
+/// The longest that a history may take, in seconds.
+const SECONDS: u32 = 2;
+
+/// Begins to run a history in a child.
+pub fn start(module: &Module, source: &Source) -> Child {
+    boundary::start_child(SECONDS, || pack(&play(module, source, |_| {})))
+}
+
+/// What came of it.
+pub fn end(module: &Module, source: &Source, child: Child) -> Report {
+    match child.end() {
+        End::Done(bytes) if !bytes.is_empty() => unpack(&bytes, source.settings()),
+        end => {
+            // The same again, with each step sent before it happens.
+            let lines = boundary::start_speaker(SECONDS, |speak| {
+                play(module, source, |line| speak(line));
+            });
+            let mut history = History { settings: source.settings(), steps: vec![] };
+            let steps = lines.lines().filter_map(|line| Step::parse(line.split_once('|')?.1));
+            history.steps.extend(steps);
+            let oracle = if end == End::Killed(libc::SIGALRM) { "hang" } else { "crash" };
+            let counts = [history.steps.len() as u64, 0, 0];
+            Report { history, violation: Some((oracle.into(), format!("the process ends: {end:?}"))), counts }
+        }
+    }
+}
+
+/// Runs a history in a child.
+pub fn run(module: &Module, source: &Source) -> Report {
+    end(module, source, start(module, source))
+}
+
+/// Runs a history here, printing each step, and what clients are replied.
+pub fn show(module: &Module, source: &Source) -> Report {
+    crate::trace::start();
+    play(module, source, |line| eprintln!("{line}"))
+}
+
+fn pack(report: &Report) -> Vec<u8> {
+    let [steps, compared, looked] = report.counts;
+    let mut text = format!("{steps} {compared} {looked}\n");
+    if let Some((oracle, found)) = &report.violation {
+        text += &format!("{oracle}\n{}\n{}", found.replace('\n', " "), report.history);
+    }
+    text.into_bytes()
+}
+
+fn unpack(bytes: &[u8], settings: Settings) -> Report {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.splitn(4, '\n');
+    let mut counts = [0; 3];
+    let numbers = lines.next().unwrap_or_default().split(' ').filter_map(|number| number.parse().ok());
+    counts.iter_mut().zip(numbers).for_each(|(place, number)| *place = number);
+    let (oracle, found) =
+        (lines.next().unwrap_or_default().to_owned(), lines.next().unwrap_or_default().to_owned());
+    let violation = (!oracle.is_empty()).then_some((oracle, found));
+    let history = lines.next().and_then(|text| History::parse(text).ok());
+    Report { history: history.unwrap_or(History { settings, steps: vec![] }), violation, counts }
+}
+
+/// The steps of a seed, each call with its reply behind it, and the keys at the end. Steps begin with `>`,
+/// replies with `<`, keys with `< =`.
+pub fn transcript(module: &Module, seed: u64, steps: u32) -> String {
+    crate::trace::start();
+    boundary::start_speaker(SECONDS, |speak| {
+        let report = play(module, &Source::Seed(seed, steps), |line| {
+            let (clock, text) = line.split_once('|').unwrap_or(("", line));
+            let is_reply = clock.trim().is_empty();
+            speak(&format!("{} {}", if is_reply { '<' } else { '>' }, text.trim()));
+        });
+        if let Some((oracle, found)) = report.violation {
+            speak(&format!("! {oracle}: {found}"));
+        }
+    })
+}
+
+/// A shorter history in which the same oracle finds something.
+pub fn shrink(module: &Module, report: &Report) -> Report {
+    let oracle = report.violation.as_ref().map(|(oracle, _)| oracle.clone());
+    let fails = |history: &History| {
+        let found = run(module, &Source::History(history.clone()));
+        let same = found.violation.as_ref().map(|(oracle, _)| oracle) == oracle.as_ref();
+        // What comes behind the failure is cut off.
+        same.then_some(found)
+    };
+    let Some(mut best) = fails(&report.history) else { return report.clone() };
+    let mut size = best.history.steps.len().div_ceil(2);
+    let mut tries = 0;
+    while size > 0 && tries < 3_000 {
+        let mut at = 0;
+        let mut shorter = false;
+        while at < best.history.steps.len() && tries < 3_000 {
+            let mut history = best.history.clone();
+            let end = (at + size).min(history.steps.len());
+            history.steps.drain(at..end);
+            tries += 1;
+            match fails(&history) {
+                Some(found) if found.history.steps.len() < best.history.steps.len() => {
+                    best = found;
+                    shorter = true;
+                }
+                _ => at += size,
+            }
+        }
+        if !shorter || size > 1 {
+            size /= 2;
+        }
+    }
+    best
+}
+
+/// The report as a person reads it.
+pub fn shown(module: &Module, report: &Report) -> String {
+    let Some((oracle, found)) = &report.violation else { return String::new() };
+    // With the clock beside each step.
+    let lines = boundary::start_speaker(SECONDS, |speak| {
+        crate::trace::start();
+        play(module, &Source::History(report.history.clone()), |line| speak(line));
+    });
+    format!("{oracle}: {found}\n{}\n{lines}", report.history.settings)
+}

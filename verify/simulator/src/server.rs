@@ -1,0 +1,840 @@
+//! The server: its commands, its events, its loop. These functions run the module's code, so none of them
+//! keeps the world borrowed.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use crate::boundary;
+use crate::clock;
+use crate::commands::{self, class};
+use crate::history::Step;
+use crate::keyspace::Bytes;
+use crate::world::{Answer, Client, Code, Context, MILLI, Reaction, Reply, Words, World, reply_of, with};
+
+/// Flags of a context.
+mod flag {
+    pub const LUA: u32 = 1;
+    pub const MULTI: u32 = 1 << 1;
+    pub const MASTER: u32 = 1 << 2;
+    pub const SLAVE: u32 = 1 << 3;
+    pub const READONLY: u32 = 1 << 4;
+    pub const CLUSTER: u32 = 1 << 5;
+    pub const AOF: u32 = 1 << 6;
+    pub const MAXMEMORY: u32 = 1 << 8;
+    pub const OOM: u32 = 1 << 10;
+    pub const DENY_BLOCKING: u32 = 1 << 21;
+}
+
+/// Events of the server.
+mod event {
+    pub const ROLE_CHANGED: u64 = 0;
+    pub const FLUSH: u64 = 2;
+    pub const REPLICA_CHANGE: u64 = 6;
+    pub const CRON: u64 = 8;
+    pub const SWAP: u64 = 11;
+    pub const FORK: u64 = 13;
+}
+
+/// Calls of the module API and allocations that one entry into the module may take: for each millisecond of
+/// work a few thousand. `crate::oracles` says why.
+pub const MOST_STEPS: u64 = 40_000;
+
+/// The flags that the module sees.
+pub fn flags(world: &mut World, context: usize) -> u32 {
+    let mut flags = world.context(context).flags;
+    flags |= if world.is_replica { flag::SLAVE | flag::READONLY } else { flag::MASTER };
+    if world.has_aof {
+        flags |= flag::AOF;
+    }
+    if world.is_full {
+        flags |= flag::OOM | flag::MAXMEMORY;
+    }
+    if !world.moved.is_empty() {
+        flags |= flag::CLUSTER;
+    }
+    flags
+}
+
+/// Whether the server has a command.
+pub fn knows(name: &[u8]) -> bool {
+    let name = String::from_utf8_lossy(name).to_uppercase();
+    commands::writes(&name).is_some()
+}
+
+/// Runs code of the module in a new context, and returns the context as the code has left it.
+fn enter(context: Context, run: impl FnOnce(usize)) -> Context {
+    let before = boundary::steps();
+    let index = with(|world| {
+        world.contexts.push(context);
+        world.depth += 1;
+        world.contexts.len() - 1
+    });
+    run(index);
+    let context = with(|world| {
+        world.depth -= 1;
+        let context = world.contexts.pop().unwrap_or_default();
+        if world.depth == 0 {
+            if !world.open.is_empty() {
+                world.violates("handles", format!("{} keys are left open", world.open.len()));
+            }
+            let steps = boundary::steps() - before;
+            world.calls = world.calls.max(steps);
+            if steps > MOST_STEPS {
+                world.violates("cost", format!("{steps} calls of the server and allocations at once"));
+            }
+        }
+        context
+    });
+    flush_effects();
+    context
+}
+
+/// Sends the effects of a unit that is complete to those who listen.
+fn flush_effects() {
+    with(|world| {
+        if world.depth > 0 || world.effects.is_empty() {
+            return;
+        }
+        let effects = std::mem::take(&mut world.effects);
+        world.written += effects.len() as u64;
+        let now = clock::wall() / MILLI;
+        for (db, words) in effects {
+            if let Some(stream) = &mut world.stream {
+                stream.push((db, words.clone()));
+            }
+            let name = commands::name(&words);
+            let Some(image) = &mut world.image else { continue };
+            if commands::writes(&name) != Some(true) {
+                let line = crate::history::line(&words);
+                world.violates("replication", format!("the stream contains a call: {line}"));
+                continue;
+            }
+            let applied = commands::apply(image, db, &words, now, false);
+            world.touched.extend(commands::keys(&words).into_iter().map(|key| (db, key)));
+            if let Reply::Error(error) = applied.reply {
+                let line = crate::history::line(&words);
+                world.violates("replication", format!("the effect {line} fails: {error}"));
+            }
+        }
+    });
+}
+
+/// A unit of the server itself, whose effects belong together.
+fn unit<T>(work: impl FnOnce() -> T) -> T {
+    with(|world| world.depth += 1);
+    let result = work();
+    with(|world| world.depth -= 1);
+    flush_effects();
+    result
+}
+
+/// Deletes a key whose expiry has passed, when it is looked up.
+fn expire(db: i32, key: &[u8]) {
+    let gone = with(|world| {
+        if world.is_replica || !world.is_expired(db, key) {
+            return false;
+        }
+        world.note(db, key);
+        world.keys.remove(db, key);
+        world.effects.push((db, vec![b"DEL".into(), key.into()]));
+        world.touched.insert((db, key.to_vec()));
+        world.gone.insert((db, key.to_vec()), clock::monotonic());
+        true
+    });
+    if gone {
+        notify(db, class::EXPIRED, "expired", key);
+    }
+}
+
+/// Opens a key for the module.
+pub fn open(db: i32, key: &[u8], writes: bool) -> usize {
+    unit(|| expire(db, key));
+    with(|world| {
+        world.touched.insert((db, key.to_vec()));
+        world.open(db, key, writes)
+    })
+}
+
+/// The module has created a key.
+pub fn created(key: Option<(i32, Bytes)>) {
+    if let Some((db, key)) = key {
+        notify(db, class::NEW, "new", &key);
+    }
+}
+
+/// The module says that it has modified a key. Newer servers look it up.
+pub fn signal(db: i32, key: &[u8]) {
+    with(|world| world.looked_up(db, key, "SignalModifiedKey"));
+    if with(|world| world.settings.version.starts_with('8')) {
+        expire(db, key);
+    }
+}
+
+/// Publishes a keyspace event: other modules act, and the module is told.
+pub fn notify(db: i32, class: i32, event: &str, key: &[u8]) {
+    let acts = with(|world| {
+        let acts = world.settings.beside && !world.is_reacting;
+        // Who changes a key in the very event in which it is created breaks the server's own commands, too.
+        let may = |one: &Reaction| {
+            let of_all = ["SWAPDB", "FLUSHDB", "FLUSHALL"].contains(&commands::name(&one.words).as_str());
+            event != "new" || !(of_all || one.words.iter().any(|word| word == key))
+        };
+        let found = world
+            .reactions
+            .iter_mut()
+            .filter(|_| acts)
+            .find(|one| one.left > 0 && one.key == key && may(one));
+        found.map(|one| {
+            one.left -= 1;
+            one.words.clone()
+        })
+    });
+    if let Some(words) = acts {
+        with(|world| world.is_reacting = true);
+        let context = Context { db, flags: flag::DENY_BLOCKING, ..Context::default() };
+        let index = with(|world| {
+            world.contexts.push(context);
+            world.contexts.len() - 1
+        });
+        let _ = call(index, words, None, "!");
+        with(|world| {
+            world.contexts.pop();
+            world.is_reacting = false;
+        });
+    }
+    let count = with(|world| world.subscriptions.len());
+    for at in 0..count {
+        let code = with(|world| {
+            let one = world.subscriptions.get_mut(at)?;
+            (one.classes & class != 0 && !one.is_running).then(|| {
+                one.is_running = true;
+                one.code
+            })
+        });
+        let Some(code) = code else { continue };
+        let name = with(|world| world.text(key));
+        enter(Context { db, ..Context::default() }, |context| {
+            boundary::run_keyspace(code, context, class, event, name);
+        });
+        with(|world| {
+            world.free_text(name);
+            if let Some(one) = world.subscriptions.get_mut(at) {
+                one.is_running = false;
+            }
+        });
+    }
+}
+
+fn fire(id: u64, sub: u64, numbers: [i32; 2]) {
+    if let Some(code) = with(|world| world.events.get(&id).copied()) {
+        enter(Context::default(), |context| boundary::run_event(code, context, id, sub, numbers));
+    }
+}
+
+/// Runs one of the server's own commands; `by_hand` unless it is the module's.
+fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
+    let name = commands::name(words);
+    for key in commands::keys(words) {
+        if with(|world| world.commands_running <= 1) {
+            with(|world| world.looked_up(db, &key, &name));
+        }
+        expire(db, &key);
+        with(|world| {
+            world.note(db, &key);
+            world.touched.insert((db, key));
+        });
+    }
+    let flushed = match name.as_str() {
+        "FLUSHDB" => Some(db),
+        "FLUSHALL" => Some(-1),
+        _ => None,
+    };
+    if let Some(db) = flushed {
+        fire(event::FLUSH, 0, [0, db]);
+    }
+    let applied = with(|world| {
+        let now = world.time();
+        let applied = commands::apply(&mut world.keys, db, words, now, true);
+        world.effects.extend(applied.effect.clone().filter(|_| replicates).map(|effect| (db, effect)));
+        applied
+    });
+    if let Some(db) = flushed {
+        fire(event::FLUSH, 1, [0, db]);
+    }
+    if name == "SWAPDB" {
+        let number = |at: usize| String::from_utf8_lossy(&words[at]).parse().unwrap_or(0);
+        fire(event::SWAP, 0, [number(1), number(2)]);
+    }
+    for (db, class, event, key) in applied.events {
+        notify(db, class, event, &key);
+    }
+    applied.reply
+}
+
+/// Runs a command of the module with these words, of which `key` may be a string that exists.
+fn run_module(code: Code, context: Context, key: Option<usize>) -> Context {
+    let words = Rc::clone(&context.words);
+    let texts: Vec<usize> = with(|world| {
+        let mut texts: Vec<usize> = words.iter().map(|word| world.text(word)).collect();
+        if let Some(key) = key
+            && texts.len() > 1
+            && let Some(text) = world.texts.get_mut(key)
+        {
+            text.holders += 1;
+            world.free_text(texts[1]);
+            texts[1] = key;
+        }
+        texts
+    });
+    let context = enter(context, |context| boundary::run_call(code, context, &texts));
+    with(|world| texts.iter().for_each(|text| world.free_text(*text)));
+    context
+}
+
+/// `RM_Call`: the reply, or an error number.
+pub fn call(context: usize, words: Words, key: Option<usize>, flags: &str) -> Result<Option<Reply>, i32> {
+    let (db, client) = with(|world| (world.context(context).db, world.context(context).client));
+    let name = commands::name(&words);
+    if name == "MODULE" {
+        let others = usize::from(with(|world| world.settings.beside));
+        return Ok(Some(Reply::Array(vec![Reply::Null; others])));
+    }
+    let has_dry_runs = with(|world| world.settings.version.as_str() >= "7.2");
+    if flags.contains('D') && !has_dry_runs {
+        return Err(libc::EBADF);
+    }
+    let command = with(|world| world.commands.get(name.as_bytes()).cloned());
+    if command.is_none() && commands::writes(&name).is_none() {
+        return Err(libc::ENOENT);
+    }
+    if words.len() == 1 {
+        let wrong = Reply::Error(format!("ERR wrong number of arguments for '{name}' command"));
+        return if flags.contains('D') { Ok(Some(wrong)) } else { Err(libc::EINVAL) };
+    }
+    if words.get(1).is_some_and(|key| with(|world| world.moved.contains(key))) {
+        // With the flag E there is a reply besides.
+        boundary::set_errno(libc::EPERM);
+        return if flags.contains('E') || flags.contains('D') {
+            Ok(Some(Reply::Error("ERR Attempted to access a non local key in a cluster node".into())))
+        } else {
+            Err(libc::EPERM)
+        };
+    }
+    let is_outermost = with(begin_command);
+    let reply = unit(|| {
+        let Some(command) = command else { return Some(run_own(db, &words, flags.contains('!'))) };
+        if flags.contains('M') && command.flags.contains("deny-oom") && with(|world| world.is_full) {
+            return Some(Reply::Error("OOM command not allowed when used memory > 'maxmemory'.".into()));
+        }
+        if flags.contains('D') {
+            return None;
+        }
+        let client = if with(|world| world.is_reacting) { 0 } else { client };
+        let context = Context {
+            db,
+            client,
+            flags: flag::DENY_BLOCKING,
+            words: Rc::new(words.clone()),
+            ..Context::default()
+        };
+        let context = run_module(command.code, context, key);
+        let reply = reply_of(&context.tokens);
+        if reply.is_none() {
+            with(|world| {
+                world.violates("contract", format!("{name} has not replied once: {:?}", context.tokens))
+            });
+        }
+        reply
+    });
+    with(|world| end_command(world, is_outermost));
+    Ok(reply)
+}
+
+fn begin_command(world: &mut World) -> bool {
+    if world.commands_running == 0 {
+        world.snapshot = clock::read(true).div_euclid(MILLI);
+    }
+    world.commands_running += 1;
+    world.commands_running == 1
+}
+
+fn end_command(world: &mut World, _is_outermost: bool) {
+    world.commands_running -= 1;
+}
+
+/// Runs a call of a client, and answers it unless it waits.
+fn execute(id: u64, words: &Words, flags: u32) -> Option<Reply> {
+    let name = commands::name(words);
+    let (db, user) = with(|world| {
+        world.clients.get(&id).map(|client| (client.db, client.user.clone())).unwrap_or_default()
+    });
+    let own = match name.as_str() {
+        "SELECT" => {
+            let db = words.get(1).and_then(|word| String::from_utf8_lossy(word).parse().ok()).unwrap_or(0);
+            with(|world| world.clients.entry(id).or_default().db = db);
+            Some(Reply::Simple("OK".into()))
+        }
+        "CLIENT" => Some(client_command(words)),
+        "INFO" => Some(info()),
+        _ => None,
+    };
+    if own.is_some() {
+        return own;
+    }
+    let command = with(|world| world.commands.get(name.as_bytes()).cloned());
+    let writes =
+        command.as_ref().map_or(commands::writes(&name), |command| Some(command.flags.contains("write")));
+    let Some(writes) = writes else { return Some(Reply::Error(format!("ERR unknown command '{name}'"))) };
+    let error = with(|world| {
+        if world.denied.contains(&user) {
+            Some("NOPERM this user has no permissions to run this command")
+        } else if words.get(1).is_some_and(|key| world.moved.contains(key)) {
+            Some("MOVED 1 127.0.0.1:7001")
+        } else if writes && world.is_replica {
+            Some("READONLY You can't write against a read only replica.")
+        } else if world.is_full && command.as_ref().is_some_and(|command| command.flags.contains("deny-oom"))
+        {
+            Some("OOM command not allowed when used memory > 'maxmemory'.")
+        } else {
+            None
+        }
+    });
+    if let Some(error) = error {
+        return Some(Reply::Error(error.into()));
+    }
+    let is_outermost = with(begin_command);
+    let reply = match command {
+        None => Some(unit(|| run_own(db, words, true))),
+        Some(command) => {
+            let context =
+                Context { db, client: id, flags, words: Rc::new(words.clone()), ..Context::default() };
+            let context = run_module(command.code, context, None);
+            match context.has_blocked {
+                Some(blocked) => {
+                    with(|world| {
+                        if !context.tokens.is_empty() {
+                            world.violates("contract", "a client that waits has been replied to");
+                        }
+                        let client = world.clients.entry(id).or_default();
+                        client.blocked = Some(blocked);
+                        client.since = clock::monotonic();
+                    });
+                    None
+                }
+                None => {
+                    let reply = reply_of(&context.tokens);
+                    if reply.is_none() {
+                        let tokens = &context.tokens;
+                        with(|world| {
+                            world.violates("contract", format!("{name} has not replied once: {tokens:?}"))
+                        });
+                    }
+                    reply.or(Some(Reply::Null))
+                }
+            }
+        }
+    };
+    with(|world| end_command(world, is_outermost));
+    reply
+}
+
+/// What clients do with other clients.
+fn client_command(words: &Words) -> Reply {
+    let word = |at: usize| {
+        words.get(at).map(|word| String::from_utf8_lossy(word).to_uppercase()).unwrap_or_default()
+    };
+    let id = word(2).parse().unwrap_or(0);
+    match word(1).as_str() {
+        "UNBLOCK" => {
+            let blocked = with(|world| world.clients.get(&id).and_then(|client| client.blocked));
+            let Some(blocked) = blocked else { return Reply::Int(0) };
+            if with(|world| world.blocked.get(blocked).is_none_or(|blocked| blocked.is_unblocked)) {
+                return Reply::Int(0);
+            }
+            end_block(blocked, if word(3) == "ERROR" { Ended::Error } else { Ended::Timeout });
+            Reply::Int(1)
+        }
+        "KILL" => {
+            close(id);
+            Reply::Int(1)
+        }
+        _ => Reply::Error("ERR unknown subcommand".into()),
+    }
+}
+
+/// How the server ends a wait.
+#[derive(Clone, Copy, PartialEq)]
+enum Ended {
+    Timeout,
+    Error,
+    Closed,
+    Demoted,
+}
+
+/// Ends the wait of a client by the server.
+fn end_block(handle: usize, by: Ended) {
+    let Some(blocked) = with(|world| world.blocked.get(handle).cloned()) else { return };
+    let Some(id) = blocked.client else { return };
+    let context = Context {
+        db: blocked.db,
+        client: id,
+        words: Rc::clone(&blocked.words),
+        blocked: handle,
+        private: blocked.private,
+        ..Context::default()
+    };
+    let mut reply = match by {
+        Ended::Error => Some(Reply::Error("UNBLOCKED client unblocked via CLIENT UNBLOCK".into())),
+        Ended::Demoted => Some(Reply::Error(
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+                .into(),
+        )),
+        _ => None,
+    };
+    if by == Ended::Timeout {
+        let context = run_module(blocked.timeout, context, None);
+        reply = reply_of(&context.tokens);
+        if reply.is_none() {
+            with(|world| world.violates("contract", "the callback of a timeout has not replied once"));
+        }
+    } else if let Some(code) = blocked.disconnect {
+        enter(context, |context| boundary::run_with(code, context, handle));
+    }
+    with(|world| {
+        if let Some(blocked) = world.blocked.get_mut(handle) {
+            blocked.client = None;
+        }
+    });
+    if by != Ended::Closed {
+        answer_blocked(id, &blocked.words, blocked.db, reply.unwrap_or(Reply::Null));
+    }
+}
+
+/// A blocked client gets its reply, and goes on with what it has sent meanwhile.
+fn answer_blocked(id: u64, words: &Rc<Words>, db: i32, reply: Reply) {
+    with(|world| {
+        let Some(client) = world.clients.get_mut(&id) else { return };
+        client.blocked = None;
+        let waited = Some(client.since);
+        world.answers.push(Answer {
+            client: id,
+            words: Rc::clone(words),
+            db,
+            reply,
+            waited,
+            at: clock::monotonic(),
+        });
+    });
+}
+
+/// Runs calls that a client has sent while it was blocked.
+fn run_pending(id: u64) {
+    loop {
+        let next = with(|world| {
+            let is_paused = clock::wall() / MILLI < world.paused_until;
+            let client =
+                world.clients.get_mut(&id).filter(|client| client.blocked.is_none() && !is_paused)?;
+            client.pending.pop_front()
+        });
+        let Some(words) = next else { return };
+        client_call(id, words);
+    }
+}
+
+fn close(id: u64) {
+    if let Some(blocked) = with(|world| world.clients.get(&id).and_then(|client| client.blocked)) {
+        end_block(blocked, Ended::Closed);
+    }
+    with(|world| world.clients.remove(&id));
+}
+
+fn info() -> Reply {
+    let code = with(|world| {
+        world.fields.clear();
+        world.info
+    });
+    if let Some(code) = code {
+        enter(Context::default(), |_| boundary::run_info(code));
+    }
+    let fields = with(|world| std::mem::take(&mut world.fields));
+    Reply::Text(fields.iter().map(|(name, value)| format!("{name}:{value}\n")).collect::<String>().into())
+}
+
+/// A client sends a call.
+pub fn client_call(id: u64, words: Words) {
+    let name = commands::name(&words);
+    let is_paused = with(|world| clock::wall() / MILLI < world.paused_until);
+    let waits = with(|world| {
+        let client = world
+            .clients
+            .entry(id)
+            .or_insert_with(|| Client { user: b"default".into(), ..Client::default() });
+        let waits = client.blocked.is_some()
+            || (is_paused && !["CLIENT", "INFO", "CL.PEEK", "CL.MPEEK"].contains(&name.as_str()));
+        if waits {
+            client.pending.push_back(words.clone());
+        }
+        waits
+    });
+    if waits {
+        return;
+    }
+    let queued = with(|world| world.clients.get_mut(&id).and_then(|client| client.queued.take()));
+    let reply = match (name.as_str(), queued) {
+        ("MULTI", _) => {
+            with(|world| world.clients.entry(id).or_default().queued = Some(vec![]));
+            Some(Reply::Simple("OK".into()))
+        }
+        ("EXEC", Some(calls)) => {
+            let is_outermost = with(begin_command);
+            let replies = unit(|| {
+                let run = |words: &Words| {
+                    let reply = execute(id, words, flag::MULTI | flag::DENY_BLOCKING).unwrap_or(Reply::Null);
+                    let db = with(|world| world.clients.get(&id).map_or(0, |client| client.db));
+                    let answer = Answer {
+                        client: id,
+                        words: Rc::new(words.clone()),
+                        db,
+                        reply: reply.clone(),
+                        waited: None,
+                        at: clock::monotonic(),
+                    };
+                    with(|world| world.answers.push(answer));
+                    reply
+                };
+                calls.iter().map(run).collect()
+            });
+            with(|world| end_command(world, is_outermost));
+            Some(Reply::Array(replies))
+        }
+        (_, Some(mut calls)) => {
+            calls.push(words.clone());
+            with(|world| world.clients.entry(id).or_default().queued = Some(calls));
+            Some(Reply::Simple("QUEUED".into()))
+        }
+        ("LUA", None) => execute(id, &words[1..].to_vec(), flag::LUA | flag::DENY_BLOCKING),
+        _ => execute(id, &words, 0),
+    };
+    let words = if name == "LUA" { words[1..].to_vec() } else { words };
+    if let Some(reply) = reply {
+        with(|world| {
+            let db = world.clients.get(&id).map_or(0, |client| client.db);
+            world.answers.push(Answer {
+                client: id,
+                words: Rc::new(words),
+                db,
+                reply,
+                waited: None,
+                at: clock::monotonic(),
+            });
+        });
+    }
+}
+
+/// Replies to clients that the module has unblocked.
+fn handle_unblocked() {
+    while let Some(handle) = with(|world| world.unblocked.pop_front()) {
+        let Some(blocked) = with(|world| world.blocked.get(handle).cloned()) else { continue };
+        if let Some(id) = blocked.client {
+            let context = Context {
+                db: blocked.db,
+                client: id,
+                words: Rc::clone(&blocked.words),
+                private: blocked.private,
+                blocked: handle,
+                ..Context::default()
+            };
+            let context = run_module(blocked.reply, context, None);
+            match reply_of(&context.tokens) {
+                Some(reply) => answer_blocked(id, &blocked.words, blocked.db, reply),
+                None => {
+                    with(|world| world.violates("contract", "the callback of a wait has not replied once"));
+                    answer_blocked(id, &blocked.words, blocked.db, Reply::Null);
+                }
+            }
+        }
+        if blocked.private != 0 {
+            let code = blocked.free;
+            enter(Context::default(), |context| boundary::run_with(code, context, blocked.private));
+        }
+        with(|world| world.blocked.remove(handle));
+        if let Some(id) = blocked.client {
+            run_pending(id);
+        }
+    }
+}
+
+/// One turn of the server's loop.
+pub fn turn() {
+    handle_unblocked();
+    let now = clock::read(true).div_euclid(1_000);
+    let last = with(|world| world.timer_count);
+    loop {
+        let timer = with(|world| {
+            let (&(at, id), _) = world.timers.first_key_value()?;
+            // Timers that are set meanwhile wait for the next turn, or for later.
+            if at > now || id > last { None } else { world.timers.remove(&(at, id)) }
+        });
+        let Some((code, data)) = timer else { break };
+        enter(Context::default(), |context| boundary::run_with(code, context, data));
+    }
+    if with(|world| clock::monotonic() >= world.cron) {
+        with(|world| world.cron = clock::monotonic() + world.cron_every);
+        cron();
+    }
+    handle_unblocked();
+    if with(|world| clock::wall() / MILLI >= world.paused_until) {
+        let waiting = with(|world| {
+            let ids =
+                world.clients.iter().filter(|(_, one)| one.blocked.is_none() && !one.pending.is_empty());
+            ids.map(|(id, _)| *id).collect::<Vec<_>>()
+        });
+        waiting.into_iter().for_each(run_pending);
+    }
+}
+
+fn cron() {
+    if with(|world| world.settings.active && !world.is_replica && clock::wall() / MILLI >= world.paused_until)
+    {
+        let gone: Vec<(i32, Bytes)> = with(|world| {
+            let now = world.time();
+            let passed = world.keys.iter().filter(|(_, _, entry)| entry.expiry.is_some_and(|at| now > at));
+            passed.map(|(db, key, _)| (db, key.clone())).collect()
+        });
+        for (db, key) in gone {
+            unit(|| expire(db, &key));
+        }
+    }
+    fire(event::CRON, 0, [10, 0]);
+}
+
+/// Lets time pass while the server works.
+fn pass(nanos: i64) {
+    let end = clock::monotonic() + nanos;
+    let mut turns = 0;
+    // A cron that runs ten times a second would take too long for days.
+    with(|world| world.cron_every = (nanos / 64).max(100 * MILLI));
+    loop {
+        let (timer, cron, pause) = with(|world| {
+            let timer = world.timers.first_key_value().map(|((at, _), _)| at * 1_000 - clock::wall());
+            let pause = Some(world.paused_until * MILLI - clock::wall()).filter(|left| *left > 0);
+            (timer, world.cron - clock::monotonic(), pause)
+        });
+        let next = timer.into_iter().chain(pause).chain([cron]).min().unwrap_or(cron).max(1_000);
+        let left = end - clock::monotonic();
+        if next > left {
+            clock::pass(left.max(0));
+            turn();
+            return;
+        }
+        clock::pass(next);
+        turn();
+        turns += 1;
+        if turns > 200_000 {
+            return with(|world| world.violates("progress", "the loop turns and no time passes"));
+        }
+    }
+}
+
+/// Lets a step of a history happen.
+pub fn step(step: &Step) {
+    match step {
+        Step::Call(client, words) => client_call(*client, words.clone()),
+        Step::Close(client) => close(*client),
+        Step::Pass(nanos) => pass(*nanos),
+        Step::Hang(nanos) => clock::pass(*nanos),
+        Step::Set(by) => clock::step(*by),
+        Step::SetWithin(readings, by) => clock::step_within(*readings, *by),
+        Step::Reacts(times, key, words) => with(|world| {
+            world.reactions.push(Reaction { key: key.clone(), words: words.clone(), left: *times });
+        }),
+        Step::User(client, name) => with(|world| {
+            world.clients.entry(*client).or_default().user = name.clone();
+        }),
+        Step::Denied(denied, name) => with(|world| {
+            if *denied {
+                world.denied.insert(name.clone())
+            } else {
+                world.denied.remove(name)
+            };
+        }),
+        Step::Moved(moved, key) => with(|world| {
+            if *moved {
+                world.moved.insert(key.clone())
+            } else {
+                world.moved.remove(key)
+            };
+        }),
+        Step::Replica(what) => replica(what),
+        Step::Role(replica) => role(*replica),
+        Step::Pause(nanos) => with(|world| world.paused_until = (clock::wall() + nanos) / MILLI),
+        Step::Full(full) => with(|world| world.is_full = *full),
+    }
+}
+
+/// What happens to the replica of the server.
+fn replica(what: &str) {
+    match what {
+        "comes" => {
+            fire(event::FORK, 0, [0, 0]);
+            with(|world| {
+                world.image = Some(world.keys.clone());
+                world.has_backlog = true;
+                world.replicas = 1;
+            });
+            fire(event::REPLICA_CHANGE, 0, [0, 0]);
+            fire(event::FORK, 1, [0, 0]);
+        }
+        "goes" if with(|world| world.replicas) > 0 => {
+            with(|world| world.replicas = 0);
+            fire(event::REPLICA_CHANGE, 1, [0, 0]);
+        }
+        // It is sent what it has missed, which is in the backlog.
+        "returns" if with(|world| world.has_backlog && world.replicas == 0) => {
+            with(|world| world.replicas = 1);
+            fire(event::REPLICA_CHANGE, 0, [0, 0]);
+        }
+        "ends" => with(|world| {
+            if world.replicas == 0 && !world.has_aof {
+                world.has_backlog = false;
+                world.image = None;
+            }
+        }),
+        _ => {}
+    }
+}
+
+/// The server becomes a replica, which ends all waits, or a primary.
+fn role(replica: bool) {
+    if with(|world| std::mem::replace(&mut world.is_replica, replica)) == replica {
+        return;
+    }
+    if replica {
+        let waiting: BTreeSet<usize> =
+            with(|world| world.clients.values().filter_map(|client| client.blocked).collect());
+        for blocked in waiting {
+            if with(|world| world.blocked.get(blocked).is_some_and(|blocked| !blocked.is_unblocked)) {
+                end_block(blocked, Ended::Demoted);
+            }
+        }
+    } else {
+        // What it sends from here on may be asked for by the former primary.
+        with(|world| {
+            world.has_backlog = true;
+            world.image = Some(world.keys.clone());
+        });
+    }
+    fire(event::ROLE_CHANGED, u64::from(replica), [0, 0]);
+}
+
+/// Loads the module. False if it refuses.
+pub fn load(module: &boundary::Module) -> bool {
+    let mut loaded = false;
+    enter(Context::default(), |context| loaded = module.load(context));
+    loaded
+}
+
+/// Unloads the module, when nobody waits.
+pub fn unload(module: &boundary::Module) {
+    enter(Context::default(), |context| module.unload(context));
+}

@@ -1,0 +1,757 @@
+//! What the simulated server is at an instant, and what a call of the module API does to it.
+//!
+//! The functions here never call the module; [`crate::server`] does, while the world is not borrowed.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use crate::clock;
+use crate::history::Settings;
+use crate::keyspace::{Bytes, Keyspace, Value, ZSet};
+use crate::slab::Slab;
+
+/// A key as it is: its value, and its expiry in milliseconds.
+pub type Held = Option<(Value, Option<i64>)>;
+
+/// Words of a command.
+pub type Words = Vec<Bytes>;
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// An integer.
+    Int(i64),
+    /// A bulk string.
+    Text(Bytes),
+    /// A simple string.
+    Simple(String),
+    /// An error.
+    Error(String),
+    /// Null.
+    Null,
+    /// An array.
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// The reply on one line, as redis-cli would show it, with rows separated by bars.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Int(number) => number.to_string(),
+            Self::Text(bytes) => format!("\"{}\"", bytes.escape_ascii()),
+            Self::Simple(text) => text.clone(),
+            Self::Error(text) => format!("(error) {text}"),
+            Self::Null => "(nil)".to_owned(),
+            Self::Array(items) => {
+                let nested = items.iter().any(|item| matches!(item, Self::Array(_)));
+                let items: Vec<String> = items.iter().map(Self::shown).collect();
+                items.join(if nested { " | " } else { " " })
+            }
+        }
+    }
+}
+
+/// Part of a reply, as the module sends it.
+#[derive(Clone, Debug)]
+pub enum Token {
+    /// The beginning of an array.
+    Array(usize),
+    /// Anything else.
+    Item(Reply),
+}
+
+/// The first whole reply of some parts.
+pub fn reply_of(tokens: &[Token]) -> Option<Reply> {
+    fn one(tokens: &mut std::slice::Iter<Token>) -> Option<Reply> {
+        Some(match tokens.next()? {
+            Token::Item(item) => item.clone(),
+            Token::Array(count) => {
+                Reply::Array((0..*count).map(|_| one(tokens)).collect::<Option<Vec<_>>>()?)
+            }
+        })
+    }
+    let mut rest = tokens.iter();
+    let reply = one(&mut rest)?;
+    rest.next().is_none().then_some(reply)
+}
+
+/// Code of the module. Only `boundary.rs` runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(pub usize);
+
+/// Something that must never happen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Violation {
+    /// The oracle that found it.
+    pub oracle: &'static str,
+    /// What was expected, and what came.
+    pub text: String,
+}
+
+/// A string that the module refers to.
+#[derive(Debug)]
+pub struct Text {
+    /// Its bytes, which stay in place.
+    pub bytes: Box<[u8]>,
+    /// Who holds it.
+    pub holders: usize,
+}
+
+/// A key that the module has opened.
+#[derive(Clone, Debug)]
+pub struct OpenKey {
+    /// The database.
+    pub db: i32,
+    /// The name.
+    pub name: Rc<[u8]>,
+    /// Whether it is open for writing.
+    pub writes: bool,
+    /// The incarnation of the value; 0 for none.
+    pub incarnation: u64,
+    /// The member at which a range begins.
+    pub current: Option<(f64, Bytes)>,
+    /// The bounds of a range by bytes: the first member, and the one behind the last.
+    pub bounds: (Bytes, Bytes),
+}
+
+/// What the module runs in.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// The selected database.
+    pub db: i32,
+    /// The client; 0 for none.
+    pub client: u64,
+    /// Flags that depend on the context: a transaction, a script, no blocking.
+    pub flags: u32,
+    /// The reply so far.
+    pub tokens: Vec<Token>,
+    /// The words of the call.
+    pub words: Rc<Words>,
+    /// The private data of a blocked client.
+    pub private: usize,
+    /// The blocked client whose callback it is.
+    pub blocked: usize,
+    /// The client that the call has blocked.
+    pub has_blocked: Option<usize>,
+}
+
+/// A client that the module has blocked.
+#[derive(Clone, Debug)]
+pub struct Blocked {
+    /// How many clients were blocked before.
+    pub order: u64,
+    /// The client, as long as it is connected and blocked.
+    pub client: Option<u64>,
+    /// The words of the call.
+    pub words: Rc<Words>,
+    /// The database of the call.
+    pub db: i32,
+    /// The callbacks.
+    pub reply: Code,
+    /// Of a timeout.
+    pub timeout: Code,
+    /// That frees the private data.
+    pub free: Code,
+    /// Of a disconnection.
+    pub disconnect: Option<Code>,
+    /// Whether the module has unblocked it.
+    pub is_unblocked: bool,
+    /// The private data.
+    pub private: usize,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Default)]
+pub struct Client {
+    /// The selected database.
+    pub db: i32,
+    /// What it is blocked by.
+    pub blocked: Option<usize>,
+    /// Since when, in nanoseconds of the monotonic clock.
+    pub since: i64,
+    /// Calls of a transaction that has begun.
+    pub queued: Option<Vec<Words>>,
+    /// The user.
+    pub user: Bytes,
+    /// Calls that arrived while it was blocked.
+    pub pending: VecDeque<Words>,
+}
+
+/// A command of the module.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Its code.
+    pub code: Code,
+    /// Its flags.
+    pub flags: BTreeSet<String>,
+    /// Whether it has keys.
+    pub has_keys: bool,
+}
+
+/// Who follows keyspace events.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    /// The classes.
+    pub classes: i32,
+    /// The callback.
+    pub code: Code,
+    /// Whether it runs, in which case it is not called again.
+    pub is_running: bool,
+}
+
+/// Commands that another module runs in the events of a key.
+#[derive(Clone, Debug)]
+pub struct Reaction {
+    /// The key.
+    pub key: Bytes,
+    /// What it runs.
+    pub words: Words,
+    /// How often at most.
+    pub left: u32,
+}
+
+/// A reply that a client has received.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The client.
+    pub client: u64,
+    /// What it has called.
+    pub words: Rc<Words>,
+    /// The database.
+    pub db: i32,
+    /// The reply.
+    pub reply: Reply,
+    /// Whether it has waited, and since when on the monotonic clock.
+    pub waited: Option<i64>,
+    /// When it was sent, on the monotonic clock.
+    pub at: i64,
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct World {
+    /// What the history says of it.
+    pub settings: Settings,
+    /// The keys.
+    pub keys: Keyspace,
+    /// The keys by the stream of effects, while anybody listens to it.
+    pub image: Option<Keyspace>,
+    /// Keys that the stream has changed since they were last compared.
+    pub touched: BTreeSet<(i32, Bytes)>,
+    /// Effects of the unit that is running.
+    pub effects: Vec<(i32, Words)>,
+    /// The stream so far, if it is kept.
+    pub stream: Option<Vec<(i32, Words)>>,
+    /// How many effects there have been.
+    pub written: u64,
+    /// Whether a replica is connected, and whether there is a backlog.
+    pub replicas: u32,
+    /// See `replicas`.
+    pub has_backlog: bool,
+    /// Whether an append-only file is written.
+    pub has_aof: bool,
+    /// Whether the server is a replica.
+    pub is_replica: bool,
+    /// Until when clients are paused, on the wall clock in milliseconds.
+    pub paused_until: i64,
+    /// Whether the memory is used up.
+    pub is_full: bool,
+    /// The strings of the module.
+    pub texts: Slab<Text>,
+    /// The open keys.
+    pub open: Slab<OpenKey>,
+    /// Replies of the server's commands.
+    pub replies: Slab<Reply>,
+    /// Sections of INFO.
+    pub infos: Slab<BTreeMap<String, String>>,
+    /// Blocked clients.
+    pub blocked: Slab<Blocked>,
+    /// Users, as the module asks for them.
+    pub users: Slab<Bytes>,
+    /// The contexts, of which the last is the innermost.
+    pub contexts: Vec<Context>,
+    /// The connections.
+    pub clients: BTreeMap<u64, Client>,
+    /// Blocked clients that the module has unblocked.
+    pub unblocked: VecDeque<usize>,
+    /// The module's timers, by microseconds of the wall clock.
+    pub timers: BTreeMap<(i64, u64), (Code, usize)>,
+    /// The number of timers so far.
+    pub timer_count: u64,
+    /// The module's commands.
+    pub commands: BTreeMap<Bytes, Command>,
+    /// Who follows keyspace events.
+    pub subscriptions: Vec<Subscription>,
+    /// Who follows the server's events.
+    pub events: BTreeMap<u64, Code>,
+    /// The callback of INFO, and what it has added.
+    pub info: Option<Code>,
+    /// See `info`.
+    pub fields: Vec<(String, String)>,
+    /// The other module.
+    pub reactions: Vec<Reaction>,
+    /// Whether it acts at present.
+    pub is_reacting: bool,
+    /// Users without permission.
+    pub denied: BTreeSet<Bytes>,
+    /// Slots are not simulated; keys whose node is another one are.
+    pub moved: BTreeSet<Bytes>,
+    /// How many commands, timers or events are running inside each other.
+    pub depth: u32,
+    /// How many commands are running inside each other.
+    pub commands_running: u32,
+    /// The time of the command that is running, in milliseconds.
+    pub snapshot: i64,
+    /// Replies that were sent since they were last taken.
+    pub answers: Vec<Answer>,
+    /// What was found.
+    pub violations: Vec<Violation>,
+    /// When the cron runs next, on the monotonic clock.
+    pub cron: i64,
+    /// How often it runs, in nanoseconds.
+    pub cron_every: i64,
+    /// Calls of the module API and allocations since the last reset.
+    pub calls: u64,
+    /// How many clients have been blocked so far.
+    pub blockings: u64,
+    /// When keys have expired, on the monotonic clock.
+    pub gone: BTreeMap<(i32, Bytes), i64>,
+    /// Lines of the server's log.
+    pub log: Vec<String>,
+    /// Keys that a call has looked up, with their values before.
+    pub seen: BTreeMap<(i32, Bytes), Held>,
+    /// Whether `seen` is kept.
+    pub sees: bool,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+}
+
+/// Works on the world.
+pub fn with<T>(work: impl FnOnce(&mut World) -> T) -> T {
+    WORLD.with(|world| work(world.borrow_mut().as_mut().expect("a world")))
+}
+
+/// Begins a world.
+pub fn begin(settings: Settings) {
+    clock::start(settings.wall, settings.tick);
+    WORLD.with(|world| *world.borrow_mut() = Some(World::fresh(settings)));
+}
+
+/// A millisecond, in nanoseconds.
+pub const MILLI: i64 = 1_000_000;
+
+impl World {
+    /// A world in which nothing has happened.
+    pub fn fresh(settings: Settings) -> Self {
+        let image = (settings.listeners != "none").then(Keyspace::default);
+        Self {
+            has_aof: settings.listeners == "aof",
+            replicas: u32::from(settings.listeners == "replica"),
+            has_backlog: settings.listeners == "replica",
+            settings,
+            keys: Keyspace::default(),
+            image,
+            touched: BTreeSet::new(),
+            effects: Vec::new(),
+            stream: None,
+            written: 0,
+            is_replica: false,
+            paused_until: 0,
+            is_full: false,
+            texts: Slab::new(1),
+            open: Slab::new(2),
+            replies: Slab::new(3),
+            infos: Slab::new(4),
+            blocked: Slab::new(5),
+            users: Slab::new(6),
+            contexts: Vec::new(),
+            clients: BTreeMap::new(),
+            unblocked: VecDeque::new(),
+            timers: BTreeMap::new(),
+            timer_count: 0,
+            commands: BTreeMap::new(),
+            subscriptions: Vec::new(),
+            events: BTreeMap::new(),
+            info: None,
+            fields: Vec::new(),
+            reactions: Vec::new(),
+            is_reacting: false,
+            denied: BTreeSet::new(),
+            moved: BTreeSet::new(),
+            depth: 0,
+            commands_running: 0,
+            snapshot: 0,
+            answers: Vec::new(),
+            violations: Vec::new(),
+            cron: clock::monotonic() + 100 * MILLI,
+            cron_every: 100 * MILLI,
+            calls: 0,
+            blockings: 0,
+            gone: BTreeMap::new(),
+            log: Vec::new(),
+            seen: BTreeMap::new(),
+            sees: false,
+        }
+    }
+
+    /// Records what must never happen.
+    pub fn violates(&mut self, oracle: &'static str, text: impl Into<String>) {
+        if self.violations.len() < 5 {
+            self.violations.push(Violation { oracle, text: text.into() });
+        }
+    }
+
+    /// The server's time, by which keys expire, in milliseconds: it stands still while a command runs.
+    pub fn time(&self) -> i64 {
+        if self.commands_running > 0 { self.snapshot } else { clock::wall().div_euclid(MILLI) }
+    }
+
+    /// A string of the module's.
+    pub fn text(&mut self, bytes: &[u8]) -> usize {
+        self.texts.insert(Text { bytes: bytes.into(), holders: 1 })
+    }
+
+    /// The bytes of a string.
+    pub fn bytes(&mut self, text: usize) -> Bytes {
+        let Some(text) = self.texts.get(text) else {
+            self.violates("handles", "a string is used after it was freed");
+            return Bytes::new();
+        };
+        text.bytes.to_vec()
+    }
+
+    /// One holder less.
+    pub fn free_text(&mut self, text: usize) {
+        let Some(found) = self.texts.get_mut(text) else {
+            return self.violates("handles", "a string is freed twice");
+        };
+        found.holders -= 1;
+        if found.holders == 0 {
+            self.texts.remove(text);
+        }
+    }
+
+    /// The innermost context, which is the only one that the module may use.
+    pub fn context(&mut self, index: usize) -> &mut Context {
+        if index + 1 > self.contexts.len() {
+            self.violates("handles", "a context is used after its callback");
+            self.contexts.resize(index + 1, Context::default());
+        }
+        &mut self.contexts[index]
+    }
+
+    /// Notes what a key was before the module could change it.
+    pub fn note(&mut self, db: i32, key: &[u8]) {
+        if self.sees && !self.seen.contains_key(&(db, key.to_vec())) {
+            let before = self.keys.get(db, key).map(|entry| (entry.value.clone(), entry.expiry));
+            self.seen.insert((db, key.to_vec()), before);
+        }
+    }
+
+    /// Opens a key that has not expired. A key that does not exist is open for writing only.
+    pub fn open(&mut self, db: i32, name: &[u8], writes: bool) -> usize {
+        self.note(db, name);
+        let expired = self.is_expired(db, name);
+        let incarnation = self.keys.get(db, name).filter(|_| !expired).map_or(0, |entry| entry.incarnation);
+        if incarnation == 0 && !writes {
+            return 0;
+        }
+        self.open.insert(OpenKey {
+            db,
+            name: name.into(),
+            writes,
+            incarnation,
+            current: None,
+            bounds: Default::default(),
+        })
+    }
+
+    /// Whether the expiry of a key has passed.
+    pub fn is_expired(&self, db: i32, name: &[u8]) -> bool {
+        let expiry = self.keys.get(db, name).and_then(|entry| entry.expiry);
+        expiry.is_some_and(|at| self.time() > at)
+    }
+
+    /// The open key behind a pointer. Its value must not have been taken away by somebody else.
+    fn opened(&mut self, key: usize, doing: &str) -> Option<OpenKey> {
+        let Some(open) = self.open.get(key).cloned() else {
+            self.violates("handles", format!("{doing}: the key is not open"));
+            return None;
+        };
+        let now = self.keys.get(open.db, &open.name).map_or(0, |entry| entry.incarnation);
+        if open.incarnation != 0 && now != open.incarnation {
+            let name = open.name.escape_ascii();
+            self.violates("handles", format!("{doing}: the value of the open key {name} is gone"));
+            return None;
+        }
+        Some(open)
+    }
+
+    /// The same, to be written to.
+    fn writable(&mut self, key: usize, doing: &str) -> Option<OpenKey> {
+        let open = self.opened(key, doing)?;
+        if !open.writes {
+            self.violates("handles", format!("{doing}: the key is open for reading"));
+            return None;
+        }
+        let now = self.keys.get(open.db, &open.name).map_or(0, |entry| entry.incarnation);
+        if now != open.incarnation {
+            let name = open.name.escape_ascii();
+            self.violates("handles", format!("{doing}: {name} was created after it was opened as empty"));
+            return None;
+        }
+        Some(open)
+    }
+
+    /// Closes a key.
+    pub fn close(&mut self, key: usize) {
+        if key != 0 && self.opened(key, "CloseKey").is_some() {
+            self.open.remove(key);
+        }
+    }
+
+    /// The server or another module may look a key up and delete it: no handle to its value may be open.
+    pub fn looked_up(&mut self, db: i32, name: &[u8], by: &str) {
+        if self.open.is_empty() {
+            return;
+        }
+        if self.open.iter().any(|open| open.db == db && *open.name == *name && open.incarnation != 0) {
+            let name = name.escape_ascii();
+            self.violates("handles", format!("{by} may delete the key {name}, which is open"));
+        }
+    }
+
+    /// The value of an open key.
+    fn value(&mut self, key: usize, doing: &str) -> Option<&mut Value> {
+        let open = self.opened(key, doing)?;
+        self.keys.get_mut(open.db, &open.name).filter(|_| open.incarnation != 0).map(|entry| &mut entry.value)
+    }
+
+    /// The type of an open key's value.
+    pub fn key_type(&mut self, key: usize) -> i32 {
+        match self.value(key, "KeyType") {
+            None => 0,
+            Some(Value::Text(_)) => 1,
+            Some(Value::Hash(_)) => 3,
+            Some(Value::ZSet(_)) => 5,
+            Some(Value::Other("list")) => 2,
+            Some(Value::Other(_)) => 4,
+        }
+    }
+
+    /// Deletes the value of an open key. Returns whether there was one.
+    pub fn delete(&mut self, key: usize) -> bool {
+        let Some(open) = self.writable(key, "DeleteKey") else { return false };
+        if let Some(handle) = self.open.get_mut(key) {
+            handle.incarnation = 0;
+        }
+        self.keys.remove(open.db, &open.name).is_some()
+    }
+
+    /// The expiry of an open key, in milliseconds of the wall clock; -1 for none.
+    pub fn expiry(&mut self, key: usize) -> i64 {
+        let Some(open) = self.opened(key, "GetAbsExpire") else { return -1 };
+        if open.incarnation == 0 {
+            self.violates("handles", "GetAbsExpire: the key is empty");
+        }
+        self.keys.get(open.db, &open.name).and_then(|entry| entry.expiry).unwrap_or(-1)
+    }
+
+    /// Sets the expiry of an open key; -1 for none.
+    pub fn set_expiry(&mut self, key: usize, at: i64) -> bool {
+        let Some(open) = self.writable(key, "SetAbsExpire") else { return false };
+        let Some(entry) = self.keys.get_mut(open.db, &open.name) else { return false };
+        entry.expiry = (at >= 0).then_some(at);
+        true
+    }
+
+    /// Gives an open key without a value a new one. The event `new` follows.
+    fn create(&mut self, key: usize, open: &OpenKey, value: Value) -> Option<(i32, Bytes)> {
+        let incarnation = self.keys.set(open.db, &open.name, value, None);
+        self.open.get_mut(key)?.incarnation = incarnation;
+        Some((open.db, open.name.to_vec()))
+    }
+
+    /// Where the string of an open key is, and its length. Not null for an empty key.
+    pub fn string(&mut self, key: usize, writes: bool) -> Option<(*mut u8, usize)> {
+        static EMPTY: &str = "<dma-empty-string>";
+        if writes {
+            let open = self.writable(key, "StringDMA")?;
+            if open.incarnation == 0 {
+                return Some((EMPTY.as_ptr().cast_mut(), 0));
+            }
+        }
+        match self.value(key, "StringDMA") {
+            Some(Value::Text(bytes)) => Some((bytes.as_mut_ptr(), bytes.len())),
+            Some(_) => None,
+            None => Some((EMPTY.as_ptr().cast_mut(), 0)),
+        }
+    }
+
+    /// Sets the length of an open key's string. Returns the key if it was created.
+    pub fn truncate(&mut self, key: usize, len: usize) -> Option<(i32, Bytes)> {
+        let open = self.writable(key, "StringTruncate")?;
+        if open.incarnation == 0 {
+            return if len == 0 { None } else { self.create(key, &open, Value::Text(vec![0; len])) };
+        }
+        if let Some(Value::Text(bytes)) = self.value(key, "StringTruncate") {
+            bytes.resize(len, 0);
+        }
+        None
+    }
+
+    /// The number of elements of an open key's value.
+    pub fn value_length(&mut self, key: usize) -> usize {
+        match self.value(key, "ValueLength") {
+            Some(Value::Text(bytes)) => bytes.len(),
+            Some(Value::Hash(fields)) => fields.len(),
+            Some(Value::ZSet(set)) => set.scores.len(),
+            Some(Value::Other(_)) => 1,
+            None => 0,
+        }
+    }
+
+    fn zset(&mut self, key: usize, doing: &str) -> Option<&mut ZSet> {
+        match self.value(key, doing) {
+            Some(Value::ZSet(set)) => Some(set),
+            _ => None,
+        }
+    }
+
+    /// The score of a member.
+    pub fn score(&mut self, key: usize, member: usize) -> Option<f64> {
+        let member = self.bytes(member);
+        self.zset(key, "ZsetScore")?.scores.get(&member).map(|score| score.0)
+    }
+
+    /// Adds a member or sets its score; with `only_new`, adds it. Returns the result's flags, and the key if
+    /// it was created.
+    pub fn zadd(
+        &mut self,
+        key: usize,
+        score: f64,
+        member: usize,
+        only_new: bool,
+    ) -> (i32, Option<(i32, Bytes)>) {
+        const ADDED: i32 = 4;
+        const UPDATED: i32 = 8;
+        const NOP: i32 = 16;
+        let member = self.bytes(member);
+        let Some(open) = self.writable(key, "ZsetAdd") else { return (NOP, None) };
+        let mut created = None;
+        if open.incarnation == 0 {
+            created = self.create(key, &open, Value::ZSet(ZSet::default()));
+        }
+        let Some(set) = self.zset(key, "ZsetAdd") else { return (NOP, created) };
+        if only_new && set.scores.contains_key(&member) {
+            return (NOP, created);
+        }
+        (if set.put(&member, score) { ADDED } else { UPDATED }, created)
+    }
+
+    /// Removes a member. A set without members is deleted.
+    pub fn zrem(&mut self, key: usize, member: usize) {
+        let member = self.bytes(member);
+        let Some(open) = self.writable(key, "ZsetRem") else { return };
+        let Some(set) = self.zset(key, "ZsetRem") else { return };
+        set.remove(&member);
+        if set.scores.is_empty() {
+            self.keys.remove(open.db, &open.name);
+            if let Some(handle) = self.open.get_mut(key) {
+                handle.incarnation = 0;
+            }
+        }
+    }
+
+    /// Begins a range of scores at its first member, or at its last one.
+    pub fn seek(&mut self, key: usize, min: f64, max: f64, last: bool) -> bool {
+        let Some(set) = self.zset(key, "ZsetFirstInScoreRange") else { return false };
+        let within = |entry: &&(crate::keyspace::Score, Bytes)| (min..=max).contains(&entry.0.0);
+        let found = if last { set.order.iter().rev().find(within) } else { set.order.iter().find(within) };
+        let found = found.map(|(score, member)| (score.0, member.clone()));
+        if let Some(open) = self.open.get_mut(key) {
+            open.current = found;
+        }
+        true
+    }
+
+    /// Begins a range of members by their bytes, from `[first` to `(end`, at its first or at its last member.
+    pub fn seek_bytes(&mut self, key: usize, first: usize, end: usize, last: bool) {
+        let bounds = (self.bytes(first).split_off(1), self.bytes(end).split_off(1));
+        let Some(set) = self.zset(key, "ZsetFirstInLexRange") else { return };
+        let mut within = set.order.iter().filter(|(_, member)| (&bounds.0..&bounds.1).contains(&member));
+        let found = if last { within.next_back() } else { within.next() };
+        let found = found.map(|(score, member)| (score.0, member.clone()));
+        if let Some(open) = self.open.get_mut(key) {
+            (open.current, open.bounds) = (found, bounds);
+        }
+    }
+
+    /// Moves such a range on, or back. False at its end.
+    pub fn walk(&mut self, key: usize, back: bool) -> bool {
+        let Some(OpenKey { current: Some((score, member)), bounds, .. }) = self.open.get(key).cloned() else {
+            return false;
+        };
+        let at = (crate::keyspace::Score(score), member);
+        let Some(set) = self.zset(key, "ZsetRangeNext") else { return false };
+        let next = if back {
+            set.order.range(..&at).next_back()
+        } else {
+            set.order.range((std::ops::Bound::Excluded(&at), std::ops::Bound::Unbounded)).next()
+        };
+        let next = next.filter(|(_, member)| (&bounds.0..&bounds.1).contains(&member));
+        let next = next.map(|(score, member)| (score.0, member.clone()));
+        let moved = next.is_some();
+        if let Some(open) = self.open.get_mut(key) {
+            open.current = next;
+        }
+        moved
+    }
+
+    /// The member at which the range is.
+    pub fn current(&mut self, key: usize) -> Option<(f64, usize)> {
+        let (score, member) = self.open.get(key)?.current.clone()?;
+        Some((score, self.text(&member)))
+    }
+
+    /// The value of a field of a hash, as a new string.
+    pub fn field(&mut self, key: usize, field: usize) -> Option<usize> {
+        let field = self.bytes(field);
+        let value = match self.value(key, "HashGet") {
+            Some(Value::Hash(fields)) => fields.get(&field).cloned()?,
+            _ => return None,
+        };
+        Some(self.text(&value))
+    }
+
+    /// Sets a field of a hash. Returns the key if it was created.
+    pub fn set_field(&mut self, key: usize, field: usize, value: usize) -> Option<(i32, Bytes)> {
+        let (field, value) = (self.bytes(field), self.bytes(value));
+        let open = self.writable(key, "HashSet")?;
+        let mut created = None;
+        if open.incarnation == 0 {
+            created = self.create(key, &open, Value::Hash(BTreeMap::new()));
+        }
+        if let Some(Value::Hash(fields)) = self.value(key, "HashSet") {
+            fields.insert(field, value);
+        }
+        created
+    }
+
+    /// A section of INFO, as fields.
+    pub fn info_section(&self, section: &str) -> BTreeMap<String, String> {
+        let field = |name: &str, value: String| (name.to_owned(), value);
+        match section {
+            "replication" => [
+                field("connected_slaves", self.replicas.to_string()),
+                field("repl_backlog_active", u32::from(self.has_backlog).to_string()),
+            ]
+            .into(),
+            "server" => [field("redis_version", self.settings.version.clone())].into(),
+            _ => BTreeMap::new(),
+        }
+    }
+}

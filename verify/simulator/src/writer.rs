@@ -1,0 +1,648 @@
+//! From a seed to a history: a small world, and what happens in it next. The writer sees the world, so that
+//! it can aim at instants at which something is about to happen.
+
+use fastrand::Rng;
+
+use crate::clock;
+use crate::history::{Settings, Step, words};
+use crate::world::{MILLI, with};
+
+/// What a history is about: the weights of what happens.
+#[derive(Clone, Copy, Debug)]
+struct Theme {
+    /// Calls for one limiter, for several, and calls that wait by either command.
+    single: u32,
+    several: u32,
+    throttled: u32,
+    flows: u32,
+    /// Time.
+    pass: u32,
+    hang: u32,
+    clocks: u32,
+    /// Clients that leave.
+    leave: u32,
+    /// The server's own commands.
+    native: u32,
+    /// Transactions and scripts.
+    nested: u32,
+    /// Replicas, roles, pauses, memory, permissions, slots.
+    replicas: u32,
+    roles: u32,
+    rights: u32,
+    /// Other modules.
+    others: u32,
+}
+
+const NOTHING: Theme = Theme {
+    single: 0,
+    several: 0,
+    throttled: 0,
+    flows: 0,
+    pass: 0,
+    hang: 0,
+    clocks: 0,
+    leave: 0,
+    native: 0,
+    nested: 0,
+    replicas: 0,
+    roles: 0,
+    rights: 0,
+    others: 0,
+};
+
+const THEMES: [Theme; 8] = [
+    // Replies and states.
+    Theme { single: 40, several: 30, pass: 25, native: 1, nested: 2, ..NOTHING },
+    // Queues of CL.BTHROTTLE.
+    Theme { single: 15, several: 3, throttled: 30, pass: 35, hang: 3, leave: 8, native: 2, ..NOTHING },
+    // Queues of flows.
+    Theme {
+        single: 8,
+        several: 8,
+        throttled: 2,
+        flows: 35,
+        pass: 35,
+        hang: 2,
+        leave: 8,
+        native: 2,
+        ..NOTHING
+    },
+    // Everything.
+    Theme {
+        single: 20,
+        several: 15,
+        throttled: 12,
+        flows: 18,
+        pass: 30,
+        hang: 3,
+        clocks: 0,
+        leave: 8,
+        native: 8,
+        nested: 4,
+        replicas: 3,
+        roles: 1,
+        rights: 3,
+        others: 0,
+    },
+    // Another module acts.
+    Theme {
+        single: 20,
+        several: 30,
+        throttled: 6,
+        flows: 8,
+        pass: 20,
+        leave: 3,
+        native: 6,
+        others: 12,
+        ..NOTHING
+    },
+    // The clock is set.
+    Theme {
+        single: 25,
+        several: 20,
+        throttled: 8,
+        flows: 8,
+        pass: 20,
+        hang: 4,
+        clocks: 8,
+        leave: 3,
+        native: 4,
+        ..NOTHING
+    },
+    // Replicas come and go.
+    Theme {
+        single: 25,
+        several: 15,
+        throttled: 6,
+        flows: 6,
+        pass: 20,
+        native: 6,
+        nested: 4,
+        replicas: 8,
+        roles: 3,
+        ..NOTHING
+    },
+    // Pauses, memory, permissions, slots.
+    Theme {
+        single: 15,
+        several: 10,
+        throttled: 15,
+        flows: 20,
+        pass: 30,
+        leave: 5,
+        native: 3,
+        roles: 1,
+        rights: 8,
+        ..NOTHING
+    },
+];
+
+const KINDS: [&str; 7] = ["THROTTLE", "FUNNEL", "BUCKET", "FIXED", "WINDOW", "LOG", "LEASE"];
+
+/// A key and its limit.
+#[derive(Clone, Debug)]
+struct Key {
+    name: String,
+    kind: &'static str,
+    /// The words of the limit, without the quantity.
+    limit: String,
+    most: i64,
+}
+
+/// Writes a history.
+#[derive(Debug)]
+pub struct Writer {
+    random: Rng,
+    theme: Theme,
+    keys: Vec<Key>,
+    clients: u64,
+    /// What the next steps are.
+    planned: Vec<Step>,
+    /// The fields of the last admission: how much of which key is to be settled.
+    taken: Vec<(usize, i64)>,
+    beside: bool,
+    cluster: bool,
+    once: u64,
+}
+
+/// Seeds from here on are histories that a real server can be made to follow on clocks that stand still.
+pub const REAL: u64 = 1 << 40;
+
+fn theme(seed: u64) -> (Rng, Theme, usize) {
+    let mut random = Rng::with_seed(seed);
+    if seed >= REAL {
+        return (random, Theme { single: 40, several: 30, pass: 25, native: 5, ..NOTHING }, 0);
+    }
+    let number = random.usize(..THEMES.len());
+    (random, THEMES[number], number)
+}
+
+impl Writer {
+    /// The settings of the world of a seed.
+    pub fn settings(seed: u64) -> Settings {
+        if seed >= REAL {
+            return Settings { listeners: "aof".into(), active: false, ..Settings::default() };
+        }
+        let (mut random, theme, _) = theme(seed);
+        let versions = ["7.0.15", "7.0.15", "8.6.3", "7.4.1", "6.2.6"];
+        Settings {
+            // Without expiries as instants, an expiry is only as exact as the clock.
+            version: random
+                .choice(if theme.clocks > 0 { &versions[..4] } else { &versions[..] })
+                .unwrap_or(&"7.0.15")
+                .to_string(),
+            listeners: random.choice(["replica", "replica", "aof", "none"]).unwrap_or("replica").into(),
+            beside: theme.others > 0,
+            active: random.u8(..4) > 0,
+            tick: if random.u8(..if theme.clocks > 0 { 2 } else { 4 }) == 0 {
+                random.i64(20..2_000)
+            } else {
+                0
+            },
+            wall: (1_700_000_000 + i64::from(random.u32(..400_000_000))) * 1_000_000_000 + 123_456_789,
+        }
+    }
+
+    /// The writer of a seed.
+    pub fn new(seed: u64) -> Self {
+        let (_, theme, number) = theme(seed);
+        let mut random = Rng::with_seed(seed ^ 0x5eed);
+        let mut writer = Self {
+            clients: random.u64(3..14),
+            theme,
+            keys: vec![],
+            planned: vec![],
+            taken: vec![],
+            beside: theme.others > 0,
+            cluster: false,
+            once: 0,
+            random,
+        };
+        let count = writer.random.usize(2..=7);
+        for at in 0..count {
+            let kind = match (number, at) {
+                (1, _) => {
+                    if writer.random.u8(..5) > 0 {
+                        "THROTTLE"
+                    } else {
+                        writer.kind()
+                    }
+                }
+                (_, 0) => {
+                    if writer.random.bool() {
+                        "THROTTLE"
+                    } else {
+                        writer.kind()
+                    }
+                }
+                (2 | 7, 1) => {
+                    if writer.random.bool() {
+                        "LEASE"
+                    } else {
+                        writer.kind()
+                    }
+                }
+                _ => writer.kind(),
+            };
+            let key = writer.key(format!("k{at}"), kind);
+            writer.keys.push(key);
+        }
+        writer
+    }
+
+    fn kind(&mut self) -> &'static str {
+        self.random.choice(KINDS).unwrap_or("THROTTLE")
+    }
+
+    fn chance(&mut self, percent: u8) -> bool {
+        self.random.u8(..100) < percent
+    }
+
+    /// A period of time, in milliseconds.
+    fn period(&mut self) -> i64 {
+        match self.random.u8(..6) {
+            0 => self.random.i64(1..50),
+            1 => self.random.i64(50..500),
+            2 => 1000,
+            3 => 100,
+            4 => self.random.i64(500..5_000),
+            _ => self.random.i64(5_000..200_000),
+        }
+    }
+
+    fn key(&mut self, name: String, kind: &'static str) -> Key {
+        let most = match self.random.u8(..6) {
+            0 => 1,
+            1 => self.random.i64(1..4),
+            2 => self.random.i64(10..100),
+            _ => self.random.i64(2..12),
+        };
+        let (count, period) = (self.random.i64(1..12), self.period());
+        let limit = match kind {
+            "THROTTLE" => format!("{} {count} {period}", most - 1),
+            "FUNNEL" | "BUCKET" => format!("{most} {count} {period}"),
+            "FIXED" => match self.random.u8(..8) {
+                0 => format!("{most} {}", self.random.choice(["HOUR", "DAY", "MONTH"]).unwrap_or("DAY")),
+                _ => format!("{most} {period}"),
+            },
+            "WINDOW" | "LOG" => format!("{most} {period}"),
+            _ => {
+                let places = most.min(4);
+                return Key { name, kind, limit: format!("{places} {period}"), most: places };
+            }
+        };
+        Key { name, kind, limit, most }
+    }
+
+    fn quantity(&mut self, most: i64) -> i64 {
+        match self.random.u8(..10) {
+            0 => 0,
+            1 => most,
+            2 => most + 1,
+            3 => self.random.i64(1..=most),
+            _ => 1,
+        }
+    }
+
+    /// A limiter as the words of a call for several; `settles` for a difference.
+    fn limiter(&mut self, key: &Key, settles: bool) -> String {
+        if key.kind == "LEASE" {
+            let id = self.random.u8(..6);
+            let (limit, lease) = key.limit.split_once(' ').unwrap_or((&key.limit, "1000"));
+            let lease = if settles && self.chance(60) { "0" } else { lease };
+            return format!("LEASE {limit} {lease} id{id}");
+        }
+        let mut quantity = self.quantity(key.most);
+        if settles && self.chance(60) {
+            quantity = -quantity;
+        }
+        format!("{} {} {quantity}", key.kind, key.limit)
+    }
+
+    fn some_key(&mut self) -> Key {
+        let at = self.random.usize(..self.keys.len());
+        if self.chance(2) {
+            // A limit is replaced for good.
+            let (name, kind) = (self.keys[at].name.clone(), self.keys[at].kind);
+            let key = self.key(name, kind);
+            // The model of a sliding window with another period is not exact.
+            if kind != "WINDOW" {
+                self.keys[at] = key;
+            }
+        }
+        let mut key = self.keys[at].clone();
+        if self.chance(1) {
+            key.name = self.keys[self.random.usize(..self.keys.len())].name.clone();
+        }
+        key
+    }
+
+    /// Different keys, the first of which is one that clients wait for more often.
+    fn some_keys(&mut self, first: bool) -> Vec<Key> {
+        let count = self.random.usize(1..=self.keys.len().min(4));
+        let mut places: Vec<usize> = (0..self.keys.len()).collect();
+        self.random.shuffle(&mut places);
+        if first && self.chance(70) {
+            places.retain(|&at| at != 0);
+            places.insert(0, 0);
+        }
+        places.truncate(count);
+        places.into_iter().map(|at| self.keys[at].clone()).collect()
+    }
+
+    fn single(&mut self) -> String {
+        let key = self.some_key();
+        let Key { name, limit, .. } = &key;
+        let quantity = self.quantity(key.most);
+        match key.kind {
+            "THROTTLE" => match self.random.u8(..12) {
+                0 => format!("CL.PEEK {name} {limit} {quantity} MS"),
+                1 => format!("CL.REFUND {name} {limit} {quantity} MS"),
+                2 => format!("CL.CHARGE {name} {limit} {quantity} MS"),
+                3 => format!("CL.PAUSE {name} {limit} {} MS", self.random.i64(0..2_000)),
+                4 | 5 => {
+                    let wait = self.random.i64(0..4_000);
+                    let more =
+                        ["", " PREPAY", &format!(" MAXWAIT {wait}")][self.random.usize(..3)].to_owned();
+                    format!("CL.RESERVE {name} {limit} {quantity}{more} MS")
+                }
+                6 => format!("CL.THROTTLE {name} {limit} {quantity} SATURATE MS"),
+                _ => format!("CL.THROTTLE {name} {limit} {quantity} MS"),
+            },
+            "LEASE" => {
+                let (limit, lease) = limit.split_once(' ').unwrap_or((limit, "1000"));
+                let id = self.random.u8(..6);
+                match self.random.u8(..5) {
+                    0 => format!("CL.RELEASE {name} id{id}"),
+                    1 => format!("CL.RENEW {name} {lease} id{id} MS"),
+                    _ => format!("CL.ACQUIRE {name} {limit} {lease} id{id} MS"),
+                }
+            }
+            kind => {
+                let saturate = if self.chance(15) { " SATURATE" } else { "" };
+                format!("CL.{kind} {name} {limit} {quantity}{saturate} MS")
+            }
+        }
+    }
+
+    fn once(&mut self) -> String {
+        if !self.chance(12) {
+            return String::new();
+        }
+        if self.chance(60) {
+            self.once += 1;
+        }
+        format!(" ONCE once{} {}", self.once % 4, self.random.i64(50..5_000))
+    }
+
+    fn several(&mut self) -> String {
+        let (keys, what) = (self.some_keys(false), self.random.u8(..10));
+        let mut line = match what {
+            0 => "CL.MPEEK".to_owned(),
+            1..=3 => "CL.MSETTLE".to_owned(),
+            _ => "CL.MTAKE".to_owned(),
+        };
+        let age = (what <= 3 && what > 0 && self.chance(40)).then(|| self.random.i64(0..1_000));
+        for key in &keys {
+            line += &format!(" {}", key.name);
+            if what > 3 && self.chance(12) {
+                line += " SHADOW";
+            } else if age.is_some() && self.chance(40) {
+                line += &format!(" RESET {}", self.random.i64(0..2_000));
+            }
+            let settles = (1..=3).contains(&what);
+            line += &format!(" {}", self.limiter(key, settles));
+        }
+        if let Some(age) = age {
+            line += &format!(" AGO {age}");
+        }
+        if what == 1 && self.chance(50) {
+            line += &format!(" FLOW f{}", self.random.u8(..3));
+        }
+        if what > 0 {
+            line += &self.once();
+        }
+        line + " MS"
+    }
+
+    fn timeout(&mut self) -> String {
+        match self.random.u8(..4) {
+            0 => format!("0.{:03}", self.random.u16(1..1_000)),
+            1 => self.random.u8(1..5).to_string(),
+            _ => "0".to_owned(),
+        }
+    }
+
+    fn throttled(&mut self) -> Option<String> {
+        let keys: Vec<Key> = self.keys.iter().filter(|key| key.kind == "THROTTLE").cloned().collect();
+        let key = self.random.choice(keys)?;
+        let (quantity, timeout) = (self.quantity(key.most), self.timeout());
+        Some(format!("CL.BTHROTTLE {} {} {quantity} {timeout} MS", key.name, key.limit))
+    }
+
+    fn flow(&mut self) -> String {
+        let keys = self.some_keys(true);
+        let mut line = "CL.BMTAKE".to_owned();
+        for key in &keys {
+            let shadow = if self.chance(5) { " SHADOW" } else { "" };
+            line += &format!(" {}{shadow} {}", key.name, self.limiter(key, false));
+        }
+        let timeout = self.timeout();
+        if timeout != "0" {
+            line += &format!(" TIMEOUT {timeout}");
+        }
+        if self.chance(70) {
+            line += &format!(" FLOW f{}", self.random.u8(..4));
+            if self.chance(30) {
+                line += &format!(" WEIGHT {}", self.random.u8(1..5));
+            }
+        }
+        if self.chance(5) {
+            line += &format!(" MAXLEN {}", self.random.u8(..3));
+        }
+        line += &self.once();
+        line + " MS"
+    }
+
+    fn native(&mut self) -> String {
+        let (one, other) = (self.some_key().name, self.some_key().name);
+        match self.random.u8(..22) {
+            0..=6 => format!("DEL {one}"),
+            7..=9 => format!("PEXPIRE {one} {}", self.random.i64(0..500)),
+            10 => format!("PERSIST {one}"),
+            11 | 12 => format!("RENAME {one} {other}"),
+            13 => format!("COPY {one} {other} REPLACE"),
+            14 => "FLUSHDB".into(),
+            15 => "FLUSHALL".into(),
+            16 => format!("SWAPDB {} {}", self.random.u8(..2), self.random.u8(..2)),
+            17 => format!("MOVE {one} 1"),
+            18 => format!("SET {one} text"),
+            19 => format!("LPUSH {one} text"),
+            20 => format!("INCR {one}"),
+            _ => format!("UNLINK {one}"),
+        }
+    }
+
+    /// A client that does not wait.
+    fn client(&mut self) -> u64 {
+        for _ in 0..4 {
+            let client = self.random.u64(1..=self.clients);
+            if with(|world| world.clients.get(&client).is_none_or(|client| client.blocked.is_none())) {
+                return client;
+            }
+        }
+        100 + self.random.u64(..3)
+    }
+
+    fn pass(&mut self) -> Step {
+        // To an instant at which something happens, or just before it.
+        let next = with(|world| {
+            let timers = world.timers.keys().map(|(at, _)| at * 1_000 - clock::wall());
+            let expiries = world
+                .keys
+                .iter()
+                .filter_map(|(_, _, entry)| Some((entry.expiry? + 1) * MILLI - clock::wall()));
+            timers.chain(expiries).filter(|left| *left > 0).collect::<Vec<_>>()
+        });
+        let nanos = match (self.random.u8(..10), self.random.choice(next)) {
+            (0..=2, Some(left)) if left < 1 << 50 => left - self.random.choice([0, 1, MILLI]).unwrap_or(0),
+            (0..=3, _) => self.random.i64(0..50) * MILLI,
+            (4, _) => 0,
+            (5, _) => self.random.i64(0..5_000_000),
+            (6, _) => self.random.i64(1_000..20_000) * MILLI,
+            _ => self.random.i64(30..1_000) * MILLI,
+        };
+        Step::Pass(nanos.max(0))
+    }
+
+    /// What happens next.
+    pub fn step(&mut self) -> Step {
+        if let Some(step) = self.planned.pop() {
+            return step;
+        }
+        let theme = self.theme;
+        let weights = [
+            theme.single,
+            theme.several,
+            theme.throttled,
+            theme.flows,
+            theme.pass,
+            theme.hang,
+            theme.clocks,
+            theme.leave,
+            theme.native,
+            theme.nested,
+            theme.replicas,
+            theme.roles,
+            theme.rights,
+            theme.others,
+        ];
+        let mut drawn = self.random.u32(..weights.iter().sum::<u32>());
+        let mut what = 0;
+        while drawn >= weights[what] {
+            drawn -= weights[what];
+            what += 1;
+        }
+        let call = |client: u64, line: String| Step::Call(client, words(&line).unwrap_or_default());
+        let client = self.client();
+        match what {
+            0 => call(client, self.single()),
+            1 => call(client, self.several()),
+            2 => match self.throttled() {
+                Some(line) => call(client, line),
+                None => call(client, self.single()),
+            },
+            3 => call(client, self.flow()),
+            4 => self.pass(),
+            5 => Step::Hang(self.random.i64(1..800) * MILLI),
+            6 => {
+                let size = self.random.choice([10, 60, 1_000, 100_000]).unwrap_or(10);
+                let by = self.random.i64(-size..size) * MILLI;
+                if with(|world| world.settings.tick == 0) || self.random.bool() {
+                    Step::Set(by)
+                } else {
+                    Step::SetWithin(self.random.i64(0..60), by)
+                }
+            }
+            7 => {
+                let waiting: Vec<u64> = with(|world| {
+                    world.clients.iter().filter(|(_, one)| one.blocked.is_some()).map(|(id, _)| *id).collect()
+                });
+                let Some(one) = self.random.choice(waiting) else { return Step::Close(client) };
+                match self.random.u8(..4) {
+                    0 => call(client, format!("CLIENT UNBLOCK {one} TIMEOUT")),
+                    1 => call(client, format!("CLIENT UNBLOCK {one} ERROR")),
+                    2 => call(client, format!("CLIENT KILL {one}")),
+                    _ => Step::Close(one),
+                }
+            }
+            8 => call(client, self.native()),
+            9 => match self.random.u8(..3) {
+                0 => call(client, format!("LUA {}", self.single())),
+                1 => call(client, format!("LUA {}", self.several())),
+                _ => {
+                    self.planned.push(call(client, "EXEC".into()));
+                    for _ in 0..self.random.u8(1..4) {
+                        let line = match self.random.u8(..4) {
+                            0 => self.single(),
+                            1 => self.several(),
+                            2 => self.flow(),
+                            _ => self.native(),
+                        };
+                        self.planned.push(call(client, line));
+                    }
+                    call(client, "MULTI".into())
+                }
+            },
+            10 => Step::Replica(
+                self.random.choice(["comes", "goes", "returns", "ends"]).unwrap_or("comes").into(),
+            ),
+            11 => {
+                self.planned.push(Step::Role(false));
+                let nanos = self.random.i64(1..1_500) * MILLI;
+                self.planned.push(Step::Pass(nanos));
+                Step::Role(true)
+            }
+            12 => match self.random.u8(..5) {
+                0 => Step::Pause(self.random.i64(1..1_500) * MILLI),
+                1 => {
+                    self.planned.push(Step::Full(false));
+                    let later = self.pass();
+                    self.planned.push(later);
+                    Step::Full(true)
+                }
+                2 => {
+                    let name = format!("user{}", self.random.u8(..2)).into_bytes();
+                    self.planned.push(Step::Denied(false, name.clone()));
+                    let later = self.pass();
+                    self.planned.push(later);
+                    Step::Denied(true, name)
+                }
+                3 => Step::User(client, format!("user{}", self.random.u8(..2)).into_bytes()),
+                _ => {
+                    let key = self.some_key().name.into_bytes();
+                    self.planned.push(Step::Moved(false, key.clone()));
+                    let later = self.pass();
+                    self.planned.push(later);
+                    self.cluster = true;
+                    Step::Moved(true, key)
+                }
+            },
+            _ => {
+                let key = self.some_key().name.into_bytes();
+                let line = match self.random.u8(..4) {
+                    0 => self.native(),
+                    1 => self.several(),
+                    _ => self.single(),
+                };
+                Step::Reacts(self.random.u32(1..4), key, words(&line).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Looks at what the last step has done.
+    pub fn learn(&mut self) {
+        self.taken.clear();
+        debug_assert!(self.beside || with(|world| world.reactions.is_empty()));
+    }
+}
