@@ -38,15 +38,27 @@ impl Clock {
     fn new(wall: i64, monotonic: i64, running: bool) -> Self {
         // Below the build directory, so that `make clean` removes everything that is left behind.
         let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        file.as_file().write_all_at(&i64::from(running).to_ne_bytes(), 16).unwrap();
+        file.as_file().set_len(56).unwrap();
         let clock = Self { file, wall, monotonic };
+        clock.write(16, running.into());
         clock.show();
         clock
     }
 
     fn show(&self) {
-        let bytes = [self.wall.to_ne_bytes(), self.monotonic.to_ne_bytes()].concat();
-        self.file.as_file().write_all_at(&bytes, 0).unwrap();
+        self.write(0, self.wall);
+        self.write(8, self.monotonic);
+    }
+
+    /// A number in the file of the shim.
+    fn read(&self, at: u64) -> i64 {
+        let mut bytes = [0; 8];
+        self.file.as_file().read_exact_at(&mut bytes, at).unwrap();
+        i64::from_ne_bytes(bytes)
+    }
+
+    fn write(&self, at: u64, number: i64) {
+        self.file.as_file().write_all_at(&number.to_ne_bytes(), at).unwrap();
     }
 
     /// Sets the wall clock forward or back.
@@ -55,13 +67,26 @@ impl Clock {
         self.show();
     }
 
+    /// From now on, each reading of a clock lets a nanosecond pass. Sets the wall clock forward at the
+    /// reading after `readings` more of them.
+    pub fn step_within(&mut self, readings: i64, by: i64) {
+        self.write(24, 1);
+        self.write(40, self.read(32) + readings);
+        self.write(48, by);
+    }
+
+    /// Whether the step has been made.
+    pub fn has_stepped(&self) -> bool {
+        self.read(48) == 0
+    }
+
     /// Lets time pass, on both clocks.
     pub fn pass(&mut self, time: i64) {
         self.pass_unevenly(time, time);
     }
 
     pub fn pass_unevenly(&mut self, wall: i64, monotonic: i64) {
-        self.wall += wall;
+        self.wall = self.read(0) + wall; // which may have stepped
         self.monotonic += monotonic;
         self.show();
     }

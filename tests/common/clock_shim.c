@@ -1,9 +1,12 @@
 /* Replaces libc's clocks in a server under test (LD_PRELOAD). The file named by REDIS_CELL_CLOCK contains the time of
- * the wall clock and of the monotonic clock in nanoseconds. If `running`, these are offsets to the true clocks. Without
- * that variable, REDIS_CELL_CLOCK_AHEAD is the offset of the wall clock, for a whole run of tests with its servers. */
+ * the wall clock and of the monotonic clock in nanoseconds. If `running`, these are offsets to the true clocks. If
+ * `ticking`, each reading lets a nanosecond pass on both, and the wall clock is set forward by `step` at the reading
+ * `step_at`. Without that variable, REDIS_CELL_CLOCK_AHEAD is the offset of the wall clock, for a whole run of tests
+ * with its servers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -13,7 +16,7 @@
 #include <unistd.h>
 
 struct clocks {
-    _Atomic int64_t wall, monotonic, running;
+    _Atomic int64_t wall, monotonic, running, ticking, readings, step_at, step;
 };
 
 static struct clocks *clocks;
@@ -26,8 +29,8 @@ __attribute__((constructor)) static void open_clocks(void) {
         clocks = &run;
         return;
     }
-    int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
-    void *map = mmap(NULL, sizeof *clocks, PROT_READ, MAP_SHARED, file, 0);
+    int file = name ? open(name, O_RDWR | O_CLOEXEC) : -1;
+    void *map = mmap(NULL, sizeof *clocks, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (file < 0 || map == MAP_FAILED) _exit(111);
     close(file);
     clocks = map;
@@ -42,6 +45,11 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     if (clocks && (is_wall || is_monotonic)) {
         int64_t nanos = clocks->running ? time->tv_sec * INT64_C(1000000000) + time->tv_nsec : 0;
         nanos += is_wall ? clocks->wall : clocks->monotonic;
+        if (clocks->ticking) {
+            int64_t reading = clocks->readings++;
+            if (reading >= clocks->step_at) clocks->wall += atomic_exchange(&clocks->step, 0);
+            nanos = (is_wall ? clocks->wall : clocks->monotonic) + reading;
+        }
         time->tv_sec = nanos / 1000000000;
         time->tv_nsec = nanos % 1000000000;
     }

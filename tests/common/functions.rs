@@ -13,7 +13,9 @@ pub static FUNCTIONS: LazyLock<String> = LazyLock::new(|| {
     }
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.join("functions").exists());
-    let built = Command::new(root.unwrap().join("scripts/functions.sh")).output().unwrap();
+    // Without cargo, which whoever uses the library may not have.
+    let mut script = Command::new(root.unwrap().join("scripts/functions.sh"));
+    let built = script.env("PATH", "/usr/local/bin:/usr/bin:/bin").output().unwrap();
     assert!(built.status.success(), "{built:?}");
     std::fs::read_to_string(String::from_utf8(built.stdout).unwrap().trim_end()).unwrap()
 });
@@ -47,7 +49,8 @@ fn limiter_end(words: &[Vec<u8>], mut at: usize) -> Option<usize> {
     }
     let end = if is(words.get(at), "FIXED") {
         let mut end = at + if is(words.get(at + 2), "UNTIL") { 4 } else { 3 };
-        while (is(words.get(end), "UTC") || is(words.get(end), "FROM")) && end + 1 < words.len() {
+        while ["UTC", "FROM", "IDLE"].iter().any(|option| is(words.get(end), option)) && end + 1 < words.len()
+        {
             end += 2;
         }
         end + 1
@@ -57,28 +60,39 @@ fn limiter_end(words: &[Vec<u8>], mut at: usize) -> Option<usize> {
     (end <= words.len()).then_some(end)
 }
 
-/// The position of the key of `ONCE` among the options of a call for several limiters; `None` if there is
-/// none, or if another word is no option.
-fn once_key(options: &[Vec<u8>]) -> Option<usize> {
-    let (mut at, mut key) = (0, None);
+/// The positions of the keys of `ONCE` and `HOLD` among the options of a call for several limiters; none if
+/// another word is no option.
+fn option_keys(options: &[Vec<u8>], settles: bool) -> Vec<usize> {
+    let (mut at, mut keys) = (0, Vec::new());
     while at < options.len() {
         let is_one_of = |keywords: &[&str]| keywords.iter().any(|keyword| is(options.get(at), keyword));
         if is_one_of(&["ONCE"]) && at + 2 < options.len() {
-            key = Some(at + 1);
+            keys.push(at + 1);
             at += 3;
+        } else if is_one_of(&["HOLD"]) && at + 1 < options.len() {
+            keys.push(at + 1);
+            let begins_number = |word: &Vec<u8>| {
+                word.first().is_some_and(|first| first.is_ascii_digit() || b"+-.".contains(first))
+            };
+            at += match options.get(at + 2) {
+                _ if settles => 3,
+                Some(word) if begins_number(word) => 4,
+                _ => 2,
+            };
         } else if is_one_of(&["AGO"]) {
             at += 2;
         } else if is_one_of(&["S", "MS", "US"]) {
             at += 1;
         } else {
-            return None;
+            return Vec::new();
         }
     }
-    key
+    keys
 }
 
 /// The call of the function that does what a command with these words does: `CL.PEEK key ...` becomes `FCALL
-/// cl_peek 1 key ...`. For several limiters, the keys are moved to the front, with that of `ONCE` last.
+/// cl_peek 1 key ...`. For several limiters, the keys are moved to the front, with those of `ONCE` and `HOLD`
+/// last.
 pub fn to_function<W: AsRef<[u8]>>(words: &[W]) -> Vec<Vec<u8>> {
     let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_ref().to_vec()).collect();
     let name = words[0].to_ascii_lowercase();
@@ -86,9 +100,18 @@ pub fn to_function<W: AsRef<[u8]>>(words: &[W]) -> Vec<Vec<u8>> {
     let (mut keys, mut arguments) = (Vec::new(), Vec::new());
     if matches!(name, b"mtake" | b"mpeek" | b"msettle") {
         let mut at = 1;
-        while let Some(end) = limiter_end(&words, at + 1) {
-            keys.push(words[at].clone());
-            arguments.extend_from_slice(&words[at + 1..end]);
+        loop {
+            let joins = !keys.is_empty() && (is(words.get(at), "ELSE") || is(words.get(at), "SPILL"));
+            let key = match limiter_end(&words, at + 1) {
+                None if joins && limiter_end(&words, at + 2).is_some() => {
+                    arguments.push(words[at].clone());
+                    at + 1
+                }
+                _ => at,
+            };
+            let Some(end) = limiter_end(&words, key + 1) else { break };
+            keys.push(words[key].clone());
+            arguments.extend_from_slice(&words[key + 1..end]);
             at = end;
         }
         if keys.is_empty() && at < words.len() {
@@ -96,8 +119,10 @@ pub fn to_function<W: AsRef<[u8]>>(words: &[W]) -> Vec<Vec<u8>> {
             at += 1;
         }
         let mut rest = words[at..].to_vec();
-        if let Some(key) = once_key(&rest) {
-            keys.push(rest.remove(key));
+        let options = option_keys(&rest, name == b"msettle");
+        keys.extend(options.iter().map(|key| rest[*key].clone()));
+        for key in options.into_iter().rev() {
+            rest.remove(key);
         }
         arguments.append(&mut rest);
     } else {

@@ -465,6 +465,11 @@ impl Model {
         }
     }
 
+    /// Gives a key this state and this expiry, in milliseconds.
+    pub fn hold(&mut self, key: &str, state: State, expiry: i128) {
+        self.keys.insert(key.to_owned(), (state, expiry));
+    }
+
     pub fn delete(&mut self, key: &str) -> bool {
         let there = self.key(key).is_some();
         self.keys.remove(key);

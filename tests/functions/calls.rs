@@ -8,6 +8,9 @@ pub const KEYS: usize = 7 * 3 * 2;
 /// The number of keys for replies of calls with `ONCE`, which are called by the numbers that follow.
 pub const REPLIES: usize = 12;
 
+/// The number of keys for what calls with `HOLD` hold, which are called by the numbers after those.
+pub const HOLDS: usize = 3;
+
 /// The kind of limiter that a key is used with, by its number.
 const KINDS: [&str; 7] = ["THROTTLE", "FIXED", "FUNNEL", "BUCKET", "WINDOW", "LOG", "LEASE"];
 
@@ -33,9 +36,9 @@ const BAD: [&[u8]; 18] = [
     b"18446744073709551616",
 ];
 
-const OPTIONS: [&str; 17] = [
+const OPTIONS: [&str; 22] = [
     "SATURATE", "S", "MS", "US", "UTC", "FROM", "BOGUS", "0", "UNTIL", "PREPAY", "MAXWAIT", "SHADOW", "AGO",
-    "LOG", "DAY", "RESET", "ONCE",
+    "LOG", "DAY", "RESET", "ONCE", "ELSE", "SPILL", "TOTAL", "IDLE", "HOLD",
 ];
 
 /// The largest number of each unit that 292 years hold, as the module states it in its errors.
@@ -143,7 +146,13 @@ impl Calls {
         let most = MOST[unit].1;
         let per_second = [1, 1_000, 1_000_000][unit];
         let mut words = vec![limit.to_string()];
-        match self.rng.u32(0..10) {
+        match self.rng.u32(0..12) {
+            10..=11 => {
+                words.push(self.in_any_case("TOTAL"));
+                if self.rng.bool() {
+                    words.extend([self.in_any_case("IDLE"), self.period(unit).to_string()]);
+                }
+            }
             0..=3 => words.push(self.rng.i64(1..=per_second * 100).to_string()),
             4 => words.push(self.any_length(most).to_string()),
             5 => {
@@ -245,7 +254,11 @@ impl Calls {
                 name
             }
             "FIXED" => {
-                let positional = if limit[1].eq_ignore_ascii_case("UNTIL") { 3 } else { 2 };
+                let positional = match limit[1].to_uppercase().as_str() {
+                    "UNTIL" => 3,
+                    "TOTAL" => limit.len(),
+                    _ => 2,
+                };
                 words.extend_from_slice(&limit[..positional]);
                 options.extend(limit[positional..].chunks(2).map(<[String]>::to_vec));
                 kind
@@ -295,7 +308,11 @@ impl Calls {
         let unit = unit_of(key);
         let (mut words, mut keys) = (vec![format!("CL.{name}").into_bytes()], Vec::new());
         let add = |words: &mut Vec<Vec<u8>>, word: String| words.push(word.into_bytes());
-        let has_age = name == "MSETTLE" && self.rng.bool();
+        let holds = self.one_in(8);
+        let has_age = name == "MSETTLE" && if holds { self.one_in(40) } else { self.rng.bool() };
+        let has_chains = if name == "MSETTLE" && !holds { self.one_in(20) } else { self.one_in(8) };
+        let renews = holds && name == "MTAKE" && self.one_in(8);
+        let mut before: Option<String> = None;
         for n in 0..[1, 2, 2, 3, 4, 7][self.rng.usize(0..6)] {
             // The others have the same unit.
             let row = self.rng.usize(0..2) * 3 + unit;
@@ -304,9 +321,20 @@ impl Calls {
             if named && !self.one_in(40) {
                 continue;
             }
+            let join = ["", "ELSE", "SPILL"][if has_chains && n > 0 { self.rng.usize(0..3) } else { 0 }];
+            if !join.is_empty() && !keys.is_empty() {
+                let join = self.in_any_case(join);
+                add(&mut words, join);
+            }
             keys.push(words.len());
             add(&mut words, key.to_string());
-            if if name == "MTAKE" { self.one_in(4) } else { self.one_in(60) } {
+            if if has_chains {
+                self.one_in(40)
+            } else if name == "MTAKE" {
+                self.one_in(4)
+            } else {
+                self.one_in(60)
+            } {
                 let shadow = self.in_any_case("SHADOW");
                 add(&mut words, shadow);
             }
@@ -314,7 +342,7 @@ impl Calls {
             if if has_age { self.one_in(2) } else { self.one_in(80) } {
                 let reset = self.in_any_case("RESET");
                 add(&mut words, reset);
-                let reset_after = self.period(unit) - 1;
+                let reset_after = if self.one_in(3) { -1 } else { self.period(unit) - 1 };
                 add(&mut words, reset_after.to_string());
             }
             let kind_word = self.in_any_case(kind);
@@ -330,19 +358,43 @@ impl Calls {
             for word in limit {
                 add(&mut words, word);
             }
-            let last = if kind == "LEASE" {
+            let last = if join == "SPILL"
+                && let Some(quantity) = before.clone().filter(|_| !self.one_in(20))
+                && kind != "LEASE"
+            {
+                quantity
+            } else if kind == "LEASE" {
                 self.holder(key, wall)
+            } else if renews {
+                "0".to_owned()
             } else {
                 let quantity = self.quantity(self.most(key));
                 let quantity = if kind == "LOG" && quantity > 300 { quantity % 20_000 } else { quantity };
-                if name == "MSETTLE" && self.rng.bool() {
+                if name == "MSETTLE" && if holds { self.one_in(40) } else { self.rng.bool() } {
                     (-quantity).to_string()
                 } else {
                     quantity.to_string()
                 }
             };
+            before = Some(last.clone()).filter(|_| kind != "LEASE");
             add(&mut words, last);
         }
+        let options = self.options(name, unit, has_age, holds);
+        for word in options.into_iter().flatten() {
+            let is_option = |last: &Vec<u8>| {
+                ["ONCE", "HOLD"].iter().any(|option| last.eq_ignore_ascii_case(option.as_bytes()))
+            };
+            if words.last().is_some_and(is_option) {
+                keys.push(words.len());
+            }
+            let word = self.in_any_case(&word.to_uppercase());
+            add(&mut words, word);
+        }
+        Call { words, keys }
+    }
+
+    /// The options of a call of several limiters, in any order.
+    fn options(&mut self, name: &str, unit: usize, has_age: bool, holds: bool) -> Vec<Vec<String>> {
         let mut options = Vec::new();
         if has_age {
             let age = if self.rng.bool() { self.rng.i64(0..3) } else { self.period(unit) - 1 };
@@ -355,16 +407,25 @@ impl Calls {
             let period = if self.one_in(6) { self.period(unit) } else { self.rng.i64(1..100) };
             options.push(vec!["ONCE".to_owned(), key.to_string(), period.to_string()]);
         }
+        if holds {
+            let key = if self.one_in(40) {
+                self.rng.usize(0..KEYS)
+            } else {
+                KEYS + REPLIES + self.rng.usize(0..HOLDS)
+            };
+            let mut hold = vec!["HOLD".to_owned(), key.to_string()];
+            if name == "MSETTLE" || !self.one_in(4) {
+                if name != "MSETTLE" {
+                    let period = if self.one_in(3) { self.period(unit) } else { self.rng.i64(1..10) };
+                    hold.push(period.to_string());
+                }
+                hold.push(format!("{}", self.rng.u32(0..4)));
+            }
+            options.push(hold);
+        }
         self.unit(&mut options, unit);
         self.rng.shuffle(&mut options);
-        for word in options.into_iter().flatten() {
-            if words.last().is_some_and(|last| last.eq_ignore_ascii_case(b"ONCE")) {
-                keys.push(words.len());
-            }
-            let word = self.in_any_case(&word.to_uppercase());
-            add(&mut words, word);
-        }
-        Call { words, keys }
+        options
     }
 
     /// Replaces, removes or inserts a word after the first key.
@@ -415,6 +476,10 @@ impl Calls {
             8 => text(&["PERSIST"]),
             9 => text(&["LPUSH", "x"]),
             10..=11 => text(&["PEXPIREAT", &soon]),
+            _ if key >= KEYS + REPLIES => {
+                let member = ["part x", "id 1 1 1 1 ", "zebra"][self.rng.usize(0..3)];
+                text(&["ZADD", "0", member])
+            }
             _ if key >= KEYS => self.stored_reply(),
             _ => match KINDS[key % KINDS.len()] {
                 "FUNNEL" => self.hash(&["left_quota", "leaking_ts"], wall),

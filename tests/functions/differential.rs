@@ -2,7 +2,7 @@
 //! turns at random. Replies, errors, values and expiries must be equal at each step.
 
 use crate::both::{Both, Reply, agree, is_beyond, reply};
-use crate::calls::{Calls, KEYS, REPLIES};
+use crate::calls::{Calls, HOLDS, KEYS, REPLIES};
 use crate::common::{Clock, FUNCTIONS, to_function};
 use redis::Value;
 use std::io::Write;
@@ -57,7 +57,8 @@ pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, Stri
         both.clock.pass(pause);
         let wall = both.clock.wall();
         if random.rng().u32(0..25) == 0 {
-            let key = if random.rng().u32(0..4) == 0 { KEYS + random.rng().usize(0..REPLIES) } else { key };
+            let key =
+                if random.rng().u32(0..4) == 0 { KEYS + random.rng().usize(0..REPLIES + HOLDS) } else { key };
             let mut interference = random.interference(key, wall);
             interference.insert(1, key.to_string());
             for database in DATABASES {
@@ -107,11 +108,14 @@ pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, Stri
 }
 
 /// Runs with another seed each time, or with that of `REDIS_CELL_SEED`, and prints it. `REDIS_CELL_LONG=1`
-/// makes 20 runs, with seeds that follow one another: a single one would leave its century.
+/// makes 20 runs, with seeds that follow one another: a single one would leave its century. With
+/// `REDIS_CELL_SHORT=1`, a tenth of the calls.
 fn compare(wall: i64, calls: u32) {
+    let is = |name: &str| std::env::var(name).is_ok_and(|value| value == "1");
+    let calls = if is("REDIS_CELL_SHORT") { calls / 10 } else { calls };
     let first: u64 =
         std::env::var("REDIS_CELL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
-    let runs = if std::env::var("REDIS_CELL_LONG").is_ok_and(|long| long == "1") { 20 } else { 1 };
+    let runs = if is("REDIS_CELL_LONG") { 20 } else { 1 };
     for seed in (0..runs).map(|number| first.wrapping_add(number)) {
         let line = format!("{calls} random calls from {wall} on: REDIS_CELL_SEED={seed}\n");
         std::io::stderr().write_all(line.as_bytes()).unwrap();

@@ -6,7 +6,7 @@ use crate::common::FUNCTIONS;
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// What the commands before it do, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 32] = [
+const EDGES: [(&[&str], &str, &str); 44] = [
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
     (
         &["SET k 9223372036854775806 PXAT 9223372036855"],
@@ -29,6 +29,20 @@ const EDGES: [(&[&str], &str, &str); 32] = [
     ),
     (&[], "CL.FIXED k 9007199254740991 60 9007199254740991", "[0, 9007199254740991, 0, -1, 60]"),
     (&[], "CL.FIXED k 5 UNTIL 1800000000000500 1 US", "[0, 5, 4, -1, 1000]"),
+    (&[], "CL.FIXED k 5 TOTAL 2", "[0, 5, 3, -1, -1]"),
+    (&["SET k 3"], "CL.FIXED k 5 TOTAL 3", "[1, 5, 2, -1, -1]"),
+    (&["SET k 3"], "CL.FIXED k 5 TOTAL 6", "[1, 5, 2, -1, -1]"),
+    (&["SET k 3 PXAT 1800000009000"], "CL.FIXED k 5 TOTAL 3", "[1, 5, 2, 9, 9]"),
+    (&["SET k 0 PXAT 1800000009000"], "CL.FIXED k 5 TOTAL 3", "[0, 5, 2, -1, 9]"),
+    (&["SET k 2 PXAT 9300000000000"], "CL.FIXED k 5 TOTAL IDLE 9 2", "[0, 5, 1, -1, 7423372037]"),
+    (&["SET k 2"], "CL.FIXED k 5 TOTAL IDLE 9 2", "[0, 5, 1, -1, 9]"),
+    (&[], "CL.FIXED k 5 TOTAL IDLE 7423372037", "ERR IDLE must be an integer from 1 to 7423372036"),
+    (&["SET k 1000000000000000000"], "CL.FIXED k 5 TOTAL", "ERR the key does not hold"),
+    (
+        &["SET k 5"],
+        "CL.FIXED k 9223372036854775807 TOTAL 999999999999999995",
+        "ERR quantity must be an integer from 0 to 999999999999999994",
+    ),
     // More than a year ahead, and not near the key's expiry.
     (
         &["SET k 1831579200000000000 PXAT 1900000000000"],
@@ -61,6 +75,14 @@ const EDGES: [(&[&str], &str, &str); 32] = [
         &["ZADD k 1800000060000000 1800000060000000-0"],
         "CL.MSETTLE k LOG 1 60 1",
         "[1, 1, 0, 120, 120, 1, 1, 0, 120, 120]",
+    ),
+    // An entry of this very microsecond, whose name is taken.
+    (&["ZADD k 1800000000000000 1800000000000000-1"], "CL.LOG k 5 60", "[0, 5, 3, -1, 60]"),
+    // Units that were taken before this window began.
+    (
+        &["HSET k window 1800000000000000000 current 3 previous 0", "PEXPIREAT k 1800000120000"],
+        "CL.MSETTLE k WINDOW 9 60 -2 AGO 5",
+        "[0, 9, 6, -1,",
     ),
     // One place of two is given back, and the last of which others have ended.
     (
@@ -125,4 +147,29 @@ pub fn edges(library: &str) -> Result<(), String> {
 #[test]
 fn edges_are_equal() {
     edges(&FUNCTIONS).unwrap();
+}
+
+/// In the command, `ONCE` is a key if a complete limiter follows it. Then the key of the function's `ONCE`
+/// is the word for its kind.
+#[test]
+fn a_key_of_once_that_is_a_kind_is_the_error_of_the_command() {
+    let mut both = Both::at(WALL, &FUNCTIONS);
+    for (verb, kind, rest) in [
+        ("MTAKE", "FIXED", "60 MS AGO 5"),
+        ("MSETTLE", "fixed", "60 AGO 5"),
+        ("MSETTLE", "LOG", "60 AGO 5 MS"),
+        ("MSETTLE", "THROTTLE", "60 AGO 5 MS"),
+        ("MSETTLE", "LEASE", "60 MS AGO 5"),
+        ("MSETTLE", "LEASE", "60 MS"),
+        ("MTAKE", "FIXED", "60"),
+    ] {
+        let limiter = "FIXED 5 60 1";
+        let function = format!("FCALL cl_{} 2 k {kind} {limiter} ONCE {rest}", verb.to_lowercase());
+        let answers = [format!("CL.{verb} k {limiter} ONCE {kind} {rest}"), function].map(|call| {
+            both.client.call("FLUSHALL");
+            let answer = both.client.ask(call.as_str());
+            (answer, both.client.int("DBSIZE"))
+        });
+        assert_eq!(answers[0], answers[1], "{verb} {kind} {rest}");
+    }
 }

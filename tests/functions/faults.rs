@@ -15,8 +15,6 @@ const FAULTS: &[(&str, &str)] = &[
     ("return time < LARGEST and time or within_plain(time)", "return time"),
     ("return (time - time % interval) / interval", "return time / interval"),
     ("local LARGEST = 4e15", "local LARGEST = 4e18"),
-    ("whole, rest = whole - 1, rest + c", "rest = rest"),
-    ("whole, rest = whole + 1, rest - c", "rest = rest"),
     ("if whole > LARGEST then", "if false then"),
     ("return a.negative == true", "return false"),
     ("return compare(b, a) < 0", "return compare(a, b) < 0"),
@@ -38,7 +36,6 @@ const FAULTS: &[(&str, &str)] = &[
     ("if rest == moment then", "if true then"),
     ("elseif limit.start_text ~= text or limit.origin ~= origin then", "elseif not limit.start_text then"),
     ("if result.shared ~= limit then", "if not result.shared then"),
-    ("result.id = id", "result.id = result.id or id"),
     ("row.state, row.shadow = kind, limit, quantity, nil, false", "row.state = kind, limit, quantity, nil"),
     ("        remembered, count_remembered = {}, 0", "        remembered = read_and_remember"),
     // SATURATE and looking
@@ -115,19 +112,13 @@ const FAULTS: &[(&str, &str)] = &[
     ("window and zero < window.count and now", "window and now"),
     ("find(word, '^%a')", "find(word, '^%u%l')"),
     ("taken and not covers(limit, window.ends, taken)", "false"),
-    (
-        "local ends = window and window.ends or zero < quantity and opened_until(limit)",
-        "local ends = window and window.ends or zero < quantity and (opened_until(limit) or passed(limit))",
-    ),
     ("and limit.unit ~= MICROSECONDS and", "and"),
-    ("rows[loaded].state = nil", "local _ = loaded"),
     ("zero < quantity and count <= most then", "zero < quantity and count <= most + 1 then"),
     ("if left > 0 and left < LARGEST then", "if left < LARGEST then"),
     (
         "opened_until(limit) or passed(limit), nil, window and quantity)",
         "opened_until(limit) or passed(limit), nil, quantity)",
     ),
-    ("added = is_plain and added", "added = added"),
     // The sliding window
     ("rest + rest < limit.period and whole or whole + one", "whole"),
     (
@@ -155,8 +146,8 @@ const FAULTS: &[(&str, &str)] = &[
     ("store.score, store.name) == 0 then", "store.score, store.name) == 2 then"),
     ("if scores.above or scores.last and now - tick < scores.last then", "if false then"),
     (
-        "        prune(key, store.pruned)\n    end\n    call('PEXPIREAT', key, expiry_at(store.empties))",
-        "    end\n    call('PEXPIREAT', key, expiry_at(store.empties))",
+        "        prune(key, store.pruned)\n    end\n    write('PEXPIREAT', key, expiry_at(store.empties))",
+        "    end\n    write('PEXPIREAT', key, expiry_at(store.empties))",
     ),
     ("empties = larger(empties, leaves_at(limit, now))", "empties = leaves_at(limit, now)"),
     // Leases
@@ -181,30 +172,34 @@ const FAULTS: &[(&str, &str)] = &[
     ("            named[key] = true\n", ""),
     ("is_complete and read.unit or UNITS.S", "UNITS.S"),
     ("not is_option_of_fixed(args[at]) or not args[at + 1]", "not is_option_of_fixed(args[at])"),
-    ("length == 4 and upper(word) == 'FROM'", "false"),
+    ("(upper(word) == 'FROM' or upper(word) == 'IDLE')", "upper(word) == 'IDLE'"),
+    ("(upper(word) == 'FROM' or upper(word) == 'IDLE')", "upper(word) == 'FROM'"),
     ("                row.store = nil\n", ""),
     // ONCE
-    ("if once and not is_refused then", "if once then"),
+    ("once = not is_refused and once", "once = once"),
     ("if #stored <= limiters or #row > 0 then", "if #row > 0 then"),
     ("or #stored > limiters then", "then"),
     ("kept_until = now + period", "kept_until = now"),
-    ("read and count > 0 and count == #keys - (read.ONCE and 1 or 0)", "read"),
+    ("read and count > 0 and count == #keys - read.keys", "read"),
 ];
 
-fn calls(library: &str) -> Result<Seen, String> {
-    run(library, 1_800_000_001_000_000_000, 1, 40_000)
+/// How many rounds of random calls look for a fault. Most faults are found in the first.
+const ROUNDS: u64 = 6;
+
+fn calls(library: &str, seed: u64) -> Result<Seen, String> {
+    run(library, 1_800_000_001_000_000_000, seed, 40_000)
 }
 
 #[test]
 fn every_fault_of_the_library_is_found() {
     edges(&FUNCTIONS).unwrap();
-    calls(&FUNCTIONS).unwrap();
+    calls(&FUNCTIONS, 1).unwrap();
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let check = || {
         while let Some((right, wrong)) = FAULTS.get(next.fetch_add(1, Relaxed)) {
             let broken = FUNCTIONS.replacen(right, wrong, 1);
             assert_ne!(broken, *FUNCTIONS, "the library has no {right}");
-            let found = edges(&broken).is_err() || calls(&broken).is_err();
+            let found = edges(&broken).is_err() || (1..=ROUNDS).any(|seed| calls(&broken, seed).is_err());
             if !found {
                 missed.lock().unwrap().push(format!("{wrong} instead of {right}"));
             }

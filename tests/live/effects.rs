@@ -8,6 +8,9 @@ use std::thread;
 
 const KEYS: usize = 300;
 
+/// A limit that is never reached, of one unit an hour: no key expires between two readings.
+const SLOW: &str = "1000000 1 3600";
+
 /// Runs `work` while two clients send batches of admitted calls on many keys without a pause.
 fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
@@ -17,13 +20,11 @@ fn under_load<T>(server: &Server, work: impl FnOnce() -> T) -> T {
             scope.spawn(move || {
                 let calls: Vec<String> = (0..KEYS)
                     .map(|i| match (i + client) % 5 {
-                        0 => format!("CL.CHARGE k{i} 1000000 1000000 3600000"),
-                        1 => format!("CL.RESERVE k{i} 1000000 1000000 3600000"),
-                        2 => format!(
-                            "CL.MTAKE k{i} THROTTLE 1000000 1000000 3600000 1 m{i} THROTTLE 1000000 1000000 7200000 1"
-                        ),
-                        3 => format!("CL.BTHROTTLE k{i} 1000000 1000000 3600000 1 0"),
-                        _ => format!("CL.THROTTLE k{i} 1000000 1000000 3600000"),
+                        0 => format!("CL.CHARGE k{i} {SLOW}"),
+                        1 => format!("CL.RESERVE k{i} {SLOW}"),
+                        2 => format!("CL.MTAKE k{i} THROTTLE {SLOW} 1 m{i} THROTTLE {SLOW} 1"),
+                        3 => format!("CL.BTHROTTLE k{i} {SLOW} 1 0"),
+                        _ => format!("CL.THROTTLE k{i} {SLOW}"),
                     })
                     .collect();
                 let calls: Vec<&String> = calls.iter().collect();
@@ -134,6 +135,55 @@ fn replicas_that_come_and_go_miss_nothing() {
     }
 }
 
+/// While there is no replica, the backlog keeps what is written for one that comes back.
+#[test]
+fn what_is_taken_while_there_is_no_replica_comes_by_a_partial_synchronization() {
+    for promoted in [true, false] {
+        let (primary, replica) = (Server::start(), Server::start());
+        let (mut client, mut copy) = (primary.connect(), replica.connect());
+        let link_is_up = |client: &mut Client| {
+            wait_until("the link to be up", || match client.info("master_link_status").as_str() {
+                "up" => Ok(()),
+                seen => Err(seen.to_owned()),
+            });
+        };
+        let follow = |server: &Server| format!("REPLICAOF 127.0.0.1 {}", server.port());
+        if promoted {
+            wait_for_no_listeners(&mut client);
+            client.call(&follow(&replica));
+            link_is_up(&mut client);
+            client.call("REPLICAOF NO ONE");
+        } else {
+            copy.call(&follow(&primary));
+            link_is_up(&mut copy);
+            replica.signal("STOP");
+            client.call("CLIENT KILL TYPE replica");
+            // The module looks for listeners once a second; nothing shows it.
+            let mut uptime = || client.info("uptime_in_seconds").parse::<u64>().unwrap();
+            let enough = uptime() + 3;
+            wait_until("three seconds to pass", || match uptime() {
+                seen if seen >= enough => Ok(()),
+                seen => Err(seen.to_string()),
+            });
+        }
+        client.call("CL.THROTTLE k 9 10 3600");
+        client.call("CL.FUNNEL f 9 10 3600");
+        if promoted {
+            copy.call(&follow(&primary));
+        } else {
+            replica.signal("CONT");
+        }
+        wait_until("a partial synchronization", || match client.info("sync_partial_ok").as_str() {
+            "1" => Ok(()),
+            seen => Err(seen.to_owned()),
+        });
+        link_is_up(&mut copy);
+        catch_up(&mut client, &mut copy);
+        let values = |client: &mut Client| (client.call("GET k"), client.call("HGETALL f"));
+        assert_eq!(values(&mut copy), values(&mut client), "promoted: {promoted}");
+    }
+}
+
 #[test]
 fn an_append_only_file_switched_on_under_load_misses_nothing() {
     for bgsave in [false, true] {
@@ -206,8 +256,7 @@ fn each_admitted_call_is_one_change() {
 /// An append-only file switched on in the middle of a transaction begins with the rewrite after it.
 ///
 /// During another rewrite it would begin at once, but without a file, and current servers then reject writes.
-/// So the module assumes that there is a listener while a child process runs, and this is untested
-/// case.
+/// So the module assumes that there is a listener while a child process runs, and this case is not tested.
 #[test]
 fn switched_on_in_a_transaction() {
     requires!(crate::common::BINARY.at_least(7, 0, 0), "CONFIG is not for transactions");

@@ -397,6 +397,166 @@ fn those_who_wait_behind_count_as_taken_in_the_reply() {
     assert_eq!(client.int("GET k"), 2);
 }
 
+/// `RESET` gives back what a `reset_after` says, so that of an admission must be what the key holds.
+#[test]
+fn the_reset_after_of_an_admission_counts_nobody_who_waits() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (waits, calls) in [
+        (
+            "CL.BTHROTTLE k 2 3 3600 3 0",
+            &["THROTTLE k 9 3 3600", "RESERVE k 9 3 3600", "MTAKE k THROTTLE 9 3 3600"][..],
+        ),
+        ("CL.BMTAKE k THROTTLE 2 3 3600 3", &["THROTTLE k 9 3 3600", "MTAKE k THROTTLE 9 3 3600"]),
+    ] {
+        let limiter = waits.replace("BTHROTTLE k", "BMTAKE k THROTTLE").replace("3 3600 3 0", "3 3600 3");
+        for call in calls {
+            client.call("FLUSHALL");
+            client.call(&limiter.replace("BMTAKE", "MTAKE"));
+            client.call(&limiter.replace("BMTAKE", "MSETTLE").replace("3600 3", "3600 -2"));
+            let mut first = wait_with(&server, &mut client, waits, 1);
+            let mut second = wait_with(&server, &mut client, waits, 2);
+            let mut assert_exact = |answer: &str| {
+                let reset_after: i64 = answer.split(' ').nth(4).unwrap().parse().unwrap();
+                let held = client.int("PTTL k");
+                assert!(
+                    (held - 1000..held + 2000).contains(&(reset_after * 1000)),
+                    "{call}: {answer} of {held} ms"
+                );
+            };
+            assert_exact(&Waiter::ask(&server, &format!("CL.{call} 1")).answer());
+            // The call that was admitted behind them gives back what it took, and one unit comes back.
+            let mut other = server.connect();
+            for _ in 0..2 {
+                other.call(&limiter.replace("BMTAKE", "MSETTLE").replace("3600 3", "3600 -1"));
+            }
+            assert_exact(&first.answer());
+            assert!(second.is_waiting());
+            // Before the key is flushed, which would admit it.
+            drop(second);
+            wait_for_blocked(&mut client, 0);
+        }
+    }
+}
+
+/// What departed clients waited for counts as taken no more, for the clients of either command and on any
+/// key.
+#[test]
+fn clients_that_leave_wake_those_who_name_their_key() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for leaves in ["CL.BTHROTTLE a 4 1 3600 5 0", "CL.BMTAKE a THROTTLE 4 1 3600 5"] {
+        for waits in ["a THROTTLE 4 1 3600 1", "b THROTTLE 4 1 3600 1 a THROTTLE 4 1 3600 1"] {
+            client.call("FLUSHALL");
+            client.call("CL.THROTTLE a 4 1 3600 4");
+            let first = wait_with(&server, &mut client, leaves, 1);
+            let mut behind = wait_with(&server, &mut client, &format!("CL.BMTAKE {waits} FLOW f"), 2);
+            client.call(&format!("CLIENT KILL ID {}", first.id));
+            assert!(behind.answer().starts_with("0 5 "), "{leaves} before {waits}");
+        }
+    }
+}
+
+/// However many clients leave a queue together, those who name its key are looked at once: their number of
+/// looks is that of the flows, not that of the flows times the clients.
+#[test]
+fn clients_that_leave_together_cost_those_who_name_their_key_one_look() {
+    const FLOWS: usize = 100;
+    const LEAVE: usize = 50;
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.LOG b 5 3600 5");
+    let mut waiters: Vec<Waiter> = Vec::new();
+    for flow in 0..FLOWS {
+        let call = format!("CL.BMTAKE a THROTTLE 9 1 3600 1 b LOG 5 3600 2 FLOW f{flow}");
+        waiters.push(Waiter::ask(&server, &call));
+    }
+    waiters.extend((0..LEAVE).map(|_| Waiter::ask(&server, "CL.BMTAKE b LOG 5 3600 2")));
+    wait_for_blocked(&mut client, FLOWS + LEAVE);
+    // Each look has the server read the log.
+    let mut settled = || {
+        let mut last = String::new();
+        let mut same = 0;
+        wait_until("all looks", || {
+            let seen = client.info("keyspace_hits");
+            same = if seen == last { same + 1 } else { 0 };
+            last = seen;
+            if same == 20 { Ok(()) } else { Err(last.clone()) }
+        });
+        last.parse::<usize>().unwrap()
+    };
+    let before = settled();
+    let mut other = server.connect();
+    other.call("MULTI");
+    for leaver in &waiters[FLOWS..] {
+        other.call(&format!("CLIENT UNBLOCK {}", leaver.id));
+    }
+    other.call("EXEC");
+    for leaver in &mut waiters[FLOWS..] {
+        assert_eq!(leaver.answer(), "null");
+    }
+    let looks = settled() - before;
+    assert!((FLOWS / 2..4 * FLOWS).contains(&looks), "{looks} readings");
+}
+
+/// However many turns come at once, the server serves its other clients between any two of them that take
+/// long.
+#[test]
+fn turns_that_take_long_are_taken_one_by_one() {
+    const CLIENTS: usize = 24;
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call(&format!("CL.FIXED gate {CLIENTS} 3600 {CLIENTS}"));
+    let mut waiters: Vec<Waiter> = Vec::new();
+    for place in 0..CLIENTS {
+        let call =
+            format!("CL.BMTAKE gate FIXED {CLIENTS} 3600 1 log{place} LOG 10000 3600 10000 FLOW {place}");
+        waiters.push(wait_with(&server, &mut client, &call, place + 1));
+    }
+    client.call("DEL gate");
+    // The reply to the first turn is sent before the server takes all others, each of which takes longer than
+    // the time that it spends on turns at once.
+    assert!(waiters[0].answer().starts_with("0 "));
+    let left: usize = client.info("blocked_clients").parse().unwrap();
+    assert!(left > CLIENTS / 2, "{left} of {CLIENTS} left");
+    for waiter in &mut waiters[1..] {
+        assert!(waiter.answer().starts_with("0 "));
+    }
+}
+
+/// An event on the other key of a client that is not ready says nothing of the first key until it is checked.
+#[test]
+fn who_is_not_ready_counts_for_nobody_until_it_is_looked_at_again() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE b 1 60 x");
+    let _waiter = wait_with(&server, &mut client, "CL.BMTAKE a THROTTLE 0 1 3600 1 b LEASE 1 60 y", 1);
+    let mut call = Waiter::connect(&server);
+    for (words, answer) in [
+        ("MULTI", "OK"),
+        ("CL.RENEW b 60 x", "QUEUED"),
+        ("CL.MTAKE a THROTTLE 0 1 3600 1", "QUEUED"),
+        ("EXEC", "1 0 1 0 -1 3600 0 1 0 -1 3600"),
+    ] {
+        call.send(words);
+        assert_eq!(call.answer(), answer);
+    }
+}
+
+#[test]
+fn a_holder_renews_its_place_without_waiting_for_it() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE k 1 60 x");
+    let mut waiter = wait_with(&server, &mut client, "CL.BMTAKE k LEASE 1 60 y", 1);
+    assert_eq!(rows(&mut client, "CL.BMTAKE k LEASE 1 90 x TIMEOUT 9")[1], [0, 1, 0, -1, 90]);
+    // Its other limiters admit it as those of CL.MTAKE do.
+    client.call("CL.FIXED used 1 3600");
+    let both = "CL.BMTAKE k LEASE 1 90 x used FIXED 1 3600 1 TIMEOUT 0.2";
+    assert_eq!(Waiter::ask(&server, both).answer(), "null");
+    assert!(waiter.is_waiting());
+}
+
 #[test]
 fn maxlen_tells_at_once_who_cannot_be_served_soon() {
     let server = Server::start();

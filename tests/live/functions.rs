@@ -5,6 +5,7 @@ use crate::common::{
     Client, Effect, FUNCTIONS, Footprint, Options, ReplicaStream, Server, Throttle, ceil_div, has_functions,
     load_functions, read_aof, requires, to_function, wait_until, wall_ns,
 };
+use crate::renamed::everything;
 
 const NONE: &str = "the server has no functions";
 
@@ -94,6 +95,7 @@ fn without_the_module() {
     assert_eq!(client.error(&function("CL.THROTTLE list 15 30 60")), wrong);
     assert_eq!(client.error("FCALL cl_peek 0 15 30 60"), "ERR cl_peek takes one key");
     assert_eq!(client.error("FCALL cl_peek 2 a b 15 30 60"), "ERR cl_peek takes one key");
+    client.error(&["EVAL", "return redis.call('FCALL', 'cl_version', 0)", "0"]); // in the words of the server
     // Anything is a key.
     let bytes: [&[u8]; 7] = [b"FCALL", b"cl_throttle", b"1", b"\xff\0 ", b"15", b"30", b"60"];
     assert_eq!(client.ints(&bytes), [0, 16, 15, -1, 2]);
@@ -307,20 +309,140 @@ fn the_library_is_replaced_under_load() {
     assert_eq!(admitted, 1000);
 }
 
+/// The table of permissions in the page: limiters or options, and the commands that they need.
+fn permissions() -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
+    let names = |cell: &'static str| cell.split('`').skip(1).step_by(2).collect();
+    let page = include_str!("../../docs/functions.md");
+    let (_, table) = page.split_once("beside `TIME` and `PEXPIRETIME` |\n|---|---|\n").unwrap();
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    rows.map(|row| row[1..].split_once('|').unwrap()).map(|(of, needs)| (names(of), names(needs))).collect()
+}
+
+/// Calls of a kind that run each of its commands, one after the other. Commands of the server prepare them.
+fn calls_of(kind: &str) -> Vec<String> {
+    if kind == "HOLD" {
+        let calls = [
+            "MTAKE k FIXED 9 3600 2 HOLD h 60 a",
+            "MTAKE k FIXED 9 3600 1 l FIXED 9 TOTAL 1 HOLD h 60 b",
+            "MSETTLE k FIXED 9 3600 1 HOLD h a",
+        ];
+        return calls.map(str::to_owned).to_vec();
+    }
+    let limit = if matches!(kind, "THROTTLE" | "FUNNEL" | "BUCKET") { "9 10 3600" } else { "9 3600" };
+    let (take, then) = match kind {
+        "LEASE" => {
+            ("a".to_owned(), "ZADD k {past} gone|ACQUIRE k 9 60 b|RENEW k 90 a|RELEASE k b|RELEASE k a")
+        }
+        "LOG" => (
+            "1".to_owned(),
+            "ZADD k {past} 1-0|LOG k 9 3600 3|MSETTLE k LOG 9 3600 -1|MSETTLE k LOG 9 3600 -9",
+        ),
+        _ => ("1".to_owned(), "{kind} k {limit} 2|MSETTLE k {kind} {limit} -1|MSETTLE k {kind} {limit} -9"),
+    };
+    let first = format!("MTAKE o THROTTLE 9 10 3600 1 k {kind} {limit} {take} ONCE id 600");
+    let alone = if kind == "LEASE" { format!("ACQUIRE l {limit} a") } else { format!("{kind} l {limit} 1") };
+    let then = then.replace("{kind}", kind).replace("{limit}", limit);
+    let then = then.replace("{past}", &(wall_ns() / 1_000 - 7_200_000_000).to_string());
+    [&first, &alone].map(String::as_str).into_iter().chain(then.split('|')).map(str::to_owned).collect()
+}
+
+/// Makes the calls of a kind. Returns the errors, none of which may have changed anything; `admin` then
+/// repeats the call.
+fn errors_of(kind: &str, client: &mut Client, admin: &mut Client) -> Vec<String> {
+    admin.call("FLUSHALL");
+    let mut errors = Vec::new();
+    for call in calls_of(kind) {
+        if call.starts_with("ZADD") {
+            let _ = admin.ask(call.as_str());
+            continue;
+        }
+        let (words, before) = (function(&format!("CL.{call}")), everything(admin));
+        if let Err(error) = client.ask(&words) {
+            assert_eq!(everything(admin), before, "CL.{call}: {error}");
+            errors.push(error);
+            let _ = admin.ask(&words);
+        }
+    }
+    errors
+}
+
 #[test]
 fn a_user_needs_the_permissions_of_the_page() {
     requires!(has_functions(), NONE);
     let server = without_module();
     let mut client = loaded(&server);
-    let rules = "+fcall +time +get +set +del +pexpiretime";
-    client.call(&format!("ACL SETUSER app on >secret ~app:* -@all {rules}"));
+    client.call("ACL SETUSER app on >secret ~*");
     let mut app = server.connect();
     app.call("AUTH app secret");
-    assert_eq!(app.ints(&function("CL.THROTTLE app:k 9 10 60"))[..3], [0, 10, 9]);
-    for command in ["CL.THROTTLE k 9 10 60", "CL.LOG app:l 9 60"] {
-        app.error(&function(command)); // in the words of the server, which differ between versions
+    let table = permissions();
+    let [kinds @ .., once, hold] = table.as_slice() else { panic!("too few rows") };
+    assert_eq!((&once.0[..], &hold.0[..]), (&["ONCE"][..], &["HOLD"][..]));
+    let of_all = ["GET", "SET"]; // of THROTTLE and ONCE, which take part in the first call of each kind
+    assert_eq!(once.1, of_all);
+    assert_eq!(kinds.iter().flat_map(|(kinds, _)| kinds).count(), 7);
+    for (kinds, needs) in kinds {
+        for kind in kinds {
+            let rules =
+                format!("+fcall +time +pexpiretime +{}", [needs.as_slice(), &once.1].concat().join(" +"));
+            client.call(&format!("ACL SETUSER app -@all {rules}"));
+            assert_eq!(errors_of(kind, &mut app, &mut client), Vec::<String>::new(), "{kind}");
+            for missing in needs.iter().chain(&of_all) {
+                client.call(&format!("ACL SETUSER app -@all {rules} -{missing}"));
+                let errors = errors_of(kind, &mut app, &mut client);
+                assert!(!errors.is_empty(), "{kind} does not need {missing}");
+            }
+        }
     }
-    assert_eq!(client.int("DBSIZE"), 1);
+    let (_, fixed) = kinds.iter().find(|(kinds, _)| kinds.contains(&"FIXED")).unwrap();
+    let rules = format!("+fcall +time +pexpiretime +{}", [fixed.as_slice(), &hold.1].concat().join(" +"));
+    client.call(&format!("ACL SETUSER app -@all {rules}"));
+    assert_eq!(errors_of("HOLD", &mut app, &mut client), Vec::<String>::new());
+    for missing in &hold.1 {
+        client.call(&format!("ACL SETUSER app -@all {rules} -{missing}"));
+        assert!(!errors_of("HOLD", &mut app, &mut client).is_empty(), "HOLD does not need {missing}");
+    }
+}
+
+#[test]
+fn what_needs_a_missing_command_is_an_error_and_changes_nothing() {
+    requires!(has_functions(), NONE);
+    for missing in ["SET", "PEXPIREAT", "ZREMRANGEBYRANK"] {
+        let server = Options::new().without_module().rename(missing, "").start();
+        let mut client = loaded(&server);
+        let errors: Vec<String> = permissions()
+            .iter()
+            .flat_map(|(kinds, _)| kinds)
+            .filter(|&&kind| kind != "ONCE")
+            .flat_map(|kind| errors_of(kind, &mut client, &mut server.connect()))
+            .collect();
+        let expected = format!("ERR command {missing} is not available on this server");
+        assert!(errors.contains(&expected), "{errors:?}");
+    }
+}
+
+#[test]
+fn nothing_of_a_call_stays_in_the_interpreter() {
+    requires!(has_functions(), NONE);
+    let server = without_module();
+    let mut client = loaded(&server);
+    client.call(&function("CL.PEEK k 9 10 60"));
+    let before: i64 = client.info("used_memory_vm_functions").parse().unwrap();
+    let long = "x".repeat(1_000_000);
+    let places = [0, 1, 2].map(|place| format!(" p{place} LEASE 1 60 {place}{long}")).concat();
+    // The second call has limits that are remembered.
+    client.call(&function(&format!("CL.MTAKE{places}")));
+    client.call(&function(&format!("CL.MTAKE{places}")));
+    client.call(&function(&format!("CL.MSETTLE{}", places.replace(" 60 ", " 0 "))));
+    for i in 0..3 {
+        client.call(&format!("HSET w{i} window {long} current 1 previous 1"));
+        client.error(&function(&format!("CL.WINDOW w{i} {} 60", i + 1)));
+        client.error(&function(&format!("CL.MSETTLE k RESET {long} FIXED 5 60 1 AGO 1")));
+    }
+    wait_until("the interpreter to be as small as before", || {
+        (0..200).for_each(|_| drop(client.call(&function("CL.PEEK k 9 10 60"))));
+        let now: i64 = client.info("used_memory_vm_functions").parse().unwrap();
+        if now < before + 500_000 { Ok(()) } else { Err(format!("{now} bytes, not {before}")) }
+    });
 }
 
 #[test]

@@ -15,6 +15,7 @@
 #[allow(dead_code, unused_imports)] // the reliability suite uses the rest
 mod common;
 
+mod accounts;
 mod acl;
 mod clients;
 mod companions;
@@ -25,6 +26,7 @@ mod events;
 mod flows;
 mod foreign;
 mod functions;
+mod holds;
 mod hostile;
 mod info;
 mod leases;

@@ -29,7 +29,7 @@ fn not_available(command: &str) -> String {
 }
 
 /// Every key with its value and its expiry.
-fn everything(client: &mut Client) -> Vec<String> {
+pub fn everything(client: &mut Client) -> Vec<String> {
     let mut keys: Vec<String> = client.get("KEYS *");
     keys.sort();
     keys.iter().map(|key| format!("{key} {:?}", client.snapshot(key))).collect()

@@ -83,6 +83,9 @@ fn of_several_limits_those_that_refuse() {
     assert_eq!(refused(&mut client), [row("b", 2), row("c", 1)]);
     client.call("CL.MTAKE a THROTTLE 0 1 3600 1");
     assert_eq!(refused(&mut client), [row("b", 2), row("c", 1)]);
+    // One in shadow would refuse, but does not.
+    client.call("CL.MTAKE b THROTTLE 0 1 3600 1 c SHADOW THROTTLE 0 1 3600 1");
+    assert_eq!(refused(&mut client), [row("b", 3), row("c", 1)]);
 }
 
 #[test]
@@ -104,6 +107,25 @@ fn a_wait_that_ends_in_nothing_counts_for_its_key() {
     client.call("SET k foreign");
     assert!(waiter.answer().starts_with("ERR "));
     assert_eq!(refused(&mut client), [row("k", 1)]);
+}
+
+#[test]
+fn a_null_counts_for_no_key_in_shadow() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.ACQUIRE b 1 60 other");
+    client.call("CL.FIXED c 1 3600");
+    for (call, key) in [
+        // It waits until the timeout, or is refused at once.
+        ("CL.BMTAKE a LEASE 1 60 me b LEASE 1 60 me TIMEOUT 0.05", "a"),
+        ("CL.BMTAKE a SHADOW LEASE 1 60 me b LEASE 1 60 me TIMEOUT 0.05", "b"),
+        ("CL.BMTAKE a SHADOW LEASE 1 60 me c FIXED 1 3600 1 TIMEOUT 0.05", "c"),
+        ("CL.BMTAKE a SHADOW LEASE 1 60 me b SHADOW LEASE 1 60 me c FIXED 1 3600 1 TIMEOUT 0.05", "c"),
+    ] {
+        client.call("CL.TOP RESET");
+        assert_eq!(client.call(call), Value::Nil, "{call}");
+        assert_eq!(refused(&mut client), [row(key, 1)], "{call}");
+    }
 }
 
 #[test]

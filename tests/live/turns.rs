@@ -138,78 +138,6 @@ pub fn clients_that_leave_before_bookings_leave_their_cost() {
     }
 }
 
-/// Ten a second and no burst. One is taken, `WAITERS` wait, `BOOKED` are booked behind them.
-const SPACED: &str = "0 10 1000";
-const WAITERS: usize = 8;
-const BOOKED: usize = 8;
-
-/// Regression: the costs of clients before bookings were not in the key, although these clients expected to
-/// be served in time. After the server had stood still, all clients that had waited were admitted at once,
-/// and those that had booked acted as well: up to twice the limit.
-#[test]
-pub fn bookings_behind_a_queue_that_stood_still_are_not_admitted_twice() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let writes = if BINARY.at_least(6, 2, 0) { "CLIENT PAUSE 800 WRITE" } else { "CLIENT PAUSE 800" };
-    let pause = format!("CL.PAUSE k {SPACED} 800 MS");
-    for trouble in ["none", "DEBUG SLEEP 0.8", writes, &pause, "STOP", "DEBUG SLEEP 0.25"] {
-        // The instants come from threads here, which a busy machine runs late. A defect shows each time.
-        let each_time: Option<Vec<_>> =
-            (0..3).map(|_| excess_beside_bookings(&server, &mut client, trouble)).collect();
-        assert_eq!(each_time, None, "{trouble}");
-    }
-}
-
-/// Clients wait, others book behind them, and the server has this trouble: returns how many act beyond the
-/// limit.
-fn excess_beside_bookings(server: &Server, client: &mut Client, trouble: &str) -> Option<String> {
-    client.call("DEL k");
-    client.call(&format!("CL.THROTTLE k {SPACED} 1 MS"));
-    let mut acts = vec![client.tat("k").unwrap() - 100_000_000];
-    let waiters: Vec<Waiter> = (1..=WAITERS)
-        .map(|place| {
-            let waiter = Waiter::ask(server, &format!("CL.BTHROTTLE k {SPACED} 1 0 MS"));
-            wait_for_blocked(client, place);
-            waiter
-        })
-        .collect();
-    // A booking acts at the instant at which its place has room: its end less one interval.
-    acts.extend((0..BOOKED).map(|_| {
-        assert_eq!(client.ints(&format!("CL.RESERVE k {SPACED} 1 MS"))[0], 0);
-        client.tat("k").unwrap() - 100_000_000
-    }));
-    let admitted: Vec<_> = waiters
-        .into_iter()
-        .map(|mut waiter| {
-            std::thread::spawn(move || {
-                let answer = waiter.answer();
-                assert!(answer.starts_with("0 1 0 -1 "), "{answer}");
-                wall_ns()
-            })
-        })
-        .collect();
-    match trouble {
-        "none" => {}
-        "STOP" => {
-            server.signal("STOP");
-            std::thread::sleep(Duration::from_millis(800));
-            server.signal("CONT");
-        }
-        call => drop(client.call(call)),
-    }
-    acts.extend(admitted.into_iter().map(|thread| thread.join().unwrap()));
-    acts.sort_unstable();
-    wait_for_blocked(client, 0);
-    // In any stretch of time: one, one more for each interval, and one because threads are late.
-    acts.iter().enumerate().find_map(|(first, &from)| {
-        acts[first..].iter().enumerate().find_map(|(count, &to)| {
-            let most = 2 + (to - from) / 100_000_000;
-            let seen = i64::try_from(count + 1).unwrap();
-            (seen > most).then(|| format!("{seen} in {} ms of {acts:?}", (to - from) / 1_000_000))
-        })
-    })
-}
-
 /// Regression: a charge among several limiters was decided on a state that lacked the cost of clients that
 /// had just left the queue, and overwrote it.
 #[test]
@@ -450,21 +378,49 @@ fn a_user_of_some_databases_is_admitted_in_them() {
 fn flushes_move_the_queues_of_their_database_only() {
     let server = Server::start();
     let mut client = server.connect();
-    let mut waiters = Vec::new();
-    for db in [0, 1, 2] {
+    let wait_in = |client: &mut Client, db| {
         client.call(&format!("SELECT {db}"));
-        client.call(&format!("CL.THROTTLE k {HOURLY}"));
-        waiters.push(Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k {HOURLY} 1 0")));
-        wait_for_blocked(&mut client, waiters.len());
-    }
-    client.call("SELECT 1");
+        client.call("FLUSHDB");
+        client.call(&format!("CL.THROTTLE k{db} {HOURLY}"));
+        let before: usize = client.info("blocked_clients").parse().unwrap();
+        let waiter = Waiter::ask_in(&server, db, &format!("CL.BTHROTTLE k{db} {HOURLY} 1 0"));
+        wait_for_blocked(client, before + 1);
+        waiter
+    };
+    let mut waiters = [0, 1].map(|db| wait_in(&mut client, db));
     client.call("FLUSHDB");
     assert!(waiters[1].answer().starts_with("0 1 0 -1 "));
-    client.call("SWAPDB 2 9");
-    assert!(waiters[2].answer().starts_with("0 1 0 -1 "));
+    for swap in ["SWAPDB 2 9", "SWAPDB 9 2"] {
+        let swapped = [2, 9].map(|db| wait_in(&mut client, db));
+        client.call(swap);
+        for mut waiter in swapped {
+            assert!(waiter.answer().starts_with("0 1 0 -1 "), "{swap}");
+        }
+    }
     assert!(waiters[0].is_waiting());
     client.call("FLUSHALL ASYNC");
     assert!(waiters[0].answer().starts_with("0 1 0 -1 "));
+}
+
+/// The keys of a database are marked, and the clients that name a key are woken, a hundred at a time.
+#[test]
+fn a_flush_moves_hundreds_of_queues_and_wakes_hundreds_of_flows() {
+    const MANY: usize = 250;
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call(&format!("CL.FIXED gate {MANY} 3600 {MANY}"));
+    let mut waiters = Vec::new();
+    for number in 0..MANY {
+        client.call(&format!("CL.THROTTLE k{number} {HOURLY}"));
+        waiters.push(Waiter::ask(&server, &format!("CL.BTHROTTLE k{number} {HOURLY} 1 0")));
+        let call = format!("CL.BMTAKE k LOG 1000 3600 1 gate FIXED {MANY} 3600 1 FLOW f{number}");
+        waiters.push(Waiter::ask(&server, &call));
+    }
+    wait_for_blocked(&mut client, 2 * MANY);
+    client.call("FLUSHDB");
+    for waiter in &mut waiters {
+        assert!(waiter.answer().starts_with("0 "));
+    }
 }
 
 /// Servers that can end a subscription end it when the last client has left, and begin again with the next.

@@ -353,7 +353,8 @@ fn bad_input_names_the_argument() {
             for number in numbers {
                 // CL.FIXED has words for its windows.
                 let words_too = command == "CL.FIXED" && *name == "period" && number == "x";
-                let or_words = if words_too { ", or HOUR, DAY, WEEK, MONTH, YEAR or UNTIL" } else { "" };
+                let or_words =
+                    if words_too { ", or HOUR, DAY, WEEK, MONTH, YEAR, UNTIL or TOTAL" } else { "" };
                 let expected = range(name, max) + or_words;
                 assert_eq!(client.error(&words(place, number, &[])), expected, "{command} {number:?}");
             }
@@ -953,7 +954,7 @@ fn words_for_windows_are_read_strictly() {
         ("MONTH 1 PREPAY", syntax),
         (
             "FORTNIGHT",
-            "ERR period must be an integer from 1 to 9223372036, or HOUR, DAY, WEEK, MONTH, YEAR or UNTIL",
+            "ERR period must be an integer from 1 to 9223372036, or HOUR, DAY, WEEK, MONTH, YEAR, UNTIL or TOTAL",
         ),
     ] {
         assert_eq!(client.error(&format!("CL.FIXED k 5 {tail}")), error, "{tail}");

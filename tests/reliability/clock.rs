@@ -6,7 +6,8 @@
 //! not step, and the replies must be equal.
 
 use crate::common::{
-    Client, Clock, Options, SECOND, Server, Waiter, ceil_div, wait_for_blocked, wait_until, wall_ns,
+    Client, Clock, Effect, Options, SECOND, Server, Waiter, ceil_div, read_aof, wait_for_blocked, wait_until,
+    wall_ns,
 };
 use redis::Value;
 
@@ -295,6 +296,89 @@ fn time_goes_on_within_a_script() {
     if let Some(tat) = client.tat("k") {
         assert_eq!(client.expiry_ms("k"), ceil_div(tat.into(), 1_000_000));
     }
+}
+
+/// Every kind among several limiters, each with room for one.
+const ONE_OF_SEVERAL: [&str; 7] = [
+    "THROTTLE 0 1 60000 1",
+    "FUNNEL 1 1 60000 1",
+    "BUCKET 1 1 60000 1",
+    "FIXED 1 60000 1",
+    "WINDOW 1 60000 1",
+    "LOG 1 60000 1",
+    "LEASE 1 60000 holder",
+];
+
+/// The other calls that write a key of their own.
+const OTHERS: [&str; 5] = [
+    "CL.CHARGE charged 4 1 60000 1 MS",
+    "CL.PAUSE paused 4 1 60000 60000 MS",
+    "CL.MSETTLE settled FUNNEL 5 1 60000 1 MS",
+    "CL.MTAKE shadow SHADOW LOG 5 60000 1 MS",
+    "CL.MTAKE once THROTTLE 4 1 60000 1 ONCE reply 60000 MS",
+];
+
+/// Regression: Redis 8.6 crashed. The wall clock is set forward between any two readings of a call. No call
+/// is decided at an instant before the server's, so what the next one stores has not expired.
+#[test]
+fn a_step_forward_within_a_call_harms_no_key() {
+    let company =
+        ONE_OF_SEVERAL.map(|one| format!("CL.MTAKE a {one} several THROTTLE 4 1 60000 1 b {one} MS"));
+    let mut subject = Subject::new();
+    for call in KINDS.map(str::to_owned).iter().chain(&OTHERS.map(str::to_owned)).chain(&company) {
+        let call = call.replace('#', "holder");
+        for readings in 0..24 {
+            subject.clock.step_within(readings, HOUR);
+            subject.client.call(&call);
+            while !subject.clock.has_stepped() {
+                subject.client.call("PING");
+            }
+            subject.client.call(&call);
+            let left = subject
+                .client
+                .int(&format!("PTTL {}", if call.contains(" a ") { "b" } else { key_of(&call) }));
+            assert!(left > 0, "{call}, after {readings} readings: {left}");
+        }
+    }
+    subject.server.assert_alive("the steps");
+}
+
+/// The same in a queue's timer, outside any command: what has expired before it could be stored is a
+/// deletion.
+#[test]
+fn a_step_forward_within_a_turn_harms_no_key() {
+    let mut subject = Subject::with_options(Options::new().append_only());
+    let mut deletions = 0;
+    for one in ONE_OF_SEVERAL {
+        for readings in 8..40 {
+            let call =
+                format!("k {one} several THROTTLE 0 1 60000 1 MS").replace("holder", &readings.to_string());
+            subject.client.call("FLUSHALL");
+            subject
+                .client
+                .call(&format!("CL.MTAKE {}", call.replace("LEASE 1 60000 ", "LEASE 1 60000 other")));
+            let mut waiter = Waiter::ask(&subject.server, &format!("CL.BMTAKE {call}"));
+            wait_for_blocked(&mut subject.client, 1);
+            let before = read_aof(&subject.server).len();
+            subject.clock.step_within(readings, HOUR);
+            subject.clock.pass(120 * SECOND);
+            wait_until("the turn", || {
+                subject.client.call("PING");
+                subject.clock.pass(SECOND / 5);
+                if waiter.is_waiting() { Err("still waits".to_owned()) } else { Ok(()) }
+            });
+            let answer = waiter.answer();
+            let there = subject.client.int("EXISTS k");
+            let effects = read_aof(&subject.server).split_off(before);
+            let of_key = |effect: &&Effect| effect.command.split(' ').nth(1) == Some("k");
+            let is_deletion = |effect: &Effect| ["DEL k", "UNLINK k"].contains(&&*effect.command);
+            let last = effects.iter().rfind(of_key);
+            assert_eq!(there == 0, last.is_some_and(is_deletion), "{one}, {readings}: {answer}, {effects:?}");
+            deletions += u32::from(effects.iter().filter(of_key).all(is_deletion));
+        }
+    }
+    assert!(deletions > 0, "no step came between a decision and its write");
+    subject.server.assert_alive("the steps");
 }
 
 /// Waiting clients are admitted at the time that was due, whatever happens to the wall clock.

@@ -431,15 +431,90 @@ fn moves_away(call: &str) {
     // No client was admitted by the node that no longer has the state.
     assert_eq!(source.int("DBSIZE"), 0);
     wait_for_blocked(&mut source, 0);
-    // A second attempt, as the error suggests, is redirected, and waits at the new node.
+    // A second attempt, as the error suggests, is redirected, and waits at the new node, which imports the
+    // slot.
     assert!(source.error(&call).starts_with("ASK "));
+    let mut waiter = Waiter::connect(&cluster.nodes[1]);
+    waiter.send("ASKING");
+    assert_eq!(waiter.answer(), "OK");
+    // Of a call with several keys, all would have to be there.
+    waiter.send(&call.replace(&format!(" {key}:log LOG 9 60 1"), ""));
+    wait_for_blocked(&mut target, 1);
+    // Two looks at the table of slots.
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert!(waiter.is_waiting(), "{}", waiter.answer());
     cluster.end_of_move(slot, 1);
     assert!(source.error(&call).starts_with("MOVED "));
     assert_eq!(target.tat(&key), state);
-    let mut waiter = Waiter::ask(&cluster.nodes[1], &call);
-    wait_for_blocked(&mut target, 1);
     target.call(&format!("CL.REFUND {key} 0 1 3600"));
     assert!(waiter.answer().starts_with("0 1 0 -1 "));
+}
+
+/// One call of each kind of wait, for a key that is full, and for the last one another limiter's key.
+const WAITS: [&str; 5] = [
+    "CL.BTHROTTLE TAG:rate 0 1 3600 1 0",
+    "CL.BMTAKE TAG:month FIXED 1 MONTH 1",
+    "CL.BMTAKE TAG:flows THROTTLE 0 1 3600 1 TAG:log LOG 9 60 1 FLOW a WEIGHT 2",
+    "CL.BMTAKE TAG:places LEASE 1 3600 WHO",
+    "CL.BMTAKE TAG:idle THROTTLE 9 1 60 1 TAG:busy LEASE 1 3600 WHO FLOW b",
+];
+
+/// The slot leaves without any change of its keys, and long before any turn. The clients go to the other
+/// node, wait there, and are served there; then conversely.
+#[test]
+pub fn clients_that_wait_go_with_a_slot_that_leaves_at_once() {
+    let _alone = alone();
+    let cluster = Cluster::start(2, 0);
+    let mut nodes = [0, 1].map(|node| cluster.connect(node));
+    let moves_at_once = ["CLUSTER|MIGRATION", "CLUSTER|MIGRATESLOTS"].map(|name| nodes[0].has_command(name));
+    requires!(moves_at_once != [false; 2], "the server moves slots key by key");
+    // The part of a key that decides its slot may be anywhere in it.
+    let tag = format!("}}{{{}}}{{x}}", cluster.tags(0..8000, 1)[0]);
+    let slot = nodes[0].int(&format!("CLUSTER KEYSLOT {tag}"));
+    let call = |wait: &str, who: &str| wait.replace("TAG", &tag).replace("WHO", who);
+    let control = format!("BLPOP {tag}:list 0");
+    for wait in WAITS {
+        let first = call(wait, "holder").replace("idle THROTTLE", "idle2 THROTTLE");
+        assert!(Waiter::ask(&cluster.nodes[0], &first).answer().starts_with("0 "), "{first}");
+    }
+    let mut calls: Vec<String> = WAITS.into_iter().map(|wait| call(wait, "waiter")).collect();
+    calls.push(control);
+    let mut waiters: Vec<Waiter> = calls.iter().map(|call| Waiter::ask(&cluster.nodes[0], call)).collect();
+    for (from, to) in [(0, 1), (1, 0)] {
+        wait_for_blocked(&mut nodes[from], calls.len());
+        if moves_at_once[0] {
+            nodes[to].call(&format!("CLUSTER MIGRATION IMPORT {slot} {slot}"));
+        } else {
+            let id = cluster.id(to);
+            nodes[from].call(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"));
+        }
+        let moved = format!("MOVED {slot} {}", cluster.0[to]);
+        wait_until("the slot to leave", || match nodes[from].ask(&format!("GET {tag}")) {
+            Err(error) if error == moved => Ok(()),
+            seen => Err(format!("{seen:?}")),
+        });
+        let left = Instant::now();
+        for (waiter, call) in waiters.iter_mut().zip(&calls) {
+            assert_eq!(waiter.answer(), moved, "{call}");
+            let after = left.elapsed();
+            // A second, and some more on a machine with other work.
+            assert!(after < Duration::from_secs(3), "{call}: {after:?}");
+        }
+        figure(
+            "cluster: from a slot that leaves at once to the last client's redirection",
+            format!("{} ms", left.elapsed().as_millis()),
+        );
+        assert_eq!(nodes[from].info("blocked_clients"), "0");
+        waiters = calls.iter().map(|call| Waiter::ask(&cluster.nodes[to], call)).collect();
+        wait_for_blocked(&mut nodes[to], calls.len());
+    }
+    for key in ["rate", "month", "flows", "places", "busy"] {
+        nodes[0].call(&format!("DEL {tag}:{key}"));
+    }
+    for (waiter, call) in waiters.iter_mut().zip(&calls).take(WAITS.len()) {
+        let answer = waiter.answer();
+        assert!(answer.starts_with("0 "), "{call}: {answer}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! guard against it fail.
 
 use crate::common::with_fault;
-use crate::{clock, crash, exact, failover, flows, histories, hostile, once, queues};
+use crate::{accounts, clock, crash, exact, failover, flows, histories, holds, hostile, once, queues};
 use std::panic::catch_unwind;
 
 /// Tests with their names.
@@ -120,6 +120,11 @@ fn calls_for_several_limiters_that_go_wrong_are_seen() {
 }
 
 #[test]
+fn chains_that_take_more_than_they_say_are_seen() {
+    must_fail("whole-parts", tests![accounts::what_replies_say_was_taken_is_what_the_keys_hold]);
+}
+
+#[test]
 fn repeated_calls_that_are_charged_again_are_seen() {
     must_fail(
         "forget-replies",
@@ -128,6 +133,13 @@ fn repeated_calls_that_are_charged_again_are_seen() {
             histories::callers_that_are_cut_off_are_charged_once_or_not_at_all,
         ],
     );
+}
+
+#[test]
+fn holds_that_are_lost_or_come_back_twice_are_seen() {
+    for fault in ["forget-holds", "keep-holds"] {
+        must_fail(fault, tests![holds::no_unit_is_spent_twice_and_none_is_lost]);
+    }
 }
 
 #[test]

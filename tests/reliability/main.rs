@@ -16,6 +16,7 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the live suite uses the rest
 mod common;
 
+mod accounts;
 mod bookings;
 mod clock;
 mod cluster;
@@ -27,6 +28,7 @@ mod faults;
 mod figures;
 mod flows;
 mod histories;
+mod holds;
 mod hostile;
 mod limits;
 mod load;

@@ -17,10 +17,30 @@ fn folder(suite: &str) -> Option<&'static str> {
     SUITES.iter().find(|(name, _)| *name == suite).map(|(_, folder)| *folder)
 }
 
-/// The names between backticks that are paths of tests: suite, file and function.
+/// The names between backticks that are paths of tests: suite, file, modules in it, and function; or of the
+/// tests of a file.
 fn named_tests(page: &str) -> Vec<Vec<&str>> {
     let quoted = page.split('`').skip(1).step_by(2).map(|name| name.split("::").collect::<Vec<_>>());
-    quoted.filter(|path| path.len() == 3 && folder(path[0]).is_some()).collect()
+    quoted.filter(|path| path.len() >= 2 && !path[1].is_empty() && folder(path[0]).is_some()).collect()
+}
+
+/// Whether the source, in this language, has a test of this name in these modules. A macro can make a module.
+fn has_test(source: &str, is_python: bool, modules: &[&str], function: &str) -> bool {
+    if is_python {
+        return function.starts_with("test_")
+            && source.lines().any(|line| {
+                line.strip_prefix("async ").unwrap_or(line).starts_with(&format!("def {function}("))
+            });
+    }
+    let has_module =
+        |name: &&str| source.contains(&format!("mod {name} {{")) || source.contains(&format!("!({name}, "));
+    modules.iter().all(has_module)
+        && source.match_indices(&format!("fn {function}(")).any(|(at, _)| {
+            let before = &source[..at];
+            // Only attributes and comments between the two.
+            let since = before.rfind("#[test]").max(before.rfind("#[tokio::test")).map(|at| &before[at..]);
+            since.is_some_and(|between| !between.contains('}'))
+        })
 }
 
 #[test]
@@ -35,26 +55,11 @@ fn each_names_a_test_that_exists() {
         assert!(tests.len() >= at_least, "{page} names {} tests", tests.len());
         for path in tests {
             let folder = folder(path[0]).expect("a suite: the names are chosen by it");
-            if path[0] == "python" {
-                let source = read(&Path::new(folder).join(path[1]).with_extension("py"));
-                let is_test = path[1].starts_with("test_") && path[2].starts_with("test_");
-                let written = source.lines().any(|line| {
-                    let line = line.strip_prefix("async ").unwrap_or(line);
-                    line.starts_with(&format!("def {}(", path[2]))
-                });
-                assert!(is_test && written, "{page}: no test {}", path.join("::"));
-                continue;
-            }
-            let source = read(&Path::new(folder).join(path[1]).with_extension("rs"));
-            let function = source.find(&format!("fn {}(", path[2]));
-            let before = &source[..function.unwrap_or_else(|| panic!("{page}: no test {}", path.join("::")))];
-            // A function of this name that is a test: only attributes and comments between the two.
-            let since = before.rfind("#[test]").max(before.rfind("#[tokio::test")).map(|at| &before[at..]);
-            assert!(
-                since.is_some_and(|between| !between.contains('}')),
-                "{page}: {} is not a test",
-                path.join("::")
-            );
+            let is_python = path[0] == "python";
+            let source = Path::new(folder).join(path[1]).with_extension(if is_python { "py" } else { "rs" });
+            let source = read(&source);
+            let Some((function, modules)) = path[2..].split_last() else { continue };
+            assert!(has_test(&source, is_python, modules, function), "{page}: no test {}", path.join("::"));
         }
     }
 }

@@ -1,5 +1,4 @@
 //! The statements of docs/clients.md about go-redis and node-redis, in a container that has both.
-//! `make test-clients` does the same for libraries of Python and Rust.
 
 use crate::common::{Container, wait_until};
 use crate::path;

@@ -26,7 +26,7 @@ fn rust_with_a_frozen_server() {
 }
 
 fn rust(port: u16, down: u16) -> String {
-    let program = path("target/release/examples/throttle");
+    let program = path("target/debug/examples/throttle");
     format!("cd / && timeout 60 {program} redis://127.0.0.1:{port} redis://127.0.0.1:{down}")
 }
 

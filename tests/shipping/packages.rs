@@ -57,10 +57,6 @@ mod redis_8_0 {
     tests_with!("redis-8.0");
 }
 
-mod redis_8_6 {
-    tests_with!("redis-8.6");
-}
-
 mod valkey_8_1 {
     tests_with!("valkey-8.1");
 }

@@ -1,0 +1,429 @@
+//! Totals: counts without end, and what they keep of the expiry of their keys. Chains: pools in order,
+//! joined by `ELSE` and `SPILL`.
+
+use crate::common::{BINARY, Client, Effect, ReplicaStream, Server, Waiter, wait_for_blocked, wait_until};
+use crate::several::rows;
+
+/// The time until the key expires in milliseconds, or -1.
+fn left(client: &mut Client, key: &str) -> i64 {
+    client.int(&["PTTL", key])
+}
+
+#[test]
+fn a_total_counts_forever() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut ints = |call: &str| client.ints(call);
+    assert_eq!(ints("CL.FIXED k 10 TOTAL 4"), [0, 10, 6, -1, -1]);
+    assert_eq!(ints("CL.FIXED k 10 total"), [0, 10, 5, -1, -1]);
+    assert_eq!(ints("CL.FIXED k 10 TOTAL 6"), [1, 10, 5, -1, -1]);
+    assert_eq!(ints("CL.FIXED k 10 TOTAL 11"), [1, 10, 5, -1, -1]);
+    assert_eq!(ints("CL.FIXED k 10 TOTAL 9 SATURATE"), [0, 10, 0, -1, -1, 5]);
+    assert_eq!(ints("CL.FIXED k 9 TOTAL 0"), [1, 9, 0, -1, -1]);
+    assert_eq!(ints("CL.FIXED other 10 TOTAL 0"), [0, 10, 10, -1, 0]);
+    assert_eq!(client.text("GET k"), "10");
+    assert_eq!(left(&mut client, "k"), -1);
+    assert_eq!(rows(&mut client, "CL.MPEEK k FIXED 10 TOTAL 1")[1], [1, 10, 0, -1, -1]);
+    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 10 TOTAL 3")[1], [1, 10, 0, -1, -1]);
+    assert_eq!(rows(&mut client, "CL.MSETTLE k RESET -1 FIXED 10 TOTAL -5 AGO 9999")[1], [0, 10, 2, -1, -1]);
+    assert_eq!(client.text("GET k"), "8");
+    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 10 TOTAL -9")[1], [0, 10, 10, -1, 0]);
+    assert_eq!(client.int("EXISTS k"), 0, "fully replenished");
+}
+
+#[test]
+fn a_total_keeps_the_expiry_of_its_key() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // A count of INCR, and one that somebody lets expire.
+    client.call("INCRBY k 3");
+    assert_eq!(client.ints("CL.FIXED k 10 TOTAL 1"), [0, 10, 6, -1, -1]);
+    client.call("EXPIRE k 100");
+    let expiry = client.expiry_ms("k");
+    assert_eq!(client.ints("CL.FIXED k 10 TOTAL 1"), [0, 10, 5, -1, 100]);
+    assert_eq!(client.ints("CL.FIXED k 10 TOTAL 6"), [1, 10, 5, 100, 100]);
+    assert_eq!(client.ints("CL.FIXED k 10 TOTAL 11"), [1, 10, 5, -1, 100]);
+    assert_eq!(rows(&mut client, "CL.MSETTLE k FIXED 10 TOTAL -1")[1], [0, 10, 6, -1, 100]);
+    assert_eq!(client.expiry_ms("k"), expiry);
+    // An expiry after the last instant of the module, which Redis 6.0 tells it in a way that it cannot keep.
+    if BINARY.at_least(6, 2, 0) {
+        client.call("PEXPIREAT k 99999999999999");
+        assert_eq!(client.ints("CL.FIXED k 10 TOTAL 1")[..4], [0, 10, 5, -1]);
+        assert_eq!(client.ints("CL.FIXED k 10 TOTAL IDLE 9 1")[..4], [0, 10, 4, -1]);
+        assert_eq!(client.expiry_ms("k"), 99_999_999_999_999);
+    }
+    // Other windows refuse a count without expiry, and a total one of the size of an instant.
+    client.call("SET forever 5");
+    assert!(client.error("CL.FIXED forever 10 60").contains("expected a count that expires with its window"));
+    client.call("SET tat 1700000000000000000");
+    let error = client.error("CL.FIXED tat 9223372036854775807 TOTAL");
+    assert_eq!(
+        error,
+        "ERR the key does not hold this limiter's state: expected a count, below 10^18 if it does not expire"
+    );
+    assert_eq!(client.text("GET tat"), "1700000000000000000");
+    client.call("CL.THROTTLE gcra 5 5 60");
+    assert!(client.error("CL.FIXED gcra 9223372036854775807 TOTAL").contains("limiter's state"));
+    client.call("RPUSH list a");
+    assert!(client.error("CL.FIXED list 5 TOTAL").starts_with("WRONGTYPE"));
+}
+
+#[test]
+fn every_take_renews_the_idle_time() {
+    let server = Server::start();
+    let mut client = server.connect();
+    assert_eq!(client.ints("CL.FIXED k 10 TOTAL IDLE 100 4"), [0, 10, 6, -1, 100]);
+    let expiry = client.expiry_ms("k");
+    wait_until("the clock ticks", || match left(&mut client, "k") {
+        99_990.. => Err("too early".to_owned()),
+        _ => Ok(()),
+    });
+    // Refusals, looks, and units that are given back do not renew it.
+    client.call("CL.FIXED k 10 TOTAL IDLE 100 7");
+    client.call("CL.FIXED k 10 TOTAL IDLE 100 0");
+    client.call("CL.MPEEK k FIXED 10 TOTAL IDLE 100 1");
+    client.call("CL.MSETTLE k FIXED 10 TOTAL IDLE 100 -1");
+    client.call("CL.FIXED k 10 TOTAL 1");
+    assert_eq!(client.expiry_ms("k"), expiry);
+    client.call("CL.FIXED k 10 TOTAL IDLE 100 1");
+    let renewed = client.expiry_ms("k");
+    assert!(renewed > expiry);
+    client.call("CL.FIXED k 10 TOTAL IDLE 50 1");
+    assert_eq!(client.expiry_ms("k"), renewed, "a key that expires later stays so");
+    client.call("CL.MSETTLE k FIXED 10 TOTAL IDLE 200 1");
+    assert!(client.expiry_ms("k") > renewed + 90_000, "a charge renews it");
+    client.call("PERSIST k");
+    assert_eq!(client.ints("CL.FIXED k 10 TOTAL IDLE 100 1")[4], 100, "a key without expiry gets one");
+    // The wait of a refusal ends with the key.
+    client.call("CL.FIXED soon 1 TOTAL IDLE 30 1 MS");
+    wait_until("the key has expired", || match client.ints("CL.FIXED soon 1 TOTAL IDLE 30 1 MS")[..] {
+        [0, ..] => Ok(()),
+        ref refused => Err(format!("{refused:?}")),
+    });
+}
+
+#[test]
+fn the_effects_of_a_total_are_exact() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    let effects = |commands: &[String]| -> Vec<Effect> {
+        commands.iter().map(|command| Effect { db: 0, command: command.clone() }).collect()
+    };
+    let set = |key: &str, count: i64, expiry: i64| {
+        if BINARY.at_least(6, 2, 8) {
+            vec![format!("SET {key} {count} PXAT {expiry}")]
+        } else {
+            vec![format!("SET {key} {count}"), format!("PEXPIREAT {key} {expiry}")]
+        }
+    };
+    let mut effect = |commands: &[String]| {
+        assert_eq!(stream.effects(&server), Effect::alone(0, effects(commands)));
+    };
+    client.call("CL.FIXED k 10 TOTAL 4");
+    effect(&["SET k 4".to_owned()]);
+    client.call("CL.FIXED k 10 TOTAL 7");
+    client.call("CL.FIXED i 10 TOTAL IDLE 100 1");
+    let expiry = client.expiry_ms("i");
+    effect(&set("i", 1, expiry));
+    client.call("CL.MSETTLE i FIXED 10 TOTAL IDLE 100 -1");
+    effect(&["DEL i".to_owned()]);
+    client.call("EXPIRE k 100");
+    let expiry = client.expiry_ms("k");
+    assert_eq!(stream.effects(&server).len(), 1, "the server's own command");
+    client.call("CL.FIXED k 10 TOTAL 1");
+    assert_eq!(stream.effects(&server), Effect::alone(0, effects(&set("k", 5, expiry))));
+}
+
+#[test]
+fn among_several_minus_one_is_longer_than_any_time() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let call = "CL.MTAKE r THROTTLE 9 10 60 1 k FIXED 10 TOTAL 4 d FIXED 100 DAY 1";
+    let [combined, throttle, total, day] = &rows(&mut client, call)[..] else { panic!("four rows") };
+    assert_eq!((combined[..3].to_vec(), combined[3..].to_vec()), (vec![0, 10, 6], vec![-1, -1]));
+    assert_eq!((throttle[2], total.clone(), day[2]), (9, vec![0, 10, 6, -1, -1], 99));
+    // Refused forever, as far as anybody knows.
+    let refused = rows(&mut client, "CL.MTAKE r THROTTLE 0 1 60 1 k FIXED 10 TOTAL 7");
+    assert_eq!(refused[0][..4], [1, 1, 0, -1]);
+    assert!(refused[1][3] > 0 && refused[2][3] == -1);
+    // A reply that is stored by ONCE has the same -1.
+    let once = "CL.MTAKE k FIXED 10 TOTAL 1 ONCE o 100";
+    let first = rows(&mut client, once);
+    assert_eq!((first[0].clone(), rows(&mut client, once)), (vec![0, 10, 5, -1, -1], first));
+    // So a client does not wait for it. If the key expires, it does.
+    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 10 TOTAL 6")[0][..4], [1, 10, 5, -1]);
+    client.call("PEXPIRE k 50");
+    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 10 TOTAL 6 TIMEOUT 100")[0], [0, 10, 4, -1, -1]);
+}
+
+#[test]
+fn what_is_wrong_with_a_total_is_said() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let syntax = "ERR syntax error";
+    let idle = "ERR IDLE must be an integer from 1 to 9223372036";
+    for (tail, error) in [
+        ("TOTAL UTC 60", syntax),
+        ("TOTAL FROM 1", syntax),
+        ("TOTAL 1 UTC 60", syntax),
+        ("TOTAL IDLE 5 1 FROM 1", syntax),
+        ("TOTAL 1 IDLE 5", syntax),
+        ("TOTAL IDLE", syntax),
+        ("TOTAL IDLE 5 IDLE 5", syntax),
+        ("60 IDLE 5", syntax),
+        ("60 1 IDLE 5", syntax),
+        ("MONTH IDLE 5", syntax),
+        ("UNTIL 9000000000 IDLE 5", syntax),
+        ("TOTAL IDLE 0", idle),
+        ("TOTAL IDLE -1", idle),
+        ("TOTAL IDLE x", idle),
+        ("TOTAL IDLE 9223372037", idle),
+        ("TOTAL x", "ERR quantity must be an integer from 0 to 9223372036854775807"),
+    ] {
+        assert_eq!(client.error(&format!("CL.FIXED k 5 {tail}")), error, "{tail}");
+    }
+    for limiter in
+        ["FIXED 5 60 IDLE 5 1", "FIXED 5 DAY IDLE 5 1", "FIXED 5 TOTAL UTC 1 1", "FIXED 5 TOTAL IDLE 5"]
+    {
+        assert_eq!(client.error(&format!("CL.MTAKE k {limiter}")), syntax, "{limiter}");
+    }
+    let reset = client.error("CL.MSETTLE k RESET -1 FIXED 5 60 -1 AGO 1");
+    assert!(reset.starts_with("ERR RESET must be an integer from 0"), "{reset}");
+    assert_eq!(client.int("DBSIZE"), 0);
+}
+
+/// A reply as text, a row on each line.
+fn reply(client: &mut Client, call: &str) -> String {
+    let rows = rows(client, call);
+    let line = |row: &Vec<i64>| row.iter().map(i64::to_string).collect::<Vec<_>>().join(" ");
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The account of the contract: included, then bought, then paid.
+fn account(tokens: i64, cents: i64) -> String {
+    format!(
+        "{{o7}}:included FIXED 10000 UNTIL 9000000000 {tokens} SPILL {{o7}}:bought FIXED 5000 TOTAL {tokens} \
+         ELSE {{o7}}:cents FIXED 200 TOTAL {cents}"
+    )
+}
+
+#[test]
+fn units_come_from_what_is_included_then_bought_then_paid() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut take = |tokens, cents| {
+        let mut rows = rows(&mut client, &format!("CL.MTAKE {}", account(tokens, cents)));
+        for row in &mut rows {
+            // The time until the year 2255.
+            row[3..5].iter_mut().filter(|time| **time > 1_000_000).for_each(|time| *time = 7);
+        }
+        rows
+    };
+    // All of it is included.
+    assert_eq!(
+        take(9_000, 36),
+        [
+            [0, 15000, 6000, -1, 7, 0],
+            [0, 10000, 1000, -1, 7, 9000],
+            [1, 5000, 5000, -1, 0, 0],
+            [0, 200, 200, -1, 0, 0]
+        ]
+    );
+    // A part of it is; the rest was bought.
+    assert_eq!(
+        take(1_200, 36),
+        [
+            [0, 15000, 4800, -1, -1, 0],
+            [1, 10000, 0, 7, 7, 1000],
+            [0, 5000, 4800, -1, -1, 200],
+            [0, 200, 200, -1, 0, 0]
+        ]
+    );
+    // Neither has enough, so it is paid.
+    assert_eq!(
+        take(4_801, 144),
+        [
+            [0, 15000, 4800, -1, -1, 0],
+            [1, 10000, 0, 7, 7, 0],
+            [1, 5000, 4800, -1, -1, 0],
+            [0, 200, 56, -1, -1, 144]
+        ]
+    );
+    // A refusal has nothing in the last column. It ends when the window does.
+    assert_eq!(
+        take(4_801, 144),
+        [
+            [1, 15000, 4800, 7, -1, 0],
+            [1, 10000, 0, 7, 7, 0],
+            [1, 5000, 4800, -1, -1, 0],
+            [1, 200, 56, -1, -1, 0]
+        ]
+    );
+    // Never: more than the limit and what is left of the total.
+    assert_eq!(take(14_801, 144)[0], [1, 15000, 4800, -1, -1, 0]);
+    assert_eq!(take(15_001, 57)[0][3], -1);
+}
+
+#[test]
+fn a_peek_shows_what_would_be_taken() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let account = "a FIXED 10 TOTAL 12 SPILL b FIXED 20 TOTAL 12 ELSE c LEASE 1 60 me";
+    let peek = format!("CL.MPEEK r THROTTLE 9 10 60 4 {account}");
+    let expected = "0 10 10 -1 0 0\n0 10 10 -1 0 4\n1 10 10 -1 0 10\n0 20 20 -1 0 2\n0 1 1 -1 0 0";
+    assert_eq!(reply(&mut client, &peek), expected);
+    assert_eq!(client.int("DBSIZE"), 0);
+    assert_eq!(client.ints("CL.FIXED b 20 TOTAL 19")[0], 0);
+    let peeked = reply(&mut client, &peek);
+    assert_eq!(peeked, "0 10 10 -1 -1 0\n0 10 10 -1 0 4\n1 10 10 -1 0 0\n1 20 1 -1 -1 0\n0 1 1 -1 0 1");
+    let taken = reply(&mut client, &peek.replace("MPEEK", "MTAKE"));
+    assert_eq!(taken, "0 10 6 -1 -1 0\n0 10 6 -1 24 4\n1 10 10 -1 0 0\n1 20 1 -1 -1 0\n0 1 0 -1 60 1");
+    // The holder renews its place, which takes nothing, though the first pools would admit the call again.
+    client.call("DEL b");
+    let renewed = reply(&mut client, &peek.replace("MPEEK", "MTAKE"));
+    assert_eq!(renewed, "0 10 2 -1 60 0\n0 10 2 -1 48 4\n1 10 10 -1 0 0\n0 20 20 -1 0 0\n0 1 0 -1 60 0");
+    assert_eq!(client.int("EXISTS a b"), 0);
+}
+
+#[test]
+fn all_chains_and_all_other_limiters_admit_or_nothing_is_taken() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let two = "a FIXED 5 TOTAL 2 ELSE b FIXED 5 TOTAL 2 c FIXED 5 TOTAL 2 ELSE d FIXED 5 TOTAL 2";
+    client.call("MSET a 4 c 5 d 5");
+    let refused = reply(&mut client, &format!("CL.MTAKE {two}"));
+    assert_eq!(refused, "1 5 0 -1 -1 0\n1 5 1 -1 -1 0\n0 5 5 -1 0 0\n1 5 0 -1 -1 0\n1 5 0 -1 -1 0");
+    assert_eq!((client.int("EXISTS b"), client.text("GET a")), (0, "4".to_owned()));
+    // A chain is recorded once, under its first key.
+    let top: Vec<(String, i64, i64, i64)> = client.get(&["CL.TOP"]);
+    assert_eq!(top.iter().map(|row| (row.0.as_str(), row.1)).collect::<Vec<_>>(), [("c", 1)]);
+    client.call("SET d 3");
+    let taken = reply(&mut client, &format!("CL.MTAKE {two}"));
+    assert_eq!(taken, "0 5 0 -1 -1 0\n1 5 1 -1 -1 0\n0 5 3 -1 -1 2\n1 5 0 -1 -1 0\n0 5 0 -1 -1 2");
+    assert_eq!(client.get::<Vec<i64>, _>(&["MGET", "a", "b", "c", "d"]), [4, 2, 5, 5]);
+    // A limiter in shadow beside a chain.
+    let call = "CL.MTAKE s SHADOW FIXED 1 TOTAL 2 a FIXED 5 TOTAL 1 ELSE b FIXED 5 TOTAL 1";
+    assert_eq!(reply(&mut client, call), "0 5 3 -1 -1 0\n1 1 1 -1 0 0\n0 5 0 -1 -1 1\n0 5 3 -1 -1 0");
+    // An error of a pool that would be passed over is the error of the call.
+    client.call("RPUSH list x");
+    let error = client.error("CL.MTAKE a FIXED 9 TOTAL 1 ELSE list FIXED 9 TOTAL 1");
+    assert!(error.starts_with("WRONGTYPE"), "{error}");
+    assert_eq!(client.text("GET a"), "5");
+}
+
+#[test]
+fn quantity_0_looks_at_a_chain_too() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("MSET a 6 b 5");
+    let call = "CL.MTAKE a FIXED 5 TOTAL 0 SPILL b FIXED 5 TOTAL 0";
+    assert_eq!(reply(&mut client, call), "0 10 0 -1 -1 0\n1 5 0 -1 -1 0\n0 5 0 -1 -1 0");
+    client.call("SET b 6");
+    assert_eq!(reply(&mut client, call), "1 10 0 -1 -1 0\n1 5 0 -1 -1 0\n1 5 0 -1 -1 0");
+}
+
+#[test]
+fn a_reply_with_chains_is_stored_with_its_columns() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let chain = "CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ONCE o 100";
+    let first = reply(&mut client, chain);
+    assert_eq!(first, "0 10 3 -1 -1 0\n1 5 0 -1 -1 5\n1 5 3 -1 -1 2");
+    assert_eq!(client.text("GET o"), format!("6 {}", first.replace('\n', " ")));
+    assert_eq!(reply(&mut client, chain), first);
+    assert_eq!(client.get::<Vec<i64>, _>(&["MGET", "a", "b"]), [5, 2]);
+    let error = client.error("CL.MTAKE a FIXED 5 TOTAL 1 b FIXED 5 TOTAL 1 ONCE o 100");
+    assert!(error.contains("stored by ONCE"), "{error}");
+    client.call("CL.MTAKE x FIXED 5 TOTAL 1 y FIXED 5 TOTAL 1 ONCE five 100");
+    let error = client.error(&chain.replace("ONCE o", "ONCE five"));
+    assert!(error.contains("stored by ONCE"), "{error}");
+    // Many limiters, whose reply is longer than the room on the stack.
+    let many: Vec<_> = (0..20).map(|n| format!("k{n} FIXED {} TOTAL 3", i64::MAX)).collect();
+    let call = format!("CL.MTAKE {} ONCE long 100", many.join(" SPILL "));
+    let first = reply(&mut client, &call);
+    assert!(first.starts_with(&format!("0 {} {}", i64::MAX, i64::MAX)), "{first}");
+    assert_eq!(client.text("GET long"), format!("6 {}", first.replace('\n', " ")));
+}
+
+#[test]
+fn the_effects_of_a_chain_are_one_transaction() {
+    let server = Server::start();
+    let mut stream = ReplicaStream::attach(&server);
+    let mut client = server.connect();
+    client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
+    let effects = ["SET a 5", "SET b 2"].map(|command| Effect { db: 0, command: command.to_owned() });
+    assert_eq!(stream.effects(&server), Effect::transaction(0, effects.to_vec()));
+    client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
+    assert_eq!(
+        stream.effects(&server),
+        Effect::alone(0, vec![Effect { db: 0, command: "SET c 1".to_owned() }])
+    );
+    client.call("CL.MTAKE a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 1 TOTAL 1");
+    client.call("CL.MPEEK a FIXED 5 TOTAL 7 SPILL b FIXED 5 TOTAL 7 ELSE c FIXED 5 TOTAL 1");
+    assert_eq!(stream.effects(&server), []);
+}
+
+#[test]
+fn a_client_waits_for_a_chain_behind_its_first_limiter() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let chain = "a FIXED 1 TOTAL 1 ELSE b FIXED 1 TOTAL 1";
+    client.call("MSET a 1 b 1");
+    // What never admits is refused at once.
+    let call = format!("CL.BMTAKE r THROTTLE 9 10 60 1 {chain} TIMEOUT 100");
+    assert_eq!(rows(&mut client, &call)[0], [1, 1, 0, -1, -1, 0]);
+    client.call("PEXPIRE a 60000");
+    let late = format!("CL.BMTAKE r THROTTLE 9 10 60 1 {chain} TIMEOUT 1");
+    assert_eq!(client.call(&late), redis::Value::Nil, "too late in any case");
+    let mut waiter = Waiter::ask(&server, &call);
+    wait_for_blocked(&mut client, 1);
+    client.call("DEL b");
+    assert_eq!(waiter.answer(), "0 1 0 -1 -1 0 0 10 9 -1 6 1 1 1 0 60 60 0 0 1 0 -1 -1 1");
+}
+
+#[test]
+fn words_that_join_are_keys_where_a_limiter_stands_behind_them() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let call = "CL.MTAKE a FIXED 5 TOTAL 1 ELSE FIXED 5 TOTAL 1 SPILL FIXED 5 TOTAL 1";
+    assert_eq!(reply(&mut client, call), "0 5 4 -1 -1\n0 5 4 -1 -1\n0 5 4 -1 -1\n0 5 4 -1 -1");
+    let call = "CL.MTAKE a FIXED 5 TOTAL 1 else SPILL FIXED 5 TOTAL 1 Spill ELSE FIXED 5 TOTAL 1 MS";
+    assert_eq!(rows(&mut client, call).len(), 4);
+    assert_eq!(client.get::<Vec<i64>, _>(&["MGET", "a", "ELSE", "SPILL"]), [2, 1, 1]);
+    let keys = |client: &mut Client, call: &str| {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(call.split(' ')).collect();
+        client.get::<Vec<String>, _>(&words)
+    };
+    assert_eq!(keys(&mut client, call), ["a", "SPILL", "ELSE"]);
+    let chain = "CL.MTAKE a FIXED 5 TOTAL 1 ELSE b SHADOW FIXED 5 TOTAL 1 ONCE o 5";
+    assert_eq!(keys(&mut client, chain), ["a", "b", "o"]);
+    let syntax = "ERR syntax error";
+    for (call, error) in [
+        ("CL.MTAKE a FIXED 5 TOTAL 1 ELSE", syntax),
+        ("CL.MTAKE a FIXED 5 TOTAL 1 ELSE b", syntax),
+        ("CL.MTAKE ELSE a FIXED 5 TOTAL 1", syntax),
+        ("CL.MTAKE a FIXED 5 TOTAL 1 ELSE ELSE b FIXED 5 TOTAL 1", syntax),
+        (
+            "CL.MTAKE a FIXED 5 TOTAL 1 ELSE log FIXED 5 TOTAL 1",
+            "ERR limit must be an integer from 1 to 1000000",
+        ),
+        ("CL.MTAKE a SHADOW FIXED 5 TOTAL 1 ELSE b FIXED 5 TOTAL 1", syntax),
+        ("CL.MTAKE a FIXED 5 TOTAL 1 ELSE b SHADOW FIXED 5 TOTAL 1", syntax),
+        ("CL.MSETTLE a FIXED 5 TOTAL 1 ELSE b FIXED 5 TOTAL 1", syntax),
+        ("CL.BMTAKE a FIXED 5 TOTAL 1 ELSE b FIXED 5 TOTAL 1", syntax),
+        ("CL.MTAKE a FIXED 5 TOTAL 1 ELSE a FIXED 5 TOTAL 1", "ERR the same key is named twice"),
+        (
+            "CL.MTAKE a FIXED 5 TOTAL 1 SPILL b FIXED 5 TOTAL 2",
+            "ERR quantity must be the same for all limiters that SPILL joins",
+        ),
+        ("CL.MTAKE a FIXED 5 TOTAL 1 SPILL b LEASE 5 60 1", "ERR a LEASE cannot stand beside SPILL"),
+        ("CL.MPEEK a LEASE 5 60 1 SPILL b FIXED 5 TOTAL 1", "ERR a LEASE cannot stand beside SPILL"),
+        (
+            "CL.MTAKE a LOG 90000 60 10001 SPILL b LOG 5 60 10001",
+            "ERR quantity must be an integer from 0 to 10000",
+        ),
+    ] {
+        assert_eq!(client.error(call), error, "{call}");
+    }
+}

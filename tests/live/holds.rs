@@ -1,0 +1,728 @@
+//! HOLD: units of a quota that come back when their owner neither settles nor renews.
+
+use crate::common::{
+    BINARY, Client, Effect, Options, ReplicaStream, Server, WRONGTYPE, Waiter, wait_for_blocked, wait_until,
+};
+use crate::replication::{attach, catch_up};
+use crate::several::rows;
+
+/// How long a hold lasts that is to run out soon, in milliseconds.
+const SHORT: u64 = 250;
+
+/// Waits until holds that were taken before have run out.
+fn let_run_out() {
+    std::thread::sleep(std::time::Duration::from_millis(SHORT + 2));
+}
+
+fn counts(client: &mut Client) -> [String; 3] {
+    let fields = crate::info::fields(client);
+    ["holds_run_out", "holds_settled", "holds_unknown"].map(|name| fields[name].clone())
+}
+
+fn first(client: &mut Client, command: &str) -> Vec<i64> {
+    rows(client, command).swap_remove(0)
+}
+
+/// The parts in a key.
+fn parts(client: &mut Client, key: &str) -> Vec<String> {
+    let all: Vec<String> = client.get(&format!("ZRANGE {key} 0 -1"));
+    all.into_iter().filter(|member| !member.starts_with("id ") && !member.starts_with("until ")).collect()
+}
+
+#[test]
+fn what_is_settled_is_what_was_used() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (window, used, left) in
+        [("3600", 3, 3), ("MONTH", 0, 0), ("TOTAL", 12, 12), ("TOTAL IDLE 3600", 10, 10)]
+    {
+        client.call("DEL q h");
+        assert_eq!(first(&mut client, &format!("CL.MTAKE q FIXED 20 {window} 7 HOLD h 300 me"))[2], 13);
+        assert_eq!(first(&mut client, &format!("CL.MTAKE q FIXED 20 {window} 3 HOLD h 300 me"))[2], 10);
+        let settled = first(&mut client, &format!("CL.MSETTLE q FIXED 20 {window} {used} HOLD h me"));
+        assert_eq!(settled[..3], [0, 20, 20 - left], "{window}");
+        assert_eq!(client.int("EXISTS h"), 0);
+        assert_eq!(client.get::<Option<i64>, _>("GET q").unwrap_or(0), left, "{window}");
+    }
+    assert_eq!(counts(&mut client), ["0", "4", "0"]);
+}
+
+#[test]
+fn what_has_run_out_comes_back_before_the_next_decision() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for window in ["3600000 MS", "MONTH", "TOTAL", "TOTAL IDLE 3600000 MS"] {
+        let (window, unit) = window.split_once(" MS").map_or((window, ""), |(window, _)| (window, " MS"));
+        let unit = if unit.is_empty() { " MS" } else { unit };
+        let call = |quantity, hold: &str| format!("CL.MTAKE q FIXED 10 {window} {quantity}{unit} {hold}");
+        client.call("DEL q h");
+        assert_eq!(first(&mut client, &call(7, &format!("HOLD h {SHORT} dead")))[0], 0);
+        assert_eq!(first(&mut client, &call(7, "HOLD h"))[0], 1, "it is held");
+        let_run_out();
+        assert_eq!(first(&mut client, &call(7, ""))[0], 1, "a call without the key sees it as taken");
+        let before = (client.snapshot("q"), client.snapshot("h"));
+        let peek = call(7, "HOLD h").replace("MTAKE", "MPEEK");
+        assert_eq!(first(&mut client, &peek)[..3], [0, 10, 10], "{window}");
+        assert_eq!((client.snapshot("q"), client.snapshot("h")), before, "a peek writes nothing");
+        assert_eq!(first(&mut client, &call(8, "HOLD h"))[..3], [0, 10, 2], "{window}");
+        assert_eq!(client.int("GET q"), 8);
+        assert_eq!(client.int("EXISTS h"), 0);
+    }
+    assert_eq!(counts(&mut client), ["4", "0", "0"]);
+}
+
+#[test]
+fn a_refusal_carries_out_what_has_run_out_and_nothing_else() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut stream = ReplicaStream::attach(&server);
+    rows(&mut client, &format!("CL.MTAKE q FIXED 10 3600000 4 p FIXED 10 3600000 1 MS HOLD h {SHORT} dead"));
+    rows(&mut client, "CL.MTAKE q FIXED 10 3600000 3 MS HOLD h 300000 alive");
+    let_run_out();
+    stream.effects(&server);
+    let refused = rows(&mut client, "CL.MTAKE q FIXED 10 3600000 8 x THROTTLE 9 1 60 1 MS HOLD h 300000 me");
+    assert_eq!(refused[0][..3], [1, 10, 7]);
+    assert_eq!(refused[1][..3], [1, 10, 7]);
+    assert_eq!(refused[2][..3], [0, 10, 10], "nothing is taken");
+    assert_eq!(client.int("GET q"), 3);
+    assert_eq!(client.int("EXISTS x"), 0);
+    let held = parts(&mut client, "h");
+    assert_eq!(held.len(), 2, "the part of a key that no call names stays: {held:?}");
+    assert_eq!(first_words(&stream.effects(&server)), ["MULTI", "SET", "ZREM", "EXEC"]);
+    // An error writes nothing, and a refusal without anything to carry out neither.
+    rows(&mut client, &format!("CL.MTAKE q FIXED 10 3600000 1 MS HOLD h {SHORT} dead"));
+    let_run_out();
+    client.call("RPUSH list a");
+    stream.effects(&server);
+    for command in [
+        "CL.MTAKE q FIXED 10 3600000 1 list FIXED 9 60000 1 MS HOLD h",
+        "CL.MSETTLE q FIXED 10 3600 1 list LOG 9 60 1 HOLD h me",
+    ] {
+        assert_eq!(client.error(command), WRONGTYPE);
+    }
+    assert_eq!(stream.effects(&server), []);
+    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 10 3600000 20 MS HOLD h 300000 me")[0], 1);
+    assert_eq!(first_words(&stream.effects(&server)).len(), 4);
+    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 10 3600000 20 MS HOLD h 300000 me")[0], 1);
+    assert_eq!(stream.effects(&server), []);
+}
+
+/// The names of the commands. Servers that cannot set an expiry with a value have one command more for each.
+fn first_words(effects: &[Effect]) -> Vec<&str> {
+    let words = effects.iter().map(|effect| effect.command.split(' ').next().unwrap());
+    words.filter(|word| *word != "PEXPIREAT" || BINARY.at_least(6, 2, 8)).collect()
+}
+
+#[test]
+fn an_owner_adds_to_its_hold_renews_it_and_what_has_run_out_stays_so() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let hour = "FIXED 10 3600000";
+    rows(&mut client, &format!("CL.MTAKE q {hour} 4 MS HOLD h {SHORT} me"));
+    let_run_out();
+    // The four come back, two are taken again. A busy machine may be late for a renewal, by most of a second.
+    assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 2 MS HOLD h 1500 me"))[2], 8);
+    for _ in 0..3 {
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 1500 me"))[..3], [0, 10, 8]);
+    }
+    // Whatever the limiters say: the limit has been lowered.
+    let renewed = rows(&mut client, "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 me");
+    assert_eq!((renewed[0][0], renewed[1][0]), (0, 1));
+    let_run_out();
+    assert_eq!(client.int("GET q"), 2);
+    assert_eq!(parts(&mut client, "h").len(), 1);
+    // An owner that holds nothing then holds nothing, and is refused as ever.
+    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 you")[0], 1);
+    assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 3600000 you"))[0], 0);
+    assert_eq!(parts(&mut client, "h").len(), 1);
+    // A place that is not free refuses the renewal.
+    rows(&mut client, "CL.MTAKE p LEASE 1 60000 other MS");
+    let refused = rows(&mut client, &format!("CL.MTAKE q {hour} 0 p LEASE 1 60000 me MS HOLD h 3600000 me"));
+    assert_eq!(refused[0][0], 1);
+}
+
+#[test]
+fn a_hold_that_is_settled_late_is_exact_and_once_makes_it_repeatable() {
+    let server = Server::start();
+    let mut client = server.connect();
+    rows(
+        &mut client,
+        &format!("CL.MTAKE q FIXED 10 3600000 9 r THROTTLE 99 1 3600000 5 MS HOLD h {SHORT} me"),
+    );
+    let_run_out();
+    let settle = "CL.MSETTLE q FIXED 10 3600000 6 r THROTTLE 99 1 3600000 2 MS HOLD h me";
+    let settled = rows(&mut client, settle);
+    assert_eq!(settled[1][..3], [0, 10, 4], "nine came back, six were charged");
+    assert_eq!(settled[2][2], 95, "a rate of which nothing is held stays as it is");
+    assert_eq!(rows(&mut client, settle)[1][..3], [1, 10, 0], "sent twice is charged twice");
+    assert_eq!(counts(&mut client), ["1", "0", "2"]);
+    client.call("DEL q h");
+    let take = "CL.MTAKE q FIXED 10 3600000 9 MS HOLD h 300000 me ONCE t 60000";
+    assert_eq!(rows(&mut client, take), rows(&mut client, take));
+    assert_eq!(client.int("GET q"), 9);
+    let settle = "CL.MSETTLE q FIXED 10 3600000 6 MS ONCE s 60000 HOLD h me";
+    assert_eq!(rows(&mut client, settle), rows(&mut client, settle));
+    assert_eq!(client.int("GET q"), 6);
+    assert_eq!(counts(&mut client), ["1", "1", "2"]);
+}
+
+#[test]
+fn rates_and_logs_are_settled_by_the_last_take() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limiters = |quantity: &str| {
+        [
+            "t THROTTLE 99 1 3600",
+            "f FUNNEL 100 1 3600",
+            "b BUCKET 100 1 3600",
+            "w WINDOW 100 3600000",
+            "l LOG 100 3600",
+        ]
+        .map(|limiter| format!("{limiter} {quantity}"))
+        .join(" ")
+    };
+    rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", limiters("8")));
+    rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", limiters("5")));
+    // Of the eight that were taken before, nothing comes back.
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", limiters("2")));
+    assert_eq!(settled[1..].iter().map(|row| row[2]).collect::<Vec<_>>(), [92; 5]);
+    assert_eq!(client.int("EXISTS h"), 0);
+    rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", limiters("5")));
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", limiters("7")));
+    assert_eq!(settled[1..].iter().map(|row| row[2]).collect::<Vec<_>>(), [85; 5]);
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", limiters("7")));
+    assert_eq!(settled[1..].iter().map(|row| row[2]).collect::<Vec<_>>(), [85; 5], "nothing is held");
+    // What came in between is not given back: of a log, only entries as old as the take.
+    rows(&mut client, "CL.MTAKE m LOG 100 3600 5 HOLD h 300 me");
+    client.call("CL.LOG m 100 3600 7");
+    assert_eq!(first(&mut client, "CL.MSETTLE m LOG 100 3600 0 HOLD h me")[2], 93);
+    assert_eq!(client.int("ZCARD m"), 7);
+    // Up to 1,000,000 used, and up to 10,000 more than held.
+    rows(&mut client, "CL.MTAKE m LOG 1000000 3600 10000 HOLD h 300 me");
+    assert_eq!(
+        client.error("CL.MSETTLE m LOG 100 3600 1000001 HOLD h me"),
+        "ERR quantity must be an integer from 0 to 1000000"
+    );
+    assert_eq!(
+        client.error("CL.MSETTLE m LOG 100 3600 20001 HOLD h me"),
+        "ERR quantity must be an integer from -9223372036854775807 to 10000"
+    );
+    assert_eq!(client.int("ZCARD m"), 10_007);
+    rows(&mut client, "CL.MSETTLE m LOG 100 3600 20000 HOLD h me");
+    assert_eq!(client.int("ZCARD m"), 20_007);
+}
+
+#[test]
+fn what_comes_back_comes_back_to_its_own_window() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // The window ends before the hold.
+    let take = |quantity: i64, hold: &str| format!("CL.MTAKE q FIXED 10 100 {quantity} MS {hold}");
+    let gone = |client: &mut Client| {
+        wait_until("the window to end", || match client.int("EXISTS q") {
+            0 => Ok(()),
+            _ => Err(String::from("it is open")),
+        });
+    };
+    rows(&mut client, &take(4, "HOLD h 300000 me"));
+    rows(&mut client, &take(4, "HOLD h 150 dead"));
+    gone(&mut client);
+    rows(&mut client, &take(3, "HOLD h 300000 me"));
+    rows(&mut client, &take(3, ""));
+    assert_eq!(client.int("GET q"), 6);
+    // Seven are held, four of them in the window that has ended; five were used, one of them here.
+    rows(&mut client, "CL.MSETTLE q FIXED 10 100 5 MS HOLD h me");
+    assert_eq!(client.int("GET q"), 4);
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    client.call("DEL q");
+    client.call("SET q 5 PX 3600000");
+    rows(&mut client, &take(0, "HOLD h"));
+    assert_eq!(client.int("GET q"), 5, "the part of the dead owner is forgotten");
+    assert_eq!(client.int("EXISTS h"), 0);
+    // Settled after the end: only what was used beyond is charged, to the new window.
+    client.call("DEL q");
+    for (used, charged) in [(3, None), (4, None), (6, Some(2))] {
+        rows(&mut client, &take(4, "HOLD h 300000 me"));
+        gone(&mut client);
+        rows(&mut client, &format!("CL.MSETTLE q FIXED 10 3600000 {used} MS HOLD h me"));
+        assert_eq!(client.get::<Option<i64>, _>("GET q"), charged);
+    }
+}
+
+#[test]
+fn parts_that_a_settlement_does_not_name_have_run_out() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let call = "a FIXED 10 3600 4 b FIXED 10 TOTAL 4 r THROTTLE 99 1 3600 4";
+    rows(&mut client, &format!("CL.MTAKE {call} HOLD h 300 me"));
+    rows(&mut client, "CL.MTAKE b FIXED 10 TOTAL 1 HOLD h 300 other");
+    rows(&mut client, "CL.MSETTLE a FIXED 10 3600 1 HOLD h me");
+    assert_eq!((client.int("GET a"), client.int("GET b")), (1, 5));
+    let left = parts(&mut client, "h");
+    assert_eq!(left.len(), 2, "the rate's part is forgotten: {left:?}");
+    rows(&mut client, "CL.MTAKE b FIXED 10 TOTAL 2 HOLD h 300 me");
+    assert_eq!(client.int("GET b"), 3, "four came back");
+    assert_eq!(parts(&mut client, "h").len(), 2);
+    // A key that is deleted, or is another limiter's by now: the part is forgotten.
+    client.call("DEL b");
+    rows(&mut client, "CL.MTAKE b THROTTLE 9 1 60 1 HOLD h 300 me");
+    rows(&mut client, "CL.MSETTLE b THROTTLE 9 1 60 0 HOLD h me");
+    assert_eq!(client.int("EXISTS b"), 0);
+}
+
+#[test]
+fn the_key_lives_as_long_as_anything_can_come_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let ttl = |client: &mut Client| client.int("PTTL h");
+    let near = |seen: i64, expected: i64| {
+        assert!((expected - 2_000..=expected + 1).contains(&seen), "{seen}, not {expected}");
+    };
+    rows(&mut client, "CL.MTAKE a FIXED 10 60 1 HOLD h 30 x");
+    near(ttl(&mut client), 60_000);
+    rows(&mut client, "CL.MTAKE a FIXED 10 60 1 HOLD h 90 x");
+    near(ttl(&mut client), 90_000);
+    rows(&mut client, "CL.MTAKE r THROTTLE 9 1 60 1 HOLD h 300 x");
+    near(ttl(&mut client), 300_000);
+    rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD h 30 x");
+    near(ttl(&mut client), 600_000);
+    // A total that is forgotten when it is idle lives at least as long as what is held of it.
+    rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 1 HOLD h 900 x");
+    near(ttl(&mut client), 900_000);
+    near(client.int("PTTL i"), 900_000);
+    rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 600 0 HOLD h 1200 x");
+    near(client.int("PTTL i"), 1_200_000);
+    rows(&mut client, "CL.MTAKE i FIXED 10 TOTAL IDLE 1500 1 HOLD h");
+    near(ttl(&mut client), 1_500_000);
+    rows(&mut client, "CL.MTAKE t FIXED 10 TOTAL 1 HOLD h 30 x");
+    assert_eq!(ttl(&mut client), -1);
+    rows(&mut client, "CL.MTAKE a FIXED 10 60 1 HOLD h 3000 x");
+    assert_eq!(ttl(&mut client), -1);
+    rows(&mut client, "CL.MTAKE u FIXED 10 60 1 HOLD h 4000 z");
+    rows(&mut client, "CL.MSETTLE t FIXED 10 TOTAL 1 HOLD h x");
+    let left = ttl(&mut client);
+    assert!((3_990_000..=4_100_000).contains(&left), "without a total it expires again: {left}");
+    rows(&mut client, "CL.MSETTLE u FIXED 10 60 1 HOLD h z");
+    rows(&mut client, "CL.MTAKE a FIXED 10 60 0 i FIXED 10 TOTAL IDLE 1500 0 HOLD h");
+    assert_eq!(client.get::<Vec<String>, _>("ZRANGE h 0 -1").len(), 0);
+}
+
+#[test]
+fn at_most_a_thousand_parts_run_out_in_a_call() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let calls: Vec<String> =
+        (0..2_500).map(|owner| format!("CL.MTAKE q FIXED 10000 3600000 1 MS HOLD h 3000 {owner}")).collect();
+    client.pipeline(&calls.iter().collect::<Vec<_>>());
+    assert_eq!(client.int("GET q"), 2_500);
+    rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 1 MS HOLD h 3600000 alive");
+    std::thread::sleep(std::time::Duration::from_millis(3_050));
+    for left in [1_501, 501, 1, 1] {
+        rows(&mut client, "CL.MTAKE q FIXED 10000 3600000 0 MS HOLD h");
+        assert_eq!(client.int("GET q"), left);
+    }
+    // An owner's own part is the first.
+    assert_eq!(counts(&mut client)[0], "2500");
+}
+
+#[test]
+fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut take = |from: usize, to: usize| {
+        let calls: Vec<String> = (from..to)
+            .map(|owner| {
+                format!("CL.MTAKE q FIXED 1000000 86400 1 p FIXED 1000000 86400 1 HOLD h 7200 {owner}")
+            })
+            .collect();
+        for chunk in calls.chunks(5_000) {
+            client.pipeline(&chunk.iter().collect::<Vec<_>>());
+        }
+    };
+    take(0, 50_000);
+    assert_eq!(client.int("ZCARD h"), 200_000);
+    let call = "q FIXED 1000000 86400 1 HOLD h 7200";
+    let before = ["q", "h"].map(|key| client.snapshot(key));
+    for command in ["CL.MTAKE", "CL.MPEEK"] {
+        let refused = rows(&mut client, &format!("{command} {call} new"));
+        assert_eq!(refused[0][..3], [1, 1_000_000, 950_000]);
+        assert!((7_000..=7_200).contains(&refused[0][3]), "{refused:?}");
+        assert_eq!(refused[1][..4], [0, 1_000_000, 950_000, -1]);
+    }
+    assert_eq!(["q", "h"].map(|key| client.snapshot(key)), before);
+    // Nothing is to be held: admitted.
+    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1000000 86400 0 HOLD h 7200 new")[0], 0);
+    assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1000000 86400 1 HOLD h")[0], 0);
+    // An owner that is there may pass it.
+    assert_eq!(first(&mut client, "CL.MTAKE other FIXED 9 86400 1 HOLD h 7200 7")[0], 0);
+    assert_eq!(client.int("ZCARD h"), 200_002);
+    // Two settlements make room for one.
+    rows(&mut client, "CL.MSETTLE q FIXED 1000000 86400 1 p FIXED 1000000 86400 1 HOLD h 1");
+    assert_eq!(first(&mut client, &format!("CL.MTAKE {call} new"))[0], 0);
+    assert_eq!(first(&mut client, &format!("CL.MTAKE {call} newer"))[0], 1);
+}
+
+#[test]
+fn replicas_and_the_append_only_file_have_the_same_holds() {
+    let server = Options::new().append_only().start();
+    let mut client = server.connect();
+    let replica = attach(&server, Options::new());
+    let mut copy = replica.connect();
+    let mut stream = ReplicaStream::attach(&server);
+    rows(
+        &mut client,
+        &format!("CL.MTAKE q FIXED 10 TOTAL 4 r THROTTLE 9 1 3600 2 MS HOLD h {SHORT} dead ONCE o 5000"),
+    );
+    let effects = stream.effects(&server);
+    let mut commands = first_words(&effects);
+    // Beside other modules, new keys come first.
+    commands.sort_unstable();
+    assert_eq!(commands, ["EXEC", "MULTI", "SET", "SET", "SET", "ZADD"]);
+    rows(&mut client, "CL.MTAKE q FIXED 10 TOTAL 1 p LOG 9 3600 1 HOLD h 300 a");
+    rows(&mut client, "CL.MTAKE q FIXED 10 TOTAL 1 w WINDOW 9 3600 1 HOLD h 300 b");
+    let_run_out();
+    rows(&mut client, "CL.MSETTLE q FIXED 10 TOTAL 3 HOLD h b");
+    rows(&mut client, "CL.MTAKE q FIXED 10 TOTAL 9 HOLD h 300 c");
+    catch_up(&mut client, &mut copy);
+    for key in ["q", "h", "r", "p", "w"] {
+        assert_eq!(copy.snapshot(key), client.snapshot(key), "{key}");
+    }
+    // A replica peeks.
+    assert_eq!(first(&mut copy, "CL.MPEEK q FIXED 10 TOTAL 6 HOLD h 300 z")[..3], [0, 10, 6]);
+}
+
+#[test]
+fn the_key_is_one_of_the_calls_keys() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let keys =
+        |client: &mut Client, call: &str| client.get::<Vec<String>, _>(&format!("COMMAND GETKEYS {call}"));
+    for (call, expected) in [
+        ("CL.MTAKE a LOG 5 60 1 HOLD h 300 id", vec!["a", "h"]),
+        ("CL.MTAKE a LOG 5 60 1 HOLD h 300 id MS ONCE o 5", vec!["a", "h", "o"]),
+        ("CL.MTAKE a LOG 5 60 1 ONCE o 5 HOLD h", vec!["a", "o", "h"]),
+        ("CL.BMTAKE a LOG 5 60 1 TIMEOUT 1 hold h 300 id FLOW f", vec!["a", "h"]),
+        ("CL.MPEEK a LOG 5 60 1 HOLD h", vec!["a", "h"]),
+        ("CL.MSETTLE a LOG 5 60 1 HOLD h 5 ONCE o 5", vec!["a", "h", "o"]),
+        ("CL.MSETTLE a LOG 5 60 1 ONCE o 5 HOLD h id FLOW f", vec!["a", "o", "h"]),
+        // A key, where a limiter stands behind it.
+        ("CL.MTAKE a LOG 5 60 1 HOLD LOG 5 60 1", vec!["a", "HOLD"]),
+    ] {
+        assert_eq!(keys(&mut client, call), expected, "{call}");
+    }
+    let limiter = "a FIXED 10 60 1";
+    for call in ["HOLD a 300 id", "ONCE h 5 HOLD h 300 id"] {
+        assert_eq!(client.error(&format!("CL.MTAKE {limiter} {call}")), "ERR the same key is named twice");
+    }
+    let range = "ERR HOLD must be an integer from 1 to 9223372036";
+    for (call, error) in [
+        ("CL.MTAKE {} HOLD", "ERR syntax error"),
+        ("CL.MTAKE {} HOLD h 300", "ERR syntax error"),
+        ("CL.MTAKE {} HOLD h id", "ERR syntax error"),
+        ("CL.MTAKE {} HOLD h 300 id HOLD g 300 id", "ERR syntax error"),
+        ("CL.MTAKE {} HOLD h 300 id more", "ERR syntax error"),
+        ("CL.MTAKE {} HOLD h 0 id", range),
+        ("CL.MTAKE {} HOLD h -1 id", range),
+        ("CL.MTAKE {} HOLD h 1.5 id", range),
+        ("CL.MTAKE {} HOLD h 9223372037 id", range),
+        ("CL.MSETTLE {} HOLD h", "ERR syntax error"),
+        ("CL.MSETTLE {} HOLD h 300 id", "ERR syntax error"),
+        ("CL.MSETTLE {} HOLD h id AGO 5", "ERR syntax error"),
+        ("CL.MSETTLE b RESET 5 THROTTLE 1 1 60 1 {} HOLD h id", "ERR syntax error"),
+        (
+            "CL.MSETTLE a FIXED 10 60 -1 HOLD h id",
+            "ERR quantity must be an integer from 0 to 9223372036854775807",
+        ),
+    ] {
+        let call = call.replace("{}", limiter);
+        assert_eq!(client.error(&call), error, "{call}");
+    }
+    assert_eq!(client.int("DBSIZE"), 0);
+    // The unit is the call's, wherever it stands.
+    for call in ["MS HOLD h 300000 id", "HOLD h 300000 id MS", "MS HOLD h 300000 id ONCE o 60000"] {
+        client.call("FLUSHALL");
+        let reply = rows(&mut client, &format!("CL.MTAKE a FIXED 10 60000 1 {call}"));
+        assert!((59_000..=60_000).contains(&reply[1][4]), "{call}: {reply:?}");
+        assert!((299_000..=300_001).contains(&client.int("PTTL h")), "{call}");
+    }
+    for call in ["MS HOLD h id", "HOLD h id MS", "MS HOLD h 5"] {
+        let reply = rows(&mut client, &format!("CL.MSETTLE a FIXED 10 60000 1 {call}"));
+        assert!((58_000..=60_000).contains(&reply[1][4]), "{call}: {reply:?}");
+    }
+    let reply = rows(&mut client, "CL.MSETTLE a FIXED 10 60000 1 HOLD h 5 US");
+    assert!(reply[1][4] > 58_000_000, "the owner is 5, the unit US: {reply:?}");
+}
+
+#[test]
+fn a_key_of_something_else_is_an_error_behind_once_and_before_the_limiters() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let foreign =
+        "ERR the key does not hold this limiter's state: expected the parts of holds, stored by HOLD";
+    client.call("RPUSH wrong a");
+    for (value, error) in [
+        ("SET h foo", WRONGTYPE),
+        ("HSET h a b", WRONGTYPE),
+        ("ZADD h 0 a", foreign),
+        ("ZADD h 0 part", foreign),
+        ("CL.LOG h 5 60", foreign),
+        ("CL.ACQUIRE h 5 60 me", foreign),
+    ] {
+        client.call("DEL h");
+        client.call(value);
+        client.call("SET once foo");
+        let before = client.snapshot("h");
+        for call in [
+            "CL.MTAKE wrong FIXED 9 60 1 HOLD h 300 id",
+            "CL.MPEEK wrong FIXED 9 60 1 HOLD h",
+            "CL.MSETTLE wrong FIXED 9 60 1 HOLD h id",
+        ] {
+            assert_eq!(client.error(call), error, "{value}: {call}");
+        }
+        assert!(
+            client
+                .error("CL.MTAKE q FIXED 9 60 1 HOLD h 300 id ONCE once 9")
+                .starts_with("ERR the key does not hold")
+        );
+        assert_eq!(client.snapshot("h"), before, "{value}");
+        assert_eq!(client.int("EXISTS q"), 0);
+    }
+    // Members that were tampered with.
+    client.call("DEL h");
+    rows(&mut client, "CL.MTAKE q FIXED 9 3600 1 HOLD h 300 id");
+    let members: Vec<String> = client.get("ZRANGE h 0 -1");
+    let [by_id, by_key] = &members[..] else { panic!("{members:?}") };
+    client.call(&["ZREM", "h", by_key]);
+    client.call(&["ZADD", "h", "0", &by_key.replace("window", "widow")]);
+    assert_eq!(client.error("CL.MTAKE q FIXED 9 3600 1 HOLD h 300 id"), foreign);
+    assert_eq!(client.error("CL.MTAKE q FIXED 9 3600 1 HOLD h"), foreign);
+    client.call(&["ZREM", "h", &by_key.replace("window", "widow")]);
+    client.call(&["ZADD", "h", "0", "part x"]);
+    assert_eq!(client.error("CL.MSETTLE q FIXED 9 3600 1 HOLD h id"), foreign);
+    client.call(&["ZREM", "h", by_id]);
+    assert_eq!(client.error("CL.MSETTLE q FIXED 9 3600 1 HOLD h id"), foreign);
+}
+
+#[test]
+fn a_key_that_is_copied_renamed_or_restored_holds_the_same() {
+    let server = Server::start();
+    let mut client = server.connect();
+    rows(&mut client, "CL.MTAKE q FIXED 10 3600 4 r THROTTLE 9 1 3600 1 HOLD h 300 me");
+    let dump: Vec<u8> = redis::cmd("DUMP").arg("h").query(client.connection()).unwrap();
+    client.call("DEL h");
+    let ttl = 300_000;
+    let _: () = redis::cmd("RESTORE").arg("h").arg(ttl).arg(dump).query(client.connection()).unwrap();
+    client.call("RENAME h g");
+    rows(&mut client, "CL.MSETTLE q FIXED 10 3600 1 HOLD g me");
+    assert_eq!(client.int("GET q"), 1);
+    // Without the key, what was taken stays taken.
+    rows(&mut client, "CL.MTAKE q FIXED 10 3600 4 HOLD g 300 me");
+    client.call("DEL g");
+    rows(&mut client, "CL.MSETTLE q FIXED 10 3600 1 HOLD g me");
+    assert_eq!(client.int("GET q"), 6);
+}
+
+#[test]
+fn a_client_that_waits_is_served_when_a_hold_runs_out() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for window in ["86400000", "TOTAL"] {
+        client.call("DEL q h");
+        rows(&mut client, &format!("CL.MTAKE q FIXED 10 {window} 7 MS HOLD h 400 dead"));
+        for first in
+            [format!("q FIXED 10 {window} 5"), format!("r THROTTLE 99 10 60 1 q FIXED 10 {window} 5")]
+        {
+            let refused = format!("CL.BMTAKE {first} TIMEOUT 60 MS");
+            let at_once = client.call(&refused);
+            assert!(at_once == redis::Value::Nil || format!("{at_once:?}").contains("int(1)"), "{at_once:?}");
+        }
+        let mut waits = Waiter::ask(
+            &server,
+            &format!("CL.BMTAKE q FIXED 10 {window} 5 TIMEOUT 60 MS HOLD h 86400000 me"),
+        );
+        wait_for_blocked(&mut client, 1);
+        let answer = waits.answer();
+        assert!(answer.starts_with("0 10 5 -1 "), "{window}: {answer}");
+        assert_eq!(client.int("GET q"), 5);
+        // As another limiter than the first.
+        rows(&mut client, &format!("CL.MTAKE q FIXED 10 {window} 4 MS HOLD h 400 dead"));
+        let mut waits = Waiter::ask(
+            &server,
+            &format!(
+                "CL.BMTAKE r THROTTLE 99 10 60 1 q FIXED 10 {window} 5 TIMEOUT 60 MS HOLD h 86400000 you"
+            ),
+        );
+        wait_for_blocked(&mut client, 1);
+        let answer = waits.answer();
+        assert!(answer.starts_with("0 10 0 -1 "), "{window}: {answer}");
+        // What no limiter would admit when empty is refused.
+        let never = first(&mut client, &format!("CL.BMTAKE q FIXED 10 {window} 11 MS HOLD h 86400000 me"));
+        assert_eq!(never[0], 1);
+    }
+}
+
+#[test]
+fn a_flow_is_settled_by_the_difference() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // What the first limiter was moved by is what its flow is moved by: seen in the order of turns elsewhere,
+    // here only that the options go together.
+    rows(&mut client, "CL.MTAKE q FIXED 10 3600 4 HOLD h 300 me");
+    let settled = rows(&mut client, "CL.MSETTLE q FIXED 10 3600 1 FLOW f HOLD h me");
+    assert_eq!(settled[1][..3], [0, 10, 9]);
+}
+
+#[test]
+fn any_bytes_are_names() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let long = vec![b'x'; 100_000];
+    let names: [&[u8]; 6] = [b"", b" ", b"\0\xff", b"5 a", b"me 3 q", &long];
+    for id in names {
+        for key in names {
+            let call: Vec<&[u8]> =
+                vec![b"CL.MTAKE", key, b"FIXED", b"100", b"3600", b"3", b"HOLD", b"holds", b"300", id];
+            client.call(&call);
+        }
+    }
+    for id in names {
+        for key in names {
+            let call: Vec<&[u8]> =
+                vec![b"CL.MSETTLE", key, b"FIXED", b"100", b"3600", b"1", b"HOLD", b"holds", id];
+            client.call(&call);
+            if key == names[0] {
+                // The other parts of this owner have run out.
+                break;
+            }
+        }
+    }
+    for key in &names[1..] {
+        let call: Vec<&[u8]> = vec![b"CL.MTAKE", key, b"FIXED", b"100", b"3600", b"0", b"HOLD", b"holds"];
+        client.call(&call);
+        assert_eq!(client.get::<Option<i64>, _>(&[&b"GET"[..], key]), None);
+    }
+    assert_eq!(client.int(&[&b"GET"[..], b""]), 6);
+    assert_eq!(client.int("EXISTS holds"), 0);
+}
+
+/// The sixth integers of the rows: what was taken, or what each key bears.
+fn shares(reply: &[Vec<i64>]) -> Vec<i64> {
+    reply[1..].iter().map(|row| row[5]).collect()
+}
+
+#[test]
+fn along_spill_what_was_not_used_goes_back_to_the_last_first() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let call = |used: i64| {
+        format!("a FIXED 10 3600 {used} SPILL b FIXED 10 TOTAL {used} SPILL c FIXED 10 TOTAL {used}")
+    };
+    let counts = |client: &mut Client| {
+        ["a", "b", "c"].map(|key| client.get::<Option<i64>, _>(&format!("GET {key}")).unwrap_or(0))
+    };
+    let held = [4, 10, 4];
+    for (used, bears) in [
+        (18, held),
+        (17, [4, 10, 3]),
+        (14, [4, 10, 0]),
+        (9, [4, 5, 0]),
+        (3, [3, 0, 0]),
+        (0, [0, 0, 0]),
+        // Six of a and six of c are free. The last goes into debt.
+        (20, [6, 10, 4]),
+        (24, [10, 10, 4]),
+        (25, [10, 10, 5]),
+        (40, [10, 10, 20]),
+    ] {
+        client.call("FLUSHALL");
+        let taken = rows(
+            &mut client,
+            "CL.MTAKE a FIXED 4 3600 18 SPILL b FIXED 10 TOTAL 18 SPILL c FIXED 10 TOTAL 18 HOLD h 300 me",
+        );
+        assert_eq!((taken[0][0], shares(&taken)), (0, held.to_vec()));
+        let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h me", call(used)));
+        assert_eq!(shares(&settled), bears, "{used}");
+        assert_eq!(counts(&mut client), bears, "{used}");
+        assert_eq!(client.int("EXISTS h"), 0);
+    }
+}
+
+#[test]
+fn along_else_the_pool_that_is_held_is_settled_by_its_own_quantity() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let call = |units: i64, cents: i64| {
+        format!("a FIXED 10 3600 {units} ELSE r THROTTLE 9 1 3600 {units} ELSE c FIXED 20000 TOTAL {cents}")
+    };
+    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 me", call(8, 36)));
+    assert_eq!(shares(&taken), [8, 0, 0]);
+    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 you", call(8, 36)));
+    assert_eq!(shares(&taken), [0, 8, 0]);
+    let taken = rows(&mut client, &format!("CL.MTAKE {} HOLD h 300 they", call(8, 36)));
+    assert_eq!(shares(&taken), [0, 0, 36]);
+    for (owner, bears) in [("they", vec![0, 0, 50]), ("me", vec![11, 0, 0]), ("you", vec![0, 11, 0])] {
+        let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h {owner}", call(11, 50)));
+        assert_eq!(shares(&settled), bears, "{owner}");
+    }
+    assert_eq!((client.int("GET a"), client.int("GET c")), (11, 50));
+    assert_eq!(client.int("EXISTS h"), 0);
+    // Of an owner without a hold, the first window that admits its quantity is charged, else the last, into
+    // debt.
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 9)));
+    assert_eq!(shares(&settled), [0, 0, 9]);
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 30_000)));
+    assert_eq!(shares(&settled), [0, 0, 30_000]);
+    assert_eq!(settled[3][0], 1, "in debt");
+    client.call("DEL a");
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} HOLD h nobody", call(2, 9)));
+    assert_eq!(shares(&settled), [2, 0, 0]);
+    assert_eq!(crate::info::fields(&mut client)["holds_unknown"], "3");
+}
+
+#[test]
+fn along_chains_what_has_run_out_comes_back_to_each_pool() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let spill = |quantity: i64| format!("a FIXED 10 3600000 {quantity} SPILL b FIXED 10 TOTAL {quantity}");
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} dead", spill(15)));
+    assert_eq!(rows(&mut client, &format!("CL.MTAKE {} MS HOLD h", spill(12)))[0][0], 1);
+    let_run_out();
+    let peek = rows(&mut client, &format!("CL.MPEEK {} MS HOLD h", spill(12)));
+    assert_eq!((peek[0][0], shares(&peek)), (0, vec![10, 2]));
+    let taken = rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", spill(12)));
+    assert_eq!((taken[0][0], shares(&taken)), (0, vec![10, 2]));
+    assert_eq!((client.int("GET a"), client.int("GET b")), (10, 2));
+    let_run_out();
+    // A pool that is passed over gets back what has run out of it, too; and a refusal carries out.
+    let passed = "a FIXED 10 3600000 1 ELSE b FIXED 10 TOTAL 1 MS HOLD h";
+    assert_eq!(shares(&rows(&mut client, &format!("CL.MTAKE {passed}"))), [1, 0]);
+    assert_eq!((client.int("GET a"), client.int("EXISTS b")), (1, 0));
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", spill(14)));
+    let_run_out();
+    assert_eq!(rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", spill(20)))[0][0], 1);
+    assert_eq!((client.int("GET a"), client.int("EXISTS b"), client.int("EXISTS h")), (1, 0, 0));
+    // What is renewed is what is held.
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", spill(12)));
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h 3600000 me", spill(0)));
+    let_run_out();
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h", spill(0)));
+    assert_eq!((client.int("GET a"), client.int("GET b")), (10, 3));
+    for call in [
+        "CL.MSETTLE a FIXED 9 60 1 ELSE b FIXED 9 60 1",
+        "CL.MSETTLE a FIXED 9 60 1 ELSE b FIXED 9 60 1 FLOW f HOLD h me",
+    ] {
+        assert_eq!(client.error(call), "ERR syntax error");
+    }
+    // Without a hold, along SPILL: where it fits, in order.
+    client.call("DEL a b h");
+    rows(&mut client, "CL.MTAKE a FIXED 10 3600000 7 MS");
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} MS HOLD h nobody", spill(5)));
+    assert_eq!(shares(&settled), [3, 2]);
+    let settled = rows(&mut client, &format!("CL.MSETTLE {} MS HOLD h nobody", spill(15)));
+    assert_eq!(shares(&settled), [0, 15]);
+    assert_eq!((settled[0][0], settled[2][0]), (0, 1), "one of the pools is in debt, the other full");
+    // A stored reply has six columns.
+    let call = format!("CL.MSETTLE {} MS HOLD h nobody ONCE o 60000", spill(1));
+    assert_eq!(rows(&mut client, &call), rows(&mut client, &call));
+}

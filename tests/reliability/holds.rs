@@ -1,0 +1,149 @@
+//! Random histories of owners of holds, many of which die, against a ledger.
+
+use crate::common::{Client, Clock, Options, SECOND};
+use std::collections::BTreeMap;
+
+/// What an owner holds, as the ledger notes it.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    /// Units of windows that have ended.
+    earlier: i64,
+    /// Units of the present window.
+    present: i64,
+    /// When it runs out, in seconds.
+    end: i64,
+}
+
+/// The present window of a limiter, in seconds, and the units that were used in it.
+#[derive(Default)]
+struct Ledger {
+    owners: BTreeMap<u32, Held>,
+    used: i64,
+    window_end: Option<i64>,
+}
+
+impl Ledger {
+    fn held(&self) -> i64 {
+        self.owners.values().map(|held| held.present).sum()
+    }
+
+    /// Time has passed: the window ends, and holds run out.
+    fn pass_to(&mut self, now: i64) {
+        if self.window_end.is_some_and(|end| end <= now) {
+            self.window_end = None;
+            self.used = 0;
+            for held in self.owners.values_mut() {
+                held.earlier += held.present;
+                held.present = 0;
+            }
+        }
+        self.owners.retain(|_, held| held.end > now);
+    }
+
+    /// A window opens with the first unit that is counted, and is gone when none is left.
+    fn settle_window(&mut self, now: i64, period: Option<i64>) {
+        let is_open = self.held() + self.used > 0;
+        self.window_end = match self.window_end {
+            _ if !is_open => None,
+            None => period.map(|period| now + period),
+            open => open,
+        };
+    }
+}
+
+fn counted(client: &mut Client) -> i64 {
+    client.get::<Option<i64>, _>("GET q").unwrap_or(0)
+}
+
+/// At each step, what is counted is what is held and what was used, and is within the limit but for debts. At
+/// the end, all owners have died, and what is counted is what was used.
+#[test]
+pub fn no_unit_is_spent_twice_and_none_is_lost() {
+    const LIMIT: i64 = 100;
+    const HOLD: i64 = 20;
+    for (window, period) in [("100", Some(100)), ("TOTAL", None), ("TOTAL IDLE 100000", None)] {
+        let mut clock = Clock::stopped();
+        let server = clock.start(Options::new());
+        let mut client = server.connect();
+        let mut rng = fastrand::Rng::with_seed(LIMIT.unsigned_abs());
+        let mut ledger = Ledger::default();
+        let (mut now, mut admitted, mut refused, mut debt) = (0, 0, 0, 0);
+        for _ in 0..2_500 {
+            let pass = if rng.u32(0..3) == 0 { rng.i64(1..4) } else { 0 };
+            clock.pass(pass * SECOND);
+            now += pass;
+            ledger.pass_to(now);
+            let owner = rng.u32(0..200);
+            let before = ledger.owners.get(&owner).copied();
+            match rng.u32(0..10) {
+                // Of ten that take, some never come again before their hold runs out: they have died.
+                0..=5 => {
+                    let quantity = rng.i64(1..12);
+                    let call = format!("CL.MTAKE q FIXED {LIMIT} {window} {quantity} HOLD h {HOLD} {owner}");
+                    let row = client.get::<Vec<Vec<i64>>, _>(&call).swap_remove(0);
+                    let fits = ledger.held() + ledger.used + quantity <= LIMIT;
+                    assert_eq!(row[0], i64::from(!fits), "{call}");
+                    if fits {
+                        let held = before.unwrap_or_default();
+                        let present = held.present + quantity;
+                        ledger.owners.insert(owner, Held { present, end: now + HOLD, ..held });
+                        admitted += 1;
+                    } else {
+                        refused += 1;
+                    }
+                }
+                6 => {
+                    client.call(&format!("CL.MTAKE q FIXED {LIMIT} {window} 0 HOLD h {HOLD} {owner}"));
+                    if let Some(held) = before {
+                        ledger.owners.insert(owner, Held { end: now + HOLD, ..held });
+                    }
+                }
+                _ => {
+                    let used = if rng.bool() { rng.i64(0..6) } else { 0 };
+                    client.call(&format!("CL.MSETTLE q FIXED {LIMIT} {window} {used} HOLD h {owner}"));
+                    ledger.owners.remove(&owner);
+                    // What the present window bears: not what the owner took in one that has ended.
+                    let held = before.unwrap_or_default();
+                    let elsewhere = if held.present > 0 { held.earlier } else { held.earlier.min(used) };
+                    ledger.used += (used - elsewhere).max(0);
+                    debt += i64::from(ledger.held() + ledger.used > LIMIT);
+                }
+            }
+            ledger.settle_window(now, period);
+            // At the very millisecond of its end, a window's key is still there for GET.
+            if ledger.window_end.is_some() || period.is_none() {
+                assert_eq!(counted(&mut client), ledger.held() + ledger.used, "{window} at {now}");
+            }
+            // A TOTAL is never used up for good: a customer pays.
+            if period.is_none() && ledger.used > LIMIT / 2 {
+                client.call(&format!("CL.MSETTLE q FIXED {LIMIT} {window} -{}", ledger.used));
+                ledger.used = 0;
+            }
+        }
+        assert!(admitted > 500 && refused > 50 && debt < 300, "{window}: {admitted}, {refused}, {debt}");
+        clock.pass(HOLD * SECOND);
+        ledger.pass_to(now + HOLD);
+        client.call(&format!("CL.MTAKE q FIXED {LIMIT} {window} 0 HOLD h"));
+        if ledger.window_end.is_some() || period.is_none() {
+            assert_eq!(counted(&mut client), ledger.used, "{window}");
+        }
+        assert_eq!(client.int("EXISTS h"), 0);
+    }
+}
+
+/// A clock that is set back lets no hold last longer than its period.
+#[test]
+pub fn a_hold_that_was_taken_before_a_step_back_has_run_out() {
+    let mut clock = Clock::stopped();
+    let mut server = clock.start(Options::new().append_only());
+    let mut client = server.connect();
+    client.call("CL.MTAKE q FIXED 10 TOTAL 4 HOLD h 300 dead");
+    client.call("CL.MTAKE q FIXED 10 TOTAL 4 HOLD h 300 me");
+    drop(client);
+    clock.step(-3_600 * SECOND);
+    server.restart();
+    let mut client = server.connect();
+    client.call("CL.MTAKE q FIXED 10 TOTAL 0 HOLD h");
+    assert_eq!(client.get::<Option<i64>, _>("GET q"), None);
+    assert_eq!(client.int("EXISTS h"), 0);
+}
