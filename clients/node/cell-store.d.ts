@@ -10,9 +10,14 @@ export interface Options {
   prefix?: string;
 }
 
+export interface CellStoreOptions extends Options {
+  /** Receives the error of a hit that could not be given back. The default writes it to the console. */
+  onError?: (error: unknown) => void;
+}
+
 /** A store for express-rate-limit 6 to 8. */
 export class CellStore {
-  constructor(options: Options);
+  constructor(options: CellStoreOptions);
   readonly prefix: string;
   readonly localKeys: false;
   init(options: { windowMs: number }): void;

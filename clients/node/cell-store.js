@@ -16,10 +16,23 @@ function sender(client) {
   throw new TypeError('a client of node-redis or ioredis is needed, or a function (key, args) => Promise');
 }
 
+/** The error that a user understands without the commands of the server. */
+function explained(error, key) {
+  const text = String(error?.message);
+  const because = (message) => Object.assign(new Error(message, { cause: error }), { code: error.code });
+  if (/^(ERR )?unknown command/.test(text)) return because('the server has not loaded redis-cell');
+  if (text.startsWith('WRONGTYPE')) return because(`${text} (key: ${key})`);
+  return error;
+}
+
 /** Hits in windows of a time, which begin with the first hit of a key: CL.FIXED. */
 class Counter {
   constructor(client, prefix) {
-    this.send = sender(client);
+    const send = sender(client);
+    this.send = (key, args) =>
+      Promise.resolve(send(key, args)).catch((error) => {
+        throw explained(error, key);
+      });
     this.prefix = prefix;
   }
 
@@ -50,14 +63,20 @@ function whole(windowMs) {
 
 /** A store for express-rate-limit 6 to 8: `rateLimit({ store: new CellStore({ client }), ... })`. */
 class CellStore {
-  constructor({ client, prefix = 'limit:' }) {
+  constructor({ client, prefix = 'limit:', onError = (error) => console.error(error) }) {
     this.prefix = prefix; // of each limiter its own, if keys could be equal
     this.localKeys = false; // all processes share the keys
+    this.onError = onError;
     this.counter = new Counter(client, prefix);
   }
 
   init({ windowMs }) {
-    this.windowMs = whole(windowMs);
+    this.window = whole(windowMs);
+  }
+
+  get windowMs() {
+    if (this.window === undefined) throw new Error('no window yet: call init({ windowMs }), as rateLimit does');
+    return this.window;
   }
 
   async get(key) {
@@ -70,8 +89,9 @@ class CellStore {
     return { totalHits: hits, resetTime: new Date(Date.now() + resetAfter) };
   }
 
+  /** Never rejects: the middleware waits in a detached promise, where a rejection would end the process. */
   async decrement(key) {
-    await this.counter.back(key, this.windowMs);
+    await this.counter.back(key, this.windowMs).catch(this.onError);
   }
 
   async resetKey(key) {

@@ -133,6 +133,49 @@ test('a window that is no time is an error, and so is a client that cannot send'
   assert.throws(() => new CellStore({ client: {} }), TypeError);
 });
 
+test('errors say what to do', async () => {
+  const other = (key, args) => client.sendCommand(['CL.OTHER', ...args.slice(1)]); // as without the module
+  await assert.rejects(store(WINDOW, { client: other }).increment('a'), /^Error: the server has not loaded redis-cell/);
+  await client.rPush('limit:a', 'x');
+  await assert.rejects(store().increment('a'), /^Error: WRONGTYPE .*limit:a/);
+  await assert.rejects(new CellStore({ client }).increment('a'), /init\(\{ windowMs \}\)/);
+});
+
+test('the messages are those of the page', async () => {
+  const page = fs.readFileSync(path.join(__dirname, '../../docs/errors.md'), 'utf8');
+  const { host } = new URL(process.env.REDIS_URL);
+  for (const words of ['ann on >secret ~limit:* +@all -cl.fixed', 'bob on >secret ~other* +@all']) {
+    await client.sendCommand(['ACL', 'SETUSER', ...words.split(' ')]);
+  }
+  await client.rPush('limit:user123', 'x');
+  const without = (key, args) => client.sendCommand(['CL.OTHER', ...args.slice(1)]);
+  const hit = (to) => store(WINDOW, { client: to }).increment('user123');
+  const at = (url) => async () => {
+    const other = redis.createClient({ url, socket: { reconnectStrategy: false } });
+    other.on('error', () => {});
+    await other.connect();
+    await hit(other).finally(() => other.disconnect());
+  };
+  const mistakes = [
+    () => hit(without),
+    () => hit(client),
+    at(`redis://ann:secret@${host}`),
+    at(`redis://bob:secret@${host}`),
+    at(`redis://ann:wrong@${host}`),
+    at('redis://127.0.0.1:1'),
+    at('http://127.0.0.1'),
+    at('redis://127.0.0.1/abc'),
+  ];
+  for (const mistake of mistakes) {
+    const error = await mistake().then(() => assert.fail('it is none'), (error) => error);
+    // From 7.2 on, the server names the user.
+    const said = error.message.replace(/User (ann|bob)/, 'this user').replace('cl.fixed', 'cl.throttle');
+    const quoted = said.replace(/^NOPERM /, '').replace(/:1$/, ':6379');
+    assert.ok(page.includes('`' + quoted + '`'), `the page has not: ${said}`);
+  }
+  await client.sendCommand(['ACL', 'DELUSER', 'ann', 'bob']);
+});
+
 test('clients of ioredis, of clusters, and functions send', async () => {
   const routed = [];
   const send = (key, args) => {
@@ -184,6 +227,29 @@ test('skipSuccessfulRequests gives hits back', async () => {
     },
     () => status,
   );
+});
+
+test('a server that goes away before a hit is given back ends nothing', async () => {
+  for (const [option, status] of [['skipSuccessfulRequests', 200], ['skipFailedRequests', 404]]) {
+    const own = client.duplicate();
+    own.on('error', () => {});
+    await own.connect();
+    const gone = () => {
+      own.disconnect();
+      return status;
+    };
+    let onError;
+    const reported = new Promise((resolve) => { onError = resolve; });
+    const limiter = new CellStore({ client: own, onError });
+    await serving(
+      { store: limiter, [option]: true },
+      async (url) => {
+        assert.strictEqual((await fetch(url)).status, status);
+        assert.match((await reported).message, /closed/);
+      },
+      gone,
+    );
+  }
 });
 
 test('without a server requests pass or are errors, as passOnStoreError says', async () => {

@@ -35,6 +35,7 @@ from redis_cell.times import micros, micros_up
 def test_a_rate_without_a_burst_admits_its_count_at_once() -> None:
     assert Rate.per_minute(30).limit == 30
     assert Rate.per_minute(30) == Rate(30, per=60, burst=29)
+    assert Rate.per_minute(30, at_once=16) == Rate.per_minute(30, burst=15) and Rate.per_day(9, at_once=1).limit == 1
     assert Rate.per_second(1).per == 1 and Rate.per_hour(1).per == 3600 and Rate.per_day(1).per == 86400
 
 
@@ -45,6 +46,8 @@ def test_a_rate_without_a_burst_admits_its_count_at_once() -> None:
         (lambda: Rate(1, per=0), "per must be at least"),
         (lambda: Rate(1, per=float("nan")), "per must be a finite number"),
         (lambda: Rate(1, per=1, burst=-1), "burst must be at least 0"),
+        (lambda: Rate(1, per=1, at_once=0), "at_once must be at least 1"),
+        (lambda: Rate(1, per=1, burst=1, at_once=2), "burst or at_once, not both"),
         (lambda: Bucket(0, count=1, per=1), "capacity must be at least 1"),
         (lambda: Log(0, per=1), "limit must be at least 1"),
         (lambda: Fixed(1, until=datetime(2100, 1, 1)), "time zone"),

@@ -36,6 +36,7 @@ from redis_cell import (
     Settle,
     Take,
 )
+from redis_cell.backend import too_old
 
 BUILD = Path(__file__).parents[3] / "scripts" / "functions.sh"
 LIBRARY = Path(subprocess.run([BUILD], check=True, capture_output=True, text=True).stdout.strip())
@@ -49,6 +50,24 @@ def library(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
         with server.admin as admin:
             admin.execute_command("FUNCTION", "LOAD", LIBRARY.read_text())
         yield server
+
+
+@pytest.mark.parametrize(
+    ("reply", "fits"),
+    [
+        (b"1.0.0", True),
+        ("2.1.0-rc.1", True),
+        (b"0.9.9", False),
+        (b"", False),
+        (b"@VERSION@", False),
+        (b"1.0", False),
+        (b"1.0.0.1", False),
+        (b"1.0.\xff", False),
+        (7, False),
+    ],
+)
+def test_a_library_without_a_version_is_too_old(reply: Any, fits: bool) -> None:
+    assert (too_old(reply) is None) == fits
 
 
 async def test_the_functions_answer_as_the_commands(library: servers.Server, flavor: tuple[str, str]) -> None:
@@ -157,7 +176,7 @@ async def test_an_older_library_is_an_error(flavor: tuple[str, str]) -> None:
         with server.admin as admin:
             text = LIBRARY.read_text()
             admin.execute_command("FUNCTION", "LOAD", text.replace("local VERSION = '1.", "local VERSION = '0."))
-            with pytest.raises(Exception, match=r"too old: the server has 0\.0\.0, and this client needs 1\.0\.0"):
+            with pytest.raises(Exception, match=r"too old: the server has '0\.0\.0', and this client needs 1\.0\.0"):
                 await cell.throttle("k", RATE)
             admin.execute_command("FUNCTION", "LOAD", "REPLACE", text)
         assert await cell.throttle("k", RATE)
@@ -200,7 +219,7 @@ async def test_a_server_that_has_neither_is_an_error_of_the_set_up(flavor: tuple
         if flavor[1] == "sync":
             guard = Awaitable(Guard(cell.cell, when_unavailable=FailOpen()))
         for _ in range(2):
-            with pytest.raises(Exception, match=r"unknown command|Function not found"):
+            with pytest.raises(Exception, match=r"has not loaded redis-cell|Function not found"):
                 await guard.throttle("k", RATE)
         await close(client, flavor[1])
 

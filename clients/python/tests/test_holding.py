@@ -62,10 +62,10 @@ def test_a_holding_decides_as_in_the_core(calls: list[list[str]]) -> None:
 
 def test_units_of_a_window_go_back_unless_another_window_may_have_opened() -> None:
     terms = Terms(None, 10, 10, 100 * MILLISECOND, 500 * MILLISECOND)
-    for reset_after, age in ((530, 700), (531, 170), (100_000, 170)):
+    for lasts, age in ((530, 700), (531, 170), (100_000, 170)):
         holding = Holding(terms)
         assert holding.ask(0, 1) == 10
-        holding.answered(30 * MILLISECOND, 10, 0, reset_after * MILLISECOND)
+        holding.answered(30 * MILLISECOND, 10, 0, lasts * MILLISECOND)
         assert holding.spend(40 * MILLISECOND, 3) == 0
         # From the answer, or from the call with the time in which the server may hear of it.
         assert holding.give_back(200 * MILLISECOND) == (7, age * MILLISECOND)

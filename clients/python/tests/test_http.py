@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import urllib.error
@@ -13,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 import werkzeug.serving
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
@@ -25,6 +23,7 @@ from slowapi.errors import RateLimitExceeded
 
 import redis_cell.limits  # noqa: F401, which registers the schemes
 import servers
+from uvicorn_thread import serving
 
 STRATEGIES = ["fixed-window", "moving-window", "sliding-window-counter", "gcra"]
 
@@ -76,16 +75,8 @@ def fastapi(uri: str, strategy: str, limit: str = "10/hour") -> Iterator[str]:
     async def answer(request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
         return PlainTextResponse("answer")
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            servers.wait_until(lambda: server.started)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
-            thread.join()
+    with serving(app) as url:
+        yield f"{url}/"
 
 
 def statuses(url: str, count: int) -> list[int]:

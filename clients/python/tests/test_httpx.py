@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ async def test_both_libraries_take_the_transports(
 ) -> None:
     httpx = importlib.import_module(library)
     rate = Rate(2, per=3600)
-    transport = Transport(cell, "upstream", rate, max_wait=0, transport=httpx.HTTPTransport())
+    transport = Transport(cell, "upstream", rate, max_wait=0)
     with httpx.Client(transport=transport) as client:
         assert client.get(upstream.url).status_code == 200
     async with redis.asyncio.Redis(port=server.port) as other:
@@ -85,6 +86,35 @@ async def test_both_libraries_take_the_transports(
     assert refused.status_code == 429
     assert 1700 <= int(refused.headers["retry-after"]) <= 1800
     assert len(upstream.seen) == 2
+
+
+def test_a_transport_has_as_many_connections_as_an_sdk(cell: Cell, upstream: Upstream) -> None:
+    upstream.delay, count = 1.5, 130
+    client = openai_client(cell, upstream, None)
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(lambda _: ask(client), range(count)))
+    assert upstream.busiest == count
+
+
+@pytest.mark.parametrize(
+    ("headers", "rate"),
+    [
+        ({"ratelimit-limit": "10", "ratelimit-remaining": "9", "ratelimit-policy": "10;w=1"}, Rate(10, per=1)),
+        ({"ratelimit-limit": "10, 10;w=1, 99;w=60", "ratelimit-remaining": "9"}, Rate(10, per=1)),
+        (
+            {"x-ratelimit-limit": "3", "x-ratelimit-remaining": "2", "ratelimit-policy": '"default";q=3;w=6'},
+            Rate(3, per=6),
+        ),
+        ({"x-ratelimit-limit-requests": "50", "x-ratelimit-remaining-requests": "49"}, Rate.per_minute(50)),
+        ({"x-ratelimit-limit": "5000", "x-ratelimit-remaining": "4999"}, None),  # GitHub's are of an hour
+        ({"ratelimit-limit": "10;w=x", "ratelimit-remaining": "9"}, None),
+    ],
+)
+def test_a_limit_is_learned_with_its_window(cell: Cell, headers: dict[str, str], rate: Rate | None) -> None:
+    pacing = Transport(cell, "upstream").pacing
+    takes = pacing.takes()
+    list(pacing.learned(Turn(cell.mtake(*takes), takes, time.monotonic()), 200, headers))
+    assert pacing.rate == rate
 
 
 def test_a_429_stops_all_workers(cell: Cell, upstream: Upstream) -> None:
@@ -189,7 +219,7 @@ def test_a_guard_decides_without_the_server(upstream: Upstream, choice: Any, adm
         if admitted:
             ask(asks)
         else:
-            with pytest.raises(openai.RateLimitError):
+            with pytest.raises(openai.InternalServerError, match="the server of the rate limiter is unavailable"):
                 ask(asks)
         assert len(upstream.seen) == 1 + admitted
 

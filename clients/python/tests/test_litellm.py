@@ -23,16 +23,17 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from fastapi import HTTPException
 from litellm.proxy._types import UserAPIKeyAuth
 
 import servers
-from redis_cell import FailClosed
-from redis_cell.litellm import Estimate, Limiter, Limits, estimate
+from redis_cell import FailClosed, Rate, Take
+from redis_cell.litellm import Estimate, Limiter, Limits, estimate, micro_dollars
 from upstream import Upstream, serving
 
 PROXIES = 4
 MODELS = ["requests", "used", "month", "money", "places", "fair", "long", "paused", "again", "unlimited"]
-MODELS += ["first", "second", "killed", "responses", "warm"]
+MODELS += ["first", "second", "killed", "responses", "warm", "ways", "loose", "wild/*"]
 HERE = Path(__file__).parent / "proxy"
 PRICE = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2.5e-6}
 
@@ -79,8 +80,9 @@ def proxies() -> Iterator[Proxies]:
         models = [
             {
                 "model_name": model,
+                "model_info": {"id": f"id-of-{model}"},
                 "litellm_params": {
-                    "model": "openai/fake",
+                    "model": "openai/*" if "*" in model else "openai/fake",
                     "api_base": upstream.url + "/v1",
                     "api_key": "k",
                     "num_retries": 2 if model == "again" else 0,
@@ -92,7 +94,12 @@ def proxies() -> Iterator[Proxies]:
         config = {
             "model_list": models,
             "litellm_settings": {"callbacks": "rules.limiter", "num_retries": 0},
-            "router_settings": {"disable_cooldowns": True, "num_retries": 0, "fallbacks": [{"first": ["second"]}]},
+            "router_settings": {
+                "disable_cooldowns": True,
+                "num_retries": 0,
+                "fallbacks": [{"first": ["second"]}, {"loose": ["ways"]}],
+                "model_group_alias": {"alias": "ways"},
+            },
             "general_settings": {"custom_auth": "rules.auth"},
         }
         (folder / "config.yaml").write_text(json.dumps(config))
@@ -264,6 +271,27 @@ async def test_a_request_that_is_cancelled_takes_nothing(proxies: Proxies) -> No
         assert proxies.server.calls("cl.msettle")
 
 
+async def test_a_reply_after_the_503_is_given_back() -> None:
+    with servers.running() as server, server.admin as admin:
+        limits = Limits(tokens_per_month=100_000, requests_per_minute=10, dollars_per_month="9")
+        limiter = Limiter(
+            f"redis://127.0.0.1:{server.port}",
+            when_unavailable=FailClosed(),
+            limits={"key": limits},
+            prefix="late",
+        )
+        user, data = UserAPIKeyAuth(api_key="k"), {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        await limiter.guard.mpeek(Take("{late}", Rate(1, per=1)))
+        server.freeze()
+        with pytest.raises(HTTPException) as refused:
+            await limiter.async_pre_call_hook(user, None, data, "completion")
+        assert refused.value.status_code == 503
+        server.thaw()
+        servers.wait_until(lambda: admin.info("commandstats").get("cmdstat_cl.mtake"))
+        await until(lambda: int(admin.get("{late}:key:k:month") or 0) == 0 and not admin.zcard("{late}:key:k:rpm"))
+        await limiter.guard.cell.pool.disconnect()
+
+
 async def test_teams_wait_fairly(proxies: Proxies) -> None:
     upstream = proxies.upstreams["fair"]
     upstream.delay = 0.05
@@ -373,6 +401,101 @@ async def test_a_fallback_takes_from_the_limits_of_its_model(proxies: Proxies) -
     servers.wait_until(lambda: proxies.number("model", "first", "month") == 0)
     servers.wait_until(lambda: proxies.number("model", "first", "busy") == 0)
     servers.wait_until(lambda: proxies.number("model", "second", "busy") == 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "more"),
+    [
+        ("ways", "ways", {}),
+        ("id-of-ways", "ways", {}),
+        ("alias", "ways", {}),
+        ("loose", "ways", {}),
+        ("wild/any", "wild/*", {}),
+        ("ways,alias", "ways", {}),
+        ("ways,id-of-ways", "ways", {"fastest_response": True}),
+        ("alias,ways", "ways", {"messages": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]}),
+    ],
+)
+async def test_limits_are_those_of_the_deployment_that_is_called(
+    proxies: Proxies, name: str, model: str, more: dict[str, Any]
+) -> None:
+    with proxies.server.admin as admin:
+        admin.delete(*(f"{{litellm}}:model:{model}:{kind}" for kind in ("rpm", "month")), "{litellm}:user:all:month")
+    upstream, loose = proxies.upstreams[model], proxies.upstreams["loose"]
+    upstream.seen.clear()
+    upstream.tokens = 0
+    loose.faults.extend([(500, {})] * 8)
+    responses = await proxies.ask_all(name, ["sk-free-all"] * 8, **more)
+    assert len(upstream.seen) == 3, [(response.status_code, response.text) for response in responses]
+    assert proxies.number("model", model, "rpm") == 3
+    if not more:
+        servers.wait_until(lambda: proxies.number("model", model, "month") == upstream.tokens)
+        servers.wait_until(lambda: proxies.number("user", "all", "month") == upstream.tokens)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"limits": {"organization": Limits(requests_per_minute=1)}}, "'organization'"),
+        ({"limits": {"keys": Limits(requests_per_minute=1)}}, "'keys'"),
+        ({"limits": {"key": {"requests_per_minute": 1}}}, "'requests_per_minute'"),
+        ({"limits": {"model": {"gpt": {"requests_per_minute": 1}}}}, "'gpt'"),
+        ({"limits": Limits(requests_per_minute=1)}, "limits must map scopes"),
+        ({"when_unavailable": FailClosed}, r"FailClosed\(\)"),
+        ({"when_unavailable": "open"}, "'open'"),
+        ({"url": "http://localhost:6379"}, "'http'"),
+        ({"url": "localhost:6379"}, "'localhost'"),
+        ({"url": "redis://localhost/abc"}, "'abc'"),
+        ({"url": None}, "url must be"),
+        ({"flow": "teams"}, "'teams'"),
+        ({"weights": {"red": 0}}, "'red'"),
+        ({"weights": {"red": "3"}}, "'red'"),
+        ({"max_wait": -1}, "max_wait"),
+        ({"lease": 0}, "lease"),
+        ({"timeout": 0}, "timeout"),
+        ({"prefix": "a{b}"}, "prefix"),
+    ],
+)
+def test_what_is_configured_wrongly_is_an_error_that_names_it(arguments: dict[str, Any], named: str) -> None:
+    right: dict[str, Any] = {"url": "redis://localhost", "when_unavailable": FailClosed(), "limits": {}}
+    Limiter(**right)
+    with pytest.raises((TypeError, ValueError), match=named):
+        Limiter(**{**right, **arguments})
+
+
+@pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "tokens_per_month", "calls_at_once"])
+@pytest.mark.parametrize("value", [0, -1, "60", 1.5, True, 2**63])
+def test_limits_are_whole_numbers(limit: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=limit):
+        Limits(**{limit: value})
+
+
+def test_limits_in_dollars_and_in_metadata() -> None:
+    assert [micro_dollars(value) for value in (0.1 + 0.2, 1.5e-4 + 1e-19, 100 * 1.5e-6, "0.0000011")] == [
+        300000,
+        150,
+        150,
+        2,
+    ]
+    for value in (0, -1, "ten", "nan", float("inf"), True, [1]):
+        with pytest.raises((TypeError, ValueError), match="dollars_per_month"):
+            Limits(dollars_per_month=value)
+    assert Limits.of({}) == Limits()  # for a name that the limits of all others are not for
+    for metadata in ({"request_per_minute": 1}, {"requests_per_minute": "1"}, 5):
+        with pytest.raises((TypeError, ValueError)):
+            Limits.of(metadata)  # type: ignore[arg-type]
+
+
+async def test_a_server_without_the_module_is_told_to_the_log_only(caplog: pytest.LogCaptureFixture) -> None:
+    data = {"model": "secret", "messages": [], "litellm_call_id": "1"}
+    with servers.running(module=False) as bare:
+        limits = {"model": Limits(requests_per_minute=1)}
+        limiter = Limiter(f"redis://127.0.0.1:{bare.port}", when_unavailable=FailClosed(), limits=limits)
+        with pytest.raises(HTTPException) as error:
+            await limiter.async_pre_call_hook(UserAPIKeyAuth(api_key="k"), None, data, "completion")
+        await limiter.guard.cell.pool.disconnect()
+    assert (error.value.status_code, error.value.detail) == (503, "redis_cell: the rate limiter cannot decide")
+    assert "the server has not loaded redis-cell" in caplog.text
 
 
 async def test_responses_are_limited_too(proxies: Proxies) -> None:

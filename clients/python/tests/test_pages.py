@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -55,7 +56,7 @@ def text(page: str) -> str:
 def on_ports(code: str, server: int, cluster: int, upstream: str = "") -> str:
     """The code with these ports. A page has the port that everybody knows."""
     code = code.replace("http://localhost:9000", upstream or "http://localhost:9000")
-    code = code.replace("7000", str(cluster)).replace("6379", str(server))
+    code = re.sub(r"63(79|80)", str(server), code.replace("7000", str(cluster)))
     return re.sub(r"\bRedis\((?!port=)", f"Redis(port={server}, ", code)
 
 
@@ -68,10 +69,13 @@ async def test_the_programs_of_a_page_run(
         admin.flushall()
         admin.config_resetstat()
     monkeypatch.syspath_prepend(str(ROOT / "examples/http"))
-    # The application is the reader's own.
+    # The application, and what it knows of a request, are the reader's own.
     namespace: dict[str, Any] = {"__name__": "page", "app": lambda environ, start_response: []}
+    namespace |= {"client": server.admin, "user": 7} if page.startswith("README") else {}
     for block in BLOCK.finditer(text(page)):
         code = on_ports(block[1], server.port, cluster[0].port, upstream)
+        if code.startswith("limited"):  # the body of a handler
+            code = f"def handler():\n{textwrap.indent(code, '    ')}\nhandler()"
         # The empty lines make the line numbers of a failure the page's.
         lines = "\n" * text(page)[: block.start(1)].count("\n")
         program = compile(lines + code, ROOT / page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -11,7 +11,7 @@ import pytest
 
 import servers
 from conftest import cell_of, client_class, close
-from redis_cell import AsyncCell, Cell, Rate, Take
+from redis_cell import AsyncCell, Cell, Lease, Rate, Take
 from test_backend import LIBRARY
 
 RATE = Rate(5, per=1000)
@@ -104,6 +104,27 @@ async def test_a_waiting_call_of_a_frozen_server_ends(flavor: tuple[str, str], m
         with pytest.raises(Exception, match="no reply"):
             await cell.bthrottle("k", RATE, timeout=0.2)
         server.thaw()
+        await close(client, way)
+
+
+async def test_a_reply_that_comes_late_is_no_error(flavor: tuple[str, str]) -> None:
+    """The end of a wait is the server's: its reply comes after the timeout, and how long after depends on its load."""
+    library, way = flavor
+    with servers.running() as server:
+        client = client_class(library, way)(port=server.port)
+        cell = cell_of(client, way)
+        assert await cell.acquire("jobs", Lease(1, lease=600, holder="holder"))
+
+        def be_late() -> None:
+            servers.wait_until(lambda: server.counted("blocked_clients"))
+            server.freeze()
+            time.sleep(1)
+            server.thaw()
+
+        thread = threading.Thread(target=be_late)
+        thread.start()
+        assert await cell.bmtake(Take("jobs", Lease(1, lease=600, holder="other")), timeout=0.5) is None
+        thread.join()
         await close(client, way)
 
 

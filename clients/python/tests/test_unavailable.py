@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis.asyncio
 from limits import RateLimitItemPerHour
 from limits.errors import ConfigurationError
 from limits.storage import storage_from_string
@@ -712,6 +713,19 @@ def test_a_fixed_window_continues_from_limits_own_counter(server: servers.Server
     assert after.get_window_stats(item, "k").remaining == 2 and before.get_window_stats(item, "k").remaining == 2
     assert not after.hit(item, "k", cost=3)
     assert after.hit(item, "k", cost=2)
+
+
+async def test_a_busy_process_does_not_take_the_server_for_frozen(server: servers.Server) -> None:
+    """While the process does something else, replies arrive. Calls in the queue must not be decided before them."""
+    async with redis.asyncio.Redis(port=server.port, max_connections=6) as client:
+        guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
+        for stalls in (1, 3):
+            calls = [asyncio.ensure_future(guard.throttle(f"busy:{n}", Rate(1, per=60))) for n in range(150)]
+            for _ in range(stalls):
+                await asyncio.sleep(0)
+                time.sleep(0.7)
+            answers = await asyncio.gather(*calls)
+            assert [answer for answer in answers if answer.decided_by != "server"] == []
 
 
 def test_first_calls_that_wait_for_a_frozen_cluster_fail_with_the_first() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 import pydoc
 import random
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +53,7 @@ from redis_cell import (
     wire,
 )
 from redis_cell.testing import AsyncFakeCell, FakeCell
+from redis_cell.waiting import _waiting
 from test_repeated import blocked
 
 HOURLY = Rate(1, per=3600, burst=0)
@@ -118,6 +122,127 @@ def test_a_place_is_released_whatever_happens(cell: Any, client: redis.Redis) ->
     with pytest.raises(KeyError), cell.place("jobs", 1, lease=60):
         raise KeyError
     assert client.zcard("jobs") == 0
+
+
+def test_mistakes_are_told_as_such(client: redis.Redis) -> None:
+    cell, choice = Cell(client), FailOpen()
+    other = AsyncCell(redis.asyncio.Redis())
+    client.rpush("list", 1)
+    mistakes: list[tuple[str, Any]] = [
+        (r"'list'", lambda: cell.throttle("list", HOURLY)),
+        (r"CL.MTAKE 'list' ...", lambda: cell.mtake(Take("list", HOURLY), Take("b", HOURLY))),
+        (r"CL.THROTTLE 'list'", lambda: cell.pipeline(wire.throttle("list", HOURLY))),
+        (r"FailOpen\(\), not the class", lambda: Guard(cell, when_unavailable=FailOpen)),  # type: ignore[arg-type]
+        (r"not 'open'", lambda: Guard(cell, when_unavailable="open")),  # type: ignore[arg-type]
+        (r"Guard\(Cell\(client\)", lambda: Guard(client, when_unavailable=choice)),  # type: ignore[arg-type]
+        (r"use AsyncGuard", lambda: Guard(other, when_unavailable=choice)),  # type: ignore[arg-type]
+        (r"use Guard", lambda: AsyncGuard(cell, when_unavailable=choice)),  # type: ignore[arg-type]
+        (r"len needs a Cell or a Guard, not AsyncCell", lambda: limited(other, "k", HOURLY)(len)),
+        (r"not Redis", lambda: limited(client, "k", HOURLY)(len)),  # type: ignore[arg-type]
+        (r"'function'", lambda: Cell(client, backend="function")),  # type: ignore[arg-type]
+        (r"'abc'", lambda: Cell.from_url("redis://localhost/abc")),
+        (r"'http'", lambda: AsyncCell.from_url("http://localhost")),
+    ]
+    for text, mistake in mistakes:
+        with pytest.raises((TypeError, ValueError, redis.ResponseError), match=text):
+            mistake()
+
+
+def test_a_server_without_the_module_is_told_as_such() -> None:
+    with servers.running(module=False) as bare, redis.Redis(port=bare.port) as client:
+        cell = Cell(client)
+        guard = Guard(cell, when_unavailable=FailOpen())
+        calls: list[Any] = [
+            lambda: cell.throttle("k", HOURLY),
+            lambda: cell.pipeline(wire.throttle("k", HOURLY)),
+            lambda: cell.top(),
+            lambda: guard.mtake(Take("k", HOURLY)),
+            lambda: wait(cell, Take("k", HOURLY), timeout=1),
+        ]
+        for call in calls:
+            with pytest.raises(
+                redis.ResponseError, match=r"^the server has not loaded redis-cell, which CL\.\w+ needs$"
+            ):
+                call()
+
+
+def test_the_first_errors_are_those_of_the_page(server: servers.Server, client: redis.Redis) -> None:
+    page = (Path(__file__).parents[3] / "docs/errors.md").read_text()
+    client.execute_command("ACL", "SETUSER", "ann", "on", ">secret", "~user*", "+@all", "-cl.throttle")
+    client.execute_command("ACL", "SETUSER", "bob", "on", ">secret", "~other*", "+@all")
+    client.rpush("user123", 1)
+    nobody = servers.free_port()
+
+    def throttled(port: int, **options: Any) -> Any:
+        with redis.Redis(port=port, retry=Retry(NoBackoff(), 0), **options) as made:
+            return Cell(made).throttle("user123", HOURLY)
+
+    with servers.running(module=False) as bare, redis.Redis(port=bare.port) as without:
+        mistakes: list[Callable[[], Any]] = [
+            lambda: throttled(bare.port),
+            lambda: Cell(without, backend="functions").throttle("user123", HOURLY),
+            lambda: throttled(server.port, username="ann", password="secret"),
+            lambda: throttled(server.port, username="bob", password="secret"),
+            lambda: throttled(server.port, username="ann", password="wrong"),
+            lambda: throttled(server.port),
+            lambda: throttled(nobody),
+            lambda: Cell.from_url("http://localhost"),
+            lambda: Cell.from_url("redis://localhost/abc"),
+        ]
+        for mistake in mistakes:
+            with pytest.raises((redis.RedisError, ValueError)) as error:
+                mistake()
+            # From 7.2 on, the server names the user.
+            said = re.sub("User (ann|bob)", "this user", str(error.value)).replace(str(nobody), "6379")
+            assert f"`{said}`" in page
+    client.execute_command("ACL", "DELUSER", "ann", "bob")
+
+
+def test_what_is_public_can_be_pickled(client: redis.Redis) -> None:
+    cell = Cell(client)
+    with pytest.raises(RateLimited) as refusal:
+        cell.mtake(Take("b", HOURLY), Take("c", HOURLY, 2)).or_raise()
+    answers: list[Any] = [
+        cell.throttle("a", HOURLY),
+        cell.throttle("a", HOURLY),
+        cell.mtake(Take("a", HOURLY), Take("e", Lease(1, lease=9, holder="x"))),
+        cell.reserve("d", HOURLY),
+        cell.pause("d", HOURLY, 1),
+        cell.top(),
+        *(HOURLY, Fixed.per_month(3), Funnel(1, count=1, per=1), Log(2, per=3), Once("k", 1), Settle("k", HOURLY, 1)),
+        *(FailOpen(), FailClosed(), Local(2)),
+    ]
+    for answer in answers:
+        assert pickle.loads(pickle.dumps(answer)) == answer
+    for error in (refusal.value, RateLimited(refusal.value.answer)):
+        copied = pickle.loads(pickle.dumps(error))
+        assert (str(copied), copied.answer, copied.key) == (str(error), error.answer, error.key)
+
+
+@pytest.mark.parametrize("timeout", [0, None])
+async def test_a_place_that_is_cancelled_at_any_point_is_not_lost(
+    server: servers.Server, client: redis.Redis, timeout: float | None
+) -> None:
+    async with redis.asyncio.Redis(port=server.port) as other:
+        held = 0
+        for steps in range(40):
+            inside = asyncio.Event()
+
+            async def hold(inside: asyncio.Event = inside) -> None:
+                async with AsyncCell(other).place("jobs", 5, lease=600, timeout=timeout):
+                    inside.set()
+
+            task = asyncio.ensure_future(hold())
+            if steps % 2:  # cancelled while it releases, otherwise while it acquires
+                await inside.wait()
+            for _ in range(steps // 2):
+                await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            held += inside.is_set()
+            assert client.zcard("jobs") == 0
+        assert 20 <= held < 40
 
 
 async def test_a_place_for_asyncio(server: servers.Server, client: redis.Redis) -> None:
@@ -246,6 +371,37 @@ async def test_waits_beyond_half_of_the_pool_ask_again(server: servers.Server, c
         cell, rate = AsyncCell(other), Rate(1, per=0.02, burst=0)
         guard = AsyncGuard(cell, when_unavailable=FailClosed())
         assert all(await asyncio.gather(*(async_wait(guard, Take("a", rate), timeout=30) for _ in range(20))))
+
+
+def test_a_wait_for_a_place_ends_with_its_timeout(cell: Any) -> None:
+    """The place may be free at any time, so that the call waits in the server, and not to the end of the lease."""
+    with cell.place("jobs", 1, lease=600):
+        begun = time.monotonic()
+        assert not wait(cell, Take("jobs", Lease(1, lease=600, holder="other")), timeout=0.5)
+        assert 0.5 <= time.monotonic() - begun < 10
+
+
+def test_each_wait_gives_its_connection_back(server: servers.Server, client: redis.Redis) -> None:
+    """Half of a pool may wait in the server: here one call, however the waits before it have ended."""
+    with redis.Redis(port=server.port, max_connections=2) as other:
+        cell, busy = Cell(other), Take("jobs", Lease(1, lease=600, holder="waits"))
+        with cell.place("jobs", 1, lease=600):
+            assert not wait(cell, busy, timeout=0.5)
+            assert _waiting[cell.pool] == 0, "after a timeout"
+        assert wait(cell, Take("rate", Rate(1, per=0.05, burst=0)), timeout=10)
+        assert wait(cell, Take("rate", Rate(1, per=0.05, burst=0)), timeout=10)
+        assert _waiting[cell.pool] == 0, "after an admission"
+        with cell.place("jobs", 1, lease=600), pytest.raises(redis.ResponseError):
+
+            def replace() -> None:
+                servers.wait_until(lambda: server.counted("blocked_clients"))
+                client.set("jobs", "x")
+
+            thread = threading.Thread(target=replace)
+            thread.start()
+            wait(cell, busy, timeout=60)
+        thread.join()
+        assert _waiting[cell.pool] == 0, "after an error"
 
 
 def test_a_wait_without_the_server_is_the_choice_of_the_guard() -> None:

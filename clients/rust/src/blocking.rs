@@ -213,7 +213,7 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
             // The unused connections are probably broken too.
             Err(_) => self.connections.pool().unused.clear(),
         }
-        answer
+        answer.map_err(|error| call::explained(cmd, error))
     }
 }
 

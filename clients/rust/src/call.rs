@@ -20,7 +20,7 @@
 use crate::limit::{invalid, rounded_up};
 use crate::several::{Peek, Settle, Several, Take};
 use crate::{Bucket, Fixed, Gcra, Limit, Places, Quantity, Rate, Units, Wait};
-use redis::{Arg, Cmd, ErrorKind, RedisResult, ToSingleRedisArg};
+use redis::{Arg, Cmd, ErrorKind, RedisError, RedisResult, ToSingleRedisArg};
 use std::time::Duration;
 
 const UNIT: &str = "US";
@@ -449,7 +449,7 @@ fn limiter_length(arguments: &[&[u8]]) -> Option<usize> {
         let mut length: usize = if is(kind.saturating_add(2), "UNTIL") { 5 } else { 4 };
         // Options, each with a number, may precede the quantity.
         let last = |length: usize| kind.saturating_add(length).saturating_sub(1);
-        while is(last(length), "UTC") || is(last(length), "FROM") {
+        while ["UTC", "FROM", "IDLE"].iter().any(|option| is(last(length), option)) {
             length = length.saturating_add(2);
         }
         length
@@ -462,4 +462,27 @@ fn limiter_length(arguments: &[&[u8]]) -> Option<usize> {
 /// Returns whether this is a command of redis-cell.
 pub(crate) fn is_of_redis_cell(cmd: &Cmd) -> bool {
     matches!(cmd.args_iter().next(), Some(Arg::Simple(name)) if name.starts_with(b"CL."))
+}
+
+/// Returns the error of a call in words that name its cause: a server without the module, or the key of
+/// another type.
+pub(crate) fn explained(cmd: &Cmd, error: RedisError) -> RedisError {
+    let detail = error.detail().unwrap_or_default();
+    if !is_of_redis_cell(cmd) {
+        return error;
+    }
+    if detail.starts_with("unknown command") {
+        return (error.kind(), "the server has not loaded redis-cell").into();
+    }
+    match cmd.args_iter().nth(1) {
+        Some(Arg::Simple(key)) if error.code() == Some("WRONGTYPE") => {
+            let several = cmd.args_iter().next().is_some_and(
+                |name| matches!(name, Arg::Simple(name) if name.starts_with(b"CL.M") || name == b"CL.BMTAKE"),
+            );
+            let others = if several { " or another key of the call" } else { "" };
+            let detail = format!("{detail}: \"{}\"{others}", key.escape_ascii());
+            redis::make_extension_error("WRONGTYPE".to_owned(), Some(detail))
+        }
+        _ => error,
+    }
 }

@@ -34,7 +34,8 @@ macro_rules! commands {
                 where
                     Self: Sized,
                 {
-                    call::$call($($argument),*)?.query(self)
+                    let cmd = call::$call($($argument),*)?;
+                    cmd.query(self).map_err(|error| call::explained(&cmd, error))
                 }
             )*
 
@@ -113,7 +114,10 @@ macro_rules! commands {
                     Self: Sized + Send,
                 {
                     let cmd = call::$call($($argument),*);
-                    async move { cmd?.query_async(self).await }
+                    async move {
+                        let cmd = cmd?;
+                        cmd.query_async(self).await.map_err(|error| call::explained(&cmd, error))
+                    }
                 }
             )*
 

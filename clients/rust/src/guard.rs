@@ -1,7 +1,7 @@
 //! The guard, which also decides while the server is unavailable.
 
 use crate::unavailable::Outage;
-use crate::{DecidedBy, Limit, Quantity, WhenUnavailable, call, local};
+use crate::{DecidedBy, Limit, Quantity, Refusals, WhenUnavailable, call, local};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, ToSingleRedisArg};
 use std::time::Duration;
@@ -44,6 +44,7 @@ pub struct Guard<C> {
     connection: C,
     outage: Outage,
     timeout: Duration,
+    refusals: Option<Refusals>,
 }
 
 impl<C: ConnectionLike + Clone + Send> Guard<C> {
@@ -55,7 +56,8 @@ impl<C: ConnectionLike + Clone + Send> Guard<C> {
 
     /// Creates a guard that sends its calls over `connection`.
     pub fn new(connection: C, when_unavailable: WhenUnavailable) -> Self {
-        Self { connection, outage: Outage::new(when_unavailable), timeout: Self::TIMEOUT }
+        let outage = Outage::new(when_unavailable);
+        Self { connection, outage, timeout: Self::TIMEOUT, refusals: None }
     }
 
     /// Sets how long a call waits for the server's answer, including the time to connect.
@@ -70,6 +72,12 @@ impl<C: ConnectionLike + Clone + Send> Guard<C> {
     pub fn ask_again(mut self, pause: Duration) -> Self {
         self.outage.ask_again = pause;
         self
+    }
+
+    /// Remembers the refusals of the server, so that calls for refused keys rarely reach it.
+    #[must_use]
+    pub fn refusals(self, refusals: Refusals) -> Self {
+        Self { refusals: Some(refusals), ..self }
     }
 
     /// Takes units or refuses the call, as the server decides, or without the server while it is unavailable.
@@ -91,11 +99,18 @@ impl<C: ConnectionLike + Clone + Send> Guard<C> {
         let (limit, quantity) = (limit.into(), quantity.into());
         let bytes = key.as_ref().to_vec();
         local::check(limit, quantity)?;
+        let recalled = self.refusals.as_ref().and_then(|all| all.recall_call(&bytes, limit, quantity));
+        if let Some(refusal) = recalled {
+            return Ok(DecidedBy::Server(refusal));
+        }
         let cmd = call::take(key, limit, quantity)?;
         let answer = match self.outage.asks() {
             Ok(()) => self.outage.learn(ask(&self.connection, self.timeout, &cmd).await),
             Err(error) => Err(error),
         };
+        if let (Some(refusals), Ok(answer)) = (&self.refusals, &answer) {
+            refusals.learn(&bytes, limit, quantity, answer);
+        }
         self.outage.decide(answer, &bytes, limit, quantity)
     }
 }
@@ -136,7 +151,7 @@ pub async fn ask<C: ConnectionLike + Clone + Send, T: FromRedisValue>(
         loop {
             match cmd.query_async(&mut connection).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => unanswered = error,
-                answer => return answer,
+                answer => return answer.map_err(|error| call::explained(cmd, error)),
             }
             tokio::time::sleep(pause).await;
             pause = pause.saturating_mul(2);

@@ -358,7 +358,11 @@ fn describe(headers: &mut HeaderMap, name: &str, limit: Limit, answer: &Answer) 
     if least.is_none_or(|least: u64| remaining < least) {
         set(headers, "x-ratelimit-limit", most.to_string());
         set(headers, REMAINING, remaining.to_string());
-        set(headers, "x-ratelimit-reset", seconds(reset_after).to_string());
+        if reset_after < Duration::MAX {
+            set(headers, "x-ratelimit-reset", seconds(reset_after).to_string());
+        } else {
+            headers.remove("x-ratelimit-reset");
+        }
     }
     if let Some(wait) = answer.retry_after() {
         set(headers, "retry-after", seconds(wait).to_string());

@@ -22,6 +22,10 @@ use tower_service::Service;
 /// the response also has `Retry-After`. A request leaves the queue when its server drops it, as when the
 /// client has closed the connection.
 ///
+/// The layer is always ready, and a request that waits holds nothing of the service. When the request has its
+/// turn, it waits until a clone of the service is ready, with its units taken, and is then handled. So a
+/// layer outside this one, such as one that sheds load, does not learn that the service is busy.
+///
 /// When the server is unavailable, a layer that [fails open](Self::fail_open) lets the request through
 /// without `Taken`, and a layer that [fails closed](Self::fail_closed) responds with 503. After any other
 /// error, the response is 500. gRPC requests get the codes of [`RateLimitLayer`](crate::RateLimitLayer).
@@ -130,14 +134,13 @@ where
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
+    /// Always ready: a service that is ready may have reserved what it needs for a request.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        // The service that is ready handles this request; its clone handles the next one.
-        let next = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, next);
+        let mut inner = self.inner.clone();
         let layer = Arc::clone(&self.layer);
         let takes = (layer.takes_of)(&request);
         Box::pin(async move {
@@ -150,6 +153,7 @@ where
                     if let Some(taken) = taken {
                         request.extensions_mut().insert(taken);
                     }
+                    std::future::poll_fn(|context| inner.poll_ready(context)).await?;
                     inner.call(request).await.map(|own| own.map(Either::Left))
                 }
                 Err((refusal, wait)) => {

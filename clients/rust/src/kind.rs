@@ -20,6 +20,7 @@ use std::time::Duration;
 /// let limit = Limit::Bucket(Rate::per_second(20).capacity(30));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Limit {
     /// `CL.THROTTLE`: a rate and a burst.
     Throttle(Gcra),
@@ -118,7 +119,7 @@ impl Limit {
                 let missing = answer.limit.saturating_sub(answer.remaining);
                 Some(answer.reset_after.saturating_sub(rate.time_of(missing.saturating_sub(1))))
             }
-            (Self::Fixed(_), _) => Some(answer.reset_after),
+            (Self::Fixed(_), _) => Some(answer.reset_after).filter(|time| *time < Duration::MAX),
             _ => None,
         }
     }

@@ -81,8 +81,9 @@ impl LeasedLimit {
 /// the measurements.
 ///
 /// Together, the clients may exceed the limit by a bounded amount: if `N` of them hold at most `b` units each
-/// for at most `h`, they admit at most `min(h * rate, N * b)` units more than the server would alone. Units
-/// that a client holds but does not need are unavailable to other clients until the hold ends.
+/// for at most `h`, they admit at most `min(h * rate, N * b)` units more than the server would alone, and
+/// none more in a fixed window. Units that a client holds but does not need are unavailable to other clients
+/// until the hold ends.
 ///
 /// All clones share the held units. A call waits only for a batch that was already requested, and waiting
 /// calls are served in order. For each key, one call to the server runs at a time, and none is sent twice.
@@ -399,7 +400,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
     /// Gives back the units that are left at the end of each hold. Removes the key when it has none left.
     async fn tend(self: Arc<Self>, key: Box<[u8]>) {
         loop {
-            let wait = self.shares().get(&key).map(|share| share.holding.ends_in(&self.terms, self.now()));
+            let wait = self.shares().get(&key).map(|share| share.holding.ends_in(self.now()));
             let wait = wait.flatten().unwrap_or(self.terms.hold);
             tokio::time::sleep(Duration::from_nanos(wait.as_nanos())).await;
             let back = {
@@ -463,8 +464,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
             match answer {
                 Ok(answer) => {
                     let taken = i64::try_from(answer.taken.unwrap_or_default()).unwrap_or_default();
-                    let (wait, reset) = (answer.retry_after().and_then(span), span(answer.reset_after));
-                    share.holding.answered(terms, now, taken, wait, reset);
+                    // It is rounded up to a whole microsecond.
+                    let lasts = answer.reset_after.saturating_sub(Duration::from_micros(1));
+                    let wait = answer.retry_after().and_then(span);
+                    share.holding.answered(terms, now, taken, wait, span(lasts));
                     share.unavailable = None;
                 }
                 Err(error) => {
@@ -493,11 +496,11 @@ impl<C> Drop for Fetch<C> {
     }
 }
 
-fn span(duration: Duration) -> Option<Span> {
+pub(crate) fn span(duration: Duration) -> Option<Span> {
     u64::try_from(duration.as_nanos()).ok().and_then(Span::from_nanos)
 }
 
-fn core_rate(rate: crate::Rate) -> RedisResult<redis_cell_core::Rate> {
+pub(crate) fn core_rate(rate: crate::Rate) -> RedisResult<redis_cell_core::Rate> {
     let (count, micros) = (i64::try_from(rate.count), i64::try_from(rate.period.as_micros()));
     let (Ok(count), Ok(micros)) = (count, micros) else { return Err(invalid("the rate is out of range")) };
     redis_cell_core::Rate::new(count, micros, Unit::Microseconds)

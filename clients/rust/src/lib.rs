@@ -17,7 +17,11 @@ mod kind;
 mod leased;
 mod limit;
 mod local;
+#[cfg(feature = "aio")]
+mod merged;
 mod once;
+#[cfg(feature = "aio")]
+mod refusals;
 mod reply;
 pub mod several;
 mod unavailable;
@@ -44,7 +48,11 @@ pub use limit::{
     Bucket, Difference, Fixed, FixedWindow, Gcra, Places, Quantity, Rate, Saturate, Units, Weekday,
 };
 pub use local::LocalLimiter;
+#[cfg(feature = "aio")]
+pub use merged::Merged;
 pub use once::Once;
+#[cfg(feature = "aio")]
+pub use refusals::Refusals;
 pub use reply::{Answer, Balance, Booking, BookingDecision, Decision, Together, TopKey};
 pub use several::{MPeek, MSettle, MTake, Taken};
 pub use unavailable::{DecidedBy, WhenUnavailable, is_unavailable};

@@ -38,6 +38,7 @@ pub struct Saturate(pub u64);
 
 /// The quantity to take: [`Units`], all or nothing, or [`Saturate`], as many as are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Quantity {
     /// All or none.
     Units(Units),
@@ -59,6 +60,7 @@ impl From<Saturate> for Quantity {
 
 /// The difference between the units needed and the units taken, for `CL.MSETTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Difference {
     /// Takes more units, even if they are not available, as `CL.CHARGE` does.
     Charge(Units),
@@ -122,6 +124,19 @@ impl Rate {
     /// ```
     pub const fn burst(self, max_burst: u64) -> Gcra {
         Gcra { rate: self, max_burst }
+    }
+
+    /// Returns a limit of this rate of which `units` units can be taken at once: `burst(units - 1)`.
+    ///
+    /// Range: 1 or more.
+    ///
+    /// # Example
+    /// ```
+    /// use redis_cell_client::Rate;
+    /// assert_eq!(Rate::per_minute(30).at_once(16), Rate::per_minute(30).burst(15));
+    /// ```
+    pub const fn at_once(self, units: u64) -> Gcra {
+        self.burst(units.wrapping_sub(1)) // of 0, out of the range that the command accepts
     }
 
     /// Returns the limit of a funnel or a bucket of `capacity` units that leaks or is refilled at this rate.
@@ -212,6 +227,7 @@ pub enum Weekday {
 /// let minute = FixedWindow::period(Duration::from_secs(60));
 /// let billing = FixedWindow::month_from(15).utc_offset_minutes(60);
 /// let week = FixedWindow::week_from(Weekday::Sunday);
+/// let run = FixedWindow::total().idle(Duration::from_secs(86_400));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
@@ -228,6 +244,7 @@ enum Kind {
     Month(u8),
     Year,
     Until(SystemTime),
+    Total(Option<Duration>),
 }
 
 impl FixedWindow {
@@ -285,6 +302,23 @@ impl FixedWindow {
         Self::of(Kind::Until(instant))
     }
 
+    /// A window without end: units are counted until the key is deleted or expires.
+    pub const fn total() -> Self {
+        Self::of(Kind::Total(None))
+    }
+
+    /// Lets the key of a total expire when nothing was taken for this time. It does nothing for other
+    /// windows.
+    ///
+    /// Range: at least one microsecond, in whole microseconds. The server rounds up to a whole millisecond.
+    #[must_use]
+    pub const fn idle(self, time: Duration) -> Self {
+        match self.kind {
+            Kind::Total(_) => Self { kind: Kind::Total(Some(time)), ..self },
+            _ => self,
+        }
+    }
+
     /// Sets how many minutes local time is ahead of UTC, for a calendar window. Range: -840 to 840.
     ///
     /// A call with an offset returns an error if the window is a period or ends at an instant.
@@ -302,13 +336,19 @@ impl FixedWindow {
             Kind::Hour => Some(Duration::from_secs(HOUR)),
             Kind::Day => Some(Duration::from_secs(24 * HOUR)),
             Kind::Week(_) => Some(Duration::from_secs(7 * 24 * HOUR)),
-            Kind::Month(_) | Kind::Year | Kind::Until(_) => None,
+            Kind::Month(_) | Kind::Year | Kind::Until(_) | Kind::Total(_) => None,
         }
     }
 
     /// Returns whether the window ends at an instant of the wall clock.
     pub(crate) const fn is_of_the_calendar(self) -> bool {
-        !matches!(self.kind, Kind::Period(_))
+        !matches!(self.kind, Kind::Period(_) | Kind::Total(_))
+    }
+
+    /// Returns whether the window has no end, except that its key may expire.
+    #[cfg(feature = "aio")]
+    pub(crate) const fn is_total(self) -> bool {
+        matches!(self.kind, Kind::Total(_))
     }
 
     /// Returns whether the window ends at an instant that the call names.
@@ -329,6 +369,10 @@ impl FixedWindow {
                 let since = instant.duration_since(UNIX_EPOCH);
                 let since = since.map_err(|_| invalid("the end of a window must not lie before 1970"))?;
                 cmd.arg("UNTIL").arg(rounded_up(since))
+            }
+            Kind::Total(None) => cmd.arg("TOTAL"),
+            Kind::Total(Some(idle)) => {
+                cmd.arg("TOTAL").arg("IDLE").arg(exact(idle, "the idle time of a total")?)
             }
         };
         Ok(())

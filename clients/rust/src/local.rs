@@ -8,7 +8,7 @@ use redis_cell_core::fixed::{self, Counter};
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::window::{self, Sliding};
-use redis_cell_core::{Change, Error, Instant, QUANTITY, Unit, Verdict, log};
+use redis_cell_core::{Change, Error, Instant, QUANTITY, Span, Unit, Verdict, log};
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -238,7 +238,10 @@ where
         },
         limit: answer.limit.unsigned_abs(),
         remaining: answer.remaining.unsigned_abs(),
-        reset_after: Duration::from_nanos(answer.reset_after.as_nanos()),
+        reset_after: match answer.reset_after {
+            Span::MAX => Duration::MAX,
+            left => Duration::from_nanos(left.as_nanos()),
+        },
         taken: answer.taken.map(i64::unsigned_abs),
     };
     Ok((answer, state))

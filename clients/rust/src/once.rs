@@ -1,5 +1,6 @@
 //! Calls that may be repeated because the server keeps their replies.
 
+use crate::call::explained;
 use crate::is_unavailable;
 use crate::limit::rounded_up;
 use redis::{Cmd, ConnectionLike, FromRedisValue, RedisError, RedisResult, ToSingleRedisArg};
@@ -109,8 +110,9 @@ pub(crate) fn repeat<C: ConnectionLike, T: FromRedisValue>(
     build: impl Fn(Duration) -> RedisResult<Cmd>,
 ) -> RedisResult<T> {
     loop {
-        let error = match build(attempts.begin.elapsed())?.query(connection) {
-            Err(error) => error,
+        let cmd = build(attempts.begin.elapsed())?;
+        let error = match cmd.query(connection) {
+            Err(error) => explained(&cmd, error),
             answer => return answer,
         };
         std::thread::sleep(attempts.pause(&error).ok_or(error)?);
@@ -125,8 +127,9 @@ pub(crate) async fn repeat_async<C: redis::aio::ConnectionLike + Send, T: FromRe
     build: impl Fn(Duration) -> RedisResult<Cmd> + Send,
 ) -> RedisResult<T> {
     loop {
-        let error = match build(attempts.begin.elapsed())?.query_async(connection).await {
-            Err(error) => error,
+        let cmd = build(attempts.begin.elapsed())?;
+        let error = match cmd.query_async(connection).await {
+            Err(error) => explained(&cmd, error),
             answer => return answer,
         };
         tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await;

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Whether a call was admitted, and if not, whether waiting helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Decision {
     /// The call was admitted.
     Admitted,
@@ -31,7 +32,8 @@ pub struct Answer {
     pub limit: u64,
     /// The quantity that could be admitted now, after this call.
     pub remaining: u64,
-    /// The time until the limiter is fully replenished.
+    /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
+    /// expiry.
     pub reset_after: Duration,
     /// The units that a call with [`Saturate`](crate::Saturate) has taken; `None` for other calls.
     pub taken: Option<u64>,
@@ -71,12 +73,14 @@ pub struct Balance {
     pub remaining: u64,
     /// While `over_limit`, the time until one more unit would be admitted, or until a place is free.
     pub retry_after: Option<Duration>,
-    /// The time until the limiter is fully replenished.
+    /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
+    /// expiry.
     pub reset_after: Duration,
 }
 
 /// The outcome of a booking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BookingDecision {
     /// The units are booked. Wait for this time before you use them; zero means now.
     Booked(Duration),
@@ -99,7 +103,8 @@ pub struct Booking {
     pub limit: u64,
     /// The quantity that could be booked now without a wait, after this call.
     pub remaining: u64,
-    /// The time until the limiter is fully replenished.
+    /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
+    /// expiry.
     pub reset_after: Duration,
 }
 
@@ -108,6 +113,7 @@ pub struct Booking {
 /// # Errors
 /// Returns the errors of [`Answer`], and an error if the reply has no row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Together<T> {
     /// The result for the limiters as one.
     pub combined: T,
@@ -163,7 +169,10 @@ impl Row {
             -1 => None,
             micros => Some(Duration::from_micros(unsigned(micros)?)),
         };
-        let reset_after = Duration::from_micros(unsigned(next()?)?);
+        let reset_after = match next()? {
+            -1 => Duration::MAX,
+            micros => Duration::from_micros(unsigned(micros)?),
+        };
         let taken = numbers.next().transpose()?.map(unsigned).transpose()?;
         if numbers.next().is_some() {
             return Err(odd());

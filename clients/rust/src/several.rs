@@ -2,7 +2,9 @@
 
 use crate::limit::{invalid, rounded_up};
 use crate::once::Attempts;
-use crate::{Answer, Bucket, Difference, Fixed, Flow, Gcra, Once, Places, Rate, Together, Units, Wait};
+use crate::{
+    Answer, Bucket, Difference, Fixed, Flow, Gcra, Limit, Once, Places, Rate, Together, Units, Wait,
+};
 use redis::{Cmd, RedisResult, ToSingleRedisArg};
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -257,6 +259,18 @@ impl<V: Verb> Several<V> {
         self.with(key, "LOG", |cmd| limit.write(cmd), quantity)
     }
 
+    /// Adds a limiter of the kind of `limit`.
+    pub fn limit(self, key: impl ToSingleRedisArg, limit: impl Into<Limit>, quantity: V::Quantity) -> Self {
+        match limit.into() {
+            Limit::Throttle(limit) => self.throttle(key, limit, quantity),
+            Limit::Funnel(limit) => self.funnel(key, limit, quantity),
+            Limit::Bucket(limit) => self.bucket(key, limit, quantity),
+            Limit::Fixed(limit) => self.fixed(key, limit, quantity),
+            Limit::Window(limit) => self.window(key, limit, quantity),
+            Limit::Log(limit) => self.log(key, limit, quantity),
+        }
+    }
+
     fn with(
         self,
         key: impl ToSingleRedisArg,
@@ -273,7 +287,9 @@ impl<V: Verb> Several<V> {
             });
         };
         let row = taken.rows.get(&bytes(&key)).copied();
-        let reset = row.map(|(_, reset_after)| rounded_up(reset_after));
+        // Of a total, all is given back whenever it was taken.
+        let reset = row.filter(|(_, reset_after)| *reset_after < Duration::MAX);
+        let reset = reset.map(|(_, reset_after)| rounded_up(reset_after));
         self.add(key, reset, kind, 0, |cmd| {
             let (units, _) = row.ok_or_else(|| invalid("the call that took the units has no such key"))?;
             limit(cmd)?;

@@ -84,6 +84,12 @@ impl Wait {
         Self { maxlen: Some(clients), ..self }
     }
 
+    /// Returns how long the server makes the call wait at most, or `None` if without limit.
+    #[cfg(feature = "aio")]
+    pub(crate) fn longest(&self) -> Option<Duration> {
+        if self.maxlen == Some(0) { Some(Duration::ZERO) } else { self.timeout }
+    }
+
     pub(crate) fn write(&self, cmd: &mut Cmd, passed: Duration) -> RedisResult<()> {
         if let Some(timeout) = self.timeout {
             // To the server, a timeout of 0 means no timeout.

@@ -1,11 +1,12 @@
 //! Connections for calls that wait.
 
+use crate::call::explained;
 use crate::once::Attempts;
 use crate::{Answer, MTake, Taken, Together, Wait};
 use redis::aio::MultiplexedConnection;
 #[cfg(feature = "cluster")]
 use redis::cluster_routing::Slot;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,9 @@ mod cluster;
 /// later calls, and replaces broken ones. All clones share them. If the future of a call is dropped, its
 /// connection is closed and the call leaves the queue. So a web server that drops the handler of a
 /// disconnected client also frees its place in the queue.
+///
+/// No call waits longer than its time and a [margin](Self::margin), even if the server is frozen. Only a call
+/// with [`Wait::forever`] has no such end: drop its future, as `tokio::time::timeout` does.
 ///
 /// # Example
 /// ```
@@ -39,6 +43,7 @@ mod cluster;
 #[derive(Clone)]
 pub struct Waiter {
     config: AsyncConnectionConfig,
+    margin: Duration,
     servers: Servers,
 }
 
@@ -83,7 +88,7 @@ impl Node {
     ) -> RedisResult<Option<Together<Answer>>> {
         let answer = if asking {
             let mut pipeline = redis::pipe();
-            let pipeline = pipeline.cmd("ASKING").ignore().add_command(cmd);
+            let pipeline = pipeline.cmd("ASKING").ignore().add_command(cmd.clone());
             pipeline.query_async(&mut connection).await.map(|(answer,)| answer)
         } else {
             cmd.query_async(&mut connection).await
@@ -96,7 +101,7 @@ impl Node {
             // The unused connections are probably broken too.
             self.unused().clear();
         }
-        answer
+        answer.map_err(|error| explained(&cmd, error))
     }
 }
 
@@ -110,6 +115,9 @@ impl Waiter {
     /// The default of [`connect_timeout`](Self::connect_timeout): one second.
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+    /// The default of [`margin`](Self::margin): five seconds, as in the Python client.
+    pub const MARGIN: Duration = Duration::from_secs(5);
+
     /// Creates a waiter for the server of `client`. No connection is made before the first call.
     pub fn new(client: Client) -> Self {
         Self::with(Servers::One(Node::new(client)))
@@ -117,7 +125,7 @@ impl Waiter {
 
     fn with(servers: Servers) -> Self {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        Self { config, servers }.connect_timeout(Self::CONNECT_TIMEOUT)
+        Self { config, margin: Self::MARGIN, servers }.connect_timeout(Self::CONNECT_TIMEOUT)
     }
 
     /// Sets the longest time in which a connection is made.
@@ -126,18 +134,46 @@ impl Waiter {
         Self { config: self.config.set_connection_timeout(Some(timeout)), ..self }
     }
 
+    /// Sets how long after the end of its wait a call ends at the latest, with connections, redirections and
+    /// repetitions. A margin that a busy server outlasts loses units: the server may still take them.
+    #[must_use]
+    pub fn margin(self, margin: Duration) -> Self {
+        Self { margin, ..self }
+    }
+
     /// Takes units as soon as all limiters admit the call and its flow has its turn. Returns `None` if the
     /// time of `wait` ends first. A call with [`Once`](crate::Once) is repeated on other connections.
     ///
     /// # Errors
     /// Returns an error if the arguments cannot be sent, and the errors of the call and of its connection.
+    /// Returns an error of the kind [`ErrorKind::Io`] if the server has not answered when the time of `wait`
+    /// and the [margin](Self::margin) are over.
     ///
     /// # Panics
     /// Panics outside a tokio runtime with a timer.
     pub async fn take(&self, limiters: MTake, wait: Wait) -> RedisResult<Option<Taken>> {
+        let answer = self.repeat(&limiters, &wait);
+        let Some(time) = wait.longest() else { return answer.await };
+        tokio::time::timeout(time.saturating_add(self.margin), answer).await.unwrap_or_else(|_| {
+            // The unused connections to a frozen server are frozen too.
+            self.server_of(&limiters).unused().clear();
+            Err((ErrorKind::Io, "the server has not answered in time").into())
+        })
+    }
+
+    /// The server in which a call waits, as far as it is known.
+    fn server_of(&self, #[cfg_attr(not(feature = "cluster"), allow(unused))] limiters: &MTake) -> Arc<Node> {
+        match &self.servers {
+            Servers::One(server) => server.clone(),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(nodes) => cluster::lock(nodes).of(slot(limiters)),
+        }
+    }
+
+    async fn repeat(&self, limiters: &MTake, wait: &Wait) -> RedisResult<Option<Taken>> {
         let mut attempts = Attempts::new(limiters.is_once());
         loop {
-            let cmd = || limiters.clone().waiting(&wait, attempts.begin().elapsed());
+            let cmd = || limiters.clone().waiting(wait, attempts.begin().elapsed());
             let answer = match &self.servers {
                 Servers::One(server) => {
                     let cmd = cmd()?;
@@ -147,15 +183,17 @@ impl Waiter {
                     }
                 }
                 #[cfg(feature = "cluster")]
-                Servers::Cluster(nodes) => {
-                    let slot = Slot::for_key(limiters.first_key().unwrap_or_default());
-                    cluster::follow(nodes, slot, &self.config, cmd).await
-                }
+                Servers::Cluster(nodes) => cluster::follow(nodes, slot(limiters), &self.config, cmd).await,
             };
             match answer {
-                Ok(answer) => return Ok(answer.map(|answer| Taken::after_wait(answer, &limiters, &attempts))),
+                Ok(answer) => return Ok(answer.map(|answer| Taken::after_wait(answer, limiters, &attempts))),
                 Err(error) => tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await,
             }
         }
     }
+}
+
+#[cfg(feature = "cluster")]
+fn slot(limiters: &MTake) -> Slot {
+    Slot::for_key(limiters.first_key().unwrap_or_default())
 }

@@ -17,9 +17,11 @@ from .answers import (
 )
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .leased import AsyncLeased, Leased, Verdict
-from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Window
+from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Total, Window
+from .merged import AsyncMerged, Merged
 from .observing import observe
 from .places import AsyncPlace, Place, limited
+from .refusals import AsyncRefusals, Refusals
 from .times import Seconds
 from .unavailable import AsyncGuard, FailClosed, FailOpen, Guard, Local, WhenUnavailable
 from .waiting import async_wait, wait
@@ -32,7 +34,9 @@ __all__ = [
     "AsyncClient",
     "AsyncGuard",
     "AsyncLeased",
+    "AsyncMerged",
     "AsyncPlace",
+    "AsyncRefusals",
     "Backend",
     "Balance",
     "Booked",
@@ -56,10 +60,12 @@ __all__ = [
     "Limit",
     "Local",
     "Log",
+    "Merged",
     "Once",
     "Place",
     "Rate",
     "RateLimited",
+    "Refusals",
     "Refused",
     "RefusedForever",
     "Release",
@@ -70,6 +76,7 @@ __all__ = [
     "Take",
     "Together",
     "TopKey",
+    "Total",
     "Verdict",
     "WhenUnavailable",
     "Window",

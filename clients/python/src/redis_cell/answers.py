@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from .times import seconds
 
@@ -22,6 +23,9 @@ class RateLimited(Exception):
         wait = "no wait helps" if self.retry_after is None else f"try again in {self.retry_after:g} seconds"
         super().__init__(f"a limit{of} is reached: {wait}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.answer, self.key)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -32,7 +36,7 @@ class Decision:
     remaining: int
     """The quantity that could be admitted now, after this call."""
     reset_after: float
-    """The time until the limiter is fully replenished."""
+    """The time until the limiter is fully replenished; infinite for a total whose key does not expire."""
     decided_by: DecidedBy = "server"
 
     @property
@@ -173,10 +177,14 @@ def combined(rows: Mapping[Key, Answer], counted: Collection[Key]) -> Answer:
     return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=0, decided_by=decided_by)
 
 
+def _reset(reset_after: int) -> float:
+    return math.inf if reset_after < 0 else seconds(reset_after)
+
+
 def answer(reply: list[int], taken: int) -> Answer:
     """Reads an answer from the integers of a reply. `taken` is the quantity that the call takes if it is admitted."""
     limited, limit, remaining, retry_after, reset_after, *saturated = reply
-    reset = seconds(reset_after)
+    reset = _reset(reset_after)
     if not limited:
         return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=saturated[0] if saturated else taken)
     if retry_after < 0:
@@ -199,7 +207,7 @@ def balance(reply: list[int]) -> Balance:
     return Balance(
         limit=limit,
         remaining=remaining,
-        reset_after=seconds(reset_after),
+        reset_after=_reset(reset_after),
         retry_after=None if retry_after < 0 else seconds(retry_after),
         over_limit=bool(limited),
     )

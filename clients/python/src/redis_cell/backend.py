@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+import re
+from typing import Any, Literal, TypeAlias, get_args
 
 from .answers import Key
 from .limiters import Argument, Arguments
@@ -10,6 +11,12 @@ from .wire import Call
 
 Backend: TypeAlias = Literal["module", "functions", "auto"]
 """Where calls go: to the module, to the function library, or, with auto, to the one that the first call finds."""
+
+
+def check(backend: object) -> None:
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend must be {', '.join(map(repr, get_args(Backend)))}, not {backend!r}")
+
 
 MODULE_ONLY = {"CL.BTHROTTLE", "CL.BMTAKE", "CL.TOP"}
 """The commands that the function library does not have."""
@@ -38,7 +45,7 @@ def as_function(call: Call[Any]) -> Arguments:
     fcall = "FCALL_RO" if call.name in READ_ONLY else "FCALL"
     head = (fcall, call.name.lower().replace(".", "_"))
     key, arguments, once = call.key, call.arguments, call.once is not None
-    place = _keys_first if call.name in SEVERAL else _key_first
+    place = _keys_first if call.name in {*SEVERAL, "CL.BMTAKE"} else _key_first
     if callable(arguments):
         return lambda: (*head, *place(key, arguments(), once))
     return (*head, *place(key, arguments, once))
@@ -79,7 +86,7 @@ def _length(arguments: tuple[Argument, ...]) -> int:
         own = _LENGTHS.get(kind) if isinstance(kind, str) else None
         return begin + 1 + own if own else 0
     end = begin + (4 if arguments[begin + 2] == "UNTIL" else 3)  # the position of the quantity or of an option
-    while arguments[end] in ("UTC", "FROM"):
+    while arguments[end] in ("UTC", "FROM", "IDLE"):
         end += 2
     return end + 1
 
@@ -89,20 +96,29 @@ def version(key: Key) -> Arguments:
     return ("FCALL_RO", "cl_version", 1, key)
 
 
-def too_old(reply: bytes | str) -> str | None:
-    """Returns an error text if the library is too old for this package, otherwise None."""
-    text = reply.decode() if isinstance(reply, bytes) else reply
-    numbers = tuple(int(number) for number in text.partition("-")[0].split("."))
-    if numbers >= OLDEST:
+def too_old(reply: Any) -> str | None:
+    """Returns an error text if the library is too old for this package, or states no version, otherwise None."""
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?![^-])", text)
+    if numbers and tuple(map(int, numbers.groups())) >= OLDEST:
         return None
-    return f"the function library redis_cell is too old: the server has {text}, and this client needs 1.0.0 or newer"
+    return f"the function library redis_cell is too old: the server has {text!r}, and this client needs 1.0.0 or newer"
 
 
 NOT_LOADED = "Function not found: the function library redis_cell is not loaded, or older than 1.0.0"
 
 
+def explained(error: Exception, call: Call[Any]) -> Exception:
+    """Returns an error of the server that says what a user needs to know, or the error itself."""
+    if is_unknown_command(error):
+        return type(error)(f"the server has not loaded redis-cell, which {call.name} needs")
+    if "WRONGTYPE" in str(error):
+        return type(error)(f"{error}: {call.name} {call.key!r}{' ...' if call.name in {*SEVERAL, 'CL.BMTAKE'} else ''}")
+    return error
+
+
 def is_unknown_command(error: Exception) -> bool:
-    return "unknown command" in str(error)
+    return "unknown command" in str(error) or "has not loaded redis-cell" in str(error)
 
 
 def is_unknown_function(error: Exception) -> bool:

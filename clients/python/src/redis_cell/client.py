@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from . import backend as _backend
 from . import steps
@@ -17,12 +18,14 @@ from .backend import Backend
 from .commands import Asyncio, Blocking, Commands
 from .errors import is_lost
 from .limiters import Arguments
-from .sending import AsyncLink, Link, Ready, is_cluster
+from .sending import AsyncLink, Link, Ready, is_cluster, leave_queue
 from .steps import Steps
 from .times import micros
 from .wire import Call, Once
 
 T = TypeVar("T")
+
+_log = logging.getLogger("redis_cell")
 
 
 class SyncClient(Protocol):
@@ -52,8 +55,23 @@ def _timed(answer: T, sent: float, held: float | None = 0) -> T:
     return answer
 
 
+def check_url(url: str, *schemes: str) -> None:
+    """Raises ValueError if a URL names no server, or a database that is not a number. redis-py would ignore it."""
+    parts = urlsplit(url)
+    if parts.scheme not in schemes:
+        raise ValueError(
+            f"the URL of a server begins with {', '.join(f'{name}://' for name in schemes)}, not {parts.scheme!r}"
+        )
+    database = parse_qs(parts.query).get("db", [""])[0]
+    if parts.scheme in ("redis", "rediss"):
+        database = database or parts.path.strip("/")
+    if database and not database.isdecimal():
+        raise ValueError(f"the database in a URL is a number, not {database!r}")
+
+
 def _client(url: str, library: str, options: dict[str, Any]) -> Any:
     """Returns a client of redis-py for a URL, which may name Sentinels."""
+    check_url(url, "redis", "rediss", "unix", "redis+sentinel")
     if not url.startswith("redis+sentinel://"):
         return importlib.import_module(library).from_url(url, **options)
     parts = urlsplit(url)
@@ -79,9 +97,9 @@ def _commands(client: Any, by_functions: bool, calls: tuple[Call[Any], ...]) -> 
 
 
 def _answers(calls: tuple[Call[Any], ...], replies: list[Any], sent: float, errors: Any) -> list[Any]:
-    for reply in replies:
+    for call, reply in zip(calls, replies, strict=True):
         if isinstance(reply, errors.ResponseError):
-            raise reply
+            raise _backend.explained(reply, call)
     return [_timed(call.read(reply), sent) for call, reply in zip(calls, replies, strict=True)]
 
 
@@ -125,6 +143,7 @@ class _Cell(Commands):
     _sleep: Callable[[float], Any]
 
     def __init__(self, link: Link | AsyncLink, backend: Backend) -> None:
+        _backend.check(backend)
         self._link = link
         self._backend: Backend = backend
         self._by_functions = backend == "functions"
@@ -160,7 +179,10 @@ class _Cell(Commands):
 
     def _run_once(self, call: Call[T], ready: Ready | None) -> Steps[T]:
         if call.key is None:
-            return call.read((yield from self._link.send_to_all(_backend.as_command(call))))
+            try:
+                return call.read((yield from self._link.send_to_all(_backend.as_command(call))))
+            except self.errors.ResponseError as error:
+                raise _backend.explained(error, call) from None
         sent = time.monotonic()
         if not self._by_functions:
             try:
@@ -169,7 +191,7 @@ class _Cell(Commands):
             except self.errors.ResponseError as error:
                 # A server that does not know the command has done nothing.
                 if self._backend != "auto" or not _backend.is_unknown_command(error):
-                    raise
+                    raise _backend.explained(error, call) from None
         return (yield from self._run_function(call, call.key, ready))
 
     def _run_function(self, call: Call[T], key: Key, ready: Ready | None) -> Steps[T]:
@@ -226,6 +248,40 @@ class Cell(_Cell, Blocking):
         return steps.run(self._run(call, ready))
 
 
+LEAVING = 1.0
+"""How long a call that is cancelled may still wait for its reply, in seconds, to give back what it took."""
+
+
+class _Caller(Generic[T]):
+    """The caller of a call for asyncio, which may be cancelled."""
+
+    def __init__(self, call: Call[T], ready: Ready | None) -> None:
+        self.call, self.ready = call, ready
+        self.left, self.sent, self.connection = False, 0.0, cast(Any, None)
+
+    def begins(self, connection: Any = None, /) -> None:
+        if self.left:
+            raise asyncio.CancelledError
+        if self.ready is not None:
+            self.ready(connection)
+        self.sent, self.connection = time.monotonic(), connection
+
+    def leaves(self) -> None:
+        self.left = True
+        if self.connection is not None and self.call.held != 0:
+            leave_queue(self.connection)
+
+    @property
+    def may_have_taken(self) -> bool:
+        """Whether units may be taken if there is no reply. A server that sees a waiting caller leave takes none."""
+        return self.connection is not None and self.call.held == 0
+
+
+def _not_given_back(call: Call[Any], error: BaseException) -> None:
+    why = str(error) or type(error).__name__
+    _log.warning("%s %r was cancelled, and units may remain taken: %s", call.name, call.key, why)
+
+
 class AsyncCell(_Cell, Asyncio):
     """The commands of the module, through a client for asyncio. A call is sent once, whatever the client's retries are,
     unless it may be repeated: see `Once`.
@@ -235,13 +291,15 @@ class AsyncCell(_Cell, Asyncio):
 
     _sleep = staticmethod(asyncio.sleep)
 
-    def __init__(self, client: AsyncClient, *, backend: Backend = "module") -> None:
-        super().__init__(AsyncLink(client), backend)
+    def __init__(self, client: AsyncClient, *, backend: Backend = "module", pipelined: bool = False) -> None:
+        """`pipelined` sends all calls of a turn of the event loop in one write, on one connection for each server. Each
+        call keeps its own errors and time limit, and one that is cancelled before the write is not sent."""
+        super().__init__(AsyncLink(client, pipelined=pipelined), backend)
 
     @classmethod
-    def from_url(cls, url: str, *, backend: Backend = "module", **options: Any) -> AsyncCell:
+    def from_url(cls, url: str, *, backend: Backend = "module", pipelined: bool = False, **options: Any) -> AsyncCell:
         """Returns an AsyncCell with a client of redis-py for a URL, like `Cell.from_url`."""
-        return cls(_client(url, "redis.asyncio", options), backend=backend)
+        return cls(_client(url, "redis.asyncio", options), backend=backend, pipelined=pipelined)
 
     async def pipeline(self, *calls: Call[Any]) -> list[Any]:
         """Sends calls to a single server together, and returns the answers. Functions of `redis_cell.wire` build calls.
@@ -253,9 +311,42 @@ class AsyncCell(_Cell, Asyncio):
     async def run(self, call: Call[T], ready: Ready | None = None) -> T:
         """Sends a call that a function of `redis_cell.wire` has built, and returns the answer.
 
-        `ready` is called when the call has a connection. If it raises an exception, nothing is sent.
+        `ready` is called when the call has a connection. If it raises an exception, nothing is sent. A call that is
+        cancelled leaves its queue, and what it took is given back. The cancellation takes up to two seconds if the
+        server does not answer, and the log then says what may remain taken.
         """
-        return await steps.async_run(self._run(call, ready))
+        if call.undo is None:
+            return await steps.async_run(self._run(call, ready))
+        caller = _Caller(call, ready)
+        asking = asyncio.ensure_future(steps.async_run(self._run(call, caller.begins)))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await steps.to_its_end(self._leave(caller, asking))
+            raise
+
+    async def _leave(self, caller: _Caller[T], asking: asyncio.Future[T]) -> None:
+        """Ends a call whose caller was cancelled, and gives back what it took if its reply arrives in time."""
+        if not asking.done():
+            caller.leaves()
+        await asyncio.wait([asking], timeout=LEAVING)
+        asking.cancel()
+        await asyncio.wait([asking])
+        try:
+            answer = await asking
+        except (Exception, asyncio.CancelledError) as error:
+            if caller.may_have_taken and not isinstance(error, self.errors.ResponseError):
+                _not_given_back(caller.call, error)
+        else:
+            await self.give_back(caller.call, answer, caller.sent)
+
+    async def give_back(self, call: Call[T], answer: T, sent: float) -> None:
+        """Gives back what a call took whose answer nobody has received. `sent` is its time as time.monotonic()."""
+        try:
+            for back in call.undo(answer, sent) if call.undo else ():
+                await asyncio.wait_for(self.run(back), LEAVING)
+        except Exception as error:
+            _not_given_back(call, error)
 
 
 __all__ = ["AsyncCell", "AsyncClient", "Backend", "Cell", "Key", "SyncClient"]

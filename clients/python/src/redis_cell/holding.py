@@ -33,6 +33,8 @@ class Batch:
     taken: int
     left: int
     sent: Nanos
+    ends: Nanos
+    """When the units cannot be spent any more: the hold is over, or the window ends."""
     answered: Nanos | None = None
     """When the answer arrived, if the window of the units certainly lasts longer than a call takes."""
 
@@ -57,7 +59,7 @@ class Holding:
     def spend(self, now: Nanos, quantity: int) -> Nanos | None:
         """Spends held units: 0. Otherwise the wait of the last refusal, or None if the server must decide."""
         batch = self.current
-        if batch is not None and batch.left >= quantity and now - batch.sent < self.terms.hold:
+        if batch is not None and batch.left >= quantity and now < batch.ends:
             batch.left -= quantity
             return 0
         self._expire(now)
@@ -91,11 +93,14 @@ class Holding:
         size = min(max(self._size(), wanted - self.held()), self.terms.most - self.held() - back)
         if size < 1:
             return 0
-        self.asked = Batch(size, size, now)
+        self.asked = Batch(size, size, now, now + self.terms.hold)
         return size
 
-    def answered(self, now: Nanos, taken: int, retry_after: Nanos, reset_after: Nanos = 0) -> None:
-        """Records the answer to a request. The caller calls `lost` if the answer takes longer than `reply`."""
+    def answered(self, now: Nanos, taken: int, retry_after: Nanos, lasts: Nanos | None = None) -> None:
+        """Records the answer to a request. The caller calls `lost` if the answer takes longer than `reply`.
+
+        `lasts` is the time for which a fixed window lasts at least: `reset_after` less its unit of time.
+        """
         asked, self.asked = self.asked, None
         if asked is None:
             return
@@ -108,9 +113,11 @@ class Holding:
             self.pause = min(max(2 * self.pause, _SHORTEST_PAUSE), max(self.terms.hold, _LONGEST_PAUSE))
         self.not_before = now + max(retry_after, self.pause * (now % 1024 + 512) // 1024)
         if taken > 0:
-            batch = Batch(taken, taken, asked.sent)
-            if self.terms.rate is None and reset_after > now - asked.sent + self.terms.reply:
-                batch.answered = now
+            batch = Batch(taken, taken, asked.sent, asked.ends)
+            if self.terms.rate is None and lasts is not None:
+                batch.ends = min(batch.ends, asked.sent + lasts)
+                if lasts > now - asked.sent + self.terms.reply:
+                    batch.answered = now
             if self.current is None:
                 self.current = batch
             else:
@@ -146,6 +153,7 @@ class Holding:
 
     def end(self, now: Nanos) -> None:
         """Ends all batches, so that `give_back` gives back units of the youngest one that has any."""
+        self._expire(now)
         for batch in (self.current, self.next):
             if batch is not None and batch.left:
                 self.over = batch
@@ -156,9 +164,9 @@ class Holding:
         return (self.current.left if self.current else 0) + (self.next.left if self.next else 0)
 
     def ends_in(self, now: Nanos) -> Nanos:
-        """Returns the time until the first hold ends."""
-        batches = [batch.sent for batch in (self.current, self.next) if batch is not None]
-        return max(0, min(batches) + self.terms.hold - now) if batches else self.terms.hold
+        """Returns the time until the first batch ends."""
+        ends = [batch.ends for batch in (self.current, self.next) if batch is not None]
+        return max(0, min(ends) - now) if ends else self.terms.hold
 
     def idle(self, now: Nanos) -> bool:
         """Whether nothing is held, requested or on its way back, and no refusal is remembered."""
@@ -174,18 +182,20 @@ class Holding:
     def _merge(self) -> None:
         if self.current is not None and self.next is not None:
             left = self.current.left + self.next.left
-            self.current = Batch(self.next.taken, left, self.current.sent, self.current.answered)
+            ends = min(self.current.ends, self.next.ends)
+            self.current = Batch(self.next.taken, left, self.current.sent, ends, self.current.answered)
             self.next = None
 
     def _expire(self, now: Nanos) -> None:
         for batch in (self.current, self.next):
-            if batch is not None and now - batch.sent >= self.terms.hold:
+            if batch is not None and now >= batch.ends:
                 if batch is self.current:
                     self.current = None
                 else:
                     self.next = None
                 if batch.left:
-                    self.over = batch
+                    if batch.ends - batch.sent >= self.terms.hold:
+                        self.over = batch
                     if batch.left > batch.taken // 2:
                         self.size //= 2
         self._advance(now)

@@ -13,6 +13,7 @@ import importlib
 import logging
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from .limiters import Rate
 from .steps import Steps
 from .times import Seconds, micros
 from .unavailable import AsyncGuard, Guard
-from .waiting import async_wait, wait
+from .waiting import async_wait, check_runs, wait
 from .wire import Call, Settle, Take
 
 C = TypeVar("C")
@@ -46,6 +47,10 @@ GATE = Rate(1_000_000, per=1, burst=0)
 """The limiter of pauses. No request takes from its key: a quantity of 0 only checks whether a pause is over."""
 LEARNED = ("x-ratelimit-{}-requests", "anthropic-ratelimit-requests-{}", "x-ratelimit-{}", "ratelimit-{}")
 """The headers for limits and remaining units of OpenAI and similar services, of Anthropic, and of others."""
+A_MINUTE = LEARNED[:2]
+"""The headers of limits per minute. The window of other limits is in the header RateLimit-Policy."""
+CONNECTIONS = {"max_connections": 1000, "max_keepalive_connections": 100}
+"""The connections of a transport that is made here, as in the SDKs of OpenAI and Anthropic."""
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -84,9 +89,19 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     return None
 
 
-def _number(headers: Mapping[str, str], name: str) -> int | None:
-    value = headers.get(name, "")
+def _number(value: str) -> int | None:
     return int(value) if value.isdecimal() and len(value) < 16 else None
+
+
+def window_of(headers: Mapping[str, str], limit: int) -> float | None:
+    """Returns the seconds in which an upstream allows `limit` requests: `10;w=1`, or `"default";q=10;w=1`. None if the
+    headers do not name them."""
+    for member in (headers.get("ratelimit-policy") or headers.get("ratelimit-limit", "")).split(","):
+        quota, *parameters = (part.strip() for part in member.split(";"))
+        named = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+        if _number(named.get("q", quota)) == limit and (window := _number(named.get("w", ""))):
+            return window
+    return None
 
 
 @dataclass(slots=True)
@@ -139,13 +154,14 @@ class Pacing:
         remaining.
         """
         for header in LEARNED:
-            limit = _number(headers, header.format("limit"))
-            remaining = _number(headers, header.format("remaining"))
+            limit = _number(re.split("[,;]", headers.get(header.format("limit"), ""))[0].strip())
+            remaining = _number(headers.get(header.format("remaining"), ""))
             if limit and remaining is not None:
                 break
         else:
             return
-        self._limit(limit)
+        if window := MINUTE if header in A_MINUTE else window_of(headers, limit):
+            self._limit(limit, window)
         rate, row = self.rate, turn.answer.get(self.requests)
         if rate is None or (row is not None and row.remaining <= remaining + 1):
             return
@@ -154,14 +170,12 @@ class Pacing:
         if used > 0:
             yield wire.pause(self.requests, Rate(rate.count, per=rate.per, burst=used), 0)
 
-    def _limit(self, limit: int) -> None:
-        """Applies the upstream's limit of requests per minute if it is smaller."""
-        learned = Rate.per_minute(limit)
+    def _limit(self, limit: int, window: float) -> None:
+        """Applies the upstream's limit if it is smaller, or if there is no other one."""
         if self.own is None:
-            self.rate = learned
-        elif micros(self.own.per, "per") == MINUTE * 1_000_000:
-            count = min(self.own.count, limit)
-            self.rate = Rate.per_minute(count, burst=min(self.own.burst, limit - 1))
+            self.rate = Rate(limit, per=window)
+        elif micros(self.own.per, "per") == window * 1_000_000:
+            self.rate = Rate(min(self.own.count, limit), per=window, burst=min(self.own.burst, limit - 1))
 
     def handled(self, request: Any, cell: Any, wait: Callable[..., Any], send: Callable[[Any], Any]) -> Steps[Any]:
         """Waits for the turn of a request, sends the request, and returns the response."""
@@ -192,9 +206,12 @@ class Pacing:
         headers = {"content-type": "application/json", "x-should-retry": "false"}
         if wait is not None:
             headers["retry-after"] = str(math.ceil(wait))
+        closed = answer.combined.decided_by == "fail_closed"
         message = "redis_cell: the request would wait longer than max_wait for its turn"
+        if closed:
+            message = "redis_cell: the server of the rate limiter is unavailable"
         body = {"error": {"type": "rate_limit_error", "code": "rate_limit_exceeded", "message": message}}
-        return _library(request).Response(429, headers=headers, json=body, request=request)
+        return _library(request).Response(503 if closed else 429, headers=headers, json=body, request=request)
 
 
 def _library(thing: object) -> Any:
@@ -223,9 +240,19 @@ class _Transport(Generic[C]):
         max_wait: Seconds | None = 60.0,
         transport: Any = None,
     ) -> None:
+        check_runs(cell, type(self).__name__, awaited=isinstance(self, AsyncTransport))
         self.cell = cell
         self.pacing = Pacing(key, rate, max_wait)
-        self.transport = transport if transport is not None else _default(self._own)
+        self.transport = transport
+        self.making = threading.Lock()
+
+    def sender(self, request: Any) -> Any:
+        """Returns the transport that sends requests, which is made with the first one, of its library."""
+        with self.making:
+            if self.transport is None:
+                library = _library(request)
+                self.transport = getattr(library, self._own)(limits=library.Limits(**CONNECTIONS))
+            return self.transport
 
 
 class Transport(_Transport[Cell | Guard]):
@@ -233,19 +260,21 @@ class Transport(_Transport[Cell | Guard]):
 
     `cell` is a Cell, or a Guard, which decides while the server is unavailable. `rate` is the limit that all workers
     with the same `key` share. Without it, the limit per minute is learned from the upstream's responses. A request that
-    would wait longer than `max_wait` is answered with 429. `transport` sends the requests.
+    would wait longer than `max_wait` is answered with 429. `transport` sends the requests. Without it, the transport is
+    one of the client's library, with as many connections as the SDKs have: options of the client such as `limits`,
+    `verify`, `http2` and `proxy` have no effect, because they are options of its transport.
     """
 
     _own = "HTTPTransport"
 
     def handle_request(self, request: Any) -> Any:
-        return steps.run(self.pacing.handled(request, self.cell, wait, self.transport.handle_request))
+        return steps.run(self.pacing.handled(request, self.cell, wait, self.sender(request).handle_request))
 
     def close(self) -> None:
-        self.transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
     def __enter__(self) -> Transport:
-        self.transport.__enter__()
         return self
 
     def __exit__(
@@ -254,7 +283,7 @@ class Transport(_Transport[Cell | Guard]):
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        self.transport.__exit__(kind, error, trace)
+        self.close()
 
 
 class AsyncTransport(_Transport[AsyncCell | AsyncGuard]):
@@ -263,14 +292,14 @@ class AsyncTransport(_Transport[AsyncCell | AsyncGuard]):
     _own = "AsyncHTTPTransport"
 
     async def handle_async_request(self, request: Any) -> Any:
-        send = self.transport.handle_async_request
+        send = self.sender(request).handle_async_request
         return await steps.async_run(self.pacing.handled(request, self.cell, async_wait, send))
 
     async def aclose(self) -> None:
-        await self.transport.aclose()
+        if self.transport is not None:
+            await self.transport.aclose()
 
     async def __aenter__(self) -> AsyncTransport:
-        await self.transport.__aenter__()
         return self
 
     async def __aexit__(
@@ -279,15 +308,7 @@ class AsyncTransport(_Transport[AsyncCell | AsyncGuard]):
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        await self.transport.__aexit__(kind, error, trace)
-
-
-def _default(name: str) -> Any:
-    """Returns a transport of httpx2, or of httpx if httpx2 is not installed."""
-    try:
-        return getattr(importlib.import_module("httpx2"), name)()
-    except ImportError:
-        return getattr(importlib.import_module("httpx"), name)()
+        await self.aclose()
 
 
 __all__ = ["AsyncTransport", "Transport"]

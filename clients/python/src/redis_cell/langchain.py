@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from langchain_core.rate_limiters import BaseRateLimiter
 
-from .answers import Key
+from .answers import Answer, Key, Together
 from .client import AsyncCell, Cell
 from .limiters import Counted
 from .times import Seconds
 from .unavailable import AsyncGuard, Guard
-from .waiting import AsyncRuns, async_wait, wait
+from .waiting import AsyncRuns, async_wait, check_runs, wait
 from .wire import Call, Take
 
 T = TypeVar("T")
@@ -45,6 +45,9 @@ class RateLimiter(BaseRateLimiter):
         timeout: Seconds | None = None,
         async_cell: AsyncCell | AsyncGuard | None = None,
     ) -> None:
+        check_runs(cell, "RateLimiter", awaited=False)
+        if async_cell is not None:
+            check_runs(async_cell, "async_cell of RateLimiter", awaited=True)
         self.cell = cell
         self.async_cell: AsyncRuns = async_cell or _Threaded(cell)
         self.take = Take(key, limit)
@@ -53,14 +56,16 @@ class RateLimiter(BaseRateLimiter):
     def acquire(self, *, blocking: bool = True) -> bool:
         """Waits until the call is admitted. Without `blocking`, returns immediately whether it is admitted."""
         answer = wait(self.cell, self.take, timeout=self.timeout if blocking else 0)
-        return self._admitted(bool(answer), blocking)
+        return self._admitted(answer, blocking)
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
         """Like `acquire`, for asyncio."""
         answer = await async_wait(self.async_cell, self.take, timeout=self.timeout if blocking else 0)
-        return self._admitted(bool(answer), blocking)
+        return self._admitted(answer, blocking)
 
-    def _admitted(self, admitted: bool, blocking: bool) -> bool:
-        if blocking and not admitted:
-            raise TimeoutError(f"no turn within {self.timeout} seconds: {self.take.key!r}")
-        return admitted
+    def _admitted(self, answer: Together[Answer], blocking: bool) -> bool:
+        if blocking and not answer:
+            closed = answer.combined.decided_by == "fail_closed"
+            why = "the server is unavailable" if closed else f"no turn within {self.timeout} seconds"
+            raise TimeoutError(f"{why}: {self.take.key!r}")
+        return bool(answer)

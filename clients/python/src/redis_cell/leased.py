@@ -28,6 +28,8 @@ _WORKERS = 64
 """The largest number of concurrent calls of a Leased."""
 _IDLE = 5.0
 """How long a thread waits for another call before it ends, in seconds."""
+_LONGEST = 1e9
+"""The seconds after which a limiter is fully replenished, if it never is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,9 @@ class _Leases(Generic[T]):
         else:
             wait = round(answer.retry_after * 1_000_000_000) if isinstance(answer, Refused) else 0
             taken = answer.taken if isinstance(answer, Admitted) else 0
-            share.holding.answered(now, taken, wait, round(answer.reset_after * 1_000_000_000))
+            # It is rounded up to a whole microsecond.
+            lasts = max(0, round(min(answer.reset_after, _LONGEST) * 1_000_000) - 1) * 1000
+            share.holding.answered(now, taken, wait, lasts)
             share.error = None
         return self._serve(share, now)
 
@@ -180,7 +184,7 @@ class AsyncLeased(_Leases[_Future]):
     left are then given back. Units are held for at most `keys` keys; calls for further keys go directly to the server.
 
     Together, N processes admit at most min(hold * rate, N * most) units more than the server alone would, over any
-    period. docs/scaling.md has the proof.
+    period, and none more in a fixed window. docs/scaling.md has the proof.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ def _at_least(least: int, number: int, name: str) -> None:
 class Rate:
     """A GCRA rate: `count` units per `per`, and a burst. For the commands that share the state of CL.THROTTLE.
 
-    `burst` is the number of units that can be taken at once in addition to the first one, like `max_burst` in the
-    commands. Without it, `count` units can be taken at once.
+    `at_once` is the number of units that can be taken at once, or `burst` is the number in addition to the first one,
+    like `max_burst` in the commands. Without either, `count` units can be taken at once.
     """
 
     kind: ClassVar[str] = "THROTTLE"
@@ -39,9 +39,14 @@ class Rate:
     per: Seconds
     burst: int
 
-    def __init__(self, count: int, *, per: Seconds, burst: int | None = None) -> None:
-        burst = count - 1 if burst is None else burst
+    def __init__(self, count: int, *, per: Seconds, burst: int | None = None, at_once: int | None = None) -> None:
         _at_least(1, count, "count")
+        if burst is None:
+            at_once = count if at_once is None else at_once
+            _at_least(1, at_once, "at_once")
+            burst = at_once - 1
+        elif at_once is not None:
+            raise ValueError("a Rate has burst or at_once, not both")
         _at_least(0, burst, "burst")
         micros(per, "per", least=1)
         object.__setattr__(self, "count", count)
@@ -49,20 +54,20 @@ class Rate:
         object.__setattr__(self, "burst", burst)
 
     @classmethod
-    def per_second(cls, count: int, *, burst: int | None = None) -> Rate:
-        return cls(count, per=_SECOND, burst=burst)
+    def per_second(cls, count: int, *, burst: int | None = None, at_once: int | None = None) -> Rate:
+        return cls(count, per=_SECOND, burst=burst, at_once=at_once)
 
     @classmethod
-    def per_minute(cls, count: int, *, burst: int | None = None) -> Rate:
-        return cls(count, per=_MINUTE, burst=burst)
+    def per_minute(cls, count: int, *, burst: int | None = None, at_once: int | None = None) -> Rate:
+        return cls(count, per=_MINUTE, burst=burst, at_once=at_once)
 
     @classmethod
-    def per_hour(cls, count: int, *, burst: int | None = None) -> Rate:
-        return cls(count, per=_HOUR, burst=burst)
+    def per_hour(cls, count: int, *, burst: int | None = None, at_once: int | None = None) -> Rate:
+        return cls(count, per=_HOUR, burst=burst, at_once=at_once)
 
     @classmethod
-    def per_day(cls, count: int, *, burst: int | None = None) -> Rate:
-        return cls(count, per=_DAY, burst=burst)
+    def per_day(cls, count: int, *, burst: int | None = None, at_once: int | None = None) -> Rate:
+        return cls(count, per=_DAY, burst=burst, at_once=at_once)
 
     @property
     def limit(self) -> int:
@@ -129,16 +134,23 @@ class Calendar:
 
 
 @dataclass(frozen=True, slots=True)
+class Total:
+    """A window without end. With `idle`, its key expires when nothing was taken for that long."""
+
+    idle: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """A fixed window of `limit` units, with either `per` or `until`.
 
-    `per` is the length of a window that opens with the first admitted call, or a calendar window, as from the class
-    methods. `until` is the instant at which the window ends, with a time zone.
+    `per` is the length of a window that opens with the first admitted call, or a calendar window or a total, as from
+    the class methods. `until` is the instant at which the window ends, with a time zone.
     """
 
     kind: ClassVar[str] = "FIXED"
     limit: int
-    per: Seconds | Calendar | None = field(default=None, kw_only=True)
+    per: Seconds | Calendar | Total | None = field(default=None, kw_only=True)
     until: datetime | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -151,6 +163,9 @@ class Fixed:
         elif isinstance(self.per, Calendar):
             if self.per.utc_offset % timedelta(minutes=1):
                 raise ValueError("utc_offset must be a whole number of minutes")
+        elif isinstance(self.per, Total):
+            if self.per.idle is not None:
+                micros(self.per.idle, "idle", least=1)
         elif self.per is not None:
             micros(self.per, "per", least=1)
 
@@ -179,9 +194,20 @@ class Fixed:
         """Calendar years."""
         return cls(limit, per=Calendar("YEAR", utc_offset))
 
+    @classmethod
+    def total(cls, limit: int, *, idle: Seconds | None = None) -> Fixed:
+        """A total without end, until its key is deleted, or nothing was taken for `idle` seconds.
+
+        `reset_after` is infinite while something is taken and the key does not expire.
+        """
+        return cls(limit, per=Total(idle))
+
     def arguments(self) -> tuple[Argument, ...]:
         if self.until is not None:
             return (self.limit, "UNTIL", micros(self.until - _EPOCH, "until"))
+        if isinstance(self.per, Total):
+            idle = () if self.per.idle is None else ("IDLE", micros(self.per.idle, "idle"))
+            return (self.limit, "TOTAL", *idle)
         if isinstance(self.per, Calendar):
             return (self.limit, self.per.unit)
         assert self.per is not None

@@ -3,8 +3,8 @@
     limits = {"key": Limits(requests_per_minute=60)}
     limiter = Limiter("redis://localhost:6379", when_unavailable=FailOpen(), limits=limits)
 
-Write this in `limits.py` beside the proxy's configuration, which names it:
-`litellm_settings: {callbacks: limits.limiter}`. One call of CL.MTAKE takes from all limits of a request, with an
+Write this in `rules.py` beside the proxy's configuration, which names it:
+`litellm_settings: {callbacks: rules.limiter}`. One call of CL.MTAKE takes from all limits of a request, with an
 estimate of its tokens and price, before the request goes to the upstream. Then one call of CL.MSETTLE corrects the
 estimate and releases the places.
 """
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from decimal import ROUND_CEILING, Decimal
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import litellm
 import redis.asyncio
@@ -30,18 +30,19 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from . import wire
 from .answers import Answer, Refused, RefusedForever, Together
-from .client import AsyncCell
+from .client import AsyncCell, check_url
 from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
 from .limiters import Fixed, Lease, Limit, Log, Rate
 from .times import Seconds, micros
-from .unavailable import AsyncGuard, WhenUnavailable
+from .unavailable import AsyncGuard, WhenUnavailable, check_choice
 from .waiting import async_wait
-from .wire import Change, Release, Renew, Settle, Take
+from .wire import MOST, MOST_WEIGHT, Change, Release, Renew, Settle, Take
 
 _log = logging.getLogger("redis_cell")
 
 Scope: TypeAlias = Literal["model", "key", "user", "team", "organisation"]
 """Who or what a limit applies to."""
+SCOPES = get_args(Scope)
 Unit: TypeAlias = Literal["requests", "tokens", "micro-dollars", "calls at once", "pause"]
 """The unit that a limit counts."""
 MICRO = 1_000_000
@@ -52,7 +53,8 @@ MAX_TOKENS = 1000
 SETTLED = 10.0
 """How long after the end of a request LiteLLM may still report its usage, in seconds."""
 TIMEOUT = 5.0
-"""The timeout for a connection and for a reply, in seconds. A busy proxy reads its replies late."""
+"""The timeout for a connection and for a reply, in seconds. A busy proxy reads its replies late. For as long again, a
+late reply is awaited, to give back what it has taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +71,29 @@ class Limits:
     dollars_per_month: Decimal | str | float | None = None
     calls_at_once: int | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in ((each.name, getattr(self, each.name)) for each in fields(self)):
+            if value is None:
+                continue
+            if name == "dollars_per_month":
+                micro_dollars(value, name, least=1)
+            elif not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be a whole number, not {value!r}")
+            elif not 1 <= value <= MOST:
+                raise ValueError(f"{name} must be from 1 to {MOST}, not {value}")
+
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Limits:
         """Returns the limits in a mapping, as in the metadata of a key. Raises ValueError for an unknown name."""
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"limits must be a mapping, not {mapping!r}")
         if unknown := set(mapping) - {field.name for field in fields(cls)}:
-            raise ValueError(f"no limit is called {', '.join(sorted(unknown))}")
+            raise ValueError(f"no limit is called {', '.join(sorted(map(repr, unknown)))}: {_names_of(cls)}")
         return cls(**mapping)
+
+
+def _names_of(kind: Any) -> str:
+    return "they are " + ", ".join(each.name for each in fields(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +135,43 @@ def estimate(data: Mapping[str, Any]) -> Estimate:
     return Estimate(-(-prompt // 2), min(longest, 10**9))
 
 
-def micro_dollars(dollars: Decimal | str | float) -> int:
-    """Returns a price in millionths of a dollar, rounded up."""
-    return int((Decimal(str(dollars)) * MICRO).to_integral_value(ROUND_CEILING))
+def micro_dollars(dollars: Decimal | str | float, name: str = "a price", *, least: int = 0) -> int:
+    """Returns a price in millionths of a dollar, rounded up. Raises an error that names it."""
+    if not isinstance(dollars, (Decimal, str, int, float)) or isinstance(dollars, bool):
+        raise TypeError(f"{name} must be a number of dollars, not {dollars!r}")
+    try:
+        # Twelve digits of a float, because sums of floats have noise behind them, which would be rounded up.
+        text = f"{dollars:.12g}" if isinstance(dollars, float) else str(dollars)
+        micros = int((Decimal(text) * MICRO).to_integral_value(ROUND_CEILING))
+    except (ArithmeticError, ValueError):
+        raise ValueError(f"{name} must be a number of dollars, not {dollars!r}") from None
+    if not least <= micros <= MOST:
+        raise ValueError(f"{name} must be from {Decimal(least) / MICRO} to {MOST // MICRO} dollars, not {dollars}")
+    return micros
+
+
+def _check_limits(limits: object) -> None:
+    """Raises an error that names what is wrong with the limits of a Limiter."""
+    if not isinstance(limits, Mapping):
+        raise TypeError(f"limits must map scopes to limits, not {limits!r}")
+    for scope, given in cast(Mapping[object, object], limits).items():
+        _check_scope(scope, "limits")
+        names = cast(Mapping[object, object], given) if isinstance(given, Mapping) else {"*": given}
+        for name, each in names.items():
+            if not isinstance(name, str) or not isinstance(each, Limits):
+                raise TypeError(f"limits[{scope!r}] must be Limits(...), or map names to them, not {given!r}")
+
+
+def _check_scope(scope: object, name: str) -> None:
+    if scope not in SCOPES:
+        raise ValueError(f"{name}: no scope is called {scope!r}: they are {', '.join(SCOPES)}")
 
 
 def price_of(model: str, tokens: Estimate) -> float:
     """Returns the price of an estimate in dollars, from LiteLLM's prices for the model. 0 if it has none."""
-    from litellm.proxy import proxy_server
-
     info: Any = None
     with contextlib.suppress(Exception):
-        router: Any = proxy_server.llm_router
-        info = router.get_model_group_info(model) if router is not None else None
+        info = _router().get_model_group_info(model)
     prices = (getattr(info, "input_cost_per_token", None), getattr(info, "output_cost_per_token", None))
     if not any(prices):
         with contextlib.suppress(Exception):
@@ -147,18 +190,34 @@ class Part:
 
 
 @dataclass(slots=True)
+class Upstream:
+    """One of several upstream requests of a request, and what it has taken from the limits of its model."""
+
+    model: str
+    parts: list[Part]
+    answer: Together[Answer]
+    reported: bool = False
+
+
+@dataclass(slots=True)
 class Admission:
     """The units that a request has taken and not yet settled."""
 
     parts: list[Part]
     flow: str | None
     call_id: object
-    model: str
-    gate: str
-    holder: str
+    model: str | None
+    """The model whose limits `parts` has. None if that is not known before the router has chosen a deployment."""
     estimated: Estimate
+    """The estimate of one upstream request."""
+    several: bool = False
+    """Whether the request names several models, so that the router calls all of them."""
     answer: Together[Answer] | None = None
     attempts: int = 0
+    upstreams: list[Upstream] = field(default_factory=list[Upstream])
+    tokens: int = 0
+    price: int = 0
+    """The reported usage of `upstreams`."""
     settled: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -167,24 +226,28 @@ class Admission:
         return self.answer is not None and self.answer.sent is not None
 
     def leases(self) -> list[tuple[str, Lease]]:
-        return [(str(p.take.key), p.take.limit) for p in self.parts if isinstance(p.take.limit, Lease)]
+        """Returns the places that the request holds, with their keys."""
+        upstreams = [part for each in self.upstreams if not each.reported for part in each.parts]
+        return _leases(self.parts + upstreams)
 
-    def changes(self, tokens: int | None, micros: int | None) -> list[Change]:
-        """Returns the changes that settle the admission. With None, an estimate stays as it is."""
-        return _changes(self.parts, tokens, micros)
-
-    def moves(self, model: str, gate: str, parts: list[Part], answer: Together[Answer]) -> list[Change]:
-        """Records a fallback, for which the request has taken `parts` for another model. Returns the changes that
-        settle the parts of the first model.
+    def moves(self, model: str, parts: list[Part], answer: Together[Answer] | None) -> list[Change]:
+        """Records that the request has taken `parts` for another model. Returns the changes that settle the parts of
+        the first model.
         """
-        assert self.answer is not None
         before = [part for part in self.parts if part.scope == "model"]
         self.parts = [part for part in self.parts if part.scope != "model"] + parts
-        # For units that were taken later, this age is too long, which is safe: no more than is owed is given back.
-        sent = self.answer.sent if not parts or answer.sent is not None else None
-        self.answer = Together(self.answer.combined, {**self.answer.each, **answer.each}, sent)
-        self.model, self.gate = model, gate
+        self.model = model
+        if answer is not None and self.answer is not None:
+            # For units that were taken later, this age is too long, which is safe: no more than is owed is given back.
+            sent = None if answer.sent is None else self.answer.sent
+            self.answer = Together(self.answer.combined, {**self.answer.each, **answer.each}, sent)
+        else:
+            self.answer = self.answer or answer
         return _changes(before, 0, 0)
+
+
+def _leases(parts: list[Part]) -> list[tuple[str, Lease]]:
+    return [(str(part.take.key), part.take.limit) for part in parts if isinstance(part.take.limit, Lease)]
 
 
 def _changes(parts: list[Part], tokens: int | None, micros: int | None) -> list[Change]:
@@ -202,13 +265,56 @@ def _changes(parts: list[Part], tokens: int | None, micros: int | None) -> list[
 _admission: ContextVar[Admission | None] = ContextVar("redis_cell_admission", default=None)
 
 
-def _group(kwargs: Mapping[str, Any]) -> str | None:
-    """Returns the model that the router tries, under the name that requests use."""
-    for name in ("litellm_metadata", "metadata"):
-        metadata = kwargs.get(name)
-        if isinstance(metadata, Mapping) and isinstance(metadata.get("model_group"), str):
-            return cast(str, metadata["model_group"])
-    return None
+def _router() -> Any:
+    from litellm.proxy import proxy_server
+
+    return proxy_server.llm_router
+
+
+def _configured(deployment_id: object) -> str | None:
+    """Returns the name under which the proxy's configuration has a deployment. None if there is no such deployment."""
+    found: Any = None
+    with contextlib.suppress(Exception):
+        found = _router().get_deployment(model_id=deployment_id)
+    public = getattr(getattr(found, "model_info", None), "team_public_model_name", None)
+    return cast("str | None", public or getattr(found, "model_name", None))
+
+
+def _model_of(name: str) -> str | None:
+    """Returns the model whose deployments the router calls for a name: an id, an alias, what a wildcard matches.
+
+    None if that depends on the choice of the router.
+    """
+    if (model := _configured(name)) is not None:
+        return model
+    found: set[str | None] = set()
+    with contextlib.suppress(Exception):
+        for deployment in _router().get_model_list(model_name=name) or ():
+            found.add(_configured(deployment["model_info"]["id"]))
+    return name if not found else found.pop() if len(found) == 1 else None
+
+
+def _called(kwargs: Mapping[str, Any]) -> str | None:
+    """Returns the model of the deployment that the router calls."""
+    # The ids first: the upstream requests for a list of models share their metadata.
+    inner = [kwargs.get("litellm_params"), kwargs.get("litellm_metadata"), kwargs.get("metadata")]
+    metadata = [given for given in (kwargs, *inner) if isinstance(given, Mapping)]
+    for given in metadata:
+        info = given.get("model_info")
+        if isinstance(info, Mapping) and (model := _configured(info.get("id"))) is not None:
+            return _model_of(model) or model
+    groups = [given["model_group"] for given in metadata if isinstance(given.get("model_group"), str)]
+    return _model_of(groups[0]) or groups[0] if groups else None
+
+
+def _names(data: Mapping[str, Any]) -> list[str]:
+    """Returns the name of a model for each upstream request of a request, which may list several."""
+    name = str(data.get("model") or "")
+    if "," not in name or "messages" not in data:
+        return [name]
+    messages = data["messages"]
+    each = len(messages) if isinstance(messages, list) and messages and isinstance(messages[0], list) else 1
+    return [part.strip() for part in name.split(",")] * each
 
 
 def _call_id(kwargs: Mapping[str, Any]) -> object:
@@ -241,14 +347,27 @@ class Limiter(CustomLogger):
         lease: Seconds = 60,
         prefix: str = "litellm",
         estimate: Callable[[Mapping[str, Any]], Estimate] = estimate,
-        timeout: Seconds | None = None,
+        timeout: Seconds = TIMEOUT,
     ) -> None:
         super().__init__()
+        check_choice(when_unavailable)
+        _check_limits(limits)
+        _check_scope(flow, "flow")
+        if isinstance(url, str):
+            check_url(url, "redis", "rediss", "unix")
+        elif not callable(url):
+            raise TypeError(f"url must be a URL, or a function that returns a client, not {url!r}")
+        if not isinstance(prefix, str) or not prefix or "{" in prefix or "}" in prefix:
+            raise ValueError(f"prefix must be a name without braces, not {prefix!r}")
+        for name, weight in (weights or {}).items():
+            if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= MOST_WEIGHT:
+                raise ValueError(f"the weight of {name!r} must be from 1 to {MOST_WEIGHT}, not {weight!r}")
+        micros(timeout, "timeout", least=1)
         self.connect = (
             url
             if callable(url)
             else lambda: redis.asyncio.Redis.from_url(
-                url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, max_connections=400
+                url, socket_timeout=2 * TIMEOUT, socket_connect_timeout=TIMEOUT, max_connections=400
             )
         )
         self.when_unavailable, self.limits, self.flow = when_unavailable, limits, flow
@@ -273,61 +392,84 @@ class Limiter(CustomLogger):
     async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:
         """Takes from all limits, or raises an exception with status 429, 413 or 503."""
         admission = self._admission_of(user_api_key_dict, data)
-        if not admission.parts:
+        if admission.parts:
+            answer = await self._taken(admission.parts, admission)
+            if not answer:
+                raise self._refusal(admission, answer)
+            admission.answer = answer
+        elif not self.limits.get("model"):
             return None
-        asking = self._later(self._ask([part.take for part in admission.parts], admission.flow))
-        try:
-            answer = await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            asking.add_done_callback(lambda asked: self._give_back(admission, asked))
-            raise
-        if not answer:
-            raise self._refusal(admission, answer)
-        admission.answer = answer
         _admission.set(admission)
         task = asyncio.current_task()
         self._later(self._watch(admission, task))
         return None
 
-    def _give_back(self, admission: Admission, asked: asyncio.Task[Together[Answer]]) -> None:
-        """Settles a request whose client left while it waited: the call may have been admitted."""
-        if not asked.cancelled() and asked.exception() is None and asked.result():
-            admission.answer = asked.result()
-            self._later(self._settle(admission, 0, 0))
+    async def _taken(self, parts: list[Part], admission: Admission) -> Together[Answer]:
+        """Takes from limits. If this is cancelled, the units are given back, because the call may be admitted."""
+        asking = self._later(self._ask([part.take for part in parts], admission.flow))
+
+        def give_back(asked: asyncio.Task[Together[Answer]]) -> None:
+            if not asked.cancelled() and asked.exception() is None and asked.result():
+                self._later(self._settle_parts(parts, asked.result(), admission.flow, 0, 0))
+
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(give_back)
+            raise
+        except Exception as error:  # its text can name keys and limits, which are not for clients of the proxy
+            _log.error("the rate limiter cannot decide: %s", error)
+            raise HTTPException(503, "redis_cell: the rate limiter cannot decide") from None
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
-        """Takes units for another attempt of LiteLLM's router, because each attempt is a request, or for a fallback."""
+        """Takes from the limits of the deployment that the router calls, whatever name the request has used.
+
+        The first call of the expected model has taken already. Another attempt is a request of the model. A call of
+        another model takes from its limits, and the first model gets back what it has not used.
+        """
         admission = self._mine(kwargs)
         if admission is None:
             return None
+        model = _called(kwargs) or admission.model
         admission.attempts += 1
-        group = _group(kwargs)
-        if group is not None and group != admission.model:
-            await self._fall_back(admission, group)
+        if model is None:
             return None
-        again = [p.take for p in admission.parts if p.scope == "model" and p.unit in ("requests", "pause")]
-        if admission.attempts > 1 and again and not await self._ask(again, admission.flow):
-            raise litellm.RateLimitError("redis_cell: no request is left for another attempt", "redis_cell", "")
+        if admission.several:
+            answer = await self._taken_for(model, parts := self._parts_of(model, admission.estimated), admission)
+            admission.upstreams.append(Upstream(model, parts, answer or Together(cast(Any, None))))
+        elif model != admission.model:
+            parts = self._parts_of(model, admission.estimated)
+            answer, taken = await self._taken_for(model, parts, admission), admission.answer
+            by_server = admission.by_server
+            changes = admission.moves(model, parts, answer)
+            if changes and by_server:
+                await self._tell(wire.msettle(*changes, taken=taken))
+        elif admission.attempts > 1:
+            again = [p for p in admission.parts if p.scope == "model" and p.unit in ("requests", "pause")]
+            await self._taken_for(model, again, admission)
         return None
 
-    async def _fall_back(self, admission: Admission, model: str) -> None:
-        """Takes from the limits of another model, and settles the units of the first one."""
-        limits, parts = self._limits_of("model", model, None), list[Part]()
-        if limits is not None:
-            price = self._price(limits, model, admission.estimated)
-            parts = self._parts("model", model, limits, admission.estimated.tokens, price, admission.holder)
-        answer: Together[Answer] = Together(cast(Any, None))
-        if parts:
-            answer = await self._ask([part.take for part in parts], admission.flow)
-            if not answer:
-                raise litellm.RateLimitError(f"redis_cell: a limit of the model {model} is reached", "redis_cell", "")
-        taken, by_server = admission.answer, admission.by_server
-        changes = admission.moves(model, self._key("model", model, "pause"), parts, answer)
-        if changes and by_server:
-            await self._tell(wire.msettle(*changes, taken=taken))
+    async def _taken_for(self, model: str, parts: list[Part], admission: Admission) -> Together[Answer] | None:
+        """Takes from the limits of a model, or raises an exception that the router takes for the upstream's."""
+        if not parts:
+            return None
+        answer = await self._taken(parts, admission)
+        if not answer:
+            raise litellm.RateLimitError(f"redis_cell: a limit of the model {model} is reached", "redis_cell", "")
+        return answer
+
+    def _parts_of(self, model: str, estimated: Estimate) -> list[Part]:
+        """Returns the units that an upstream request takes from the limits of its model."""
+        limits = self._limits_of("model", model, None)
+        if limits is None:
+            return []
+        price = self._price(limits, [model], estimated)
+        return self._parts("model", model, limits, estimated.tokens, price, secrets.token_hex(8))
 
     def _admission_of(self, user: Any, data: Mapping[str, Any]) -> Admission:
-        model = str(data.get("model") or "")
+        called = _names(data)
+        several = len(called) > 1
+        model = None if several else _model_of(called[0])
         names: dict[Scope, str | None] = {
             "model": model or None,
             "key": user.api_key,
@@ -346,24 +488,26 @@ class Limiter(CustomLogger):
             if name is not None and (limits := self._limits_of(scope, name, metadata.get(scope))) is not None
         }
         tokens = self.estimate(data)
-        price = max((self._price(limits, model, tokens) for limits in found.values()), default=0)
+        models = [_model_of(name) or name for name in called]
+        price = max((self._price(limits, models, tokens) for limits in found.values()), default=0)
         holder, parts = secrets.token_hex(8), list[Part]()
         for scope, limits in found.items():
-            parts += self._parts(scope, str(names[scope]), limits, tokens.tokens, price, holder)
+            parts += self._parts(scope, str(names[scope]), limits, tokens.tokens, price, holder, len(called))
         parts.sort(key=lambda part: part.unit == "pause")  # no request waits in the queue of a pause
-        gate = self._key("model", model, "pause")
-        return Admission(parts, names[self.flow], _call_id(data), model, gate, holder, tokens)
+        return Admission(parts, names[self.flow], _call_id(data), model, tokens, several)
 
     @staticmethod
-    def _price(limits: Limits, model: str, tokens: Estimate) -> int:
-        return 0 if limits.dollars_per_month is None else micro_dollars(price_of(model, tokens))
+    def _price(limits: Limits, models: list[str], tokens: Estimate) -> int:
+        return 0 if limits.dollars_per_month is None else sum(micro_dollars(price_of(each, tokens)) for each in models)
 
-    def _parts(self, scope: Scope, name: str, limits: Limits, tokens: int, price: int, holder: str) -> list[Part]:
-        """Returns the units that a request takes from the limits of a name."""
+    def _parts(
+        self, scope: Scope, name: str, limits: Limits, tokens: int, price: int, holder: str, calls: int = 1
+    ) -> list[Part]:
+        """Returns the units that a request takes from the limits of a name, for `calls` upstream requests."""
         counts: tuple[tuple[Unit, str, Limit | None, int], ...] = (
-            ("tokens", "tpm", _rate(limits.tokens_per_minute), tokens),
-            ("requests", "rpm", _log_of(limits.requests_per_minute), 1),
-            ("tokens", "month", _month(limits.tokens_per_month), tokens),
+            ("tokens", "tpm", _rate(limits.tokens_per_minute), tokens * calls),
+            ("requests", "rpm", _log_of(limits.requests_per_minute), calls),
+            ("tokens", "month", _month(limits.tokens_per_month), tokens * calls),
             ("micro-dollars", "money", _money(limits.dollars_per_month), price),
             ("calls at once", "busy", self._places(limits.calls_at_once, holder), 1),
             ("pause", "pause", GATE if scope == "model" else None, 0),
@@ -376,8 +520,12 @@ class Limiter(CustomLogger):
 
     def _limits_of(self, scope: Scope, name: str, metadata: Any) -> Limits | None:
         own = metadata.get(METADATA) if isinstance(metadata, Mapping) else None
-        if isinstance(own, Mapping):
-            return Limits.of(own)
+        if own is not None:
+            try:
+                return Limits.of(own)
+            except (TypeError, ValueError) as error:
+                _log.error("the limits in the metadata of the %s %s are wrong: %s", scope, name, error)
+                raise HTTPException(403, f"redis_cell: the limits in the metadata of the {scope} are wrong") from None
         given = self.limits.get(scope)
         if given is None or isinstance(given, Limits):
             return given
@@ -417,15 +565,55 @@ class Limiter(CustomLogger):
         """Settles a request whose answer is not a stream, before the client gets the answer."""
         admission = self._mine(data)
         usage = getattr(response, "usage", None)
-        if admission is not None and usage is not None:
+        if admission is not None and usage is not None and not admission.several:
             hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
             await self._settle(admission, _total(usage), hidden.get("response_cost"))
         return response
 
+    async def async_post_call_success_deployment_hook(self, request_data: Any, response: Any, call_type: Any) -> Any:
+        """Settles one of several upstream requests."""
+        admission, usage = self._mine(request_data), getattr(response, "usage", None)
+        if admission is not None and admission.several and usage is not None:
+            hidden = cast(Mapping[str, Any], getattr(response, "_hidden_params", None) or {})
+            cost = hidden.get("response_cost")
+            if cost is None:
+                with contextlib.suppress(Exception):
+                    cost = litellm.completion_cost(response, model=request_data.get("model"))
+            await self._report(admission, request_data, _total(usage), cost)
+
+    async def async_post_call_failure_deployment_hook(
+        self, request_data: Any, exception: Exception, call_type: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Settles one of several upstream requests."""
+        admission = self._mine(request_data)
+        if admission is not None and admission.several:
+            await self._report(admission, request_data, 0, 0)
+
+    async def _report(self, admission: Admission, kwargs: Any, tokens: int | None, dollars: float | None) -> None:
+        """Settles one of several upstream requests for its model, and counts its usage for the other limits."""
+        model = _called(kwargs)
+        for upstream in admission.upstreams:
+            if upstream.model == model and not upstream.reported:
+                upstream.reported = True
+                price = None if dollars is None else micro_dollars(dollars)
+                admission.tokens += admission.estimated.tokens if tokens is None else tokens
+                admission.price += self._estimated(upstream, admission) if price is None else price
+                work = self._settle_parts(upstream.parts, upstream.answer, admission.flow, tokens, price)
+                await asyncio.shield(self._later(work))
+                return
+
+    @staticmethod
+    def _estimated(upstream: Upstream, admission: Admission) -> int:
+        return micro_dollars(price_of(upstream.model, admission.estimated))
+
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Settles a request whose stream has ended or whose client has left."""
         admission = self._mine(kwargs)
-        if admission is not None:
+        if admission is not None and admission.several:
+            if kwargs.get("stream"):  # the hook above sees no usage of a stream
+                usage = getattr(response_obj, "usage", None)
+                await self._report(admission, kwargs, _total(usage), kwargs.get("response_cost"))
+        elif admission is not None:
             if kwargs.get("cache_hit"):
                 await self._settle(admission, 0, 0)
             else:
@@ -437,7 +625,7 @@ class Limiter(CustomLogger):
     ) -> None:
         """Settles a request that has finally failed. If a stream broke off, the request has used tokens."""
         admission = self._mine(request_data)
-        if admission is not None:
+        if admission is not None and not admission.several:
             usage, cost = request_data.get("combined_usage_object"), request_data.get("response_cost")
             # Without an answer, LiteLLM estimates the prompt, but the upstream has refused the request or failed.
             began = bool(getattr(usage, "completion_tokens", 0))
@@ -446,14 +634,17 @@ class Limiter(CustomLogger):
     async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Stops all requests of a model with one deployment when the upstream answers 429."""
         admission, error = self._mine(kwargs), kwargs.get("exception")
-        if admission is None or getattr(error, "status_code", None) != 429 or not _has_one_deployment(admission):
+        model = _called(kwargs) or (admission.model if admission is not None else None)
+        if admission is None or model is None or getattr(error, "status_code", None) != 429:
+            return
+        if getattr(error, "llm_provider", None) == "redis_cell" or not _has_one_deployment(model):
             return
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         own = getattr(error, "litellm_response_headers", None) or {}
         wait = retry_after({str(name).lower(): str(value) for name, value in {**headers, **own}.items()}, time.time())
         wait = PAUSE if wait is None else wait
         if wait > 0:
-            await self._tell(wire.pause(admission.gate, GATE, min(wait, LONGEST_PAUSE)))
+            await self._tell(wire.pause(self._key("model", model, "pause"), GATE, min(wait, LONGEST_PAUSE)))
 
     async def async_post_call_response_headers_hook(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns headers for the remaining units, with the names that upstreams use."""
@@ -486,18 +677,33 @@ class Limiter(CustomLogger):
         admission.done.set()
         # The shield settles the request even if it is cancelled now.
         price = None if dollars is None else micro_dollars(dollars)
-        await asyncio.shield(self._later(self._settle_by_server(admission, tokens, price)))
+        await asyncio.shield(self._later(self._settle_all(admission, tokens, price)))
 
-    async def _settle_by_server(self, admission: Admission, tokens: int | None, price: int | None) -> None:
-        if not admission.by_server:
-            for key, lease in admission.leases():
+    async def _settle_all(self, admission: Admission, tokens: int | None, price: int | None) -> None:
+        for upstream in admission.upstreams:
+            if not upstream.reported:  # its usage is unknown
+                await self._settle_parts(upstream.parts, upstream.answer, admission.flow, None, None)
+                admission.tokens += admission.estimated.tokens
+                admission.price += self._estimated(upstream, admission)
+        if admission.several:
+            tokens, price = admission.tokens, admission.price
+        await self._settle_parts(admission.parts, admission.answer, admission.flow, tokens, price)
+
+    async def _settle_parts(
+        self,
+        parts: list[Part],
+        answer: Together[Answer] | None,
+        flow: str | None,
+        tokens: int | None,
+        price: int | None,
+    ) -> None:
+        """Settles units. With None, an estimate stays as it is."""
+        if answer is None or answer.sent is None:
+            for key, lease in _leases(parts):
                 await self.guard.release(key, lease)
-            return
-        if changes := admission.changes(tokens, price):
-            first = admission.parts[0].take.key
-            shared = changes[0].key == first and admission.flow is not None and self.max_wait > 0
-            flow = f"{self.flow}:{admission.flow}" if shared else None
-            await self._tell(wire.msettle(*changes, taken=admission.answer, flow=flow))
+        elif changes := _changes(parts, tokens, price):
+            shared = changes[0].key == parts[0].take.key and flow is not None and self.max_wait > 0
+            await self._tell(wire.msettle(*changes, taken=answer, flow=f"{self.flow}:{flow}" if shared else None))
 
     async def _tell(self, call: wire.Call[Any]) -> None:
         try:
@@ -516,7 +722,8 @@ class Limiter(CustomLogger):
             if renewals and admission.by_server and not admission.done.is_set():
                 await self._tell(wire.msettle(*renewals))
         if not admission.settled:
-            await asyncio.sleep(min(SETTLED, self.lease / 3))
+            if not (admission.upstreams and all(each.reported for each in admission.upstreams)):
+                await asyncio.sleep(min(SETTLED, self.lease / 3))
             await self._settle(admission, None, None)
 
     def _later(self, work: Any) -> asyncio.Task[Any]:
@@ -551,12 +758,9 @@ def _total(usage: Any) -> int | None:
     return total if isinstance(total, int) and total >= 0 else None
 
 
-def _has_one_deployment(admission: Admission) -> bool:
-    from litellm.proxy import proxy_server
-
-    router: Any = proxy_server.llm_router
+def _has_one_deployment(model: str) -> bool:
     with contextlib.suppress(Exception):
-        return len(router.get_model_list(model_name=admission.model) or []) == 1
+        return len(_router().get_model_list(model_name=model) or []) == 1
     return False
 
 

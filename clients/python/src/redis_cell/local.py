@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from . import answers
 from .answers import Admitted, Answer, Balance, Booked, Booking, Key, Refused, RefusedForever, Together
-from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Window
+from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Total, Window
 from .times import micros, seconds
 from .wire import Change, Release, Renew, Settle, Take
 
@@ -22,6 +22,8 @@ ENTRIES = 1000
 """The largest number of entries of a log. Calls within this fraction of its period share one entry."""
 _MICRO = 1000
 """The nanoseconds of a microsecond."""
+_CENTURIES = 10**16
+"""In microseconds."""
 _DAYS = {"HOUR": 1 / 24, "DAY": 1, "WEEK": 7, "MONTH": 30, "YEAR": 365}
 
 
@@ -109,7 +111,10 @@ class _Bucket(_Paced):
 
 
 class _Window:
-    """Decides like CL.FIXED, but a calendar window begins with the first call and has the length of its unit."""
+    """Decides like CL.FIXED, but a calendar window begins with the first call and has the length of its unit.
+
+    A total without an idle time ends after centuries.
+    """
 
     def __init__(self) -> None:
         self.count = self.end = 0
@@ -123,6 +128,8 @@ class _Window:
             return micros(self.window.until - datetime.now(timezone.utc), "until", least=1) + now
         if isinstance(self.window.per, Calendar):
             return now + micros(_DAYS[self.window.per.unit] * 86400, "per")
+        if isinstance(self.window.per, Total):
+            return now + (_CENTURIES if self.window.per.idle is None else micros(self.window.per.idle, "idle"))
         assert self.window.per is not None
         return now + micros(self.window.per, "per")
 
@@ -135,6 +142,8 @@ class _Window:
             if quantity <= 0:
                 return
             self.count, self.end = 0, self.end_of(now)
+        elif quantity > 0 and isinstance(self.window.per, Total):
+            self.end = max(self.end, self.end_of(now))
         self.count = max(0, self.count + quantity)
         if not self.count:
             self.end = now  # fully replenished: the window is over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
@@ -10,11 +11,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from . import wire
+from . import steps, wire
 from .answers import Key
 from .limiters import Lease, Limit
+from .sending import MARGIN
 from .times import Seconds
-from .waiting import AsyncRuns, Runs, async_wait, wait
+from .waiting import AsyncRuns, Runs, async_wait, check_runs, wait
 from .wire import Take
 
 P = ParamSpec("P")
@@ -39,8 +41,9 @@ class _Place(Generic[C]):
         self.cell, self.key, self.timeout = cell, key, timeout
         self.lease = Lease(places, lease=lease, holder=secrets.token_hex(8) if holder is None else holder)
 
-    def not_released(self, error: Exception) -> None:
-        _log.warning("the place of %r was not released, and is free when its lease ends: %s", self.key, error)
+    def not_released(self, error: BaseException) -> None:
+        why = str(error) or type(error).__name__
+        _log.warning("the place of %r was not released, and is free when its lease ends: %s", self.key, why)
 
 
 class Place(_Place[Runs]):
@@ -50,17 +53,27 @@ class Place(_Place[Runs]):
         """Renews the lease, which then ends one lease time from now. Returns False if the place is lost."""
         return self.cell.run(wire.renew(self.key, self.lease))
 
+    def _leave(self) -> None:
+        try:
+            self.cell.run(wire.release(self.key, self.lease))
+        except BaseException as failure:
+            self.not_released(failure)
+            if not isinstance(failure, Exception):
+                raise
+
     def __enter__(self) -> Place:
-        wait(self.cell, Take(self.key, self.lease), timeout=self.timeout).or_raise()
+        try:
+            wait(self.cell, Take(self.key, self.lease), timeout=self.timeout).or_raise()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # the call that was interrupted may have been admitted
+                self._leave()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.cell.run(wire.release(self.key, self.lease))
-        except Exception as failure:
-            self.not_released(failure)
+        self._leave()
 
 
 class AsyncPlace(_Place[AsyncRuns]):
@@ -70,17 +83,27 @@ class AsyncPlace(_Place[AsyncRuns]):
         """Renews the lease, which then ends one lease time from now. Returns False if the place is lost."""
         return await self.cell.run(wire.renew(self.key, self.lease))
 
+    async def _leave(self) -> None:
+        try:
+            await asyncio.wait_for(self.cell.run(wire.release(self.key, self.lease)), MARGIN)
+        except BaseException as failure:
+            self.not_released(failure)
+            if not isinstance(failure, Exception):
+                raise
+
     async def __aenter__(self) -> AsyncPlace:
-        (await async_wait(self.cell, Take(self.key, self.lease), timeout=self.timeout)).or_raise()
+        try:
+            answer = await async_wait(self.cell, Take(self.key, self.lease), timeout=self.timeout)
+        except asyncio.CancelledError:
+            await steps.to_its_end(self._leave())
+            raise
+        answer.or_raise()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self.cell.run(wire.release(self.key, self.lease))
-        except Exception as failure:
-            self.not_released(failure)
+        await steps.to_its_end(self._leave())
 
 
 def limited(
@@ -96,7 +119,9 @@ def limited(
         def take(*args: P.args, **kwargs: P.kwargs) -> Take:
             return Take(key(*args, **kwargs) if callable(key) else key, limit)
 
-        if inspect.iscoroutinefunction(function):
+        awaits = inspect.iscoroutinefunction(function)
+        check_runs(cell, f"the limit of {getattr(function, '__qualname__', 'a function')}", awaited=awaits)
+        if awaits:
 
             @functools.wraps(function)
             async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:

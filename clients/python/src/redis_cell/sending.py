@@ -10,16 +10,23 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from .answers import Key
 from .limiters import Argument, Arguments
 from .steps import Steps
 
-Ready: TypeAlias = Callable[[], None]
-"""Raises an exception if a call that has just got its connection must not be sent."""
+
+class Ready(Protocol):
+    """Raises an exception if a call that has just got its connection must not be sent."""
+
+    def __call__(self, connection: Any = None, /) -> None: ...
+
 
 MARGIN = 5.0
 """How long after the end of a wait in the server the reply may arrive, in seconds."""
@@ -52,8 +59,9 @@ def _is_broken(connection: Any) -> bool:
     The pools of blocking clients detect this. Not all versions of the asyncio pools do, and the nodes of a cluster do
     not, so each idle connection would fail a call.
     """
-    reader = connection._reader
-    return reader is not None and (reader.at_eof() or reader.exception() is not None)
+    left, reader = connection in _left, connection._reader
+    _left.discard(connection)
+    return reader is not None and (left or reader.at_eof() or reader.exception() is not None)
 
 
 def _refuse_pipeline(client: Any) -> None:
@@ -197,7 +205,7 @@ class Link(_Link):
         connection = connection_of(pool)
         if ready is not None:
             try:
-                ready()
+                ready(connection)
             except BaseException:
                 pool.release(connection)
                 raise
@@ -226,15 +234,69 @@ class Link(_Link):
         return find(node)
 
 
+def leave_queue(connection: Any) -> None:
+    """Says over the connection of a call that waits that nothing more will be sent. The call then leaves its queue, and
+    the server closes the connection, after the reply if the call was admitted before."""
+    writer = connection._writer
+    if writer is None or not writer.can_write_eof():  # over TLS, a connection is only closed as a whole
+        return
+    _left.add(connection)  # for its next call, if its reply has arrived by now
+    with suppress(OSError):
+        writer.write_eof()
+
+
+_left: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The connections over which nothing more can be sent."""
+
+
+def _release(node: Any, connection: Any) -> None:
+    # As the node's own execute_command does. Older versions have no method that returns a connection to its pool.
+    release = getattr(node, "release", None) or node._free.append
+    release(connection)
+
+
+@dataclass(slots=True)
+class _Pipelined:
+    """A call that is sent with others."""
+
+    arguments: Arguments
+    ready: Ready | None
+    reply: asyncio.Future[Any]
+
+    def is_ready(self, connection: Any) -> bool:
+        """Whether to send the call: its caller has not been cancelled, and `ready` raises no exception."""
+        if not self.reply.done() and self.ready is not None:
+            try:
+                self.ready(connection)
+            except (Exception, asyncio.CancelledError) as error:
+                self.ends(error)
+        return not self.reply.done()
+
+    def ends(self, reply: Any) -> None:
+        """Gives the caller its reply or its error, unless it was cancelled."""
+        if self.reply.done():
+            return
+        if not isinstance(reply, BaseException):
+            self.reply.set_result(reply)
+        elif isinstance(reply, Exception):
+            # Several calls raise the same exception, and each would add its own lines to the traceback.
+            self.reply.set_exception(reply.with_traceback(None))
+        else:
+            self.reply.cancel()
+
+
 class AsyncLink(_Link):
     """Sends each call once through a client for asyncio."""
 
     _sleep = staticmethod(asyncio.sleep)
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, pipelined: bool = False) -> None:
         super().__init__(client)
         if not _is_async(client):
             raise TypeError("this client is not for asyncio: use Cell")
+        self.pipelined = pipelined
+        self._turns: dict[int, list[_Pipelined]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def _begin(self) -> None:
         await self.client.initialize()
@@ -244,17 +306,21 @@ class AsyncLink(_Link):
         pool = self.client.connection_pool
         connection = await connection_of(pool)
         try:
-            if _is_broken(connection):
-                await connection.disconnect(nowait=True)  # sending packed commands does not connect again
-            if not connection.is_connected:
-                await connection.connect()
-            await connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
+            await self._write(connection, calls)
             return [await self._reply(connection) for _ in calls]
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         finally:
             await pool.release(connection)
+
+    async def _write(self, connection: Any, calls: list[Arguments]) -> None:
+        """Sends calls in one write."""
+        if _is_broken(connection):
+            await connection.disconnect(nowait=True)  # sending packed commands does not connect again
+        if not connection.is_connected:
+            await connection.connect()
+        await connection.send_packed_command(connection.pack_commands([_now(arguments) for arguments in calls]))
 
     async def _reply(self, connection: Any) -> Any:
         try:
@@ -265,16 +331,66 @@ class AsyncLink(_Link):
     async def _once(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
     ) -> Any:
+        if self.pipelined and held == 0 and not asking:
+            return await self._in_turn(node, arguments, ready)
         if node is None:
             return await self._by_pool(arguments, held, ready)
         return await self._by_node(node, arguments, held, ready, asking)
+
+    def _in_turn(self, node: Any, arguments: Arguments, ready: Ready | None) -> asyncio.Future[Any]:
+        """Sends a call with all others of this turn of the event loop. Returns the future of the reply."""
+        loop = asyncio.get_running_loop()
+        call = _Pipelined(arguments, ready, loop.create_future())
+        # Not all versions of the libraries can hash a node.
+        if (turn := self._turns.get(id(node))) is not None:
+            turn.append(call)
+        else:
+            self._turns[id(node)] = [call]
+            loop.call_soon(self._flush, node)  # after all that are ready to run now
+        return call.reply
+
+    def _flush(self, node: Any) -> None:
+        # The event loop keeps only a weak reference to a task.
+        task = asyncio.get_running_loop().create_task(self._exchange_all(node, self._turns.pop(id(node))))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _exchange_all(self, node: Any, calls: list[_Pipelined]) -> None:
+        """Sends the calls of a turn in one write, and gives each its reply."""
+        connection = None
+        try:
+            connection = await connection_of(self.client.connection_pool) if node is None else node.acquire_connection()
+            calls = [call for call in calls if call.is_ready(connection)]
+            if not calls:
+                return
+            await self._write(connection, [call.arguments for call in calls])
+            demoted = False
+            for call in calls:
+                reply = await self._reply(connection)
+                demoted = demoted or isinstance(reply, self.errors.ReadOnlyError)
+                call.ends(reply)
+            if demoted:
+                # The server was demoted, and its address may lead to the new primary: the next call connects again.
+                await connection.disconnect(nowait=True)
+        except BaseException as error:
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+            for call in calls:
+                call.ends(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if connection is not None and node is None:
+                await self.client.connection_pool.release(connection)
+            elif connection is not None:
+                _release(node, connection)
 
     async def _by_pool(self, arguments: Arguments, held: float | None, ready: Ready | None = None) -> Any:
         pool = self.client.connection_pool
         connection = await connection_of(pool)
         try:
             if ready is not None:
-                ready()
+                ready(connection)
             return await self._exchange(connection, arguments, held)
         finally:
             await pool.release(connection)
@@ -282,17 +398,15 @@ class AsyncLink(_Link):
     async def _by_node(
         self, node: Any, arguments: Arguments, held: float | None, ready: Ready | None = None, asking: bool = False
     ) -> Any:
-        # As the node's own execute_command does. Older versions have no method that returns a connection to its pool.
-        release = getattr(node, "release", None) or node._free.append
         connection = node.acquire_connection()
         try:
             if ready is not None:
-                ready()
+                ready(connection)
             if asking:
                 await self._exchange(connection, ("ASKING",), 0)
             return await self._exchange(connection, arguments, held)
         finally:
-            release(connection)
+            _release(node, connection)
 
     async def _exchange(self, connection: Any, arguments: Arguments, held: float | None) -> Any:
         try:
@@ -302,8 +416,11 @@ class AsyncLink(_Link):
             if held == 0:
                 return await connection.read_response()
             # The connection's own timeout would end the wait and return None, like a call that was not admitted.
-            reply = connection.read_response(timeout=10**9)
-            return await asyncio.wait_for(reply, None if held is None else held + MARGIN)
+            reading = connection.read_response(timeout=10**9)
+            reply = await asyncio.wait_for(reading, None if held is None else held + MARGIN)
+            if connection in _left:
+                await connection.disconnect(nowait=True)
+            return reply
         except self.errors.ResponseError as error:
             if isinstance(error, self.errors.ReadOnlyError):
                 # The server was demoted, and its address may lead to the new primary: the next call connects again.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
@@ -26,6 +27,19 @@ def run(steps: Steps[T]) -> T:
                 step = steps.send(result)
     except StopIteration as end:
         return cast(T, end.value)
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Runs work to its end even if the caller is cancelled, and raises the cancellation then."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 async def async_run(steps: Steps[T]) -> T:

@@ -22,6 +22,11 @@ from .sending import Ready
 
 OVERDUE = 0.5
 """Calls are overdue when none of the calls under way has been answered for this time, in seconds."""
+FIRST = 3.0
+"""The same before the first answer, in seconds, because connections that are made together are ready together."""
+GRACE = 0.1
+"""How much longer a call waits for the replies that have arrived meanwhile, in seconds: the process may have been
+busy."""
 PATIENCE = 5.0
 """How long a call waits for a connection while others are answered, in seconds, if its pool has no timeout."""
 
@@ -42,6 +47,20 @@ class Exchange:
     """Whether the server has answered it, if only with an error."""
 
 
+@dataclass(slots=True)
+class Wait:
+    """The wait of a call for a connection, in pauses, of which the last one is its grace."""
+
+    end: float
+    since: float = -math.inf
+    """When the last pause began."""
+    until: float = 0
+
+    @property
+    def pause(self) -> float:
+        return self.until - time.monotonic()
+
+
 class _Counts:
     """The common part of Traffic and AsyncTraffic."""
 
@@ -53,29 +72,31 @@ class _Counts:
         self.under_way = 0
         self.ended = 0
         self.answered_at = 0.0
+        self.overdue = FIRST
 
-    def enters(self, now: float, end: float, after: int | None) -> bool:
+    def enters(self, wait: Wait, after: int | None) -> bool:
         """Whether a call can begin now. A call that found the pool full begins only after another one has ended."""
+        now = time.monotonic()
         if self.under_way < self.most and (after != self.ended or not self.under_way):
             if not self.under_way:
                 self.answered_at = now
             self.under_way += 1
             return True
-        if now >= self.overdue_at:
-            raise Overdue
-        if now >= end:
-            raise Full
+        overdue_at = self.answered_at + self.overdue
+        due = min(overdue_at, wait.end)
+        if wait.since >= due:  # this is its grace, which says nothing if it ends late
+            if now < wait.until:
+                return False
+            if now < wait.until + GRACE:
+                raise Overdue if now >= overdue_at else Full
+        wait.since, wait.until = now, max(due, now + GRACE)
         return False
-
-    @property
-    def overdue_at(self) -> float:
-        return self.answered_at + OVERDUE
 
     def leaves(self, exchange: Exchange) -> None:
         self.under_way -= 1
         self.ended += 1
         if exchange.answered:
-            self.answered_at = time.monotonic()
+            self.answered_at, self.overdue = time.monotonic(), OVERDUE
 
 
 class Traffic(_Counts):
@@ -88,14 +109,14 @@ class Traffic(_Counts):
     @contextmanager
     def exchange(self, ready: Ready, after: int | None) -> Generator[Exchange, None, None]:
         """Waits until a call can begin, unless `ready` or this object raises an exception."""
-        end = time.monotonic() + self.patience
+        wait = Wait(time.monotonic() + self.patience)
         with self.changed:
             try:
                 while True:
                     ready()
-                    if self.enters(now := time.monotonic(), end, after):
+                    if self.enters(wait, after):
                         break
-                    self.changed.wait(min(self.overdue_at, end) - now)
+                    self.changed.wait(wait.pause)
             except BaseException:
                 self.changed.notify()  # this call may have been woken, and does not begin
                 raise
@@ -133,15 +154,15 @@ class AsyncTraffic(_Counts):
     @asynccontextmanager
     async def exchange(self, ready: Ready, after: int | None) -> AsyncGenerator[Exchange, None]:
         """Waits until a call can begin, unless `ready` or this object raises an exception."""
-        end = time.monotonic() + self.patience
+        wait = Wait(time.monotonic() + self.patience)
         try:
             while True:
                 ready()
-                if self.enters(now := time.monotonic(), end, after):
+                if self.enters(wait, after):
                     break
                 future = asyncio.get_running_loop().create_future()
                 self.waiting.append(future)
-                await asyncio.wait([future], timeout=min(self.overdue_at, end) - now)
+                await asyncio.wait([future], timeout=wait.pause)
                 future.cancel()
         except BaseException:
             self.wake()  # this call may have been woken, and does not begin

@@ -17,13 +17,14 @@ from .client import AsyncCell, Cell
 from .commands import Asyncio, Blocking, Decisions
 from .errors import FULL, is_full, is_unavailable
 from .local import LocalLimiters
-from .sending import Ready
+from .sending import MARGIN, Ready
 from .times import Seconds, micros
-from .traffic import Exchange, Full, Overdue, async_traffic_of, traffic_of
+from .traffic import OVERDUE, Exchange, Full, Overdue, async_traffic_of, traffic_of
 from .waiting import Plan
 from .wire import Call, Take
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Cell | AsyncCell)
 
 _log = logging.getLogger("redis_cell")
 
@@ -60,6 +61,14 @@ class Local:
 WhenUnavailable: TypeAlias = FailOpen | FailClosed | Local
 
 
+def check_choice(choice: object) -> None:
+    """Raises TypeError if a choice for when the server is unavailable is none."""
+    if isinstance(choice, type):
+        raise TypeError(f"when_unavailable needs an instance: {choice.__name__}(), not the class {choice.__name__}")
+    if not isinstance(choice, (FailOpen, FailClosed, Local)):
+        raise TypeError(f"when_unavailable must be FailOpen(), FailClosed() or Local(share), not {choice!r}")
+
+
 class Unavailable(Exception):
     """The server is unavailable, so the call is decided without it."""
 
@@ -68,11 +77,12 @@ class Policy:
     """Decides whether a call goes to the server, and answers it otherwise. No I/O."""
 
     def __init__(self, choice: WhenUnavailable) -> None:
+        check_choice(choice)
         self.choice = choice
         self.local = LocalLimiters(choice.share if isinstance(choice, Local) else 1)
         self.pause = micros(choice.ask_again, "ask_again") / 1_000_000
         self.again = 0.0
-        self.failing = False
+        self.failing = self.overdue = False
         self.failures = 0
         self.lock = threading.Lock()
 
@@ -89,11 +99,24 @@ class Policy:
         """Returns a function that raises Unavailable if a later call has failed and none was answered since."""
         failures = self.failures
 
-        def check() -> None:
+        def check(connection: Any = None, /) -> None:
             if self.failing and self.failures != failures:
                 raise Unavailable
 
         return check
+
+    @contextmanager
+    def deciding(self) -> Generator[None, None, None]:
+        """Ends the enclosed call without an answer if it is decided without the server."""
+        with suppress(Unavailable):
+            try:
+                yield
+            except Overdue:
+                with self.lock:
+                    first, self.overdue = not self.overdue, True
+                if first:
+                    why = f"no call on its connections was answered for {OVERDUE:g} seconds"
+                    _log.warning("%s, and %s decides", why, type(self.choice).__name__)
 
     @contextmanager
     def watching(self, errors: Any, exchange: Exchange) -> Generator[None, None, None]:
@@ -122,7 +145,7 @@ class Policy:
         """Records that the server has answered, if only with an error of the call."""
         exchange.answered = True
         with self.lock:
-            back, self.failing = self.failing, False
+            back, self.failing, self.overdue = self.failing or self.overdue, False, False
         if back:
             _log.warning("the server decides again")
 
@@ -159,6 +182,17 @@ def _full(errors: Any) -> Exception:
     return cast(Exception, errors.ConnectionError(FULL[1]))
 
 
+def _own(cell: C, kind: type[C]) -> C:
+    """Returns the cell of a guard. Raises TypeError if it is none, or one for the other guard."""
+    guard, other = ("Guard", "AsyncGuard") if kind is Cell else ("AsyncGuard", "Guard")
+    given = cast(object, cell)
+    if isinstance(given, (Cell, AsyncCell)) and not isinstance(given, kind):
+        raise TypeError(f"{guard} needs the cell {kind.__name__}, not {type(cell).__name__}: use {other}")
+    if not hasattr(cell, "errors"):
+        raise TypeError(f"{guard} needs a cell, not {type(cell).__name__}: {guard}({kind.__name__}(client), ...)")
+    return cell
+
+
 class _Guard(Decisions):
     """The common part of Guard and AsyncGuard."""
 
@@ -179,7 +213,7 @@ class Guard(_Guard, Blocking):
 
     def __init__(self, cell: Cell, *, when_unavailable: WhenUnavailable) -> None:
         super().__init__(when_unavailable)
-        self.cell = cell
+        self.cell = _own(cell, Cell)
 
     def run(self, call: Call[T]) -> T:
         """Sends a call to the server, or decides it without the server while that is known to be unavailable."""
@@ -190,7 +224,7 @@ class Guard(_Guard, Blocking):
 
     def _run(self, call: Call[T]) -> T:
         if self._policy.queries():
-            with suppress(Unavailable, Overdue):
+            with self._policy.deciding():
                 return self._query(call, self.cell.errors, self._policy.ready())
         return _decided(self._policy, call)
 
@@ -218,8 +252,9 @@ class AsyncGuard(_Guard, Asyncio):
 
     def __init__(self, cell: AsyncCell, *, when_unavailable: WhenUnavailable, timeout: Seconds | None = None) -> None:
         super().__init__(when_unavailable)
-        self.cell = cell
+        self.cell = _own(cell, AsyncCell)
         self._timeout = None if timeout is None else micros(timeout, "timeout", least=1) / 1_000_000
+        self._late: set[asyncio.Future[Any]] = set()  # the event loop keeps only a weak reference to a task
 
     async def run(self, call: Call[T]) -> T:
         """Sends a call to the server, or decides it without the server while that is known to be unavailable."""
@@ -230,7 +265,7 @@ class AsyncGuard(_Guard, Asyncio):
 
     async def _run(self, call: Call[T]) -> T:
         if self._policy.queries():
-            with suppress(Unavailable, Overdue):
+            with self._policy.deciding():
                 return await self._query(call, self.cell.errors, self._policy.ready())
         return _decided(self._policy, call)
 
@@ -240,7 +275,7 @@ class AsyncGuard(_Guard, Asyncio):
             try:
                 async with traffic.exchange(ready, after) as exchange:
                     with self._policy.watching(errors, exchange):
-                        return await asyncio.wait_for(self.cell.run(call, ready), self._timeout)
+                        return await self._in_time(call, ready)
             except Full:
                 raise _full(errors) from None
             except Exception as error:
@@ -248,3 +283,34 @@ class AsyncGuard(_Guard, Asyncio):
                 if not is_full(errors, error) or not traffic.under_way:
                     raise
                 after = traffic.ended
+
+    async def _in_time(self, call: Call[T], ready: Ready) -> T:
+        """Sends a call, and waits for the answer until the timeout."""
+        if self._timeout is None:
+            return await self.cell.run(call, ready)
+        asking, begun = asyncio.ensure_future(self.cell.run(call, ready)), time.monotonic()
+        try:
+            await asyncio.wait([asking], timeout=self._timeout)
+        except asyncio.CancelledError:
+            await steps.to_its_end(self._given_up(call, asking, begun))
+            raise
+        if not asking.done():
+            late = asyncio.ensure_future(self._answered_late(call, asking, begun))
+            self._late.add(late)
+            late.add_done_callback(self._late.discard)
+            raise asyncio.TimeoutError(f"no answer within {self._timeout:g} seconds")
+        return asking.result()
+
+    async def _answered_late(self, call: Call[T], asking: asyncio.Future[T], begun: float) -> None:
+        """Waits for a late answer. If FailClosed has refused the call meanwhile, gives back what it took."""
+        with suppress(Exception):
+            answer = await asyncio.wait_for(asking, MARGIN)
+            if isinstance(self._policy.choice, FailClosed):
+                await self.cell.give_back(call, answer, begun)
+
+    async def _given_up(self, call: Call[T], asking: asyncio.Future[T], begun: float) -> None:
+        """Cancels a call. If it has its answer by now, gives back what it took."""
+        asking.cancel()
+        await asyncio.wait([asking])
+        if not asking.cancelled() and asking.exception() is None:
+            await self.cell.give_back(call, asking.result(), begun)

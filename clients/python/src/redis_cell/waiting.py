@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import threading
 import time
@@ -45,6 +46,14 @@ class AsyncRuns(Protocol):
     """An AsyncCell or an AsyncGuard."""
 
     async def run(self, call: Call[T]) -> T: ...
+
+
+def check_runs(cell: object, user: str, *, awaited: bool) -> None:
+    """Raises TypeError if `user` cannot send its calls through a cell or a guard."""
+    run = getattr(cell, "run", None)
+    if not callable(run) or inspect.iscoroutinefunction(run) != awaited:
+        needed = "an AsyncCell or an AsyncGuard" if awaited else "a Cell or a Guard"
+        raise TypeError(f"{user} needs {needed}, not {type(cell).__name__}")
 
 
 _waiting: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

@@ -6,13 +6,14 @@ and the documentation of each command are written only here.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Balance, Booking, Key, Together, TopKey
+from .answers import Admitted, Answer, Balance, Booked, Booking, Key, Together, TopKey
 from .limiters import Argument, Arguments, Bucket, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Window
 from .times import Seconds, micros, micros_up
 
@@ -116,6 +117,11 @@ class Call(Generic[T]):
     """Whether the call may be repeated, and how many times."""
     waiting: Waiting[T] | None = None
     """The parts of a call that waits."""
+    undo: Callable[[T, float], list[Call[Any]]] | None = None
+    """Returns the calls that give back what was taken, from the answer and the time of the call as time.monotonic().
+    None for calls that take nothing, and for those that are made again with the same arguments after a failure."""
+    take: Take | None = None
+    """The limiter of a call that takes units of it, all or nothing, and does nothing else."""
 
     def __post_init__(self) -> None:
         if not self.everywhere:
@@ -152,11 +158,11 @@ def _logged(takes: tuple[Take, ...]) -> tuple[Take, ...]:
     return takes
 
 
-def _take(key: Key, limit: Counted, quantity: int, saturate: bool = False, looks: str | None = None) -> Call[Answer]:
+def take(key: Key, limit: Counted, quantity: int, saturate: bool = False, looks: str | None = None) -> Call[Answer]:
     """Returns a call of the limiter's own command, or of a command that only reads the state."""
-    take = Take(key, limit, quantity)
+    own = Take(key, limit, quantity)
     if not saturate:
-        _logged((take,))
+        _logged((own,))
     arguments = (*limit.arguments(), quantity, *(("SATURATE",) if saturate else ()), *limit.options(), "US")
     taken = 0 if looks else quantity
     return Call(
@@ -164,43 +170,60 @@ def _take(key: Key, limit: Counted, quantity: int, saturate: bool = False, looks
         key,
         arguments,
         lambda reply: answers.answer(reply, taken),
-        decide=lambda by: by.decide((take,), saturate=saturate, taking=not looks)[key],
+        decide=lambda by: by.decide((own,), saturate=saturate, taking=not looks)[key],
+        undo=None if looks else lambda answer, sent: _back((own,), Together(answer, {key: answer}, sent)),
+        take=None if saturate or looks else own,
     )
+
+
+def _back(takes: tuple[Take, ...], taken: Together[Answer] | None) -> list[Call[Any]]:
+    """Returns the calls that give back what a call has taken, but for places, which it may only have renewed."""
+    units: list[Settle] = []
+    logged: list[Settle] = []
+    for take in takes if taken else ():
+        row = taken[take.key] if taken else None
+        if isinstance(take.limit, Lease) or not isinstance(row, Admitted):
+            continue
+        settled = logged if isinstance(take.limit, Log) else units
+        settled.append(Settle(take.key, take.limit, -row.taken))
+    calls = [msettle(*units, taken=taken)] if units else []
+    # The age of other units may be too long, which gives back less. Of a log, it would give back nothing.
+    return [*calls, msettle(*logged, ago=0)] if logged else calls
 
 
 def throttle(key: Key, rate: Rate, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from a rate limiter: CL.THROTTLE. With `saturate`, it takes as many as are available."""
-    return _take(key, rate, quantity, saturate)
+    return take(key, rate, quantity, saturate)
 
 
 def bucket(key: Key, bucket: Bucket, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes tokens from a token bucket: CL.BUCKET. With `saturate`, it takes as many as are available."""
-    return _take(key, bucket, quantity, saturate)
+    return take(key, bucket, quantity, saturate)
 
 
 def funnel(key: Key, funnel: Funnel, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from a funnel: CL.FUNNEL. With `saturate`, it takes as many as are available."""
-    return _take(key, funnel, quantity, saturate)
+    return take(key, funnel, quantity, saturate)
 
 
 def fixed(key: Key, fixed: Fixed, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from a fixed window: CL.FIXED. With `saturate`, it takes as many as are available."""
-    return _take(key, fixed, quantity, saturate)
+    return take(key, fixed, quantity, saturate)
 
 
 def window(key: Key, window: Window, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from an estimated sliding window: CL.WINDOW. With `saturate`, it takes as many as are available."""
-    return _take(key, window, quantity, saturate)
+    return take(key, window, quantity, saturate)
 
 
 def log(key: Key, log: Log, quantity: int = 1, *, saturate: bool = False) -> Call[Answer]:
     """Takes units from an exact sliding window: CL.LOG. With `saturate`, it takes as many as are available."""
-    return _take(key, log, quantity, saturate)
+    return take(key, log, quantity, saturate)
 
 
 def peek(key: Key, rate: Rate, quantity: int = 1) -> Call[Answer]:
     """Returns the answer that `throttle` would return now, and takes nothing: CL.PEEK."""
-    return _take(key, rate, quantity, looks="CL.PEEK")
+    return take(key, rate, quantity, looks="CL.PEEK")
 
 
 def charge(key: Key, rate: Rate, quantity: int = 1) -> Call[Balance]:
@@ -241,6 +264,7 @@ def reserve(
         arguments,
         answers.booking,
         settle=lambda by: by.reserve(key, rate, quantity, most, prepay),
+        undo=lambda booking, sent: [refund(key, rate, quantity)] if isinstance(booking, Booked) else [],
     )
 
 
@@ -251,6 +275,7 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
     """
     whole = 0 if timeout is None else micros(timeout, "timeout", least=1)
     arguments = (*rate.arguments(), _positive(quantity), _seconds(whole), "US")
+    probe = throttle(key, rate, quantity)
 
     def read(reply: Any) -> Answer | None:
         return None if reply is None else answers.answer(reply, quantity)
@@ -261,7 +286,8 @@ def bthrottle(key: Key, rate: Rate, quantity: int = 1, *, timeout: Seconds | Non
         arguments,
         read,
         held=None if timeout is None else whole / 1_000_000,
-        waiting=Waiting(throttle(key, rate, quantity), lambda left: bthrottle(key, rate, quantity, timeout=left)),
+        waiting=Waiting(probe, lambda left: bthrottle(key, rate, quantity, timeout=left)),
+        undo=lambda answer, sent: [] if answer is None or probe.undo is None else probe.undo(answer, sent),
     )
 
 
@@ -386,6 +412,7 @@ def mtake(first: Take, *others: Take, once: Once | None = None) -> Call[Together
         _rows(takes, taking=True),
         decide=lambda by: by.decide(takes, saturate=False, taking=True),
         once=once,
+        undo=None if once else lambda answer, sent: _back(takes, answer),
     )
 
 
@@ -460,6 +487,7 @@ def bmtake(
         held=None if timeout is None else whole / 1_000_000,
         once=once,
         waiting=Waiting(mtake(*takes, once=once), within, places, maxlen),
+        undo=None if once else lambda answer, sent: _back(takes, answer),
     )
 
 
@@ -483,7 +511,8 @@ def _of_its_row(change: Change, taken: Together[Answer]) -> Change:
     row = taken[change.key]
     # The server cannot give back units that a guard admitted without it.
     units = row.taken if isinstance(row, Admitted) and taken.sent is not None else 0
-    reset = row.reset_after if units and isinstance(change.limit, _RESETS) else None
+    # Of a total, which is never replenished, all is given back whenever it was taken.
+    reset = row.reset_after if units and isinstance(change.limit, _RESETS) and row.reset_after < math.inf else None
     return Settle(change.key, change.limit, max(change.difference, -units), reset)
 
 

@@ -51,7 +51,7 @@ impl Waiter {
     }
 }
 
-fn lock(nodes: &Mutex<Nodes>) -> MutexGuard<'_, Nodes> {
+pub(super) fn lock(nodes: &Mutex<Nodes>) -> MutexGuard<'_, Nodes> {
     nodes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -64,7 +64,7 @@ pub(super) async fn follow(
 ) -> RedisResult<Option<Together<Answer>>> {
     let (mut node, mut others) = {
         let nodes = lock(nodes);
-        (nodes.slots.get(&slot).unwrap_or(&nodes.first).clone(), nodes.known.clone().into_iter())
+        (nodes.of(slot), nodes.known.clone().into_iter())
     };
     let (mut asking, mut redirections) = (false, 0..MOST_REDIRECTIONS);
     loop {
@@ -103,6 +103,11 @@ pub(super) async fn follow(
 }
 
 impl Nodes {
+    /// Returns the node that has the slot, or the first node if that is not known.
+    pub(super) fn of(&self, slot: Slot) -> Arc<Node> {
+        self.slots.get(&slot).unwrap_or(&self.first).clone()
+    }
+
     /// Returns the node at an address that `from` has named, or `None` if it is not an address.
     fn at(&mut self, address: &str, from: &Node) -> Option<Arc<Node>> {
         let (host, port) = address.rsplit_once(':')?;

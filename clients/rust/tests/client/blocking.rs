@@ -217,7 +217,7 @@ fn errors_of_the_set_up_are_errors_in_every_choice() {
             error(guard.take(KEY, limit(), Units(1)))
         };
         for (seen, expected) in [
-            (by(&no_module), "unknown command"),
+            (by(&no_module), "has not loaded redis-cell"),
             (by(&no_password), "NOAUTH"),
             (by(&wrong), "authentication"),
         ] {

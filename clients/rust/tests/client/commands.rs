@@ -99,6 +99,14 @@ macro_rules! each_command {
             assert_eq!((answer.limit, answer.remaining, answer.taken), (5, 3, Some(2)), "{name}");
             assert!(answer.reset_after <= longest, "{name}: {answer:?}");
         }
+        let run = Fixed::new(5, FixedWindow::total().idle(9 * HOUR));
+        let answer = connection.cl_fixed("{t}run", run, Units(2))$($wait)*.unwrap();
+        assert!(answer.remaining == 3 && nearly(answer.reset_after, 9 * HOUR), "{answer:?}");
+        let total = Fixed::new(5, FixedWindow::total());
+        let answer = connection.cl_fixed("{t}total", total, Units(2))$($wait)*.unwrap();
+        assert_eq!((answer.remaining, answer.reset_after), (3, Duration::MAX));
+        let answer = connection.cl_fixed("{t}total", total, Units(4))$($wait)*.unwrap();
+        assert_eq!(answer.decision, Decision::RefusedForever);
         let five = Rate::new(5, 10_000 * HOUR);
         let answer = connection.cl_window("{t}window", five, Units(3))$($wait)*.unwrap();
         assert_eq!((answer.limit, answer.remaining), (5, 2));
@@ -184,7 +192,7 @@ macro_rules! each_command {
         let error = connection.cl_throttle("{t}jobs", per_day, Units(1))$($wait)*;
         assert!(error.is_ok(), "the key of the jobs is gone: {error:?}");
         let error = connection.cl_log("{t}jobs", five, Units(1))$($wait)*.unwrap_err();
-        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+        assert!(error.to_string().contains("value: \"{t}jobs\""), "{error}");
         connection
     }};
 }

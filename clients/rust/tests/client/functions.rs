@@ -160,7 +160,7 @@ fn a_server_with_neither_says_so() {
     let error = connect(&server, Backend::Auto).cl_throttle("k", LIMIT, Units(1)).unwrap_err();
     assert!(error.to_string().contains("Function not found"), "{error}");
     let error = connect(&server, Backend::Module).cl_throttle("k", LIMIT, Units(1)).unwrap_err();
-    assert!(error.to_string().contains("unknown command"), "{error}");
+    assert!(error.to_string().contains("has not loaded redis-cell"), "{error}");
 }
 
 #[test]

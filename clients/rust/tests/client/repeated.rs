@@ -172,7 +172,7 @@ fn attempts_end_after_their_number_after_their_time_and_after_an_error_of_the_ca
     way.percent.store(0, Relaxed);
     server.connect().call("RPUSH {p}:list x");
     let error = client.cl_mtake(MTake::new().fixed("{p}:list", month(), Units(1)).once(once("c", 1)));
-    assert!(error.unwrap_err().to_string().contains("WRONGTYPE"));
+    assert!(error.unwrap_err().to_string().contains("value: \"{p}:list\" or another key of the call"));
     assert_eq!(counted(&mut server.connect(), "mtake_errors"), 1);
     assert_eq!(server.connect().int("GET {p}:paid"), 2);
 }

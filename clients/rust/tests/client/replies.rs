@@ -28,7 +28,7 @@ fn odd_rows_are_errors() {
         ints(&[0, -1, 1, -1, 0]),
         ints(&[0, 1, -1, -1, 0]),
         ints(&[1, 1, 1, -2, 0]),
-        ints(&[0, 1, 1, -1, -1]),
+        ints(&[0, 1, 1, -1, -2]),
         ints(&[0, 1, 1, -1, 0, -1]),
         Array(vec![Int(0), Int(1), Int(1), BulkString(b"-1".to_vec()), Int(0)]),
     ] {
@@ -36,6 +36,8 @@ fn odd_rows_are_errors() {
         assert_error::<Balance>(odd.clone(), expected);
         assert_error::<Booking>(odd, expected);
     }
+    let endless: Answer = from_redis_value(ints(&[0, 1, 1, -1, -1])).unwrap();
+    assert_eq!(endless.reset_after, std::time::Duration::MAX, "a total without end");
     assert_error::<Answer>(
         ints(&[0, 1, 1, 5, 5]),
         "expected an answer of a rate limiter, which has no wait: array",

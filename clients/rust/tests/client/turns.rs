@@ -3,15 +3,21 @@
 use crate::cluster::{cluster, errors};
 use crate::common::{Client, Server, wait_until};
 use crate::http::{Response, try_request};
-use crate::unavailable::NOBODY;
-use axum::{Router, extract::Request, routing::get};
+use crate::unavailable::{NOBODY, PATIENCE};
+use axum::{Router, extract::Request, http::request::Builder, routing::get};
 use redis::IntoConnectionInfo;
 use redis_cell_client::{
     AsyncCellCommands, CellCommands, Difference, Fixed, FixedWindow, Flow, MSettle, MTake, Places, Rate,
-    Taken, Units, Wait, WaitLayer, Waiter, call,
+    Taken, Units, Wait, WaitLayer, Waiter, call, is_unavailable,
 };
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::codegen::Service;
+use tower_layer::Layer;
 
 fn client(server: &Server) -> redis::Client {
     redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
@@ -156,6 +162,40 @@ async fn calls_wait_in_the_node_that_has_their_keys() {
     assert!(waits.await.unwrap().unwrap().is_some());
 }
 
+/// Whether it has served the waiter before or not, and however long a connection may take to make.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_ends_no_wait_later_than_the_margin() {
+    let server = Server::start();
+    let waiters: [fn(redis::Client) -> Waiter; 2] =
+        [Waiter::new, |client| Waiter::cluster([client]).unwrap()];
+    let rows =
+        waiters.iter().flat_map(|waiter| [(waiter, true), (waiter, false)]).flat_map(|(waiter, used)| {
+            let waits = [Wait::at_most(Duration::from_millis(20)), Wait::forever().maxlen(0)];
+            waits.map(|wait| (waiter(client(&server)).connect_timeout(PATIENCE), used, wait))
+        });
+    let rows: Vec<_> = rows.collect();
+    let take = || MTake::new().throttle("k", Rate::per_second(1_000).burst(999), Units(1));
+    for (waiter, used, wait) in &rows {
+        if *used {
+            waiter.clone().margin(PATIENCE).take(take(), wait.clone()).await.unwrap().unwrap();
+        }
+    }
+    let services = [service(client(&server), true).await, service(client(&server), false).await];
+    for to in services {
+        assert!(request(to, "soon").await.body().ends_with("a turn"));
+    }
+    server.signal("STOP");
+    for (waiter, used, wait) in rows {
+        let hasty = waiter.clone().margin(Duration::from_millis(50));
+        let answer = tokio::time::timeout(PATIENCE.div_f32(2.0), hasty.take(take(), wait.clone())).await;
+        let error = answer.unwrap_or_else(|_| panic!("{wait:?} hangs, used: {used}")).unwrap_err();
+        assert!(is_unavailable(&error), "{error}");
+    }
+    let [open, closed] = services.map(|to| tokio::spawn(request(to, "soon")));
+    assert!(open.await.unwrap().body().ends_with("no turn"));
+    assert_eq!(closed.await.unwrap().status, 503);
+}
+
 /// A service with one place, which its handler gives back. The time that the handler takes is in the path.
 async fn service(server: redis::Client, open: bool) -> SocketAddr {
     let waiter = Waiter::new(server.clone()).connect_timeout(Duration::from_secs(5));
@@ -214,6 +254,65 @@ async fn requests_wait_for_their_turn() {
     for waiter in waiters {
         assert_eq!(waiter.await.unwrap().status, 200);
     }
+}
+
+/// A service for one request at a time: it is ready if it has the permit, and `call` uses that up.
+struct Narrow(Arc<Semaphore>, Option<OwnedSemaphorePermit>);
+
+impl Clone for Narrow {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), None)
+    }
+}
+
+impl Service<Request> for Narrow {
+    type Response = axum::response::Response;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        if self.1.is_none() {
+            self.1 = self.0.clone().try_acquire_owned().ok();
+            context.waker().wake_by_ref(); // asked again at once while another request has the permit
+        }
+        if self.1.is_some() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn call(&mut self, _: Request) -> Self::Future {
+        drop(self.1.take().expect("readiness was asked for"));
+        std::future::ready(Ok(axum::response::Response::default()))
+    }
+}
+
+/// A request that waits for its turn does not keep others from the service.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_holds_nothing_of_the_service() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    inspector.call("CL.ACQUIRE busy 1 1000 stays");
+    let layer = WaitLayer::fail_closed(Waiter::new(client(&server)), |request: &Request| {
+        request.headers().get("x-api-key")?;
+        Some((MTake::new().lease("busy", Places(1), Duration::from_secs(1000), "a"), Wait::forever()))
+    });
+    let narrow = Narrow(Arc::new(Semaphore::new(1)), None);
+    let service = layer.layer(narrow.clone());
+    let send = |request: Builder| {
+        let (mut service, request) = (service.clone(), request.body(axum::body::Body::empty()).unwrap());
+        tokio::spawn(async move {
+            std::future::poll_fn(|context| service.poll_ready(context)).await.unwrap();
+            service.call(request).await.unwrap().status()
+        })
+    };
+    let waits = send(Request::builder().header("x-api-key", "a"));
+    waiting(&mut inspector, 1);
+    let other = tokio::time::timeout(PATIENCE, send(Request::builder())).await;
+    assert_eq!(other.expect("the other request waits too").unwrap(), 200);
+    // When the turn comes, the service is not ready yet.
+    let permit = narrow.0.clone().try_acquire_owned().unwrap();
+    inspector.call("CL.RELEASE busy stays");
+    waiting(&mut inspector, 0);
+    drop(permit);
+    assert_eq!(waits.await.unwrap(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -239,7 +239,8 @@ async fn errors_of_the_call_and_of_the_set_up_are_errors_in_every_choice() {
             guard.take(KEY, limit(), Units(1)).await.unwrap_err().kind(),
             ErrorKind::AuthenticationFailed
         );
-        for (server, expected) in [(&server, "WRONGTYPE"), (&without, "unknown command"), (&locked, "NOAUTH")]
+        for (server, expected) in
+            [(&server, "value: \"k\""), (&without, "has not loaded redis-cell"), (&locked, "NOAUTH")]
         {
             let guard = Guard::new(manager(server.port()), choice.clone()).timeout(PATIENCE);
             let error = guard.take(KEY, limit(), Units(1)).await.unwrap_err();
@@ -255,9 +256,10 @@ async fn a_limit_or_a_quantity_out_of_range_is_an_error_whether_the_server_is_av
     let server = Server::start();
     let log = Limit::Log(Rate::per_minute(100));
     let until = |instant| Limit::from(Fixed::new(5, FixedWindow::until(instant)));
-    let calls: [(Limit, Quantity, &str); 6] = [
+    let calls: [(Limit, Quantity, &str); 7] = [
         (Rate::new(1, Duration::from_nanos(1)).into(), Units(1).into(), "whole number of microseconds"),
         (Rate::per_second(0).into(), Units(1).into(), "count must be an integer from 1 to"),
+        (Rate::per_second(1).at_once(0).into(), Units(1).into(), "max_burst must be an integer from 0 to"),
         (limit().into(), Units(u64::MAX).into(), "quantity must be an integer from 0 to"),
         (limit().into(), Saturate(u64::MAX).into(), "quantity must be an integer from 0 to"),
         (log, Units(10_001).into(), "quantity must be an integer from 0 to 10000"),
@@ -453,14 +455,8 @@ fn a_local_limiter_takes_from_several_limits_as_the_server_does() {
             .zip(units)
             .map(|((key, limit), units)| (key.as_str(), *limit, Units(units)))
             .collect();
-        let call = takes.iter().fold(MTake::new(), |call, (key, limit, units)| match *limit {
-            Limit::Throttle(limit) => call.throttle(key, limit, *units),
-            Limit::Funnel(limit) => call.funnel(key, limit, *units),
-            Limit::Bucket(limit) => call.bucket(key, limit, *units),
-            Limit::Fixed(fixed) => call.fixed(key, fixed, *units),
-            Limit::Window(rate) => call.window(key, rate, *units),
-            Limit::Log(rate) => call.log(key, rate, *units),
-        });
+        let call =
+            takes.iter().fold(MTake::new(), |call, (key, limit, units)| call.limit(key, *limit, *units));
         let there: Together<Answer> = call::mtake(call).unwrap().query(&mut connection).unwrap();
         let here = local.take_together(&takes, |answers| answers.iter().all(Answer::admitted)).unwrap();
         let rows = |answers: &[Answer]| -> Vec<(bool, u64)> {

@@ -1,0 +1,272 @@
+"""Rate limits for FastAPI and Starlette: a dependency, a middleware, and a handler for refusals of `limited`.
+
+    limit = RateLimit(guard, Rate.per_minute(30))
+
+    @app.get("/search", dependencies=[Depends(limit)])
+    async def search() -> ...
+
+Everything runs in the event loop, and waits without blocking it. docs/http.md explains the fields of responses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias, cast
+
+from fastapi import HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+
+from .answers import Answer, RateLimited, Refused, RefusedForever, Together
+from .client import AsyncCell
+from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Rate
+from .times import Seconds, micros
+from .unavailable import AsyncGuard
+from .waiting import async_wait, check_runs
+from .wire import Take
+
+Field: TypeAlias = tuple[str, str]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+FIELDS = "redis_cell.fields"
+"""The entry of a scope for the fields of its dependencies, which a middleware then adds to the response."""
+_CALENDAR = {"HOUR": 3600, "DAY": 86400, "WEEK": 604800}
+
+
+def client_address(connection: HTTPConnection) -> str:
+    """Returns the address of the connection, which behind a proxy is the proxy's, or `unknown`."""
+    return connection.client.host if connection.client else "unknown"
+
+
+def fields(limits: Mapping[str, Counted], answer: Together[Answer], keys: Mapping[str, str]) -> list[Field]:
+    """Returns the fields of a response: RateLimit, RateLimit-Policy, X-RateLimit-*, and Retry-After of a refusal."""
+    rows = {name: answer[keys[name]] for name in limits}
+    tightest = min(rows.values(), key=lambda row: row.remaining)
+    policies = (_member(name, q=row.limit, w=_window(limits[name])) for name, row in rows.items())
+    states = (_member(name, r=row.remaining, t=_until_more(limits[name], row)) for name, row in rows.items())
+    found = [
+        ("RateLimit-Policy", ", ".join(policies)),
+        ("RateLimit", ", ".join(states)),
+        ("X-RateLimit-Limit", str(tightest.limit)),
+        ("X-RateLimit-Remaining", str(tightest.remaining)),
+        ("X-RateLimit-Reset", str(math.ceil(tightest.reset_after))),
+    ]
+    wait = answer.combined.retry_after
+    return found if wait is None else [*found, ("Retry-After", str(math.ceil(wait)))]
+
+
+def _member(name: str, **parameters: int | None) -> str:
+    return f'"{name}"' + "".join(f";{key}={value}" for key, value in parameters.items() if value is not None)
+
+
+def _window(limit: Counted) -> int | None:
+    """Returns the time in which the whole limit comes back, in seconds. None if it has no fixed length."""
+    if isinstance(limit, (Rate, Bucket, Funnel)):
+        return -(-limit.limit * micros(limit.per, "per") // (limit.count * 1_000_000))
+    if isinstance(limit, Fixed) and isinstance(limit.per, Calendar):
+        return _CALENDAR.get(limit.per.unit)
+    return None if limit.per is None else -(-micros(cast(Seconds, limit.per), "per") // 1_000_000)
+
+
+def _until_more(limit: Counted, row: Answer) -> int | None:
+    """Returns the time in which no more than what remains can be used, in seconds. None if it is unknown."""
+    if isinstance(row, Refused):
+        return math.ceil(row.retry_after)
+    if isinstance(limit, (Rate, Bucket, Funnel)):
+        used = (row.limit - row.remaining - 1) * micros(limit.per, "per")
+        return max(0, -(-(micros(row.reset_after, "reset_after") * limit.count - used) // (limit.count * 1_000_000)))
+    return math.ceil(row.reset_after) if isinstance(limit, Fixed) else None
+
+
+def refusal(answer: Answer) -> tuple[int, str]:
+    """Returns the status of a refusal, and its reason."""
+    if answer.decided_by == "fail_closed":
+        return 503, "the rate limiter is unavailable"
+    if isinstance(answer, RefusedForever):
+        return 413, "the request alone exceeds a limit"
+    return 429, "a limit is reached"
+
+
+class RateLimit:
+    """A dependency that takes from one limit, or from several at once, or answers 429.
+
+    `cell` is an AsyncCell, or an AsyncGuard, which decides while the server is unavailable: with FailClosed, the answer
+    is 503 then. `limit` is a limit, or a mapping from names to limits, all of which must admit a request. `key` returns
+    the name of the client of a request, or None if it has no limit. `quantity` is the cost of a request, or returns it.
+    Both may be coroutine functions. A request that cannot be admitted waits up to `timeout` for its turn, in the queue
+    of its client. `prefix` distinguishes the limits of several routes, which otherwise are one.
+    """
+
+    def __init__(
+        self,
+        cell: AsyncCell | AsyncGuard,
+        limit: Counted | Mapping[str, Counted],
+        *,
+        key: Callable[[HTTPConnection], Any] = client_address,
+        quantity: int | Callable[[HTTPConnection], Any] = 1,
+        timeout: Seconds | None = 0,
+        prefix: str = "http",
+    ) -> None:
+        check_runs(cell, type(self).__name__, awaited=True)
+        self.cell, self.key, self.quantity = cell, key, quantity
+        self.timeout, self.prefix = timeout, prefix
+        self.limits: Mapping[str, Counted] = limit if isinstance(limit, Mapping) else {"default": limit}
+        if not self.limits or any('"' in name or not name.isascii() for name in self.limits):
+            raise ValueError("a limit has a name in ASCII without quotes, and there is at least one")
+
+    async def decide(self, connection: HTTPConnection) -> tuple[Together[Answer], list[Field]] | None:
+        """Takes from the limits. Returns the answer, and the fields of the response. None without a limit."""
+        client = await _value(self.key, connection)
+        if client is None:
+            return None
+        quantity = await _value(self.quantity, connection) if callable(self.quantity) else self.quantity
+        # The braces put all keys of a client into one slot of a cluster.
+        keys = {name: f"{{{self.prefix}:{client}}}:{name}" for name in self.limits}
+        takes = [Take(keys[name], limit, quantity) for name, limit in self.limits.items()]
+        answer = await async_wait(self.cell, *takes, timeout=self.timeout)
+        known = answer.combined.decided_by in ("server", "local")
+        return answer, fields(self.limits, answer, keys) if known else []
+
+    async def __call__(self, request: HTTPConnection, response: Response) -> Together[Answer] | None:
+        decided = await self.decide(request)
+        if decided is None:
+            return None
+        answer, found = decided
+        if not answer:
+            status, reason = refusal(answer.combined)
+            raise HTTPException(status, reason, headers=dict(found))
+        shared = request.scope.get(FIELDS)
+        for name, value in found:
+            if shared is None:
+                response.headers.append(name, value)
+            else:
+                shared.append((name, value))
+        return answer
+
+
+# The annotations above are texts, which FastAPI cannot look up for an object that is no function.
+RateLimit.__call__.__annotations__.update(request=HTTPConnection, response=Response)
+
+
+async def _value(function: Callable[[HTTPConnection], Any], connection: HTTPConnection) -> Any:
+    value = function(connection)
+    return await value if inspect.isawaitable(value) else value
+
+
+class RateLimitMiddleware:
+    """A middleware that limits every request, and adds the fields of dependencies to responses that a route makes.
+
+    `limit` is a RateLimit, or None if only dependencies limit requests. A request whose client disconnects while it
+    waits leaves its queue.
+    """
+
+    def __init__(self, app: Any, limit: RateLimit | None = None) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        adds = FIELDS not in scope  # otherwise another middleware does
+        found: list[Field] = scope.setdefault(FIELDS, [])
+        if self.limit is not None:
+            ahead = _Ahead(receive)
+            decided = await ahead.until_done(self.limit.decide(HTTPConnection(scope)))
+            receive = ahead.receive
+            if ahead.left:
+                return
+            if decided is not None:
+                answer, own = decided
+                if not answer:
+                    response = _problem(*refusal(answer.combined), own, answer)
+                    return await response(cast(Any, scope), receive, cast(Any, send))
+                found.extend(own)
+
+        async def send_with_fields(message: MutableMapping[str, Any]) -> None:
+            if adds and message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                for name, value in found:
+                    if name.startswith("RateLimit"):  # a list, which may have several lines
+                        headers.append(name, value)
+                    else:
+                        headers.setdefault(name, value)
+                message = {**message, "headers": headers.raw}
+            await send(message)
+
+        await self.app(scope, receive, send_with_fields)
+
+
+class _Ahead:
+    """Reads the messages of a request ahead while it waits, to learn that its client has left."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._read: deque[MutableMapping[str, Any]] = deque()
+        self._reading: asyncio.Future[MutableMapping[str, Any]] | None = None
+        self.left = False
+
+    async def until_done(self, work: Any) -> Any:
+        """Returns the result of work. If the client leaves first, the work is cancelled."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.sleep(0)
+            watches = True
+            while not task.done():
+                if watches and self._reading is None:
+                    self._reading = asyncio.ensure_future(self._receive())
+                waiting = {task, self._reading} if watches and self._reading else {task}
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if self._reading is not None and self._reading.done():
+                    message, self._reading = self._reading.result(), None
+                    self._read.append(message)
+                    if message["type"] == "http.disconnect":
+                        self.left = not task.done()
+                        break
+                    watches = not message.get("more_body")  # a long body is not read ahead
+            if self.left:
+                task.cancel()
+                await asyncio.wait([task])
+                return None
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if self._read:
+            return self._read.popleft()
+        if self._reading is not None:
+            message = await asyncio.shield(self._reading)
+            self._reading = None
+            return message
+        return await self._receive()
+
+
+def _problem(status: int, reason: str, own: list[Field], answer: Together[Answer] | None = None) -> JSONResponse:
+    """Returns a response with the details of a problem, as in RFC 9457."""
+    body: dict[str, Any] = {"title": reason, "status": status}
+    if status == 429:
+        refusing = [] if answer is None else [key for key, row in answer.items() if not row]
+        names = [str(key).rpartition("}:")[2] for key in refusing]
+        body = {"type": PROBLEM, **body, "violated-policies": names} if names else {"type": PROBLEM, **body}
+    return JSONResponse(body, status, dict(own), media_type="application/problem+json")
+
+
+async def rate_limited(request: Request, error: Exception) -> JSONResponse:
+    """A handler that answers the refusals of `limited`: app.add_exception_handler(RateLimited, rate_limited)."""
+    assert isinstance(error, RateLimited)
+    wait = error.retry_after
+    own = [] if wait is None or error.answer.decided_by == "fail_closed" else [("Retry-After", str(math.ceil(wait)))]
+    return _problem(*refusal(error.answer), own)
+
+
+__all__ = ["RateLimit", "RateLimitMiddleware", "client_address", "rate_limited"]

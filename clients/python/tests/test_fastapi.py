@@ -1,0 +1,149 @@
+"""The dependency and the middleware for FastAPI, under uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis.asyncio
+
+import servers
+from limited_app import made, waiting
+from redis_cell import AsyncCell, Cell, FailClosed, FailOpen, Rate
+from redis_cell.fastapi import RateLimit
+from uvicorn_thread import serving
+
+WORKERS = 3
+
+
+@pytest.fixture
+def limited(server: servers.Server) -> Iterator[str]:
+    with server.admin as admin:
+        admin.flushall()
+    with serving(made(server.port, FailClosed())) as url:
+        yield url
+
+
+def test_several_processes_share_a_limit(server: servers.Server) -> None:
+    with server.admin as admin:
+        admin.flushall()
+    port = servers.free_port()
+    command = [sys.executable, "-m", "uvicorn", "limited_app:app", "--workers", str(WORKERS), "--port", str(port)]
+    environment = {**os.environ, "REDIS_PORT": str(server.port)}
+    process = subprocess.Popen(
+        [*command, "--log-level", "warning"], cwd=Path(__file__).parent, env=environment, start_new_session=True
+    )
+    try:
+
+        async def ask() -> list[httpx.Response]:
+            limits = httpx.Limits(max_keepalive_connections=0)
+            async with httpx.AsyncClient(limits=limits, timeout=60, headers={"x-user": "ann"}) as client:
+                url, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
+                while True:
+                    try:
+                        await client.get(url + "/openapi.json")
+                        break
+                    except httpx.TransportError:
+                        assert time.monotonic() < end and process.poll() is None
+                        await asyncio.sleep(0.1)
+                free = await asyncio.gather(*(client.get(url + "/exact", headers={"x-user": ""}) for _ in range(60)))
+                assert len({answer.json()["process"] for answer in free}) > 1
+                return await asyncio.gather(*(client.get(url + "/exact") for _ in range(200)))
+
+        answers = asyncio.run(ask())
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+    assert Counter(answer.status_code for answer in answers) == {200: 10, 429: 190}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.headers["ratelimit"].startswith('"hour";r=0;t=')
+    assert 3590 <= int(refused.headers["retry-after"]) <= 3600
+
+
+def test_fields_are_those_of_the_page(limited: str) -> None:
+    """The numbers of docs/http.md, in a response that the route makes itself. The middleware's limit is listed too."""
+    with httpx.Client(headers={"x-user": "ann"}) as client:
+        answers = [client.get(limited + "/own") for _ in range(4)]
+    names = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after")
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert '"default";r=2;t=2' in answers[0].headers["ratelimit"]
+    assert '"default";q=3;w=6' in answers[0].headers["ratelimit-policy"]
+    assert '"default";q=1000;w=3600' in answers[0].headers["ratelimit-policy"]
+    refused = [answers[3].headers.get(name) for name in names]
+    assert refused == ["3", "0", "6", "2"] and '"default";r=0;t=2' in answers[3].headers["ratelimit"]
+
+
+def test_clients_quantities_and_requests_without_a_limit(limited: str) -> None:
+    with httpx.Client() as client:
+        for _ in range(5):
+            free = client.get(limited + "/own")
+            assert free.status_code == 200 and "ratelimit" not in free.headers
+        for name in ("ann", "bob"):
+            assert client.get(limited + "/own?cost=3", headers={"x-user": name}).status_code == 200
+            assert client.get(limited + "/own", headers={"x-user": name}).status_code == 429
+        too_much = client.get(limited + "/own?cost=4", headers={"x-user": "cat"})
+        assert too_much.status_code == 413 and "retry-after" not in too_much.headers
+        first, second = (client.get(limited + "/decorated", headers={"x-user": "dan"}) for _ in range(2))
+        assert first.json() == "decorated"
+        assert second.status_code == 429 and second.headers["content-type"] == "application/problem+json"
+        assert 3590 <= int(second.headers["retry-after"]) <= 3600
+
+
+async def test_requests_wait_for_their_turn_and_block_nobody(limited: str) -> None:
+    async with httpx.AsyncClient(headers={"x-user": "ann"}, timeout=30) as client:
+        begun = time.monotonic()
+        waits = [asyncio.ensure_future(client.post(limited + "/wait", json=number)) for number in range(20)]
+        await asyncio.sleep(0.1)
+        other = await client.get(limited + "/exact")
+        assert other.status_code == 200 and not all(wait.done() for wait in waits)
+        answers = await asyncio.gather(*waits)
+        assert [answer.json() for answer in answers] == list(range(20))
+        assert time.monotonic() - begun >= 0.9
+
+
+async def test_a_client_that_leaves_while_it_waits_leaves_the_queue(server: servers.Server) -> None:
+    with server.admin as admin, serving(waiting(server.port)) as url:
+        admin.flushall()
+        async with httpx.AsyncClient(headers={"x-user": "ann"}, timeout=30) as client:
+            assert (await client.post(url, content=b"one")).text == "one"
+            leaving = asyncio.ensure_future(client.post(url, content=b"two"))
+            while not server.counted("blocked_clients"):
+                await asyncio.sleep(0.01)
+            staying = asyncio.ensure_future(client.post(url, content=b"three" * 100_000))
+            while server.counted("blocked_clients") < 2:
+                await asyncio.sleep(0.01)
+            leaving.cancel()
+            while server.counted("blocked_clients") > 1:
+                await asyncio.sleep(0.01)
+            admin.delete("{waiting:ann}:default")
+            assert (await staying).text == "three" * 100_000
+            assert not server.counted("blocked_clients")
+
+
+@pytest.mark.parametrize(("choice", "status"), [(FailOpen(), 200), (FailClosed(), 503)])
+def test_without_the_server(choice: Any, status: int) -> None:
+    client = httpx.Client(headers={"x-user": "ann"}, timeout=30)
+    with servers.running() as server, serving(made(server.port, choice)) as url, client:
+        assert client.get(url + "/exact").status_code == 200
+        server.stop()
+        for path in ("/exact", "/own", "/decorated"):
+            answer = client.get(url + path)
+            assert answer.status_code == status, path
+            assert "ratelimit" not in answer.headers and "retry-after" not in answer.headers
+
+
+def test_mistakes_are_told_as_such() -> None:
+    with pytest.raises(TypeError, match="RateLimit needs an AsyncCell or an AsyncGuard, not Cell"):
+        RateLimit(Cell(redis.Redis()), Rate(1, per=1))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="a limit has a name"):
+        RateLimit(AsyncCell(redis.asyncio.Redis()), {})

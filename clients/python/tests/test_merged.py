@@ -1,0 +1,336 @@
+"""Merged calls on a real server: few calls, the answers of calls of their own, and callers that give up."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import servers
+from redis_cell import (
+    Admitted,
+    Answer,
+    AsyncCell,
+    AsyncGuard,
+    AsyncMerged,
+    Bucket,
+    FailClosed,
+    Fixed,
+    Funnel,
+    Guard,
+    Log,
+    Merged,
+    Rate,
+    Refused,
+    Window,
+)
+from redis_cell.merged import Grants, tail
+
+PATIENCE = 10.0
+"""How long the tests wait for an answer, which is late on a busy machine, in seconds."""
+RATE = Rate.per_day(100)
+
+
+@pytest.fixture
+def server() -> Iterator[servers.Server]:
+    with servers.running() as server:
+        yield server
+
+
+@pytest.fixture
+async def merged(server: servers.Server) -> AsyncIterator[AsyncMerged]:
+    client = redis.asyncio.Redis(port=server.port, socket_timeout=PATIENCE)
+    yield AsyncMerged(client)
+    await getattr(client, "aclose", client.close)()
+
+
+def close(one: float, other: float) -> bool:
+    return abs(one - other) < 60
+
+
+def same(one: Answer, other: Answer) -> bool:
+    """Whether two answers, of which one is a little older, are the same. Limits of these tests are per day."""
+    return (
+        type(one) is type(other)
+        and (one.limit, one.remaining) == (other.limit, other.remaining)
+        and getattr(one, "taken", 0) == getattr(other, "taken", 0)
+        and close(one.reset_after, other.reset_after)
+        and close(one.retry_after or 0, other.retry_after or 0)
+    )
+
+
+def test_a_row_is_divided_where_one_call_would_leave_a_unit() -> None:
+    def taken(row: list[int], available: int) -> int:
+        total = 0
+        for quantity in row:
+            total += quantity if total + quantity <= available else 0
+        return total
+
+    def complete(row: list[int]) -> bool:
+        return all(taken(row, available) == min(sum(row), available) for available in range(sum(row) + 2))
+
+    chance = random.Random(43)
+    for _ in range(2000):
+        row = [chance.choice((1, 1, 1, 2, 3, chance.randint(1, 20))) for _ in range(chance.randint(1, 9))]
+        ends = [length for length in range(len(row) + 1) if complete(row[len(row) - length :])]
+        assert tail(row) == max(1, ends[-1]), row
+
+
+def test_the_arithmetic_is_that_of_the_core() -> None:
+    # The example of core/src/merged.rs, and clients that wait.
+    rate = Rate(1, per=1, burst=9)
+    grants = Grants(rate, [0, 10, 0, -1, 10_000_000, 2])
+    first, second, third = (grants.next(1) for _ in range(3))
+    assert first == Admitted(limit=10, remaining=1, reset_after=9, taken=1)
+    assert second == Admitted(limit=10, remaining=0, reset_after=10, taken=1)
+    assert third == Refused(limit=10, remaining=0, reset_after=10, retry_after=1)
+    grants = Grants(rate, [1, 10, 0, 7_000_000, 3_000_000, 0])
+    assert [grants.next(quantity).retry_after for quantity in (1, 3, 1)] == [7, 9, 7]
+    # A third of a second is rounded up to whole microseconds.
+    grants = Grants(Rate(3, per=1), [0, 3, 1, -1, 666_667, 2])
+    assert [grants.next(1).reset_after for _ in range(2)] == [0.333334, 0.666667]
+
+
+async def test_calls_that_come_meanwhile_share_a_call(server: servers.Server, merged: AsyncMerged) -> None:
+    answers = await asyncio.gather(*(merged.throttle("hot", RATE) for _ in range(110)))
+    assert server.calls("cl.throttle") == 2
+    for place, answer in enumerate(answers):
+        left = max(0, 99 - place)
+        if place < 100:
+            assert isinstance(answer, Admitted) and (answer.remaining, answer.taken) == (left, 1)
+        else:
+            assert isinstance(answer, Refused) and close(answer.retry_after, 864)
+        assert close(answer.reset_after, 864 * (100 - left))
+    # A caller that is alone sends its own call.
+    assert not await merged.throttle("hot", RATE)
+    assert server.calls("cl.throttle") == 3
+    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+
+
+ROWS = [[3, 1, 1, 2, 1, 1, 1, 1], [2, 4, 1, 2, 1, 1, 2, 1], [5, 1, 7, 9, 1, 5], [9, 9, 1, 1]]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+async def test_every_caller_gets_the_answer_of_its_own_call(
+    server: servers.Server, merged: AsyncMerged, row: list[int]
+) -> None:
+    direct: Any = AsyncCell(merged._link.client)  # pyright: ignore[reportPrivateUsage]
+    day = 86400
+    limits = {
+        "throttle": Rate.per_day(9),
+        "bucket": Bucket(9, count=9, per=day),
+        "funnel": Funnel(9, count=9, per=day),
+        "fixed": Fixed(9, per=day),
+        "window": Window(9, per=day),
+        "log": Log(9, per=day),
+    }
+    for name, limit in limits.items():
+        take: Any = getattr(merged, name)
+        # Windows and logs are not merged. On connections of their own, their calls may come in any order.
+        if name in ("window", "log"):
+            answers = [await take(f"merged:{name}", limit, quantity) for quantity in row]
+        else:
+            answers = await asyncio.gather(*(take(f"merged:{name}", limit, quantity) for quantity in row))
+        own = [await getattr(direct, name)(f"direct:{name}", limit, quantity) for quantity in row]
+        if row == ROWS[0]:
+            assert server.calls(f"cl.{name}") == len(row) + (2 if name not in ("window", "log") else len(row))
+        if row == ROWS[2] and name not in ("window", "log"):
+            # Several calls at the same time, in any order: the sum of what they take is what can be had.
+            assert sum(answer.taken for answer in answers if isinstance(answer, Admitted)) <= 9
+            continue
+        assert all(itertools.starmap(same, zip(answers, own, strict=True))), (name, answers, own)
+
+
+async def test_merged_calls_of_many_keys_share_a_write(server: servers.Server, merged: AsyncMerged) -> None:
+    client = merged._link.client  # pyright: ignore[reportPrivateUsage]
+    merged = AsyncMerged(client, pipelined=True)
+    answers = await asyncio.gather(*(merged.throttle(f"k{n % 4}", RATE) for n in range(80)))
+    assert [answer.remaining for answer in answers] == [99 - n // 4 for n in range(80)]
+    assert server.calls("cl.throttle") == 8
+
+
+async def test_what_cannot_be_merged_is_sent_directly(server: servers.Server, merged: AsyncMerged) -> None:
+    totals = await asyncio.gather(*(merged.fixed("total", Fixed.total(9)) for _ in range(12)))
+    assert server.calls("cl.fixed") == 12
+    assert sorted(answer.remaining for answer in totals) == [0, 0, 0, *range(9)]
+    answers = await asyncio.gather(
+        merged.throttle("k", RATE),
+        merged.throttle("k", RATE, 101),
+        merged.throttle("k", RATE, 0),
+        merged.throttle("k", RATE, 5, saturate=True),
+        merged.peek("k", RATE),
+    )
+    assert server.calls("cl.throttle") == 4
+    assert [answer.admitted for answer in answers] == [True, False, True, True, True]
+    assert (await merged.peek("k", RATE)).remaining == 94
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_takes_nothing(
+    server: servers.Server, merged: AsyncMerged
+) -> None:
+    tasks = [asyncio.create_task(merged.throttle("hot", RATE, 10)) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+    tasks[1].cancel()
+    tasks[2].cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [
+        Admitted,
+        asyncio.CancelledError,
+        asyncio.CancelledError,
+        Admitted,
+    ]
+    assert (await merged.peek("hot", RATE)).remaining == 80
+    assert server.calls("cl.throttle") == 2
+
+
+async def test_calls_are_served_when_the_first_one_is_cancelled(merged: AsyncMerged) -> None:
+    for _ in range(3):
+        first = asyncio.create_task(merged.throttle("hot", RATE))
+        second = asyncio.create_task(merged.throttle("hot", RATE))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await asyncio.wait_for(second, PATIENCE)
+    assert await asyncio.wait_for(merged.throttle("hot", RATE), PATIENCE)
+
+
+async def test_each_call_has_its_own_time_limit(server: servers.Server, merged: AsyncMerged) -> None:
+    await merged.throttle("hot", RATE)
+    server.freeze()
+    tasks = [asyncio.create_task(asyncio.wait_for(merged.throttle("hot", RATE), 0.1 + 60 * n)) for n in range(3)]
+    with pytest.raises(asyncio.TimeoutError):
+        await tasks[0]
+    assert not tasks[1].done()
+    server.thaw()
+    assert (await tasks[1]).admitted and (await tasks[2]).admitted
+
+
+async def test_an_error_is_the_error_of_each_call(server: servers.Server, merged: AsyncMerged) -> None:
+    with server.admin as admin:
+        admin.hset("hot", "field", "value")
+    answers = await asyncio.gather(*(merged.throttle("hot", RATE) for _ in range(4)), return_exceptions=True)
+    assert all(isinstance(answer, redis.ResponseError) and "WRONGTYPE" in str(answer) for answer in answers)
+    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_guard_decides_for_each_call_of_a_row(server: servers.Server, merged: AsyncMerged) -> None:
+    guard = AsyncGuard(merged, when_unavailable=FailClosed(), timeout=2)
+    answers = await asyncio.gather(*(guard.throttle("hot", RATE) for _ in range(5)))
+    assert [answer.remaining for answer in answers] == [99, 98, 97, 96, 95]
+    server.freeze()
+    answers = await asyncio.gather(*(guard.throttle("hot", RATE) for _ in range(5)))
+    assert {answer.decided_by for answer in answers} == {"fail_closed"}
+    server.thaw()
+
+
+def blocking(server: servers.Server) -> Merged:
+    return Merged(redis.Redis(port=server.port, socket_timeout=PATIENCE))
+
+
+def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Runs calls in threads of their own. Returns what each returns or raises."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [future.exception() or future.result() for future in [pool.submit(call) for call in calls]]
+
+
+def line_up(
+    server: servers.Server, merged: Merged, quantities: list[int], limit: Rate = RATE, key: str = "hot"
+) -> list[Any]:
+    """Calls from threads, one behind the other: the server is frozen until all of them have called."""
+    server.freeze()
+    rows = merged._rows  # pyright: ignore[reportPrivateUsage]
+    results: list[Any] = [None] * len(quantities)
+
+    def take(place: int) -> None:
+        try:
+            results[place] = merged.throttle(key, limit, quantities[place])
+        except Exception as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=take, args=(place,)) for place in range(len(quantities))]
+    try:
+        for place, thread in enumerate(threads):
+            thread.start()
+            servers.wait_until(lambda place=place: len(rows) == 1 and len(next(iter(rows.values())).waiting) == place)
+    finally:
+        server.thaw()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_threads_that_come_meanwhile_share_a_call(server: servers.Server) -> None:
+    merged = blocking(server)
+    merged.throttle("other", RATE)  # the pool has a connection
+    answers = line_up(server, merged, [1] * 12, Rate.per_day(10))
+    assert [answer.remaining for answer in answers] == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0]
+    assert [answer.admitted for answer in answers] == [True] * 10 + [False] * 2
+    assert server.calls("cl.throttle") == 3
+    # Three calls of their own, and one for two single units.
+    answers = line_up(server, merged, [1, 30, 20, 10, 1, 1], key="mixed")
+    assert server.calls("cl.throttle") == 3 + 5
+    assert all(answers) and merged.peek("mixed", RATE).remaining == 37
+    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+
+
+def test_threads_get_the_error_of_their_call(server: servers.Server) -> None:
+    merged = blocking(server)
+    with server.admin as admin:
+        admin.hset("hot", "field", "value")
+    answers = line_up(server, merged, [1] * 4)
+    assert all("WRONGTYPE" in str(answer) for answer in answers), answers
+    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+
+
+def test_threads_of_several_clients_take_exactly_the_limit(server: servers.Server) -> None:
+    limit = Rate.per_day(1000)
+
+    def take(merged: Merged, units: int) -> int:
+        return sum(units for _ in range(50) if merged.throttle("hot", limit, units))
+
+    clients = [blocking(server) for _ in range(2)]
+    calls = [lambda merged=merged, units=units: take(merged, units) for merged in clients for units in [3] + [1] * 15]
+    assert sum(in_threads(calls)) == 1000
+    assert server.calls("cl.throttle") < 1600
+    assert all(merged._rows == {} for merged in clients)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_guard_of_threads_decides_for_each_call(server: servers.Server) -> None:
+    merged = Merged(redis.Redis(port=server.port, socket_timeout=2))
+    guard = Guard(merged, when_unavailable=FailClosed())
+    assert guard.throttle("hot", RATE).decided_by == "server"
+    server.freeze()
+    answers = in_threads([lambda: guard.throttle("hot", RATE)] * 5)
+    server.thaw()
+    assert {answer.decided_by for answer in answers} == {"fail_closed"}
+
+
+def test_a_child_process_begins_without_callers(server: servers.Server) -> None:
+    merged = blocking(server)
+    server.freeze()
+    thread = threading.Thread(target=lambda: merged.throttle("hot", RATE))
+    thread.start()
+    servers.wait_until(lambda: merged._rows)  # pyright: ignore[reportPrivateUsage]
+    child = os.fork()
+    if child == 0:
+        try:
+            merged.throttle("hot", RATE)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    server.thaw()
+    thread.join()
+    end = time.monotonic() + PATIENCE
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert ended == (child, 0)

@@ -1,0 +1,254 @@
+//! Merged calls on a real server: few calls, the answers of calls of their own, and callers that give up.
+
+use crate::common::{Client, Server};
+use crate::leased::{SOON, calls, connect, futures_poll};
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+use redis_cell_client::{
+    Answer, Decision, Fixed, FixedWindow, Limit, Merged, Quantity, Rate, Saturate, Units, call,
+};
+use std::time::{Duration, Instant};
+
+const KEY: &str = "hot";
+
+/// Calls for all quantities at the same time, in their order: the runtime of these tests has one thread.
+async fn take_all(
+    merged: &Merged<MultiplexedConnection>,
+    key: &'static str,
+    limit: Limit,
+    quantities: &[Quantity],
+) -> Vec<RedisResult<Answer>> {
+    let tasks: Vec<_> = quantities
+        .iter()
+        .map(|&quantity| {
+            let merged = merged.clone();
+            tokio::spawn(async move { merged.take(key, limit, quantity).await })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    answers
+}
+
+async fn patient(server: &Server) -> Merged<MultiplexedConnection> {
+    Merged::new(connect(server).await).timeout(SOON)
+}
+
+fn remaining(client: &mut Client) -> i64 {
+    client.ints(&format!("CL.PEEK {KEY} 99 100 86400"))[2]
+}
+
+#[tokio::test]
+async fn callers_that_come_meanwhile_share_a_call_and_get_their_own_answers() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let merged = patient(&server).await;
+    let limit = Rate::per_day(100).burst(99).into();
+    let answers = take_all(&merged, KEY, limit, &[Units(1).into(); 110]).await;
+    assert_eq!(calls(&mut client, "cl.throttle"), 2);
+    for (place, answer) in (0..).zip(answers) {
+        let answer = answer.unwrap();
+        // A unit takes 864 seconds; the test takes less than half of that.
+        let units = |time: Duration| (time.as_secs() + 432) / 864;
+        assert_eq!((answer.limit, answer.taken), (100, None));
+        if place < 100 {
+            assert_eq!((answer.decision, answer.remaining), (Decision::Admitted, 99 - place));
+            assert_eq!(units(answer.reset_after), place + 1);
+        } else {
+            assert_eq!((units(answer.retry_after().unwrap()), answer.remaining), (1, 0));
+        }
+    }
+    // A caller that is alone sends its own call.
+    let alone = merged.take(KEY, limit, Units(1)).await.unwrap();
+    assert!(matches!(alone.decision, Decision::RefusedFor(_)), "{alone:?}");
+    assert_eq!(calls(&mut client, "cl.throttle"), 3);
+}
+
+#[tokio::test]
+async fn every_kind_and_quantity_gets_the_answers_of_calls_of_their_own() {
+    let server = Server::start();
+    let mut connection = connect(&server).await;
+    let day = Duration::from_secs(86_400);
+    let limits: [(&str, Limit, bool); 7] = [
+        ("throttle", Rate::per_day(9).into(), true),
+        ("funnel", Limit::Funnel(Rate::per_day(9).capacity(9)), true),
+        ("bucket", Limit::Bucket(Rate::per_day(9).capacity(9)), true),
+        ("fixed", Fixed::new(9, FixedWindow::period(day)).into(), true),
+        ("fixed", Fixed::new(9, FixedWindow::total()).into(), false),
+        ("window", Limit::Window(Rate::new(9, day)), false),
+        ("log", Limit::Log(Rate::new(9, day)), false),
+    ];
+    let units = |units: u64| Quantity::from(Units(units));
+    let rows = [
+        [3, 1, 1, 2, 1, 1, 1, 1].map(units),
+        [2, 4, 1, 2, 1, 1, 2, 1].map(units),
+        [10, 5, 1, 7, 0, 9, 1, 5].map(units),
+        [units(1), Saturate(3).into(), units(1), Saturate(9).into(), units(0), units(1), units(1), units(2)],
+    ];
+    for (name, limit, merges) in limits {
+        for row in rows {
+            redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+            let before = calls(&mut server.connect(), &format!("cl.{name}"));
+            let merged = take_all(&patient(&server).await, "merged", limit, &row).await;
+            let sent = calls(&mut server.connect(), &format!("cl.{name}")) - before;
+            if row == rows[0] {
+                assert_eq!(sent, if merges { 2 } else { 8 }, "{name}");
+            }
+            // Calls that go alone do not line up, so in time they come before the others.
+            let alone = |quantity: &Quantity| !merges || !matches!(quantity, Quantity::Units(Units(1..=9)));
+            let first = row.iter().position(|quantity| !alone(quantity));
+            let early = |place: &usize| Some(*place) == first || alone(&row[*place]);
+            let (early, late): (Vec<_>, Vec<_>) = (0..row.len()).partition(early);
+            for place in early.into_iter().chain(late) {
+                let own: Answer = call::take("direct", limit, row[place])
+                    .unwrap()
+                    .query_async(&mut connection)
+                    .await
+                    .unwrap();
+                let merged = merged[place].as_ref().unwrap();
+                let close = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_secs(60);
+                let told = format!("{name} {row:?} at {place}: {merged:?}, not {own:?}");
+                assert_eq!((merged.remaining, merged.taken), (own.remaining, own.taken), "{told}");
+                assert!(close(merged.reset_after, own.reset_after), "{told}");
+                match (merged.decision, own.decision) {
+                    (Decision::RefusedFor(one), Decision::RefusedFor(other)) => {
+                        assert!(close(one, other), "{told}");
+                    }
+                    (one, other) => assert_eq!(one, other, "{told}"),
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_is_gone_before_its_call_takes_nothing() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let merged = patient(&server).await;
+    let limit = Rate::per_day(100).burst(99);
+    let mut first = Box::pin(merged.take(KEY, limit, Units(1)));
+    assert!(futures_poll(first.as_mut()).is_none());
+    for _ in 0..5 {
+        let mut gone = Box::pin(merged.take(KEY, limit, Units(10)));
+        assert!(futures_poll(gone.as_mut()).is_none());
+    }
+    let stays = tokio::spawn({
+        let merged = merged.clone();
+        async move { merged.take(KEY, limit, Units(2)).await }
+    });
+    assert_eq!(first.await.unwrap().remaining, 99);
+    assert_eq!(stays.await.unwrap().unwrap().remaining, 97);
+    assert_eq!((remaining(&mut client), calls(&mut client, "cl.throttle")), (97, 2));
+}
+
+#[tokio::test]
+async fn callers_are_served_when_the_first_one_is_gone() {
+    let server = Server::start();
+    let merged = patient(&server).await;
+    let limit = Rate::per_day(100).burst(99);
+    for _ in 0..3 {
+        let mut first = Box::pin(merged.take(KEY, limit, Units(1)));
+        assert!(futures_poll(first.as_mut()).is_none());
+        let mut second = Box::pin(merged.take(KEY, limit, Units(1)));
+        assert!(futures_poll(second.as_mut()).is_none());
+        drop(first);
+        assert!(second.await.unwrap().admitted());
+        // Nobody is left in the row.
+        assert!(merged.take(KEY, limit, Units(1)).await.unwrap().admitted());
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_key_is_the_error_of_each_caller_and_a_bad_number_that_of_one() {
+    let server = Server::start();
+    let merged = patient(&server).await;
+    server.connect().call("HSET hot field value");
+    let limit = Rate::per_day(9).into();
+    for answer in take_all(&merged, KEY, limit, &[Units(1).into(); 5]).await {
+        assert_eq!(answer.unwrap_err().code(), Some("WRONGTYPE"));
+    }
+    let quantities = [1, u64::MAX, 1, 1].map(|units| Units(units).into());
+    let answers = take_all(&merged, "other", limit, &quantities).await;
+    let left: Vec<_> = answers.into_iter().map(|answer| answer.map(|answer| answer.remaining).ok()).collect();
+    assert_eq!(left, [Some(8), None, Some(7), Some(6)]);
+}
+
+#[tokio::test]
+async fn each_caller_has_its_own_time() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let merged = Merged::new(connect(&server).await).timeout(Duration::from_millis(200));
+    let limit = Rate::per_day(100).burst(99);
+    server.signal("STOP");
+    let began = Instant::now();
+    let answers = take_all(&merged, KEY, limit.into(), &[Units(1).into(); 5]).await;
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(200) && took < SOON, "{took:?}");
+    server.signal("CONT");
+    let deadline = Instant::now() + SOON;
+    while merged.take(KEY, limit, Units(1)).await.is_err() {
+        assert!(Instant::now() < deadline, "the key waits forever");
+    }
+    // The call without an answer was sent once; the four behind it were gone before the next one.
+    let taken = u64::try_from(100 - remaining(&mut client)).unwrap();
+    assert_eq!(taken, calls(&mut client, "cl.throttle"));
+}
+
+#[test]
+fn a_key_whose_call_was_on_its_way_when_the_runtime_ended_is_called_again() {
+    let server = Server::start();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let merged = Merged::new(second.block_on(connect(&server))).timeout(SOON);
+    let limit = Rate::per_day(100).burst(99);
+    server.signal("STOP");
+    // The task that serves the row is of the first runtime: its first caller is.
+    let (one, two) = (merged.clone(), merged.clone());
+    let mut leader = Box::pin(one.take(KEY, limit, Units(1)));
+    assert!(first.block_on(async { futures_poll(leader.as_mut()) }).is_none());
+    let mut waiting = Box::pin(two.take(KEY, limit, Units(1)));
+    assert!(second.block_on(async { futures_poll(waiting.as_mut()) }).is_none());
+    first.block_on(async { drop(leader) });
+    drop(first);
+    server.signal("CONT");
+    let gone = second.block_on(waiting);
+    assert!(gone.is_err(), "{gone:?}");
+    let again = second.block_on(async { merged.take(KEY, limit, Units(1)).await });
+    assert!(again.unwrap().admitted());
+}
+
+/// Callers of several processes take exactly the limit, and each unit once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_of_many_clients_take_exactly_the_limit() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limit = Rate::per_day(5_000).burst(4_999);
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let merged = patient(&server).await;
+        for task in 0..16 {
+            let merged = merged.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..200 {
+                    let units = if task == 0 { 3 } else { 1 };
+                    let answer = merged.take(KEY, limit, Units(units)).await.unwrap();
+                    admitted += if answer.admitted() { units } else { 0 };
+                }
+                admitted
+            }));
+        }
+    }
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await.unwrap();
+    }
+    assert_eq!(admitted, 5_000);
+    let calls = calls(&mut client, "cl.throttle");
+    assert!(calls < 12_800 / 2, "{calls} calls for 12,800 decisions");
+}

@@ -1,0 +1,176 @@
+//! Remembered refusals on a real server: few calls, and none refused that the server would admit.
+
+use crate::common::Server;
+use crate::leased::{SOON, calls, connect};
+use redis::aio::MultiplexedConnection;
+use redis_cell_client::{
+    Answer, Decision, Fixed, FixedWindow, Guard, Limit, Rate, Refusals, Units, WhenUnavailable,
+};
+use std::time::{Duration, Instant};
+
+struct Guarded {
+    guard: Guard<MultiplexedConnection>,
+    refusals: Refusals,
+}
+
+async fn guarded(server: &Server) -> Guarded {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let refusals = Refusals::new(&client).unwrap();
+    let guard = Guard::new(connect(server).await, WhenUnavailable::FailClosed).timeout(SOON);
+    Guarded { guard: guard.refusals(refusals.clone()), refusals }
+}
+
+impl Guarded {
+    async fn take(&self, key: &str, limit: impl Into<Limit>) -> Answer {
+        let decided = self.guard.take(key, limit, Units(1)).await.unwrap();
+        assert!(decided.error().is_none(), "{decided:?}");
+        *decided.answer().unwrap()
+    }
+
+    /// Takes all units of a key that are left, and waits until its refusal is remembered.
+    async fn refused(&self, key: &str, limit: Limit) {
+        let deadline = Instant::now() + SOON;
+        while self.refusals.recall(key.as_bytes(), limit, Units(1)).is_none() {
+            self.take(key, limit).await;
+            assert!(Instant::now() < deadline, "the refusal is not remembered");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn until_admitted(&self, key: &str, limit: Limit) {
+        let deadline = Instant::now() + SOON;
+        while !self.take(key, limit).await.admitted() {
+            assert!(Instant::now() < deadline, "the key stays refused");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn one_a_day() -> Limit {
+    Rate::per_day(1).burst(0).into()
+}
+
+#[tokio::test]
+async fn a_flood_of_refusals_hardly_reaches_the_server() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let guarded = guarded(&server).await;
+    for key in 0..20 {
+        guarded.refused(&format!("k{key}"), one_a_day()).await;
+    }
+    let before = (calls(&mut client, "cl.throttle"), guarded.refusals.recalled());
+    let mut waits = Vec::new();
+    for call in 0..4_000 {
+        let answer = guarded.take(&format!("k{}", call % 20), one_a_day()).await;
+        assert_eq!((answer.limit, answer.remaining, answer.taken), (1, 0, None));
+        waits.push(answer.retry_after().unwrap());
+    }
+    // On a busy machine, signs of life may be late; then calls go to the server.
+    assert!(calls(&mut client, "cl.throttle") - before.0 < 40);
+    assert!(guarded.refusals.recalled() - before.1 > 3_960);
+    // The wait becomes shorter, and is that of the server.
+    let own = client.ints("CL.PEEK k19 0 1 86400 1 US")[3];
+    let (last, own) = (waits[3_999], Duration::from_micros(u64::try_from(own).unwrap()));
+    assert!(last < waits[19] && last.abs_diff(own) < Duration::from_secs(1), "{last:?}, {own:?}");
+}
+
+#[tokio::test]
+async fn what_gives_units_back_is_learned_at_once() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let guarded = guarded(&server).await;
+    let day = Duration::from_secs(86_400);
+    let limits: [Limit; 6] = [
+        one_a_day(),
+        Limit::Funnel(Rate::per_day(1).capacity(1)),
+        Limit::Bucket(Rate::per_day(1).capacity(1)),
+        Fixed::new(1, FixedWindow::period(day)).into(),
+        Limit::Window(Rate::new(1, day)),
+        Limit::Log(Rate::new(1, day)),
+    ];
+    for limit in limits {
+        for gives_back in ["DEL k", "FLUSHALL"] {
+            guarded.refused("k", limit).await;
+            client.call(gives_back);
+            guarded.until_admitted("k", limit).await;
+        }
+        client.call("DEL k");
+    }
+    guarded.refused("k", one_a_day()).await;
+    client.call("CL.REFUND k 0 1 86400");
+    guarded.until_admitted("k", one_a_day()).await;
+}
+
+#[tokio::test]
+async fn a_call_after_the_wait_and_one_for_another_quantity_reach_the_server() {
+    let server = Server::start();
+    let guarded = guarded(&server).await;
+    let soon = Rate::new(1, Duration::from_millis(400)).into();
+    guarded.refused("soon", soon).await;
+    let Decision::RefusedFor(wait) = guarded.take("soon", soon).await.decision else { panic!("admitted") };
+    tokio::time::sleep(wait).await;
+    assert!(guarded.take("soon", soon).await.admitted());
+
+    let ten: Limit = Rate::per_day(10).into();
+    let take = async |units| guarded.guard.take("k", ten, Units(units)).await.unwrap().admitted();
+    assert!(take(8).await);
+    let deadline = Instant::now() + SOON;
+    while guarded.refusals.recall(b"k", ten, Units(3)).is_none() {
+        assert!(!take(3).await && Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(take(2).await);
+}
+
+#[tokio::test]
+async fn a_lost_connection_forgets_all() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let guarded = guarded(&server).await;
+    guarded.refused("k", one_a_day()).await;
+    let list = client.text("CLIENT LIST");
+    let tracks = list.lines().find(|line| line.contains(" flags=t ")).unwrap();
+    let id = tracks.split(' ').next().unwrap().trim_start_matches("id=");
+    client.call(&format!("CLIENT KILL ID {id}"));
+    client.call("DEL k");
+    guarded.until_admitted("k", one_a_day()).await;
+    // It is remembered again.
+    guarded.refused("k", one_a_day()).await;
+}
+
+#[tokio::test]
+async fn nothing_is_recalled_while_the_server_is_silent() {
+    let server = Server::start();
+    let guarded = guarded(&server).await;
+    guarded.refused("k", one_a_day()).await;
+    server.signal("STOP");
+    let deadline = Instant::now() + SOON;
+    while guarded.refusals.recall(b"k", one_a_day(), Units(1)).is_some() {
+        assert!(Instant::now() < deadline, "the refusal is still remembered");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.signal("CONT");
+}
+
+#[tokio::test]
+async fn further_keys_and_short_waits_are_not_remembered() {
+    let server = Server::start();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let refusals = Refusals::new(&client).unwrap().keys(3);
+    let guard = Guard::new(connect(&server).await, WhenUnavailable::FailClosed).timeout(SOON);
+    let guard = guard.refusals(refusals.clone());
+    for _ in 0..3 {
+        for key in 0..6 {
+            guard.take(format!("k{key}"), one_a_day(), Units(1)).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!((1..=3).contains(&refusals.keys_in_use()), "{} keys", refusals.keys_in_use());
+    let refusals = refusals.keys(10);
+    let guard = guard.refusals(refusals.clone());
+    for _ in 0..10 {
+        guard.take("short", Rate::per_second(200).burst(0), Units(1)).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(refusals.keys_in_use(), 0);
+}
