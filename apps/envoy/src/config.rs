@@ -7,12 +7,11 @@ use crate::proto::{HeaderValue, RateLimitDescriptor, RateLimitOverride, Unit};
 use crate::yaml::{self, Fields, Node, Problem, noted};
 use prost_types::Struct;
 use redis_cell_client::{Fixed, FixedWindow, LeasedLimit, Limit, LocalLimiter, Places, Rate, Units, Weekday};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// All domains and their rules.
@@ -78,6 +77,7 @@ struct Pattern {
 
 /// The rule that limits a descriptor.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent settings of users
 pub struct Rule {
     /// The place in the configuration as `file:line`, for messages.
     pub place: String,
@@ -105,10 +105,10 @@ pub struct Rule {
     pub ban: Option<Duration>,
     /// The terms of units that this process takes from the server in batches.
     pub batch: Option<Batch>,
-    /// Whether hits are charged even over the limit. `None` means once a request had 0 hits.
-    overdraft: Option<bool>,
-    /// Whether a request had 0 hits: requests are then checked first and charged afterwards.
-    is_checked: AtomicBool,
+    /// Whether hits are charged even over the limit.
+    pub overdraft: bool,
+    /// Ends after the warning about a request with 0 hits, if the rule does not say `overdraft`.
+    warning: Option<Once>,
     /// The headers of responses to requests that this rule refuses.
     pub headers: Vec<HeaderValue>,
     /// The end of the key. It ensures that a changed rule finds no state of another kind.
@@ -175,6 +175,17 @@ impl Config {
         self.domains.len()
     }
 
+    /// Returns a key like those of the limiters of one domain, which no limiter has. `None` without domains.
+    pub fn key_for_health(&self) -> Option<String> {
+        let (name, domain) = self.domains.iter().min_by_key(|(name, _)| *name)?;
+        let mut escaped = String::new();
+        escape(&mut escaped, name);
+        Some(match domain.tag {
+            Some(Tag::Nothing) => format!("{escaped}|health"),
+            Some(Tag::FirstEntry | Tag::Domain) | None => format!("{{{escaped}}}|health"),
+        })
+    }
+
     /// Returns whether there is a domain with this name.
     pub fn has(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
@@ -195,15 +206,6 @@ impl Config {
         }
         rules.sort_by(|a, b| a.levels.cmp(&b.levels));
         rules.into_iter()
-    }
-
-    /// Copies from the replaced configuration which rules had requests with 0 hits.
-    pub fn succeed(&self, former: &Self) {
-        let checked = former.rules().filter(|rule| rule.is_checked.load(Relaxed));
-        let checked: HashSet<&[String]> = checked.map(|rule| rule.levels.as_slice()).collect();
-        for rule in self.rules().filter(|rule| checked.contains(rule.levels.as_slice())) {
-            rule.checked();
-        }
     }
 
     fn add(&mut self, node: &Node<'_>, merge: bool, problems: &mut Vec<Problem>) -> Result<(), Problem> {
@@ -477,14 +479,18 @@ fn escape(key: &mut String, text: &str) {
 const HOLD: Duration = Duration::from_millis(300);
 
 impl Rule {
-    /// Notes that a request had 0 hits.
-    pub fn checked(&self) {
-        self.is_checked.store(true, Relaxed);
-    }
-
-    /// Returns whether hits are charged even over the limit.
-    pub fn is_overdrawn(&self) -> bool {
-        self.overdraft.unwrap_or_else(|| self.is_checked.load(Relaxed))
+    /// Warns, once for each rule, about a request with 0 hits if the rule does not say `overdraft`: what
+    /// such a request precedes is often charged when the response is complete.
+    pub fn looked_at(&self) {
+        if let Some(warning) = &self.warning {
+            warning.call_once(|| {
+                tracing::warn!(
+                    "{}: a request has 0 hits. If hits are charged when the response is complete, the rule \
+                     needs overdraft: true, and overdraft: false otherwise",
+                    self.place
+                );
+            });
+        }
     }
 
     /// Reads a rule. Returns `None` if there are errors, which are added to `problems`.
@@ -550,8 +556,8 @@ impl Rule {
             metadata: None,
             ban,
             batch,
-            overdraft,
-            is_checked: AtomicBool::new(false),
+            overdraft: overdraft.unwrap_or_default(),
+            warning: overdraft.is_none().then(Once::new),
             headers: headers.unwrap_or_default(),
             suffix,
         }))
@@ -584,8 +590,8 @@ impl Rule {
             metadata: None,
             ban: None,
             batch: None,
-            overdraft: None,
-            is_checked: AtomicBool::new(false),
+            overdraft: false,
+            warning: None,
             headers: Vec::new(),
             suffix: format!("fixed:{}", unit.name()),
         }

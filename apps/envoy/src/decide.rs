@@ -14,8 +14,8 @@ use prost_types::{ListValue, Struct, Value};
 use redis::RedisError;
 use redis_cell_client::several::{Several, Verb};
 use redis_cell_client::{
-    Answer, Balance, Decision, Difference, Gcra, Leased, Limit, LocalLimiter, MPeek, MSettle, MTake, Rate,
-    Saturate, Taken, Together, Units, ask, call, is_unavailable,
+    Answer, Balance, Decision, Difference, Gcra, Leased, LocalLimiter, MPeek, MSettle, MTake, Rate, Saturate,
+    Taken, Together, Units, ask, call, is_unavailable,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -82,6 +82,19 @@ struct Limiter<'a> {
     shadow: bool,
 }
 
+impl Limiter<'_> {
+    /// Returns whether hits are charged or given back whatever the limit and the other limiters say.
+    fn settles(&self) -> bool {
+        let is_known = matches!(self.rule.bound, Bound::Limit(_) | Bound::Places(..));
+        is_known && (self.gives_back || self.hits > 0 && self.rule.overdraft)
+    }
+
+    /// Returns whether the request is refused without asking the server.
+    fn admits_nothing(&self) -> bool {
+        self.rule.bound == Bound::Nothing && self.hits > 0 && !self.gives_back && !self.shadow
+    }
+}
+
 /// The server's answer for a limiter.
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -105,17 +118,6 @@ impl From<&Balance> for Row {
         let wait = balance.retry_after.unwrap_or(balance.reset_after);
         Self { admitted: !balance.over_limit, remaining: balance.remaining, wait, held: false }
     }
-}
-
-/// The action of a call.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Action {
-    /// Takes all hits or none.
-    Take,
-    /// Takes nothing, because a rule admits nothing.
-    Look,
-    /// Charges and gives back hits, whatever the limits are.
-    Settle,
 }
 
 impl Decider {
@@ -145,7 +147,6 @@ impl Decider {
 
     /// Replaces the rules. Requests that are already being decided keep the old rules.
     pub fn replace(&self, config: Config) {
-        config.succeed(&self.config());
         // Units held on other terms are given back when their hold ends.
         let terms: HashSet<Batch> = config.rules().filter_map(|rule| rule.batch).collect();
         self.leased().retain(|batch, _| terms.contains(batch));
@@ -171,10 +172,13 @@ impl Decider {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the server answers.
-    pub async fn is_server_available(&self) -> bool {
-        let answer: Result<redis::Value, _> =
-            ask(&self.server, self.settings.timeout, &redis::cmd("PING")).await;
+    /// Returns whether the server decides: it is asked for 0 hits, as a request would be, under a key of one
+    /// of the domains, for which it may allow more than for others.
+    pub async fn can_server_decide(&self) -> bool {
+        let Some(key) = self.config().key_for_health() else { return true };
+        let key = format!("{}{key}", self.settings.prefix);
+        let Ok(cmd) = call::mtake(MTake::new().throttle(key, BAN, Units(0))) else { return false };
+        let answer = ask::<_, Together<Answer>>(&self.server, self.settings.timeout, &cmd).await;
         answer.is_ok()
     }
 
@@ -225,9 +229,9 @@ impl Decider {
             Ok(rows) => rows,
             Err(error) => {
                 // A rule that admits nothing needs no server to refuse a request.
-                let is_certain = action(&limiters) == Action::Look;
+                let is_certain = limiters.iter().any(Limiter::admits_nothing);
                 let mode = self.settings.unavailable;
-                if !is_unavailable(&error) || mode == Unavailable::Error && !is_certain {
+                if mode == Unavailable::Error && !is_certain {
                     return Err(Failure::Server(error));
                 }
                 self.metrics.without_server.fetch_add(1, Relaxed);
@@ -240,12 +244,14 @@ impl Decider {
                         }
                         limiters.iter().map(row_of_nothing).collect()
                     }
-                    Unavailable::Closed => limiters.iter().map(|_| refused()).collect(),
+                    Unavailable::Closed => {
+                        limiters.iter().map(|_| Row { wait: PAUSE, ..refused() }).collect()
+                    }
                     Unavailable::Local(_) => self.local_rows(&limiters, &asked).map_err(Failure::Server)?,
                 }
             }
         };
-        Ok(self.response(request, &asked, &rows))
+        Ok(self.response(request, &asked, &with_waits(&limiters, rows)))
     }
 
     /// Finds the rules for the descriptors, without the rules that others replace.
@@ -268,7 +274,7 @@ impl Decider {
         let asked = |(found, descriptor): (Option<Found>, &RateLimitDescriptor)| {
             let hits = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
             if let Some(found) = found.as_ref().filter(|_| hits == 0) {
-                found.rule.checked();
+                found.rule.looked_at();
             }
             // An unknown domain has no metrics, so callers cannot create metrics.
             let counters = found.as_ref().filter(|_| known).map(|found| {
@@ -337,8 +343,9 @@ impl Decider {
         Ok(limiters)
     }
 
-    /// Calls the server, and returns one row for each limiter. An error in starting a ban is only logged,
-    /// because the refusal stands without it.
+    /// Calls the server, and returns one row for each limiter: those that settle first, and then the others
+    /// together, which take nothing if the request is refused already. An error in starting a ban is only
+    /// logged, because the refusal stands without it.
     async fn rows(
         &self,
         limiters: &[Limiter<'_>],
@@ -347,67 +354,59 @@ impl Decider {
     ) -> Result<Vec<Row>, RedisError> {
         let begun = Instant::now();
         let left = || timeout.saturating_sub(begun.elapsed());
-        let action = action(limiters);
+        let mut settled = self.settled(limiters, timeout).await?.into_iter();
+        let mut looks = limiters.iter().any(Limiter::admits_nothing);
+        let settled: Vec<Option<Row>> = limiters
+            .iter()
+            .map(|limiter| {
+                let row = limiter.settles().then(|| settled.next().unwrap_or_else(refused))?;
+                looks |= !row.admitted && !limiter.shadow;
+                Some(row)
+            })
+            .collect();
         // If the others admit the request, the first of these limiters decides from held units. With more of
         // them, units would have to be given back when one refuses, and would be missing meanwhile.
-        let from_batch = |limiter: &Limiter<'_>| limiter.rule.batch.is_some() && limiter.hits > 0;
+        let from_batch =
+            |limiter: &Limiter<'_>| limiter.rule.batch.is_some() && limiter.hits > 0 && !limiter.settles();
         let no_quotas = asked.iter().all(|asked| !asked.quota);
-        let held =
-            limiters.iter().position(|limiter| action == Action::Take && no_quotas && from_batch(limiter));
-        let of_server =
-            |index: usize, limiter: &Limiter<'_>| Some(index) != held && limiter.rule.bound != Bound::Nothing;
+        let held = limiters.iter().position(|limiter| !looks && no_quotas && from_batch(limiter));
+        let mut others = Vec::with_capacity(limiters.len());
+        for (index, limiter) in limiters.iter().enumerate() {
+            if Some(index) != held && limiter.rule.bound != Bound::Nothing && !limiter.settles() {
+                others.push(limiter);
+            }
+        }
         let mut taken = None;
-        let mut rows: Vec<Row> = match action {
-            _ if !limiters.iter().enumerate().any(|(index, limiter)| of_server(index, limiter)) => Vec::new(),
-            Action::Look => {
-                let peek = limiters.iter().fold(MPeek::new(), |call, limiter| match limiter.rule.bound {
-                    Bound::Places(places, _) => call.lease(&limiter.key, places, limiter.id),
-                    Bound::Limit(limit) => {
-                        with_ban(with(call, &limiter.key, limit, Units(limiter.hits)), limiter)
-                    }
-                    Bound::Nothing | Bound::Unlimited => call,
-                });
-                let answer: Together<Answer> = ask(&self.server, timeout, &call::mpeek(peek)?).await?;
-                answer.each.iter().map(Row::from).collect()
-            }
-            Action::Settle => {
-                let settle = limiters.iter().fold(MSettle::new(), |call, limiter| match limiter.rule.bound {
-                    Bound::Places(places, _) if limiter.gives_back => {
-                        call.release(&limiter.key, places, limiter.id)
-                    }
-                    Bound::Places(places, lease) => call.renew(&limiter.key, places, lease, limiter.id),
-                    Bound::Limit(limit) if limiter.gives_back => {
-                        with(call, &limiter.key, limit, Difference::Refund(Units(limiter.hits)))
-                    }
-                    Bound::Limit(limit) => {
-                        with(call, &limiter.key, limit, Difference::Charge(Units(limiter.hits)))
-                    }
-                    Bound::Nothing | Bound::Unlimited => call,
-                });
-                let balance: Together<Balance> = ask(&self.server, timeout, &call::msettle(settle)?).await?;
-                balance.each.iter().map(Row::from).collect()
-            }
-            Action::Take => {
-                let others = limiters.iter().enumerate();
-                let others = others.filter(|(index, limiter)| of_server(*index, limiter));
-                let take = others.fold(MTake::new(), |call, (_, limiter)| {
-                    if limiter.shadow {
-                        call.shadow(|call| taking(call, limiter))
-                    } else {
-                        taking(call, limiter)
-                    }
-                });
-                let (sent, cmd) = (Instant::now(), call::mtake(take.clone())?);
-                let answer: Together<Answer> = ask(&self.server, timeout, &cmd).await?;
-                let answer = taken.insert(Taken::new(answer, &take, sent));
-                answer.each.iter().map(Row::from).collect()
-            }
+        let mut rows: Vec<Row> = if others.is_empty() {
+            Vec::new()
+        } else if looks {
+            let peek = others.iter().fold(MPeek::new(), |call, limiter| match limiter.rule.bound {
+                Bound::Places(places, _) => call.lease(&limiter.key, places, limiter.id),
+                Bound::Limit(limit) => {
+                    with_ban(call.limit(&limiter.key, limit, Units(limiter.hits)), limiter)
+                }
+                Bound::Nothing | Bound::Unlimited => call,
+            });
+            let answer: Together<Answer> = ask(&self.server, left(), &call::mpeek(peek)?).await?;
+            answer.each.iter().map(Row::from).collect()
+        } else {
+            let take = others.iter().fold(MTake::new(), |call, limiter| {
+                if limiter.shadow { call.shadow(|call| taking(call, limiter)) } else { taking(call, limiter) }
+            });
+            let (sent, cmd) = (Instant::now(), call::mtake(take.clone())?);
+            let answer: Together<Answer> = ask(&self.server, left(), &cmd).await?;
+            let answer = taken.insert(Taken::new(answer, &take, sent));
+            answer.each.iter().map(Row::from).collect()
         };
 
         // If a rule has a ban, the next row tells whether the ban holds.
         let mut answers = rows.drain(..);
         let mut rows = Vec::with_capacity(limiters.len());
-        for (index, limiter) in limiters.iter().enumerate() {
+        for (index, (limiter, settled)) in limiters.iter().zip(settled).enumerate() {
+            if let Some(row) = settled {
+                rows.push(row);
+                continue;
+            }
             if Some(index) == held {
                 rows.push(Row { admitted: true, ..self.held_row(limiter) });
                 continue;
@@ -417,7 +416,7 @@ impl Decider {
                 continue;
             }
             let mut row = answers.next().unwrap_or_else(refused);
-            if let Some(ban) = limiter.rule.ban.filter(|_| action != Action::Settle) {
+            if let Some(ban) = limiter.rule.ban {
                 let banned = answers.next().unwrap_or_else(refused);
                 if !banned.admitted {
                     row = Row { remaining: 0, ..banned };
@@ -445,6 +444,30 @@ impl Decider {
             self.give_back_taken(limiters, &rows, &taken, left()).await;
         }
         Ok(rows)
+    }
+
+    /// Charges and gives back, and returns the rows of the limiters that settle.
+    async fn settled(&self, limiters: &[Limiter<'_>], timeout: Duration) -> Result<Vec<Row>, RedisError> {
+        let settling: Vec<_> = limiters.iter().filter(|limiter| limiter.settles()).collect();
+        if settling.is_empty() {
+            return Ok(Vec::new());
+        }
+        let settle = settling.iter().fold(MSettle::new(), |call, limiter| {
+            let hits = Units(limiter.hits);
+            match limiter.rule.bound {
+                Bound::Places(places, _) if limiter.gives_back => {
+                    call.release(&limiter.key, places, limiter.id)
+                }
+                Bound::Places(places, lease) => call.renew(&limiter.key, places, lease, limiter.id),
+                Bound::Limit(limit) if limiter.gives_back => {
+                    call.limit(&limiter.key, limit, Difference::Refund(hits))
+                }
+                Bound::Limit(limit) => call.limit(&limiter.key, limit, Difference::Charge(hits)),
+                Bound::Nothing | Bound::Unlimited => call,
+            }
+        });
+        let balance: Together<Balance> = ask(&self.server, timeout, &call::msettle(settle)?).await?;
+        Ok(balance.each.iter().map(Row::from).collect())
     }
 
     /// Returns a refusal that describes the units that this process holds.
@@ -475,7 +498,7 @@ impl Decider {
         Ok(match decision? {
             Decision::Admitted => Row { admitted: true, ..row },
             Decision::RefusedFor(wait) => Row { wait, ..row },
-            Decision::RefusedForever => row,
+            _ => row, // never admitted
         })
     }
 
@@ -489,14 +512,16 @@ impl Decider {
         timeout: Duration,
     ) {
         // Excludes limiters that have taken nothing.
-        let has_taken = |(limiter, row): &(&Limiter<'_>, &Row)| limiter.hits > 0 && row.admitted && !row.held;
+        let has_taken = |(limiter, row): &(&Limiter<'_>, &Row)| {
+            limiter.hits > 0 && row.admitted && !row.held && !limiter.settles()
+        };
         let others: Vec<_> =
             limiters.iter().zip(rows).filter(has_taken).map(|(limiter, _)| limiter).collect();
         if others.is_empty() {
             return;
         }
         let settle = others.into_iter().fold(MSettle::of(taken), |call, limiter| match limiter.rule.bound {
-            Bound::Limit(limit) => with(call, &limiter.key, limit, Difference::Refund(Units(limiter.hits))),
+            Bound::Limit(limit) => call.limit(&limiter.key, limit, Difference::Refund(Units(limiter.hits))),
             Bound::Places(places, _) => call.release(&limiter.key, places, limiter.id),
             Bound::Nothing | Bound::Unlimited => call,
         });
@@ -511,31 +536,29 @@ impl Decider {
 
     /// Decides in this process: takes all or nothing, like the server.
     fn local_rows(&self, limiters: &[Limiter<'_>], asked: &[Asked]) -> Result<Vec<Row>, RedisError> {
-        let limits = || {
-            limiters.iter().filter_map(|limiter| match limiter.rule.bound {
-                Bound::Limit(limit) => Some((limiter, limit)),
+        let mut settled = Vec::with_capacity(limiters.len());
+        let mut takes = Vec::with_capacity(limiters.len());
+        for limiter in limiters {
+            settled.push(match limiter.rule.bound {
+                Bound::Nothing => Some(row_of_nothing(limiter)),
+                Bound::Limit(limit) if limiter.settles() => {
+                    let units = if limiter.gives_back { 0 } else { limiter.hits };
+                    Some(Row::from(&self.local.take(&limiter.key, limit, Saturate(units))?))
+                }
+                Bound::Limit(limit) => {
+                    takes.push((&limiter.key, limit, Units(limiter.hits)));
+                    None
+                }
                 // Places are only held in the server.
-                Bound::Places(..) | Bound::Unlimited | Bound::Nothing => None,
-            })
-        };
+                Bound::Places(..) | Bound::Unlimited => Some(Row { admitted: true, ..refused() }),
+            });
+        }
         let rows = |answers: &[Answer]| {
             let mut answers = answers.iter();
-            let row = |limiter: &Limiter<'_>| match limiter.rule.bound {
-                Bound::Nothing => row_of_nothing(limiter),
-                Bound::Limit(_) => answers.next().map_or_else(refused, Row::from),
-                Bound::Places(..) | Bound::Unlimited => Row { admitted: true, ..refused() },
-            };
-            limiters.iter().map(row).collect::<Vec<_>>()
+            let row =
+                |row: &Option<Row>| row.unwrap_or_else(|| answers.next().map_or_else(refused, Row::from));
+            settled.iter().map(row).collect::<Vec<_>>()
         };
-        if action(limiters) == Action::Settle {
-            let settle = |(limiter, limit): (&Limiter<'_>, Limit)| {
-                let units = if limiter.gives_back { 0 } else { limiter.hits };
-                self.local.take(&limiter.key, limit, Saturate(units))
-            };
-            return Ok(rows(&limits().map(settle).collect::<Result<Vec<_>, _>>()?));
-        }
-        let takes: Vec<_> =
-            limits().map(|(limiter, limit)| (&limiter.key, limit, Units(limiter.hits))).collect();
         let agrees = |answers: &[Answer]| {
             let rows = rows(answers);
             let mut each = limiters.iter().zip(&rows);
@@ -663,20 +686,6 @@ impl Decider {
 /// How long an unavailable server is not called, and the shortest time between errors in the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
-fn action(limiters: &[Limiter<'_>]) -> Action {
-    let settles =
-        |limiter: &Limiter<'_>| limiter.gives_back || limiter.hits > 0 && limiter.rule.is_overdrawn();
-    let refuses =
-        |limiter: &Limiter<'_>| limiter.rule.bound == Bound::Nothing && limiter.hits > 0 && !limiter.shadow;
-    if limiters.iter().any(settles) {
-        Action::Settle
-    } else if limiters.iter().any(refuses) {
-        Action::Look
-    } else {
-        Action::Take
-    }
-}
-
 /// Returns whether there are rules with `quota_mode` and all of them refuse.
 fn all_refuse(asked: &[Asked], rows: &[Row]) -> bool {
     let mut quotas = asked.iter().filter(|asked| asked.quota).peekable();
@@ -687,6 +696,17 @@ fn all_refuse(asked: &[Asked], rows: &[Row]) -> bool {
 fn near(limit: u32, ratio: f64) -> u64 {
     // A duration is what has a whole part.
     Duration::try_from_secs_f64(f64::from(limit) * ratio).map_or(0, |hits| hits.as_secs())
+}
+
+/// Replaces the waits of 0 in refusals, such as those of more hits than the limit, which are never admitted:
+/// a client that waited for so long would be refused again and again.
+fn with_waits(limiters: &[Limiter<'_>], mut rows: Vec<Row>) -> Vec<Row> {
+    for (row, limiter) in rows.iter_mut().zip(limiters) {
+        if !row.admitted && row.wait.is_zero() {
+            row.wait = length(limiter.rule.unit);
+        }
+    }
+    rows
 }
 
 const fn refused() -> Row {
@@ -709,7 +729,7 @@ fn ban_key(limiter: &Limiter<'_>) -> String {
 fn taking(call: MTake, limiter: &Limiter<'_>) -> MTake {
     match limiter.rule.bound {
         Bound::Places(places, lease) => call.lease(&limiter.key, places, lease, limiter.id),
-        Bound::Limit(limit) => with_ban(with(call, &limiter.key, limit, Units(limiter.hits)), limiter),
+        Bound::Limit(limit) => with_ban(call.limit(&limiter.key, limit, Units(limiter.hits)), limiter),
         Bound::Nothing | Bound::Unlimited => call,
     }
 }
@@ -719,17 +739,6 @@ fn with_ban<V: Verb<Quantity = Units>>(call: Several<V>, limiter: &Limiter<'_>) 
     match limiter.rule.ban {
         Some(_) => call.throttle(ban_key(limiter), BAN, Units(0)),
         None => call,
-    }
-}
-
-fn with<V: Verb>(call: Several<V>, key: &str, limit: Limit, quantity: V::Quantity) -> Several<V> {
-    match limit {
-        Limit::Throttle(limit) => call.throttle(key, limit, quantity),
-        Limit::Funnel(limit) => call.funnel(key, limit, quantity),
-        Limit::Bucket(limit) => call.bucket(key, limit, quantity),
-        Limit::Fixed(limit) => call.fixed(key, limit, quantity),
-        Limit::Window(limit) => call.window(key, limit, quantity),
-        Limit::Log(limit) => call.log(key, limit, quantity),
     }
 }
 

@@ -28,7 +28,7 @@ impl Health {
     pub async fn is_healthy(&self, decider: &Decider) -> bool {
         !self.is_ending.load(Relaxed)
             && (!self.needs_domain || decider.config().domains() > 0)
-            && (!self.needs_server || decider.is_server_available().await)
+            && (!self.needs_server || decider.can_server_decide().await)
     }
 }
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod connections;
 pub mod decide;
 pub mod duration;
 pub mod http;

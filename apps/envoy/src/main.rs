@@ -1,25 +1,27 @@
 //! `redis-cell-envoy`: Envoy's rate limit service on redis-cell. README.md is the manual.
 
 use redis_cell_envoy::config::Config;
+use redis_cell_envoy::connections::stopped;
 use redis_cell_envoy::decide::Decider;
 use redis_cell_envoy::http::{self, Health};
 use redis_cell_envoy::metrics::Metrics;
 use redis_cell_envoy::proto;
 use redis_cell_envoy::service::RateLimitService;
-use redis_cell_envoy::settings::{Address, Settings, Tls};
-use redis_cell_envoy::{server, watch};
+use redis_cell_envoy::settings::{self, Address, Settings, Tls};
+use redis_cell_envoy::{connections, server, watch};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{env, fs};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as channel;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::ServingStatus;
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
 }
 
 fn check(folder: &Path) -> Result<(), Box<dyn Error>> {
-    let merge = env::var("MERGE_DOMAIN_CONFIG").is_ok_and(|text| text.eq_ignore_ascii_case("true"));
+    let merge = env::var("MERGE_DOMAIN_CONFIG").is_ok_and(|text| settings::flag(&text) == Some(true));
     let config = load(&watch::read(folder)?, merge)?;
     println!("{} domains, {} rules", config.domains(), config.rules().count());
     Ok(())
@@ -104,6 +106,19 @@ fn certificates(tls: &Tls) -> io::Result<ServerTlsConfig> {
     Ok(config)
 }
 
+/// Returns a server without services. It cuts connections that have not ended within their time and the
+/// grace.
+fn server_of(settings: &Settings) -> Result<Server, Box<dyn Error>> {
+    let mut server = Server::builder().max_connection_age_grace(settings.max_connection_age_grace);
+    if let Some(tls) = &settings.grpc_tls {
+        server = server.tls_config(certificates(tls)?)?;
+    }
+    if let Some(age) = settings.max_connection_age {
+        server = server.max_connection_age(age);
+    }
+    Ok(server)
+}
+
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hangup = signal(SignalKind::hangup())?;
@@ -144,29 +159,29 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
             .register_file_descriptor_set(proto::descriptors())
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let mut builder = Server::builder();
-    if let Some(tls) = &settings.grpc_tls {
-        builder = builder.tls_config(certificates(tls)?)?;
-    }
-    if let Some(age) = settings.max_connection_age {
-        builder = builder.max_connection_age(age);
-    }
-    let server = builder
-        .max_connection_age_grace(settings.max_connection_age_grace)
-        .add_service(RateLimitService(Arc::clone(&decider)))
+    let routes = Routes::new(RateLimitService(Arc::clone(&decider)))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    let stop = stopped(ending);
+    let last = Mutex::new(server_of(&settings)?);
+    let (age, of) = (settings.max_connection_age, settings.clone());
+    let router = move || {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each connection has the certificates as they are now.
+        match server_of(&of) {
+            Ok(server) => *last = server,
+            Err(error) => tracing::error!("the former certificates are still used: {error}"),
+        }
+        last.clone().add_routes(routes.clone())
+    };
     match &settings.grpc {
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address).await?;
             tracing::info!("gRPC on {}", listener.local_addr()?);
             // Otherwise a reply of several frames waits for the client's acknowledgement, up to 40 ms.
             let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            tasks.spawn(
-                async move { server.serve_with_incoming_shutdown(incoming, stop).await.map_err(boxed) },
-            );
+            tasks
+                .spawn(async move { connections::serve(incoming, router, age, ending).await.map_err(boxed) });
         }
         Address::Unix(path) => {
             // An earlier process may have left its socket.
@@ -176,9 +191,8 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
             }
             let incoming = UnixListenerStream::new(UnixListener::bind(path)?);
             tracing::info!("gRPC on {}", path.display());
-            tasks.spawn(
-                async move { server.serve_with_incoming_shutdown(incoming, stop).await.map_err(boxed) },
-            );
+            tasks
+                .spawn(async move { connections::serve(incoming, router, age, ending).await.map_err(boxed) });
         }
     }
     tokio::spawn(report(Arc::clone(&decider), Arc::clone(&health), reporter.clone()));
@@ -210,15 +224,15 @@ fn boxed(error: impl Error + Send + Sync + 'static) -> Boxed {
     error.into()
 }
 
-async fn stopped(mut ending: channel::Receiver<()>) {
-    // An error means that the sender is gone, which also ends the process.
-    let _: Result<(), channel::error::RecvError> = ending.changed().await;
-}
-
 /// Reports the health to gRPC clients every second.
 async fn report(decider: Arc<Decider>, health: Arc<Health>, reporter: HealthReporter) {
+    let mut former = None;
     loop {
-        set_health(&reporter, health.is_healthy(&decider).await).await;
+        let present = Some(health.is_healthy(&decider).await);
+        if present != former {
+            set_health(&reporter, present == Some(true)).await;
+            former = present;
+        }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

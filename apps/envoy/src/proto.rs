@@ -4,6 +4,9 @@
 //! Source: `envoy/service/ratelimit/v3/rls.proto` and `envoy/extensions/common/ratelimit/v3/ratelimit.proto`
 //! of Envoy's API. The API is stable: fields are added, and no field changes its number.
 
+use prost::DecodeError;
+use prost::bytes::{Buf, BufMut};
+use prost::encoding::{self, DecodeContext, WireType};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, Duration, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
@@ -47,15 +50,66 @@ pub struct RateLimitDescriptor {
     pub is_negative_hits: bool,
 }
 
-/// A key and a value.
-#[derive(Clone, PartialEq, prost::Message)]
+/// A key and a value. Envoy sends values of headers, which may be any bytes: those that are not UTF-8 are
+/// read as characters for private use, so that different bytes are different texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
-    #[prost(string, tag = "1")]
     pub key: String,
     /// The value.
-    #[prost(string, tag = "2")]
     pub value: String,
+}
+
+impl prost::Message for Entry {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        for (tag, text) in [(1, &self.key), (2, &self.value)] {
+            if !text.is_empty() {
+                encoding::string::encode(tag, text, buf);
+            }
+        }
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        let field = match tag {
+            1 => &mut self.key,
+            2 => &mut self.value,
+            _ => return encoding::skip_field(wire_type, tag, buf, ctx),
+        };
+        let mut bytes = Vec::new();
+        encoding::bytes::merge(wire_type, &mut bytes, buf, ctx)?;
+        *field = text_of(&bytes);
+        Ok(())
+    }
+
+    fn encoded_len(&self) -> usize {
+        let length = |(tag, text): (u32, &String)| match text.len() {
+            0 => 0,
+            _ => encoding::string::encoded_len(tag, text),
+        };
+        length((1, &self.key)).saturating_add(length((2, &self.value)))
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The character for the byte 0 in a text that is not UTF-8.
+const BYTES: u32 = 0x10_FF00;
+
+fn text_of(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().filter_map(|byte| char::from_u32(BYTES | u32::from(*byte))));
+    }
+    text
 }
 
 /// A limit in a request.

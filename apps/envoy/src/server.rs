@@ -2,7 +2,7 @@
 //! library.
 
 use crate::settings::{Auth, Kind, Servers, Tls};
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
@@ -10,8 +10,8 @@ use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     Arg, AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-    IntoConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, ServerErrorKind, TlsCertificates,
-    TlsMode, Value,
+    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, RedisFuture, RedisResult,
+    ServerErrorKind, TlsCertificates, TlsMode, Value,
 };
 use redis_cell_client::{Backend, CellConnection, is_unavailable};
 use std::collections::HashMap;
@@ -102,6 +102,9 @@ pub fn connect(servers: &Servers) -> RedisResult<Server> {
         Kind::Single => {
             let url = servers.urls.first().map_or("", String::as_str);
             let info = with_auth(address(url, servers)?, servers.auth.as_ref()).set_tcp_settings(tcp());
+            // redis-rs tells that a connection is closed in this protocol only.
+            let protocol = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            let info = info.set_redis_settings(protocol);
             let db = info.redis_settings().db();
             let client = match certificates {
                 Some(certificates) => Client::build_with_tls(info, certificates)?,
@@ -328,11 +331,25 @@ impl Drop for Call<'_> {
 }
 
 impl Source {
-    async fn connect(self: Arc<Self>) -> RedisResult<MultiplexedConnection> {
+    /// Connects. When the server closes a connection to an address, `shared` has none, so that the next call
+    /// makes one.
+    async fn connect(
+        self: Arc<Self>,
+        shared: Shared<MultiplexedConnection>,
+    ) -> RedisResult<MultiplexedConnection> {
+        let closed = move |push: PushInfo| -> Result<(), SendError> {
+            if push.kind == PushKind::Disconnection {
+                shared.remove(Instant::now());
+            }
+            Ok(())
+        };
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
         match &*self {
-            Self::Address(client) => client.get_multiplexed_async_connection_with_config(&config).await,
+            Self::Address(client) => {
+                let config = config.set_push_sender(closed);
+                client.get_multiplexed_async_connection_with_config(&config).await
+            }
             Self::Sentinels(sentinels) => {
                 sentinels.lock().await.get_async_connection_with_config(&config).await
             }
@@ -346,7 +363,8 @@ impl Primary {
         send: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
         is_error: impl Fn(&T) -> bool,
     ) -> RedisResult<T> {
-        let (connection, of) = self.shared.get(|| Arc::clone(&self.source).connect()).await?;
+        let shared = Shared(Arc::clone(&self.shared.0));
+        let (connection, of) = self.shared.get(|| Arc::clone(&self.source).connect(shared)).await?;
         let mut call = Call { primary: self, of, sent: Instant::now(), outcome: Outcome::Unanswered };
         let reply = send(connection).await;
         call.outcome = match &reply {

@@ -120,35 +120,113 @@ pub enum Unavailable {
 }
 
 /// The variables of envoyproxy/ratelimit that have no effect here, and why.
-const WITHOUT_MEANING: [(&str, &str); 24] = [
-    ("REDIS_POOL_SIZE", "one connection carries all calls"),
-    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "one connection carries all calls"),
-    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "a request is one call"),
-    ("REDIS_STARTUP_INITIAL_INTERVAL", "the service starts without the server"),
-    ("REDIS_STARTUP_MAX_INTERVAL", "the service starts without the server"),
-    ("REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts without the server"),
-    ("REDIS_PIPELINE_WINDOW", "a request is one call"),
-    ("REDIS_PIPELINE_LIMIT", "a request is one call"),
-    ("REDIS_PERSECOND", "all limits of a request are one call, to one server"),
-    ("EXPIRATION_JITTER_MAX_SECONDS", "a key expires when its limiter is full again"),
-    ("LOCAL_CACHE_SIZE_IN_BYTES", "refusals are not cached"),
-    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a refused request is never charged"),
-    ("USE_STATSD", "metrics are those of Prometheus"),
-    ("USE_DOG_STATSD", "metrics are those of Prometheus"),
-    ("STATSD_HOST", "metrics are those of Prometheus"),
-    ("STATSD_PORT", "metrics are those of Prometheus"),
-    ("STATS_FLUSH_INTERVAL", "metrics are counted when they are read"),
-    ("DISABLE_STATS", "metrics cost nothing until they are read"),
-    ("EXTRA_TAGS", "Prometheus adds labels"),
-    ("PROMETHEUS_MAPPER_YAML", "metrics have the names of the reference's own mapping"),
-    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "times are in seconds"),
-    ("TRACING_ENABLED", "there are no traces"),
+const WITHOUT_MEANING: [(&[&str], &str); 13] = [
     (
-        "FORCE_START_WITHOUT_INITIAL_CONFIG",
+        &["REDIS_POOL_SIZE", "REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_POOL_ON_EMPTY_WAIT_DURATION"],
+        "one connection carries all calls",
+    ),
+    (
+        &["REDIS_CLUSTER_PIPELINE_PARALLELISM", "REDIS_PIPELINE_WINDOW", "REDIS_PIPELINE_LIMIT"],
+        "a request is one call",
+    ),
+    (
+        &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME"],
+        "the service starts without the server",
+    ),
+    (
+        &[
+            "REDIS_PERSECOND",
+            "REDIS_PERSECOND_SOCKET_TYPE",
+            "REDIS_PERSECOND_TYPE",
+            "REDIS_PERSECOND_URL",
+            "REDIS_PERSECOND_AUTH",
+            "REDIS_PERSECOND_SENTINEL_AUTH",
+            "REDIS_PERSECOND_TLS",
+            "REDIS_PERSECOND_TIMEOUT",
+            "REDIS_PERSECOND_POOL_SIZE",
+            "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
+            "REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION",
+            "REDIS_PERSECOND_PIPELINE_WINDOW",
+            "REDIS_PERSECOND_PIPELINE_LIMIT",
+        ],
+        "all limits of a request are one call, to one server",
+    ),
+    (&["EXPIRATION_JITTER_MAX_SECONDS"], "a key expires when its limiter is full again"),
+    (&["LOCAL_CACHE_SIZE_IN_BYTES"], "refusals are not cached"),
+    (&["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"], "a refused request is never charged"),
+    (
+        &[
+            "USE_STATSD",
+            "USE_DOG_STATSD",
+            "USE_DOG_STATSD_MOGRIFIERS",
+            "STATSD_HOST",
+            "STATSD_PORT",
+            "STATS_FLUSH_INTERVAL",
+            "DISABLE_STATS",
+            "EXTRA_TAGS",
+            "PROMETHEUS_MAPPER_YAML",
+            "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+        ],
+        "metrics are those of Prometheus, with the reference's names, in seconds, counted when they are read",
+    ),
+    (
+        &[
+            "TRACING_ENABLED",
+            "TRACING_SERVICE_NAME",
+            "TRACING_SERVICE_NAMESPACE",
+            "TRACING_SERVICE_INSTANCE_ID",
+            "TRACING_EXPORTER_PROTOCOL",
+            "TRACING_SAMPLING_RATE",
+        ],
+        "there are no traces",
+    ),
+    (
+        &["FORCE_START_WITHOUT_INITIAL_CONFIG"],
         "the service starts without rules, but not with rules that have errors",
     ),
-    ("DEBUG_PORT", "/rlconfig is at PORT"),
+    (&["DEBUG_HOST", "DEBUG_PORT"], "/rlconfig is at PORT"),
+    (
+        &[
+            "CONFIG_GRPC_XDS_NODE_ID",
+            "CONFIG_GRPC_XDS_NODE_METADATA",
+            "CONFIG_GRPC_XDS_SERVER_URL",
+            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+            "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+            "XDS_CLIENT_BACKOFF_JITTER",
+        ],
+        "rules are read from files",
+    ),
+    (
+        &[
+            "MEMCACHE_HOST_PORT",
+            "MEMCACHE_MAX_IDLE_CONNS",
+            "MEMCACHE_SRV",
+            "MEMCACHE_SRV_REFRESH",
+            "MEMCACHE_TLS",
+            "MEMCACHE_TLS_CLIENT_CERT",
+            "MEMCACHE_TLS_CLIENT_KEY",
+            "MEMCACHE_TLS_CACERT",
+            "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
+        ],
+        "the limiters are in Redis or Valkey",
+    ),
 ];
+
+/// The variables that say what is the case here anyway, if they have this value.
+const ALREADY: [(&str, &str, &str); 1] =
+    [("RUNTIME_IGNOREDOTFILES", "true", "files whose names begin with a dot are not read")];
+
+/// The variables of the reference whose every value is served here: a socket is known by its path, and
+/// changes of the rules are seen wherever they are.
+pub const ANY_VALUE: [&str; 3] = ["PROTO", "REDIS_SOCKET_TYPE", "RUNTIME_WATCH_ROOT"];
 
 /// The variables for features that this service does not have. It does not start if one is set.
 const UNKNOWN: [(&str, &str, &str); 4] = [
@@ -188,11 +266,7 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
     }
 
     fn flag(&mut self, name: &str) -> bool {
-        self.read(name, false, "true or false", |text| match text.to_ascii_lowercase().as_str() {
-            "true" | "t" | "1" => Some(true),
-            "false" | "f" | "0" => Some(false),
-            _ => None,
-        })
+        self.read(name, false, "true or false", flag)
     }
 
     fn duration(&mut self, name: &str, default: Duration) -> Duration {
@@ -238,18 +312,10 @@ impl Settings {
         ];
         let servers = servers(&mut v);
         let instances = v.number("INSTANCES", NonZeroU32::MIN);
-        let unavailable = v.read(
-            "SERVER_UNAVAILABLE",
-            Unavailable::Error,
-            "error, open, closed or local",
-            |text| match text {
-                "error" => Some(Unavailable::Error),
-                "open" => Some(Unavailable::Open),
-                "closed" => Some(Unavailable::Closed),
-                "local" => Some(Unavailable::Local(instances)),
-                _ => None,
-            },
-        );
+        let unavailable =
+            v.read("SERVER_UNAVAILABLE", Unavailable::Error, "error, open, closed or local", |text| {
+                unavailable(text, instances)
+            });
         let prefix = v.read("CACHE_KEY_PREFIX", String::new(), "a text without braces", |text| {
             (!text.contains(['{', '}'])).then(|| text.to_owned())
         });
@@ -293,19 +359,51 @@ impl Settings {
             timeout,
             unavailable,
             prefix,
-            near_limit_ratio: v.number("NEAR_LIMIT_RATIO", 0.8),
+            near_limit_ratio: v.read("NEAR_LIMIT_RATIO", 0.8, "a number from 0 to 1", |text| {
+                text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio))
+            }),
             headers,
             retry_after_header,
             shadow: v.flag("SHADOW_MODE"),
             quota: v.flag("QUOTA_MODE"),
             metadata: v.flag("RESPONSE_DYNAMIC_METADATA"),
             healthy_with_a_domain: v.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
-            healthy_with_server: v.flag("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+            healthy_with_server: match v.text("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION") {
+                Some(_) => v.flag("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+                None => unavailable == Unavailable::Error,
+            },
             log_level,
-            log_json: v.text("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")),
+            log_json: v.read("LOG_FORMAT", false, "text or json", is_json),
             warnings,
         };
         if v.errors.is_empty() { Ok(settings) } else { Err(v.errors) }
+    }
+}
+
+/// Reads `true` or `false`, as the settings have them.
+pub fn flag(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" | "1" => Some(true),
+        "false" | "f" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+fn unavailable(text: &str, instances: NonZeroU32) -> Option<Unavailable> {
+    match text {
+        "error" => Some(Unavailable::Error),
+        "open" => Some(Unavailable::Open),
+        "closed" => Some(Unavailable::Closed),
+        "local" => Some(Unavailable::Local(instances)),
+        _ => None,
+    }
+}
+
+fn is_json(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "text" => Some(false),
+        "json" => Some(true),
+        _ => None,
     }
 }
 
@@ -322,8 +420,13 @@ fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>) -> Vec<String> {
     let is_set = |name: &str| {
         v.text(name).is_some_and(|text| !matches!(text.to_ascii_lowercase().as_str(), "0" | "false"))
     };
-    let warnings = WITHOUT_MEANING.iter().filter(|(name, _)| is_set(name));
-    warnings.map(|(name, why)| format!("{name} has no meaning here: {why}")).collect()
+    let other =
+        |(name, known, _): &&(&str, &str, &str)| v.text(name).is_some_and(|text| flag(&text) != flag(known));
+    let others =
+        ALREADY.iter().filter(other).map(|(name, _, why)| format!("{name} has no meaning here: {why}"));
+    let all = WITHOUT_MEANING.iter().flat_map(|(names, why)| names.iter().map(move |name| (name, why)));
+    let set = all.filter(|(name, _)| is_set(name));
+    others.chain(set.map(|(name, why)| format!("{name} has no meaning here: {why}"))).collect()
 }
 
 fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
@@ -339,6 +442,9 @@ fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
     let urls: Vec<String> = url.split(',').map(|url| url.trim().to_owned()).collect();
     if kind == Kind::Sentinel && urls.len() < 2 {
         v.errors.push("REDIS_URL: must be the name of the primary and the addresses of Sentinels".to_owned());
+    }
+    if kind == Kind::Single && urls.len() > 1 {
+        v.errors.push("REDIS_URL: has several addresses, and REDIS_TYPE is SINGLE".to_owned());
     }
     let tls = v.flag("REDIS_TLS").then(|| Tls {
         authority: v.path("REDIS_TLS_CACERT"),

@@ -3,6 +3,7 @@
 mod csv;
 mod json;
 mod template;
+mod w3c;
 
 use core::fmt;
 use core::ops::Range;
@@ -36,9 +37,12 @@ const LAYOUTS: [(&str, &str); 5] = [
     ),
 ];
 
+/// The name of the format of a layout that the user has written.
+const OWN: &str = "own";
+
 /// The sources of each field, under the names that common servers use. The first source that a line has is
 /// used.
-const KNOWN: [(&str, &[&str]); 10] = [
+const KNOWN: [(&str, &[&str]); 11] = [
     (
         "time",
         &[
@@ -67,16 +71,40 @@ const KNOWN: [(&str, &[&str]); 10] = [
             "downstream_remote_address_without_port",
             "client_address",
             "ip",
+            "c-ip",
         ],
     ),
-    ("user", &["user", "user_id", "remote_user", "request.user"]),
-    ("method", &["method", "request.method", "request_method"]),
-    ("host", &["host", "request.host", "authority", ":authority", "http_host"]),
-    ("uri", &["uri", "request.uri", "x-envoy-original-path", "request_uri", "path", "url", "request_path"]),
-    ("status", &["status", "response_code", "status_code"]),
-    ("bytes", &["bytes", "size", "bytes_sent", "body_bytes_sent", "bytes_out"]),
-    ("duration", &["duration", "request_time", "latency"]),
-    ("agent", &["agent", "user_agent", "request.headers.User-Agent", "http_user_agent", "user-agent"]),
+    ("user", &["user", "user_id", "remote_user", "request.user", "cs-username"]),
+    ("method", &["method", "request.method", "request_method", "cs-method"]),
+    ("host", &["host", "request.host", "authority", ":authority", "http_host", "x-host-header", "cs-host"]),
+    (
+        "uri",
+        &[
+            "uri",
+            "request.uri",
+            "x-envoy-original-path",
+            "request_uri",
+            "path",
+            "url",
+            "request_path",
+            "cs-uri-stem",
+        ],
+    ),
+    ("status", &["status", "response_code", "status_code", "sc-status"]),
+    ("bytes", &["bytes", "size", "bytes_sent", "body_bytes_sent", "bytes_out", "sc-bytes"]),
+    ("duration", &["duration", "request_time", "latency", "time-taken"]),
+    (
+        "agent",
+        &[
+            "agent",
+            "user_agent",
+            "request.headers.User-Agent",
+            "http_user_agent",
+            "user-agent",
+            "cs(User-Agent)",
+        ],
+    ),
+    ("referer", &["referer", "cs(Referer)"]),
 ];
 
 /// How a field is read from a line.
@@ -166,6 +194,7 @@ enum Kind {
     Layout(Layout),
     Json(Tree),
     Csv(Box<Columns>),
+    W3c(w3c::Columns),
 }
 
 /// The values of a line: the time, and then the fields of the policies.
@@ -195,7 +224,7 @@ impl fmt::Display for Unreadable {
             Self::NoTime => "no time",
             Self::Time => "a time that cannot be read",
             Self::Future => "a time in the future",
-            Self::TooLong => "a line above 1 MiB, or an empty one",
+            Self::TooLong => "a line above 1 MiB",
             Self::Quantity => "a quantity that is not a number",
         })
     }
@@ -222,12 +251,13 @@ impl Format {
         match hints.format.as_deref() {
             Some("json") => Self::json(hints, fields),
             Some("csv") => Self::csv(hints, fields, sample),
-            Some(layout) if layout.contains('<') => Self::layout("own", layout, hints, fields),
+            Some("w3c") => Self::w3c(hints, fields, sample),
+            Some(layout) if layout.contains('<') => Self::layout(OWN, layout, hints, fields),
             Some(name) => {
                 let known = LAYOUTS.iter().find(|(known, _)| *known == name);
                 let (name, layout) = known.ok_or_else(|| {
                     NoFormat(format!(
-                        "{name} is not a format: combined, common, vhost, haproxy, haproxy-syslog, json, csv, or a \
+                        "{name} is not a format: combined, common, vhost, haproxy, haproxy-syslog, json, csv, w3c, or a \
                          layout such as '<address> [<time>] <bytes>'"
                     ))
                 })?;
@@ -254,6 +284,9 @@ impl Format {
         for line in sample {
             if line.first() == Some(&b'{') {
                 return Self::json(hints, fields);
+            }
+            if w3c::Columns::parse(line).is_some() {
+                return Self::w3c(hints, fields, sample);
             }
             if let Some((name, layout)) = LAYOUTS.iter().find(|(_, layout)| fits(layout, line)) {
                 return Self::layout(name, layout, hints, fields);
@@ -294,6 +327,15 @@ impl Format {
         Ok(Self::new(Kind::Csv(Box::new(columns)), "csv", fields, names.len(), hints))
     }
 
+    fn w3c(hints: &Hints, fields: &Fields, sample: &[Vec<u8>]) -> Result<Self, NoFormat> {
+        let columns = sample.iter().find_map(|line| w3c::Columns::parse(line));
+        let columns = columns.ok_or_else(|| NoFormat("no line begins with #Fields:".to_owned()))?;
+        let names = columns.names().to_vec();
+        let mut find = |name: &str| names.iter().position(|known| known.eq_ignore_ascii_case(name));
+        let fields = fields_of(hints, fields, &mut find, &names.join(", "))?;
+        Ok(Self::new(Kind::W3c(columns), "w3c", fields, names.len(), hints))
+    }
+
     fn new(kind: Kind, name: &str, fields: Vec<Field>, places: usize, hints: &Hints) -> Self {
         let places = vec![Place::default(); places];
         Self {
@@ -311,9 +353,19 @@ impl Format {
         &self.name
     }
 
-    /// Returns whether this line is a CSV header.
-    pub fn is_header(&self, line: &[u8]) -> bool {
-        matches!(&self.kind, Kind::Csv(columns) if columns.is_header(line))
+    /// Returns whether this line is not meant to be a call: a CSV header, a comment, an empty line.
+    pub fn is_no_call(&self, line: &[u8]) -> bool {
+        line.is_empty()
+            || match &self.kind {
+                Kind::Csv(columns) => columns.is_header(line),
+                Kind::W3c(_) | Kind::Json(_) => line.starts_with(b"#"),
+                Kind::Layout(_) => line.starts_with(b"#") && self.name != OWN,
+            }
+    }
+
+    /// Returns whether this line gives the lines behind it other columns.
+    pub fn is_another(&self, line: &[u8]) -> bool {
+        matches!(&self.kind, Kind::W3c(columns) if columns.are_others(line))
     }
 
     /// Reads a line. The first value is the time.
@@ -321,16 +373,29 @@ impl Format {
     /// # Errors
     /// Returns [`Unreadable::Format`] if the line does not have this format.
     pub fn read<'a>(&'a mut self, line: &'a [u8]) -> Result<Values<'a>, Unreadable> {
+        self.read_time(line)?;
+        Ok(self.values(line))
+    }
+
+    /// Reads a line, and returns its time.
+    ///
+    /// # Errors
+    /// Returns [`Unreadable::Format`] if the line does not have this format.
+    pub fn read_time<'a>(&'a mut self, line: &'a [u8]) -> Result<&'a [u8], Unreadable> {
         let Self { kind, places, buffer, .. } = self;
         let read = match kind {
             Kind::Layout(layout) => layout.read(line, places),
             Kind::Json(tree) => tree.read(line, places, buffer),
             Kind::Csv(columns) => columns.read(line, places, buffer),
+            Kind::W3c(columns) => columns.read(line, places, buffer),
         };
-        if !read {
-            return Err(Unreadable::Format);
-        }
-        Ok(self.fields.iter().map(|field| self.value(field, line)).collect())
+        let time = self.fields.first().filter(|_| read).ok_or(Unreadable::Format)?;
+        Ok(self.value(time, line))
+    }
+
+    /// Returns the values of the line that was read last.
+    pub fn values<'a>(&'a self, line: &'a [u8]) -> Values<'a> {
+        self.fields.iter().map(|field| self.value(field, line)).collect()
     }
 
     fn value<'a>(&'a self, field: &Field, line: &'a [u8]) -> &'a [u8] {
@@ -373,7 +438,9 @@ fn fields_of(
     let names = core::iter::once("time").chain(fields.names().iter().map(String::as_str));
     let all = names.map(|name| {
         let field = field_of(name, hints, find);
-        let missing = || NoFormat(format!("the log has no field {name}, only: {there}"));
+        let own = hints.fields.iter().find(|(named, _)| named == name);
+        let wanted = own.map_or_else(|| name.to_owned(), |(name, source)| format!("{source} for <{name}>"));
+        let missing = || NoFormat(format!("the log has no field {wanted}, only: {there}"));
         if field.sources.is_empty() && field.request.is_none() { Err(missing()) } else { Ok(field) }
     });
     all.collect()

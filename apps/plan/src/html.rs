@@ -57,6 +57,9 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
          patternTransform=\"rotate(45)\"><rect width=\"4\" height=\"4\" style=\"fill:var(--no)\"/>\
          <rect width=\"1\" height=\"4\" style=\"fill:var(--paper);opacity:.45\"/></pattern></defs></svg>\n",
     );
+    if report.policies.len() > 1 {
+        side_by_side(&mut page, &report.policies)?;
+    }
     for policy in &report.policies {
         one(&mut page, policy)?;
     }
@@ -89,6 +92,28 @@ fn notes(page: &mut String, report: &Report) -> fmt::Result {
              they were.</p>\n",
         );
     }
+    Ok(())
+}
+
+/// Writes a row for each policy.
+fn side_by_side(page: &mut String, policies: &[PolicyReport]) -> fmt::Result {
+    page.push_str(
+        "<table class=\"keys\"><tr><th>policy</th><th>refused</th><th></th><th>keys refused</th><th></th>\
+         <th>p99 wait</th></tr>\n",
+    );
+    for policy in policies {
+        let wait = policy.waits.map_or_else(|| "-".to_owned(), |waits| span(waits.p99));
+        writeln!(
+            page,
+            "<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{wait}</td></tr>",
+            escaped(&policy.policy),
+            number(policy.refused),
+            percent(policy.refused_share),
+            number(policy.keys_refused),
+            percent(policy.keys_refused_share)
+        )?;
+    }
+    page.push_str("</table>\n");
     Ok(())
 }
 

@@ -11,12 +11,12 @@ use redis_cell_core::{Instant, Span};
 use redis_cell_policy::{CallError, Fields};
 
 use crate::faults;
-use crate::input::{Lines, Source};
+use crate::input::{Lines, Source, TOO_LONG};
 use redis_cell_lines::format::{Format, Hints, Unreadable};
 use redis_cell_lines::time::Times;
 
 /// The number of lines of a file that are read to recognize its format.
-const SAMPLE: usize = 100;
+const SAMPLE: u64 = 100;
 
 /// The number of unreadable lines that are kept to be shown.
 const SHOWN: usize = 3;
@@ -24,10 +24,15 @@ const SHOWN: usize = 3;
 /// The number of bytes that are kept of an unreadable line.
 const SHOWN_BYTES: usize = 160;
 
+/// The largest difference, in nanoseconds, at which a late line is believed. A server may write a line when a
+/// call ends, with the time at which it began.
+const BELIEVED: u64 = 60_000_000_000;
+
 /// The files of a log, sorted by their first times.
 #[derive(Debug)]
 pub struct Log {
     files: Vec<Opened>,
+    fields: Vec<String>,
     zone: i32,
 }
 
@@ -37,19 +42,8 @@ struct Opened {
     source: Source,
     format: Format,
     first: Option<Instant>,
-    /// The lines that were read from standard input, which cannot be read again.
-    begun: Option<Begun>,
-}
-
-struct Begun {
-    sample: Vec<Vec<u8>>,
-    lines: Lines,
-}
-
-impl core::fmt::Debug for Begun {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Begun").field("sample", &self.sample.len()).finish_non_exhaustive()
-    }
+    /// Standard input, which cannot be opened again.
+    begun: Option<Lines>,
 }
 
 /// A summary of the lines.
@@ -67,6 +61,8 @@ pub struct Summary {
     pub span: Option<(Instant, Instant)>,
     /// The number of lines with an earlier time than a line before them, and the largest difference.
     pub late: (u64, Span),
+    /// The number of lines that are late by more than [`BELIEVED`].
+    pub too_late: u64,
     /// Whether all times were whole seconds.
     pub whole_seconds: bool,
 }
@@ -101,10 +97,8 @@ impl Log {
             files.push(file);
         }
         // A file without any time sorts last.
-        if !faults::has("files-as-named") {
-            files.sort_by_key(|file| file.first.map_or((1, Instant::default()), |first| (0, first)));
-        }
-        Ok(Self { files, zone })
+        files.sort_by_key(|file| file.first.map_or((1, Instant::default()), |first| (0, first)));
+        Ok(Self { files, fields: fields.names().to_vec(), zone })
     }
 
     /// Returns whether the log can be read more than once.
@@ -112,54 +106,72 @@ impl Log {
         !self.files.iter().any(|file| file.source == Source::Stdin)
     }
 
-    /// Reads all lines, and calls `call` with the time and the fields of each.
+    /// Reads all lines in the order of their times, and calls `call` with the time and the fields of each.
     ///
     /// # Errors
-    /// Returns the errors of opening files.
+    /// Returns the errors of opening and reading files, and an error if a field has no value in any line.
     pub fn read(
         &mut self,
         what: &str,
         mut call: impl FnMut(Instant, &[&[u8]]) -> Result<(), CallError>,
     ) -> Result<Summary, Box<dyn Error>> {
-        let mut summary = Summary::default();
-        let mut times = Times::new(self.zone);
-        let latest = tomorrow();
         let count = Rc::new(Cell::new(0));
         let progress = progress(what, self.files.iter().map(|file| file.source.size()).sum());
-        for file in &mut self.files {
-            summary.files.push((file.source.name(), file.format.name().to_owned()));
-            let begun = match file.begun.take() {
-                Some(begun) => begun,
-                None => Begun { sample: Vec::new(), lines: file.source.open(&count)? },
+        let mut pass = Pass {
+            summary: Summary::default(),
+            times: Times::new(self.zone),
+            present: vec![false; self.fields.len()],
+            latest: tomorrow(),
+        };
+        let mut later = self.files.iter_mut().peekable();
+        // The open files, each with the time of its next line. A file is opened when its time has come, so
+        // that of a hundred rotated files one is open.
+        let mut open: Vec<(Instant, Reader)> = Vec::new();
+        loop {
+            let next =
+                open.iter().enumerate().min_by_key(|(_, (now, _))| *now).map(|(at, (now, _))| (at, *now));
+            let is_due = |file: &&mut Opened| {
+                next.is_none_or(|(_, now)| {
+                    file.first.is_some_and(|first| first <= now) && !faults::has("one-by-one")
+                })
             };
-            let Begun { sample, mut lines } = begun;
-            let mut pass = Pass {
-                summary: &mut summary,
-                times: &mut times,
-                file: &file.source,
-                format: &mut file.format,
-                number: 0,
-                latest,
-            };
-            for line in &sample {
-                pass.line(line, &mut call);
-            }
-            loop {
-                match lines.read() {
-                    Ok(Some(line)) => pass.line(line, &mut call),
-                    Ok(None) => break,
-                    Err(error) => {
-                        pass.unreadable(&format!("the rest of the file: {error}"), b"");
-                        break;
-                    }
+            if let Some(file) = later.next_if(is_due) {
+                pass.summary.files.push((file.source.name(), file.format.name().to_owned()));
+                let mut reader = Reader::new(file, &count)?;
+                if let Some(now) = reader.next(&mut pass)? {
+                    open.push((now, reader));
                 }
-                if pass.number.is_multiple_of(65_536) {
+                continue;
+            }
+            let Some((at, _)) = next else { break };
+            let others = open.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, (now, _))| *now);
+            let until = others.chain(later.peek().and_then(|file| file.first)).min().unwrap_or(Instant::MAX);
+            let Some((now, reader)) = open.get_mut(at) else { break };
+            let ended = loop {
+                pass.call(*now, reader, &mut call);
+                if reader.number.is_multiple_of(65_536) {
                     progress.set_position(count.get());
                 }
+                match reader.next(&mut pass)? {
+                    None => break true,
+                    Some(next) => *now = next,
+                }
+                if *now > until {
+                    break false;
+                }
+            };
+            if ended {
+                open.remove(at);
             }
         }
         progress.finish_and_clear();
+        let Pass { mut summary, times, present, .. } = pass;
         summary.whole_seconds = times.are_whole_seconds();
+        demand_lines(&summary)?;
+        let absent = self.fields.iter().zip(present).find(|(_, present)| !present);
+        if let Some((name, _)) = absent.filter(|_| !faults::has("absent-is-silent")) {
+            return Err(format!("no line has a value for <{name}>: is it spelt as in the log?").into());
+        }
         Ok(summary)
     }
 }
@@ -168,55 +180,92 @@ impl Opened {
     fn new(source: Source, hints: &Hints, fields: &Fields, zone: i32) -> Result<Self, Box<dyn Error>> {
         let mut lines = source.open(&Rc::default())?;
         let mut sample = Vec::new();
-        while sample.len() < SAMPLE {
-            match lines.read() {
-                Ok(Some(line)) => sample.push(line.to_owned()),
-                Err(error) if sample.is_empty() => return Err(error.into()),
-                Ok(None) | Err(_) => break, // the next pass reports the error
-            }
+        for number in 0..SAMPLE {
+            let Some(line) = lines.read().map_err(|error| cut(number, &error))? else { break };
+            sample.push(line.to_owned());
+        }
+        if sample.is_empty() {
+            return Err("it is empty".into());
         }
         let mut format = Format::recognize(hints, fields, &sample)?;
         let mut times = Times::new(zone);
         let first = sample.iter().find_map(|line| times.parse(format.read(line).ok()?.first()?));
-        let begun = (source == Source::Stdin).then_some(Begun { sample, lines });
+        let begun = (source == Source::Stdin).then(|| lines.after(sample));
         Ok(Self { source, format, first, begun })
     }
 }
 
-/// One pass through one file.
-struct Pass<'a> {
-    summary: &'a mut Summary,
-    times: &'a mut Times,
+/// Says that a file ends in an error behind this line.
+fn cut(line: u64, error: &io::Error) -> String {
+    format!("what follows line {line} cannot be read: {error}")
+}
+
+/// A file that is being read.
+struct Reader<'a> {
     file: &'a Source,
     format: &'a mut Format,
+    lines: Lines,
+    /// The number of the present line.
     number: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn new(file: &'a mut Opened, count: &Rc<Cell<u64>>) -> io::Result<Self> {
+        let lines = match file.begun.take() {
+            Some(begun) => begun,
+            None => file.source.open(count)?,
+        };
+        Ok(Self { file: &file.source, format: &mut file.format, lines, number: 0 })
+    }
+
+    /// Goes to the next line with a time, and returns that time.
+    ///
+    /// # Errors
+    /// Returns an error if the rest of the file cannot be read.
+    #[inline]
+    fn next(&mut self, pass: &mut Pass) -> Result<Option<Instant>, Box<dyn Error>> {
+        loop {
+            let found = self.lines.read().map(|line| line.is_some());
+            if !found.map_err(|error| format!("{}: {}", self.file.name(), cut(self.number, &error)))? {
+                return Ok(None);
+            }
+            self.number = self.number.saturating_add(1);
+            let line = self.lines.line();
+            if self.format.is_another(line) {
+                let (file, number) = (self.file.name(), self.number);
+                return Err(
+                    format!("{file}: line {number} names other columns: divide the file there").into()
+                );
+            }
+            if self.format.is_no_call(line) && !faults::has("header-is-a-call") {
+                continue;
+            }
+            match pass.time(self.format, line) {
+                Ok(now) => return Ok(Some(now)),
+                Err(why) => pass.unreadable(self, why),
+            }
+        }
+    }
+}
+
+/// One pass through all files.
+struct Pass {
+    summary: Summary,
+    times: Times,
+    /// For each field, whether a line had a value for it.
+    present: Vec<bool>,
     /// Later times count as wrong.
     latest: Instant,
 }
 
-impl Pass<'_> {
+impl Pass {
+    /// Reads a line, and returns its time.
     #[inline]
-    fn line(&mut self, line: &[u8], call: &mut impl FnMut(Instant, &[&[u8]]) -> Result<(), CallError>) {
-        self.number = self.number.saturating_add(1);
-        if self.number == 1 && self.format.is_header(line) && !faults::has("header-is-a-call") {
-            return;
-        }
-        if let Err(why) = self.read(line, call) {
-            self.unreadable(&why.to_string(), line);
-        }
-    }
-
-    #[inline]
-    fn read(
-        &mut self,
-        line: &[u8],
-        call: &mut impl FnMut(Instant, &[&[u8]]) -> Result<(), CallError>,
-    ) -> Result<(), Unreadable> {
-        if line.is_empty() {
+    fn time(&mut self, format: &mut Format, line: &[u8]) -> Result<Instant, Unreadable> {
+        if line == TOO_LONG {
             return Err(Unreadable::TooLong);
         }
-        let values = self.format.read(line)?;
-        let Some((time, fields)) = values.split_first() else { return Err(Unreadable::NoTime) };
+        let time = format.read_time(line)?;
         if time.is_empty() {
             return Err(Unreadable::NoTime);
         }
@@ -224,28 +273,49 @@ impl Pass<'_> {
         if now > self.latest && !faults::has("any-future") {
             return Err(Unreadable::Future);
         }
-        call(now, fields).map_err(|_| Unreadable::Quantity)?;
-        let Summary { read, span, late, .. } = &mut *self.summary;
+        Ok(now)
+    }
+
+    /// Passes on the line that was read last.
+    #[inline]
+    fn call(
+        &mut self,
+        now: Instant,
+        reader: &Reader,
+        call: &mut impl FnMut(Instant, &[&[u8]]) -> Result<(), CallError>,
+    ) {
+        let values = reader.format.values(reader.lines.line());
+        let fields = values.get(1..).unwrap_or_default();
+        if call(now, fields).is_err() {
+            self.unreadable(reader, Unreadable::Quantity);
+            return;
+        }
+        for (present, value) in self.present.iter_mut().zip(fields) {
+            *present |= !value.is_empty();
+        }
+        let Summary { read, span, late, too_late, .. } = &mut self.summary;
         *read = read.saturating_add(1);
         let (_, last) = span.get_or_insert((now, now));
         if now < *last && !faults::has("late-is-silent") {
-            *late = (late.0.saturating_add(1), late.1.max(last.since(now)));
+            let by = last.since(now);
+            *late = (late.0.saturating_add(1), late.1.max(by));
+            *too_late = too_late.saturating_add(u64::from(by.as_nanos() > BELIEVED));
         }
         *last = now.max(*last);
-        Ok(())
     }
 
     #[cold]
-    fn unreadable(&mut self, why: &str, line: &[u8]) {
+    fn unreadable(&mut self, reader: &Reader, why: Unreadable) {
         if faults::has("unreadable-is-silent") {
             return;
         }
         self.summary.unreadable = self.summary.unreadable.saturating_add(1);
         if self.summary.shown.len() < SHOWN {
+            let line = reader.lines.line();
             let text = line.get(..SHOWN_BYTES.min(line.len())).unwrap_or_default();
             self.summary.shown.push(Shown {
-                at: format!("{}:{}", self.file.name(), self.number),
-                why: why.to_owned(),
+                at: format!("{}:{}", reader.file.name(), reader.number),
+                why: why.to_string(),
                 text: String::from_utf8_lossy(text).into_owned(),
             });
         }
@@ -272,7 +342,7 @@ fn progress(what: &str, size: u64) -> ProgressBar {
 ///
 /// # Errors
 /// Returns an error if no line could be read.
-pub fn demand_lines(summary: &Summary) -> io::Result<()> {
+fn demand_lines(summary: &Summary) -> io::Result<()> {
     if summary.read > 0 {
         return Ok(());
     }

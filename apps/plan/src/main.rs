@@ -61,7 +61,7 @@ struct Arguments {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     max_refused_keys: Option<f64>,
 
-    /// The share of lines that may be unreadable.
+    /// The share of lines that may be unreadable, or late by more than a minute.
     #[arg(long, value_name = "SHARE", value_parser = share, default_value = "10%")]
     max_unreadable: f64,
 
@@ -86,6 +86,9 @@ fn field(text: &str) -> Result<(String, String), String> {
 /// Reads a share such as `0.1%` or `0.001`.
 fn share(text: &str) -> Result<f64, String> {
     let (digits, whole) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
+    if text == "1" {
+        return Err("1 would be all of them: write 1% or 100%".to_owned());
+    }
     let share = digits.parse::<f64>().map_err(|_| "it is written 0.1% or 0.001")? / whole;
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is between 0% and 100%".to_owned()) }
 }
@@ -136,18 +139,21 @@ fn plan(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
         write(file, &html::render(&report)?)?;
     }
     let log = &report.log;
-    let unreadable = cell_plan::report::share(log.unreadable, log.read.saturating_add(log.unreadable));
+    let all = log.read.saturating_add(log.unreadable);
+    let wrong = [
+        ("cannot be read", log.unreadable),
+        ("are earlier than one before them by over a minute", log.too_late),
+    ];
     if shown {
         let text = table::render(&report)?;
         write(Path::new("-"), &painted(text))?;
     }
-    if unreadable > arguments.max_unreadable && !faults::has("any-unreadable") {
-        return Err(format!(
-            "{} of the lines cannot be read, and --max-unreadable allows {}",
-            table::percent(unreadable),
-            table::percent(arguments.max_unreadable)
-        )
-        .into());
+    for (how, lines) in wrong {
+        let (share, allowed) = (cell_plan::report::share(lines, all), arguments.max_unreadable);
+        if share > allowed && !faults::has("any-unreadable") {
+            let [share, allowed] = [share, allowed].map(table::percent);
+            return Err(format!("{share} of the lines {how}, and --max-unreadable allows {allowed}").into());
+        }
     }
     Ok(report.check.is_none_or(|check| check.passed) || faults::has("always-passes"))
 }

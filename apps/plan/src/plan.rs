@@ -7,7 +7,7 @@ use redis_cell_policy::{CallError, Fields, Policy, PolicyError, Replay, Taken};
 
 use crate::faults;
 use crate::input::Source;
-use crate::log::{Log, Summary, demand_lines};
+use crate::log::{Log, Summary};
 use crate::report::{Check, Found, LogReport, PolicyReport, Report, Tried, share};
 use crate::tally::Tally;
 use redis_cell_lines::format::Hints;
@@ -74,6 +74,17 @@ pub fn run(question: &Question) -> Result<Report, Box<dyn Error>> {
         PolicyReport { found, ..report }
     });
     let policies: Vec<PolicyReport> = reports.collect();
+    for (policy, limiter) in
+        policies.iter().flat_map(|policy| policy.limiters.iter().map(move |each| (policy, each)))
+    {
+        if limiter.keys == 0 && policy.errors.is_empty() && !faults::has("no-key-is-silent") {
+            return Err(format!(
+                "policy {}: no line has all fields of the key {}",
+                policy.policy, limiter.key
+            )
+            .into());
+        }
+    }
     let checked = if faults::has("first-is-checked") { policies.first() } else { policies.last() };
     let check = question.check.zip(checked).map(|(check, last)| {
         let passed = check.allows(last.refused_share, last.keys_refused_share) && last.errors.is_empty();
@@ -91,7 +102,6 @@ fn replay(
     let mut replay = Replay::new(policies.iter().cloned());
     let mut tallies = policies.iter().map(Tally::new).collect::<Result<Vec<_>, _>>()?;
     let summary = log.read(what, |now, values| one(&mut replay, &mut tallies, now, values))?;
-    demand_lines(&summary)?;
     Ok((replay, tallies, summary))
 }
 
@@ -206,7 +216,7 @@ fn try_numbers(
     }
     let mut replay = Replay::new(policies);
     let mut counts = vec![Counts::default(); numbers.len()];
-    let summary = log.read("searching", |now, values| {
+    log.read("searching", |now, values| {
         replay.call(now, values)?;
         for (position, counts) in counts.iter_mut().enumerate() {
             if let Ok(rows) = replay.decide(position) {
@@ -215,7 +225,6 @@ fn try_numbers(
         }
         Ok(())
     })?;
-    demand_lines(&summary)?;
     Ok(numbers.iter().zip(&counts).map(|(&value, counts)| counts.tried(value)).collect())
 }
 

@@ -40,6 +40,8 @@ pub struct LogReport {
     pub seconds: f64,
     /// Lines with an earlier time than a line before them. Their calls are decided at the time of that line.
     pub late: u64,
+    /// Lines that are late by more than a minute.
+    pub too_late: u64,
     /// The largest difference, in seconds.
     pub latest_by_seconds: f64,
     /// Whether all times are whole seconds, so that all calls of a second count as simultaneous.
@@ -234,6 +236,7 @@ impl LogReport {
             last: time(last),
             seconds: seconds(last.since(first).as_nanos() / 1_000),
             late: summary.late.0,
+            too_late: summary.too_late,
             latest_by_seconds: seconds(summary.late.1.as_nanos() / 1_000),
             whole_seconds: summary.whole_seconds,
         }

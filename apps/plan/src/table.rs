@@ -14,8 +14,8 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
     if report.policies.len() > 1 {
         side_by_side(&mut text, &report.policies)?;
     }
-    for policy in &report.policies {
-        one(&mut text, policy)?;
+    for (number, policy) in (1..).zip(&report.policies) {
+        one(&mut text, (report.policies.len() > 1).then_some(number), policy, &report.log)?;
     }
     if let Some(check) = &report.check {
         verdict(&mut text, check, report)?;
@@ -26,21 +26,18 @@ pub fn render(report: &Report) -> Result<String, fmt::Error> {
 fn log(text: &mut String, log: &LogReport) -> fmt::Result {
     let files: Vec<_> =
         log.files.iter().map(|file| format!("{} ({})", shown(&file.name), file.format)).collect();
-    writeln!(text, "log       {}", files.join(", "))?;
-    writeln!(text, "          {} calls from {} to {}", number(log.read), log.first, log.last)?;
+    writeln!(text, "log       {}", files.join("\n          "))?;
+    writeln!(text, "          {} from {} to {}", counted(log.read, "call"), log.first, log.last)?;
     if log.unreadable > 0 {
-        writeln!(text, "          {} lines could not be read; the first:", number(log.unreadable))?;
+        writeln!(text, "          {} could not be read; the first:", counted(log.unreadable, "line"))?;
         for line in &log.first_unreadable {
-            writeln!(text, "          {} {}: {}", shown(&line.at), line.why, shown(&line.text))?;
+            let beginning: String = shown(&line.text).chars().take(66).collect();
+            writeln!(text, "          {}: {}\n            {beginning}", shown(&line.at), line.why)?;
         }
     }
     if log.late > 0 {
         let by = span(log.latest_by_seconds);
-        writeln!(
-            text,
-            "          {} lines were earlier than one before them, by up to {by};",
-            number(log.late)
-        )?;
+        writeln!(text, "          Calls earlier than one before them: {}, by up to {by};", number(log.late))?;
         writeln!(text, "          they count as being as late as that one")?;
     }
     if log.whole_seconds {
@@ -56,23 +53,23 @@ fn side_by_side(text: &mut String, policies: &[PolicyReport]) -> fmt::Result {
         "\n{:>12} {:>9} {:>12} {:>9} {:>10}  policy",
         "refused", "", "keys refused", "", "p99 wait"
     )?;
-    for policy in policies {
+    for (number_of, policy) in (1..).zip(policies) {
         let wait = policy.waits.map_or_else(|| "-".to_owned(), |waits| span(waits.p99));
         writeln!(
             text,
-            "{:>12} {:>9} {:>12} {:>9} {wait:>10}  {}",
+            "{:>12} {:>9} {:>12} {:>9} {wait:>10}  {number_of:>6}",
             number(policy.refused),
             percent(policy.refused_share),
             number(policy.keys_refused),
-            percent(policy.keys_refused_share),
-            shown(&policy.policy)
+            percent(policy.keys_refused_share)
         )?;
     }
     Ok(())
 }
 
-fn one(text: &mut String, policy: &PolicyReport) -> fmt::Result {
-    writeln!(text, "\npolicy    {}", shown(&policy.policy))?;
+fn one(text: &mut String, number_of: Option<usize>, policy: &PolicyReport, log: &LogReport) -> fmt::Result {
+    let number_of = number_of.map(|number| number.to_string()).unwrap_or_default();
+    writeln!(text, "\npolicy {number_of:<2} {}", shown(&policy.policy))?;
     if let Some(found) = &policy.found {
         let tried = found.tried.len();
         writeln!(
@@ -108,7 +105,7 @@ fn one(text: &mut String, policy: &PolicyReport) -> fmt::Result {
     }
     over_time(text, policy)?;
     for limiter in &policy.limiters {
-        self::limiter(text, limiter)?;
+        self::limiter(text, limiter, log)?;
     }
     Ok(())
 }
@@ -135,14 +132,14 @@ fn over_time(text: &mut String, policy: &PolicyReport) -> fmt::Result {
     let width = u64::try_from(each).unwrap_or(1).saturating_mul(series.width);
     writeln!(text, "when      {}", columns.iter().map(block).collect::<String>().trim_end())?;
     let most = number(most);
-    writeln!(text, "          from {}, {width} s for each block, at most {most} refused in one", series.start)
+    writeln!(text, "          from {}, {width} s a block, at most {most} refused in one", series.start)
 }
 
-fn limiter(text: &mut String, limiter: &LimiterReport) -> fmt::Result {
+fn limiter(text: &mut String, limiter: &LimiterReport, log: &LogReport) -> fmt::Result {
     let shadow = if limiter.shadow { " in shadow" } else { "" };
     writeln!(
         text,
-        "\n  {} {}{shadow}: {} refused, {} of {} keys",
+        "\n  {} {}{shadow}:\n  {} refused, {} of {} keys",
         shown(&limiter.key),
         shown(&limiter.limiter),
         number(limiter.refused),
@@ -152,15 +149,19 @@ fn limiter(text: &mut String, limiter: &LimiterReport) -> fmt::Result {
     if limiter.top.is_empty() {
         return Ok(());
     }
+    // The date is left out where all of the log has the same one.
+    let day = if log.first.get(..10) == log.last.get(..10) { 11 } else { 5 };
+    let when = |time: &str| time.get(day..19).unwrap_or_default().replace('T', " ");
+    let width = 19_usize.saturating_sub(day);
     writeln!(
         text,
-        "  {:>10} {:>10} {:>12}  {:<24} {:<24} key",
-        "refused", "calls", "longest wait", "first", "last"
+        "  {:>10} {:>10} {:>9}  {:<width$}  {:<width$}  key",
+        "refused", "calls", "longest", "first", "last"
     )?;
     for key in &limiter.top {
         let (refused, calls, wait) = (number(key.refused), number(key.requests), span(key.longest_wait));
-        let name = shown(&key.key);
-        writeln!(text, "  {refused:>10} {calls:>10} {wait:>12}  {:<24} {:<24} {name}", key.first, key.last)?;
+        let (first, last, name) = (when(&key.first), when(&key.last), shown(&key.key));
+        writeln!(text, "  {refused:>10} {calls:>10} {wait:>9}  {first:<width$}  {last:<width$}  {name}")?;
     }
     Ok(())
 }
@@ -189,6 +190,11 @@ fn shown(text: &str) -> String {
         }
     }
     shown
+}
+
+/// Formats a count with its noun in the singular or the plural.
+fn counted(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// Formats a number with commas between thousands.

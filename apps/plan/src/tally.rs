@@ -84,11 +84,10 @@ impl Tally {
         }
         let (mut refused, mut never, mut longest) = (false, false, 0);
         for row in rows {
-            let wait =
-                row.answer.verdict.wait().map_or(0, |wait| wait.ceil_to(Unit::Microseconds).unsigned_abs());
+            let wait = row.verdict().wait().map_or(0, |wait| wait.ceil_to(Unit::Microseconds).unsigned_abs());
             if row.refuses() || (row.answer.limited() && faults::has("shadow-refuses")) {
                 refused = true;
-                never |= row.answer.verdict == Verdict::Never;
+                never |= row.verdict() == Verdict::Never;
                 longest = wait.max(longest);
             }
             if let Some(limiter) = self.limiters.get_mut(row.limiter) {
@@ -132,7 +131,7 @@ impl LimiterTally {
         if let Some(requests) = grown(&mut self.requests, number) {
             *requests = requests.saturating_add(1);
         }
-        if row.answer.limited() {
+        if row.verdict().is_limited() {
             self.refused = self.refused.saturating_add(1);
             let Some(refusals) = grown(&mut self.refusals, number) else { return };
             if refusals.count == 0 || faults::has("first-is-last") {

@@ -158,6 +158,22 @@ fn every_format_gives_the_same_answer() {
             }),
         ),
         (
+            "w3c", // of CloudFront; IIS writes spaces in place of tabs
+            "#Version: 1.0\n#Fields: date time sc-bytes c-ip cs-method cs-uri-stem cs-username\n".to_owned()
+                + &log(|(at, address, user, path, bytes)| {
+                    let (date, time) = (when(at, "%Y-%m-%d"), when(at, "%H:%M:%S.%3f"));
+                    format!("{date}\t{time}\t{bytes}\t{address}\tGET\t{path}\t{user}")
+                }),
+        ),
+        (
+            "w3c",
+            "#Fields: c-ip date cs(User-Agent) time cs-uri-stem sc-bytes\n".to_owned()
+                + &log(|(at, address, _, path, bytes)| {
+                    let (date, time) = (when(at, "%Y-%m-%d"), when(at, "%H:%M:%S.%3f"));
+                    format!("{address} {date} \"a b\" {time} {path} {bytes}")
+                }),
+        ),
+        (
             "csv",
             "time,address,path,note,bytes\n".to_owned()
                 + &log(|(at, address, _, path, bytes)| {
@@ -213,6 +229,13 @@ fn fields_are_named_where_a_log_has_its_own() {
     assert_the_burst_is_refused(&report(&words, &[&layout]));
     let said = error(&["-p", "<tenant> THROTTLE 3 1 1 1", "--format", "at=<time> who=<who>;"], &[&layout]);
     assert!(said.contains("no field tenant, only: time, who"), "{said}");
+    let words = ["-p", "<user> FIXED 3 1 1", "--field", "user=nobody", "--format", "at=<time> who=<who>;"];
+    let said = error(&words, &[&layout]);
+    assert!(said.contains("no field nobody for <user>, only: time, who"), "{said}");
+    let words = ["-p", "<c-ip> FIXED 3 1 1", "--max-unreadable", "100%"];
+    let parts = "#Fields: date time c-ip\n2025-10-08 09:00:00 ::1\n#Fields: date c-ip time\n";
+    let said = error(&words, &[&folder.file("iis.log", parts)]);
+    assert!(said.contains("iis.log: line 3 names other columns"), "{said}");
 }
 
 #[test]
@@ -226,8 +249,9 @@ fn compressed_files_and_standard_input_are_read() {
     let whole = combined();
     let (first, second) = whole.split_at(whole.match_indices('\n').nth(9).unwrap().0 + 1);
     let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
-    let both = [zstd(first), zstd(second)].concat();
-    assert_the_burst_is_refused(&report(EACH_ADDRESS, &[&folder.file("a.zst", both)]));
+    let first_part = zstd(first);
+    let both = [first_part.clone(), zstd(second)].concat();
+    assert_the_burst_is_refused(&report(EACH_ADDRESS, &[&folder.file("a.zst", &both)]));
     // Rotated files in any order.
     let (old, new) = (folder.file("log.1", first), folder.file("log", second));
     assert_the_burst_is_refused(&report(EACH_ADDRESS, &[&new, &old]));
@@ -242,10 +266,53 @@ fn compressed_files_and_standard_input_are_read() {
     child.stdin.take().unwrap().write_all(&gzip).unwrap();
     assert_the_burst_is_refused(&serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap());
 
-    // A file that is cut off is read as far as it goes, and says so.
-    let cut = report(EACH_ADDRESS, &[&folder.file("cut.gz", &gzip[..gzip.len() - 20])]);
-    assert_eq!(cut["log"]["unreadable"], 1, "{cut:#}");
-    assert!(cut["log"]["first_unreadable"][0]["why"].as_str().unwrap().starts_with("the rest of the file"));
+    // A file that is cut off anywhere is an error, not a shorter log.
+    for whole in [&gzip, &both] {
+        for kept in (4..whole.len()).step_by(3).filter(|kept| *kept != first_part.len()) {
+            error(EACH_ADDRESS, &[&folder.file("cut", &whole[..kept])]);
+        }
+    }
+    let said = error(EACH_ADDRESS, &[&folder.file("cut.gz", &gzip[..gzip.len() - 20])]);
+    assert!(said.contains("cut.gz: what follows line "), "{said}");
+}
+
+#[test]
+fn logs_of_several_servers_are_merged_by_time() {
+    let folder = Folder::new();
+    let part = |server: usize| -> String {
+        let lines = combined();
+        let lines = lines.lines().enumerate().filter(|(number, _)| number % 3 == server);
+        lines.map(|(_, line)| line.to_owned() + "\n").collect()
+    };
+    let files = [0, 1, 2].map(|server| folder.file(&format!("server{server}.log"), part(server)));
+    let seen = report(EACH_ADDRESS, &[&files[2], &files[0], &files[1]]);
+    assert_the_burst_is_refused(&seen);
+    assert_eq!(seen["log"]["late"], 0);
+    assert_eq!(seen["log"]["files"].as_array().unwrap().len(), 3);
+    // One after the other in one stream, they cannot be merged, and the times are not believed.
+    let hour = combined().replace(":09:", ":08:");
+    let said = error(EACH_ADDRESS, &[&folder.file("joined.log", combined() + &hour)]);
+    assert!(said.contains("50.0 % of the lines are earlier than one before them by over a minute"), "{said}");
+}
+
+#[test]
+fn a_check_does_not_pass_on_what_no_line_has() {
+    let folder = Folder::new();
+    let lines = log(|(at, _, user, ..)| {
+        let pair = if at % 2_000 == 0 { "one" } else { "other" };
+        format!(r#"{{"ts":{},"user":"{user}","{pair}":1}}"#, START * 1_000 + at)
+    });
+    let file = folder.file("log", lines);
+    for (policy, reason) in [
+        ("u:<usr> THROTTLE 3 1 1 1", "no line has a value for <usr>"),
+        ("u:<user> THROTTLE 99 1 1 1 t:<usr> FIXED 5 60 1", "no line has a value for <usr>"),
+        ("u:<user> FIXED 5 60 <tokens>", "no line has a value for <tokens>"),
+        ("p:<one>:<other> THROTTLE 99 1 1 1", "no line has all fields of the key p:<one>:<other>"),
+        ("u:<usr> THROTTLE ? 1 1 1", "no line has a value for <usr>"),
+    ] {
+        let said = error(&["-p", policy, "--max-refused", "1%"], &[&file]);
+        assert!(said.contains(reason), "{policy}: {said}");
+    }
 }
 
 #[test]
@@ -253,7 +320,7 @@ fn what_cannot_be_read_is_counted_and_shown() {
     let folder = Folder::new();
     let long = "x".repeat(3 << 20);
     let broken = format!(
-        "\u{1b}[2Jno line\n{}{long}\n\n\\xff\n1.2.3.4 - - [99/Oct/2025:09:00:00 +0000] \"-\" 400 0 \"-\" \"-\"\n",
+        "# a comment\n\u{1b}[2Jno line\n{}{long}\n\n\\xff\n1.2.3.4 - - [99/Oct/2025:09:00:00 +0000] \"-\" 400 0 \"-\" \"-\"\n",
         combined()
     );
     let future = broken + "1.2.3.4 - - [08/Oct/2105:09:00:00 +0000] \"-\" 400 0 \"-\" \"-\"\n";
@@ -261,19 +328,21 @@ fn what_cannot_be_read_is_counted_and_shown() {
     let words = [EACH_ADDRESS, &["--max-unreadable", "20%"]].concat();
     let seen = report(&words, &[&file]);
     assert_the_burst_is_refused(&seen);
-    assert_eq!(seen["log"]["unreadable"], 6);
+    assert_eq!(seen["log"]["unreadable"], 5, "neither the comment nor the empty line");
     let shown = seen["log"]["first_unreadable"].as_array().unwrap();
     assert_eq!(shown.len(), 3);
-    assert_eq!(shown[0]["at"], format!("{}:1", file.display()));
+    assert_eq!(shown[0]["at"], format!("{}:2", file.display()));
     let table = String::from_utf8(plan(&words, &[&file]).stdout).unwrap();
-    assert!(table.contains("6 lines could not be read") && table.contains(r"\u{1b}[2Jno line"), "{table}");
+    assert!(table.contains("5 lines could not be read") && table.contains(r"\u{1b}[2Jno line"), "{table}");
     assert!(!table.contains('\u{1b}'), "a log must not control the terminal");
     // A check of a log that was not understood must not pass.
     let said = error(EACH_ADDRESS, &[&file]);
     assert!(said.contains("--max-unreadable allows 10.0 %"), "{said}");
     let said = error(&[EACH_ADDRESS, &["--format", "json"]].concat(), &[&file]);
-    assert!(said.contains("none of the 36 lines can be read"), "{said}");
+    assert!(said.contains("none of the 35 lines can be read"), "{said}");
     let said = error(EACH_ADDRESS, &[&folder.file("empty", "")]);
+    assert!(said.contains("empty: it is empty"), "{said}");
+    let said = error(EACH_ADDRESS, &[&folder.file("words", "no format\n")]);
     assert!(said.contains("the format of the log is not recognized"), "{said}");
     let said = error(EACH_ADDRESS, &[Path::new("/no/such/log")]);
     assert!(said.contains("/no/such/log"), "{said}");
@@ -327,7 +396,8 @@ fn two_policies_stand_side_by_side_and_the_last_one_is_checked() {
     let table = String::from_utf8(passes.stdout).unwrap();
     assert_eq!(passes.status.code(), Some(0), "{table}");
     let rows: Vec<&str> =
-        table.lines().filter(|line| line.ends_with(" 1 1 1") && line.contains('%')).collect();
+        table.lines().skip_while(|line| !line.ends_with("wait  policy")).skip(1).take(2).collect();
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     assert_eq!(rows.len(), 2, "{table}");
     assert!(rows[0].contains(" 6 ") && rows[0].contains("20.0 %"), "{table}");
     assert!(rows[1].contains(" 2 ") && rows[1].contains("6.7 %"), "{table}");
@@ -335,7 +405,7 @@ fn two_policies_stand_side_by_side_and_the_last_one_is_checked() {
     let fails = run("6%");
     assert_eq!(fails.status.code(), Some(1));
     assert!(String::from_utf8(fails.stdout).unwrap().contains("FAILED"));
-    for wrong in ["101%", "-1%", "x"] {
+    for wrong in ["101%", "-1%", "x", "1"] {
         assert_eq!(run(wrong).status.code(), Some(2), "{wrong}");
     }
 }
@@ -407,8 +477,11 @@ fn a_long_log_takes_the_memory_of_its_keys() {
 
 /// Each seeded fault of `src/faults.rs`, and the test of this file that must fail with it.
 #[cfg(feature = "faults")]
-const FAULTS: [(&str, &str); 15] = [
-    ("files-as-named", "compressed_files_and_standard_input_are_read"),
+const FAULTS: [(&str, &str); 18] = [
+    ("cut-is-the-end", "compressed_files_and_standard_input_are_read"),
+    ("one-by-one", "logs_of_several_servers_are_merged_by_time"),
+    ("absent-is-silent", "a_check_does_not_pass_on_what_no_line_has"),
+    ("no-key-is-silent", "a_check_does_not_pass_on_what_no_line_has"),
     ("header-is-a-call", "every_format_gives_the_same_answer"),
     ("any-future", "what_cannot_be_read_is_counted_and_shown"),
     ("any-unreadable", "what_cannot_be_read_is_counted_and_shown"),

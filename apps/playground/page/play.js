@@ -47,7 +47,7 @@ const EXAMPLES = {
     "CL.LOG: a sliding window, exact": { policy: "user:<user> LOG 30 60 1", pattern: "bursts", burst: 25, gap: 25, call: 31 },
     "CL.ACQUIRE: places, each for 10 seconds": { policy: "jobs LEASE 5 10 <call>", pattern: "random", rate: 60, clients: 20, call: 10 },
     "CL.MTAKE: a second and a minute at once": { policy: "{<user>}:s THROTTLE 4 5 1 1 {<user>}:m FIXED 60 60 1", pattern: "random", rate: 120, call: 70 },
-    "SHADOW: a stricter limit on trial": { policy: "now:<user> THROTTLE 15 30 60 1 next:<user> SHADOW THROTTLE 5 30 60 1" },
+    "SHADOW: a stricter limit on trial": { policy: "{<user>}:now THROTTLE 15 30 60 1 {<user>}:next SHADOW THROTTLE 5 30 60 1" },
     "A retry storm: all come back when told": { ...storm, policy: "api THROTTLE 9 60 60 1", retry: "told" },
     "The same storm with jitter": { ...storm, policy: "api THROTTLE 9 60 60 1", retry: "jitter" },
 };
@@ -219,7 +219,10 @@ function draw() {
         const high = Math.max(1, limiter.most);
         const points = limiter.remaining.map((value, at) => value === null ? null : [left + at / 2 * step, floor - Math.min(1, Math.max(0, value / high)) * held]).filter(Boolean)
             .map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`);
-        parts.push(`<text x="${left}" y="${top - 10}">${escaped(limiter.key)} ${limiter.kind}${limiter.shadow ? " in shadow" : ""}: what could be taken, at most ${count(limiter.most)}</text>`);
+        const rest = ` ${limiter.kind}${limiter.shadow ? " in shadow" : ""}: ${width < 500 ? "" : "what could be taken, "}at most ${count(limiter.most)}`;
+        const letters = Math.max(4, Math.floor(inner / 8) - rest.length);
+        const key = limiter.key.length > letters ? `${limiter.key.slice(0, letters - 1)}…` : limiter.key;
+        parts.push(`<text x="${left}" y="${top - 10}">${escaped(key + rest)}</text>`);
         if (points.length) {
             parts.push(`<polygon class="area" points="${left},${floor} ${points.join(" ")} ${points.at(-1).split(",")[0]},${floor}"/><polyline class="held" points="${points.join(" ")}"/>`);
         }
@@ -261,7 +264,8 @@ function explain() {
     element("which").textContent = call ? `${count(call.number)} of ${count(picture.calls)}, at ${span(call.at / 1e6)}${call.client ? `, ${call.client}` : ""}${again}` : "none";
     range.setAttribute("aria-valuetext", element("which").textContent);
     const table = (row) => `<table><caption>${row.key ? `${escaped(row.key)}${row.shadow ? " (in shadow: it refuses nothing)" : ""}` : "All together"}</caption><tbody>`
-        + row.five.map((number, at) => `<tr><th scope="row">${FIVE[at]}</th><td>${number}</td><td>${escaped(row.words[at])}</td></tr>`).join("") + "</tbody></table>";
+        + row.five.map((number, at) => `<tr><th scope="row">${FIVE[at]}</th><td>${number}</td><td>${escaped(row.words[at])}</td></tr>`).join("")
+        + (row.taken ? `<tr><th scope="row">taken</th><td>${row.taken[0]}</td><td>${escaped(row.taken[1])}</td></tr>` : "") + "</tbody></table>";
     element("reply").innerHTML = call ? call.rows.map(table).join("") || "<p>This call meets no limiter, or is an error.</p>" : "<p>No calls.</p>";
     for (const name of ["command", "python", "rust"]) element(name).textContent = picture.copy[name];
 }
@@ -363,10 +367,18 @@ function listen() {
         state = { ...START, ...EXAMPLES[element("example").value] };
         update();
     });
+    on("reset", "click", () => {
+        state = { ...START };
+        element("example").value = "";
+        update();
+    });
     on("policy", "input", () => { state.policy = element("policy").value.replace(/\s+/g, " ").trim(); update(); });
     on("unit", "change", () => { unit = element("unit").value; rebuild("unit"); });
     on("add", "click", () => {
-        limiters.push({ key: `key${limiters.length + 1}`, shadow: false, kind: "FIXED", arguments: KINDS.FIXED.map(([, , first]) => first) });
+        // In the slot of the first limiter: a cluster refuses a call with keys of several slots.
+        const [first] = limiters;
+        const tag = first?.key.match(/\{([^}]+)\}/)?.[1] ?? first?.key ?? "key";
+        limiters.push({ key: `{${tag}}:${limiters.length + 1}`, shadow: false, kind: "FIXED", arguments: KINDS.FIXED.map(([, , first]) => first) });
         rebuild(`limiter${limiters.length}-kind`);
     });
     for (const name of ["pattern", "retry"]) on(name, "change", () => { state[name] = element(name).value; update(); });

@@ -1,6 +1,7 @@
 //! A call to be copied: as a command, and for the clients in Python and Rust.
 
 use redis_cell_core::Unit;
+use redis_cell_core::several::Join;
 use redis_cell_policy::{Limiter, Policy};
 use serde::Serialize;
 
@@ -19,6 +20,8 @@ pub struct Copied {
 
 /// A limiter of a policy, with its fields filled in.
 struct Part {
+    /// How it is joined to the limiter before it.
+    join: Join,
     key: String,
     shadow: bool,
     kind: String,
@@ -30,13 +33,18 @@ struct Part {
 
 /// Returns the call with these values of the fields.
 pub fn copied(policy: &Policy, values: &[&[u8]]) -> Copied {
-    let parts: Vec<Part> = policy.limiters.iter().filter_map(|limiter| Part::new(limiter, values)).collect();
+    let mut parts: Vec<Part> =
+        policy.limiters.iter().filter_map(|limiter| Part::new(limiter, values)).collect();
+    if let Some(first) = parts.first_mut() {
+        first.join = Join::None; // the limiter before it may be omitted
+    }
     let unit = policy.unit;
     let several = || {
         let rows = parts.iter().map(|part| {
             let shadow = if part.shadow { "SHADOW " } else { "" };
             let (key, last) = (quoted(&part.key), quoted(&part.last));
-            format!("{key} {shadow}{} {} {last}", part.kind, part.arguments.join(" "))
+            let join = part.join();
+            format!("{join}{key} {shadow}{} {} {last}", part.kind, part.arguments.join(" "))
         });
         let rows: Vec<_> = rows.collect();
         format!("CL.MTAKE {}{}", rows.join(" "), suffix(unit))
@@ -46,7 +54,28 @@ pub fn copied(policy: &Policy, values: &[&[u8]]) -> Copied {
         [part] if !part.shadow => {
             Copied { command: part.command(unit), python: part.python(unit), rust: part.rust(unit) }
         }
+        parts if parts.iter().any(|part| part.join != Join::None) => chained(parts, unit, several()),
         parts => Copied { command: several(), python: python(parts, unit), rust: rust(parts, unit) },
+    }
+}
+
+/// Returns a call with a chain, for which the clients have no types: its words.
+fn chained(parts: &[Part], unit: Unit, command: String) -> Copied {
+    let mut words = Vec::new();
+    for part in parts {
+        let shadow = if part.shadow { "SHADOW" } else { "" };
+        words.extend([part.join().trim_end(), &part.key, shadow, &part.kind].map(str::to_owned));
+        words.extend(part.arguments.iter().chain([&part.last]).cloned());
+    }
+    words.push(suffix(unit).trim_start().to_owned());
+    let words: Vec<String> = words.iter().filter(|word| !word.is_empty()).map(|word| text(word)).collect();
+    let words = words.join(", ");
+    Copied {
+        command,
+        python: format!("rows = connection.execute_command(\"CL.MTAKE\", {words})"),
+        rust: format!(
+            "let rows: Vec<[i64; 6]> = redis::cmd(\"CL.MTAKE\").arg(&[{words}]).query(&mut connection)?;"
+        ),
     }
 }
 
@@ -99,7 +128,16 @@ impl Part {
             last = String::from_utf8_lossy(holder.render(values, &mut Vec::new()).unwrap_or_default())
                 .into_owned();
         }
-        Some(Self { key, shadow: limiter.shadow, kind, arguments, last })
+        Some(Self { join: limiter.join, key, shadow: limiter.shadow, kind, arguments, last })
+    }
+
+    /// Returns the word before the key, with a space.
+    const fn join(&self) -> &'static str {
+        match self.join {
+            Join::None => "",
+            Join::Else => "ELSE ",
+            Join::Spill => "SPILL ",
+        }
     }
 
     fn is_lease(&self) -> bool {
@@ -114,7 +152,12 @@ impl Part {
         let name = if self.is_lease() { "ACQUIRE" } else { &self.kind };
         let mut words = self.arguments.clone();
         // The quantity precedes the options of a calendar window.
-        let at = if self.kind == "FIXED" { if self.is_until() { 3 } else { 2 } } else { words.len() };
+        let at = match self.kind.as_str() {
+            "FIXED" if self.is_until() => 3,
+            "FIXED" if self.option("IDLE").is_some() => 4,
+            "FIXED" => 2,
+            _ => words.len(),
+        };
         if self.is_lease() || self.last != "1" {
             words.insert(at.min(words.len()), quoted(&self.last));
         }
@@ -152,6 +195,10 @@ impl Part {
             }
             _ => match self.calendar() {
                 None => format!("Fixed({first}, {})", per(1)),
+                Some(window) if window == "total" => {
+                    let idle = self.option("IDLE").map(|idle| format!(", idle={}", seconds(idle, unit)));
+                    format!("Fixed.total({first}{})", idle.unwrap_or_default())
+                }
                 Some(window) => {
                     let day =
                         self.option("FROM").map_or_else(String::new, |day| format!(", first_day={day}"));
@@ -191,6 +238,10 @@ impl Part {
             _ => match self.calendar() {
                 None => {
                     format!("Fixed::new({first}, FixedWindow::period({}))", duration(self.number(1), unit))
+                }
+                Some(window) if window == "total" => {
+                    let idle = self.option("IDLE").map(|idle| format!(".idle({})", duration(idle, unit)));
+                    format!("Fixed::new({first}, FixedWindow::total(){})", idle.unwrap_or_default())
                 }
                 Some(window) => {
                     let window = match (window.as_str(), self.option("FROM")) {

@@ -95,6 +95,8 @@ pub struct Row {
     pub shadow: bool,
     /// The five integers as text, because integers in JavaScript are not exact above 2^53.
     pub five: [String; 5],
+    /// What was taken from the key, and that in words, if the call has a chain.
+    pub taken: Option<[String; 2]>,
     /// The meaning of each integer.
     pub words: [String; 5],
 }
@@ -353,7 +355,9 @@ fn described(rows: &[Taken], policy: &Policy) -> Vec<Row> {
 impl Row {
     fn new(key: &str, shadow: bool, answer: &Answer, text: &str, policy: &Policy) -> Self {
         let five = answer.reply(policy.unit).five;
+        let taken = answer.taken.map(|units| [units.to_string(), words::taken(units, text)]);
         Self {
+            taken,
             key: key.to_owned(),
             shadow,
             five: five.map(|number| number.to_string()),

@@ -138,8 +138,11 @@ impl Traffic {
         let mut calls: Vec<(u64, Values)> = Vec::new();
         let mut unreadable: (u32, Option<String>) = (0, None);
         let mut cut = false;
-        for (line, number) in lines().zip(0_u32..) {
-            if number == 0 && format.is_header(line.as_bytes()) {
+        for line in lines() {
+            if format.is_another(line.as_bytes()) {
+                return Err(format!("this line names other columns: {line}"));
+            }
+            if format.is_no_call(line.as_bytes()) {
                 continue;
             }
             cut = calls.len() >= MOST;

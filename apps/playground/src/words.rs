@@ -41,6 +41,10 @@ pub fn limit(text: &str, unit: Unit) -> String {
         ),
         "FIXED" => match arguments.get(1).map(|word| word.to_ascii_lowercase()) {
             Some(window) if window == "until" => format!("{} until that instant.", number(0)),
+            Some(window) if window == "total" => match arguments.get(3) {
+                Some(_) => format!("{} in all, forgotten after {} without a take.", number(0), period(3)),
+                None => format!("{} in all.", number(0)),
+            },
             Some(window) if window.parse::<u64>().is_err() => {
                 format!("{} in each {window} of the calendar.", number(0))
             }
@@ -89,17 +93,27 @@ pub fn five(answer: &Answer, text: &str, unit: Unit) -> [String; 5] {
         },
         match answer.verdict {
             Verdict::Admitted => "no need to wait".to_owned(),
-            Verdict::Never => "no wait helps: the call takes more than the limit".to_owned(),
+            Verdict::Never => "no wait helps: the call takes more than there will be".to_owned(),
             Verdict::Booked(_) | Verdict::Later(_) => {
                 format!("the same call is admitted in {}", time(retry_after))
             }
         },
         match reset_after {
             0 => "nothing is taken".to_owned(),
+            ..0 => "never replenished by itself".to_owned(),
             _ if places => format!("all places are free in {}, if nobody calls", time(reset_after)),
             _ => format!("fully replenished in {}, if nobody calls", time(reset_after)),
         },
     ]
+}
+
+/// Describes what was taken from a limiter of a call with a chain.
+pub fn taken(units: i64, text: &str) -> String {
+    match units {
+        _ if text.is_empty() => "shown for each limiter".to_owned(),
+        0 => "nothing taken from this key".to_owned(),
+        _ => format!("{units} taken from this key"),
+    }
 }
 
 /// Formats a span of time in its two largest units.

@@ -112,6 +112,18 @@ fn calls_to_copy() {
             r#"cl_fixed("k", Fixed::new(15, FixedWindow::month_from(15).utc_offset_minutes(60)), Units(2))"#,
         ),
         (
+            "k FIXED 15 TOTAL IDLE 60 2",
+            "CL.FIXED k 15 TOTAL IDLE 60 2",
+            r#"cell.fixed("k", Fixed.total(15, idle=60), 2)"#,
+            r#"cl_fixed("k", Fixed::new(15, FixedWindow::total().idle(Duration::from_secs(60))), Units(2))"#,
+        ),
+        (
+            "a FIXED 15 60 2 SPILL b FIXED 9 TOTAL 2 ELSE c FIXED 5 TOTAL 1",
+            "CL.MTAKE a FIXED 15 60 2 SPILL b FIXED 9 TOTAL 2 ELSE c FIXED 5 TOTAL 1",
+            r#"connection.execute_command("CL.MTAKE", "a", "FIXED", "15", "60", "2", "SPILL", "b", "FIXED", "9""#,
+            r#"redis::cmd("CL.MTAKE").arg(&["a", "FIXED", "15", "60", "2", "SPILL", "b", "FIXED", "9","#,
+        ),
+        (
             "k LOG 15 60 1",
             "CL.LOG k 15 60",
             r#"cell.log("k", Log(15, per=60))"#,
@@ -137,6 +149,24 @@ fn calls_to_copy() {
             assert!(copy[text].as_str().unwrap().contains(part), "{}", copy[text]);
         }
     }
+}
+
+#[test]
+fn a_chain_is_shown_as_what_was_taken_from_each() {
+    let shown = picture(&json!({"policy": "a FIXED 3 60 2 SPILL b FIXED 9 TOTAL 2", "call": 2}));
+    let rows = &shown["call"]["rows"];
+    let taken = [0, 1, 2].map(|row| rows[row]["taken"].clone());
+    assert_eq!(
+        taken,
+        [
+            json!(["0", "shown for each limiter"]),
+            json!(["1", "1 taken from this key"]),
+            json!(["1", "1 taken from this key"])
+        ]
+    );
+    assert_eq!(rows[2]["words"][4], "never replenished by itself");
+    assert_eq!(shown["limiters"][1]["words"], "9 in all. A call takes 2.");
+    assert_eq!(picture(&json!({}))["call"]["rows"][0]["taken"], Value::Null);
 }
 
 #[test]

@@ -48,6 +48,10 @@ fn every_example_shows_the_decisions_of_the_core() {
         assert!(refused > 0, "{example}: {picture}");
         assert_eq!(picture["error"], Value::Null, "{example}");
         assert_eq!(page.evaluate("document.querySelectorAll('#reply td').length % 10"), 0);
+        // In a cluster, the keys of a call must share a slot.
+        let slots =
+            page.evaluate("new Set(limiters.map(({ key }) => key.match(/\\{([^}]+)\\}/)?.[1] ?? key)).size");
+        assert_eq!(slots, 1, "{example}");
         page.screenshot(&format!("{} {}", example.as_str().unwrap(), picture["limiters"][0]["kind"]));
         kinds.extend(picture["limiters"].as_array().unwrap().iter().map(|it| it["kind"].to_string()));
     }
@@ -85,6 +89,7 @@ fn every_control_changes_the_picture_or_the_request() {
     assert_eq!(same_picture(&mut page)["limiters"][0]["shadow"], true);
     page.click("add");
     assert_eq!(same_picture(&mut page)["limiters"].as_array().unwrap().len(), 2);
+    assert_eq!(page.evaluate("limiters[1].key"), "{<address>}:2");
     page.click("limiter1-remove");
     assert_eq!(same_picture(&mut page)["limiters"].as_array().unwrap().len(), 1);
     page.choose("unit", "milliseconds");
@@ -108,6 +113,8 @@ fn every_control_changes_the_picture_or_the_request() {
         page.choose("retry", retry);
         same_picture(&mut page);
     }
+    page.click("reset");
+    assert_eq!(page.evaluate("JSON.stringify(state) === JSON.stringify(START)"), true);
     // Calls: the buttons, and the picture.
     page.choose("example", "CL.THROTTLE: a burst, then a rate");
     page.click("next");
@@ -183,7 +190,8 @@ fn the_largest_picture_and_nothing_from_elsewhere() {
 
 #[test]
 fn names_for_screen_readers_and_a_phone_without_scrolling_sideways() {
-    let mut page = Page::open("#policy=a:%3Cuser%3E+THROTTLE+15+30+60+1+b+LEASE+5+10+%3Ccall%3E");
+    let mut page =
+        Page::open("#policy=account:%3Cuser%3E:requests+THROTTLE+15+30+60+1+b+LEASE+5+10+%3Ccall%3E");
     let nameless = page.nameless_controls();
     assert!(nameless.is_empty(), "{nameless:?}");
     for dark in [false, true] {
@@ -191,6 +199,8 @@ fn names_for_screen_readers_and_a_phone_without_scrolling_sideways() {
         page.screenshot(if dark { "phone dark" } else { "phone" });
         let width = page.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();
         assert!(width <= 360, "{width}");
+        let longest = "Math.max(...[...document.querySelectorAll('#chart text')].map((text) => text.getBoundingClientRect().right))";
+        assert!(page.evaluate(longest).as_f64().unwrap() <= 360.0, "a title is cut off");
     }
 }
 

@@ -54,7 +54,7 @@ impl ToRows for Answer {
         let (limited, retry_after) = match self.decision {
             Decision::Admitted => (0, -1),
             Decision::RefusedFor(time) => (1, micros(time)),
-            Decision::RefusedForever => (1, -1),
+            _ => (1, -1), // forever
         };
         let [limit, remaining] = [self.limit, self.remaining].map(u64::cast_signed);
         vec![[limited, limit, remaining, retry_after, micros(self.reset_after)]]

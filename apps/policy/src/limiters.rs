@@ -68,6 +68,12 @@ impl Running {
         }
     }
 
+    /// Whether the caller holds a place already, which the call would renew.
+    pub fn is_held(&self, call: &Request) -> bool {
+        let Self::Lease(_, _, keys, _) = self else { return false };
+        keys.get(call.key).and_then(|leases| leases.places(call.id).own).is_some_and(|end| end > call.now)
+    }
+
     /// Takes the units of the call that was decided last.
     pub fn commit(&mut self, call: &Request) {
         match self {

@@ -2,15 +2,16 @@
 
 use core::fmt;
 
-use redis_cell_core::several::{Grammar, Options, Part, Parts, Prefix};
+use redis_cell_core::several::{Grammar, Join, Options, Part, Parts, Prefix};
 use redis_cell_core::{Error, QUANTITY, Unit, bucket, fixed, gcra, lease, log, window};
 
 use crate::template::{Amount, Fields, Template};
 
 /// Keys and their limiters, as in a call of `CL.MTAKE`.
 ///
-/// The text is `key limiter [key limiter ...] [unit]`, each limiter with or without `SHADOW`. In keys,
-/// quantities and names of holders, `<name>` stands for a field of the call.
+/// The text is `key limiter [key limiter ...] [unit]`, each limiter with or without `SHADOW`, or joined to
+/// the one before it by `ELSE` or `SPILL`. In keys, quantities and names of holders, `<name>` stands for a
+/// field of the call.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The keys and limiters, at least one.
@@ -30,6 +31,8 @@ pub struct Limiter {
     pub key: Template,
     /// Whether the limiter is in shadow, and so refuses nothing.
     pub shadow: bool,
+    /// How the limiter is joined to the one before it.
+    pub join: Join,
     /// The kind and its limit.
     pub kind: Kind,
 }
@@ -98,6 +101,9 @@ impl Policy {
             if limiters.iter().any(|other| other.key == limiter.key) {
                 return Err(PolicyError::SameKey(limiter.name));
             }
+            if limiter.join != Join::None {
+                limiter.follows(limiters.last())?;
+            }
             limiters.push(limiter);
         }
         let rest: Vec<_> = parts.rest().map(String::from_utf8_lossy).collect();
@@ -151,7 +157,21 @@ impl Limiter {
             _ => return Err(syntax),
         };
         let text = format!("{word} {}", arguments.join(" "));
-        Ok(Self { name: name.to_owned(), text, key, shadow: part.prefix == Prefix::Shadow, kind })
+        let shadow = part.prefix == Prefix::Shadow;
+        Ok(Self { name: name.to_owned(), text, key, shadow, join: part.join, kind })
+    }
+
+    /// Checks that the limiter can be joined to the one before it.
+    fn follows(&self, before: Option<&Self>) -> Result<(), PolicyError> {
+        let Some(before) = before.filter(|before| !before.shadow && !self.shadow) else {
+            return Err(PolicyError::Limiter(Error::Syntax));
+        };
+        match (before.kind.taken(), self.kind.taken()) {
+            _ if self.join != Join::Spill => Ok(()),
+            ((_, Some(_)), _) | (_, (_, Some(_))) => Err(PolicyError::Limiter(Error::SpiltLease)),
+            ((one, _), (other, _)) if one != other => Err(PolicyError::Limiter(Error::Quantities)),
+            _ => Ok(()),
+        }
     }
 }
 

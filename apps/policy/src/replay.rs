@@ -2,12 +2,13 @@
 
 use core::fmt;
 
-use redis_cell_core::several::{Row, combine_rows};
-use redis_cell_core::{Answer, Error, Instant, Unit};
+use redis_cell_core::chain::{self, Pool, Share};
+use redis_cell_core::several::{Join, Role, Row, combine_chain, combine_rows};
+use redis_cell_core::{Answer, Error, Instant, Span, Unit, Verdict};
 
 use crate::keys::Keys;
 use crate::limiters::{Request, Running};
-use crate::policy::{Kind, Policy};
+use crate::policy::{Limiter, Policy};
 use crate::template::{Amount, Template};
 
 /// One or more policies through which calls run, each policy with its own states.
@@ -49,6 +50,8 @@ struct Rule {
     /// The text before and after the part of the key that is in the table.
     around: [Vec<u8>; 2],
     shadow: bool,
+    /// How it is joined to the limiter before it.
+    join: Join,
     running: Running,
     amount: Amount,
     /// The holder of a lease.
@@ -66,14 +69,24 @@ pub struct Taken {
     pub key: u32,
     /// Whether the limiter is in shadow.
     pub shadow: bool,
-    /// The limiter's own answer.
+    /// The limiter's own answer, with what was taken from it if the call has a chain.
     pub answer: Answer,
+    /// How it is joined to the limiter before it, and the verdict on its chain, if it is in one.
+    pub chain: Option<(Join, Verdict)>,
 }
 
 impl Taken {
-    /// Returns whether this limiter refuses the call.
+    /// Returns whether this limiter, or its chain, refuses the call.
     pub const fn refuses(&self) -> bool {
-        !self.shadow && self.answer.limited()
+        !self.shadow && self.verdict().is_limited()
+    }
+
+    /// Returns the verdict on the limiter, or on its chain.
+    pub const fn verdict(&self) -> Verdict {
+        match self.chain {
+            Some((_, verdict)) => verdict,
+            None => self.answer.verdict,
+        }
     }
 }
 
@@ -89,7 +102,7 @@ impl Replay {
                     tables.push(Table { template, keys: Keys::default(), key: None });
                     tables.len().saturating_sub(1)
                 });
-                Rule::new(table, [before, behind], limiter.shadow, &limiter.kind, policy.unit)
+                Rule::new(table, [before, behind], limiter, policy.unit)
             });
             Rules::new(limiters.collect())
         });
@@ -201,10 +214,13 @@ impl Rules {
 
     /// Returns the answers of all limiters, from which nothing is taken.
     fn peek(&self, tables: &[Table], now: Instant, rows: &mut Vec<Taken>) -> Result<(), CallError> {
+        if self.has_chains() {
+            return self.look(tables, now, rows).map(drop);
+        }
         for (position, rule) in self.limiters.iter().enumerate() {
             let Some(key) = rule.key(tables) else { continue };
             let answer = rule.running.peek(&rule.request(key, now))?;
-            rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer });
+            rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer, chain: None });
         }
         if self.names_a_key_twice(tables) { Err(CallError::SameKey) } else { Ok(()) }
     }
@@ -212,11 +228,14 @@ impl Rules {
     /// Takes from all limiters or from none.
     #[inline]
     fn decide(&mut self, tables: &[Table], now: Instant, rows: &mut Vec<Taken>) -> Result<(), CallError> {
+        if self.has_chains() {
+            return self.decide_chains(tables, now, rows);
+        }
         for (position, rule) in self.limiters.iter_mut().enumerate() {
             let Some(key) = rule.key(tables) else { continue };
             let (request, running) = rule.requested(key, now);
             let answer = running.decide(&request)?;
-            rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer });
+            rows.push(Taken { limiter: position, key, shadow: rule.shadow, answer, chain: None });
         }
         if self.names_a_key_twice(tables) {
             return Err(CallError::SameKey);
@@ -235,6 +254,80 @@ impl Rules {
         Ok(())
     }
 
+    fn has_chains(&self) -> bool {
+        self.limiters.iter().any(|rule| rule.join != Join::None)
+    }
+
+    /// Returns the answers of all limiters of a policy with chains, each with what would be taken, and these
+    /// units: `None` for a limiter that is passed over.
+    fn look(
+        &self,
+        tables: &[Table],
+        now: Instant,
+        rows: &mut Vec<Taken>,
+    ) -> Result<Vec<Option<i64>>, CallError> {
+        let mut pools: Vec<Asked> = Vec::new();
+        // The word before limiters that are omitted belongs to the next one: of the same pool after SPILL,
+        // or of the same chain if none is left before it.
+        let mut omitted: Option<Join> = None;
+        for (position, rule) in self.limiters.iter().enumerate() {
+            let join = match (rule.join, omitted) {
+                (Join::Spill, Some(before)) | (Join::Else, Some(before @ Join::None)) => before,
+                (join, _) => join,
+            };
+            omitted = None;
+            match rule.key(tables) {
+                Some(key) => pools.push(Asked { rule, position, key, join, now }),
+                None => omitted = Some(join),
+            }
+        }
+        let mut taken = Vec::new();
+        for chain in pools.chunk_by(|_, next| next.join != Join::None) {
+            let mut shares: Vec<Share> = chain.iter().map(|_| Share::of(NOTHING)).collect();
+            let verdict = chain::decide(chain, &mut shares)?;
+            for (Asked { rule, position, key, join, .. }, share) in chain.iter().zip(shares) {
+                let chain = (chain.len() > 1).then_some((*join, verdict));
+                let (limiter, key, shadow) = (*position, *key, rule.shadow);
+                rows.push(Taken { limiter, key, shadow, answer: share.answer, chain });
+                taken.push(share.taken);
+            }
+        }
+        if self.names_a_key_twice(tables) {
+            return Err(CallError::SameKey);
+        }
+        let refused = rows.iter().any(Taken::refuses);
+        for (row, taken) in rows.iter_mut().zip(&mut taken) {
+            *taken = taken.filter(|_| !refused);
+            row.answer.taken = Some(taken.unwrap_or(0));
+        }
+        Ok(taken)
+    }
+
+    /// Takes from all limiters and chains of a policy with chains, or from none.
+    fn decide_chains(
+        &mut self,
+        tables: &[Table],
+        now: Instant,
+        rows: &mut Vec<Taken>,
+    ) -> Result<(), CallError> {
+        let taken = self.look(tables, now, rows)?;
+        for (row, taken) in rows.iter_mut().zip(&taken) {
+            let (Some(rule), Some(units)) = (self.limiters.get_mut(row.limiter), taken) else { continue };
+            let is_lease = rule.id.is_some();
+            let (request, running) = rule.requested(row.key, now);
+            let amount = if is_lease { request.amount } else { *units };
+            let after = running.decide(&Request { amount, ..request })?;
+            let Answer { verdict, taken, .. } = row.answer;
+            row.answer = Answer { verdict, taken, ..after };
+        }
+        for (row, _) in rows.iter().zip(&taken).filter(|(_, taken)| taken.is_some()) {
+            let Some(rule) = self.limiters.get_mut(row.limiter) else { continue };
+            let (request, running) = rule.requested(row.key, now);
+            running.commit(&request);
+        }
+        Ok(())
+    }
+
     /// Returns whether two limiters of the present call have the same key from different templates.
     fn names_a_key_twice(&self, tables: &[Table]) -> bool {
         self.alike.iter().any(|&(one, two)| {
@@ -244,12 +337,49 @@ impl Rules {
     }
 }
 
+/// An answer that is not known yet.
+const NOTHING: Answer =
+    Answer { verdict: Verdict::Never, limit: 0, remaining: 0, reset_after: Span::ZERO, taken: None };
+
+/// A limiter of a chain, as the decision sees it.
+struct Asked<'a> {
+    rule: &'a Rule,
+    position: usize,
+    key: u32,
+    join: Join,
+    now: Instant,
+}
+
+impl Pool for Asked<'_> {
+    type Error = Error;
+
+    fn join(&self) -> Join {
+        self.join
+    }
+
+    fn quantity(&self) -> i64 {
+        if self.rule.id.is_some() { 1 } else { self.rule.present.0 }
+    }
+
+    fn is_held(&self) -> Result<bool, Error> {
+        Ok(self.rule.running.is_held(&self.rule.request(self.key, self.now)))
+    }
+
+    fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Error> {
+        let now = self.now.checked_add(after).unwrap_or(Instant::MAX);
+        let request = self.rule.request(self.key, now);
+        let amount = if self.rule.id.is_some() { request.amount } else { quantity };
+        self.rule.running.peek(&Request { amount, ..request })
+    }
+}
+
 impl Rule {
-    fn new(table: usize, around: [&[u8]; 2], shadow: bool, kind: &Kind, unit: Unit) -> Self {
+    fn new(table: usize, around: [&[u8]; 2], limiter: &Limiter, unit: Unit) -> Self {
         let around = around.map(<[u8]>::to_vec);
-        let running = Running::new(kind, unit);
-        let (amount, id) = kind.taken();
-        Self { table, around, shadow, running, amount, id: id.cloned(), present: (0, Vec::new()) }
+        let running = Running::new(&limiter.kind, unit);
+        let (amount, id) = limiter.kind.taken();
+        let (shadow, join, id) = (limiter.shadow, limiter.join, id.cloned());
+        Self { table, around, shadow, join, running, amount, id, present: (0, Vec::new()) }
     }
 
     /// Returns the number of the present call's key.
@@ -288,8 +418,22 @@ impl Rule {
 
 /// Returns the combined answer of a call, like the first row of `CL.MTAKE`, or `None` for no answers.
 pub fn combined(rows: &[Taken]) -> Option<Answer> {
-    let rows: Vec<Row> = rows.iter().map(|row| Row { answer: row.answer, shadow: row.shadow }).collect();
-    combine_rows(&rows)
+    let role = |row: &Taken| match row.chain {
+        Some(_) => Role::Pool,
+        None if row.shadow => Role::Shadow,
+        None => Role::Limiter,
+    };
+    let mut all: Vec<Row> = rows.iter().map(|row| Row { answer: row.answer, role: role(row) }).collect();
+    let is_next = |next: &Taken| next.chain.is_some_and(|(join, _)| join != Join::None);
+    let mut first = 0_usize;
+    for chain in rows.chunk_by(|_, next| is_next(next)) {
+        if let Some(Taken { chain: Some((_, verdict)), .. }) = chain.first() {
+            let pools = chain.iter().filter_map(|row| Some((row.chain?.0, row.answer)));
+            all.push(Row { answer: combine_chain(*verdict, pools), role: Role::Chain { first } });
+        }
+        first = first.saturating_add(chain.len());
+    }
+    combine_rows(&all)
 }
 
 /// Why a call was not decided.

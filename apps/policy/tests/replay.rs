@@ -104,6 +104,72 @@ fn a_limiter_without_its_field_is_left_out() {
     assert_eq!(of_address.name(0), b"a:::1");
 }
 
+/// The same with what was taken, of a call with a chain.
+fn taken(replay: &mut Replay, millis: u64, values: &[&str]) -> Vec<[i64; 6]> {
+    let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+    replay.call(at(millis), &values).unwrap();
+    let rows = replay.decide(0).unwrap();
+    let answers = combined(rows).into_iter().chain(rows.iter().map(|row| row.answer));
+    answers
+        .map(|answer| {
+            let mut six = [answer.taken.unwrap(); 6];
+            six[..5].copy_from_slice(&answer.reply(Unit::Seconds).five);
+            six
+        })
+        .collect()
+}
+
+#[test]
+fn a_chain_takes_from_its_pools_in_order() {
+    let mut chain =
+        replay("a FIXED 10 60 <n> SPILL b FIXED 5 TOTAL <n> else c:<u> LEASE 1 30 <u> r LOG 9 60 1");
+    let one = [0, 9, 8, -1, 60, 1];
+    let first =
+        [[0, 15, 3, -1, -1, 0], [1, 10, 0, -1, 60, 10], [1, 5, 3, -1, -1, 2], [0, 1, 1, -1, 0, 0], one];
+    assert_eq!(taken(&mut chain, 0, &["12", "x"]), first);
+    let places = [[0, 1, 0, -1, -1, 0], [1, 10, 0, 60, 60, 0], [1, 5, 3, -1, -1, 0], [0, 1, 0, -1, 30, 1]];
+    assert_eq!(taken(&mut chain, 0, &["4", "x"])[1..4], places[1..]);
+    // Renewed, though the others would admit it.
+    assert_eq!(taken(&mut chain, 0, &["1", "x"])[3], [0, 1, 0, -1, 30, 0]);
+    let refused = taken(&mut chain, 20_000, &["16", "y"]);
+    assert_eq!((refused[0][0], refused[3][5]), (0, 1), "another place");
+    let mut chain = replay("a FIXED 10 60 <n> SPILL b FIXED 5 60 <n> ELSE c FIXED 1 10 <m>");
+    taken(&mut chain, 0, &["10", "0"]);
+    assert_eq!(taken(&mut chain, 5_000, &["6", "1"])[3][5], 1);
+    let refused = taken(&mut chain, 5_000, &["6", "1"]);
+    assert_eq!(refused[0][..4], [1, 15, 5, 10]);
+    assert!(refused.iter().all(|row| row[5] == 0), "{refused:?}");
+}
+
+#[test]
+fn a_pool_without_its_field_is_left_out_of_its_chain() {
+    let chain = "p FIXED 9 60 1 a:<a> FIXED 1 60 2 ELSE b:<b> FIXED 5 60 2 SPILL c:<c> FIXED 5 60 2";
+    let mut chain = replay(chain);
+    let all =
+        |limits: &mut Replay, values| taken(limits, 0, values).iter().map(|row| row[5]).collect::<Vec<_>>();
+    assert_eq!(all(&mut chain, &["x", "x", "x"]), [0, 1, 0, 2, 0]);
+    assert_eq!(all(&mut chain, &["", "x", "x"]), [0, 1, 2, 0]);
+    assert_eq!(all(&mut chain, &["", "", "x"]), [0, 1, 2]);
+    assert_eq!(all(&mut chain, &["x", "", "x"]), [0, 1, 0, 2]);
+    assert_eq!(all(&mut chain, &["", "x", "x"]), [0, 1, 1, 1]);
+    for (text, error) in [
+        (
+            "a FIXED 1 60 1 SPILL b FIXED 1 60 2",
+            "quantity must be the same for all limiters that SPILL joins",
+        ),
+        (
+            "a FIXED 1 60 <x> SPILL b FIXED 1 60 <y>",
+            "quantity must be the same for all limiters that SPILL joins",
+        ),
+        ("a FIXED 1 60 1 SPILL b LEASE 1 60 x", "a LEASE cannot stand beside SPILL"),
+        ("a SHADOW FIXED 1 60 1 ELSE b FIXED 1 60 1", "syntax error"),
+        ("a FIXED 1 60 1 ELSE b SHADOW FIXED 1 60 1", "syntax error"),
+    ] {
+        let seen = Policy::parse(text, &mut Fields::default()).unwrap_err();
+        assert_eq!(seen.to_string(), error, "{text}");
+    }
+}
+
 #[test]
 fn policies_that_share_keys_do_not_share_states() {
     let mut fields = Fields::default();

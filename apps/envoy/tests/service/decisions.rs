@@ -100,7 +100,7 @@ async fn all_descriptors_of_a_request_are_charged_or_none() {
   - {key: gcra, rate_limit: {unit: day, requests_per_unit: 10, algorithm: gcra}}
 ",
         ),
-        &[],
+        &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")], // which would be a call
     )
     .await;
     let all = || ["wide=1", "narrow=1", "gcra=1", "unknown=1"].map(descriptor).to_vec();
@@ -153,49 +153,70 @@ async fn hits_are_those_of_the_descriptor_or_of_the_request() {
     // More than any limit, and more than an integer of the server.
     let response = client.send(request(0, vec![with_hits("k=2", u64::MAX)])).await.unwrap();
     assert_eq!(response.statuses.iter().map(row).collect::<Vec<_>>(), [(false, 10)]);
+    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 3_600);
     // Refused for itself, so that nothing else is charged.
     let response = client.send(request(0, vec![descriptor("k=2")])).await.unwrap();
     assert_eq!(row(&response.statuses[0]), (true, 9));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rule_that_is_checked_with_0_hits_is_charged_beyond_its_limit() {
-    let (_server, _service, client) =
-        start(&rules("  - {key: tokens, rate_limit: {unit: hour, requests_per_unit: 100}}\n"), &[]).await;
-    let check = async || is_ok(&client.ask(vec![with_hits("tokens=1", 0)]).await);
-    let charge = async |hits| {
-        client.ask(vec![with_hits("tokens=1", hits)]).await;
-    };
-    assert!(check().await);
-    charge(90).await;
-    // Ten are left, and a response may need more: it is charged in full, and the next request is refused.
-    assert!(check().await);
-    charge(60).await;
-    assert!(!check().await);
-    // What was not needed comes back.
-    let back = RateLimitDescriptor { is_negative_hits: true, ..with_hits("tokens=1", 70) };
-    assert!(is_ok(&client.ask(vec![back]).await));
-    assert!(check().await);
-    let response = client.ask(vec![with_hits("tokens=1", 0)]).await;
-    assert_eq!(row(&response.statuses[0]), (true, 20));
+async fn with_overdraft_any_number_of_instances_charge_as_one() {
+    let server = Server::start();
+    let text =
+        rules("  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 100, overdraft: true}}\n");
+    for count in 1..=4 {
+        let services: Vec<Service> = (0..count).map(|_| Service::start(&server, &text)).collect();
+        let mut clients = Vec::new();
+        for service in &services {
+            clients.push(service.client().await);
+        }
+        let mut turns = clients.iter().cycle();
+        let mut ask = |hits| turns.next().unwrap().ask(vec![with_hits(&format!("tokens={count}"), hits)]);
+        let mut admitted = 0;
+        for _ in 0..20 {
+            if is_ok(&ask(0).await) {
+                ask(60).await;
+                admitted += 1;
+            }
+        }
+        // 60 of 100, and 120 of 100, as with one instance.
+        assert_eq!(admitted, 2, "{count} instances");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn overdraft_can_be_switched_on_and_off() {
-    let (_server, _service, client) = start(
+async fn hits_of_0_decide_for_their_descriptor_of_their_request_alone() {
+    let (_server, mut service, client) = start(
         &rules(
-            "  - {key: never, rate_limit: {unit: hour, requests_per_unit: 10, overdraft: false}}
-  - {key: always, rate_limit: {unit: hour, requests_per_unit: 10, overdraft: true}}
+            "  - {key: a, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: b, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: debt, rate_limit: {unit: year, requests_per_unit: 10, overdraft: true}}
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 10, batch: 5}}
 ",
         ),
         &[],
     )
     .await;
-    assert!(is_ok(&client.ask(vec![with_hits("never=1", 0)]).await));
-    assert!(!is_ok(&client.ask(vec![with_hits("never=1", 11)]).await));
-    assert_eq!(row(&client.ask(vec![with_hits("never=1", 0)]).await.statuses[0]), (true, 10));
-    assert!(!is_ok(&client.ask(vec![with_hits("always=1", 11)]).await));
-    assert_eq!(row(&client.ask(vec![with_hits("always=1", 0)]).await.statuses[0]), (false, 0));
+    let back = |text: &str, hits| RateLimitDescriptor { is_negative_hits: true, ..with_hits(text, hits) };
+    let rows = async |descriptors| client.ask(descriptors).await.statuses.iter().map(row).collect::<Vec<_>>();
+    let one = |text: &str| with_hits(text, 1);
+    for (descriptors, expected) in [
+        (vec![with_hits("a=1", 0)], vec![(true, 2)]),
+        (vec![one("a=1"), one("b=1")], vec![(true, 1), (true, 9)]),
+        (vec![with_hits("a=1", 0), one("b=1")], vec![(true, 1), (true, 8)]),
+        (vec![with_hits("a=1", 2), one("b=1")], vec![(false, 1), (true, 8)]),
+        // What is charged in any case, and what comes back, charges others only if they admit the request.
+        (vec![with_hits("debt=1", 9), with_hits("a=1", 2)], vec![(true, 1), (false, 1)]),
+        (vec![with_hits("debt=1", 9), one("b=1")], vec![(false, 0), (true, 8)]),
+        (vec![one("b=1"), one("debt=1"), one("hot=1")], vec![(true, 8), (false, 0), (true, 10)]),
+        (vec![back("debt=1", 14), one("b=1"), one("hot=1")], vec![(true, 5), (true, 7), (true, 0)]),
+        (vec![back("b=1", 2), with_hits("a=1", 2)], vec![(true, 9), (false, 1)]),
+    ] {
+        assert_eq!(rows(descriptors.clone()).await, expected, "{descriptors:?}");
+    }
+    // A rule that does not say what its charges do is named.
+    let logged = service.process.logged("rules.yaml:3: a request has 0 hits. ");
+    assert!(logged.contains("needs overdraft: true"), "{logged}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -583,10 +604,42 @@ async fn the_server_is_unavailable_and_the_setting_decides() {
                 // Two instances share the limit of 4.
                 Some(expected) => assert_eq!(client.admitted(6, &[key]).await, expected, "{mode}"),
             }
+            if mode == "closed" {
+                let response = client.ask(vec![descriptor(key)]).await;
+                assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 1);
+            }
             // What needs no server is decided in any case.
             assert!(!client.admits(&["none=1"]).await);
             assert!(!client.admits(&["none=1", key, "unknown=1"]).await);
             assert!(client.admits(&["unknown=1"]).await);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_setting_decides_whatever_the_server_lacks() {
+    let text = rules("  - {key: k, rate_limit: {unit: year, requests_per_unit: 4}}\n");
+    let bare = crate::common::Options::new().without_module().start();
+    let server = Server::start();
+    server.connect().call("ACL SETUSER limits on >secret ~* +@all -cl.mtake");
+    for (server, variable, value) in [
+        (&bare, "REDIS_TIMEOUT", "2s"),
+        (&server, "REDIS_AUTH", "limits:wrong"),
+        (&server, "REDIS_AUTH", "limits:secret"),
+        (&server, "REDIS_TLS", "true"),
+    ] {
+        for (mode, expected) in [("error", None), ("open", Some(6)), ("closed", Some(0)), ("local", Some(4))]
+        {
+            let service = Service::with(server, &text, &[("SERVER_UNAVAILABLE", mode), (variable, value)]);
+            let client = service.client().await;
+            let what = format!("{variable}={value}, {mode}");
+            if let Some(expected) = expected {
+                assert_eq!(client.admitted(6, &["k=1"]).await, expected, "{what}");
+            } else {
+                let descriptors = vec![descriptor("k=1")];
+                let request = RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
+                assert!(client.send(request).await.is_err(), "{what}");
+            }
         }
     }
 }

@@ -218,10 +218,10 @@ impl Client {
         Self { channel: self.channel.clone(), domain: domain.to_owned() }
     }
 
-    pub async fn send(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    pub async fn send<R: prost::Message + 'static>(&self, request: R) -> Result<RateLimitResponse, Status> {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.unwrap();
-        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+        let codec = ProstCodec::<R, RateLimitResponse>::default();
         let answer = grpc.unary(Request::new(request), METHOD.parse().unwrap(), codec).await;
         answer.map(tonic::Response::into_inner)
     }

@@ -1,7 +1,7 @@
 //! The service in operation: reloads, health, reflection, and its end.
 
 use crate::common::{Server, wait_until};
-use crate::harness::{Service, command, descriptor, number};
+use crate::harness::{Service, command, descriptor, is_ok, number};
 use redis_cell_envoy::proto::RateLimitRequest;
 use serde_json::{Value, json};
 use std::fs;
@@ -24,6 +24,45 @@ fn wait_for_loads(service: &Service, loaded: u64, failed: u64) {
         let seen = service.loads();
         if seen == (loaded, failed) { Ok(()) } else { Err(format!("{seen:?}")) }
     });
+}
+
+/// A request of Envoy with the bytes of a header, which need not be UTF-8.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RawDescriptor>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<RawEntry>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawEntry {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_that_are_no_utf_8_are_limited_each_by_itself() {
+    let server = Server::start();
+    let service = Service::start(&server, &rule("k", 2));
+    let client = service.client().await;
+    for value in [&b"\xff"[..], b"\xfe", b"a\x80b", b"\xc3", "\u{fffd}".as_bytes()] {
+        let mut admitted = 0;
+        for _ in 0..4 {
+            let entries = vec![RawEntry { key: b"k".to_vec(), value: value.to_vec() }];
+            let request = RawRequest { domain: "d".to_owned(), descriptors: vec![RawDescriptor { entries }] };
+            admitted += usize::from(is_ok(&client.send(request).await.unwrap()));
+        }
+        assert_eq!(admitted, 2, "{}", value.escape_ascii());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,11 +177,17 @@ async fn a_reload_under_load_loses_no_decision() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_told_by_http_and_grpc() {
     let mut server = Server::start();
-    let settings = [
-        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
-        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true"),
-        ("REDIS_TIMEOUT", "2s"),
-    ];
+    let settings = [("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"), ("REDIS_TIMEOUT", "2s")];
+    // A server that cannot decide, with a setting that needs it and with two that do not.
+    let bare = crate::common::Options::new().without_module().start();
+    for (name, value, expected) in [
+        ("SERVER_UNAVAILABLE", "error", 500),
+        ("SERVER_UNAVAILABLE", "local", 200),
+        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false", 200),
+    ] {
+        let service = Service::with(&bare, &rule("k", 1), &[(name, value)]);
+        assert_eq!(service.get("/healthcheck").0, expected, "{name}={value}");
+    }
     let service = Service::with(&server, &rule("k", 1), &settings);
     let wait_for = |healthy: bool| {
         let expected = if healthy { 200 } else { 500 };

@@ -330,7 +330,7 @@ descriptors:
   - {key: file, value: own/*, rate_limit: {unit: year, requests_per_unit: 3}}
   - {key: file, value: pub/*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 3}}
   - {key: tokens, rate_limit: {unit: year, requests_per_unit: 10}}
-  - {key: spent, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: spent, rate_limit: {unit: year, requests_per_unit: 10, overdraft: true}}
 ";
 
 async fn documented() -> Front {

@@ -29,9 +29,7 @@ async fn a_user_needs_the_permission_and_the_password() {
     server.connect().call("ACL SETUSER gate on >se:cret ~{*}* +cl.mtake");
     let service = Service::with(&server, RULES, &[("REDIS_AUTH", "gate:se:cret")]);
     assert_eq!(service.client().await.admitted(7, &["k=1", "other=1"]).await, 5);
-    let service =
-        Service::with(&server, RULES, &[("REDIS_AUTH", "gate:wrong"), ("SERVER_UNAVAILABLE", "open")]);
-    // A wrong password is not an unavailable server.
+    let service = Service::with(&server, RULES, &[("REDIS_AUTH", "gate:wrong")]);
     let text = error(&service.client().await, &["k=2"]).await;
     assert!(text.contains("WRONGPASS") || text.contains("uthentication"), "{text}");
 }
@@ -411,6 +409,19 @@ fn certificate(folder: &Path, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_the_server_has_closed_fails_no_request() {
+    let server = Server::start();
+    let service = Service::start(&server, RULES);
+    let (client, mut admin) = (service.client().await, server.connect());
+    for request in 0..5 {
+        assert!(client.admits(&[&format!("k={request}")]).await);
+        // Those of others: the connection of `admin` stays.
+        admin.call("CLIENT KILL TYPE normal SKIPME yes");
+        std::thread::sleep(Duration::from_millis(100)); // until the service has heard of it
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn both_sides_can_be_encrypted() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["redis", "grpc", "envoy"] {
@@ -441,6 +452,20 @@ async fn both_sides_can_be_encrypted() {
     let client =
         service.encrypted_client(&read("grpc.pem"), Some((&read("envoy.pem"), &read("envoy.key")))).await;
     assert_eq!(client.unwrap().admitted(7, &["k=1"]).await, 5);
+    // A new certificate holds for new connections.
+    let former = read("grpc.pem");
+    certificate(folder.path(), "grpc");
+    let own = (read("envoy.pem"), read("envoy.key"));
+    let late = service.encrypted_client(&former, Some((&own.0, &own.1))).await;
+    assert!(late.is_err(), "the former certificate is still used");
+    let renewed = service.encrypted_client(&read("grpc.pem"), Some((&own.0, &own.1))).await.unwrap();
+    assert_eq!(renewed.admitted(1, &["k=2"]).await, 1);
+    // Files that do not fit change nothing.
+    std::fs::write(folder.path().join("grpc.pem"), "no certificate").unwrap();
+    std::fs::write(folder.path().join("next"), &former).unwrap();
+    assert_eq!(renewed.admitted(1, &["k=3"]).await, 1);
+    std::fs::rename(folder.path().join("next"), folder.path().join("unused.pem")).unwrap();
+    certificate(folder.path(), "grpc");
     // Without a certificate of its own a client has no answer.
     let stranger = service.encrypted_client(&read("grpc.pem"), None).await;
     if let Ok(stranger) = stranger {

@@ -1,6 +1,8 @@
 //! The environment variables.
 
-use redis_cell_envoy::settings::{Address, Kind, Settings, Unavailable};
+use redis_cell_envoy::settings::{ANY_VALUE, Address, Kind, Settings, Unavailable};
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -68,6 +70,8 @@ fn what_is_wrong_or_missing_here_is_named() {
         ("REDIS_TYPE", "SENTINEL"),
         ("REDIS_URL", "primary"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
+        ("NEAR_LIMIT_RATIO", "nan"),
+        ("LOG_FORMAT", "xml"),
         ("GRPC_SERVER_USE_TLS", "true"),
     ])
     .unwrap_err();
@@ -81,12 +85,66 @@ fn what_is_wrong_or_missing_here_is_named() {
             "CONFIG_TYPE: only FILE is known, and not 'GRPC_XDS_SOTW'",
             "GRPC_PORT: must be a number, and is 'many'",
             "GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
+            "LOG_FORMAT: must be text or json, and is 'xml'",
+            "NEAR_LIMIT_RATIO: must be a number from 0 to 1, and is 'nan'",
             "REDIS_TIMEOUT: must be a duration such as 500ms, and is '5'",
             "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: the name in a certificate is always verified, and not 'true'",
             "REDIS_URL: must be the name of the primary and the addresses of Sentinels",
             "SERVER_UNAVAILABLE: must be error, open, closed or local, and is 'sometimes'",
         ]
     );
+}
+
+/// The variables of envoyproxy/ratelimit: its README.md and src/settings/settings.go.
+const REFERENCE: &str = "
+    BACKEND_TYPE CACHE_KEY_PREFIX CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_CLIENT_TLS_CERT
+    CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA
+    CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_SERVER_TLS_CACERT
+    CONFIG_GRPC_XDS_SERVER_TLS_SAN CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_TYPE
+    DEBUG_HOST DEBUG_PORT DISABLE_STATS EXPIRATION_JITTER_MAX_SECONDS EXTRA_TAGS
+    FORCE_START_WITHOUT_INITIAL_CONFIG GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN GRPC_HOST
+    GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE GRPC_PORT GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
+    GRPC_SERVER_USE_TLS GRPC_UDS HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED HOST LIMIT_LIMIT_HEADER
+    LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER LIMIT_RESPONSE_HEADERS_ENABLED LOCAL_CACHE_SIZE_IN_BYTES LOG_FORMAT
+    LOG_LEVEL MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS
+    MEMCACHE_TLS_CACERT MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
+    MERGE_DOMAIN_CONFIG NEAR_LIMIT_RATIO PORT PROMETHEUS_ADDR PROMETHEUS_MAPPER_YAML PROMETHEUS_PATH
+    PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS PROTO QUOTA_MODE REDIS_AUTH REDIS_CLUSTER_PIPELINE_PARALLELISM
+    REDIS_HEALTH_CHECK_ACTIVE_CONNECTION REDIS_PERSECOND REDIS_PERSECOND_AUTH REDIS_PERSECOND_PIPELINE_LIMIT
+    REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR
+    REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_SENTINEL_AUTH
+    REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_TLS REDIS_PERSECOND_TYPE
+    REDIS_PERSECOND_URL REDIS_PIPELINE_LIMIT REDIS_PIPELINE_WINDOW REDIS_POOL_ON_EMPTY_BEHAVIOR
+    REDIS_POOL_ON_EMPTY_WAIT_DURATION REDIS_POOL_SIZE REDIS_SENTINEL_AUTH REDIS_SOCKET_TYPE
+    REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME REDIS_STARTUP_MAX_INTERVAL REDIS_TIMEOUT REDIS_TLS
+    REDIS_TLS_CACERT REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_TYPE
+    REDIS_URL RESPONSE_DYNAMIC_METADATA RUNTIME_APPDIRECTORY RUNTIME_IGNOREDOTFILES RUNTIME_ROOT
+    RUNTIME_SUBDIRECTORY RUNTIME_WATCH_ROOT SHADOW_MODE STATSD_HOST STATSD_PORT STATS_FLUSH_INTERVAL
+    STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT TRACING_ENABLED TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE
+    TRACING_SERVICE_INSTANCE_ID TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE USE_DOG_STATSD
+    USE_DOG_STATSD_MOGRIFIERS USE_PROMETHEUS USE_STATSD XDS_CLIENT_BACKOFF_INITIAL_INTERVAL
+    XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR";
+
+/// Each is honoured or refused, because it is asked for, or named in the log, or has no other meaning here.
+#[test]
+fn no_variable_of_the_reference_is_ignored_without_a_word() {
+    let asked = RefCell::new(HashSet::new());
+    // Some are read only if these are on.
+    let on = ["GRPC_SERVER_USE_TLS", "REDIS_TLS", "USE_PROMETHEUS", "LIMIT_RESPONSE_HEADERS_ENABLED"];
+    let _ = Settings::read(|name| {
+        asked.borrow_mut().insert(name.to_owned());
+        on.contains(&name).then(|| "true".to_owned())
+    });
+    let asked = asked.into_inner();
+    let ignored: Vec<&str> = REFERENCE
+        .split_whitespace()
+        .filter(|name| !asked.contains(*name) && !ANY_VALUE.contains(name))
+        .collect();
+    assert!(ignored.is_empty(), "{ignored:?}");
+    let servers = read(&[("REDIS_URL", "one:6379,two:6379")]).unwrap_err();
+    assert_eq!(servers, ["REDIS_URL: has several addresses, and REDIS_TYPE is SINGLE"]);
+    let dots = read(&[("RUNTIME_IGNOREDOTFILES", "false")]).unwrap().warnings;
+    assert!(dots.len() == 1 && dots[0].starts_with("RUNTIME_IGNOREDOTFILES"), "{dots:?}");
 }
 
 #[test]
