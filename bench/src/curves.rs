@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::load::{encode, no_error};
 use crate::report::{machine, now, quantile, thousands};
 use crate::server::{Binaries, Cores, Kind, Server, on};
+use crate::stalls::departures;
 
 /// Calls in a round, except for long ones.
 const CALLS: usize = 1_024;
@@ -37,7 +38,7 @@ pub struct Curves {
 
 /// The cost of a call for each N.
 #[derive(Serialize, Deserialize)]
-struct Curve {
+pub struct Curve {
     call: String,
     /// The entries, clients or keys that N counts.
     of: String,
@@ -84,6 +85,14 @@ impl Curve {
         Self { call: call.to_owned(), of: of.to_owned(), promise, points: Vec::new() }
     }
 
+    /// Returns the curve as a line of text.
+    pub fn line(&self) -> String {
+        let points: Vec<String> =
+            self.points.iter().map(|point| format!("{}: {} µs", point.n, micros(point.ns))).collect();
+        let (grown, promised) = self.growth().unwrap_or((f64::NAN, f64::NAN));
+        format!("{}, {}: grown {grown:.1} times, promised {promised:.1}", self.call, points.join(", "))
+    }
+
     /// Returns the growth of the cost and of the steps from the first point to the last.
     fn growth(&self) -> Option<(f64, f64)> {
         let (first, last) = (self.points.first()?, self.points.last()?);
@@ -102,13 +111,14 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     }
     let program = cores.map(|cores| on(cores.server)).unwrap_or_default();
     // The server's periodic work for each connection is not part of a call.
-    let quiet = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "16000"];
+    let quiet = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "20000"];
     let start = || Server::start_under(&program, Kind::Module, binaries, &quiet);
     let mut curves = leases(&start()?, rounds)?;
     curves.extend(log(&start()?, rounds)?);
     curves.push(several(&start()?, rounds)?);
     curves.extend(queue(&start()?, rounds)?);
     curves.extend(queues(&start()?, rounds)?);
+    curves.push(leavers(start)?);
     let all = Curves { when: now()?, machine: machine(binaries, cores)?, rounds, of: curves };
     println!("{}", markdown(&all));
     let folder = Path::new("target/bench");
@@ -256,6 +266,17 @@ fn queues(server: &Server, rounds: usize) -> Result<Vec<Curve>, Box<dyn Error>> 
         after.points.push(Point { n, ns: cost(server, "SET another 1", CALLS, rounds)? });
     }
     Ok(vec![writes, after, flushes, paused])
+}
+
+/// Measures clients that leave a queue together, for whose key as many flows wait. Measured once for each N.
+pub fn leavers(start: impl Fn() -> Result<Server, Box<dyn Error>>) -> Result<Curve, Box<dyn Error>> {
+    let mut curve = Curve::new("all leave together", "clients, and flows", Growth::LinearLogarithm);
+    for n in [1_000, 2_000, 4_000, 8_000] {
+        eprintln!("{}, {n} ...", curve.call);
+        let (ns, _) = departures(&start()?, n, n)?;
+        curve.points.push(Point { n, ns });
+    }
+    Ok(curve)
 }
 
 pub fn wait_for_blocked(server: &Server, count: usize) -> Result<(), Box<dyn Error>> {

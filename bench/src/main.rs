@@ -19,6 +19,7 @@ mod report;
 mod results;
 mod scale;
 mod server;
+mod stalls;
 mod waiting;
 
 use std::collections::hash_map::Entry;
@@ -65,6 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             return instructions::check(&binaries);
         }
         ["scale", part, rest @ ..] => return scale::run(&binaries, part, rest),
+        ["waiting", "events"] => return waiting::events(&binaries),
         ["waiting"] => return waiting::run(&binaries, number("ROUNDS", 5)? as usize),
         ["curves"] => return curves::run(&binaries, number("ROUNDS", 15)? as usize),
         _ => {}

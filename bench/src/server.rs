@@ -201,17 +201,19 @@ impl Server {
 
     /// Returns the processor time of the thread that runs commands, in nanoseconds.
     pub fn cpu(&self) -> Result<f64, Box<dyn Error>> {
-        let path = format!("/proc/{0}/task/{0}/schedstat", self.process.id());
-        let text = fs::read_to_string(path)?;
-        Ok(text.split(' ').next().unwrap_or_default().parse()?)
+        cpu(&self.schedstat())
+    }
+
+    /// Returns the file with the processor time of the thread that runs commands.
+    pub fn schedstat(&self) -> PathBuf {
+        format!("/proc/{0}/task/{0}/schedstat", self.process.id()).into()
     }
 
     /// Returns the processor time of all threads, in nanoseconds.
     pub fn cpu_of_all_threads(&self) -> Result<f64, Box<dyn Error>> {
         let mut sum = 0.0;
         for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
-            let text = fs::read_to_string(task?.path().join("schedstat"))?;
-            sum += text.split(' ').next().unwrap_or_default().parse::<f64>()?;
+            sum += cpu(&task?.path().join("schedstat"))?;
         }
         Ok(sum)
     }
@@ -237,6 +239,11 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Returns the processor time of a thread, in nanoseconds.
+pub fn cpu(schedstat: &Path) -> Result<f64, Box<dyn Error>> {
+    Ok(fs::read_to_string(schedstat)?.split(' ').next().unwrap_or_default().parse()?)
 }
 
 /// Returns a field of `INFO`.

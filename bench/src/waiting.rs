@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,9 +20,10 @@ use crate::curves::{cost, wait_for_blocked};
 use crate::load::encode;
 use crate::report::{machine, now, quantile, thousands};
 use crate::server::{Binaries, Cores, Kind, Server, on};
+use crate::stalls::{self, Stall};
 
 /// Without most of the server's periodic work for each connection, which is not part of an admission.
-const QUIET: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "16000"];
+const QUIET: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--maxclients", "20000"];
 /// The number of places. An admitted client gives its place back and waits again. There are half as many
 /// places if there are fewer clients.
 const PLACES: usize = 32;
@@ -43,6 +45,13 @@ pub struct Waits {
     rounds: usize,
     turns: Vec<Turns>,
     bystanders: Vec<Bystander>,
+    stalls: Vec<Stall>,
+    /// What a client that waits takes of the server's memory.
+    #[serde(default)]
+    memory: Vec<Memory>,
+    /// Clients that ask to wait on a server with less memory than all of them take.
+    #[serde(default)]
+    full: Option<Full>,
     /// The tenants in the order of admissions: with all clients in one flow, and with a flow for each tenant.
     shares: [Vec<u8>; 2],
 }
@@ -72,14 +81,31 @@ struct Bystander {
     beside: f64,
 }
 
+/// The memory of the server while clients wait, and the memory that the system has given it, in bytes for
+/// each.
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    call: String,
+    used: f64,
+    resident: f64,
+}
+
+/// How many clients wait, and how many have received an error for lack of memory.
+#[derive(Serialize, Deserialize)]
+struct Full {
+    bytes: usize,
+    waiting: usize,
+    refused: usize,
+}
+
 /// Clients on separate connections, each with at most one call under way.
-struct Crowd {
+pub struct Crowd {
     streams: Vec<TcpStream>,
     epoll: OwnedFd,
 }
 
 impl Crowd {
-    fn new(server: &Server, clients: usize) -> Result<Self, Box<dyn Error>> {
+    pub fn new(server: &Server, clients: usize) -> Result<Self, Box<dyn Error>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut streams = Vec::new();
         for client in 0..clients {
@@ -91,7 +117,7 @@ impl Crowd {
         Ok(Self { streams, epoll })
     }
 
-    fn send(&mut self, client: usize, calls: &str) -> Result<(), Box<dyn Error>> {
+    pub fn send(&mut self, client: usize, calls: &str) -> Result<(), Box<dyn Error>> {
         Ok(self.streams[client].write_all(&encode(calls, 0))?)
     }
 
@@ -117,15 +143,30 @@ fn is_admitted(reply: &str) -> bool {
     reply.contains("*5\r\n:0\r\n")
 }
 
-/// Measures waiting clients, and writes the results to `target/bench`.
-pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
+/// Allows as many connections as there may be, pins the load, and returns the cores, and the prefix of the
+/// server's command line.
+fn place() -> Result<(Option<Cores>, Vec<String>), Box<dyn Error>> {
     let files = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })?;
     let cores = Cores::choose();
     if let Some(cores) = cores {
         cores.pin_load()?;
     }
-    let program = cores.map(|cores| on(cores.server)).unwrap_or_default();
+    Ok((cores, cores.map(|cores| on(cores.server)).unwrap_or_default()))
+}
+
+/// Measures only what events cost other clients, and prints it.
+pub fn events(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
+    let (_, program) = place()?;
+    let start = || Server::start_under(&program, Kind::Module, binaries, &QUIET);
+    println!("{}", stalls::markdown(&stalls::run(start)?));
+    println!("{}", crate::curves::leavers(start)?.line());
+    Ok(())
+}
+
+/// Measures waiting clients, and writes the results to `target/bench`.
+pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
+    let (cores, program) = place()?;
     let start = || Server::start_under(&program, Kind::Module, binaries, &QUIET);
     let mut all = Vec::new();
     for (clients, flows) in [
@@ -143,10 +184,18 @@ pub fn run(binaries: &Binaries, rounds: usize) -> Result<(), Box<dyn Error>> {
     }
     eprintln!("bystanders ...");
     let bystanders = bystanders(&start()?, rounds)?;
+    eprintln!("memory ...");
+    let files = getrlimit(Resource::Nofile).maximum;
+    let at_most = |clients: usize| files.map_or(clients, |files| clients.min(files as usize - 1_000));
+    let memory: Result<Vec<_>, _> =
+        WAITS.iter().map(|call| memory(&program, binaries, call, at_most(CROWD))).collect();
+    let full = Some(full(&program, binaries, at_most(MANY))?);
     eprintln!("shares ...");
     let shares = [shares(&start()?, false)?, shares(&start()?, true)?];
+    let stalls = stalls::run(start)?;
+    let (when, machine) = (now()?, machine(binaries, cores)?);
     let waits =
-        Waits { when: now()?, machine: machine(binaries, cores)?, rounds, turns: all, bystanders, shares };
+        Waits { when, machine, rounds, turns: all, bystanders, memory: memory?, full, stalls, shares };
     println!("{}", markdown(&waits));
     let folder = Path::new("target/bench");
     fs::create_dir_all(folder)?;
@@ -256,6 +305,93 @@ fn bystanders(server: &Server, rounds: usize) -> Result<Vec<Bystander>, Box<dyn 
     Ok(each.map(|((call, alone), beside)| Bystander { call: (*call).to_owned(), alone, beside }).collect())
 }
 
+/// Calls that wait: the server's own, and the module's. `#` is the number of the client.
+const WAITS: [&str; 3] =
+    ["BLPOP list# 0", "CL.BTHROTTLE one 0 1 3600 1 0", "CL.BMTAKE busy LEASE 1 3600 client# FLOW flow#"];
+/// The clients whose memory is measured, and those that ask for more than there is.
+const CROWD: usize = 10_000;
+const MANY: usize = 50_000;
+/// The memory of that server.
+const BYTES: usize = 1 << 30;
+
+/// Starts a server for this many clients, and connects them. More of them than TCP has ports reach it by its
+/// other socket.
+fn crowd(
+    program: &[String],
+    binaries: &Binaries,
+    clients: usize,
+    more: &[&str],
+) -> Result<(Server, Vec<UnixStream>), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("socket").display().to_string();
+    let most = (clients + 100).to_string();
+    let options = [&["--maxclients", &most, "--unixsocket", &socket], more].concat();
+    let server = Server::start_under(program, Kind::Module, binaries, &options)?;
+    let mut connection = server.connect()?;
+    crate::curves::ask(&mut connection, "CL.ACQUIRE busy 1 3600 holder")?;
+    crate::curves::ask(&mut connection, "CL.THROTTLE one 0 1 3600")?;
+    let streams: Result<Vec<_>, _> = (0..clients).map(|_| UnixStream::connect(&socket)).collect();
+    let mut streams = streams?;
+    for stream in &mut streams {
+        stream.write_all(&encode("PING", 0))?;
+        let _ = stream.read(&mut [0; 100])?;
+        stream.set_nonblocking(true)?;
+    }
+    Ok((server, streams))
+}
+
+/// Sends the call of each client.
+fn ask_all(streams: &mut [UnixStream], call: &str) -> Result<(), Box<dyn Error>> {
+    for (client, stream) in streams.iter_mut().enumerate() {
+        stream.write_all(&encode(&call.replace('#', &client.to_string()), 0))?;
+    }
+    Ok(())
+}
+
+/// Measures what clients take of the memory while they wait with `call`.
+fn memory(
+    program: &[String],
+    binaries: &Binaries,
+    call: &str,
+    clients: usize,
+) -> Result<Memory, Box<dyn Error>> {
+    let (server, mut streams) = crowd(program, binaries, clients, &[])?;
+    let measure = || -> Result<[f64; 2], Box<dyn Error>> {
+        thread::sleep(Duration::from_secs(10)); // the server shrinks the buffers of connections that are idle
+        Ok([server.info("used_memory")?.parse()?, server.info("used_memory_rss")?.parse()?])
+    };
+    let before = measure()?;
+    ask_all(&mut streams, call)?;
+    wait_for_blocked(&server, clients)?;
+    let after = measure()?;
+    let [used, resident] = [0, 1].map(|each| (after[each] - before[each]) / clients as f64);
+    Ok(Memory { call: call.to_owned(), used, resident })
+}
+
+/// Lets clients ask to wait until the server has no more memory for them.
+fn full(program: &[String], binaries: &Binaries, clients: usize) -> Result<Full, Box<dyn Error>> {
+    let (server, mut streams) = crowd(program, binaries, clients, &["--maxmemory", &BYTES.to_string()])?;
+    ask_all(&mut streams, WAITS[2])?;
+    let mut refused = 0;
+    loop {
+        thread::sleep(Duration::from_millis(100));
+        for stream in &mut streams {
+            let mut reply = [0; 100];
+            if let Ok(length) = stream.read(&mut reply) {
+                let reply = String::from_utf8_lossy(&reply[..length]).into_owned();
+                if !reply.starts_with("-OOM ") {
+                    return Err(format!("a client was answered {reply}").into());
+                }
+                refused += 1;
+            }
+        }
+        let waiting: usize = server.info("blocked_clients")?.parse()?;
+        if waiting + refused == clients {
+            return Ok(Full { bytes: BYTES, waiting, refused });
+        }
+    }
+}
+
 /// Simulates three tenants. The one with the smallest weight floods the service with 300 clients; the others
 /// have 20 each. Returns the tenants in the order of admissions.
 fn shares(server: &Server, by_flow: bool) -> Result<Vec<u8>, Box<dyn Error>> {
@@ -311,6 +447,22 @@ pub fn markdown(all: &Waits) -> String {
     text += "\n| call of a client that does not wait | µs, nobody waits | µs, 10,000 wait |\n|---|--:|--:|\n";
     for Bystander { call, alone, beside } in &all.bystanders {
         let _ = writeln!(text, "| `{call}` | {:.2} | {:.2} |", alone / 1e3, beside / 1e3);
+    }
+    text += &stalls::markdown(&all.stalls);
+    if !all.memory.is_empty() {
+        text += "\n| a client that waits | memory used | resident |\n|---|--:|--:|\n";
+    }
+    for Memory { call, used, resident } in &all.memory {
+        let _ = writeln!(text, "| `{call}` | {:.1} KB | {:.1} KB |", used / 1024.0, resident / 1024.0);
+    }
+    if let Some(Full { bytes, waiting, refused }) = &all.full {
+        let (asked, waiting, refused) =
+            (thousands(waiting + refused), thousands(*waiting), thousands(*refused));
+        let _ = writeln!(
+            text,
+            "\nBeside a `maxmemory` of {} MB, of {asked} clients that call `CL.BMTAKE`, {waiting} wait, and {refused} receive `OOM`.",
+            bytes >> 20
+        );
     }
     let _ = writeln!(
         text,
