@@ -1,7 +1,7 @@
 # The two commands for a newcomer are `make run` and `make test`; both set up what a fresh machine lacks.
 # The work is done in scripts/, one file each.
 
-.PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-core test-models test-live test-clients test-functions test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots simulate bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-envoy bench-publish bench-instructions fuzz verify lint deny clean
+.PHONY: help run build check functions release publish site site-serve image image-alpine image-envoy test test-all test-core test-models test-simulator test-live test-container test-exact test-functions test-clients test-proofs test-libraries test-adapters test-apps test-instructions test-reliability test-hours test-valgrind test-servers test-platforms test-docker test-shipping test-examples plots bench bench-core bench-curves bench-waiting bench-scale bench-plan bench-envoy bench-publish bench-instructions fuzz simulate verify lint deny clean
 
 help: # this list
 	@awk -F ': # ' '/^[a-z-]+: # / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,23 +40,38 @@ image-alpine: # the same on Alpine Linux, as redis-cell:alpine; a registry must 
 image-envoy: # the Docker image redis-cell-envoy: the rate limit service for Envoy
 	@scripts/image.sh envoy
 
-test: # everything from test-core to test-shipping; the last line counts
+test: # what a contributor runs: core, models, every command live, clock, the function library, both clients; ten minutes
 	@scripts/test.sh
+
+test-all: # everything, as CI runs it: make test, then test-proofs to test-shipping; forty minutes
+	@scripts/test.sh all
 
 test-core: # the algorithms, without a server
 	@scripts/test.sh core
 
-test-models: # every state of small worlds in which clients call the core; proofs; a specification; part of make test
+test-models: # every state of small worlds in which clients call the core
 	@scripts/test.sh models
+
+test-simulator: # the module in a simulated server: kept histories, and those of fixed seeds
+	@scripts/test.sh simulator
+
+test-proofs: # proofs about the core, a specification in TLA+
+	@scripts/test.sh proofs
 
 test-live: # the module in this machine's redis-server, or in another: make test-live SERVER=path/to/redis-server
 	@REDIS_CELL_SERVER="$(or $(SERVER),$(REDIS_CELL_SERVER))" scripts/test.sh live
 
-test-clients: # the clients of clients/, with the newest and the oldest libraries that they support
+test-clients: # the clients for Python and Rust, with the newest libraries
 	@scripts/test.sh clients
 
-test-functions: # the function library, held to the module in Redis 7.0 and 8.2 and in Valkey 8.1
+test-adapters: # LiteLLM's proxy, the oldest redis-py, the tests of the library limits, Node
+	@scripts/test.sh adapters
+
+test-functions: # the function library, held to the module in this machine's redis-server
 	@scripts/test.sh functions
+
+test-libraries: # the same in Redis 8.2 and in Valkey 8.1
+	@scripts/test.sh libraries
 
 test-instructions: # the instructions of each command, compared with bench/instructions.tsv
 	@scripts/test.sh instructions
@@ -67,11 +82,17 @@ test-apps: # the planner and the service for Envoy, with this machine's server; 
 test-reliability: # failover, cluster, crash, clock and hostile input; REDIS_CELL_LONG=1 takes its time
 	@scripts/test.sh reliability
 
+test-exact: # steps of the clock, and each reply beside an exact model; a part of test-reliability in make test
+	@scripts/test.sh exact
+
 test-servers: # the portable module in Redis 6.2, 7.4 and 8.2
 	@scripts/test.sh servers
 
 test-platforms: # the modules for musl and for the other processor, in servers built for them, under qemu
 	@scripts/test.sh platforms
+
+test-container: # the documented transcripts in a container, with a plain build; part of make test
+	@scripts/test.sh container
 
 test-docker: # the portable module in the servers of docker/matrix.tsv, each in a container
 	@scripts/test.sh docker
@@ -90,9 +111,6 @@ test-valgrind: # the live suite with every access to memory checked, a quarter o
 
 plots: # the pictures of docs/choosing.md: the same traffic through every limiter, recorded and drawn
 	@scripts/plots.sh
-
-simulate: # many gateways before one limit: the tables and the pictures of docs/scaling.md
-	@scripts/simulate.sh
 
 bench: # the speed of each command against the server's own; PEER=other.so compares with that module, too
 	@scripts/bench.sh
@@ -123,6 +141,9 @@ bench-instructions: # counts the instructions of each command again: bench/instr
 
 fuzz: # the core under libFuzzer, then a million random commands against a server; another seed each time
 	@scripts/fuzz.sh
+
+simulate: # random histories in the simulated server; SEED=n repeats one, TRACE=1 shows it, FILE=name replays a file
+	@scripts/simulate.sh $(FILE)
 
 deny: # the dependencies: licences, sources, known vulnerabilities
 	@scripts/deny.sh

@@ -21,4 +21,6 @@ for platform in x86_64-musl aarch64-musl; do scripts/platform-server.sh "$platfo
 if [[ $own != aarch64 ]]; then
     for kind in redis valkey; do scripts/platform-server.sh aarch64 "$kind"; done
 fi
+scripts/platform-server.sh "$own" redis sid,experimental
+scripts/platform-server.sh "$own" valkey sid
 wait

@@ -9,4 +9,4 @@ command -v valgrind >/dev/null || apt_install valgrind
 scripts/build.sh
 task=record
 if [[ ${1:-} == --check ]]; then task=check; fi
-cargo run --quiet --release --locked -p redis-cell-bench -- instructions "$task"
+cargo run --quiet --locked -p redis-cell-bench -- instructions "$task"

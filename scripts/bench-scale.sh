@@ -5,6 +5,7 @@
 #   cluster    processor time of a call in clusters of 1, 3 and 6 primaries
 #   memory     1 and 10 million limiters, or the numbers that follow: memory 50000000 needs 9 GB and ten minutes
 #   io-threads servers with one and with two threads for sockets: Redis 7.0, Redis 8.2 and Valkey 9.1
+#   rungs      direct calls, merged calls and leases at a round trip of 0.5 ms, in Rust; the same and more in Python
 #   leases     decisions of one process with leased units and with direct calls, in Rust and in Python
 #   processes  200 processes that call one key as fast as they can, with the bound checked over every period
 #   publish    copies the last measurements to docs/scaling.md and bench/scaling.md
@@ -48,15 +49,20 @@ part() {
         fi
         bench io-threads "${servers[@]}"
         ;;
-    leases | processes)
+    leases | processes | rungs)
         cargo build --quiet --release --locked -p redis-cell-client --example leased --features aio
         if [[ ! ${port:-} ]]; then start_server; fi
         if [[ $1 == processes ]]; then
             kept processes example processes "${2:-200}" "${3:-10}"
         else
-            kept leases example tasks
             python=$(python_venv clients/python/requirements/newest.txt clients/python)
-            REDIS_URL=redis://127.0.0.1:$port kept leases-python "$python/bin/python" bench/leased.py
+            if [[ $1 == rungs ]]; then
+                kept rungs example rungs
+                REDIS_URL=redis://127.0.0.1:$port kept rungs-python "$python/bin/python" bench/rungs.py
+            else
+                kept leases example tasks
+                REDIS_URL=redis://127.0.0.1:$port kept leases-python "$python/bin/python" bench/leased.py
+            fi
         fi
         ;;
     *) die "no part of this name: $1" ;;
@@ -72,5 +78,5 @@ scripts/build.sh
 if (($# > 0)); then
     part "$@"
 else
-    for name in kinds cluster memory io-threads leases processes; do part "$name"; done
+    for name in kinds cluster memory io-threads rungs leases processes; do part "$name"; done
 fi

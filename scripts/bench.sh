@@ -4,7 +4,7 @@
 # measures the core's decisions. Arguments select lines of the table by parts of their names, or one of these parts:
 #   core     only the core's decisions
 #   curves   the cost of calls that grows with the number of entries, clients or keys
-#   waiting  clients that wait in CL.BMTAKE
+#   waiting  clients that wait in CL.BMTAKE; with the argument events, only what they cost others when keys change
 #   envoy    Envoy with and without the rate limit service; then: requests per second, seconds, rounds, keys
 #   publish  copies the last results to bench/results.tsv and to the pages
 source "$(dirname "$0")/lib.sh"
@@ -22,7 +22,7 @@ envoy)
     ;;
 curves | waiting)
     scripts/build.sh
-    REDIS_CELL_SERVER=$(find_server) bench "$1"
+    REDIS_CELL_SERVER=$(find_server) bench "$@"
     ;;
 *)
     scripts/build.sh

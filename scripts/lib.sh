@@ -118,25 +118,28 @@ redis_7_4() {
         "env LD_LIBRARY_PATH=$libraries/usr/lib/x86_64-linux-gnu $server"
 }
 
-# python_venv PINS [PACKAGE]: prints the folder of a virtual environment with the packages in the file PINS, and with
-# the package in the folder PACKAGE. It is created again if PINS has changed. PINS names every package that is needed,
-# so pip resolves no dependencies: some versions would choose releases that are newer than the pins, and refuse them.
+# python_venv PINS [PACKAGE [MORE]]: prints the folder of a virtual environment with the packages in the file PINS, then
+# those in the file MORE, which replace others, and with the package in the folder PACKAGE. It is created again if a
+# file has changed. They name every package that is needed, so no dependencies are resolved: some versions would choose
+# releases that are newer than the pins, and refuse them.
 python_venv() {
-    local folder=$PWD/target/python/${1%.txt} pins=$1 install
-    if ! cmp -s "$pins" "$folder/pins"; then
-        python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv
-        say "fetching the packages of $pins from PyPI"
+    local pins=("$1" ${3:+"$3"}) folder uv install file
+    folder=$PWD/target/python/${pins[-1]%.txt}
+    if ! cat "${pins[@]}" | cmp -s - "$folder/pins"; then
+        uv=$(wheel uv uv)
+        export UV_CACHE_DIR=$PWD/target/uv
+        say "fetching the packages of ${pins[*]} from PyPI"
         rm -rf "$folder"
-        python3 -m venv "$folder" >&2
-        install=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps)
-        "${install[@]}" --require-hashes --requirement "$pins" >&2
+        "$uv" venv --quiet --no-project --python "$(command -v python3)" "$folder" >&2
+        install=("$uv" pip install --quiet --python "$folder/bin/python" --no-deps)
+        for file in "${pins[@]}"; do "${install[@]}" --require-hashes --requirement "$file" >&2; done
         if [[ ${2:-} ]]; then "${install[@]}" --no-build-isolation --editable "$2" >&2; fi
-        cp "$pins" "$folder/pins"
+        cat "${pins[@]}" >"$folder/pins"
     fi
     echo "$folder"
 }
 
-# limits_sources VENV: prints the folder of the source distribution of the library limits.
+# limits_sources: prints the folder of the source distribution of the library limits.
 limits_sources() {
     local pin folder
     pin=$(grep '^limits==' clients/python/requirements/sources.txt)
@@ -144,7 +147,7 @@ limits_sources() {
     if [[ ! -d $folder ]]; then
         say "fetching the sources of ${pin%% *} from PyPI"
         rm -rf "$folder.part"
-        "$1/bin/python" -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --no-binary :all: \
+        python3 -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --no-binary :all: \
             --requirement clients/python/requirements/sources.txt --dest "$folder.part" >&2
         tar -xf "$folder.part"/*.tar.gz -C "$folder.part" --strip-components=1
         mv "$folder.part" "$folder"
@@ -200,11 +203,9 @@ unpack_rust() {
     rm "$archive"
 }
 
-# version: prints the version of the project.
+# version: prints the version of the project. Needs no cargo.
 version() {
-    local id
-    id=$(cargo pkgid --locked -p redis-cell)
-    echo "${id##*[@#]}"
+    sed -nE '/^\[workspace\.package\]/,/^$/s/^version = "(.+)"$/\1/p' Cargo.toml | grep . || die "no version in Cargo.toml"
 }
 
 # newest_glibc FILE: prints the newest glibc version that a library or program needs. Unlike objdump, readelf reads
@@ -235,6 +236,15 @@ test_images() {
     done
     docker build --quiet --target base - <docker/Dockerfile.envoy
 }
+
+# by_server: the tests of the live suite that a server's version, libc or processor can change: how it loads, documents,
+# permits, blocks, notifies, replicates and saves. The other half only calls the core through commands, so it runs in a
+# few servers, and in all of them with REDIS_CELL_LONG=1, as at night.
+# shellcheck disable=SC2034 # the scripts that source this use it
+by_server=(acl:: companions:: configuration:: contexts:: events:: foreign:: functions:: lifecycle:: metadata:: migrating::
+    pause:: persistence:: replication:: throttle:: transcripts:: turns:: effects::an_append)
+# shellcheck disable=SC2034
+if [[ ${REDIS_CELL_LONG:-0} != 0 ]]; then by_server=(); fi
 
 # server_name VERSION_LINE: prints "Redis 7.0.15" for the output of `redis-server --version`. Valkey 7.2 omits its name.
 server_name() {
@@ -296,8 +306,8 @@ two_at_a_time() {
         "$0" "$1"' "$1"
 }
 
-# start_server: starts $server with the plain build's module on a free port of this machine. The server ends with the
-# calling script. Sets $port, and $dir to the server's folder, which is then removed.
+# start_server: starts $server with $REDIS_CELL_MODULE, or a plain build, on a free port of this machine. The server
+# ends with the calling script. Sets $port, and $dir to the server's folder, which is then removed.
 start_server() {
     dir=$(mktemp -d)
     pid=
@@ -314,7 +324,7 @@ start_server() {
 # answer on the port. With setpriv, the server ends even if the script is killed by a signal that it cannot catch.
 answering_on() {
     setpriv --pdeathsig TERM "$server" --bind 127.0.0.1 --port "$1" --unixsocket "$dir/socket" --dir "$dir" --save '' \
-        --loadmodule "$PWD/target/release/libredis_cell.so" >"$dir/log" 2>&1 &
+        --loadmodule "${REDIS_CELL_MODULE:-$PWD/target/release/libredis_cell.so}" >"$dir/log" 2>&1 &
     pid=$!
     until redis-cli -s "$dir/socket" ping >/dev/null 2>&1; do
         kill -0 "$pid" 2>/dev/null || return 1

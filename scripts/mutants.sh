@@ -38,12 +38,16 @@ mutants_of() {
         fi
         look_at "$1" 120 --package redis-cell-core --cargo-arg=--tests
     else
+        local package=(--package redis-cell) last=(nested:: clock::)
+        if [[ $1 == ffi/* ]]; then
+            package=(--package redis-cell-ffi --test-package redis-cell) last+=(cluster:: failover::)
+        fi
         # `cargo test` does not build the module, which no test links. So the tool runs a cargo that builds it first.
         export CARGO=$folder/cargo REDIS_CELL_MODULE=$folder/build-$slot/mutants/libredis_cell.so
-        look_at "$1" 40 --package redis-cell -- --locked --test live -- throttle:: state:: windows:: log:: several:: once:: flows::
-        look_at "$1" 75 --package redis-cell -- --locked --test live
+        look_at "$1" 40 "${package[@]}" -- --locked --test live -- throttle:: state:: windows:: log:: several:: once:: flows::
+        look_at "$1" 75 "${package[@]}" -- --locked --test live
         # Those that are left, beside another module and with clocks that are set back.
-        look_at "$1" 300 --package redis-cell -- --locked --test reliability -- nested:: clock:: --skip valgrind
+        look_at "$1" 300 "${package[@]}" -- --locked --test reliability -- "${last[@]}" --skip valgrind
     fi
 }
 
@@ -56,10 +60,10 @@ for slot in 0 1; do # each of two files at a time has a copy of the tree, newer 
     git ls-files -z | xargs -0 cp --parents --preserve=mode -t "$folder/tree-$slot"
 done
 export PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 # no mutant is found by the cases that have found another
-if [[ ${files[*]} == *src/calls* || ${files[*]} == *src/store* ]]; then
+if [[ " ${files[*]}" == *\ src/* || ${files[*]} == *ffi/src* ]]; then
     REDIS_CELL_SERVER=$(find_server)
     scripts/build.sh --tests
-    export REDIS_CELL_SERVER REDIS_CELL_FAULTY_MODULE=$PWD/target/release/libredis_cell_faulty.so
+    export REDIS_CELL_SERVER REDIS_CELL_FAULTY_MODULE=$PWD/target/suite/libredis_cell_faulty.so
     export RUST_TEST_THREADS=$((4 * $(nproc))) # they mostly wait for their servers
     cat >"$folder/cargo" <<'SH'
 #!/bin/bash

@@ -16,27 +16,51 @@ version=$(version)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat --format=%Y CHANGELOG.md)}
 export SOURCE_DATE_EPOCH
 
-rm -f "$dist"/*.tar.gz "$dist"/*.deb
+rm -f "$dist"/*.tar.gz "$dist"/*.deb "$dist"/*.json
 work=$(mktemp -d -p target)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 umask 022
 
+# crates: prints name, version and licence of each crate that is linked into the module. They are the same on every
+# platform.
+crates() {
+    cargo tree --locked --package redis-cell --edges normal,no-proc-macro --target x86_64-unknown-linux-gnu \
+        --prefix none --no-dedupe --format '{p} {l}' | sort -u | grep -v '^redis-cell'
+}
+
+# sbom: prints a list of what the module contains, as CycloneDX, for scanners of vulnerabilities and licences.
+sbom() {
+    printf '{"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,\n'
+    printf ' "metadata": {"component": {"type": "library", "name": "redis-cell", "version": "%s"}},\n' "$version"
+    printf ' "components": [\n'
+    crates | while read -r name crate_version licence; do
+        printf '  {"type": "library", "name": "%s", "version": "%s", "purl": "pkg:cargo/%s@%s",\n' \
+            "$name" "${crate_version#v}" "$name" "${crate_version#v}"
+        printf '   "hashes": [{"alg": "SHA-256", "content": "%s"}],\n' \
+            "$(grep -A3 "^name = \"$name\"" Cargo.lock | grep -A2 "\"${crate_version#v}\"" | sed -n 's/^checksum = "\(.*\)"/\1/p')"
+        printf '   "licenses": [{"expression": "%s"}]},\n' "${licence//\// OR }"
+    done
+    printf '  {"type": "library", "name": "rust-std", "version": "%s", "licenses": [{"expression": "MIT OR Apache-2.0"}]}]}\n' \
+        "$(sed -nE 's/^([0-9.]+) .*/\1/p' scripts/rust.txt | head -n 1)"
+}
+
 # third_party: prints the licences of the crates that are linked into the module, from the sources used to build it. If
-# there is a choice of licences, it is the MIT licence. The crates are the same on every platform.
+# there is a choice of licences, it is the MIT licence.
 third_party() {
     local name crate_version licence source text
     echo "Linked into libredis_cell.so, beside the standard library of Rust (MIT, copyright The Rust Project Contributors):"
-    cargo tree --locked --package redis-cell --edges normal,no-proc-macro --target x86_64-unknown-linux-gnu \
-        --prefix none --no-dedupe --format '{p} {l}' | sort -u | grep -v '^redis-cell' |
-        while read -r name crate_version licence; do
-            source=$(compgen -G "${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$name-${crate_version#v}" | head -n 1)
-            text=$(find "$source" -maxdepth 1 -iname 'LICENSE*' | sort | awk '/MIT/ { mit = $0 } END { print mit ? mit : $0 }')
-            printf '\n%s\n%s %s: %s\n\n' "$(printf '=%.0s' {1..80})" "$name" "${crate_version#v}" "$licence"
-            if [[ $text ]]; then cat "$text"; fi
-        done
+    crates | while read -r name crate_version licence; do
+        source=$(compgen -G "${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$name-${crate_version#v}" | head -n 1)
+        text=$(find "$source" -maxdepth 1 -iname 'LICENSE*' | sort | awk '/MIT/ { mit = $0 } END { print mit ? mit : $0 }')
+        printf '\n%s\n%s %s: %s\n\n' "$(printf '=%.0s' {1..80})" "$name" "${crate_version#v}" "$licence"
+        if [[ $text ]]; then cat "$text"; fi
+    done
 }
 third_party >"$work/THIRD-PARTY"
+sbom >"$work/sbom.cdx.json"
+python3 -m json.tool "$work/sbom.cdx.json" /dev/null || die "the list of components is no JSON"
+install -m 644 "$work/sbom.cdx.json" "$dist/redis-cell-$version.cdx.json"
 
 library=$(scripts/functions.sh)
 
@@ -55,7 +79,7 @@ tarball() {
     local name=redis-cell-$version-linux-$1
     mkdir "$work/$name"
     documents "$work/$name"
-    cp CHANGELOG.md LICENSE "$work/THIRD-PARTY" packaging/redis-cell.conf "$dist/linux-$1/libredis_cell.so" "$work/$name"
+    cp CHANGELOG.md LICENSE "$work/THIRD-PARTY" "$work/sbom.cdx.json" packaging/redis-cell.conf "$dist/linux-$1/libredis_cell.so" "$work/$name"
     (cd "$work/$name" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum) >"$work/SHA256SUMS"
     mv "$work/SHA256SUMS" "$work/$name"
     tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" |
@@ -74,7 +98,7 @@ debian_package() {
     install -D -m 644 packaging/debian/lintian-overrides "$root/usr/share/lintian/overrides/redis-cell"
     install -m 644 packaging/redis-cell.conf "$doc/examples"
     documents "$doc"
-    cp "$work/THIRD-PARTY" "$doc"
+    cp "$work/THIRD-PARTY" "$work/sbom.cdx.json" "$doc"
     cp CHANGELOG.md "$doc/changelog"
     cat >"$doc/changelog.Debian" <<END
 redis-cell ($deb_version) unstable; urgency=medium
@@ -103,6 +127,6 @@ for module in "$dist"/linux-*/libredis_cell.so; do
 done
 
 cd "$dist"
-sha256sum libredis_cell.so* linux-*/* ./*.tar.gz ./*.deb | sed 's, \./, ,' >SHA256SUMS
+sha256sum libredis_cell.so* linux-*/* ./*.json ./*.tar.gz ./*.deb | sed 's, \./, ,' >SHA256SUMS
 say "$dist:"
 cat SHA256SUMS

@@ -43,6 +43,14 @@ found "lines wider than 120 columns" wide 120 '/^ *\x60{3}/,/^ *\x60{3}/s/.*//; 
 found "comments wider than 110 columns" wide 110 '/^ *\/\//!s/.*//' "${rust[@]}"
 found "comments wider than 120 columns" wide 120 '/^ *#/!s/.*//' "${scripts[@]}"
 
+# other_rust FILE...: prints lines that name another version of Rust than the manifest.
+other_rust() {
+    local version
+    version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    grep -nE '\bRust\b(\]\([^)]*\))? 1\.[0-9]' "$@" | grep -vE "\\bRust\\b(\]\([^)]*\))? ${version//./\\.}\\b"
+}
+found "another version of Rust than rust-version in Cargo.toml" other_rust "${pages[@]}"
+
 phrases() {
     local phrase better seen=1
     while IFS=$'\t' read -r phrase better <&3; do

@@ -4,7 +4,8 @@
 #   x86_64, aarch64             every Linux with glibc 2.17 (2012) or newer
 #   x86_64-musl, aarch64-musl   Alpine and others with musl; they need only its libc
 # The module for this machine is also copied to target/dist. With --tests, also builds target/suite, the live suite for
-# this machine's processor, and in linux-PLATFORM the module with seeded faults that the suite must detect.
+# this machine's processor, and in linux-PLATFORM, for this processor, the module with seeded faults that the suite must
+# detect.
 source "$(dirname "$0")/lib.sh"
 
 tests=
@@ -46,7 +47,7 @@ build() {
     fi
     RUSTC=$(rust "$target")/bin/rustc
     export RUSTC RUSTFLAGS
-    (cd scripts && "$zigbuild" zigbuild --manifest-path ../Cargo.toml --release --locked --target "$target$suffix" "${@:2}")
+    (cd scripts && "$zigbuild" zigbuild --manifest-path ../Cargo.toml --locked --target "$target$suffix" "${@:2}")
 }
 
 # target_of PLATFORM: prints the compiler's name for the platform.
@@ -87,20 +88,22 @@ for platform in "${@:-$own}"; do
     dist=target/dist/linux-$platform
     suite=target/suite/linux-$platform
     if [[ $tests && $platform == "$own" ]]; then
+        # Not optimized: its tests mostly wait for their servers.
         live=$(build "$platform" --test live --message-format=json-render-diagnostics |
             grep -oE '"executable":"[^"]+"' | cut -d '"' -f 4)
         publish "$platform" "$live" target/suite/live
     fi
     packages=(-p redis-cell)
-    if [[ $tests ]]; then packages+=(-p redis-cell-faulty); fi
-    build "$platform" --lib "${packages[@]}"
-    if [[ $tests ]]; then publish "$platform" "$built/libredis_cell_faulty.so" "$suite/libredis_cell_faulty.so"; fi
+    faulty=
+    if [[ $tests && ${platform%-musl} == "$own" ]]; then faulty=yes packages+=(-p redis-cell-faulty); fi
+    build "$platform" --release --lib "${packages[@]}"
+    if [[ $faulty ]]; then publish "$platform" "$built/libredis_cell_faulty.so" "$suite/libredis_cell_faulty.so"; fi
     mkdir -p "$dist"
     objcopy "$platform" --only-keep-debug "$built/libredis_cell.so" "$dist/libredis_cell.so.debug"
     objcopy "$platform" --strip-unneeded --add-gnu-debuglink="$dist/libredis_cell.so.debug" "$built/libredis_cell.so" \
         "$dist/stripped.so"
     publish "$platform" "$dist/stripped.so" "$dist/libredis_cell.so"
     rm "$dist/stripped.so"
-    if [[ $tests ]]; then install "$dist/libredis_cell.so" "$suite"; fi
+    if [[ $tests ]]; then install -D "$dist/libredis_cell.so" "$suite/libredis_cell.so"; fi
     if [[ $platform == "$own" ]]; then install "$dist"/libredis_cell.so* target/dist; fi
 done

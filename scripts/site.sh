@@ -18,6 +18,7 @@ CARGO_PROFILE_RELEASE_OPT_LEVEL=3 CARGO_PROFILE_RELEASE_PANIC=abort CARGO_PROFIL
 say "building the site"
 python3 scripts/site.py stage target/site
 "$mdbook" build target/site
+cp site/404.html target/site/html
 # The only page in another language.
 sed -i 's/<html lang="en"/<html lang="zh-CN"/' target/site/html/README.zh-CN.html
 playground=target/site/html/apps/playground/index.html

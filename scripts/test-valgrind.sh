@@ -23,12 +23,12 @@ END
 chmod +x "$dir/redis-server"
 
 export REDIS_CELL_SERVER=$PWD/$dir/redis-server
-export REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so
-export REDIS_CELL_FAULTY_MODULE=$PWD/target/release/libredis_cell_faulty.so
+export REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
+export REDIS_CELL_FAULTY_MODULE=$PWD/target/suite/libredis_cell_faulty.so
 
 # live NAME ARGUMENT...: runs tests, and puts the names of the failed ones into the array failed.
 live() {
-    cargo test --release --locked --test live -- "${@:2}" | tee "$dir/$1.out" || true
+    cargo test --locked --test live -- "${@:2}" | tee "$dir/$1.out" || true
     grep -q '^test result:' "$dir/$1.out" || die "the suite did not get to its end"
     mapfile -t failed < <(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$dir/$1.out")
 }
