@@ -55,10 +55,10 @@ mod seeded {
         is("write-on-refusal")
     }
 
-    /// `lose`: every sixteenth admitted call is replied and not written.
+    /// `lose`: every fourth admitted call is replied and not written.
     pub fn loses_admissions() -> bool {
         static ADMITTED: AtomicU64 = AtomicU64::new(1);
-        is("lose") && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(16)
+        is("lose") && ADMITTED.fetch_add(1, Relaxed).is_multiple_of(4)
     }
 
     /// `keys-in-use`: every seventh time, the server does not open a key for writing.
