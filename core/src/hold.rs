@@ -67,7 +67,7 @@ pub const USED: Range = Range { name: "quantity", min: 0, max: i64::MAX };
 pub const FOREIGN: Error = Error::Foreign { expected: "the parts of holds, stored by HOLD" };
 
 /// Where the units of a part were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// In the fixed window that ends at this instant.
     Window {
@@ -111,7 +111,7 @@ impl Origin {
 }
 
 /// What an owner holds of one limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// Units of windows that have ended, or of takes before the last one.
     pub earlier: i64,
