@@ -105,7 +105,6 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
         "CL.LOG key 5 20 1 MS",
         "CL.ACQUIRE key 5 20 id MS",
         "CL.RELEASE key id",
-        "DEL key",
     ];
     while Instant::now() < until {
         for (round, limiter) in limiters.iter().enumerate() {
