@@ -175,6 +175,7 @@ function Hold.look(hold, rows, keys, count)
     end
     local left = MOST_ENDED
     hold.ended, hold.own = {}, {}
+    local has_windows, has_ended_any = false, false
     for k = 1, count do
         local own = hold.id and rows[k].kind ~= Lease and first_with(key, 'id ' .. named(hold.id) .. named(keys[k]))
         own = own and part_of(key, own, hold.id)
@@ -184,12 +185,22 @@ function Hold.look(hold, rows, keys, count)
         else
             hold.own[k] = own or nil
         end
+        has_windows = has_windows or rows[k].kind == Fixed
     end
-    for k = 1, count do
-        local row = rows[k]
-        if row.kind ~= Lease then
-            left = add_ended(hold.ended[k], key, class_of(row), keys[k], left)
+    local function carry_out(are_windows)
+        for k = 1, count do
+            local row = rows[k]
+            if row.kind ~= Lease and (row.kind == Fixed) == are_windows then
+                left = add_ended(hold.ended[k], key, class_of(row), keys[k], left)
+            end
+            has_ended_any = has_ended_any or hold.ended[k][1] ~= nil
         end
+    end
+    carry_out(true)
+    -- Parts of rates only take memory when they have ended. They are removed when units of an owner have run out, by
+    -- calls without windows, and before memory is scarce.
+    if not has_windows or has_ended_any or floor(call('ZCARD', key) / 2) > MOST_PARTS / 2 then
+        carry_out(false)
     end
     -- What an owner that settles holds of keys that the call does not name has run out.
     hold.others = {}

@@ -172,6 +172,42 @@ const FOUR_KINDS_SCRIPT: Side = Side {
     answer: "*5\r\n*5\r\n:0\r\n",
 };
 
+/// An account: a rate, and what is included, then what was bought.
+const CHAIN: Side = Side {
+    name: "CL.MTAKE of 3, a chain of 2",
+    server: Kind::Module,
+    prepare: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:included FIXED 1000000 36000 5 {a}:bought FIXED 1000000 TOTAL 5",
+    call: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:included FIXED 1000000 36000 5 SPILL {a}:bought FIXED 1000000 TOTAL 5",
+    answer: "*4\r\n*6\r\n:0\r\n",
+};
+
+const CHAIN_SCRIPT: Side = Side {
+    name: "a chain of 2 in Lua, EVALSHA",
+    server: Kind::Bare,
+    prepare: "EVALSHA {account} 3 {a}:rpm {a}:included {a}:bought 1000000 1 1 3600 1000000 36000 1000000 5",
+    call: "EVALSHA {account} 3 {a}:rpm {a}:included {a}:bought 1000000 1 1 1 1000000 36000 1000000 5",
+    answer: "*6\r\n:0\r\n",
+};
+
+/// A request that takes before it knows how much it needs, and settles.
+const HOLD: Side = Side {
+    name: "CL.MTAKE + CL.MSETTLE, HOLD",
+    server: Kind::Module,
+    prepare: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 3600 {a}:day FIXED 1000000 36000 5",
+    call: "CL.MTAKE {a}:rpm THROTTLE 1000000 1 1 1 {a}:day FIXED 1000000 36000 5 HOLD {a}:holds 3600 me ; \
+           CL.MSETTLE {a}:rpm THROTTLE 1000000 1 1 1 {a}:day FIXED 1000000 36000 3 HOLD {a}:holds me",
+    answer: "*3\r\n*5\r\n:0\r\n",
+};
+
+const HOLD_SCRIPT: Side = Side {
+    name: "a hold in Lua, EVALSHA",
+    server: Kind::Bare,
+    prepare: "EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held take 1000000 1 1 3600 1000000 36000 0 me 3600",
+    call: "EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held take 1000000 1 1 1 1000000 36000 5 me 3600 ; \
+           EVALSHA {hold} 4 {a}:rpm {a}:day {a}:ends {a}:held settle 1000000 1 1 0 1000000 36000 3 me",
+    answer: "*5\r\n:0\r\n",
+};
+
 const INCR: Side =
     Side { name: "INCR", server: Kind::Bare, prepare: "SET {a} 1 PX 3600000", call: "INCR {a}", answer: ":" };
 
@@ -464,6 +500,22 @@ pub const LINES: &[Line] = &[
         target: Some(6.0),
         ours: FOUR_KINDS,
         against: FOUR_KINDS_SCRIPT,
+        floor: None,
+    },
+    Line {
+        name: "a chain, a script",
+        measure: Measure::Speed,
+        target: Some(3.0),
+        ours: CHAIN,
+        against: CHAIN_SCRIPT,
+        floor: None,
+    },
+    Line {
+        name: "a hold, a script",
+        measure: Measure::Speed,
+        target: Some(3.0),
+        ours: HOLD,
+        against: HOLD_SCRIPT,
         floor: None,
     },
     Line {

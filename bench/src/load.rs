@@ -21,11 +21,13 @@ pub const KEYS: usize = 100_000;
 const CALLS: usize = 256_000;
 
 /// The scripts, by the placeholders for their names.
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 8] = [
+    ("{account}", include_str!("account.lua")),
     ("{counter}", include_str!("counter.lua")),
     ("{counters}", include_str!("counters.lua")),
     ("{gcra}", include_str!("gcra.lua")),
     ("{halves}", include_str!("halves.lua")),
+    ("{hold}", include_str!("hold.lua")),
     ("{list}", include_str!("list.lua")),
     ("{mtake}", include_str!("mtake.lua")),
 ];

@@ -67,7 +67,7 @@ pub const USED: Range = Range { name: "quantity", min: 0, max: i64::MAX };
 pub const FOREIGN: Error = Error::Foreign { expected: "the parts of holds, stored by HOLD" };
 
 /// Where the units of a part were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// In the fixed window that ends at this instant.
     Window {
@@ -111,7 +111,7 @@ impl Origin {
 }
 
 /// What an owner holds of one limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// Units of windows that have ended, or of takes before the last one.
     pub earlier: i64,
@@ -284,10 +284,15 @@ pub mod member {
     /// The first bytes of the members of all kinds, in their order.
     const KINDS: [&[u8]; 5] = [b"id ", b"idle ", b"part ", b"total ", b"until "];
 
-    /// Whether `first` and `last` can be the ends of the set.
-    pub fn are_ends(first: &[u8], last: &[u8]) -> bool {
-        let [id, rest @ ..] = KINDS;
-        first.starts_with(id) && rest.iter().any(|kind| last.starts_with(kind))
+    /// Whether this can be the first member of the set.
+    pub fn is_first(member: &[u8]) -> bool {
+        member.starts_with(KINDS[0])
+    }
+
+    /// Whether this can be the last member of the set.
+    pub fn is_last(member: &[u8]) -> bool {
+        let [_, rest @ ..] = KINDS;
+        rest.iter().any(|kind| member.starts_with(kind))
     }
 
     /// Where the members with a prefix end, which itself ends with a space.
@@ -301,37 +306,38 @@ pub mod member {
 
     /// The prefix of what `id` holds.
     pub fn of_id(id: &[u8]) -> Vec<u8> {
-        let mut text = b"id ".to_vec();
+        let mut text = with_room_for(id, &[]);
+        text.extend(b"id ");
         put_name(&mut text, id);
         text
     }
 
     /// The prefix of what `id` holds of the limiter `key`.
     pub fn of_id_and_key(id: &[u8], key: &[u8]) -> Vec<u8> {
-        let mut text = of_id(id);
+        let mut text = with_room_for(id, key);
+        text.extend(b"id ");
+        put_name(&mut text, id);
         put_name(&mut text, key);
         text
     }
 
     /// The prefix of the parts of the limiter `key`.
     pub fn of_key(class: Class, key: &[u8]) -> Vec<u8> {
-        let mut text = word(class).to_vec();
-        text.push(b' ');
-        put_name(&mut text, key);
-        text
+        put_key(class, key, &[])
     }
 
     /// The prefix of the parts of the limiter `key` that end at `end`.
     pub fn of_key_at(class: Class, key: &[u8], end: Instant) -> Vec<u8> {
         let mut text = of_key(class, key);
-        text.extend(format!("{:019} ", end.as_nanos()).bytes());
+        put_end(&mut text, end.as_nanos());
+        text.push(b' ');
         text
     }
 
     /// Where the parts of the limiter `key` that end after `now` begin.
     pub fn of_key_after(class: Class, key: &[u8], now: Instant) -> Vec<u8> {
         let mut text = of_key(class, key);
-        text.extend(format!("{:019}", now.as_nanos().saturating_add(1)).bytes());
+        put_end(&mut text, now.as_nanos().saturating_add(1));
         text
     }
 
@@ -356,35 +362,57 @@ pub mod member {
         let Part { earlier, last, origin, end, period } = *part;
         let class = origin.class();
         let mut by_id = of_id_and_key(id, key);
-        by_id.extend(format!("{:019} ", end.as_nanos()).bytes());
+        put_end(&mut by_id, end.as_nanos());
+        by_id.push(b' ');
         by_id.extend(word(class));
-        let mut by_key = of_key_at(class, key, end);
+        let mut by_key = put_key(class, key, id);
+        put_end(&mut by_key, end.as_nanos());
+        by_key.push(b' ');
         put_name(&mut by_key, id);
-        by_key.extend(format!("{} {earlier} {last}", period.as_nanos()).bytes());
+        put_number(&mut by_key, period.as_nanos());
+        for units in [earlier, last] {
+            by_key.push(b' ');
+            put_number(&mut by_key, units.unsigned_abs());
+        }
         match origin {
-            Origin::Window { end } => by_key.extend(format!(" window {}", end.as_nanos()).bytes()),
+            Origin::Window { end } => {
+                by_key.extend(b" window ");
+                put_number(&mut by_key, end.as_nanos());
+            }
             Origin::Total { .. } => {}
             Origin::Rate { at, reset_after } => {
-                by_key.extend(format!(" rate {} {}", at.as_nanos(), reset_after.as_nanos()).bytes());
+                by_key.extend(b" rate ");
+                put_number(&mut by_key, at.as_nanos());
+                by_key.push(b' ');
+                put_number(&mut by_key, reset_after.as_nanos());
             }
         }
         [by_id, by_key]
     }
 
-    /// The prefix of the second member of a part, whose first one is `by_id`, and the limiter's key.
-    pub fn by_key_of<'m>(by_id: &'m [u8], id: &[u8]) -> Option<(Vec<u8>, Class, &'m [u8])> {
-        let (key, rest) = read_name(by_id.strip_prefix(&of_id(id)[..])?)?;
+    /// The prefix of the second member of a part, whose first one is `by_id`, and the limiter's key. `prefix`
+    /// is that of the owner `id`.
+    pub fn by_key_of<'m>(by_id: &'m [u8], prefix: &[u8], id: &[u8]) -> Option<(Vec<u8>, Class, &'m [u8])> {
+        let (key, rest) = read_name(by_id.strip_prefix(prefix)?)?;
         let (end, kind) = read_end(rest)?;
         let class =
             [Class::Idle, Class::Part, Class::Total].into_iter().find(|class| word(*class) == kind)?;
-        let mut prefix = of_key_at(class, key, end);
-        put_name(&mut prefix, id);
-        Some((prefix, class, key))
+        let mut by_key = put_key(class, key, id);
+        put_end(&mut by_key, end.as_nanos());
+        by_key.push(b' ');
+        put_name(&mut by_key, id);
+        Some((by_key, class, key))
+    }
+
+    /// The limiter's key that the first member of a part names.
+    pub fn key_of<'m>(by_id: &'m [u8], prefix: &[u8]) -> Option<&'m [u8]> {
+        Some(read_name(by_id.strip_prefix(prefix)?)?.0)
     }
 
     /// The owner and the part of the second member of a part of the limiter `key`.
     pub fn read<'m>(by_key: &'m [u8], class: Class, key: &[u8]) -> Option<(&'m [u8], Part)> {
-        let (end, rest) = read_end(by_key.strip_prefix(&of_key(class, key)[..])?)?;
+        let (named, rest) = read_name(by_key.strip_prefix(word(class))?.strip_prefix(b" ")?)?;
+        let (end, rest) = read_end(rest).filter(|_| named == key)?;
         let (id, rest) = read_name(rest)?;
         let mut words = rest.split(|byte| *byte == b' ');
         let mut integer = || parse_integer(words.next()?).filter(|number| *number >= 0);
@@ -412,11 +440,61 @@ pub mod member {
         }
     }
 
+    /// An empty text with room for a member with these names.
+    fn with_room_for(one: &[u8], other: &[u8]) -> Vec<u8> {
+        const NUMBERS: usize = 128;
+        Vec::with_capacity(one.len().saturating_add(other.len()).saturating_add(NUMBERS))
+    }
+
+    /// The prefix of the parts of the limiter `key`, with room for a part of `id`.
+    fn put_key(class: Class, key: &[u8], id: &[u8]) -> Vec<u8> {
+        let mut text = with_room_for(key, id);
+        text.extend(word(class));
+        text.push(b' ');
+        put_name(&mut text, key);
+        text
+    }
+
     /// A name, with its length before it and a space behind it.
     fn put_name(text: &mut Vec<u8>, name: &[u8]) {
-        text.extend(format!("{} ", name.len()).bytes());
+        put_number(text, u64::try_from(name.len()).unwrap_or(u64::MAX));
+        text.push(b' ');
         text.extend(name);
         text.push(b' ');
+    }
+
+    fn put_number(text: &mut Vec<u8>, number: u64) {
+        if number < 10 {
+            text.push(b'0'.saturating_add(u8::try_from(number).unwrap_or_default()));
+            return;
+        }
+        let digits = digits(number);
+        let zeros = digits.iter().position(|digit| *digit != b'0').unwrap_or_default();
+        text.extend_from_slice(digits.get(zeros..).unwrap_or_default());
+    }
+
+    /// An instant with 19 digits.
+    fn put_end(text: &mut Vec<u8>, nanos: u64) {
+        let [_, digits @ ..] = digits(nanos);
+        text.extend_from_slice(&digits);
+    }
+
+    /// The 20 digits of a number, in groups of four, which are divided as numbers of 32 bits.
+    fn digits(number: u64) -> [u8; 20] {
+        let mut digits = [b'0'; 20];
+        let mut rest = number;
+        for group in digits.as_chunks_mut::<4>().0.iter_mut().rev() {
+            let four = u32::try_from(rest % 10_000).unwrap_or_default();
+            let [high, low] = [four / 100, four % 100];
+            for (digit, value) in group.iter_mut().zip([high / 10, high % 10, low / 10, low % 10]) {
+                *digit = digit.saturating_add(u8::try_from(value).unwrap_or_default());
+            }
+            rest /= 10_000;
+            if rest == 0 {
+                break;
+            }
+        }
+        digits
     }
 
     fn read_name(text: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -429,7 +507,14 @@ pub mod member {
     /// An end of 19 digits and what follows it.
     fn read_end(text: &[u8]) -> Option<(Instant, &[u8])> {
         let (digits, rest) = text.split_at_checked(19)?;
-        let nanos = core::str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit))?;
-        Some((Instant::from_nanos(nanos.parse().ok()?)?, rest.strip_prefix(b" ")?))
+        let mut nanos = 0_u64;
+        for digit in digits {
+            let value = digit.wrapping_sub(b'0');
+            if value > 9 {
+                return None;
+            }
+            nanos = nanos.checked_mul(10)?.checked_add(value.into())?;
+        }
+        Some((Instant::from_nanos(nanos)?, rest.strip_prefix(b" ")?))
     }
 }

@@ -228,20 +228,21 @@ proptest! {
             prop_assert_eq!(member::read(&by_key, other, &key), None);
         }
         prop_assert!(by_id.starts_with(&member::of_id_and_key(&id, &key)));
-        let (prefix, same_class, same) = member::by_key_of(&by_id, &id).unwrap();
+        let (prefix, same_class, same) = member::by_key_of(&by_id, &member::of_id(&id), &id).unwrap();
+        prop_assert_eq!(member::key_of(&by_id, &member::of_id(&id)), Some(&key[..]));
         prop_assert!(by_key.starts_with(&prefix));
         prop_assert_eq!((same_class, same), (class, &key[..]));
         let (first, behind) = (member::of_key(class, &key), member::behind(&member::of_key(class, &key)));
         prop_assert!(first <= by_key && by_key < behind);
         prop_assert!(by_key < member::of_key_after(class, &key, instant(end)) || end == i64::MAX);
         prop_assert!(end == 0 || by_key >= member::of_key_after(class, &key, instant(end - 1)));
-        prop_assert!(member::are_ends(&by_id, &by_key));
+        prop_assert!(member::is_first(&by_id) && member::is_last(&by_key));
     }
 
     #[test]
     fn no_bytes_are_read_as_anything_else(bytes in any::<Vec<u8>>(), cut in 0..80_usize, change in any::<(u8, u8)>()) {
         let _ = member::read(&bytes, Class::Total, b"k");
-        let _ = member::by_key_of(&bytes, b"i");
+        let _ = member::by_key_of(&bytes, &member::of_id(b"i"), b"i");
         let _ = member::read_until(&bytes);
         let origin = Origin::Rate { at: at(0), reset_after: span(S) };
         let [_, mut by_key] = member::of_part(b"k", b"i", &taken(None, 5, origin, 0));

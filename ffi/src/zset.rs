@@ -9,11 +9,12 @@ use core::ptr::NonNull;
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
 use super::announcement::{Announcement, Event};
+use super::api::Api;
 use super::call::Arg;
 use super::key::{Ahead, Key, Kind};
 use super::needs::failed;
 use super::rm_call::Reply;
-use super::string::Strings;
+use super::string::{self, Strings};
 use crate::error::Error;
 use crate::faults;
 
@@ -118,13 +119,12 @@ impl<'c> Key<'_, 'c> {
         Some(found)
     }
 
-    /// The first and the last member of the sorted set that the key holds, with their scores; `None` when the
-    /// key does not hold one.
-    pub fn ends(&self) -> Option<[(Vec<u8>, Score); 2]> {
-        let read = |seek| {
-            self.at_the_end(seek, f64::INFINITY, |member, score| (self.call.bytes(member).to_vec(), score))
-        };
-        Some([read(self.call.api.zset_first)?, read(self.call.api.zset_last)?])
+    /// The result of `read` for the name and the score of the member with the lowest score of the sorted set
+    /// that the key holds, the first by its bytes; `None` when the key does not hold one.
+    pub fn first<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
+        self.at_the_end(self.call.api.zset_first, f64::INFINITY, |name, score| {
+            read(self.call.bytes(name), score)
+        })
     }
 
     /// At most `count` members from `start` on and before `end`, in the order of their bytes, or from the
@@ -137,15 +137,14 @@ impl<'c> Key<'_, 'c> {
             return found;
         }
         let (api, ctx, ptr) = (self.call.api, self.call.ctx.as_ptr(), self.ptr.get());
-        let bounds = Strings::new(api, &[&[b"[", start].concat(), &[b"(", end].concat()]);
-        let [start, end] = bounds.0[..] else { return found };
+        let (start, end) = (Bound::new(api, b'[', start), Bound::new(api, b'(', end));
         let (seek, step) = match side {
             Side::First => (api.zset_first_from, api.zset_next),
             Side::Last => (api.zset_last_from, api.zset_previous),
         };
         // SAFETY: `ptr` is not null, so it is the open key, and the bounds are strings; for a value that is
         // not a sorted set, the server returns no member.
-        unsafe { seek(ptr, start, end) };
+        unsafe { seek(ptr, start.string, end.string) };
         while found.len() < count {
             // SAFETY: as above; a range that has ended has no member.
             let Some(member) = NonNull::new(unsafe { (api.zset_current)(ptr, core::ptr::null_mut()) }) else {
@@ -381,6 +380,29 @@ impl<'c> Key<'_, 'c> {
         // or not open for writing.
         unsafe { (self.call.api.zset_add)(self.ptr.get(), double(score), member, &raw mut flags) };
         flags.cast_unsigned()
+    }
+}
+
+/// A bound of a range of members. Freed when dropped.
+struct Bound {
+    string: *mut RedisModuleString,
+    api: &'static Api,
+}
+
+impl Bound {
+    /// The bound `member`; `sign` says whether the range includes it.
+    fn new(api: &'static Api, sign: u8, member: &[u8]) -> Self {
+        let mut text = Vec::with_capacity(member.len().saturating_add(1));
+        text.push(sign);
+        text.extend_from_slice(member);
+        Self { string: string::make(api, &text), api }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // SAFETY: `make` made the string, and nothing else frees it.
+        unsafe { string::free(self.api, self.string) };
     }
 }
 

@@ -79,9 +79,9 @@ pub struct Plan {
     /// The position of the first limiter that has a share.
     behind: usize,
     /// One for each limiter from there on.
-    shares: Vec<Share>,
+    shares: SmallVec<[Share; FEW]>,
     /// The position of the first limiter of each chain, and the verdict on it.
-    verdicts: Vec<(usize, Verdict)>,
+    verdicts: SmallVec<[(usize, Verdict); 1]>,
 }
 
 /// A limiter of a chain, as the decision sees it.
@@ -143,6 +143,20 @@ impl Plan {
         if limiters.len() > 1 {
             self.verdicts.push((first, verdict));
         }
+        Ok(())
+    }
+
+    /// Adds a limiter that is in no chain, and has been decided.
+    ///
+    /// # Errors
+    /// The errors of the limiter.
+    pub fn add<'c>(&mut self, named: &Named<'c>, at: &Target<'_, 'c>, answer: Answer) -> Result<(), Error> {
+        let mut share = Share::of(answer);
+        if !answer.limited() {
+            let units = if named.limiter.is_held(at)? { 0 } else { named.limiter.units() };
+            share.taken = Some(units);
+        }
+        self.shares.push(share);
         Ok(())
     }
 

@@ -7,15 +7,18 @@
 use core::cell::Cell;
 
 use redis_cell_core::fixed::Counter;
-use redis_cell_core::hold::{self, Class, MOST_ENDED, Origin, Part};
+use redis_cell_core::hold::{self, Class, MOST_ENDED, MOST_PARTS, Origin, Part};
 use redis_cell_core::limiter::Limiter as _;
 use redis_cell_core::several;
 use redis_cell_core::{Answer, Change, Decision, Instant, Span};
+
+use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Write};
 use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
+use crate::outcome::FEW;
 use crate::store::hold::{Book, Changes, Entry};
 use crate::tally;
 
@@ -91,36 +94,43 @@ impl<'c> Hold<'c> {
         if access == Access::Write {
             Write::Holds.check()?;
         }
-        let mut of = Vec::new();
+        let mut of: Vec<Of> = limiters.clone().map(|_| Of::default()).collect();
         let mut left = MOST_ENDED;
-        for Held { name, limiter } in limiters.clone() {
-            let mut this = Of::default();
-            if let Some(id) = self.option.id
-                && !limiter.releases()
-            {
-                this.own = book.own(id, name)?;
-            }
-            if let Some(ended) = this.own.take_if(|own| own.part.has_ended(now)) {
-                this.ended.push(ended);
-                left = left.saturating_sub(1);
-            }
-            of.push(this);
-        }
-        for (Held { name, limiter }, this) in
-            limiters.clone().zip(&mut of).filter(|(held, _)| !held.limiter.releases())
-        {
-            let found = book.ended(class(limiter), name, now, left)?;
-            left = left.saturating_sub(found.len());
-            let is_new = |entry: &Entry| !this.ended.iter().any(|own| own.is(entry));
-            let found: Vec<_> = found.into_iter().filter(is_new).collect();
-            this.ended.extend(found);
-        }
         let mut others = Vec::new();
-        if let Some(id) = self.option.id.filter(|_| self.settles()) {
-            others = book.all_of(id, MOST_ENDED)?;
-            others.retain(|(key, entry)| {
-                !limiters.clone().any(|held| held.name == key) && !entry.part.has_ended(now)
-            });
+        if let Some(id) = self.option.id {
+            let keys: SmallVec<[_; FEW]> = limiters.clone().map(|held| held.name).collect();
+            let own = book.own(id, &keys, self.settles().then_some(MOST_ENDED))?;
+            others = own.others;
+            others.retain(|(_, entry)| !entry.part.has_ended(now));
+            for ((this, own), held) in of.iter_mut().zip(own.named).zip(limiters.clone()) {
+                match own {
+                    Some(ended) if ended.part.has_ended(now) && !held.limiter.releases() => {
+                        this.ended.push(ended);
+                        left = left.saturating_sub(1);
+                    }
+                    own => this.own = own.filter(|_| !held.limiter.releases()),
+                }
+            }
+        }
+        let mut carry_out = |are_windows: bool, of: &mut Vec<Of>| -> Result<(), Error> {
+            let is_one = |held: &Held| {
+                !held.limiter.releases() && matches!(held.limiter, Limiter::Fixed(_)) == are_windows
+            };
+            for (Held { name, limiter }, this) in limiters.clone().zip(of).filter(|(held, _)| is_one(held)) {
+                let found = book.ended(class(limiter), name, now, left)?;
+                left = left.saturating_sub(found.len());
+                let is_new = |entry: &Entry| !this.ended.iter().any(|own| own.is(entry));
+                let found: Vec<_> = found.into_iter().filter(is_new).collect();
+                this.ended.extend(found);
+            }
+            Ok(())
+        };
+        carry_out(true, &mut of)?;
+        // Parts of rates only take memory when they have ended. They are removed when units of an owner have
+        // run out, by calls without windows, and before memory is scarce.
+        let has_windows = limiters.clone().any(|held| matches!(held.limiter, Limiter::Fixed(_)));
+        if !has_windows || of.iter().any(|of| !of.ended.is_empty()) || book.parts() > MOST_PARTS / 2 {
+            carry_out(false, &mut of)?;
         }
         Ok(Seen { hold: self, book, of, others, now })
     }
@@ -300,10 +310,12 @@ impl<'c> Seen<'_, '_, 'c> {
     {
         let (Some(id), Some(_)) = (self.hold.option.id, self.hold.option.period) else { return Ok(None) };
         let new = u64::try_from(new).unwrap_or(u64::MAX);
-        if new == 0 || self.book.has_room(new, self.of.iter().map(|of| of.ended.len()).sum()) {
+        let ended: usize = self.of.iter().map(|of| of.ended.len()).sum();
+        let left = self.book.parts().saturating_sub(u64::try_from(ended).unwrap_or_default());
+        if new == 0 || left.saturating_add(new) <= MOST_PARTS {
             return Ok(None);
         }
-        if !self.book.all_of(id, 1)?.is_empty() {
+        if self.book.knows(id) {
             return Ok(None);
         }
         let mut next: Option<Instant> = None;

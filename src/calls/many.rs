@@ -849,6 +849,14 @@ impl<'c> Request<'c> {
         let mut plan = Plan::default();
         for chain in self.chains() {
             let first = decided.len();
+            if let [named] = chain
+                && verb != Verb::Settle
+            {
+                let own = self.decide(call, handles, named, now, verb, seen.map(|seen| (seen, first)))?;
+                plan.add(named, &self.target(named, call, &own.key, now), own.pending.answer())?;
+                decided.push(own);
+                continue;
+            }
             let keys = chains::open(call, handles, chain, Access::Write)?;
             let targets = chain.iter().zip(&keys).map(|(named, key)| self.target(named, call, key, now));
             match seen {
@@ -977,20 +985,18 @@ impl<'c> Request<'c> {
         seen: Option<&Seen<'_, '_, 'c>>,
         rows: &mut Rows,
     ) -> Result<(), Error> {
-        if let Some(plan) = plan {
-            rows.extend(self.planned(plan));
-            plan.complete(&self.limiters, rows, true);
-            return Ok(());
-        }
         for (index, (named, Decided { key, pending })) in self.limiters.iter().zip(decided).enumerate() {
             let answer = pending.answer();
-            // An admission that is not carried out has the numbers of a check.
-            let answer = if answer.limited() {
-                answer
-            } else {
-                peek(named, index, &self.target(named, call, key, now), seen)?
+            let answer = match plan {
+                Some(plan) if named.is_pool => plan.answer(index),
+                _ if answer.limited() => answer,
+                // An admission that is not carried out has the numbers of a check.
+                _ => peek(named, index, &self.target(named, call, key, now), seen)?,
             };
             rows.push(Row::of(answer, named.shadow));
+        }
+        if let Some(plan) = plan {
+            plan.complete(&self.limiters, rows, true);
         }
         Ok(())
     }

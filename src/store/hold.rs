@@ -1,7 +1,7 @@
 //! The parts of holds: a sorted set, whose members [`redis_cell_core::hold`] describes.
 
 use redis_cell_core::Instant;
-use redis_cell_core::hold::{Class, FOREIGN, MOST_PARTS, Origin, Part, member};
+use redis_cell_core::hold::{Class, FOREIGN, Origin, Part, member};
 
 use crate::error::Error;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Kind, Lives, Side};
@@ -21,6 +21,14 @@ pub struct Entry {
 /// The open key of holds.
 pub struct Book<'k, 'c> {
     key: Key<'k, 'c>,
+}
+
+/// What an owner holds.
+pub struct Own {
+    /// Of the limiters of a call, in their order.
+    pub named: Vec<Option<Entry>>,
+    /// Of other limiters, with their keys.
+    pub others: Vec<(Vec<u8>, Entry)>,
 }
 
 /// A change to the parts.
@@ -88,10 +96,9 @@ impl<'k, 'c> Book<'k, 'c> {
             Kind::Empty => {}
             Kind::ZSet => {
                 // All scores are 0 if the first and the last one are.
-                let ends = key.ends().filter(|[(first, lowest), (last, highest)]| {
-                    (*lowest, *highest) == (Some(0), Some(0)) && member::are_ends(first, last)
-                });
-                if ends.is_none() {
+                let first = key.first(|first, score| score == Some(0) && member::is_first(first));
+                let last = key.highest(|last, score| score == Some(0) && member::is_last(last));
+                if (first, last) != (Some(true), Some(true)) {
                     return Err(FOREIGN.into());
                 }
             }
@@ -105,32 +112,58 @@ impl<'k, 'c> Book<'k, 'c> {
         self.key.kind() == Kind::Empty
     }
 
-    /// Whether there is room for `more` parts after `fewer` are removed.
-    pub fn has_room(&self, more: u64, fewer: usize) -> bool {
-        let fewer = u64::try_from(fewer).unwrap_or_default();
-        (self.key.members() / 2).saturating_add(more).saturating_sub(fewer) <= MOST_PARTS
+    /// The number of parts.
+    pub fn parts(&self) -> u64 {
+        self.key.members() / 2
     }
 
-    /// What `id` holds of the limiter `key`.
+    /// What `id` holds of each of these limiters, by their keys. With `others`, also at most so many parts of
+    /// other keys.
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no part.
-    pub fn own(&self, id: &[u8], key: &[u8]) -> Result<Option<Entry>, Error> {
+    pub fn own(&self, id: &[u8], keys: &[&[u8]], others: Option<usize>) -> Result<Own, Error> {
+        let mut found = Own { named: keys.iter().map(|_| None).collect(), others: Vec::new() };
         if self.is_empty() {
-            return Ok(None);
+            return Ok(found);
         }
-        let found = self.first(&member::of_id_and_key(id, key));
-        found.map(|by_id| self.entry(by_id, id).map(|(_, entry)| entry)).transpose()
+        // Most owners are new, or hold of the limiters of the call and of no others.
+        let prefix = member::of_id(id);
+        let most = others.unwrap_or(1).saturating_add(keys.len());
+        let all = self.key.between(&prefix, &member::behind(&prefix), Side::First, most);
+        let has_more = all.len() == most;
+        if has_more {
+            for (own, key) in found.named.iter_mut().zip(keys) {
+                let by_id = self.first(&member::of_id_and_key(id, key));
+                *own = by_id.map(|by_id| self.entry(by_id, &prefix, id)).transpose()?;
+            }
+            if others.is_none() {
+                return Ok(found);
+            }
+        }
+        for by_id in all {
+            let key = match member::key_of(&by_id, &prefix) {
+                None if others.is_none() => continue, // not what the call asks for
+                key => key.ok_or(FOREIGN)?,
+            };
+            match keys.iter().position(|named| *named == key) {
+                None if others.is_some_and(|others| found.others.len() < others) => {
+                    let key = key.to_vec();
+                    found.others.push((key, self.entry(by_id, &prefix, id)?));
+                }
+                Some(at) if !has_more => {
+                    let entry = self.entry(by_id, &prefix, id)?;
+                    found.named.get_mut(at).map(|own| own.insert(entry));
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
     }
 
-    /// At most `count` parts of `id`, each with the limiter's key.
-    ///
-    /// # Errors
-    /// As [`own`](Self::own).
-    pub fn all_of(&self, id: &[u8], count: usize) -> Result<Vec<(Vec<u8>, Entry)>, Error> {
-        let prefix = member::of_id(id);
-        let all = self.key.between(&prefix, &member::behind(&prefix), Side::First, count);
-        all.into_iter().map(|by_id| self.entry(by_id, id)).collect()
+    /// Whether `id` holds anything.
+    pub fn knows(&self, id: &[u8]) -> bool {
+        self.first(&member::of_id(id)).is_some()
     }
 
     /// At most `count` parts of the limiter `key` that have run out.
@@ -214,14 +247,17 @@ impl<'k, 'c> Book<'k, 'c> {
             }
         };
         // A member that stays is in neither list.
-        let stays = |member: &Vec<u8>| added.contains(member);
-        let gone: Vec<Vec<u8>> = removed.iter().filter(|member| !stays(member)).cloned().collect();
-        added.retain(|member| !removed.contains(member));
-        if added.is_empty() && gone.is_empty() && lives == Lives::AsBefore {
+        if !removed.is_empty() {
+            let stay: Vec<bool> = removed.iter().map(|member| added.contains(member)).collect();
+            added.retain(|member| !removed.contains(member));
+            let mut stays = stay.into_iter();
+            removed.retain(|_| !stays.next().unwrap_or_default());
+        }
+        if added.is_empty() && removed.is_empty() && lives == Lives::AsBefore {
             return None;
         }
         let added: Vec<&[u8]> = added.iter().map(Vec::as_slice).collect();
-        let gone: Vec<&[u8]> = gone.iter().map(Vec::as_slice).collect();
+        let gone: Vec<&[u8]> = removed.iter().map(Vec::as_slice).collect();
         Some(self.key.exchange(&added, &gone, lives))
     }
 
@@ -239,12 +275,12 @@ impl<'k, 'c> Book<'k, 'c> {
         self.key.between(prefix, &member::behind(prefix), Side::First, 1).pop()
     }
 
-    /// The part of which `by_id` is the first member, and the limiter's key.
-    fn entry(&self, by_id: Vec<u8>, id: &[u8]) -> Result<(Vec<u8>, Entry), Error> {
-        let (prefix, class, key) = member::by_key_of(&by_id, id).ok_or(FOREIGN)?;
-        let by_key = self.first(&prefix).ok_or(FOREIGN)?;
+    /// The part of which `by_id` is the first member; `prefix` is that of its owner.
+    fn entry(&self, by_id: Vec<u8>, prefix: &[u8], id: &[u8]) -> Result<Entry, Error> {
+        let (before, class, key) = member::by_key_of(&by_id, prefix, id).ok_or(FOREIGN)?;
+        let by_key = self.first(&before).ok_or(FOREIGN)?;
         let (_, part) = member::read(&by_key, class, key).ok_or(FOREIGN)?;
-        Ok((key.to_vec(), Entry { id: id.to_vec(), part, members: [by_id, by_key] }))
+        Ok(Entry { id: id.to_vec(), part, members: [by_id, by_key] })
     }
 }
 

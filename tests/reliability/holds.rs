@@ -1,6 +1,7 @@
 //! Random histories of owners of holds, many of which die, against a ledger.
 
-use crate::common::{Client, Clock, Options, SECOND};
+use crate::common::{Client, Clock, Options, SECOND, wait_until};
+use crate::failover::{catch_up, replica_of};
 use std::collections::BTreeMap;
 
 /// What an owner holds, as the ledger notes it.
@@ -56,19 +57,24 @@ fn counted(client: &mut Client) -> i64 {
 }
 
 /// At each step, what is counted is what is held and what was used, and is within the limit but for debts. At
-/// the end, all owners have died, and what is counted is what was used.
+/// the end, all owners have died, and what is counted is what was used. The server is killed several times.
 #[test]
 pub fn no_unit_is_spent_twice_and_none_is_lost() {
     const LIMIT: i64 = 100;
     const HOLD: i64 = 20;
     for (window, period) in [("100", Some(100)), ("TOTAL", None), ("TOTAL IDLE 100000", None)] {
         let mut clock = Clock::stopped();
-        let server = clock.start(Options::new());
+        let mut server = clock.start(Options::new().append_only());
         let mut client = server.connect();
         let mut rng = fastrand::Rng::with_seed(LIMIT.unsigned_abs());
         let mut ledger = Ledger::default();
         let (mut now, mut admitted, mut refused, mut debt) = (0, 0, 0, 0);
-        for _ in 0..2_500 {
+        for step in 1..=2_500 {
+            if step % 400 == 0 {
+                drop(client);
+                server.restart();
+                client = server.connect();
+            }
             let pass = if rng.u32(0..3) == 0 { rng.i64(1..4) } else { 0 };
             clock.pass(pass * SECOND);
             now += pass;
@@ -146,4 +152,66 @@ pub fn a_hold_that_was_taken_before_a_step_back_has_run_out() {
     client.call("CL.MTAKE q FIXED 10 TOTAL 0 HOLD h");
     assert_eq!(client.get::<Option<i64>, _>("GET q"), None);
     assert_eq!(client.int("EXISTS h"), 0);
+}
+
+/// Of 200 owners, which take from three limiters and a chain, a tenth dies. Two primaries are killed
+/// meanwhile, and their replicas take over. In the end, each window has what was used in it, and nothing is
+/// held.
+#[test]
+pub fn owners_that_die_and_primaries_that_are_killed_leave_nothing_held() {
+    const LIMITERS: [&str; 3] =
+        ["day FIXED 100000 36000000", "run FIXED 100000 TOTAL IDLE 36000000", "rate THROTTLE 99999 1 1000"];
+    const CHAIN: [&str; 2] = ["included FIXED 300 36000000", "bought FIXED 100000 TOTAL"];
+    let call = |units: i64| {
+        let [first, rest @ ..] = CHAIN.map(|pool| format!("{pool} {units}"));
+        let single = LIMITERS.map(|limiter| format!("{limiter} {units}")).join(" ");
+        format!("{single} {first} SPILL {} MS HOLD holds", rest.join(" "))
+    };
+    let mut primary = crate::failover::node().start();
+    let mut replica = replica_of(&primary);
+    let mut client = primary.connect();
+    let mut rng = fastrand::Rng::with_seed(41);
+    let (mut used, mut alive, mut deaths) = (0, Vec::new(), 0);
+    for owner in 0..200 {
+        let units = rng.i64(1..9);
+        let rows: Vec<Vec<i64>> = client.get(&format!("CL.MTAKE {} 2000 {owner}", call(units)));
+        assert_eq!(rows[0][0], 0, "{rows:?}");
+        alive.push(owner);
+        if rng.u32(0..4) == 0 {
+            let owner = alive[rng.usize(..alive.len())];
+            client.call(&format!("CL.MTAKE {} 2000 {owner}", call(rng.i64(0..3))));
+        }
+        while alive.len() > 20 || owner == 199 && !alive.is_empty() {
+            let owner = alive.swap_remove(rng.usize(..alive.len()));
+            if rng.u32(0..10) == 0 {
+                deaths += 1;
+                continue;
+            }
+            let units = rng.i64(0..12);
+            client.call(&format!("CL.MSETTLE {} {owner}", call(units)));
+            used += units;
+        }
+        if owner % 80 == 70 {
+            catch_up(&mut client, &mut replica.connect());
+            primary.kill();
+            primary = replica;
+            client = primary.connect();
+            client.call("REPLICAOF NO ONE");
+            replica = replica_of(&primary);
+        }
+    }
+    assert!(deaths > 5, "{deaths}");
+    let counts = |client: &mut Client| {
+        let all = ["day", "run", "included", "bought"].map(|key| format!("GET {key}"));
+        all.map(|call| client.get::<Option<i64>, _>(&call).unwrap_or(0))
+    };
+    wait_until("all holds to have run out", || {
+        client.call(&format!("CL.MTAKE {}", call(0)));
+        match client.int("EXISTS holds") {
+            0 => Ok(()),
+            _ => Err(format!("{:?}", counts(&mut client))),
+        }
+    });
+    let [day, run, included, bought] = counts(&mut client);
+    assert_eq!([day, run, included + bought], [used; 3]);
 }

@@ -94,6 +94,9 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
         "CL.MSETTLE k0 THROTTLE 5 1 10 -1 k1 FIXED 5 20 1 k2 WINDOW 5 20 1 k3 LEASE 5 0 id MS",
         "CL.MTAKE k0 THROTTLE 5 1 10 1 k1 FUNNEL 5 1 20 1 ONCE key: 15 MS",
         "CL.MSETTLE k2 FIXED 5 20 1 ONCE k3 15 MS",
+        "CL.MTAKE k0 FIXED 5 20 1 k1 THROTTLE 5 1 10 1 HOLD k2 15 id MS",
+        "CL.MTAKE k1 FIXED 5 TOTAL 1 k3 FIXED 5 20 1 HOLD k2 15 other MS",
+        "CL.MSETTLE k0 FIXED 5 20 1 k1 THROTTLE 5 1 10 1 MS HOLD k2 id",
         "CL.THROTTLE key 0 1 10 1 MS",
         "CL.FUNNEL key 5 1 20 1 MS",
         "CL.BUCKET key 5 1 20 1 MS",
@@ -102,7 +105,6 @@ pub fn a_call_within_a_call_on_the_same_key_comes_after_it() {
         "CL.LOG key 5 20 1 MS",
         "CL.ACQUIRE key 5 20 id MS",
         "CL.RELEASE key id",
-        "DEL key",
     ];
     while Instant::now() < until {
         for (round, limiter) in limiters.iter().enumerate() {
@@ -362,6 +364,8 @@ pub fn what_has_run_out_comes_back_once_beside_another_module() {
         "new {k}o DEL {k}h",
         "new {k}a DEL {k}h",
         "new {k}a RPUSH {k}h x",
+        "new {k}o SET {k}h foo",
+        "new {k}a CL.MSETTLE {k}q FIXED 10 TOTAL 1 HOLD {k}h alive",
         "set {k}q CL.MTAKE {k}q FIXED 10 TOTAL 1 HOLD {k}h",
         "zrem {k}h CL.MTAKE {k}q FIXED 10 TOTAL 1 HOLD {k}h",
         "zadd {k}h CL.MSETTLE {k}q FIXED 10 TOTAL 1 HOLD {k}h me",

@@ -24,6 +24,7 @@
 
 pub mod flows;
 pub mod histories;
+pub mod holds;
 pub mod leases;
 pub mod once;
 pub mod queue;
