@@ -46,7 +46,7 @@ plant expiry-not-seen src/waiting/first_come.rs 's/expires = expires;/expires = 
 plant gone-not-unblocked src/waiting.rs 's/            call.unblock\(client.blocked, None\);\n/            let _ = client;\n/'
 plant not-armed-after-change src/waiting.rs 's/        if index::changed\(Place \{ db: call.db\(\), name \}, ffi::now\) \{\n            arm\(call\);/        if index::changed(Place { db: call.db(), name }, ffi::now) {/'
 plant timeouts-forgotten src/waiting/timer.rs 's/            && deadline <= now\n/            \&\& deadline <= now \&\& look.is_some()\n/'
-plant signalled-while-open ffi/src/hash.rs 's/        let set = \(!changes.words\(\).is_empty\(\)\).then_some\(Event::Hset\);/        unsafe { (self.call.api.signal_modified_key)(self.call.ctx.as_ptr(), self.name.ptr.as_ptr()) };\n        let set = (!changes.words().is_empty()).then_some(Event::Hset);/'
+plant signalled-while-open ffi/src/hash.rs 's/        let set = \(!words.is_empty\(\)\).then_some\(Event::Hset\);/        unsafe { (self.call.api.signal_modified_key)(self.call.ctx.as_ptr(), self.name.ptr.as_ptr()) };\n        let set = (!words.is_empty()).then_some(Event::Hset);/'
 plant end-not-freed ffi/src/block.rs 's/drop\(unsafe \{ (Box::from_raw\(end.cast::<W::End>\(\)\)) \}\)/core::mem::forget(unsafe { $1 })/'
 plant once-not-followed src/waiting/index.rs 's/            index.waiters\(db, &name\).clients.insert\(seat, Naming::Once\);/            let _ = name;/'
 plant others-not-woken src/waiting/index.rs 's/            waiters.clients.insert\(Seat \{ id, ticket \}, Naming::Other\);/            let _ = (waiters, id, ticket);/'

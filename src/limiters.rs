@@ -60,6 +60,7 @@ macro_rules! kinds {
                 Err(Error::SYNTAX)
             }
 
+            #[inline(always)]
             pub fn take(&self, at: &Target<'_, 'c>) -> Result<Pending<'c>, Error> {
                 match self {
                     $(Self::$kind(limiter) => limiter.take(at).map(Pending::$kind),)*
@@ -193,6 +194,7 @@ macro_rules! kinds {
             }
 
             /// Makes sure that the decision can be carried out.
+            #[inline(always)]
             pub fn check(&self) -> Result<(), Error> {
                 match self {
                     $(Self::$kind(decision) => store::check::<<$type as Kind<'c>>::Stored>(&decision.change),)*

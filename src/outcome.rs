@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use redis_cell_core::several::{self, Columns, Role};
+use redis_cell_core::several::{self, Columns};
 use redis_cell_core::top::Refused;
 use redis_cell_core::{Answer, Reply, Unit, Verdict};
 
@@ -120,10 +120,7 @@ pub fn conclude<C: Command>(call: &Call, end: Result<Outcome, Error>) {
                 let keys = C::SPEC.keys.of(call);
                 let refusing = rows.iter().enumerate().filter(|(_, row)| row.refuses());
                 // A chain is recorded under its first key.
-                let at = refusing.map(|(at, row)| match row.role {
-                    Role::Chain { first } => first,
-                    _ => at,
-                });
+                let at = refusing.map(|(at, row)| row.role.first().unwrap_or(at));
                 refused(call, &at.filter_map(|at| keys.get(at).copied()).collect::<Vec<_>>());
             }
         }
@@ -193,9 +190,10 @@ fn reply_rows(
     }
     let limited = combined.as_ref().is_some_and(Answer::limited);
     tally.count(limited);
-    let each = || rows.iter().filter(|row| row.is_replied()).map(|row| &row.answer);
-    call.reply_array(each().count().saturating_add(combined.iter().len()));
-    for answer in combined.iter().chain(each()) {
+    let chains = rows.iter().rev().take_while(|row| !row.is_replied()).count();
+    let replied = rows.get(..rows.len().saturating_sub(chains)).unwrap_or_default();
+    call.reply_array(replied.len().saturating_add(combined.iter().len()));
+    for answer in combined.iter().chain(replied.iter().map(|row| &row.answer)) {
         reply(call, answer, unit);
     }
     limited

@@ -101,6 +101,17 @@ impl<'a> Window<'a> {
             (b"MONTH", Cycle::Month),
             (b"YEAR", Cycle::Year),
         ];
+        if let Some(&(_, cycle)) = CYCLES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) {
+            return Ok(Self::Calendar(cycle));
+        }
+        Self::parse_rare_word(word, words)
+    }
+
+    #[inline(never)]
+    fn parse_rare_word(
+        word: &'a [u8],
+        words: &mut (impl Iterator<Item = &'a [u8]> + Clone),
+    ) -> Result<Self, Error> {
         if word.eq_ignore_ascii_case(b"UNTIL") {
             return words.next().map(Self::Until).ok_or(Error::Syntax);
         }
@@ -109,8 +120,7 @@ impl<'a> Window<'a> {
             let idle = has_idle.then(|| words.nth(1).ok_or(Error::Syntax)).transpose()?;
             return Ok(Self::Total { idle });
         }
-        let cycle = CYCLES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name));
-        Ok(cycle.map_or(Self::Period(word), |&(_, cycle)| Self::Calendar(cycle)))
+        Ok(Self::Period(word))
     }
 
     /// The keywords that `CL.FIXED` accepts with this window.
@@ -233,14 +243,20 @@ impl Limit {
             Window::Calendar(cycle) => {
                 Self::by_calendar(most, Calendar::new(cycle, utc.unwrap_or_default(), from)?)
             }
-            Window::Until(instant) if utc.or(from).is_none() => {
-                Self::until(most, until(unit).parse(instant)?, unit)
-            }
-            Window::Total { idle } if utc.or(from).is_none() => {
+            other => Self::parse_rare(most, other, utc.or(from), unit),
+        }
+    }
+
+    #[inline(never)]
+    fn parse_rare(most: i64, window: Window, option: Option<i64>, unit: Unit) -> Result<Self, Error> {
+        match window {
+            _ if option.is_some() => Err(Error::Syntax),
+            Window::Until(instant) => Self::until(most, until(unit).parse(instant)?, unit),
+            Window::Total { idle } => {
                 let idle = idle.map(|period| IDLE.parse_span(period, unit)).transpose()?;
                 Ok(Self { most, end: End::Never(idle), unit })
             }
-            Window::Until(_) | Window::Period(_) | Window::Total { .. } => Err(Error::Syntax),
+            Window::Calendar(_) | Window::Period(_) => Err(Error::Syntax),
         }
     }
 

@@ -188,6 +188,7 @@ const NEAR_THE_EXPIRY: Span = Span::from_nanos(86_400_000_000_000).unwrap();
 ///
 /// # Errors
 /// [`Error::Foreign`] when they are anything else.
+#[inline(always)]
 pub fn decode(bytes: &[u8], now: Instant, expiry: impl FnOnce() -> Option<Instant>) -> Result<Tat, Error> {
     let near = |tat: Tat, other: Instant, stray| tat.since(other) <= stray && other.since(tat) <= stray;
     let near_the_expiry = |tat| expiry().is_some_and(|expiry| near(tat, expiry, NEAR_THE_EXPIRY));

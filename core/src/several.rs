@@ -110,30 +110,11 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
         Self { words, kinds, at: 0 }
     }
 
-    /// The unit of the call, which is among the options after all limiters.
-    ///
-    /// The default if the options are wrong, which [`Options::parse`] reports. With `HOLD`, the unit may be
-    /// another, which [`unit_of`](Self::unit_of) finds.
-    pub fn unit(&self) -> Unit {
-        // Options end with a unit, or with an option and its values, so for most calls the last words show
-        // that they have none.
-        let from_the_end = |back| self.words.word(self.words.count().checked_sub(back)?);
-        let may_have_options = from_the_end(1).and_then(Unit::parse).is_some()
-            || from_the_end(2).is_some_and(is_option_with_a_value)
-            || from_the_end(3).is_some_and(|once| is(once, ONCE.name.as_bytes()));
-        // Nor do most calls with `ONCE key period`, the only option with two values, have any other option.
-        let is_once_alone = || {
-            let is_other = |back| {
-                from_the_end(back)
-                    .is_some_and(|word| Unit::parse(word).is_some() || is_option_with_a_value(word))
-            };
-            let is_once = |back| from_the_end(back).is_some_and(|word| is(word, ONCE.name.as_bytes()));
-            is_once(3) && !is_once(6) && !is_other(1) && !is_other(4) && !is_other(5)
-        };
-        if !may_have_options || is_once_alone() {
-            return Unit::default();
-        }
-        self.unit_of(&Keyword::ALL)
+    /// The unit that the call probably has, in O(1): its last argument, if that is a unit. A caller compares
+    /// it with that of its [`Options`], and asks [`unit`](Self::unit) if they differ or something is wrong.
+    pub fn likely_unit(&self) -> Unit {
+        let last = self.words.count().checked_sub(1).and_then(|last| self.words.word(last));
+        last.and_then(Unit::parse).unwrap_or_default()
     }
 
     /// The positions of the keys of `ONCE` and `HOLD`, which are among the options after all limiters, as
@@ -154,7 +135,7 @@ impl<'k, 'w, W: Words<'w>> Parts<'k, W> {
 
     /// The unit among the options after all limiters, however they stand; the default if they are wrong.
     #[cold]
-    pub fn unit_of(&self, known: &[Keyword]) -> Unit {
+    pub fn unit(&self, known: &[Keyword]) -> Unit {
         let mut all = self.clone();
         all.by_ref().for_each(drop);
         Scanned::of(all.rest(), known).ok().and_then(|options| options.unit).unwrap_or_default()
@@ -175,7 +156,11 @@ impl<'w, W: Words<'w>> Iterator for Parts<'_, W> {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
-        let part = part(&self.words, self.at, self.kinds).or_else(|| self.joined())?;
+        let part = match part(&self.words, self.at, self.kinds) {
+            Some(part) => part,
+            None if self.at < self.words.count() => self.joined()?,
+            None => return None,
+        };
         self.at = part.arguments.end;
         Some(part)
     }
@@ -183,6 +168,7 @@ impl<'w, W: Words<'w>> Iterator for Parts<'_, W> {
 
 impl<'w, W: Words<'w>> Parts<'_, W> {
     /// The next limiter, if a word before its key joins it to the one before it.
+    #[cold]
     fn joined(&self) -> Option<Part> {
         let word = self.words.word(self.at).filter(|_| self.at > 0)?;
         let join = match () {
@@ -196,6 +182,7 @@ impl<'w, W: Words<'w>> Parts<'_, W> {
 }
 
 /// The key at this position and its limiter, if it is complete.
+#[inline(always)]
 fn part<'w>(words: &impl Words<'w>, key: usize, kinds: &[Grammar]) -> Option<Part> {
     let kind_at = |at| words.word(at).and_then(|name| kinds.iter().position(|kind| is(name, kind.word)));
     let mut at = key.checked_add(1)?;
@@ -238,15 +225,6 @@ fn is(word: &[u8], keyword: &[u8]) -> bool {
 /// [`Error::OutOfRange`] for a time that is not an integer, is negative or is above 292 years.
 pub fn parse_reset(time: &[u8], unit: Unit) -> Result<Span, Error> {
     RESET.parse_span(time, unit)
-}
-
-/// Whether the word begins an option with one value, or is `WEIGHT`. Numbers, which most words are, begin
-/// with a digit.
-fn is_option_with_a_value(word: &[u8]) -> bool {
-    word.first().is_some_and(u8::is_ascii_alphabetic)
-        && [AGO.name, "TIMEOUT", "FLOW", WEIGHT.name, MAXLEN.name]
-            .iter()
-            .any(|name| is(word, name.as_bytes()))
 }
 
 /// Whether a word is meant as a number. No option begins like one.
@@ -561,9 +539,22 @@ pub enum Role {
     Pool,
     /// A chain. Its row follows those of all limiters, is combined in their place, and is not replied.
     Chain {
-        /// The position of its first limiter.
-        first: usize,
+        /// The position of its first limiter. It is short, because rows are copied in every call.
+        first: u32,
     },
+}
+
+impl Role {
+    /// The part of a chain whose first limiter is at this position.
+    pub fn chain(first: usize) -> Self {
+        Self::Chain { first: u32::try_from(first).unwrap_or(u32::MAX) }
+    }
+
+    /// The position of the first limiter of a chain; `None` for a limiter.
+    pub fn first(self) -> Option<usize> {
+        let Self::Chain { first } = self else { return None };
+        usize::try_from(first).ok()
+    }
 }
 
 impl Row {
@@ -595,23 +586,29 @@ impl Row {
 ///
 /// Cost: O(n), no allocation.
 pub fn combine_rows(rows: &[Row]) -> Option<Answer> {
+    if rows.last().is_some_and(|last| !last.is_replied()) {
+        return combine_with_chains(rows);
+    }
+    combine(rows.iter().filter(|row| row.role == Role::Limiter).map(|row| row.answer)).or_else(|| {
+        let all = combine(rows.iter().map(|row| row.answer))?;
+        Some(Answer { verdict: Verdict::Admitted, ..all })
+    })
+}
+
+/// The same with the rows of chains, which are the last ones.
+#[cold]
+fn combine_with_chains(rows: &[Row]) -> Option<Answer> {
     let mut chains = rows.iter().filter(|row| !row.is_replied());
     let counted = rows.iter().enumerate().filter_map(|(at, row)| match row.role {
         Role::Limiter => Some(row.answer),
         // In the place of its first limiter.
-        Role::Pool => {
-            chains.clone().next().filter(|chain| chain.role == Role::Chain { first: at }).map(|chain| {
-                chains.next();
-                chain.answer
-            })
-        }
+        Role::Pool => chains.clone().next().filter(|chain| chain.role.first() == Some(at)).map(|chain| {
+            chains.next();
+            chain.answer
+        }),
         Role::Shadow | Role::Chain { .. } => None,
     });
-    let all = combine(counted).or_else(|| {
-        let all = combine(rows.iter().map(|row| row.answer))?;
-        Some(Answer { verdict: Verdict::Admitted, ..all })
-    })?;
-    Some(Answer { taken: rows.first().and_then(|row| row.answer.taken).map(|_| 0), ..all })
+    Some(Answer { taken: rows.first().and_then(|row| row.answer.taken).map(|_| 0), ..combine(counted)? })
 }
 
 /// The answer of a chain with this verdict, by the rows of its limiters, each with its [`Join`].

@@ -14,7 +14,7 @@ mod common;
 use common::{MS, NOW, S, US, after, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::calendar::{Calendar, Cycle};
-use redis_cell_core::limiter::Limiter;
+use redis_cell_core::limiter::{Limiter, behind};
 use redis_cell_core::log::{self, Edit};
 use redis_cell_core::{Answer, Change, Decision, Taken, Unit, bucket, fixed, gcra, window};
 
@@ -43,7 +43,8 @@ enum Resets {
 /// What happens next, after a time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Take(i64),
+    /// A call takes this many units, while clients wait for so many that come before it, and then leave.
+    Take(i64, i64),
     /// The call with this number, counted from the latest, gives back this many of its units; `false` without
     /// `RESET`.
     Settle(usize, i64, bool),
@@ -53,7 +54,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<(i64, Step)>> {
     let step = prop_oneof![
-        4 => (1..6_i64).prop_map(Step::Take),
+        4 => (1..6_i64, prop_oneof![Just(0), 1..11_i64]).prop_map(|(units, waited_for)| Step::Take(units, waited_for)),
         4 => (0..6_usize, 1..6_i64, any::<bool>()).prop_map(|(back, units, reset)| Step::Settle(back, units, reset)),
         1 => (0..6_i64).prop_map(Step::Look),
         1 => (0..400 * MS).prop_map(Step::Pause),
@@ -65,6 +66,10 @@ fn steps() -> impl Strategy<Value = Vec<(i64, Step)>> {
 /// A limiter with its state.
 trait Subject {
     fn take(&mut self, now: i64, quantity: i64) -> Answer;
+    /// The same behind clients that wait for so many units.
+    fn take_behind(&mut self, now: i64, quantity: i64, _: i64) -> Answer {
+        self.take(now, quantity)
+    }
     fn settle(&mut self, now: i64, back: i64, taken: &Taken) -> Answer;
     fn look(&self, now: i64, quantity: i64) -> Answer;
     fn pause(&mut self, _: i64, _: i64) {}
@@ -95,6 +100,16 @@ impl<L: Limiter> Subject for Whole<L> {
     fn take(&mut self, now: i64, quantity: i64) -> Answer {
         let decision = self.limit.take(self.state, at(now), quantity).unwrap();
         self.carry_out(&decision)
+    }
+
+    fn take_behind(&mut self, now: i64, quantity: i64, waited_for: i64) -> Answer {
+        let costs = self.limit.cost(waited_for).unwrap();
+        let take = |state| self.limit.take(state, at(now), quantity);
+        let decision = behind(&self.limit, self.state, at(now), quantity, costs, take).unwrap();
+        let answer = self.carry_out(&decision);
+        // `RESET` sends it, so it is that of what is stored.
+        assert!(answer.limited() || answer.reset_after == self.look(now, 0).reset_after, "{answer:?}");
+        answer
     }
 
     fn settle(&mut self, now: i64, back: i64, taken: &Taken) -> Answer {
@@ -161,8 +176,8 @@ impl Story {
         for &(gap, step) in steps {
             now += gap;
             match step {
-                Step::Take(quantity) => {
-                    let answer = subject.take(now, quantity);
+                Step::Take(quantity, waited_for) => {
+                    let answer = subject.take_behind(now, quantity, waited_for);
                     if !answer.limited() {
                         let reset_after = answer.reply(Unit::Milliseconds).five[4];
                         let replenished = now + nanos(answer.reset_after);

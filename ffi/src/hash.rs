@@ -5,7 +5,8 @@ use core::ptr::{self, NonNull};
 use redis_module::raw::RedisModuleString;
 
 use super::announcement::{Announcement, Event};
-use super::call::{Arg, Call};
+use super::api::Api;
+use super::call::Arg;
 use super::key::{Fields, Key, MOST_READ};
 use super::string::{self, SharedString};
 use crate::faults;
@@ -20,8 +21,8 @@ impl<'c> Key<'_, 'c> {
     /// all calls must name the same fields.
     pub fn fields<const N: usize>(&self, names: &'static [&'static SharedString; N]) -> [Option<&[u8]>; N] {
         const { assert!(N <= MOST_READ) };
-        if self.fields.get().names.is_empty() {
-            self.fields.set(self.read_fields(names));
+        if self.fields.get().is_none() {
+            self.fields.set(Some(self.read_fields(names)));
         }
         let mut values = [None; N];
         values.iter_mut().enumerate().for_each(|(index, value)| *value = self.value(index));
@@ -30,7 +31,7 @@ impl<'c> Key<'_, 'c> {
 
     /// The value of the field at this index of those that were read.
     fn value(&self, index: usize) -> Option<&[u8]> {
-        let value = self.fields.get().values.get(index).copied().and_then(NonNull::new)?;
+        let value = self.fields.get()?.values.get(index).copied().and_then(NonNull::new)?;
         // It lives until `self` is dropped.
         Some(self.call.bytes(Arg::new(value)))
     }
@@ -39,14 +40,14 @@ impl<'c> Key<'_, 'c> {
         let mut values = [ptr::null_mut(); MOST_READ];
         if !self.ptr.get().is_null() {
             let mut words = [ptr::null_mut(); MOST_READ];
-            words.iter_mut().zip(names).for_each(|(place, name)| *place = name.string(self.call.api));
+            words.iter_mut().zip(names).for_each(|(place, name)| *place = name.string(self.api));
             let ([n1, n2, n3], [v1, v2, v3]) = (words, &mut values);
             let (v1, v2, v3) = (&raw mut *v1, &raw mut *v2, &raw mut *v3);
             let end: *const RedisModuleString = ptr::null();
             // SAFETY: `ptr` is not null, so it is the open key. Without flags, pairs of a string and a place
             // for its value follow, and the first null in place of a name ends them. The server rejects a
             // value that is not a hash.
-            unsafe { (self.call.api.hash_get)(self.ptr.get(), 0, n1, v1, n2, v2, n3, v3, end) };
+            unsafe { (self.api.hash_get)(self.ptr.get(), 0, n1, v1, n2, v2, n3, v3, end) };
         }
         Fields { names, values }
     }
@@ -67,18 +68,19 @@ impl<'c> Key<'_, 'c> {
         }
         let expire_at = faults::expiry(expire_at);
         let changes = names.iter().zip(&values).filter(|(name, value)| !self.has(name, value));
-        let changes = Changes::new(*self.call, changes);
-        self.set_in_place(changes.words());
+        let changes = Changes::new(self.api, changes);
+        let words = changes.words();
+        self.set_in_place(words);
         let expires = self.expire_in_place(expire_at).then_some(expire_at);
-        self.call.propagate_hset(self.name, changes.words(), expires);
-        let set = (!changes.words().is_empty()).then_some(Event::Hset);
+        self.call.propagate_hset(self.name, words, expires);
+        let set = (!words.is_empty()).then_some(Event::Hset);
         Announcement::new(self.name, set, expires.is_some())
     }
 
     /// Whether the field `name` was read, and has these bytes.
     fn has(&self, name: &SharedString, bytes: &[u8]) -> bool {
-        let index = self.fields.get().names.iter().position(|read| ptr::eq(*read, name));
-        index.and_then(|index| self.value(index)) == Some(bytes)
+        let place = |fields: Fields| fields.names.iter().position(|read| ptr::eq(*read, name));
+        self.fields.get().and_then(place).and_then(|index| self.value(index)) == Some(bytes)
     }
 
     /// Sets fields: `changes` alternates names and values.
@@ -91,28 +93,28 @@ impl<'c> Key<'_, 'c> {
         let [n1, v1, n2, v2, n3, v3, n4, v4, end] = words;
         // SAFETY: the key is open for writing. Without flags, pairs of strings follow, and the first null in
         // place of a name ends them. The server copies the strings, and rejects a value that is not a hash.
-        unsafe { (self.call.api.hash_set)(self.ptr.get(), 0, n1, v1, n2, v2, n3, v3, n4, v4, end) };
+        unsafe { (self.api.hash_set)(self.ptr.get(), 0, n1, v1, n2, v2, n3, v3, n4, v4, end) };
     }
 }
 
 /// Fields to be set, as strings of the server, alternating names and values. The values are freed when
 /// dropped.
-struct Changes<'c> {
-    call: Call<'c>,
+struct Changes {
+    api: &'static Api,
     words: [*mut RedisModuleString; 2 * MOST_SET],
     len: usize,
 }
 
-impl<'c> Changes<'c> {
+impl Changes {
     fn new<'a>(
-        call: Call<'c>,
+        api: &'static Api,
         changes: impl Iterator<Item = (&'a &'static SharedString, &'a &'a [u8])>,
     ) -> Self {
-        let mut this = Self { call, words: [ptr::null_mut(); 2 * MOST_SET], len: 0 };
+        let mut this = Self { api, words: [ptr::null_mut(); 2 * MOST_SET], len: 0 };
         let (places, _) = this.words.as_chunks_mut();
         for ([name, value], (word, bytes)) in places.iter_mut().zip(changes) {
-            *name = word.string(call.api);
-            *value = string::make(call.api, bytes);
+            *name = word.string(api);
+            *value = string::make(api, bytes);
             this.len = this.len.saturating_add(2);
         }
         this
@@ -123,11 +125,11 @@ impl<'c> Changes<'c> {
     }
 }
 
-impl Drop for Changes<'_> {
+impl Drop for Changes {
     fn drop(&mut self) {
         for value in self.words().iter().skip(1).step_by(2) {
             // SAFETY: `make` made the value, and nothing else frees it.
-            unsafe { string::free(self.call.api, *value) };
+            unsafe { string::free(self.api, *value) };
         }
     }
 }

@@ -18,6 +18,7 @@ use redis_cell_core::Instant;
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
 use super::announcement::{Announcement, Event};
+use super::api::Api;
 use super::call::{Arg, Call};
 use super::needs::{self, Write};
 use super::string::{self, SharedString};
@@ -58,15 +59,9 @@ pub(super) const MOST_READ: usize = 3;
 /// Fields of a hash, as they were read. The values are copies by the server, which the key frees.
 #[derive(Clone, Copy)]
 pub(super) struct Fields {
-    /// Empty until they are read.
     pub names: &'static [&'static SharedString],
     /// Null for a missing field.
     pub values: [*mut RedisModuleString; MOST_READ],
-}
-
-impl Fields {
-    /// No field was read.
-    const NONE: Self = Self { names: &[], values: [ptr::null_mut(); MOST_READ] };
 }
 
 /// The keys of a call. While one of them is open, nothing is called that may look keys up.
@@ -76,6 +71,8 @@ pub struct Handles(());
 /// An open key. It is closed when dropped.
 pub struct Key<'k, 'c> {
     handles: PhantomData<&'k Handles>,
+    /// That of the call, at hand.
+    pub(super) api: &'static Api,
     pub(super) call: &'k Call<'c>,
     pub(super) name: Arg<'c>,
     pub(super) access: Access,
@@ -85,8 +82,8 @@ pub struct Key<'k, 'c> {
     string: Cell<Option<(NonNull<u8>, usize)>>,
     /// The millisecond at which the key expires, once it was read.
     expiry: Cell<Option<i64>>,
-    /// The fields of the hash that were read.
-    pub(super) fields: Cell<Fields>,
+    /// The fields of the hash, once they were read.
+    pub(super) fields: Cell<Option<Fields>>,
     /// The scores that the next write moves back.
     pub(super) ahead: Cell<Option<Ahead>>,
 }
@@ -127,14 +124,14 @@ impl Handles {
         if access == Access::Write && (ptr.is_null() || faults::key_in_use()) {
             return Err(Error::Busy);
         }
-        let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(Fields::NONE));
+        let (string, expiry, fields) = (Cell::new(None), Cell::new(None), Cell::new(None));
         let (ptr, ahead, handles) = (Cell::new(ptr), Cell::new(None), PhantomData);
-        Ok(Key { handles, call, name, access, ptr, string, expiry, fields, ahead })
+        Ok(Key { handles, api: call.api, call, name, access, ptr, string, expiry, fields, ahead })
     }
 
     /// Tells those who watch or track keys of their changes, and publishes the keyspace events. Afterwards,
     /// any key may have changed.
-    #[inline]
+    #[inline(always)]
     pub fn publish<'c>(&mut self, call: &Call, changes: impl IntoIterator<Item = Announcement<'c>>) {
         for change in changes {
             change.publish(call);
@@ -155,7 +152,7 @@ impl<'c> Key<'_, 'c> {
             return Kind::Empty;
         }
         // SAFETY: `ptr` is not null, so it is the open key.
-        match unsafe { (self.call.api.key_type)(self.ptr.get()) }.try_into() {
+        match unsafe { (self.api.key_type)(self.ptr.get()) }.try_into() {
             Ok(raw::REDISMODULE_KEYTYPE_EMPTY) => Kind::Empty,
             Ok(raw::REDISMODULE_KEYTYPE_STRING) => Kind::String,
             Ok(raw::REDISMODULE_KEYTYPE_HASH) => Kind::Hash,
@@ -181,7 +178,7 @@ impl<'c> Key<'_, 'c> {
     /// The expiry of a key that holds a value.
     #[inline]
     fn expiry_of_value(&self) -> Option<Instant> {
-        let millis = match self.call.api.get_abs_expire {
+        let millis = match self.api.get_abs_expire {
             Some(get_abs_expire) => {
                 // SAFETY: `ptr` is not null, so it is the open key.
                 let at = unsafe { get_abs_expire(self.ptr.get()) };
@@ -190,7 +187,7 @@ impl<'c> Key<'_, 'c> {
             }
             None => clock::between_ticks(|now| {
                 // SAFETY: `ptr` is not null, so it is the open key.
-                let left = unsafe { (self.call.api.get_expire)(self.ptr.get()) };
+                let left = unsafe { (self.api.get_expire)(self.ptr.get()) };
                 u64::try_from(left).ok().map(|left| now.saturating_add(left))
             })?,
         };
@@ -223,8 +220,7 @@ impl<'c> Key<'_, 'c> {
             let mut len = 0;
             // SAFETY: `ptr` is not null, so it is the open key, in this mode. For a value that is not a
             // string the server returns null, for no value a length of 0.
-            let start =
-                unsafe { (self.call.api.string_dma)(self.ptr.get(), &raw mut len, self.access.mode()) };
+            let start = unsafe { (self.api.string_dma)(self.ptr.get(), &raw mut len, self.access.mode()) };
             self.string.set(NonNull::new(start.cast()).map(|start| (start, len)));
         }
         self.string.get()
@@ -281,14 +277,14 @@ impl<'c> Key<'_, 'c> {
     /// Deletes the key.
     pub fn delete(&mut self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
-        unsafe { (self.call.api.delete_key)(self.ptr.get()) };
+        unsafe { (self.api.delete_key)(self.ptr.get()) };
         self.deleted(c"DEL")
     }
 
     /// Deletes the key; its value is freed in the background if it is large.
     pub fn unlink(&mut self) -> Announcement<'c> {
         // SAFETY: `ptr` is the open key, or null; the server changes no key that is not open for writing.
-        unsafe { (self.call.api.unlink_key)(self.ptr.get()) };
+        unsafe { (self.api.unlink_key)(self.ptr.get()) };
         self.deleted(needs::unlink())
     }
 
@@ -306,7 +302,7 @@ impl<'c> Key<'_, 'c> {
             self.string.set(None);
             // SAFETY: `ptr` is the open key; the server does not touch a value that is not a string, or a key
             // that is not open for writing.
-            unsafe { (self.call.api.string_truncate)(self.ptr.get(), value.len()) };
+            unsafe { (self.api.string_truncate)(self.ptr.get(), value.len()) };
         }
         if let Some((start, _)) = self.string_in_place().filter(|&(_, len)| len == value.len()) {
             // SAFETY: the server's buffer is `value.len()` bytes long, as just checked, is writable, and is
@@ -318,7 +314,7 @@ impl<'c> Key<'_, 'c> {
     /// Removes the expiry.
     fn persist(&self) {
         let no_expiry = raw::REDISMODULE_NO_EXPIRE.into();
-        let set_expire = self.call.api.set_abs_expire.unwrap_or(self.call.api.set_expire);
+        let set_expire = self.api.set_abs_expire.unwrap_or(self.api.set_expire);
         // SAFETY: `ptr` is the open key; the server ignores a key without a value, or not open for writing.
         unsafe { set_expire(self.ptr.get(), no_expiry) };
     }
@@ -334,7 +330,7 @@ impl<'c> Key<'_, 'c> {
         if self.expiry.get() == Some(expire_at) {
             return false;
         }
-        match self.call.api.set_abs_expire {
+        match self.api.set_abs_expire {
             // SAFETY: `ptr` is the open key; the server ignores a key without a value, or not open for
             // writing.
             Some(set_abs_expire) => unsafe { set_abs_expire(self.ptr.get(), expire_at) },
@@ -342,7 +338,7 @@ impl<'c> Key<'_, 'c> {
                 // A negative number stands for no expiry.
                 let left = if expire_at < 0 { -1 } else { expire_at.saturating_sub_unsigned(now).max(0) };
                 // SAFETY: as above.
-                unsafe { (self.call.api.set_expire)(self.ptr.get(), left) }
+                unsafe { (self.api.set_expire)(self.ptr.get(), left) }
             }),
         };
         true
@@ -352,13 +348,15 @@ impl<'c> Key<'_, 'c> {
 impl Drop for Key<'_, '_> {
     #[inline]
     fn drop(&mut self) {
-        for value in self.fields.get().values.into_iter().filter(|value| !value.is_null()) {
-            // SAFETY: it is not null, so the server has handed it over, and the key that had it is gone.
-            unsafe { string::free(self.call.api, value) };
+        if let Some(Fields { values, .. }) = self.fields.get() {
+            for value in values.into_iter().filter(|value| !value.is_null()) {
+                // SAFETY: it is not null, so the server has handed it over, and the key that had it is gone.
+                unsafe { string::free(self.api, value) };
+            }
         }
         if !self.ptr.get().is_null() {
             // SAFETY: `ptr` is not null, so it is the open key, and nothing else closes it.
-            unsafe { (self.call.api.close_key)(self.ptr.get()) };
+            unsafe { (self.api.close_key)(self.ptr.get()) };
         }
     }
 }

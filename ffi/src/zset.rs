@@ -78,21 +78,19 @@ impl<'c> Key<'_, 'c> {
             return 0;
         }
         // SAFETY: `ptr` is not null, so it is the open key.
-        let len = unsafe { (self.call.api.value_length)(self.ptr.get()) };
+        let len = unsafe { (self.api.value_length)(self.ptr.get()) };
         u64::try_from(len).unwrap_or(u64::MAX)
     }
 
     /// The lowest score of the sorted set that the key holds; `None` when the key does not hold one.
     pub fn lowest(&self) -> Option<Score> {
-        self.at_the_end(self.call.api.zset_first, f64::INFINITY, |_, score| score)
+        self.at_the_end(self.api.zset_first, f64::INFINITY, |_, score| score)
     }
 
     /// The result of `read` for the name and the score of the member with the highest score of the sorted set
     /// that the key holds; `None` when the key does not hold one.
     pub fn highest<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
-        self.at_the_end(self.call.api.zset_last, f64::INFINITY, |name, score| {
-            read(self.call.bytes(name), score)
-        })
+        self.at_the_end(self.api.zset_last, f64::INFINITY, |name, score| read(self.call.bytes(name), score))
     }
 
     /// The result of `read` for the member at an end of the range of scores up to `highest`.
@@ -102,7 +100,7 @@ impl<'c> Key<'_, 'c> {
         if self.ptr.get().is_null() {
             return None;
         }
-        let (api, ctx) = (self.call.api, self.call.ctx.as_ptr());
+        let (api, ctx) = (self.api, self.call.ctx.as_ptr());
         let mut score = f64::NAN;
         // SAFETY: `ptr` is not null, so it is the open key; for a value that is not a sorted set, the server
         // returns no member.
@@ -122,7 +120,7 @@ impl<'c> Key<'_, 'c> {
     /// The result of `read` for the name and the score of the member with the lowest score of the sorted set
     /// that the key holds, the first by its bytes; `None` when the key does not hold one.
     pub fn first<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
-        self.at_the_end(self.call.api.zset_first, f64::INFINITY, |name, score| {
+        self.at_the_end(self.api.zset_first, f64::INFINITY, |name, score| {
             read(self.call.bytes(name), score)
         })
     }
@@ -136,7 +134,7 @@ impl<'c> Key<'_, 'c> {
         if self.ptr.get().is_null() || count == 0 {
             return found;
         }
-        let (api, ctx, ptr) = (self.call.api, self.call.ctx.as_ptr(), self.ptr.get());
+        let (api, ctx, ptr) = (self.api, self.call.ctx.as_ptr(), self.ptr.get());
         let (start, end) = (Bound::new(api, b'[', start), Bound::new(api, b'(', end));
         let (seek, step) = match side {
             Side::First => (api.zset_first_from, api.zset_next),
@@ -171,7 +169,7 @@ impl<'c> Key<'_, 'c> {
     ///
     /// Cost: O(log n) for each member.
     pub fn exchange(&mut self, added: &[&[u8]], removed: &[&[u8]], lives: Lives) -> Announcement<'c> {
-        let (api, call, name) = (self.call.api, self.call, self.name);
+        let (api, call, name) = (self.api, self.call, self.name);
         let (new, old) = (Strings::new(api, added), Strings::new(api, removed));
         new.0.iter().for_each(|&member| _ = self.zset_add(member, 0, 0));
         old.0.iter().for_each(|&member| self.zset_remove(member));
@@ -215,7 +213,7 @@ impl<'c> Key<'_, 'c> {
         let mut score = 0.0;
         // SAFETY: the key is open, the member is a string of the call; a value that is not a sorted set has
         // no members.
-        let status = unsafe { (self.call.api.zset_score)(self.ptr.get(), id.ptr.as_ptr(), &raw mut score) };
+        let status = unsafe { (self.api.zset_score)(self.ptr.get(), id.ptr.as_ptr(), &raw mut score) };
         (status == 0).then(|| whole(score))
     }
 
@@ -259,7 +257,7 @@ impl<'c> Key<'_, 'c> {
         }
         let members = self.members();
         // SAFETY: it is the open key, or null, which the server ignores. From here on it is null.
-        unsafe { (self.call.api.close_key)(self.ptr.replace(core::ptr::null_mut())) };
+        unsafe { (self.api.close_key)(self.ptr.replace(core::ptr::null_mut())) };
         let reply = self.call.query(command, self.name, words);
         self.ptr.set(self.access.open(self.call, self.name));
         if self.members() == members { reply } else { Err(Error::Busy) }
@@ -278,7 +276,7 @@ impl<'c> Key<'_, 'c> {
     /// Nothing is replicated before [`finish`](Self::finish).
     pub fn add(&self, name: &[u8], score: u64) -> bool {
         self.settle_scores();
-        let name = Strings::new(self.call.api, &[name]);
+        let name = Strings::new(self.api, &[name]);
         name.0.first().is_some_and(|&name| self.zset_add(name, score, raw::REDISMODULE_ZADD_NX) & ADDED != 0)
     }
 
@@ -307,7 +305,7 @@ impl<'c> Key<'_, 'c> {
     #[cold]
     fn move_back(&self, Ahead { above, by }: Ahead) {
         loop {
-            let moved = self.at_the_end(self.call.api.zset_last, f64::INFINITY, |member, score| {
+            let moved = self.at_the_end(self.api.zset_last, f64::INFINITY, |member, score| {
                 let score = score.filter(|&score| score > above)?.saturating_sub(by.get());
                 self.put(member, score);
                 let (mut digits, member) = (itoa::Buffer::new(), self.call.bytes(member));
@@ -333,8 +331,8 @@ impl<'c> Key<'_, 'c> {
         self.settle_scores();
         // Not with the server's own command, which publishes its event at once.
         let (seek, count, score) = match removed {
-            Removed::Lowest(count) => (self.call.api.zset_first, count, f64::INFINITY),
-            Removed::Below { count, score, .. } => (self.call.api.zset_last, count, double(score)),
+            Removed::Lowest(count) => (self.api.zset_first, count, f64::INFINITY),
+            Removed::Below { count, score, .. } => (self.api.zset_last, count, double(score)),
         };
         for _ in 0..count {
             self.at_the_end(seek, score, |member, _| self.zset_remove(member.ptr.as_ptr()));
@@ -370,7 +368,7 @@ impl<'c> Key<'_, 'c> {
         let deleted: *mut c_int = core::ptr::null_mut();
         // SAFETY: the key is open, the member is a string; the server leaves alone what is not a sorted set
         // or not open for writing.
-        unsafe { (self.call.api.zset_rem)(self.ptr.get(), member, deleted) };
+        unsafe { (self.api.zset_rem)(self.ptr.get(), member, deleted) };
     }
 
     /// Adds a member according to `flags`, and returns the flags of the result.
@@ -378,7 +376,7 @@ impl<'c> Key<'_, 'c> {
         let mut flags = c_int::try_from(flags).unwrap_or_default();
         // SAFETY: the key is open, the member is a string; the server leaves alone what is not a sorted set
         // or not open for writing.
-        unsafe { (self.call.api.zset_add)(self.ptr.get(), double(score), member, &raw mut flags) };
+        unsafe { (self.api.zset_add)(self.ptr.get(), double(score), member, &raw mut flags) };
         flags.cast_unsigned()
     }
 }

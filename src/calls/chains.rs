@@ -266,7 +266,7 @@ fn pools_from<'a>(
 /// Adds the row of the chain that begins at this position.
 fn add_chain(first: usize, verdict: Verdict, limiters: &[Named], rows: &mut Rows) {
     let answer = combine_chain(verdict, pools_from(first, limiters, rows));
-    rows.push(Row { answer: Answer { taken: Some(0), ..answer }, role: Role::Chain { first } });
+    rows.push(Row { answer: Answer { taken: Some(0), ..answer }, role: Role::chain(first) });
 }
 
 /// What each limiter of a chain bears of the units that were used.

@@ -161,39 +161,54 @@ enum Attempt {
 }
 
 impl<'c> Request<'c> {
-    /// Reads `key limiter [key limiter ...] [options]`.
+    /// Reads `key limiter [key limiter ...] [options]`, and runs the call. The request stays in its place,
+    /// because it is large.
     ///
     /// # Errors
-    /// [`Error::SYNTAX`], the errors of each limiter's own command, and [`Error::SameKey`].
+    /// [`Error::SYNTAX`], the errors of each limiter's own command, [`Error::SameKey`], and those of `run`.
     #[inline]
-    pub fn parse(call: &Call<'c>, verb: Verb) -> Result<Self, Error> {
+    pub fn run<T>(
+        call: &Call<'c>,
+        verb: Verb,
+        run: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
-        let unit = parts.unit();
-        Self::parse_in(call, verb, parts, unit).or_else(|error| Self::parse_again(call, verb, unit, error))
+        let mut request = Self::new(parts.likely_unit());
+        if let Err(error) = request.parse(call, verb, parts) {
+            request.parse_again(call, verb, error)?;
+        }
+        run(&mut request)
     }
 
-    /// Reads the arguments again if their unit is another than `unit`.
+    /// A request without limiters.
+    #[inline]
+    fn new(unit: Unit) -> Self {
+        let (limiters, queued) = (SmallVec::new(), Queued::default());
+        Self { limiters, has_chains: false, unit, age: None, once: None, hold: None, queued, is_turn: false }
+    }
+
+    /// Reads the arguments again if their unit is another one.
     #[cold]
-    fn parse_again(call: &Call<'c>, verb: Verb, unit: Unit, error: Error) -> Result<Self, Error> {
+    fn parse_again(&mut self, call: &Call<'c>, verb: Verb, error: Error) -> Result<(), Error> {
         let parts = Parts::of(Behind(*call), Limiter::GRAMMARS);
         // Options that the call does not accept are an error behind those of its limiters.
         let known = if verb == Verb::Settle { verb.options() } else { &several::Keyword::ALL };
-        match parts.unit_of(known) {
-            same if same == unit => Err(error),
-            other => Self::parse_in(call, verb, parts, other),
+        let unit = parts.unit(known);
+        if unit == self.unit {
+            return Err(error);
         }
+        *self = Self::new(unit);
+        self.parse(call, verb, parts)
     }
 
-    /// Reads the arguments, if their unit is `unit`.
-    #[inline]
-    fn parse_in(
+    /// Reads the arguments, if their unit is that of the request.
+    fn parse(
+        &mut self,
         call: &Call<'c>,
         verb: Verb,
         mut parts: Parts<'static, Behind<'c>>,
-        unit: Unit,
-    ) -> Result<Self, Error> {
-        let mut limiters = SmallVec::new();
-        let mut has_chains = false;
+    ) -> Result<(), Error> {
+        let unit = self.unit;
         for part in parts.by_ref() {
             let (shadow, reset_after) = match (part.prefix, verb) {
                 (Prefix::None, _) => (false, None),
@@ -208,10 +223,10 @@ impl<'c> Request<'c> {
             }
             let key = call.arg(Behind::position(part.key)).ok_or(Error::SYNTAX)?;
             let (name, join, is_pool) = (call.bytes(key), part.join, false);
-            limiters.push(Named { key, name, join, is_pool, shadow, reset_after, limiter });
+            self.limiters.push(Named { key, name, join, is_pool, shadow, reset_after, limiter });
             if join != Join::None {
-                has_chains = true;
-                chains::join_last(&mut limiters, verb)?;
+                self.has_chains = true;
+                chains::join_last(&mut self.limiters, verb)?;
             }
         }
         let options = Options::parse(parts.rest(), verb.options())?;
@@ -219,34 +234,32 @@ impl<'c> Request<'c> {
             return Err(Error::SYNTAX); // the arguments are read again
         }
         if verb == Verb::Settle {
-            let begins_with_chain = limiters.first().is_some_and(|first: &Named| first.is_pool);
+            let begins_with_chain = self.limiters.first().is_some_and(|first| first.is_pool);
             let is_wrong = match options.hold {
-                None => has_chains,
+                None => self.has_chains,
                 Some(_) => options.age.is_some() || begins_with_chain && options.flow.is_some(),
             };
             if is_wrong {
                 return Err(Error::SYNTAX);
             }
         }
-        let Options { unit, age, once, timeout, flow, weight, max_len, hold } = options;
+        let Options { age, once, timeout, flow, weight, max_len, hold, .. } = options;
         let lacks_age = |named: &Named| named.reset_after.is_some() && age.is_none();
-        if limiters.is_empty() || limiters.iter().any(lacks_age) {
+        if self.limiters.is_empty() || self.limiters.iter().any(lacks_age) {
             return Err(Error::SYNTAX);
         }
-        if names_a_key_twice(&limiters) {
+        if names_a_key_twice(&self.limiters) {
             return Err(Error::SameKey);
         }
-        let queued = Queued { timeout, flow, weight, max_len, names_flow: flow.is_some() };
-        let age = faults::age(age);
-        let mut request =
-            Self { limiters, has_chains, unit, age, once: None, hold: None, queued, is_turn: false };
+        self.queued = Queued { timeout, flow, weight, max_len, names_flow: flow.is_some() };
+        self.age = faults::age(age);
         if let Some(option) = once {
-            request.once = Some(request.parse_once(call, parts.end(), option)?);
+            self.once = Some(self.parse_once(call, parts.end(), option)?);
         }
         if let Some(option) = hold {
-            request.hold = Some(request.parse_hold(call, parts.end(), option, verb)?);
+            self.hold = Some(self.parse_hold(call, parts.end(), option, verb)?);
         }
-        Ok(request)
+        Ok(())
     }
 
     /// Finds the key of `HOLD`, with the options beginning at `options`. A settlement then says what was
@@ -536,7 +549,7 @@ impl<'c> Request<'c> {
 
     /// The limiter or the limiters of the chain of this row.
     fn behind(&self, at: usize, role: Role) -> &[Named<'c>] {
-        let Role::Chain { first } = role else {
+        let Some(first) = role.first() else {
             return self.limiters.get(at..).and_then(|rest| rest.get(..1)).unwrap_or_default();
         };
         let chain = self.limiters.get(first..).unwrap_or_default();
@@ -544,8 +557,9 @@ impl<'c> Request<'c> {
     }
 
     /// The same call, when it is its turn at its first limiter: nobody in its own queue is before it.
-    pub fn at_its_turn(self) -> Self {
-        Self { is_turn: true, ..self }
+    pub fn at_its_turn(&mut self) -> &Self {
+        self.is_turn = true;
+        self
     }
 
     /// The rows by which the limiters would decide the call if no client of any flow waited.
@@ -707,7 +721,11 @@ impl<'c> Request<'c> {
                 self.let_expire(call, &handles)?;
             }
             let mut announcements = Announcements::new();
-            let attempt = self.attempt(call, &handles, (verb, careful), rows, &mut announcements);
+            let attempt = if self.has_chains || self.hold.is_some() {
+                self.attempt_any(call, &handles, (verb, careful), rows, &mut announcements)
+            } else {
+                self.attempt::<true>(call, &handles, (verb, careful), rows, &mut announcements)
+            };
             handles.publish(call, announcements.iter().copied());
             if let Attempt::Decided(end) = attempt? {
                 return Ok(end);
@@ -716,10 +734,23 @@ impl<'c> Request<'c> {
         Err(Error::Busy)
     }
 
+    /// [`attempt`](Self::attempt) for a call that may have chains and `HOLD`.
+    #[cold]
+    fn attempt_any(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        how: (Verb, bool),
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<Attempt, Error> {
+        self.attempt::<false>(call, handles, how, rows, announcements)
+    }
+
     /// Does so once, `careful` if other modules are loaded. What is to be published is added to
-    /// `announcements`.
+    /// `announcements`. A call that is `PLAIN` has neither chains nor `HOLD`, and pays for none.
     #[inline(always)]
-    fn attempt(
+    fn attempt<const PLAIN: bool>(
         &self,
         call: &Call<'c>,
         handles: &Handles,
@@ -733,15 +764,17 @@ impl<'c> Request<'c> {
             Some((Stored::Nothing(key), until)) => Some((key, until)),
             Some((Stored::Reply(rows), _)) => return Ok(Attempt::Decided(End::Repeated(rows))),
         };
-        let seen = self.look(call, handles, Access::Write, now)?;
+        let seen = if PLAIN { None } else { self.look(call, handles, Access::Write, now)? };
         let mut plan = None;
-        if self.has_chains {
+        if !PLAIN && self.has_chains {
             let seen = seen.as_ref();
             plan = Some(Box::new(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?));
         } else {
             for (index, named) in self.limiters.iter().enumerate() {
                 let seen = seen.as_ref().map(|seen| (seen, index));
-                decided.push(self.decide(call, handles, named, now, verb, seen)?);
+                let key = named.open(call, handles)?;
+                let pending = self.decide(call, handles, (named, &key), (now, verb), seen)?;
+                decided.push(Decided { key, pending });
             }
         }
         if ffi::expired() != expired {
@@ -852,9 +885,11 @@ impl<'c> Request<'c> {
             if let [named] = chain
                 && verb != Verb::Settle
             {
-                let own = self.decide(call, handles, named, now, verb, seen.map(|seen| (seen, first)))?;
-                plan.add(named, &self.target(named, call, &own.key, now), own.pending.answer())?;
-                decided.push(own);
+                let key = named.open(call, handles)?;
+                let seen = seen.map(|seen| (seen, first));
+                let pending = self.decide_any(call, handles, (named, &key), (now, verb), seen)?;
+                plan.add(named, &self.target(named, call, &key, now), pending.answer())?;
+                decided.push(Decided { key, pending });
                 continue;
             }
             let keys = chains::open(call, handles, chain, Access::Write)?;
@@ -910,18 +945,50 @@ impl<'c> Request<'c> {
         Ok(Decided { key, pending })
     }
 
-    /// Decides a limiter, and makes sure that the decision can be carried out.
-    #[inline]
-    fn decide<'k>(
+    /// [`decide`](Self::decide) where the size of the code matters more than its speed.
+    #[cold]
+    fn decide_any(
         &self,
-        call: &'k Call<'c>,
-        handles: &'k Handles,
+        call: &Call<'c>,
+        handles: &Handles,
+        limiter: (&Named<'c>, &Key<'_, 'c>),
+        how: (Instant, Verb),
+        seen: Option<(&Seen<'_, '_, 'c>, usize)>,
+    ) -> Result<Pending<'c>, Error> {
+        self.decide(call, handles, limiter, how, seen)
+    }
+
+    /// Decides a limiter on its open key, and makes sure that the decision can be carried out.
+    #[inline(always)]
+    fn decide(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (named, key): (&Named<'c>, &Key<'_, 'c>),
+        (now, verb): (Instant, Verb),
+        seen: Option<(&Seen<'_, '_, 'c>, usize)>,
+    ) -> Result<Pending<'c>, Error> {
+        let mut pending = self.decision(named, &self.target(named, call, key, now), verb, seen)?;
+        pending.check()?;
+        if self.is_turn {
+            self.count_behind(named, &self.target(named, call, key, now), seen, &mut pending);
+        }
+        if faults::writes_at_once() {
+            let written = self.decision(named, &self.target(named, call, key, now), verb, seen)?;
+            let _ = named.limiter.write(&written, &mut named.open(call, handles)?, call);
+        }
+        Ok(pending)
+    }
+
+    #[inline(always)]
+    fn decision(
+        &self,
         named: &Named<'c>,
-        now: Instant,
+        at: &Target<'_, 'c>,
         verb: Verb,
         seen: Option<(&Seen<'_, '_, 'c>, usize)>,
-    ) -> Result<Decided<'k, 'c>, Error> {
-        let decide = |at: &Target<'_, 'c>| match verb {
+    ) -> Result<Pending<'c>, Error> {
+        match verb {
             _ if let Some((seen, index)) = seen => seen.decide(index, &named.limiter, at, verb),
             Verb::Settle => {
                 let Self { age, unit, .. } = *self;
@@ -929,18 +996,7 @@ impl<'c> Request<'c> {
                 named.limiter.settle(at, taken.as_ref())
             }
             Verb::Take | Verb::Wait | Verb::Peek => named.limiter.take(at),
-        };
-        let key = named.open(call, handles)?;
-        let mut pending = decide(&self.target(named, call, &key, now))?;
-        pending.check()?;
-        if self.is_turn {
-            self.count_behind(named, &self.target(named, call, &key, now), seen, &mut pending);
         }
-        if faults::writes_at_once() {
-            let written = decide(&self.target(named, call, &key, now))?;
-            let _ = named.limiter.write(&written, &mut named.open(call, handles)?, call);
-        }
-        Ok(Decided { key, pending })
     }
 
     /// In what remains of the first limiter, the costs of the clients that go on waiting count as taken.
@@ -1128,12 +1184,14 @@ impl<'c> Request<'c> {
             let all = self.limiters.iter().zip(&mut written).zip(&mut took).enumerate();
             for (index, ((named, written), took)) in all.filter(|(_, ((_, row), _))| row.is_none()) {
                 let seen = seen.as_ref();
+                let key = named.open(call, handles).ok()?;
                 let decided = match plan {
-                    None => self.decide(call, handles, named, now, verb, seen.map(|seen| (seen, index))),
-                    Some(plan) => {
-                        let key = named.open(call, handles).ok()?;
-                        self.decide_share(call, named, key, (now, verb), (plan, index), seen)
+                    None => {
+                        let seen = seen.map(|seen| (seen, index));
+                        let pending = self.decide_any(call, handles, (named, &key), (now, verb), seen);
+                        pending.map(|pending| Decided { key, pending })
                     }
+                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index), seen),
                 };
                 let decided = decided.ok()?;
                 if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &decided.pending)) {
@@ -1246,7 +1304,7 @@ impl<'c> Named<'c> {
     }
 
     /// Carries out the decision.
-    #[inline]
+    #[inline(always)]
     fn write(
         &self,
         call: &Call<'c>,
@@ -1296,6 +1354,7 @@ fn parse_reset(call: &Call, at: usize, unit: Unit) -> Result<Span, Error> {
 }
 
 /// Whether two of the limiters have the same key.
+#[inline(always)]
 fn names_a_key_twice(limiters: &[Named]) -> bool {
     if limiters.len() <= 4 * FEW {
         // All pairs are compared, which needs no memory.

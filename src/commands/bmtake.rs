@@ -72,56 +72,59 @@ impl Command for Bmtake {
 
     /// The first key that is not in `SHADOW`, because it is not known which limiter was not ready in time.
     fn waited_for<'c>(call: &Call<'c>) -> Cow<'c, [Arg<'c>]> {
-        let request = Request::parse(call, Verb::Wait);
-        Cow::Owned(request.iter().flat_map(Request::refusing).take(1).collect())
+        let first = Request::run(call, Verb::Wait, |request| Ok(request.refusing().next()));
+        Cow::Owned(first.into_iter().flatten().collect())
     }
 
     fn run(call: &Call) -> Result<Outcome, Error> {
         if call.arg(1).is_some_and(Arg::is_asked) {
             return Ok(Outcome::Done); // the server has let it through, and that was the question
         }
-        let request = Request::parse(call, Verb::Wait)?;
-        let key = request.first()?;
-        let Queued { timeout, flow, weight, max_len, .. } = request.queued;
-        let flow = flow.filter(|_| !faults::has_one_flow());
-        let before = waiting::waiting(call, key, flow);
-        let is_full =
-            max_len.is_some_and(|most| most <= u64::try_from(before.unwrap_or(0)).unwrap_or(u64::MAX));
-        let renews = before.is_some() && request.renews(call)?;
-        let outcome = if before.is_none() || is_full || renews || !call.may_block() {
-            request.take(call)?
-        } else if let Some(rows) = request.repeated(call)? {
-            Outcome::Repeated(rows)
-        } else {
-            // The queue decides whose turn it is, so the limiters decide without it.
-            request.alone(call)?
-        };
-        let rows = match &outcome {
-            Outcome::Several(rows, _) if before.is_some() && !renews || rows.iter().any(Row::refuses) => rows,
-            _ => return Ok(outcome),
-        };
-        let is_never = |row: &Row| row.refuses() && row.answer.verdict == Verdict::Never;
-        if is_full || rows.iter().any(is_never) && !request.may_be_given_back(call, rows, is_never)? {
-            return Ok(outcome);
-        }
-        if !call.may_block() {
-            return Ok(if rows.iter().any(Row::refuses) { Outcome::Null } else { outcome });
-        }
-        if request.is_too_late(call)? {
-            return Ok(Outcome::Null);
-        }
-        let (quantity, cost) = request.share()?;
-        let waits = FairRequest {
-            key,
-            request: fair::Request { flow, weight, quantity, cost },
-            unit: request.unit,
-            patience: timeout,
-            others: request.others().map(Into::into).collect(),
-            once: request.once_key(call).map(Into::into),
-            decides: &Again,
-        };
-        Ok(waiting::join_fair::<Self>(call, waits))
+        Request::run(call, Verb::Wait, |request| take_or_wait(call, request))
     }
+}
+
+/// Takes if nobody waits and all limiters admit the call, or lets it wait.
+fn take_or_wait<'c>(call: &Call<'c>, request: &Request<'c>) -> Result<Outcome, Error> {
+    let key = request.first()?;
+    let Queued { timeout, flow, weight, max_len, .. } = request.queued;
+    let flow = flow.filter(|_| !faults::has_one_flow());
+    let before = waiting::waiting(call, key, flow);
+    let is_full = max_len.is_some_and(|most| most <= u64::try_from(before.unwrap_or(0)).unwrap_or(u64::MAX));
+    let renews = before.is_some() && request.renews(call)?;
+    let outcome = if before.is_none() || is_full || renews || !call.may_block() {
+        request.take(call)?
+    } else if let Some(rows) = request.repeated(call)? {
+        Outcome::Repeated(rows)
+    } else {
+        // The queue decides whose turn it is, so the limiters decide without it.
+        request.alone(call)?
+    };
+    let rows = match &outcome {
+        Outcome::Several(rows, _) if before.is_some() && !renews || rows.iter().any(Row::refuses) => rows,
+        _ => return Ok(outcome),
+    };
+    let is_never = |row: &Row| row.refuses() && row.answer.verdict == Verdict::Never;
+    if is_full || rows.iter().any(is_never) && !request.may_be_given_back(call, rows, is_never)? {
+        return Ok(outcome);
+    }
+    if !call.may_block() {
+        return Ok(if rows.iter().any(Row::refuses) { Outcome::Null } else { outcome });
+    }
+    if request.is_too_late(call)? {
+        return Ok(Outcome::Null);
+    }
+    let (quantity, cost) = request.share()?;
+    let waits = FairRequest {
+        key,
+        request: fair::Request { flow, weight, quantity, cost },
+        unit: request.unit,
+        patience: timeout,
+        others: request.others().map(Into::into).collect(),
+        once: request.once_key(call).map(Into::into),
+        decides: &Again,
+    };
+    Ok(waiting::join_fair::<Bmtake>(call, waits))
 }
 
 /// The call of a client that has waited.
@@ -129,18 +132,18 @@ struct Again;
 
 impl Decides for Again {
     fn repeated(&self, call: &Call) -> Result<Option<Repeated>, Error> {
-        Request::parse(call, Verb::Wait)?.repeated(call)
+        Request::run(call, Verb::Wait, |request| request.repeated(call))
     }
 
     fn others_admit(&self, call: &Call) -> Result<Others, Error> {
-        Request::parse(call, Verb::Wait)?.others_admit(call)
+        Request::run(call, Verb::Wait, |request| request.others_admit(call))
     }
 
     fn first_admits(&self, call: &Call) -> Result<Option<Span>, Error> {
-        Request::parse(call, Verb::Wait)?.at_its_turn().first_admits(call)
+        Request::run(call, Verb::Wait, |request| request.at_its_turn().first_admits(call))
     }
 
     fn take(&self, call: &Call) -> Result<Outcome, Error> {
-        Request::parse(call, Verb::Wait)?.at_its_turn().take(call)
+        Request::run(call, Verb::Wait, |request| request.at_its_turn().take(call))
     }
 }

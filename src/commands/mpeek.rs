@@ -25,6 +25,6 @@ impl Command for Mpeek {
     const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        Request::parse(call, Verb::Peek)?.peek(call)
+        Request::run(call, Verb::Peek, |request| request.peek(call))
     }
 }

@@ -67,6 +67,6 @@ impl Command for Msettle {
     const TALLY: &Tally = tally!(OUT_OF_MEMORY, REPEATED);
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        Request::parse(call, Verb::Settle)?.settle(call)
+        Request::run(call, Verb::Settle, |request| request.settle(call))
     }
 }

@@ -111,6 +111,6 @@ impl Command for Mtake {
     const TALLY: &Tally = tally!(SHADOW_REFUSED, REPEATED);
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        Request::parse(call, Verb::Take)?.take(call)
+        Request::run(call, Verb::Take, |request| request.take(call))
     }
 }

@@ -35,6 +35,7 @@ impl Whole for Tat {
         tat
     }
 
+    #[inline(always)]
     fn seen(tat: Option<Self>, at: &Target, verb: Verb) -> Result<Option<Self>, CoreError> {
         waiting::seen(&at.call, at.name, order(verb), tat, at.now)
     }

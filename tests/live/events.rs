@@ -80,7 +80,7 @@ fn what_refuses_nothing_is_no_event() {
 #[test]
 fn of_several_limits_those_that_refuse() {
     requires!(has_class(), NO_CLASS);
-    let server = start("notify-refusals yes", "Ed");
+    let server = start("notify-refusals yes top-size 0", "Ed"); // also without the record of CL.TOP
     let seen = published(&server, |client| {
         client.call("CL.THROTTLE b 0 1 3600");
         client.call("CL.THROTTLE c 0 1 3600");

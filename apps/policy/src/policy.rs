@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use redis_cell_core::several::{Grammar, Join, Options, Part, Parts, Prefix};
+use redis_cell_core::several::{Grammar, Join, Keyword, Options, Part, Parts, Prefix};
 use redis_cell_core::{Error, QUANTITY, Unit, bucket, fixed, gcra, lease, log, window};
 
 use crate::template::{Amount, Fields, Template};
@@ -94,7 +94,7 @@ impl Policy {
         }
         let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         let mut parts = Parts::of(bytes.as_slice(), GRAMMARS);
-        let unit = parts.unit();
+        let unit = parts.unit(&Keyword::ALL);
         let mut limiters: Vec<Limiter> = Vec::new();
         for part in parts.by_ref() {
             let limiter = Limiter::parse(&part, &words, unit, fields)?;

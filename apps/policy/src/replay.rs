@@ -429,7 +429,7 @@ pub fn combined(rows: &[Taken]) -> Option<Answer> {
     for chain in rows.chunk_by(|_, next| is_next(next)) {
         if let Some(Taken { chain: Some((_, verdict)), .. }) = chain.first() {
             let pools = chain.iter().filter_map(|row| Some((row.chain?.0, row.answer)));
-            all.push(Row { answer: combine_chain(*verdict, pools), role: Role::Chain { first } });
+            all.push(Row { answer: combine_chain(*verdict, pools), role: Role::chain(first) });
         }
         first = first.saturating_add(chain.len());
     }
