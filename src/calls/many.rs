@@ -378,8 +378,8 @@ impl<'c> Request<'c> {
     ) -> Result<Option<Verdict>, Error> {
         let Some(seen) = seen else { return Ok(None) };
         if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
-            let places = self.limiters.iter().zip(rows).filter(|(named, _)| named.limiter.releases());
-            return Ok(Some(Verdict::Admitted).filter(|_| !places.into_iter().any(|(_, row)| row.refuses())));
+            let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
+            return Ok(Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses())));
         }
         let takes = |at: usize| self.quantity_of(at, plan) > 0;
         let new =

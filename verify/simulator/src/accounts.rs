@@ -61,9 +61,17 @@ impl Held {
     }
 }
 
-/// The parts in order. Those of rates that have run out mean nothing, and the clock of a set is coarse.
-pub fn shown(book: &[Held], now: i128) -> Vec<String> {
-    let live = book.iter().filter(|held| !held.is_rate() || !held.has_ended(now));
+/// The parts in order, but for those of which nothing can come back: of rates, of windows that have ended, and
+/// of keys that are gone, unless `lives`.
+pub fn shown(book: &[Held], now: i128, lives: impl Fn(&str) -> bool) -> Vec<String> {
+    let comes_back = |held: &&Held| match held.origin {
+        Origin::Rate(..) => false,
+        Origin::Window(end) => end > now,
+        // The key of the hold may be gone since the total was forgotten once.
+        Origin::Total(true) => false,
+        Origin::Total(false) => lives(&held.key),
+    };
+    let live = book.iter().filter(|held| !held.has_ended(now) || comes_back(held));
     let mut shown: Vec<String> = live.map(|held| format!("{held:?}")).collect();
     shown.sort_unstable();
     shown
@@ -306,8 +314,12 @@ fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> R
         }
     }
     if is_renewal {
-        let is_place = |part: &Part| matches!(part.limit, Limit::Lease { .. }) && !part.shadow;
-        refused = parts.iter().zip(&before).any(|(part, row)| is_place(part) && row.limited);
+        // A place must be there: that of a LEASE, or in a chain with one, whatever the chain gives.
+        let is_place = |at: &usize| matches!(parts[*at].limit, Limit::Lease { .. }) && !parts[*at].shadow;
+        refused = all.iter().enumerate().any(|(at, chain)| {
+            let refuses = chain_ends.iter().find(|(own, ..)| *own == at).map(|(_, refused, _)| *refused);
+            chain.iter().flatten().any(is_place) && refuses.unwrap_or(before[chain[0][0]].limited)
+        });
     }
     if refused {
         takes.fill(None);

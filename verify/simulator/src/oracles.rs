@@ -15,9 +15,9 @@ use crate::accounts;
 use crate::clock;
 use crate::contract::{self, Call};
 use crate::history::{self, Step};
-use crate::keyspace::Bytes;
+use crate::keyspace::{Bytes, Entry, Keyspace};
 use crate::model::{Limit, Rate};
-use crate::world::{Answer, Held, MILLI, Reply, Words, with};
+use crate::world::{Answer, Held, MILLI, Reply, Words, World, with};
 
 /// How much later than at once something that is due may happen: the milliseconds of timers, the poll while
 /// writes are paused, and the budget of the main thread, with a margin.
@@ -346,7 +346,9 @@ impl Judge {
             let entry = world.keys.get(db, hold.key.as_bytes());
             let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI));
             let found = entry.map_or(Some(vec![]), |entry| accounts::book(&entry.value));
-            let shown = |book: &[accounts::Held]| accounts::shown(book, now);
+            let is_there = |entry: &Entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI);
+            let lives = |key: &str| world.keys.get(db, key.as_bytes()).is_some_and(is_there);
+            let shown = |book: &[accounts::Held]| accounts::shown(book, now, lives);
             if found.as_deref().map(shown) != Some(shown(&book)) {
                 let text = format!("{line}: {} holds {found:?}, and should hold {book:?}", hold.key);
                 world.violates("contract", text);
@@ -689,13 +691,12 @@ impl Judge {
         with(|world| {
             let touched = std::mem::take(&mut world.touched);
             let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
+            let passed = passed(world);
             let same = |(db, key): &(i32, Bytes)| {
-                let (here, there) = (world.keys.get(*db, key), image.get(*db, key));
-                here.map(|entry| (&entry.value, entry.expiry))
-                    == there.map(|entry| (&entry.value, entry.expiry))
+                Keyspace::same(world.keys.get(*db, key), image.get(*db, key), passed)
             };
             if !touched.iter().all(same)
-                && let Some(difference) = world.keys.difference(image)
+                && let Some(difference) = world.keys.difference(image, passed)
             {
                 world.violates("replication", format!("here and on the replica, {difference}"));
             }
@@ -707,7 +708,7 @@ impl Judge {
         self.bound();
         with(|world| {
             let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
-            if let Some(difference) = world.keys.difference(image) {
+            if let Some(difference) = world.keys.difference(image, passed(world)) {
                 world.violates("replication", format!("here and on the replica, {difference}"));
             }
         });
@@ -720,6 +721,12 @@ fn is_stored_now(call: &Call, name: &Bytes, answer: &Answer) -> bool {
     let expiry = with(|world| world.keys.get(answer.db, name).and_then(|entry| entry.expiry));
     let due = clock::wall() - (clock::monotonic() - answer.at) + call.once_period;
     expiry.is_some_and(|at| (at * MILLI - due).abs() < SLACK)
+}
+
+/// The instant by which all expiries count as one. Where a module sets the time that is left, an expiry that
+/// has passed is set to the present.
+fn passed(world: &World) -> i64 {
+    if world.settings.version.starts_with('6') { clock::wall() / MILLI } else { i64::MIN }
 }
 
 /// How far the module's clock is ahead of the wall clock.
