@@ -984,8 +984,9 @@ impl<'c> Request<'c> {
         }
         for (index, (named, Decided { key, pending })) in self.limiters.iter().zip(decided).enumerate() {
             let answer = pending.answer();
-            // An admission that is not carried out has the numbers of a check.
-            let answer = if answer.limited() {
+            // An admission that is not carried out has the numbers of a check, and so has a total that would
+            // have lived as long as what is held of it.
+            let answer = if answer.limited() && seen.is_none() {
                 answer
             } else {
                 peek(named, index, &self.target(named, call, key, now), seen)?

@@ -555,6 +555,9 @@ fn state_of(value: &Value, expiry: i128) -> Option<State> {
         }
         Value::ZSet(set) => {
             let (score, last) = set.order.last()?;
+            if score.0 == 0.0 {
+                return None; // holds, under another name
+            }
             if is_entry(last, score.0) {
                 State::Entries(set.order.iter().map(|(score, _)| score.0 as i128 * 1_000).collect())
             } else {

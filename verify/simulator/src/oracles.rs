@@ -659,6 +659,8 @@ impl Judge {
         if call.parts.is_empty() {
             return Some(true);
         }
+        // A part of a call that takes something is no renewal.
+        call.hold.iter_mut().for_each(|hold| hold.period = None);
         let held: Option<BTreeMap<String, Held>> = with(|world| {
             let wall = clock::wall() / MILLI;
             let entry = |key: &str| match world.keys.get(waiter.db, key.as_bytes()) {
