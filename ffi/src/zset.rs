@@ -120,9 +120,7 @@ impl<'c> Key<'_, 'c> {
     /// The result of `read` for the name and the score of the member with the lowest score of the sorted set
     /// that the key holds, the first by its bytes; `None` when the key does not hold one.
     pub fn first<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
-        self.at_the_end(self.api.zset_first, f64::INFINITY, |name, score| {
-            read(self.call.bytes(name), score)
-        })
+        self.at_the_end(self.api.zset_first, f64::INFINITY, |name, score| read(self.call.bytes(name), score))
     }
 
     /// At most `count` members from `start` on and before `end`, in the order of their bytes, or from the

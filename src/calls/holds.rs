@@ -327,8 +327,8 @@ impl<'c> Seen<'_, '_, 'c> {
         Ok(Some(next.map_or(Span::MAX, |end| end.since(self.now)).max(Span::NANOSECOND)))
     }
 
-    /// The time until a part of the limiter runs out; `None` when nothing is held of it, or what is held does
-    /// not come back.
+    /// The time until the next part of the limiter runs out; `None` when none will, or what is held does not
+    /// come back.
     ///
     /// # Errors
     /// The errors of [`Book`].
@@ -336,7 +336,7 @@ impl<'c> Seen<'_, '_, 'c> {
         if !matches!(held.limiter, Limiter::Fixed(_)) {
             return Ok(None);
         }
-        let end = self.book.next_end(class(held.limiter), held.name)?;
+        let end = self.book.next_end_after(class(held.limiter), held.name, self.now)?;
         Ok(end.map(|end| end.since(self.now)))
     }
 

@@ -391,8 +391,8 @@ impl<'c> Request<'c> {
     ) -> Result<Option<Verdict>, Error> {
         let Some(seen) = seen else { return Ok(None) };
         if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
-            let places = self.limiters.iter().zip(rows).filter(|(named, _)| named.limiter.releases());
-            return Ok(Some(Verdict::Admitted).filter(|_| !places.into_iter().any(|(_, row)| row.refuses())));
+            let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
+            return Ok(Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses())));
         }
         let takes = |at: usize| self.quantity_of(at, plan) > 0;
         let new =
@@ -1045,8 +1045,9 @@ impl<'c> Request<'c> {
             let answer = pending.answer();
             let answer = match plan {
                 Some(plan) if named.is_pool => plan.answer(index),
-                _ if answer.limited() => answer,
-                // An admission that is not carried out has the numbers of a check.
+                _ if answer.limited() && seen.is_none() => answer,
+                // An admission that is not carried out has the numbers of a check, and so has a total that would
+                // have lived as long as what is held of it.
                 _ => peek(named, index, &self.target(named, call, key, now), seen)?,
             };
             rows.push(Row::of(answer, named.shadow));

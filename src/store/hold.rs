@@ -211,6 +211,18 @@ impl<'k, 'c> Book<'k, 'c> {
         first.map(|by_key| Ok(Entry::read(by_key, class, key)?.part.end)).transpose()
     }
 
+    /// The instant at which the next part of the limiter `key` runs out after `now`. Parts that have run out
+    /// stay until a call removes them.
+    ///
+    /// # Errors
+    /// As [`own`](Self::own).
+    pub fn next_end_after(&self, class: Class, key: &[u8], now: Instant) -> Result<Option<Instant>, Error> {
+        let behind = member::behind(&member::of_key(class, key));
+        let next = self.key.between(&member::of_key_after(class, key, now), &behind, Side::First, 1).pop();
+        let next = next.map(|by_key| Entry::read(by_key, class, key)).transpose()?;
+        Ok(next.filter(|entry| !entry.part.has_ended(now)).map(|entry| entry.part.end))
+    }
+
     /// The instant at which the key expires.
     pub fn lives_until(&self) -> Option<Instant> {
         if self.is_empty() { None } else { self.key.lives_until() }

@@ -132,7 +132,12 @@ pub fn join(
                     Ok(queue::Joined::Decided(Decision { change: Change::Store(tat), .. })) => Some(*tat),
                     _ => state,
                 };
+                let is_due = index.entry(id).is_some_and(|entry| entry.is_due(now));
                 schedule(index, id, state, now);
+                // A look that is due may be the first, which finds out when the key expires.
+                if is_due {
+                    index.look_at(id, now);
+                }
                 Some(id)
             }
         };

@@ -19,6 +19,10 @@ const MICRO: i128 = 1_000;
 const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 86_400;
 
+/// The millisecond at which a key without expiry expires, and the wait for something that never comes.
+pub const ENDLESS: i128 = 1 << 80;
+const NEVER: i128 = 1 << 70;
+
 /// `count` units per `period` nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
@@ -58,6 +62,8 @@ pub enum Window {
     Calendar { cycle: &'static str, utc: i128, from: i128 },
     /// At an instant.
     Until(i128),
+    /// Never, or this many nanoseconds after the last take or charge.
+    Total(Option<i128>),
 }
 
 /// A kind of limiter with its limit. All times are nanoseconds.
@@ -166,7 +172,7 @@ fn kind_of(limit: &Limit) -> (&'static str, u8) {
 }
 
 /// A sorted set's clock: whole microseconds, rounded up.
-fn tick(now: i128) -> i128 {
+pub fn tick(now: i128) -> i128 {
     ceil(now, MICRO) * MICRO
 }
 
@@ -193,7 +199,7 @@ fn free_at(state: Option<&State>, capacity: i128, rate: Rate, at: i128) -> (i128
 }
 
 /// How much would be admitted at the instant `at`; below 0 when the state is beyond the limit.
-fn room(limit: &Limit, state: Option<&State>, at: i128) -> i128 {
+pub fn room(limit: &Limit, state: Option<&State>, at: i128) -> i128 {
     match (limit, state) {
         (Limit::Throttle { max_burst, rate }, state) => {
             let debt = if let Some(State::Tat(tat)) = state { (tat - at).max(0) } else { 0 };
@@ -222,7 +228,8 @@ fn number(count: usize) -> i128 {
     i128::try_from(count).unwrap()
 }
 
-/// The time from `now` until there is room for this many units.
+/// The time from `now` until there is room for this many units; [`NEVER`] if there never is, in a window
+/// without end.
 fn wait_for(limit: &Limit, state: Option<&State>, now: i128, wanted: i128) -> i128 {
     let enough = |wait: i128| room(limit, state, now + wait) >= wanted;
     let mut latest = 1;
@@ -231,7 +238,11 @@ fn wait_for(limit: &Limit, state: Option<&State>, now: i128, wanted: i128) -> i1
     }
     while !enough(latest) {
         latest *= 2;
-        assert!(latest < 1 << 66, "{limit:?} never admits {wanted} on {state:?}");
+        if latest > 1 << 66 {
+            let is_total = matches!(limit, Limit::Fixed { window: Window::Total(_), .. });
+            assert!(is_total, "{limit:?} never admits {wanted} on {state:?}");
+            return NEVER;
+        }
     }
     let mut earliest = latest / 2; // too early
     while latest - earliest > 1 {
@@ -254,8 +265,9 @@ pub struct Row {
 impl Row {
     /// The integers of the reply.
     pub fn reply(&self, unit: i128) -> [i128; 5] {
-        let retry = self.retry.map_or(-1, |retry| ceil(retry, unit));
-        [self.limited.into(), self.limit, self.remaining, retry, ceil(self.reset, unit)]
+        let told = |time: i128| if time >= NEVER { -1 } else { ceil(time, unit) };
+        let retry = self.retry.map_or(-1, told);
+        [self.limited.into(), self.limit, self.remaining, retry, told(self.reset)]
     }
 
     /// The reply as text.
@@ -266,7 +278,7 @@ impl Row {
 
 /// The verdict on a quantity, with the numbers of the state as it is. `None` checks the state itself: whether
 /// it is over the limit, and when one more unit is admitted.
-fn look(limit: &Limit, state: Option<&State>, now: i128, quantity: Option<i128>) -> Row {
+pub fn look(limit: &Limit, state: Option<&State>, now: i128, quantity: Option<i128>) -> Row {
     let here = room(limit, state, now);
     let limited = quantity.unwrap_or(0) > here;
     let wanted = quantity.unwrap_or(1);
@@ -275,13 +287,13 @@ fn look(limit: &Limit, state: Option<&State>, now: i128, quantity: Option<i128>)
         limited,
         limit: limit.most(),
         remaining: here.max(0),
-        retry: waits.then(|| wait_for(limit, state, now, wanted)),
+        retry: waits.then(|| wait_for(limit, state, now, wanted)).filter(|wait| *wait < NEVER),
         reset: wait_for(limit, state, now, limit.most()),
     }
 }
 
 /// The verdict on a request to a limiter; the holder of a lease is admitted.
-fn verdict(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Row {
+pub fn verdict(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Row {
     match limit {
         Limit::Lease { id, .. } => {
             let holds = lease_of(state, id).is_some_and(|end| end > tick(now));
@@ -292,12 +304,12 @@ fn verdict(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> R
     }
 }
 
-fn lease_of(state: Option<&State>, id: &str) -> Option<i128> {
+pub fn lease_of(state: Option<&State>, id: &str) -> Option<i128> {
     if let Some(State::Leases(leases)) = state { leases.get(id).copied() } else { None }
 }
 
 /// The state after this many units were taken, whether there was room for them or not.
-fn taken(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Result<State, Error> {
+pub fn taken(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Result<State, Error> {
     Ok(match limit {
         Limit::Throttle { rate, .. } => {
             let tat = if let Some(State::Tat(tat)) = state { *tat } else { now };
@@ -307,7 +319,9 @@ fn taken(limit: &Limit, state: Option<&State>, now: i128, quantity: i128) -> Res
             leveled(limit, state, now, free_at(state, *capacity, *rate, now).0 - quantity)
         }
         Limit::Fixed { window, .. } => match state {
-            Some(&State::Count { used, end }) if now < end => State::Count { used: used + quantity, end },
+            Some(&State::Count { used, end }) if now < end => {
+                State::Count { used: used + quantity, end: renewed(*window, end, now) }
+            }
             _ => State::Count { used: quantity, end: end_from(*window, now)? },
         },
         Limit::Sliding { period, .. } => {
@@ -347,6 +361,13 @@ fn leveled(limit: &Limit, state: Option<&State>, now: i128, free: i128) -> State
     State::Level { free, since, shown }
 }
 
+/// The end of a window after units were taken.
+fn renewed(window: Window, end: i128, now: i128) -> i128 {
+    let Window::Total(Some(idle)) = window else { return end };
+    let own = ceil(now - now % MILLI + idle, MILLI) * MILLI;
+    if end == ENDLESS * MILLI { own } else { end.max(own) }
+}
+
 /// The end of a window that opens now.
 fn end_from(window: Window, now: i128) -> Result<i128, Error> {
     let end = match window {
@@ -354,6 +375,8 @@ fn end_from(window: Window, now: i128) -> Result<i128, Error> {
         Window::Calendar { .. } => boundaries(window, now).1,
         Window::Until(end) if end <= now => return Err(PASSED),
         Window::Until(end) => end,
+        Window::Total(None) => ENDLESS * MILLI,
+        Window::Total(Some(idle)) => now - now % MILLI + idle,
     };
     Ok(ceil(end, MILLI) * MILLI)
 }
@@ -448,7 +471,11 @@ impl Model {
         self.keys.get(key).filter(|(_, expiry)| self.now / MILLI <= *expiry)
     }
 
-    fn state(&self, key: &str, limit: &Limit) -> Result<Option<&State>, Error> {
+    /// The state of a key, if it has not expired.
+    ///
+    /// # Errors
+    /// The error for another kind's state.
+    pub fn state(&self, key: &str, limit: &Limit) -> Result<Option<&State>, Error> {
         let state = self.key(key).map(|(state, _)| state);
         state.map_or(Ok(()), |state| state.is_of(limit))?;
         Ok(state)
@@ -584,6 +611,7 @@ impl Model {
                     Window::Calendar { .. } => boundaries(*window, end - 1).0,
                     Window::Until(own) if end == ceil(own, MILLI) * MILLI => i128::MIN,
                     Window::Until(_) => i128::MAX,
+                    Window::Total(_) => i128::MIN,
                 };
                 let slack = match (*window, ago) {
                     (Window::Period(_), Some(Ago { unit, .. })) => unit,
@@ -704,7 +732,7 @@ enum Settled {
 }
 
 /// The rows with the combined one before them.
-fn combined(parts: &[Part], rows: Vec<Row>) -> Vec<Row> {
+pub fn combined(parts: &[Part], rows: Vec<Row>) -> Vec<Row> {
     let all_in_shadow = parts.iter().all(|part| part.shadow);
     let seen: Vec<&Row> = parts
         .iter()

@@ -409,6 +409,8 @@ fn limiter(limit: &Limit, quantity: i128, unit: i128) -> String {
                 format!("FIXED {limit} {cycle} FROM {from} UTC {utc} {quantity}")
             }
             Window::Calendar { cycle, utc, .. } => format!("FIXED {limit} {cycle} UTC {utc} {quantity}"),
+            Window::Total(None) => format!("FIXED {limit} TOTAL {quantity}"),
+            Window::Total(Some(idle)) => format!("FIXED {limit} TOTAL IDLE {} {quantity}", idle / unit),
         },
         Limit::Sliding { limit, period } => format!("WINDOW {limit} {} {quantity}", period / unit),
         Limit::Log { limit, period } => format!("LOG {limit} {} {quantity}", period / unit),

@@ -745,7 +745,7 @@ pub struct Child {
 }
 
 /// Runs `work` in a child of this process, which a crash does not end, and which a hang ends after some
-/// seconds. The process must have one thread.
+/// seconds of the processor. The process must have one thread.
 pub fn start_child(seconds: u32, work: impl FnOnce() -> Vec<u8>) -> Child {
     fork(seconds, |pipe| {
         let bytes = work();
@@ -772,7 +772,12 @@ fn fork(seconds: u32, work: impl FnOnce(c_int)) -> Child {
         assert!(pid >= 0, "no child");
         if pid == 0 {
             libc::close(pipe[0]);
-            libc::alarm(seconds);
+            // Of the processor, because a machine may be busy; a child that waits for a lock uses none.
+            let time = libc::timeval { tv_sec: seconds.into(), tv_usec: 0 };
+            let limit =
+                libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: time };
+            libc::setitimer(libc::ITIMER_PROF, &raw const limit, ptr::null_mut());
+            libc::alarm(60);
             work(pipe[1]);
             libc::_exit(0);
         }

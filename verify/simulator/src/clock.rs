@@ -10,20 +10,40 @@ static TICK: AtomicI64 = AtomicI64::new(0);
 static STEP_IN: AtomicI64 = AtomicI64::new(-1);
 static STEP_BY: AtomicI64 = AtomicI64::new(0);
 
-/// The module's clock by its page, and the monotonic clock when it was last read.
+/// The module's clock by its page, and the wall clock, when it was last read; the same, with the monotonic
+/// clock, when that one was last read, too.
 static MODULE: AtomicI64 = AtomicI64::new(0);
-static MODULE_READ: AtomicI64 = AtomicI64::new(0);
+static MODULE_WALL: AtomicI64 = AtomicI64::new(0);
+static ANCHOR: AtomicI64 = AtomicI64::new(0);
+static ANCHOR_MONOTONIC: AtomicI64 = AtomicI64::new(0);
+
+/// Whether the wall clock shows less than 20 microseconds after its last reading: by the page, the monotonic
+/// clock is not read then, whatever happened to the clocks in between.
+fn is_fresh() -> bool {
+    (1..20_000).contains(&(wall() - MODULE_WALL.load(Relaxed)))
+}
 
 /// The module reads the wall clock: its clock is that one, but never moves back.
 pub fn module_reads() {
-    MODULE.store(module(), Relaxed);
-    MODULE_READ.store(monotonic(), Relaxed);
+    let now = module();
+    if !is_fresh() {
+        ANCHOR.store(now, Relaxed);
+        ANCHOR_MONOTONIC.store(monotonic(), Relaxed);
+    }
+    MODULE.store(now, Relaxed);
+    MODULE_WALL.store(wall(), Relaxed);
 }
 
 /// What the module's clock would show.
 pub fn module() -> i64 {
     let last = MODULE.load(Relaxed);
-    if last == 0 { wall() } else { wall().max(last + monotonic() - MODULE_READ.load(Relaxed)) }
+    if last == 0 {
+        wall()
+    } else if is_fresh() {
+        last + wall() - MODULE_WALL.load(Relaxed)
+    } else {
+        wall().max(last).max(ANCHOR.load(Relaxed) + monotonic() - ANCHOR_MONOTONIC.load(Relaxed))
+    }
 }
 
 /// Starts the simulated clocks. With each reading, and with each call of the server, `tick` nanoseconds pass.

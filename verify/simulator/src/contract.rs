@@ -3,9 +3,32 @@
 
 use std::collections::BTreeMap;
 
+use crate::accounts;
 use crate::keyspace::{Bytes, Value};
-use crate::model::{Ago, Error, Limit, Model, Part, Rate, Row, State, Window};
+use crate::model::{Ago, ENDLESS, Error, Limit, Model, Part, Rate, Row, State, Window};
 use crate::world::Held;
+
+/// How a limiter is joined to the one before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Join {
+    /// It is not.
+    None,
+    /// The next pool.
+    Else,
+    /// More of the same pool.
+    Spill,
+}
+
+/// `HOLD key [period id]`; of a settlement, `HOLD key id`.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// The key.
+    pub key: String,
+    /// For how long the units are held, in nanoseconds.
+    pub period: Option<i128>,
+    /// The owner.
+    pub id: Option<String>,
+}
 
 /// A call of the module, as the pages explain its words.
 #[derive(Clone, Debug)]
@@ -14,6 +37,10 @@ pub struct Call {
     pub verb: String,
     /// Its limiters.
     pub parts: Vec<Part>,
+    /// How each of them is joined to the one before it.
+    pub joins: Vec<Join>,
+    /// `HOLD`.
+    pub hold: Option<Hold>,
     /// One unit of time, in nanoseconds.
     pub unit: i128,
     /// The age of a settlement.
@@ -101,6 +128,10 @@ impl Reader<'_> {
                 }
                 let window = match self.upper()?.as_str() {
                     "UNTIL" => Window::Until(self.number()? * unit),
+                    "TOTAL" if self.optional("IDLE")? => {
+                        Window::Total(Some(positive(self.number()?)? * unit))
+                    }
+                    "TOTAL" => Window::Total(None),
                     cycle => {
                         let cycle = ["HOUR", "DAY", "WEEK", "MONTH", "YEAR"]
                             .into_iter()
@@ -152,6 +183,8 @@ impl Call {
         let mut call = Self {
             verb,
             parts: vec![],
+            joins: vec![],
+            hold: None,
             unit,
             age: None,
             saturates: false,
@@ -176,13 +209,19 @@ impl Call {
         const KINDS: [&str; 7] = ["THROTTLE", "FUNNEL", "BUCKET", "FIXED", "WINDOW", "LOG", "LEASE"];
         let settles = self.verb == "MSETTLE";
         loop {
-            let next = reader
-                .words
-                .get(1)
-                .map(|word| String::from_utf8_lossy(word).to_uppercase())
-                .unwrap_or_default();
-            if !KINDS.contains(&next.as_str()) && next != "SHADOW" && next != "RESET" {
-                break;
+            let stands = |at: usize| {
+                let word = reader.words.get(at).map(|word| String::from_utf8_lossy(word).to_uppercase());
+                word.is_some_and(|word| KINDS.contains(&&*word) || word == "SHADOW" || word == "RESET")
+            };
+            let mut join = Join::None;
+            if !stands(1) {
+                // A word between two limiters, or the end of them.
+                join = match reader.words.first().map(|word| word.to_ascii_uppercase()).as_deref() {
+                    Some(b"ELSE") if stands(2) => Join::Else,
+                    Some(b"SPILL") if stands(2) => Join::Spill,
+                    _ => break,
+                };
+                reader.text()?;
             }
             let key = reader.text()?;
             let (mut shadow, mut reset) = (false, None);
@@ -202,6 +241,7 @@ impl Call {
                 return None;
             }
             self.parts.push(Part { key, shadow, reset, limit, quantity });
+            self.joins.push(join);
         }
         while !reader.words.is_empty() {
             match reader.upper()?.as_str() {
@@ -218,13 +258,26 @@ impl Call {
                     }
                 }
                 "MAXLEN" => self.max_len = Some(reader.number()?),
+                "HOLD" => {
+                    let key = reader.text()?;
+                    let is_number =
+                        reader.words.first().is_some_and(|word| word.iter().all(u8::is_ascii_digit));
+                    let period = (is_number && !settles).then(|| reader.number()).flatten();
+                    let id = if settles || period.is_some() { Some(reader.text()?) } else { None };
+                    self.hold = Some(Hold { key, period: period.map(|period| period * self.unit), id });
+                }
                 _ => return None,
             }
         }
+        if settles && self.has_chain() && self.hold.is_none() {
+            return None;
+        }
         let mut keys: Vec<&str> = self.parts.iter().map(|part| part.key.as_str()).collect();
+        keys.extend(self.hold.as_ref().map(|hold| hold.key.as_str()));
         keys.sort_unstable();
         keys.dedup();
-        (keys.len() == self.parts.len() && !keys.is_empty()).then_some(())
+        (keys.len() == self.parts.len() + usize::from(self.hold.is_some()) && !self.parts.is_empty())
+            .then_some(())
     }
 
     fn single(&mut self, reader: &mut Reader) -> Option<()> {
@@ -267,12 +320,24 @@ impl Call {
             }
         }
         self.parts.push(Part { key, shadow: false, reset: None, limit, quantity });
+        self.joins.push(Join::None);
         Some(())
     }
 
     /// Whether the call only looks.
     pub fn looks(&self) -> bool {
         ["PEEK", "MPEEK"].contains(&self.verb.as_str())
+    }
+
+    /// Whether a chain is among its limiters.
+    pub fn has_chain(&self) -> bool {
+        self.joins.iter().any(|join| *join != Join::None)
+    }
+
+    /// The keys of its limiters, and that of the hold.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let hold = self.hold.as_ref().map(|hold| hold.key.as_str());
+        self.parts.iter().map(|part| part.key.as_str()).chain(hold)
     }
 
     /// Whether the call may wait.
@@ -299,6 +364,8 @@ pub struct Expected {
     pub reply: Result<String, Error>,
     /// The keys, as [`shown`] shows them.
     pub keys: Vec<(String, Option<(String, i128)>)>,
+    /// The parts of the hold.
+    pub book: Option<Vec<accounts::Held>>,
 }
 
 /// The model of the keys of a call, as they are; `None` if one holds something that the model does not know.
@@ -312,7 +379,12 @@ pub fn model_of(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
             return None; // which follows the wall clock in part
         }
         if let Some((value, expiry)) = held.get(&part.key)? {
-            let expiry = i128::from((*expiry)?) + (lead + 999_999) / 1_000_000;
+            let is_total = matches!(part.limit, Limit::Fixed { window: Window::Total(_), .. });
+            let expiry = match expiry {
+                Some(at) => i128::from(*at) + (lead + 999_999) / 1_000_000,
+                None if is_total => ENDLESS,
+                None => return None,
+            };
             let state = state_of(value, expiry)?;
             // Both are sets of instants. Which of them a set is, is told by the names of its entries alone.
             let is_other = matches!(
@@ -359,6 +431,9 @@ pub fn model_of(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
 /// What a call must do that does not wait, and on whose keys nobody waits.
 pub fn expected(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held>) -> Option<Expected> {
     let mut model = model_of(call, now, lead, held)?;
+    if call.hold.is_some() || call.has_chain() {
+        return accounted(call, model, lead, held);
+    }
     let (parts, unit) = (&call.parts, call.unit);
     let part = &parts[0];
     let rows = |rows: Result<Vec<Row>, Error>| {
@@ -398,11 +473,53 @@ pub fn expected(call: &Call, now: i128, lead: i128, held: &BTreeMap<String, Held
         }
         _ => own(model.take(parts)),
     };
-    let keys = parts.iter().map(|part| {
-        let held = model.key(&part.key).map(|(state, expiry)| (state.shown(), *expiry));
+    Some(Expected { reply, keys: keys_of(call, &model), book: None })
+}
+
+fn keys_of(call: &Call, model: &Model) -> Vec<(String, Option<(String, i128)>)> {
+    let keys = call.parts.iter().map(|part| {
+        let expiry = |expiry: i128| if expiry == ENDLESS { -1 } else { expiry };
+        let held = model.key(&part.key).map(|(state, at)| (state.shown(), expiry(*at)));
         (part.key.clone(), held)
     });
-    Some(Expected { reply, keys: keys.collect() })
+    keys.collect()
+}
+
+/// The parts under the key of a call's hold; `None` if it holds something else.
+pub fn book_of(call: &Call, held: &BTreeMap<String, Held>) -> Option<Vec<accounts::Held>> {
+    match call.hold.as_ref().and_then(|hold| held.get(&hold.key)?.as_ref()) {
+        Some((value, _)) => accounts::book(value),
+        None => Some(vec![]),
+    }
+}
+
+/// The same for a call with a chain or a hold.
+fn accounted(call: &Call, mut model: Model, lead: i128, held: &BTreeMap<String, Held>) -> Option<Expected> {
+    let before = keys_of(call, &model);
+    let book = book_of(call, held)?;
+    if lead > 0 && call.hold.is_some() {
+        return None;
+    }
+    let decided = match call.verb.as_str() {
+        "MSETTLE" => accounts::settle(call, &mut model, &book)?,
+        "MPEEK" => accounts::take(call, &mut model, &book, true)?,
+        _ => accounts::take(call, &mut model, &book, false)?,
+    };
+    Some(match decided {
+        Err(error) => Expected { reply: Err(error), keys: before, book: Some(book) },
+        // It waits, or is told null at once.
+        Ok(decided) if call.verb == "BMTAKE" && !decided.is_admitted && call.max_len != Some(0) => {
+            return None;
+        }
+        Ok(decided) if call.looks() => {
+            Expected { reply: Ok(decided.shown(call.unit)), keys: before, book: Some(book) }
+        }
+        Ok(decided) => Expected {
+            reply: Ok(decided.shown(call.unit)),
+            keys: keys_of(call, &model),
+            book: Some(decided.book),
+        },
+    })
 }
 
 fn number(bytes: Option<&Bytes>) -> Option<i128> {
@@ -438,6 +555,9 @@ fn state_of(value: &Value, expiry: i128) -> Option<State> {
         }
         Value::ZSet(set) => {
             let (score, last) = set.order.last()?;
+            if score.0 == 0.0 {
+                return None; // holds, under another name
+            }
             if is_entry(last, score.0) {
                 State::Entries(set.order.iter().map(|(score, _)| score.0 as i128 * 1_000).collect())
             } else {

@@ -171,19 +171,23 @@ impl Keyspace {
         self.dbs.iter().flat_map(|(db, keys)| keys.iter().map(|(key, entry)| (*db, key, entry)))
     }
 
+    /// Whether both are the same key: the same value until the same instant, or until instants that have both
+    /// passed at `passed`.
+    pub fn same(one: Option<&Entry>, other: Option<&Entry>, passed: i64) -> bool {
+        let until = |entry: &Entry| entry.expiry.map(|at| at.max(passed));
+        one.map(|entry| (&entry.value, until(entry))) == other.map(|entry| (&entry.value, until(entry)))
+    }
+
     /// The first difference to another keyspace, as a text.
-    pub fn difference(&self, other: &Self) -> Option<String> {
+    pub fn difference(&self, other: &Self, passed: i64) -> Option<String> {
         let show = |entry: Option<&Entry>| {
             entry.map_or("nothing".to_owned(), |entry| {
                 format!("{} until {:?}", entry.value.shown(), entry.expiry)
             })
         };
-        let same = |a: Option<&Entry>, b: Option<&Entry>| {
-            a.map(|a| (&a.value, a.expiry)) == b.map(|b| (&b.value, b.expiry))
-        };
         let keys = self.iter().chain(other.iter()).map(|(db, key, _)| (db, key));
         keys.map(|(db, key)| (db, key, self.get(db, key), other.get(db, key)))
-            .find(|(_, _, a, b)| !same(*a, *b))
+            .find(|(_, _, a, b)| !Self::same(*a, *b, passed))
             .map(|(db, key, a, b)| {
                 format!("key {} of database {db}: {}, and {}", key.escape_ascii(), show(a), show(b))
             })

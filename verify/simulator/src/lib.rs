@@ -9,9 +9,10 @@
 //! - `world`: the server at an instant; `boundary`: its functions for the module, the only file with `unsafe`
 //! - `commands`, `server`: the server's own commands, its events and its loop
 //! - `history`, `writer`: what happens, as lines; from a seed to a history
-//! - `contract`, `oracles`: what must hold
+//! - `contract`, `accounts`, `oracles`: what must hold
 //! - `run`: histories in children of the process, and how they are shrunk
 
+pub mod accounts;
 pub mod boundary;
 pub mod clock;
 pub mod commands;

@@ -11,21 +11,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::accounts;
 use crate::clock;
 use crate::contract::{self, Call};
 use crate::history::{self, Step};
-use crate::keyspace::Bytes;
+use crate::keyspace::{Bytes, Entry, Keyspace};
 use crate::model::{Limit, Rate};
-use crate::world::{Answer, Held, MILLI, Reply, Words, with};
+use crate::world::{Answer, Held, MILLI, Reply, Words, World, with};
 
 /// How much later than at once something that is due may happen: the milliseconds of timers, the poll while
 /// writes are paused, and the budget of the main thread, with a margin.
 const SLACK: i64 = 30 * MILLI;
 
+/// How much later the timer may be that was set before the wall clock was set back: by less than that it is
+/// not set again.
+const STEP: i64 = 50 * MILLI;
+
 /// A client that waits.
 #[derive(Clone, Debug)]
 struct Waiter {
     call: Call,
+    words: Rc<Words>,
     db: i32,
     order: u64,
     since: i64,
@@ -49,6 +55,8 @@ pub struct Judge {
     ledgers: BTreeMap<(i32, String), Ledger>,
     /// Whether the wall clock is set within a call.
     is_set_within: bool,
+    /// Whether it has been set back.
+    is_set_back: bool,
     /// When the server had last had its turn, on the monotonic clock, if nothing has happened since.
     is_settled: bool,
     /// Replies that are stored by ONCE, with the instants until which they are there for certain.
@@ -69,9 +77,13 @@ pub struct Before {
     call: Option<(u64, Words, i32, Call)>,
     held: BTreeMap<String, Held>,
     is_plain: bool,
+    /// The module's clock, which stands still within a plain call.
+    now: i64,
     written: u64,
     /// The units for which clients wait that come before this call.
     goes_before: Option<u64>,
+    /// Whether the key of `ONCE` was there.
+    is_repeat: bool,
 }
 
 /// The first integer of a reply.
@@ -90,8 +102,10 @@ impl Judge {
             world.seen.clear();
             world.sees = true;
         });
-        let mut before = Before { written: with(|world| world.written), ..Before::default() };
+        let mut before =
+            Before { written: with(|world| world.written), now: clock::module(), ..Before::default() };
         self.is_set_within |= matches!(step, Step::SetWithin(..));
+        self.is_set_back |= matches!(step, Step::Set(by) if *by < 0);
         let Step::Call(client, words) = step else { return before };
         let is_script = words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"LUA"));
         let words = if is_script { words[1..].to_vec() } else { words.clone() };
@@ -103,15 +117,13 @@ impl Judge {
         let Some(call) = Call::parse(&words).filter(|_| runs) else { return before };
         let db = with(|world| world.clients.get(client).map_or(0, |client| client.db));
         before.is_plain = with(|world| {
-            let is_plain = call
-                .parts
-                .iter()
-                .all(|part| world.keys.get(db, part.key.as_bytes()).is_none_or(|entry| !entry.by_hand));
+            let is_plain =
+                call.keys().all(|key| world.keys.get(db, key.as_bytes()).is_none_or(|entry| !entry.by_hand));
             let time = clock::wall() / MILLI;
-            for part in &call.parts {
-                let entry = world.keys.get(db, part.key.as_bytes());
+            for key in call.keys() {
+                let entry = world.keys.get(db, key.as_bytes());
                 let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= time));
-                before.held.insert(part.key.clone(), entry.map(|entry| (entry.value.clone(), entry.expiry)));
+                before.held.insert(key.into(), entry.map(|entry| (entry.value.clone(), entry.expiry)));
             }
             is_plain && world.settings.tick == 0 && world.reactions.iter().all(|one| one.left == 0)
         });
@@ -122,6 +134,9 @@ impl Judge {
         };
         before.is_plain &= !self.is_set_within && call.once.is_none() && !self.waiters.values().any(names);
         before.goes_before = self.goes_before(&call, db);
+        before.is_repeat = call.once.as_ref().is_some_and(|name| {
+            with(|world| world.keys.get(db, name).is_some() && !world.is_expired(db, name))
+        });
         before.call = Some((*client, words, db, call));
         before
     }
@@ -142,21 +157,35 @@ impl Judge {
         self.follow_waiters(&answers);
         self.replication();
         let is_held_up = with(|world| {
-            world.is_replica
+            // Timers follow the wall clock; the module sets its own again when the cron runs.
+            world.awaits_cron
+                || world.is_replica
                 || world.is_full
                 || !world.moved.is_empty()
                 || !world.denied.is_empty()
                 || clock::wall() / MILLI <= world.paused_until
         });
-        self.is_settled = false;
         // After a step that lets no time pass, the server has not had its turn.
-        if is_held_up || !matches!(step, Step::Pass(_)) {
+        let has_its_turn = !is_held_up && matches!(step, Step::Pass(_));
+        if !has_its_turn {
             self.free_since = clock::monotonic();
-        } else if matches!(step, Step::Pass(nanos) if *nanos >= SLACK) {
-            self.keeps_timeouts();
-            self.progress();
-            self.is_settled = with(|world| world.settings.tick == 0) && !self.is_set_within;
         }
+        // What ended in the course of the step.
+        let ended = with(|world| {
+            let unpaused = clock::monotonic() - (clock::wall() - world.paused_until * MILLI);
+            world.timed_since.max(unpaused)
+        });
+        self.free_since = self.free_since.max(ended);
+        let is_looked_at = has_its_turn && matches!(step, Step::Pass(nanos) if *nanos >= SLACK);
+        if is_looked_at {
+            self.keeps_timeouts();
+            // Whoever stood behind a client that was answered just now has had no turn since.
+            let latest = answers.iter().map(|answer| answer.at).max();
+            if latest.is_none_or(|at| clock::monotonic() - at >= self.slack()) {
+                self.progress();
+            }
+        }
+        self.is_settled = is_looked_at && with(|world| world.settings.tick == 0) && !self.is_set_within;
     }
 
     /// A call was answered at once: its reply and its keys are those of the contract.
@@ -180,12 +209,15 @@ impl Judge {
                 self.contract(&call, answer, *db, before);
             }
         }
-        self.once(&call, answer);
+        let is_own = answer.waited.is_none() && own.is_some();
+        self.once(&call, answer, is_own.then_some(before.is_repeat));
         self.enter(&call, answer);
     }
 
     /// A call that repeats another one is replied what that one was.
-    fn once(&mut self, call: &Call, answer: &Answer) {
+    ///
+    /// `is_repeat` says whether the key was there when the call came, if that is known.
+    fn once(&mut self, call: &Call, answer: &Answer, is_repeat: Option<bool>) {
         let Some(name) =
             call.once.as_ref().filter(|_| !self.is_set_within && !matches!(answer.reply, Reply::Simple(_)))
         else {
@@ -213,6 +245,7 @@ impl Judge {
                 }
             }
             None if refused || matches!(answer.reply, Reply::Error(_) | Reply::Null) => {}
+            None if is_repeat.unwrap_or_else(|| !is_stored_now(call, name, answer)) => {}
             None => {
                 let until = now + call.once_period - SLACK;
                 self.stored.insert(key, (answer.reply.clone(), until));
@@ -226,7 +259,8 @@ impl Judge {
             return None;
         }
         let part = &call.parts[0];
-        if part.quantity == 0 || call.saturates || call.once.is_some() || call.verb == "RESERVE" {
+        let has_more = call.once.is_some() || call.hold.is_some();
+        if part.quantity == 0 || call.saturates || has_more || call.verb == "RESERVE" {
             return None;
         }
         let of_key = |one: &&Waiter| one.db == db && one.call.parts[0].key == part.key;
@@ -241,7 +275,7 @@ impl Judge {
         let mut flows = BTreeSet::new();
         let heads = all.iter().filter(|one| flows.insert((one.call.verb.clone(), one.call.flow.clone())));
         let ready = heads.filter(|one| one.call.once.is_none() && !one.call.parts[0].shadow && is_alone(one));
-        let now = i128::from(clock::module() - SLACK);
+        let now = i128::from(clock::module() - self.slack());
         let ready: Vec<&&Waiter> =
             ready.filter(|one| self.admits(one, now, 1..one.call.parts.len()) == Some(true)).collect();
         let waits: i128 = ready.iter().map(|one| one.call.parts[0].quantity).sum();
@@ -256,6 +290,7 @@ impl Judge {
                 parts: vec![crate::model::Part { quantity: part.quantity + waits, ..part.clone() }],
                 ..call.clone()
             },
+            words: Rc::default(),
             db,
             order: 0,
             since: 0,
@@ -269,7 +304,7 @@ impl Judge {
         {
             return;
         }
-        let now = i128::from(clock::module());
+        let now = i128::from(before.now);
         let lead = now - i128::from(clock::wall());
         let Some(expected) = contract::expected(call, now, lead, &before.held) else { return };
         self.compared += 1;
@@ -307,6 +342,22 @@ impl Judge {
                     world.violates("contract", text);
                 }
             }
+            let (Some(hold), Some(book)) = (&call.hold, expected.book) else { return };
+            let entry = world.keys.get(db, hold.key.as_bytes());
+            let entry = entry.filter(|entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI));
+            let found = entry.map_or(Some(vec![]), |entry| accounts::book(&entry.value));
+            let is_there = |entry: &Entry| entry.expiry.is_none_or(|at| at >= clock::wall() / MILLI);
+            let lives = |key: &str| world.keys.get(db, key.as_bytes()).is_some_and(is_there);
+            let shown = |book: &[accounts::Held]| accounts::shown(book, now, lives);
+            if found.as_deref().map(shown) != Some(shown(&book)) {
+                let text = format!("{line}: {} holds {found:?}, and should hold {book:?}", hold.key);
+                world.violates("contract", text);
+            } else if let Some(expiry) = entry.and_then(|entry| entry.expiry)
+                && i128::from(expiry) < accounts::lives_until(&book)
+            {
+                let text = format!("{line}: {} expires at {expiry}, before what is held: {book:?}", hold.key);
+                world.violates("contract", text);
+            }
         });
     }
 
@@ -319,6 +370,10 @@ impl Judge {
             _ => false,
         };
         if !refused && !call.looks() {
+            return;
+        }
+        // What has run out comes back, even if the call is refused.
+        if call.hold.is_some() && !call.looks() && !matches!(answer.reply, Reply::Error(_)) {
             return;
         }
         with(|world| {
@@ -374,8 +429,8 @@ impl Judge {
                     let wait = numbers.get(3).and_then(first).unwrap_or(0);
                     ledger.acts.push((now + i128::from(wait) * call.unit, part.quantity));
                 }
-                _ if limited == 0 && first(&answer.reply) == Some(0) => {
-                    let taken = if call.saturates {
+                _ if (limited == 0 || call.has_chain()) && first(&answer.reply) == Some(0) => {
+                    let taken = if call.saturates || call.has_chain() {
                         numbers.get(5).and_then(first).map_or(0, i128::from)
                     } else {
                         part.quantity
@@ -450,6 +505,10 @@ impl Judge {
         for answer in answers.iter().filter(|answer| answer.waited.is_some()) {
             gone.insert(answer.client);
             let Some(own) = self.waiters.get(&answer.client) else { continue };
+            // It may have waited again within the step, with a call that it had sent meanwhile.
+            if own.words != answer.words || answer.waited != Some(own.since) {
+                continue;
+            }
             let leases = matches!(own.call.parts[0].limit, Limit::Lease { .. });
             if first(&answer.reply) == Some(0) {
                 let forbidden = with(|world| {
@@ -516,19 +575,24 @@ impl Judge {
                 continue;
             }
             if let Some(call) = Call::parse(&words) {
-                self.waiters.insert(id, Waiter { call, db, order, since });
+                self.waiters.insert(id, Waiter { call, words, db, order, since });
             }
         }
     }
 
+    /// How much later than at once something that is due may happen.
+    fn slack(&self) -> i64 {
+        SLACK + if self.is_set_back { STEP } else { 0 }
+    }
+
     fn keeps_timeouts(&self) {
-        let now = clock::monotonic();
-        if now - self.free_since < SLACK || self.is_set_within {
+        let (now, slack) = (clock::monotonic(), self.slack());
+        if now - self.free_since < slack || self.is_set_within {
             return;
         }
         for (client, waiter) in &self.waiters {
             let Some(timeout) = waiter.call.timeout else { continue };
-            if i128::from(now - waiter.since - SLACK) > timeout && now - SLACK > self.free_since {
+            if i128::from(now - waiter.since - slack) > timeout {
                 let text = format!(
                     "client {client} waits longer than its timeout: {}",
                     history::time(now - waiter.since)
@@ -540,11 +604,12 @@ impl Judge {
 
     /// No client waits that could be admitted, and that no other client precedes.
     fn progress(&mut self) {
-        if clock::monotonic() - self.free_since < SLACK || self.is_set_within || self.waiters.is_empty() {
+        let slack = self.slack();
+        if clock::monotonic() - self.free_since < slack || self.is_set_within || self.waiters.is_empty() {
             return;
         }
         // By the states as they are, a short time ago.
-        let then = i128::from(clock::module() - SLACK);
+        let then = i128::from(clock::module() - slack);
         let queues: BTreeSet<(i32, &String)> =
             self.waiters.values().map(|one| (one.db, &one.call.parts[0].key)).collect();
         for &(db, key) in &queues {
@@ -588,25 +653,37 @@ impl Judge {
     /// Whether some of a client's limiters would admit it at an instant; `None` if it cannot be said.
     fn admits(&self, waiter: &Waiter, now: i128, which: std::ops::Range<usize>) -> Option<bool> {
         let mut call = waiter.call.clone();
-        call.parts = call.parts[which].iter().filter(|part| !part.shadow).cloned().collect();
+        let own = waiter.call.parts[which.clone()].iter().zip(&waiter.call.joins[which]);
+        (call.parts, call.joins) =
+            own.filter(|(part, _)| !part.shadow).map(|(part, join)| (part.clone(), *join)).unzip();
         if call.parts.is_empty() {
             return Some(true);
         }
+        // A part of a call that takes something is no renewal.
+        call.hold.iter_mut().for_each(|hold| hold.period = None);
         let held: Option<BTreeMap<String, Held>> = with(|world| {
             let wall = clock::wall() / MILLI;
-            let entry = |key: &String| match world.keys.get(waiter.db, key.as_bytes()) {
+            let entry = |key: &str| match world.keys.get(waiter.db, key.as_bytes()) {
                 // A short time ago it was there.
                 None => {
                     let gone = world.gone.get(&(waiter.db, key.as_bytes().to_vec()));
                     gone.is_none_or(|at| clock::monotonic() - at > 2 * SLACK).then_some(None)
                 }
-                Some(entry) if entry.expiry.is_some_and(|at| at < wall - 2 * SLACK / MILLI) => Some(None),
+                // A key that was written while the clock was behind expires early when that ends.
+                Some(entry) if entry.expiry.is_some_and(|at| at < wall - 2 * SLACK / MILLI) => {
+                    (lead() == 0 && !self.is_set_back).then_some(None)
+                }
                 Some(entry) if entry.by_hand || entry.expiry.is_some_and(|at| at < wall) => None,
                 Some(entry) => Some(Some((entry.value.clone(), entry.expiry))),
             };
-            call.parts.iter().map(|part| Some((part.key.clone(), entry(&part.key)?))).collect()
+            call.keys().map(|key| Some((key.to_owned(), entry(key)?))).collect()
         });
-        let model = contract::model_of(&call, now, lead(), &held?)?;
+        let held = held?;
+        let mut model = contract::model_of(&call, now, lead(), &held)?;
+        if call.has_chain() || call.hold.is_some() {
+            let book = contract::book_of(&call, &held)?;
+            return Some(accounts::take(&call, &mut model, &book, true)?.ok()?.is_admitted);
+        }
         let rows = model.peek(&call.parts).ok()?;
         Some(rows[1..].iter().all(|row| !row.limited))
     }
@@ -616,13 +693,12 @@ impl Judge {
         with(|world| {
             let touched = std::mem::take(&mut world.touched);
             let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
+            let passed = passed(world);
             let same = |(db, key): &(i32, Bytes)| {
-                let (here, there) = (world.keys.get(*db, key), image.get(*db, key));
-                here.map(|entry| (&entry.value, entry.expiry))
-                    == there.map(|entry| (&entry.value, entry.expiry))
+                Keyspace::same(world.keys.get(*db, key), image.get(*db, key), passed)
             };
             if !touched.iter().all(same)
-                && let Some(difference) = world.keys.difference(image)
+                && let Some(difference) = world.keys.difference(image, passed)
             {
                 world.violates("replication", format!("here and on the replica, {difference}"));
             }
@@ -634,11 +710,25 @@ impl Judge {
         self.bound();
         with(|world| {
             let Some(image) = world.image.as_ref().filter(|_| !world.is_replica) else { return };
-            if let Some(difference) = world.keys.difference(image) {
+            if let Some(difference) = world.keys.difference(image, passed(world)) {
                 world.violates("replication", format!("here and on the replica, {difference}"));
             }
         });
     }
+}
+
+/// Whether the reply of a call that was answered some time ago is stored, with the expiry that it was given
+/// then.
+fn is_stored_now(call: &Call, name: &Bytes, answer: &Answer) -> bool {
+    let expiry = with(|world| world.keys.get(answer.db, name).and_then(|entry| entry.expiry));
+    let due = clock::wall() - (clock::monotonic() - answer.at) + call.once_period;
+    expiry.is_some_and(|at| (at * MILLI - due).abs() < SLACK)
+}
+
+/// The instant by which all expiries count as one. Where a module sets the time that is left, an expiry that
+/// has passed is set to the present.
+fn passed(world: &World) -> i64 {
+    if world.settings.version.starts_with('6') { clock::wall() / MILLI } else { i64::MIN }
 }
 
 /// How far the module's clock is ahead of the wall clock.

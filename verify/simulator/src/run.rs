@@ -167,7 +167,8 @@ pub fn end(module: &Module, source: &Source, child: Child) -> Report {
             let mut history = History { settings: source.settings(), steps: vec![] };
             let steps = lines.lines().filter_map(|line| Step::parse(line.split_once('|')?.1));
             history.steps.extend(steps);
-            let oracle = if end == End::Killed(libc::SIGALRM) { "hang" } else { "crash" };
+            let oracle =
+                if [libc::SIGALRM, libc::SIGPROF].map(End::Killed).contains(&end) { "hang" } else { "crash" };
             let counts = [history.steps.len() as u64, 0, 0];
             Report { history, violation: Some((oracle.into(), format!("the process ends: {end:?}"))), counts }
         }
@@ -235,10 +236,12 @@ pub fn shrink(module: &Module, report: &Report) -> Report {
     let Some(mut best) = fails(&report.history) else { return report.clone() };
     let mut size = best.history.steps.len().div_ceil(2);
     let mut tries = 0;
-    while size > 0 && tries < 3_000 {
+    // Each try of a history that hangs takes seconds.
+    let most = if oracle.as_deref() == Some("hang") { 30 } else { 3_000 };
+    while size > 0 && tries < most {
         let mut at = 0;
         let mut shorter = false;
-        while at < best.history.steps.len() && tries < 3_000 {
+        while at < best.history.steps.len() && tries < most {
             let mut history = best.history.clone();
             let end = (at + size).min(history.steps.len());
             history.steps.drain(at..end);

@@ -694,6 +694,11 @@ pub fn turn() {
 }
 
 fn cron() {
+    with(|world| {
+        if std::mem::take(&mut world.awaits_cron) {
+            world.timed_since = clock::monotonic();
+        }
+    });
     if with(|world| world.settings.active && !world.is_replica && clock::wall() / MILLI >= world.paused_until)
     {
         let gone: Vec<(i32, Bytes)> = with(|world| {
@@ -743,7 +748,10 @@ pub fn step(step: &Step) {
         Step::Close(client) => close(*client),
         Step::Pass(nanos) => pass(*nanos),
         Step::Hang(nanos) => clock::pass(*nanos),
-        Step::Set(by) => clock::step(*by),
+        Step::Set(by) => {
+            clock::step(*by);
+            with(|world| world.awaits_cron |= *by < 0);
+        }
         Step::SetWithin(readings, by) => clock::step_within(*readings, *by),
         Step::Reacts(times, key, words) => with(|world| {
             world.reactions.push(Reaction { key: key.clone(), words: words.clone(), left: *times });

@@ -311,6 +311,10 @@ pub struct World {
     pub cron: i64,
     /// How often it runs, in nanoseconds.
     pub cron_every: i64,
+    /// Whether it has not run since the wall clock was set back, and timers with it.
+    pub awaits_cron: bool,
+    /// When it had first run after that, on the monotonic clock.
+    pub timed_since: i64,
     /// Calls of the module API and allocations since the last reset.
     pub calls: u64,
     /// How many clients have been blocked so far.
@@ -388,6 +392,8 @@ impl World {
             violations: Vec::new(),
             cron: clock::monotonic() + 100 * MILLI,
             cron_every: 100 * MILLI,
+            awaits_cron: false,
+            timed_since: 0,
             calls: 0,
             blockings: 0,
             gone: BTreeMap::new(),

@@ -31,6 +31,8 @@ struct Theme {
     rights: u32,
     /// Other modules.
     others: u32,
+    /// How many calls for several have a chain, and how many a hold, in percent.
+    accounts: u8,
 }
 
 const NOTHING: Theme = Theme {
@@ -48,9 +50,10 @@ const NOTHING: Theme = Theme {
     roles: 0,
     rights: 0,
     others: 0,
+    accounts: 3,
 };
 
-const THEMES: [Theme; 8] = [
+const THEMES: [Theme; 10] = [
     // Replies and states.
     Theme { single: 40, several: 30, pass: 25, native: 1, nested: 2, ..NOTHING },
     // Queues of CL.BTHROTTLE.
@@ -83,6 +86,7 @@ const THEMES: [Theme; 8] = [
         roles: 1,
         rights: 3,
         others: 0,
+        accounts: 8,
     },
     // Another module acts.
     Theme {
@@ -135,6 +139,21 @@ const THEMES: [Theme; 8] = [
         rights: 8,
         ..NOTHING
     },
+    // Chains and holds.
+    Theme { single: 10, several: 60, pass: 25, native: 2, nested: 2, accounts: 45, ..NOTHING },
+    // The same, with clients that wait.
+    Theme {
+        single: 6,
+        several: 25,
+        flows: 30,
+        pass: 35,
+        hang: 2,
+        leave: 5,
+        native: 2,
+        replicas: 1,
+        accounts: 35,
+        ..NOTHING
+    },
 ];
 
 const KINDS: [&str; 7] = ["THROTTLE", "FUNNEL", "BUCKET", "FIXED", "WINDOW", "LOG", "LEASE"];
@@ -171,7 +190,7 @@ pub const REAL: u64 = 1 << 40;
 fn theme(seed: u64) -> (Rng, Theme, usize) {
     let mut random = Rng::with_seed(seed);
     if seed >= REAL {
-        return (random, Theme { single: 40, several: 30, pass: 25, native: 5, ..NOTHING }, 0);
+        return (random, Theme { single: 40, several: 30, pass: 25, native: 5, accounts: 20, ..NOTHING }, 0);
     }
     let number = random.usize(..THEMES.len());
     (random, THEMES[number], number)
@@ -221,6 +240,7 @@ impl Writer {
         let count = writer.random.usize(2..=7);
         for at in 0..count {
             let kind = match (number, at) {
+                (8 | 9, 1 | 2) => "FIXED",
                 (1, _) => {
                     if writer.random.u8(..5) > 0 {
                         "THROTTLE"
@@ -281,7 +301,9 @@ impl Writer {
         let limit = match kind {
             "THROTTLE" => format!("{} {count} {period}", most - 1),
             "FUNNEL" | "BUCKET" => format!("{most} {count} {period}"),
-            "FIXED" => match self.random.u8(..8) {
+            "FIXED" => match self.random.u8(..if self.theme.accounts > 10 { 6 } else { 12 }) {
+                1 => format!("{most} TOTAL"),
+                2 => format!("{most} TOTAL IDLE {period}"),
                 0 => format!("{most} {}", self.random.choice(["HOUR", "DAY", "MONTH"]).unwrap_or("DAY")),
                 _ => format!("{most} {period}"),
             },
@@ -304,8 +326,8 @@ impl Writer {
         }
     }
 
-    /// A limiter as the words of a call for several; `settles` for a difference.
-    fn limiter(&mut self, key: &Key, settles: bool) -> String {
+    /// A limiter as the words of a call for several, for its share of a pool; `settles` for a difference.
+    fn limiter(&mut self, key: &Key, settles: bool, share: Option<i64>) -> String {
         if key.kind == "LEASE" {
             let id = self.random.u8(..6);
             let (limit, lease) = key.limit.split_once(' ').unwrap_or((&key.limit, "1000"));
@@ -316,7 +338,27 @@ impl Writer {
         if settles && self.chance(60) {
             quantity = -quantity;
         }
-        format!("{} {} {quantity}", key.kind, key.limit)
+        format!("{} {} {}", key.kind, key.limit, share.unwrap_or(quantity))
+    }
+
+    /// The word between two limiters that are joined, and the quantity of the second one, if it is that of the
+    /// first one, `last`.
+    fn joined(&mut self, before: &Key, key: &Key, last: i64) -> (&'static str, Option<i64>) {
+        if before.kind != "LEASE" && key.kind != "LEASE" && self.random.bool() {
+            (" SPILL", Some(last))
+        } else {
+            (" ELSE", None)
+        }
+    }
+
+    /// The option HOLD.
+    fn hold(&mut self) -> String {
+        let (key, id) = (self.random.u8(..8) / 7, self.random.u8(..4));
+        if self.chance(10) {
+            return format!(" HOLD h{key}");
+        }
+        let period = self.period().min(5_000);
+        format!(" HOLD h{key} {period} o{id}")
     }
 
     fn some_key(&mut self) -> Key {
@@ -402,25 +444,52 @@ impl Writer {
             1..=3 => "CL.MSETTLE".to_owned(),
             _ => "CL.MTAKE".to_owned(),
         };
-        let age = (what <= 3 && what > 0 && self.chance(40)).then(|| self.random.i64(0..1_000));
+        let settles = (1..=3).contains(&what);
+        let holds = self.chance(self.theme.accounts);
+        let age = (settles && !holds && self.chance(40)).then(|| self.random.i64(0..1_000));
+        let has_chain = (!settles || holds) && self.chance(self.theme.accounts);
+        let is_renewal = holds && !settles && self.chance(15);
+        let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
         for key in &keys {
-            line += &format!(" {}", key.name);
-            if what > 3 && self.chance(12) {
-                line += " SHADOW";
-            } else if age.is_some() && self.chance(40) {
-                line += &format!(" RESET {}", self.random.i64(0..2_000));
+            let mut share = (settles && holds).then(|| self.quantity(key.most)).or(is_renewal.then_some(0));
+            let mut may_join = true;
+            match before {
+                Some(before) if has_chain && self.chance(75) => {
+                    let (word, same) = self.joined(before, key, last);
+                    line += word;
+                    share = same.or(share);
+                    line += &format!(" {}", key.name);
+                }
+                _ => {
+                    line += &format!(" {}", key.name);
+                    if what > 3 && self.chance(12) {
+                        line += " SHADOW";
+                        may_join = false;
+                    } else if age.is_some() && self.chance(40) {
+                        line += &format!(" RESET {}", self.random.i64(0..2_000));
+                    }
+                }
             }
-            let settles = (1..=3).contains(&what);
-            line += &format!(" {}", self.limiter(key, settles));
+            let words = self.limiter(key, settles, share);
+            last = words.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
+            line += &format!(" {words}");
+            before = Some(key).filter(|_| may_join);
         }
         if let Some(age) = age {
             line += &format!(" AGO {age}");
         }
-        if what == 1 && self.chance(50) {
+        if what == 1 && !has_chain && self.chance(50) {
             line += &format!(" FLOW f{}", self.random.u8(..3));
         }
         if what > 0 {
             line += &self.once();
+        }
+        if holds {
+            line += &match what {
+                0 => format!(" HOLD h{}", self.random.u8(..8) / 7),
+                1..=3 => format!(" HOLD h{} o{}", self.random.u8(..8) / 7, self.random.u8(..4)),
+                _ => self.hold(),
+            };
         }
         line + " MS"
     }
@@ -443,9 +512,23 @@ impl Writer {
     fn flow(&mut self) -> String {
         let keys = self.some_keys(true);
         let mut line = "CL.BMTAKE".to_owned();
-        for key in &keys {
-            let shadow = if self.chance(5) { " SHADOW" } else { "" };
-            line += &format!(" {}{shadow} {}", key.name, self.limiter(key, false));
+        let has_chain = self.chance(self.theme.accounts);
+        let (mut before, mut last): (Option<&Key>, i64) = (None, 0);
+        for (at, key) in keys.iter().enumerate() {
+            let (mut shadow, mut share) = ("", None);
+            match before {
+                Some(before) if has_chain && at > 1 && self.chance(75) => {
+                    let word;
+                    (word, share) = self.joined(before, key, last);
+                    line += word;
+                }
+                _ if self.chance(5) => shadow = " SHADOW",
+                _ => {}
+            }
+            let words = self.limiter(key, false, share);
+            last = words.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
+            line += &format!(" {}{shadow} {words}", key.name);
+            before = Some(key).filter(|_| shadow.is_empty());
         }
         let timeout = self.timeout();
         if timeout != "0" {
@@ -461,11 +544,17 @@ impl Writer {
             line += &format!(" MAXLEN {}", self.random.u8(..3));
         }
         line += &self.once();
+        if self.chance(self.theme.accounts) {
+            line += &self.hold();
+        }
         line + " MS"
     }
 
     fn native(&mut self) -> String {
-        let (one, other) = (self.some_key().name, self.some_key().name);
+        let (mut one, other) = (self.some_key().name, self.some_key().name);
+        if self.theme.accounts > 10 && self.chance(5) {
+            one = "h0".to_owned();
+        }
         match self.random.u8(..22) {
             0..=6 => format!("DEL {one}"),
             7..=9 => format!("PEXPIRE {one} {}", self.random.i64(0..500)),

@@ -1,0 +1,572 @@
+//! The contract of chains and holds, by the same model: pools in order, and units that come back.
+//!
+//! A hold is a list of parts, which is read from the members of its sorted set as the page of CL.MTAKE
+//! describes them.
+
+use crate::contract::{Call, Hold, Join};
+use crate::keyspace::Value;
+use crate::model::{
+    Ago, ENDLESS, Error, Limit, Model, Part, Row, State, Window, ceil, lease_of, look, room, taken, tick,
+    verdict,
+};
+
+const MILLI: i128 = 1_000_000;
+
+/// The smallest unit of time in which a settlement can say when units were taken.
+const MICRO: i128 = 1_000;
+
+/// Where the units of a part were taken.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Origin {
+    /// In a window that ends then.
+    Window(i128),
+    /// In a window without end, which is forgotten when it is idle, or not.
+    Total(bool),
+    /// Of any other limiter, at an instant, with this `reset_after`.
+    Rate(i128, i128),
+}
+
+/// What an owner holds of one limiter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    key: String,
+    id: String,
+    end: i128,
+    period: i128,
+    earlier: i128,
+    last: i128,
+    origin: Origin,
+}
+
+impl Held {
+    fn units(&self) -> i128 {
+        self.earlier + self.last
+    }
+
+    fn has_ended(&self, now: i128) -> bool {
+        self.end <= now || self.end - now > self.period
+    }
+
+    fn is_rate(&self) -> bool {
+        matches!(self.origin, Origin::Rate(..))
+    }
+
+    /// Whether its units can come back to the window that ends then.
+    fn is_of(&self, window: i128) -> bool {
+        match self.origin {
+            Origin::Window(end) => end == window,
+            Origin::Total(_) => true,
+            Origin::Rate(..) => false,
+        }
+    }
+}
+
+/// The parts in order, but for those of which nothing can come back: of rates, of windows that have ended, and
+/// of keys that are gone, unless `lives`.
+pub fn shown(book: &[Held], now: i128, lives: impl Fn(&str) -> bool) -> Vec<String> {
+    let comes_back = |held: &&Held| match held.origin {
+        Origin::Rate(..) => false,
+        Origin::Window(end) => end > now,
+        // The key of the hold may be gone since the total was forgotten once.
+        Origin::Total(true) => false,
+        Origin::Total(false) => lives(&held.key),
+    };
+    let live = book.iter().filter(|held| !held.has_ended(now) || comes_back(held));
+    let mut shown: Vec<String> = live.map(|held| format!("{held:?}")).collect();
+    shown.sort_unstable();
+    shown
+}
+
+/// The parts of the key of a hold; `None` for anything else.
+pub fn book(value: &Value) -> Option<Vec<Held>> {
+    let Value::ZSet(set) = value else { return None };
+    let parts = set
+        .scores
+        .keys()
+        .filter(|member| ![b"id ".as_slice(), b"until"].iter().any(|own| member.starts_with(own)));
+    parts.map(|member| part(std::str::from_utf8(member).ok()?)).collect()
+}
+
+/// A part; names without spaces are enough here.
+fn part(member: &str) -> Option<Held> {
+    let words: Vec<&str> = member.split(' ').collect();
+    let number = |at: usize| words.get(at)?.parse::<i128>().ok();
+    let origin = match (*words.first()?, words.get(9)) {
+        ("part", Some(&"window")) => Origin::Window(number(10)?),
+        ("part", Some(&"rate")) => Origin::Rate(number(10)?, number(11)?),
+        (kind @ ("total" | "idle"), None) => Origin::Total(kind == "idle"),
+        _ => return None,
+    };
+    Some(Held {
+        key: words[2].into(),
+        end: number(3)?,
+        id: words[5].into(),
+        period: number(6)?,
+        earlier: number(7)?,
+        last: number(8)?,
+        origin,
+    })
+}
+
+/// A decision.
+pub struct Decided {
+    /// The rows, the combined one first, each with its sixth integer if the call has a chain.
+    pub rows: Vec<(Row, Option<i128>)>,
+    /// The parts of the hold.
+    pub book: Vec<Held>,
+    /// Whether the call was admitted, or settled.
+    pub is_admitted: bool,
+}
+
+impl Decided {
+    /// The reply on one line.
+    pub fn shown(&self, unit: i128) -> String {
+        let row = |(row, taken): &(Row, Option<i128>)| {
+            let sixth = taken.map_or(String::new(), |taken| format!(" {taken}"));
+            format!("{}{sixth}", row.shown(unit))
+        };
+        self.rows.iter().map(row).collect::<Vec<_>>().join(" | ")
+    }
+}
+
+/// Whether something that is held of a limiter was taken from another kind of window.
+fn is_foreign(part: &Part, held: &Held) -> bool {
+    held.key == part.key
+        && match &part.limit {
+            Limit::Fixed { window: Window::Total(idle), .. } => held.origin != Origin::Total(idle.is_some()),
+            Limit::Fixed { .. } => !matches!(held.origin, Origin::Window(_)),
+            Limit::Lease { .. } => true,
+            _ => !held.is_rate(),
+        }
+}
+
+/// Gives back what has run out of the limiters of a call. Returns what has ended; `None` if it cannot be
+/// said.
+fn restore(call: &Call, model: &mut Model, book: &[Held]) -> Option<Vec<Held>> {
+    let mut gone = Vec::new();
+    for part in &call.parts {
+        if book.iter().any(|held| is_foreign(part, held)) {
+            return None;
+        }
+        let ended: Vec<&Held> =
+            book.iter().filter(|held| held.key == part.key && held.has_ended(model.now)).collect();
+        gone.extend(ended.iter().map(|held| (*held).clone()));
+        let Some((State::Count { used, end }, _)) = model.key(&part.key).cloned() else { continue };
+        let back: i128 = ended.iter().filter(|held| held.is_of(end)).map(|held| held.last).sum();
+        if back > 0 && model.now < end {
+            let state = (used > back).then_some(State::Count { used: used - back, end });
+            model.store(&part.key, &part.limit, state);
+        }
+    }
+    Some(gone)
+}
+
+/// The limiters in groups: a chain, or one limiter. Each with its pools: what `SPILL` joins.
+fn chains(call: &Call) -> Vec<Vec<Vec<usize>>> {
+    let mut chains: Vec<Vec<Vec<usize>>> = Vec::new();
+    for (at, join) in call.joins.iter().enumerate() {
+        match (join, chains.last_mut()) {
+            (Join::Spill, Some(chain)) => chain.last_mut().expect("a pool").push(at),
+            (Join::Else, Some(chain)) => chain.push(vec![at]),
+            _ => chains.push(vec![vec![at]]),
+        }
+    }
+    chains
+}
+
+fn is_chain(chain: &[Vec<usize>]) -> bool {
+    chain.len() > 1 || chain[0].len() > 1
+}
+
+fn holds_place(part: &Part, state: Option<&State>, now: i128) -> bool {
+    matches!(&part.limit, Limit::Lease { id, .. } if lease_of(state, id).is_some_and(|end| end > tick(now)))
+}
+
+/// Which shares a pool would give at an instant; `None` if it does not admit its quantity.
+fn shares(call: &Call, model: &Model, pool: &[usize], at: i128) -> Result<Option<Vec<i128>>, Error> {
+    let mut rooms = Vec::new();
+    for &own in pool {
+        let part = &call.parts[own];
+        let state = model.state(&part.key, &part.limit)?;
+        // A key that expires is empty then.
+        let lives = model.key(&part.key).is_some_and(|(_, expiry)| at / MILLI <= *expiry);
+        rooms.push(room(&part.limit, state.filter(|_| lives), at));
+    }
+    let mut left = call.parts[pool[0]].quantity;
+    if left == 0 {
+        return Ok(rooms.iter().any(|room| *room >= 0).then(|| vec![0; pool.len()]));
+    }
+    let mut given = Vec::new();
+    for room in rooms {
+        let share = left.min(room.max(0));
+        given.push(share);
+        left -= share;
+    }
+    Ok((left == 0).then_some(given))
+}
+
+/// What a chain takes from which limiter; a wait if it refuses, and no wait if it always does.
+fn take_chain(
+    call: &Call,
+    model: &Model,
+    chain: &[Vec<usize>],
+) -> Result<Result<Vec<(usize, i128)>, Option<i128>>, Error> {
+    let now = model.now;
+    for &at in chain.iter().flatten() {
+        let part = &call.parts[at];
+        if holds_place(part, model.state(&part.key, &part.limit)?, now) {
+            return Ok(Ok(vec![(at, 0)]));
+        }
+    }
+    for pool in chain {
+        if let Some(given) = shares(call, model, pool, now)? {
+            return Ok(Ok(pool.iter().copied().zip(given).collect()));
+        }
+    }
+    let enough = |wait: i128| -> Result<bool, Error> {
+        for pool in chain {
+            if shares(call, model, pool, now + wait)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let (mut early, mut late) = (0, 1 << 66);
+    if !enough(late)? {
+        return Ok(Err(None));
+    }
+    while late - early > 1 {
+        let between = i128::midpoint(early, late);
+        if enough(between)? { late = between } else { early = between }
+    }
+    Ok(Err(Some(late)))
+}
+
+/// The row of a chain: what it could give now, and at the most.
+fn chain_row(chain: &[Vec<usize>], rows: &[Row], limited: bool, retry: Option<i128>) -> Row {
+    let most = |of: &dyn Fn(&Row) -> i128| {
+        let sums = chain.iter().map(|pool| pool.iter().map(|at| of(&rows[*at])).sum::<i128>());
+        sums.max().unwrap_or(0).min(i64::MAX.into())
+    };
+    Row {
+        limited,
+        limit: most(&|row| row.limit),
+        remaining: most(&|row| row.remaining),
+        retry,
+        reset: chain.iter().flatten().map(|at| rows[*at].reset).max().unwrap_or(0),
+    }
+}
+
+/// The combined row, in which a chain counts as one limiter.
+fn combine(call: &Call, rows: &[Row], chain_rows: &[(usize, Row)]) -> Row {
+    let (mut parts, mut counted) = (Vec::new(), Vec::new());
+    for (at, chain) in chains(call).iter().enumerate() {
+        let first = chain[0][0];
+        parts.push(call.parts[first].clone());
+        let own = chain_rows.iter().find(|(own, _)| *own == at).map(|(_, row)| row.clone());
+        counted.push(own.unwrap_or_else(|| rows[first].clone()));
+    }
+    crate::model::combined(&parts, counted).remove(0)
+}
+
+/// Decides a call with a chain or a hold, whose keys the model has, and takes. `None` if it cannot be said.
+pub fn take(call: &Call, model: &mut Model, book: &[Held], looks: bool) -> Option<Result<Decided, Error>> {
+    let gone = restore(call, model, book)?;
+    let left: Vec<Held> = book.iter().filter(|held| !gone.contains(held)).cloned().collect();
+    Some(taking(call, model, left, looks))
+}
+
+fn own<'a>(call: &Call, book: &'a [Held], part: &Part) -> Option<&'a Held> {
+    let id = call.hold.as_ref()?.id.as_ref()?;
+    book.iter().find(|held| held.key == part.key && held.id == *id)
+}
+
+fn taking(call: &Call, model: &mut Model, mut book: Vec<Held>, looks: bool) -> Result<Decided, Error> {
+    let (now, parts) = (model.now, &call.parts);
+    let all = chains(call);
+    let mut before = Vec::new();
+    for part in parts {
+        before.push(verdict(&part.limit, model.state(&part.key, &part.limit)?, now, part.quantity));
+    }
+    let period = call.hold.as_ref().and_then(|hold| hold.period);
+    let is_renewal = period.is_some()
+        && parts.iter().all(|part| matches!(part.limit, Limit::Lease { .. }) || part.quantity == 0)
+        && parts.iter().any(|part| own(call, &book, part).is_some());
+    // What is taken of which limiter.
+    let mut takes: Vec<Option<i128>> = vec![None; parts.len()];
+    let (mut refused, mut chain_ends) = (false, Vec::new());
+    for (at, chain) in all.iter().enumerate() {
+        let first = chain[0][0];
+        if !is_chain(chain) {
+            refused |= before[first].limited && !parts[first].shadow;
+            takes[first] = (!before[first].limited).then_some(parts[first].quantity);
+            continue;
+        }
+        match take_chain(call, model, chain)? {
+            Ok(shares) => {
+                chain_ends.push((at, false, None));
+                shares.iter().for_each(|(own, share)| takes[*own] = Some(*share));
+            }
+            Err(wait) => {
+                chain_ends.push((at, true, wait));
+                refused = true;
+            }
+        }
+    }
+    if is_renewal {
+        // A place must be there: that of a LEASE, or in a chain with one, whatever the chain gives.
+        let is_place = |at: &usize| matches!(parts[*at].limit, Limit::Lease { .. }) && !parts[*at].shadow;
+        refused = all.iter().enumerate().any(|(at, chain)| {
+            let refuses = chain_ends.iter().find(|(own, ..)| *own == at).map(|(_, refused, _)| *refused);
+            chain.iter().flatten().any(is_place) && refuses.unwrap_or(before[chain[0][0]].limited)
+        });
+    }
+    if refused {
+        takes.fill(None);
+    }
+    let (mut rows, mut sixth) = (Vec::new(), Vec::new());
+    for (at, part) in parts.iter().enumerate() {
+        let is_pool = all.iter().any(|chain| is_chain(chain) && chain.iter().flatten().any(|own| *own == at));
+        let state = model.state(&part.key, &part.limit)?.cloned();
+        let is_lease = matches!(part.limit, Limit::Lease { .. });
+        let renews = holds_place(part, state.as_ref(), now);
+        let units =
+            if is_lease { i128::from(takes[at].is_some() && !renews) } else { takes[at].unwrap_or(0) };
+        sixth.push(units);
+        let takes_any = takes[at].is_some() && (units > 0 || is_lease);
+        let mut after = state;
+        if takes_any && !looks {
+            after = Some(taken(&part.limit, after.as_ref(), now, units)?);
+            model.store(&part.key, &part.limit, after.clone());
+        }
+        // A total that is forgotten when it is idle lives as long as what is held of it.
+        if let (Some(State::Count { used, end }), Some(period)) = (&after, period)
+            && !refused
+            && !looks
+            && matches!(part.limit, Limit::Fixed { window: Window::Total(Some(_)), .. })
+            && (takes_any
+                || (takes[at].unwrap_or(0) == 0
+                    && units_asked(part, is_pool, takes[at]) == 0
+                    && own(call, &book, part).is_some()))
+        {
+            let lasts = ceil(now + period, MILLI) * MILLI;
+            after = Some(State::Count { used: *used, end: (*end).max(lasts) });
+            model.store(&part.key, &part.limit, after.clone());
+        }
+        let standing = look(&part.limit, after.as_ref(), now, None);
+        let row = match (is_pool, takes_any && !looks) {
+            (true, _) => Row { limited: before[at].limited, retry: before[at].retry, ..standing },
+            (false, true) => Row { limited: false, retry: None, ..standing },
+            (false, false) => {
+                Row { reset: standing.reset, remaining: standing.remaining, ..before[at].clone() }
+            }
+        };
+        rows.push(row);
+    }
+    if !refused && !looks {
+        hold(call, model, &mut book, &takes, &rows);
+    }
+    let chain_rows: Vec<(usize, Row)> = chain_ends
+        .iter()
+        .map(|(at, limited, wait)| (*at, chain_row(&all[*at], &rows, *limited, *wait)))
+        .collect();
+    let mut first = combine(call, &rows, &chain_rows);
+    if is_renewal && !refused {
+        (first.limited, first.retry) = (false, None);
+    }
+    let shown = |units: i128| (!chain_rows.is_empty()).then_some(units);
+    let rows = rows.into_iter().zip(sixth).map(|(row, units)| (row, shown(units)));
+    let rows = [(first, shown(0))].into_iter().chain(rows).collect();
+    Ok(Decided { rows, book, is_admitted: !refused })
+}
+
+/// The quantity for which a limiter is asked, in a chain its share.
+fn units_asked(part: &Part, is_pool: bool, share: Option<i128>) -> i128 {
+    if is_pool { share.unwrap_or(0) } else { part.quantity }
+}
+
+/// Remembers what an admitted call has taken.
+fn hold(call: &Call, model: &Model, book: &mut Vec<Held>, takes: &[Option<i128>], rows: &[Row]) {
+    let Some(Hold { period: Some(period), id: Some(id), .. }) = &call.hold else { return };
+    let now = model.now;
+    for ((part, units), row) in call.parts.iter().zip(takes).zip(rows) {
+        if matches!(part.limit, Limit::Lease { .. }) {
+            continue;
+        }
+        let units = units.unwrap_or(0);
+        let before = own(call, book, part).cloned();
+        book.retain(|held| held.key != part.key || held.id != *id);
+        let origin = match (&part.limit, model.key(&part.key)) {
+            (Limit::Fixed { window: Window::Total(idle), .. }, _) => Origin::Total(idle.is_some()),
+            (Limit::Fixed { .. }, Some((State::Count { end, .. }, _))) => Origin::Window(*end),
+            (Limit::Fixed { .. }, _) => Origin::Window(0),
+            (Limit::Log { .. }, _) => Origin::Rate(tick(now), ceil(row.reset, MICRO) * MICRO),
+            _ => Origin::Rate(now, row.reset),
+        };
+        let new = Held {
+            key: part.key.clone(),
+            id: id.clone(),
+            end: now + period,
+            period: *period,
+            earlier: 0,
+            last: units,
+            origin,
+        };
+        match before {
+            None if units == 0 => {}
+            None => book.push(new),
+            Some(before) if units == 0 => book.push(Held { end: new.end, period: new.period, ..before }),
+            Some(before) if before.origin == new.origin && !before.is_rate() => {
+                book.push(Held { earlier: before.earlier, last: before.last + units, ..new });
+            }
+            Some(before) => book.push(Held { earlier: before.units(), ..new }),
+        }
+    }
+}
+
+/// Settles a call with a hold by what was used. `None` if it cannot be said.
+pub fn settle(call: &Call, model: &mut Model, book: &[Held]) -> Option<Result<Decided, Error>> {
+    let gone = restore(call, model, book)?;
+    let left: Vec<Held> = book.iter().filter(|held| !gone.contains(held)).cloned().collect();
+    Some(settling(call, model, left))
+}
+
+fn settling(call: &Call, model: &mut Model, mut book: Vec<Held>) -> Result<Decided, Error> {
+    let (now, parts) = (model.now, &call.parts);
+    let all = chains(call);
+    let has_chain = all.iter().any(|chain| is_chain(chain));
+    // What of the units used each limiter bears.
+    let mut bears: Vec<Option<i128>> = vec![None; parts.len()];
+    for part in parts {
+        model.state(&part.key, &part.limit)?;
+    }
+    for chain in &all {
+        if is_chain(chain) {
+            bear(call, model, &book, chain, &mut bears)?;
+        } else {
+            let (at, part) = (chain[0][0], &parts[chain[0][0]]);
+            let is_window = matches!(part.limit, Limit::Fixed { .. });
+            bears[at] = (is_window || own(call, &book, part).is_some()).then_some(part.quantity);
+        }
+    }
+    let mut rows = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
+        let held = own(call, &book, part);
+        let is_pool = all.iter().any(|chain| is_chain(chain) && chain.iter().flatten().any(|own| *own == at));
+        let (mut difference, mut ago, mut reset) = (0, None, None);
+        match (&part.limit, held) {
+            (Limit::Lease { .. }, _) => difference = part.quantity,
+            (Limit::Fixed { .. }, held) => {
+                if let Some(used) = bears[at] {
+                    difference = used;
+                    if let Some(held) = held {
+                        let present = (used - held.earlier).max(0) - held.last;
+                        let window = match model.key(&part.key) {
+                            Some((State::Count { end, .. }, _)) => *end,
+                            _ => 0,
+                        };
+                        let is_here = held.is_of(window) && now < window;
+                        // Units of 0 come back anywhere.
+                        difference = if is_here || held.last == 0 { present } else { present.max(0) };
+                    }
+                }
+            }
+            (_, None) if is_pool => difference = bears[at].unwrap_or(0),
+            (_, None) => {}
+            (limit, Some(held)) => {
+                let Origin::Rate(then, reset_after) = held.origin else { continue };
+                let here = if matches!(limit, Limit::Log { .. }) { tick(now) } else { now };
+                difference = (bears[at].unwrap_or(0) - held.units()).max(-held.last);
+                (ago, reset) = (Some(Ago { age: here - then, unit: MICRO }), Some(reset_after + MICRO));
+            }
+        }
+        let own = Part { quantity: difference, reset, ..part.clone() };
+        rows.push(model.settle(&[own], ago)?.remove(1));
+    }
+    if let Some(id) = call.hold.as_ref().and_then(|hold| hold.id.as_ref()) {
+        let is_named = |held: &Held| parts.iter().any(|part| part.key == held.key);
+        book.retain(|held| held.id != *id || !(is_named(held) || held.is_rate() && !held.has_ended(now)));
+        for held in book.iter_mut().filter(|held| held.id == *id && !held.has_ended(now)) {
+            held.end = now;
+        }
+    }
+    let mut chain_rows = Vec::new();
+    for (at, chain) in all.iter().enumerate().filter(|(_, chain)| is_chain(chain)) {
+        let own: Vec<&Row> = chain.iter().flatten().map(|at| &rows[*at]).collect();
+        let limited = own.iter().all(|row| row.limited);
+        let retry = own.iter().filter_map(|row| row.retry).min().filter(|_| limited);
+        chain_rows.push((at, chain_row(chain, &rows, limited, retry)));
+    }
+    let first = combine(call, &rows, &chain_rows);
+    let shown = |units: i128| has_chain.then_some(units);
+    let rows = rows.into_iter().zip(&bears).map(|(row, units)| (row, shown(units.unwrap_or(0))));
+    let rows = [(first, shown(0))].into_iter().chain(rows).collect();
+    Ok(Decided { rows, book, is_admitted: true })
+}
+
+/// What each limiter of a chain bears of the units that were used.
+fn bear(
+    call: &Call,
+    model: &Model,
+    book: &[Held],
+    chain: &[Vec<usize>],
+    bears: &mut [Option<i128>],
+) -> Result<(), Error> {
+    let is_lease = |at: &usize| matches!(call.parts[*at].limit, Limit::Lease { .. });
+    let held = |at: &usize| own(call, book, &call.parts[*at]).map(Held::units);
+    let mut has_any = false;
+    for at in chain.iter().flatten() {
+        let part = &call.parts[*at];
+        has_any |= held(at).is_some() || holds_place(part, model.state(&part.key, &part.limit)?, model.now);
+    }
+    let rooms: Vec<i128> = call
+        .parts
+        .iter()
+        .map(|part| Ok(room(&part.limit, model.state(&part.key, &part.limit)?, model.now).max(0)))
+        .collect::<Result<_, Error>>()?;
+    let mut pools: Vec<Vec<usize>> =
+        chain.iter().map(|pool| pool.iter().copied().filter(|at| !is_lease(at)).collect()).collect();
+    if has_any {
+        pools.retain(|pool| pool.iter().any(|at| held(at).is_some()));
+    } else {
+        pools.iter_mut().for_each(|pool| {
+            pool.retain(|at| matches!(call.parts[*at].limit, Limit::Fixed { .. }));
+        });
+        pools.retain(|pool| !pool.is_empty());
+        let fits = |pool: &Vec<usize>| {
+            call.parts[pool[0]].quantity <= pool.iter().map(|at| rooms[*at]).sum::<i128>()
+        };
+        let chosen = pools.iter().position(fits).or(pools.len().checked_sub(1));
+        pools = chosen.map(|at| pools[at].clone()).into_iter().collect();
+    }
+    for pool in pools {
+        let used = call.parts[pool[0]].quantity;
+        let mut share: Vec<i128> = pool.iter().map(|at| held(at).unwrap_or(0)).collect();
+        let mut difference = used - share.iter().sum::<i128>();
+        // Back to the last first.
+        for own in share.iter_mut().rev() {
+            let back = (-difference).clamp(0, *own);
+            (*own, difference) = (*own - back, difference + back);
+        }
+        // Beyond, in order, where it fits; the last goes into debt.
+        for (own, at) in share.iter_mut().zip(&pool) {
+            let more = difference.clamp(0, rooms[*at]);
+            (*own, difference) = (*own + more, difference - more);
+        }
+        *share.last_mut().expect("a pool") += difference.max(0);
+        for (at, share) in pool.iter().zip(share) {
+            bears[*at] = (share > 0 || held(at).is_some()).then_some(share);
+        }
+    }
+    Ok(())
+}
+
+/// The millisecond until which the key of a hold must live; [`ENDLESS`] for a total that never expires.
+pub fn lives_until(book: &[Held]) -> i128 {
+    let needs = |held: &Held| match held.origin {
+        Origin::Total(false) => ENDLESS,
+        Origin::Window(end) => held.end.max(end) / MILLI,
+        _ => held.end / MILLI,
+    };
+    book.iter().map(needs).max().unwrap_or(0)
+}
