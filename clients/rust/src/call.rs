@@ -402,6 +402,13 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments
     let mut rest = arguments;
     let is_several = matches!(name, b"CL.MTAKE" | b"CL.MPEEK" | b"CL.MSETTLE");
     while let [key, behind @ ..] = rest {
+        // A word between two limiters, unless it is itself the key of one.
+        let joins = [b"ELSE".as_slice(), b"SPILL"].iter().any(|word| key.eq_ignore_ascii_case(word));
+        if is_several && !keys.is_empty() && joins && limiter_length(behind).is_none() {
+            others.push(*key);
+            rest = behind;
+            continue;
+        }
         let length = if is_several { limiter_length(behind) } else { None };
         if length.is_none() && !keys.is_empty() {
             break; // the options
@@ -417,11 +424,23 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments
         }
         others.push(*option);
         rest = behind;
-        if let (b"ONCE", [key, behind @ ..], true) =
-            (option.to_ascii_uppercase().as_slice(), rest, is_several)
-        {
+        let option = option.to_ascii_uppercase();
+        if let (b"ONCE" | b"HOLD", [key, behind @ ..], true) = (option.as_slice(), rest, is_several) {
             keys.push(*key);
             rest = behind;
+        }
+        if option == b"HOLD" {
+            // The period and the owner, or the owner alone.
+            let has_period = rest.first().is_some_and(|word| word.first().is_some_and(u8::is_ascii_digit));
+            let words = match name {
+                b"CL.MTAKE" if has_period => 2,
+                b"CL.MSETTLE" => 1,
+                _ => 0,
+            };
+            let (words, behind) = rest.split_at_checked(words).unwrap_or((rest, &[]));
+            others.extend_from_slice(words);
+            rest = behind;
+            continue;
         }
         // The number that follows the option.
         if let ([number, behind @ ..], true) = (rest, is_several) {

@@ -15,6 +15,7 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
+mod account;
 mod blocking;
 mod cluster;
 mod commands;
