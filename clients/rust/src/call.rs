@@ -17,6 +17,8 @@
 //! # redis::RedisResult::Ok(())
 //! ```
 
+#[cfg(feature = "aio")]
+use crate::Answer;
 use crate::limit::{invalid, rounded_up};
 use crate::several::{Peek, Settle, Several, Take};
 use crate::{Bucket, Fixed, Gcra, Limit, Places, Quantity, Rate, Units, Wait};
@@ -476,6 +478,54 @@ fn limiter_length(arguments: &[&[u8]]) -> Option<usize> {
         return None;
     };
     Some(kind.saturating_add(length))
+}
+
+/// Builds the settlement that gives back all that an admitted call of several limiters has taken. Returns
+/// `None` if it has taken nothing, if it holds what it took, which comes back by itself, or if it may be
+/// repeated, and then expects what it took.
+///
+/// `rows` are the answers of the limiters, and `ago` is the age of the units. A log gives back entries that
+/// are at least as old, and the others count what may have leaked. So who knows only about the age sends two
+/// settlements: of the `logs` with the shortest age, and of the others with the longest.
+#[cfg(feature = "aio")]
+pub(crate) fn giving_back(cmd: &Cmd, rows: &[Answer], logs: bool, ago: Duration) -> Option<Cmd> {
+    let all: Vec<&[u8]> = arguments(cmd).skip(1).collect();
+    let (mut rest, mut rows, mut back) = (all.as_slice(), rows.iter(), redis::cmd("CL.MSETTLE"));
+    let mut is_needed = false;
+    while let Some((key, behind)) = rest.split_first() {
+        let Some((limiter, behind)) = limiter_length(behind).and_then(|end| behind.split_at_checked(end))
+        else {
+            if [b"HOLD", b"ONCE"].iter().any(|word| key.eq_ignore_ascii_case(*word)) {
+                return None;
+            }
+            rest = behind; // between two limiters, or an option
+            continue;
+        };
+        rest = behind;
+        let (row, (last, words)) = (rows.next()?, limiter.split_last()?);
+        let words = words.strip_prefix(&[b"SHADOW".as_slice()]).unwrap_or(words);
+        let is_log = words.first().is_some_and(|kind| kind.eq_ignore_ascii_case(b"LOG"));
+        if is_log != logs || !row.admitted() && row.taken.is_none() {
+            continue; // a limiter in shadow that would have refused the call has taken nothing
+        }
+        if let [b"LEASE", places, _] = words {
+            back.arg(*key).arg("LEASE").arg(*places).arg(0).arg(*last);
+            is_needed = true;
+            continue;
+        }
+        let asked = std::str::from_utf8(last).ok().and_then(|units| units.parse().ok());
+        let units: u64 = row.taken.or(asked)?;
+        if units > 0 {
+            back.arg(*key);
+            if row.reset_after < Duration::MAX {
+                back.arg("RESET").arg(rounded_up(row.reset_after));
+            }
+            back.arg(words).arg(format!("-{units}"));
+            is_needed = true;
+        }
+    }
+    back.arg("AGO").arg(rounded_up(ago)).arg(UNIT);
+    is_needed.then_some(back)
 }
 
 /// Returns whether this is a command of redis-cell.

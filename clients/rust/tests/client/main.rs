@@ -17,6 +17,7 @@ mod common;
 
 mod account;
 mod blocking;
+mod cancelled;
 mod cluster;
 mod commands;
 mod functions;
