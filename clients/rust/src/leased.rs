@@ -514,7 +514,7 @@ pub(crate) fn span(duration: Duration) -> Option<Span> {
     u64::try_from(duration.as_nanos()).ok().and_then(Span::from_nanos)
 }
 
-pub(crate) fn core_rate(rate: crate::Rate) -> RedisResult<redis_cell_core::Rate> {
+pub(crate) fn core_rate(rate: Rate) -> RedisResult<redis_cell_core::Rate> {
     let (count, micros) = (i64::try_from(rate.count), i64::try_from(rate.period.as_micros()));
     let (Ok(count), Ok(micros)) = (count, micros) else { return Err(invalid("the rate is out of range")) };
     redis_cell_core::Rate::new(count, micros, Unit::Microseconds)

@@ -192,7 +192,7 @@ class AsyncLeased(_Leases[_Future]):
     left are then given back. Units are held for at most `keys` keys; calls for further keys go directly to the server.
 
     Together, N processes admit at most min(hold * rate, N * most) units more than the server alone would, over any
-    period, and none more in a fixed window. docs/scaling.md has the proof.
+    period, and none more in a window. docs/scaling.md has the proof.
     """
 
     def __init__(

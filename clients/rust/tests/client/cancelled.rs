@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Polls a future at most so many times, each time when it is woken, and drops it. Returns its output if it
+/// Polls a future at most N times, each time when it is woken, and drops it. Returns its output if it
 /// is complete by then, and how often it was polled.
 async fn polled<F: Future>(times: usize, future: F) -> (Option<F::Output>, usize) {
     let (mut future, mut polls) = (pin!(future), 0);
