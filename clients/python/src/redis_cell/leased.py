@@ -75,7 +75,9 @@ class _Share(Generic[T]):
 class _Leases(Generic[T]):
     """The common part of Leased and AsyncLeased. It sends no calls, and only one thread at a time may use it."""
 
-    def __init__(self, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000) -> None:
+    def __init__(
+        self, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
+    ) -> None:
         if not 1 <= least <= most:
             raise ValueError(f"least and most must be at least 1, and least at most most, not {least} and {most}")
         rate = limit if isinstance(limit, Rate) else None
