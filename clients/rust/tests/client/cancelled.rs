@@ -2,7 +2,7 @@
 //! queue and no hold behind.
 
 use crate::common::{Client, Server, wait_until};
-use crate::leased::{SOON, connect};
+use crate::leased::{SOON, connect, futures_poll};
 use redis_cell_client::{
     Account, Fixed, FixedWindow, Guard, MTake, Merged, Places, Rate, Units, Wait, Waiter, WhenUnavailable,
 };
@@ -109,32 +109,36 @@ async fn a_wait_leaves_its_queue_and_gives_back_what_it_has_taken() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // wait_until does not let others run
 async fn a_hold_that_is_not_taken_leaves_nothing() {
     let server = Server::start();
     let mut inspector = server.connect();
     let guard = Guard::new(connect(&server).await, WhenUnavailable::FailClosed).timeout(SOON);
     let account = Account::new(guard, "{h}:holds").pool("{h}:run", Fixed::new(9, FixedWindow::total()));
+    let holds = |inspector: &mut Client, wanted: i64, what: &str| {
+        wait_until("what is held", || {
+            let held = (inspector.int("EXISTS {h}:holds"), inspector.get::<Option<i64>, _>("GET {h}:run"));
+            if held.0 == wanted && held.1.unwrap_or_default() == 3 * wanted {
+                return Ok(());
+            }
+            Err(format!("{what}: {held:?}"))
+        });
+    };
     for polls in 1.. {
-        let (held, polls) = polled(polls, account.hold(format!("owner-{polls}"), Units(3))).await;
+        let held = polled(polls, account.hold(format!("owner-{polls}"), Units(3))).await.0;
         let is_done = held.is_some();
         drop(held);
-        // The runtime of this test has one thread, which settles only while the test waits.
-        let deadline = std::time::Instant::now() + SOON;
-        let seen = async |inspector: &mut Client| loop {
-            let seen = (inspector.int("EXISTS {h}:holds"), inspector.call("GET {h}:run"));
-            if seen.0 == 0 && [redis::Value::Nil, redis::Value::BulkString(b"0".to_vec())].contains(&seen.1) {
-                return;
-            }
-            assert!(std::time::Instant::now() < deadline, "{polls} polls: {seen:?}");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        };
-        tokio::task::yield_now().await;
-        seen(&mut inspector).await;
+        holds(&mut inspector, 0, &format!("{polls} polls"));
         if is_done {
-            return;
+            break;
         }
     }
+    // The server has taken the units, and the caller does not know yet.
+    let mut call = Box::pin(account.hold("unread", Units(3)));
+    assert!(futures_poll(call.as_mut()).is_none());
+    holds(&mut inspector, 1, "before it is dropped");
+    drop(call);
+    holds(&mut inspector, 0, "after it was dropped");
 }
 
 /// Whoever is gone before the next call is sent takes nothing; whoever is gone later is counted once.
