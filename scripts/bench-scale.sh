@@ -5,7 +5,8 @@
 #   cluster    processor time of a call in clusters of 1, 3 and 6 primaries
 #   memory     1 and 10 million limiters, or the numbers that follow: memory 50000000 needs 9 GB and ten minutes
 #   io-threads servers with one and with two threads for sockets: Redis 7.0, Redis 8.2 and Valkey 9.1
-#   rungs      direct calls, merged calls and leases at a round trip of 0.5 ms, in Rust; the same and more in Python
+#   rungs      direct calls, remembered refusals, merged calls and leases at a round trip of 0.5 ms, in Rust, with 1 to
+#              64 callers, 1 and 10,000 keys, and 0 to 99 % refused; the same and more in Python; three minutes
 #   leases     decisions of one process with leased units and with direct calls, in Rust and in Python
 #   processes  200 processes that call one key as fast as they can, with the bound checked over every period
 #   publish    copies the last measurements to docs/scaling.md and bench/scaling.md
@@ -57,7 +58,7 @@ part() {
         else
             python=$(python_venv clients/python/requirements/newest.txt clients/python)
             if [[ $1 == rungs ]]; then
-                kept rungs example rungs
+                kept rungs example rungs "$results/rungs.tsv"
                 REDIS_URL=redis://127.0.0.1:$port kept rungs-python "$python/bin/python" bench/rungs.py
             else
                 kept leases example tasks
@@ -71,6 +72,10 @@ part() {
 
 if [[ ${1:-} == publish ]]; then
     bench publish
+    if [[ -f $results/rungs.tsv ]]; then
+        cp "$results/rungs.tsv" bench/rungs.tsv
+        cargo run --quiet --release --locked -p redis-cell-plots -- rungs bench/rungs.tsv docs/plots
+    fi
     exit
 fi
 server=$(find_server)

@@ -33,6 +33,10 @@
 //! later than the call was *sent* plus the time that the answer says is left of it. So every unit is spent in
 //! its own window, and all clients together spend at most `L` units in each.
 //!
+//! The same holds for the windows of `CL.WINDOW`, by [`window::Limit::lasts`](crate::window::Limit::lasts).
+//! Any period has at most `L + previous - weight` units, as with direct calls: those of the present window
+//! that are spent were handed out in it, and those of the window before were handed out and spent in that.
+//!
 //! Units whose answer was lost, and units of a client that crashed, were handed out and are not spent. Units
 //! that the server takes back more than [`Terms::reply`] after the client sent them can be spent a second
 //! time, once.
@@ -44,7 +48,7 @@ use crate::{Instant, Rate, Span};
 /// How many units a client may hold, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// The rate of the limit, or `None` for a fixed window, whose units do not leak.
+    /// The rate of the limit, or `None` for a window, whose units do not leak while it lasts.
     pub rate: Option<Rate>,
     /// The size of the smallest batch, at least 1.
     pub least: i64,
@@ -187,9 +191,10 @@ impl Holding {
         Some(size)
     }
 
-    /// The answer of the call: `taken` units, the server's wait where it refused, and for a fixed window the
-    /// time for which it `lasts` at least: `reset_after` less its unit of time, because it is rounded up. The
-    /// units end with their window, and can go back even if the call has opened it.
+    /// The answer of the call: `taken` units, the server's wait where it refused, and for a window the time
+    /// for which it `lasts` at least: `reset_after` less its unit of time, because it is rounded up, and of a
+    /// sliding window what [`lasts`](crate::window::Limit::lasts) makes of it. The units end with their
+    /// window, and can go back even if the call has opened it.
     ///
     /// Call [`lost`](Self::lost) instead when more than [`Terms::reply`] has passed since the call.
     pub fn answered(

@@ -137,6 +137,17 @@ impl Limit {
         weight.unwrap_or(count)
     }
 
+    /// How long the present window lasts at least, after a call that was admitted and has taken units: from
+    /// the `remaining` and the `reset_after` of its answer.
+    ///
+    /// What was taken in the window weighs nothing at `reset_after`. The more it is, the later after the end
+    /// of the window that is. It is at most all that counts, so the result is exact if nothing is left of the
+    /// window before.
+    pub fn lasts(&self, remaining: i64, reset_after: Span) -> Span {
+        let used = self.most.saturating_sub(remaining).max(1);
+        reset_after.saturating_sub(self.faded(used, 0))
+    }
+
     /// How long after the start of the present window `count` units of the previous one weigh at most `left`.
     fn faded(&self, count: i64, left: i64) -> Span {
         // Both counts are below 2^63, so twice a count and one fits.

@@ -16,11 +16,14 @@ mod common;
 
 use std::collections::VecDeque;
 
+use std::collections::HashSet;
+
 use common::{MS, after, ago, at, nanos, span};
 use proptest::prelude::*;
 use redis_cell_core::gcra::{self, Tat};
 use redis_cell_core::holding::{Holding, Spend, Terms};
-use redis_cell_core::{Rate, Span, Unit, fixed};
+use redis_cell_core::limiter::Limiter;
+use redis_cell_core::{Rate, Span, Unit, fixed, window};
 
 /// The length of a tick in nanoseconds.
 const TICK: i64 = 10 * MS;
@@ -380,37 +383,49 @@ proptest! {
     }
 }
 
-/// The units that clients of a fixed window of `limit` units spend in the fullest of the windows. With
-/// `early`, a batch lasts until the instant that the answer names, as if that were not rounded up.
-fn spent_in_a_window(limit: i64, most: i64, hold: i64, seed: u64, early: bool) -> i64 {
+/// The milliseconds of a window.
+const WINDOW: i64 = 50;
+
+/// The units that clients of a limiter with windows spend in the fullest of the windows. `is_next` says
+/// whether a window has ended between two instants, and `lasts` for how long a batch lasts, in milliseconds
+/// from those of `reset_after`, rounded up, and from the units that remain.
+fn spent_in_a_window<L: Limiter>(
+    limiter: &L,
+    is_next: impl Fn(Option<L::State>, i64, i64) -> bool,
+    lasts: impl Fn(i64, i64) -> i64,
+    (most, hold, seed): (i64, i64, u64),
+) -> i64
+where
+    L::State: Copy,
+{
     let mut random = Random(seed);
-    let window = fixed::Limit::new(limit, 50, Unit::Milliseconds).unwrap();
     let terms = Terms { rate: None, least: 1, most, hold: span(hold * MS), reply: span(8 * MS) };
-    let mut key: Option<fixed::Counter> = None;
+    let mut key: Option<L::State> = None;
     let mut clients = vec![Holding::default(); 4];
     // The arrival of each client's call and of its answer, and what is in them.
     let mut calls: Vec<Option<(i64, i64)>> = vec![None; clients.len()];
     let mut answers: Vec<Option<(i64, i64, Span)>> = vec![None; clients.len()];
     let (mut now, mut spent, mut fullest) = (0, 0, 0);
     for _ in 0..400 {
+        let before = now;
         now += random.below(4 * MS);
-        if key.is_some_and(|open| open.end <= at(now)) {
-            (key, spent) = (None, 0);
+        if is_next(key, before, now) {
+            spent = 0;
         }
         for (index, holding) in clients.iter_mut().enumerate() {
             if let Some((_, units)) = calls[index].take_if(|(arrival, _)| *arrival <= now) {
-                let decision = fixed::saturate(key, &window, at(now), units).unwrap();
+                let decision = limiter.saturate(key, at(now), units).unwrap();
                 key = after(&decision, key);
-                let reset = nanos(decision.answer.reset_after).div_euclid(MS) + i64::from(!early);
-                let lasts = span(if early { reset + 1 } else { reset - 1 } * MS);
+                let reset = nanos(decision.answer.reset_after).div_euclid(MS) + 1;
                 let taken = decision.answer.taken.unwrap_or_default();
-                answers[index] = Some((now + random.below(6 * MS), taken, lasts));
+                let lasts = lasts(reset, decision.answer.remaining).max(0);
+                answers[index] = Some((now + random.below(6 * MS), taken, span(lasts)));
             }
             if let Some((_, taken, lasts)) = answers[index].take_if(|(arrival, ..)| *arrival <= now) {
                 holding.answered(&terms, at(now), taken, None, Some(lasts));
             }
             if let Some((units, age)) = holding.give_back(&terms, at(now)) {
-                let decision = fixed::settle(key, &window, at(now), -units, Some(&ago(nanos(age)))).unwrap();
+                let decision = limiter.settle(key, at(now), -units, Some(&ago(nanos(age)))).unwrap();
                 key = after(&decision, key);
                 holding.returned();
             }
@@ -428,18 +443,60 @@ fn spent_in_a_window(limit: i64, most: i64, hold: i64, seed: u64, early: bool) -
     fullest
 }
 
+/// The fullest of fixed windows, in which a batch lasts for some milliseconds longer.
+fn in_a_fixed_window(limit: i64, longer: i64, numbers: (i64, i64, u64)) -> i64 {
+    let limiter = fixed::Limit::new(limit, WINDOW, Unit::Milliseconds).unwrap();
+    let is_next = |open: Option<fixed::Counter>, before, now| {
+        open.is_some_and(|open| at(before) < open.end && open.end <= at(now))
+    };
+    spent_in_a_window(&limiter, is_next, |reset, _| (reset - 1 + longer) * MS, numbers)
+}
+
+/// The fullest of the windows of `CL.WINDOW`, which begin at multiples of the period.
+fn in_a_sliding_window(limit: i64, numbers: (i64, i64, u64)) -> i64 {
+    let limiter = window::Limit::new(limit, WINDOW, Unit::Milliseconds).unwrap();
+    let index = |now: i64| at(now).as_nanos() / (WINDOW * MS).unsigned_abs();
+    let lasts = |reset, remaining| nanos(limiter.lasts(remaining, span((reset - 1) * MS)));
+    spent_in_a_window(&limiter, |_, before, now| index(before) < index(now), lasts, numbers)
+}
+
 proptest! {
     #[test]
     fn clients_of_a_window_never_spend_more_than_its_limit(
         (limit, most, hold, seed) in (1..30_i64, 1..12_i64, 1..200_i64, any::<u64>())
     ) {
-        prop_assert!(spent_in_a_window(limit, most, hold, seed, false) <= limit);
+        prop_assert!(in_a_fixed_window(limit, 0, (most, hold, seed)) <= limit);
+        prop_assert!(in_a_sliding_window(limit, (most, hold, seed)) <= limit);
+    }
+
+    /// A sliding window lasts as long as its answer says, and no longer if there was no window before it.
+    #[test]
+    fn a_sliding_window_lasts_as_long_as_its_answer_says(
+        calls in prop::collection::vec((0..30 * MS, 0..12_i64), 1..20), limit in 1..40_i64
+    ) {
+        let limiter = window::Limit::new(limit, WINDOW, Unit::Milliseconds).unwrap();
+        let (mut key, mut now, mut windows) = (None, 0, HashSet::new());
+        for (later, units) in calls {
+            now += later;
+            let decision = limiter.saturate(key, at(now), units).unwrap();
+            let answer = decision.answer;
+            key = after(&decision, key);
+            if answer.taken > Some(0) {
+                let period = WINDOW * MS;
+                let into = i64::try_from(at(now).as_nanos() % period.unsigned_abs()).unwrap();
+                let window = at(now).as_nanos() / period.unsigned_abs();
+                let lasts = nanos(limiter.lasts(answer.remaining, answer.reset_after));
+                prop_assert!(lasts <= period - into);
+                windows.insert(window);
+                prop_assert!(windows.contains(&(window - 1)) || lasts == period - into);
+            }
+        }
     }
 }
 
 #[test]
 fn a_batch_that_outlasts_its_window_by_a_millisecond_is_found() {
-    assert!((0..2_000).any(|seed| spent_in_a_window(10, 5, 100, seed, true) > 10));
+    assert!((0..2_000).any(|seed| in_a_fixed_window(10, 1, (5, 100, seed)) > 10));
 }
 
 /// The schedules would find a client that is wrong by little.

@@ -21,14 +21,14 @@ const GAP: f64 = 8.0;
 const TOP: f64 = 11.0;
 
 /// The width of a README in pixels.
-const WIDTH: u32 = 830;
+pub const WIDTH: u32 = 830;
 /// Sizes of text in plotters' unit, of which 1.24 are a pixel: 13 and 15 pixels.
-const TEXT: f64 = 13.0 * 1.24;
-const TITLE: f64 = 15.0 * 1.24;
+pub const TEXT: f64 = 13.0 * 1.24;
+pub const TITLE: f64 = 15.0 * 1.24;
 
 const ADMITTED: RGBColor = RGBColor(0x00, 0x9e, 0x73);
 const REFUSED: RGBColor = RGBColor(0xd5, 0x3e, 0x00);
-const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
+pub const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 

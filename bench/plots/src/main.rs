@@ -7,12 +7,15 @@
 //! redis-cell-plots record PORT FILE        calls the server at this port, and writes the file
 //! redis-cell-plots draw FILE FOLDER        draws FOLDER/*.svg from the file
 //! ```
+//!
+//! `redis-cell-plots rungs bench/rungs.tsv FOLDER` draws `scaling-rungs.svg` of `docs/scaling.md`.
 
 // A tool should fail at the first unexpected value. The lints against panics are for code inside a server.
 #![allow(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing)]
 
 mod draw;
 mod record;
+mod rungs;
 
 use std::error::Error;
 use std::path::Path;
@@ -73,6 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["record", port, file] => record::record(port.parse()?, Path::new(file)),
         ["draw", file, folder] => draw::draw(Path::new(file), Path::new(folder)),
-        _ => Err("usage: redis-cell-plots record PORT FILE | draw FILE FOLDER".into()),
+        ["rungs", file, folder] => rungs::draw(Path::new(file), Path::new(folder)),
+        _ => Err("usage: redis-cell-plots record PORT FILE | draw FILE FOLDER | rungs FILE FOLDER".into()),
     }
 }

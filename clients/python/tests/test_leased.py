@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import servers
-from redis_cell import AsyncCell, AsyncLeased, Cell, Fixed, Leased, Rate, Verdict
+from redis_cell import AsyncCell, AsyncLeased, Cell, Fixed, Leased, Rate, Verdict, Window
 
 LONG = 3600.0
 PATIENCE = 10.0
@@ -73,17 +73,19 @@ async def test_a_batch_is_spent_without_calls_and_a_refusal_is_remembered(client
 async def test_what_is_left_goes_back_when_the_hold_is_over(client: Any) -> None:
     rate = AsyncLeased(AsyncCell(client), RATE, least=20, most=20, hold=0.05)
     hour = AsyncLeased(AsyncCell(client), Fixed(100, per=3600), least=20, most=20, hold=0.05)
-    assert await rate.take("hot", 3)
+    day = AsyncLeased(AsyncCell(client), Window(100, per=86400), least=20, most=20, hold=0.05)
+    assert await rate.take("hot", 3) and await day.take("day", 3)
     # The call opens the window, which is younger than the hold and the time in which an answer may come.
     assert await hour.take("hour", 3)
     assert await client.get("hour") == "20"
 
     async def back() -> bool:
         # One unit may have leaked by the time that the server hears of it.
-        return await remaining(client) in (96, 97) and await client.get("hour") == "3"
+        left = (await AsyncCell(client).window("day", Window(100, per=86400), 0)).remaining
+        return await remaining(client) in (96, 97) and await client.get("hour") == "3" and left == 97
 
     async def forgotten() -> bool:
-        return not rate.keys_in_use and not hour.keys_in_use
+        return not rate.keys_in_use and not hour.keys_in_use and not day.keys_in_use
 
     await until(back)
     await until(forgotten)
@@ -112,7 +114,7 @@ async def test_what_cannot_be_held_is_taken_directly(client: Any) -> None:
 
 
 async def test_more_than_the_limit_is_refused_forever(client: Any) -> None:
-    for limit in (Rate.per_day(5), Fixed.per_day(5)):
+    for limit in (Rate.per_day(5), Fixed.per_day(5), Window(5, per=86400)):
         leased = AsyncLeased(AsyncCell(client), limit, least=1, most=100, hold=LONG)
         for _ in range(3):
             never = await leased.take(limit.kind, 6)

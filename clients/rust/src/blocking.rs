@@ -1,10 +1,13 @@
 //! The blocking counterpart of `Guard`.
 
+#[cfg(feature = "aio")]
+use crate::Refusals;
+use crate::once::Attempts;
 use crate::unavailable::Outage;
-use crate::{Answer, CellConnection, DecidedBy, Limit, Quantity, WhenUnavailable, call, local};
+use crate::{CellConnection, DecidedBy, Limit, Once, Quantity, WhenUnavailable, call, local};
 use redis::{
-    Client, Cmd, Connection, ConnectionLike, ErrorKind, RedisError, RedisResult, ServerErrorKind,
-    ToSingleRedisArg,
+    Client, Cmd, Connection, ConnectionLike, ErrorKind, FromRedisValue, RedisError, RedisResult,
+    ServerErrorKind, ToSingleRedisArg,
 };
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -71,12 +74,19 @@ pub struct BlockingGuard<C = Connection> {
     connections: Arc<Connections<C>>,
     outage: Outage,
     timeout: Duration,
+    #[cfg(feature = "aio")]
+    refusals: Option<Refusals>,
 }
 
 impl<C> Clone for BlockingGuard<C> {
     fn clone(&self) -> Self {
-        let (connections, outage) = (Arc::clone(&self.connections), self.outage.clone());
-        Self { connections, outage, timeout: self.timeout }
+        Self {
+            connections: Arc::clone(&self.connections),
+            outage: self.outage.clone(),
+            timeout: self.timeout,
+            #[cfg(feature = "aio")]
+            refusals: self.refusals.clone(),
+        }
     }
 }
 
@@ -135,6 +145,8 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
             connections: Arc::new(connections),
             outage: Outage::new(when_unavailable),
             timeout: Self::TIMEOUT,
+            #[cfg(feature = "aio")]
+            refusals: None,
         }
     }
 
@@ -153,6 +165,14 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
         self
     }
 
+    /// Remembers the refusals of the server, so that calls for refused keys rarely reach it. A thread keeps
+    /// the connection of `refusals`.
+    #[cfg(feature = "aio")]
+    #[must_use]
+    pub fn refusals(self, refusals: Refusals) -> Self {
+        Self { refusals: Some(refusals), ..self }
+    }
+
     /// Takes units or refuses the call, as the server decides, or without the server while it is unavailable.
     ///
     /// # Errors
@@ -169,15 +189,39 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
         let (limit, quantity) = (limit.into(), quantity.into());
         let bytes = key.as_ref().to_vec();
         local::check(limit, quantity)?;
-        let cmd = call::take(key, limit, quantity)?;
-        let answer = self.outage.asks().and_then(|()| self.outage.learn(self.ask(&cmd)));
+        #[cfg(feature = "aio")]
+        if let Some(refusal) = self.refusals.as_ref().and_then(|all| all.recall_call(&bytes, limit, quantity))
+        {
+            return Ok(DecidedBy::Server(refusal));
+        }
+        let answer = self.call(&call::take(key, limit, quantity)?, None);
+        #[cfg(feature = "aio")]
+        if let (Some(refusals), Ok(answer)) = (&self.refusals, &answer) {
+            refusals.learn(&bytes, limit, quantity, answer);
+        }
         self.outage.decide(answer, &bytes, limit, quantity)
     }
 
+    /// Sends a command, and repeats it if it may be, unless the server is known to be unavailable.
+    pub(crate) fn call<T: FromRedisValue>(&self, cmd: &Cmd, once: Option<&Once>) -> RedisResult<T> {
+        self.outage.asks()?;
+        let mut attempts = Attempts::new(once);
+        loop {
+            match self.outage.learn(self.ask(cmd)) {
+                Err(error) => std::thread::sleep(attempts.pause(&error).ok_or(error)?),
+                answer => return answer,
+            }
+        }
+    }
+
+    pub(crate) const fn when_unavailable(&self) -> &WhenUnavailable {
+        self.outage.choice()
+    }
+
     /// Sends a command once, and waits for its answer at most for the timeout.
-    fn ask(&self, cmd: &Cmd) -> RedisResult<Answer> {
+    fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
         let start = Instant::now();
-        let kind = |answer: &RedisResult<_>| answer.as_ref().err().map(RedisError::kind);
+        let kind = |answer: &RedisResult<T>| answer.as_ref().err().map(RedisError::kind);
         let mut answer = self.ask_once(cmd, start);
         // No node has run the call. A new connection reads the cluster's nodes again.
         if matches!(
@@ -196,7 +240,7 @@ impl<C: TimedConnection + Send + 'static> BlockingGuard<C> {
         }
     }
 
-    fn ask_once(&self, cmd: &Cmd, start: Instant) -> RedisResult<Answer> {
+    fn ask_once<T: FromRedisValue>(&self, cmd: &Cmd, start: Instant) -> RedisResult<T> {
         let mut connection = self.connections.get(start, self.timeout, Self::IDLE)?;
         let left = self.timeout.saturating_sub(start.elapsed());
         if left.is_zero() {

@@ -17,6 +17,8 @@
 //! # redis::RedisResult::Ok(())
 //! ```
 
+#[cfg(feature = "aio")]
+use crate::Answer;
 use crate::limit::{invalid, rounded_up};
 use crate::several::{Peek, Settle, Several, Take};
 use crate::{Bucket, Fixed, Gcra, Limit, Places, Quantity, Rate, Units, Wait};
@@ -402,6 +404,13 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments
     let mut rest = arguments;
     let is_several = matches!(name, b"CL.MTAKE" | b"CL.MPEEK" | b"CL.MSETTLE");
     while let [key, behind @ ..] = rest {
+        // A word between two limiters, unless it is itself the key of one.
+        let joins = [b"ELSE".as_slice(), b"SPILL"].iter().any(|word| key.eq_ignore_ascii_case(word));
+        if is_several && !keys.is_empty() && joins && limiter_length(behind).is_none() {
+            others.push(*key);
+            rest = behind;
+            continue;
+        }
         let length = if is_several { limiter_length(behind) } else { None };
         if length.is_none() && !keys.is_empty() {
             break; // the options
@@ -417,11 +426,23 @@ fn keys_first<'a>(name: &[u8], arguments: &[&'a [u8]]) -> RedisResult<(Arguments
         }
         others.push(*option);
         rest = behind;
-        if let (b"ONCE", [key, behind @ ..], true) =
-            (option.to_ascii_uppercase().as_slice(), rest, is_several)
-        {
+        let option = option.to_ascii_uppercase();
+        if let (b"ONCE" | b"HOLD", [key, behind @ ..], true) = (option.as_slice(), rest, is_several) {
             keys.push(*key);
             rest = behind;
+        }
+        if option == b"HOLD" {
+            // The period and the owner, or the owner alone.
+            let has_period = rest.first().is_some_and(|word| word.first().is_some_and(u8::is_ascii_digit));
+            let words = match name {
+                b"CL.MTAKE" if has_period => 2,
+                b"CL.MSETTLE" => 1,
+                _ => 0,
+            };
+            let (words, behind) = rest.split_at_checked(words).unwrap_or((rest, &[]));
+            others.extend_from_slice(words);
+            rest = behind;
+            continue;
         }
         // The number that follows the option.
         if let ([number, behind @ ..], true) = (rest, is_several) {
@@ -457,6 +478,54 @@ fn limiter_length(arguments: &[&[u8]]) -> Option<usize> {
         return None;
     };
     Some(kind.saturating_add(length))
+}
+
+/// Builds the settlement that gives back all that an admitted call of several limiters has taken. Returns
+/// `None` if it has taken nothing, if it holds what it took, which comes back by itself, or if it may be
+/// repeated, and then expects what it took.
+///
+/// `rows` are the answers of the limiters, and `ago` is the age of the units. A log gives back entries that
+/// are at least as old, and the others count what may have leaked. So who knows only about the age sends two
+/// settlements: of the `logs` with the shortest age, and of the others with the longest.
+#[cfg(feature = "aio")]
+pub(crate) fn giving_back(cmd: &Cmd, rows: &[Answer], logs: bool, ago: Duration) -> Option<Cmd> {
+    let all: Vec<&[u8]> = arguments(cmd).skip(1).collect();
+    let (mut rest, mut rows, mut back) = (all.as_slice(), rows.iter(), redis::cmd("CL.MSETTLE"));
+    let mut is_needed = false;
+    while let Some((key, behind)) = rest.split_first() {
+        let Some((limiter, behind)) = limiter_length(behind).and_then(|end| behind.split_at_checked(end))
+        else {
+            if [b"HOLD", b"ONCE"].iter().any(|word| key.eq_ignore_ascii_case(*word)) {
+                return None;
+            }
+            rest = behind; // between two limiters, or an option
+            continue;
+        };
+        rest = behind;
+        let (row, (last, words)) = (rows.next()?, limiter.split_last()?);
+        let words = words.strip_prefix(&[b"SHADOW".as_slice()]).unwrap_or(words);
+        let is_log = words.first().is_some_and(|kind| kind.eq_ignore_ascii_case(b"LOG"));
+        if is_log != logs || !row.admitted() && row.taken.is_none() {
+            continue; // a limiter in shadow that would have refused the call has taken nothing
+        }
+        if let [b"LEASE", places, _] = words {
+            back.arg(*key).arg("LEASE").arg(*places).arg(0).arg(*last);
+            is_needed = true;
+            continue;
+        }
+        let asked = std::str::from_utf8(last).ok().and_then(|units| units.parse().ok());
+        let units: u64 = row.taken.or(asked)?;
+        if units > 0 {
+            back.arg(*key);
+            if row.reset_after < Duration::MAX {
+                back.arg("RESET").arg(rounded_up(row.reset_after));
+            }
+            back.arg(words).arg(format!("-{units}"));
+            is_needed = true;
+        }
+    }
+    back.arg("AGO").arg(rounded_up(ago)).arg(UNIT);
+    is_needed.then_some(back)
 }
 
 /// Returns whether this is a command of redis-cell.

@@ -1,7 +1,8 @@
 //! The guard, which also decides while the server is unavailable.
 
+use crate::once::Attempts;
 use crate::unavailable::Outage;
-use crate::{DecidedBy, Limit, Quantity, Refusals, WhenUnavailable, call, local};
+use crate::{DecidedBy, Limit, Merged, Once, Quantity, Refusals, WhenUnavailable, call, local};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, ToSingleRedisArg};
 use std::time::Duration;
@@ -45,9 +46,10 @@ pub struct Guard<C> {
     outage: Outage,
     timeout: Duration,
     refusals: Option<Refusals>,
+    merged: Option<Merged<C>>,
 }
 
-impl<C: ConnectionLike + Clone + Send> Guard<C> {
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Guard<C> {
     /// The default of [`timeout`](Self::timeout): 500 ms.
     pub const TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -57,13 +59,21 @@ impl<C: ConnectionLike + Clone + Send> Guard<C> {
     /// Creates a guard that sends its calls over `connection`.
     pub fn new(connection: C, when_unavailable: WhenUnavailable) -> Self {
         let outage = Outage::new(when_unavailable);
-        Self { connection, outage, timeout: Self::TIMEOUT, refusals: None }
+        Self { connection, outage, timeout: Self::TIMEOUT, refusals: None, merged: None }
     }
 
     /// Sets how long a call waits for the server's answer, including the time to connect.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        let merged = self.merged.map(|merged| merged.timeout(timeout));
+        Self { timeout, merged, ..self }
+    }
+
+    /// Sends calls for the same key and limit as one call, while another one is on its way: see [`Merged`].
+    #[must_use]
+    pub fn merged(self) -> Self {
+        let merged = Merged::new(self.connection.clone()).timeout(self.timeout);
+        Self { merged: Some(merged), ..self }
     }
 
     /// Sets how long after a failure calls are decided without the server. Then one call is sent to it, and
@@ -103,15 +113,34 @@ impl<C: ConnectionLike + Clone + Send> Guard<C> {
         if let Some(refusal) = recalled {
             return Ok(DecidedBy::Server(refusal));
         }
-        let cmd = call::take(key, limit, quantity)?;
-        let answer = match self.outage.asks() {
-            Ok(()) => self.outage.learn(ask(&self.connection, self.timeout, &cmd).await),
-            Err(error) => Err(error),
+        let answer = match (self.outage.asks(), &self.merged) {
+            (Ok(()), Some(merged)) => self.outage.learn(merged.take(&bytes, limit, quantity).await),
+            (Ok(()), None) => {
+                let cmd = call::take(key, limit, quantity)?;
+                self.outage.learn(ask(&self.connection, self.timeout, &cmd).await)
+            }
+            (Err(error), _) => Err(error),
         };
         if let (Some(refusals), Ok(answer)) = (&self.refusals, &answer) {
             refusals.learn(&bytes, limit, quantity, answer);
         }
         self.outage.decide(answer, &bytes, limit, quantity)
+    }
+
+    /// Sends a command, and repeats it if it may be, unless the server is known to be unavailable.
+    pub(crate) async fn call<T: FromRedisValue>(&self, cmd: &Cmd, once: Option<&Once>) -> RedisResult<T> {
+        self.outage.asks()?;
+        let mut attempts = Attempts::new(once);
+        loop {
+            match self.outage.learn(ask(&self.connection, self.timeout, cmd).await) {
+                Err(error) => tokio::time::sleep(attempts.pause(&error).ok_or(error)?).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    pub(crate) const fn when_unavailable(&self) -> &WhenUnavailable {
+        self.outage.choice()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::guard::ask;
 use crate::limit::invalid;
-use crate::{Answer, Decision, Difference, Fixed, Gcra, MSettle, Saturate, Units, call};
+use crate::{Answer, Decision, Difference, Fixed, Gcra, MSettle, Rate, Saturate, Units, call};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
 use redis_cell_core::holding::{Holding, Spend, Terms};
-use redis_cell_core::{Instant, Span, Unit};
+use redis_cell_core::{Instant, Span, Unit, window};
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The limit of [`Leased`]: a rate with a burst, or a count per fixed window.
+/// The limit of [`Leased`]: a rate with a burst, or a count per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeasedLimit {
@@ -22,6 +22,9 @@ pub enum LeasedLimit {
     Gcra(Gcra),
     /// `CL.FIXED`.
     Fixed(Fixed),
+    /// `CL.WINDOW`. The units end with the window in which they were taken, or somewhat earlier if few units
+    /// were taken in it and many in the window before.
+    Window(Rate),
 }
 
 impl<G: Into<Gcra>> From<G> for LeasedLimit {
@@ -42,7 +45,18 @@ impl LeasedLimit {
         match self {
             Self::Gcra(limit) => limit.at_once(),
             Self::Fixed(fixed) => fixed.limit,
+            Self::Window(rate) => rate.count,
         }
+    }
+
+    /// Returns how long the window of an answer lasts at least.
+    fn lasts(self, answer: &Answer) -> Option<Span> {
+        // It is rounded up to a whole microsecond.
+        let reset_after = span(answer.reset_after.saturating_sub(Duration::from_micros(1)))?;
+        let Self::Window(rate) = self else { return Some(reset_after) };
+        let (count, micros) = (i64::try_from(rate.count), i64::try_from(rate.period.as_micros()));
+        let limit = window::Limit::new(count.ok()?, micros.ok()?, Unit::Microseconds).ok()?;
+        Some(limit.lasts(i64::try_from(answer.remaining).ok()?, reset_after))
     }
 
     fn batch(self, key: &[u8], units: i64) -> RedisResult<Cmd> {
@@ -50,6 +64,7 @@ impl LeasedLimit {
         match self {
             Self::Gcra(limit) => call::throttle(key, limit, up_to),
             Self::Fixed(fixed) => call::fixed(key, fixed, up_to),
+            Self::Window(rate) => call::window(key, rate, up_to),
         }
     }
 
@@ -57,19 +72,19 @@ impl LeasedLimit {
         match self {
             Self::Gcra(limit) => call::throttle(key, limit, units),
             Self::Fixed(fixed) => call::fixed(key, fixed, units),
+            Self::Window(rate) => call::window(key, rate, units),
         }
     }
 
     fn give_back(self, key: &[u8], units: i64, age: Span) -> RedisResult<Cmd> {
         let units = Units(units.unsigned_abs());
-        match self {
-            Self::Gcra(limit) => call::refund(key, limit, units),
-            Self::Fixed(fixed) => call::msettle(
-                MSettle::new()
-                    .fixed(key, fixed, Difference::Refund(units))
-                    .ago(Duration::from_nanos(age.as_nanos())),
-            ),
-        }
+        let back = Difference::Refund(units);
+        let settle = match self {
+            Self::Gcra(limit) => return call::refund(key, limit, units),
+            Self::Fixed(fixed) => MSettle::new().fixed(key, fixed, back),
+            Self::Window(rate) => MSettle::new().window(key, rate, back),
+        };
+        call::msettle(settle.ago(Duration::from_nanos(age.as_nanos())))
     }
 }
 
@@ -82,7 +97,7 @@ impl LeasedLimit {
 ///
 /// Together, the clients may exceed the limit by a bounded amount: if `N` of them hold at most `b` units each
 /// for at most `h`, they admit at most `min(h * rate, N * b)` units more than the server would alone, and
-/// none more in a fixed window. Units that a client holds but does not need are unavailable to other clients
+/// none more in a window. Units that a client holds but does not need are unavailable to other clients
 /// until the hold ends.
 ///
 /// All clones share the held units. A call waits only for a batch that was already requested, and waiting
@@ -169,7 +184,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Leased<C> {
         let limit = limit.into();
         let rate = match limit {
             LeasedLimit::Gcra(Gcra { rate, .. }) => Some(core_rate(rate)?),
-            LeasedLimit::Fixed(_) => None,
+            LeasedLimit::Fixed(_) | LeasedLimit::Window(_) => None,
         };
         let number = |number: u64| {
             let number = i64::try_from(number).ok().filter(|&number| number > 0);
@@ -464,10 +479,9 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
             match answer {
                 Ok(answer) => {
                     let taken = i64::try_from(answer.taken.unwrap_or_default()).unwrap_or_default();
-                    // It is rounded up to a whole microsecond.
-                    let lasts = answer.reset_after.saturating_sub(Duration::from_micros(1));
+                    let lasts = self.shared.limit.lasts(&answer);
                     let wait = answer.retry_after().and_then(span);
-                    share.holding.answered(terms, now, taken, wait, span(lasts));
+                    share.holding.answered(terms, now, taken, wait, lasts);
                     share.unavailable = None;
                 }
                 Err(error) => {
@@ -500,7 +514,7 @@ pub(crate) fn span(duration: Duration) -> Option<Span> {
     u64::try_from(duration.as_nanos()).ok().and_then(Span::from_nanos)
 }
 
-pub(crate) fn core_rate(rate: crate::Rate) -> RedisResult<redis_cell_core::Rate> {
+pub(crate) fn core_rate(rate: Rate) -> RedisResult<redis_cell_core::Rate> {
     let (count, micros) = (i64::try_from(rate.count), i64::try_from(rate.period.as_micros()));
     let (Ok(count), Ok(micros)) = (count, micros) else { return Err(invalid("the rate is out of range")) };
     redis_cell_core::Rate::new(count, micros, Unit::Microseconds)

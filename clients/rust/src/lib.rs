@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod account;
 mod backend;
 mod blocking;
 pub mod call;
@@ -10,6 +11,8 @@ mod commands;
 mod guard;
 #[cfg(feature = "tower")]
 mod http;
+#[cfg(feature = "tower")]
+mod http_account;
 #[cfg(feature = "tower")]
 mod http_wait;
 mod kind;
@@ -29,6 +32,7 @@ mod wait;
 #[cfg(feature = "aio")]
 mod waiter;
 
+pub use account::{Account, Caller, Held};
 pub use backend::{Backend, CellConnection};
 pub use blocking::{BlockingGuard, TimedConnection};
 pub use call::Reserve;
@@ -39,6 +43,8 @@ pub use commands::CellCommands;
 pub use guard::{Guard, ask};
 #[cfg(feature = "tower")]
 pub use http::{Demand, IntoDemand, Policy, RateLimit, RateLimitLayer, Refusal};
+#[cfg(feature = "tower")]
+pub use http_account::{AccountLayer, HoldUnits, Kept};
 #[cfg(feature = "tower")]
 pub use http_wait::{WaitForTurn, WaitLayer};
 pub use kind::Limit;

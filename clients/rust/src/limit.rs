@@ -58,7 +58,7 @@ impl From<Saturate> for Quantity {
     }
 }
 
-/// The difference between the units needed and the units taken, for `CL.MSETTLE`.
+/// The difference between the units needed and the units taken, for `CL.MSETTLE`, or all units used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Difference {
@@ -66,6 +66,8 @@ pub enum Difference {
     Charge(Units),
     /// Gives units back, as `CL.REFUND` does.
     Refund(Units),
+    /// What was used in all, of units that are held: with [`MSettle::hold`](crate::MSettle::hold).
+    Used(Units),
 }
 
 /// A number of units per period.

@@ -132,6 +132,38 @@ impl LocalLimiter {
         Ok(rows.map(|(answer, (untaken, _))| if answer.admitted() { untaken } else { answer }).collect())
     }
 
+    /// Takes units from the chains of an account: from one pool of each, or from none. A pool is a row of
+    /// limiters that take what does not fit those before. Returns whether it has taken.
+    pub(crate) fn take_in_order(&self, chains: &[Chain<'_>]) -> RedisResult<bool> {
+        let now = self.now();
+        let mut states = self.states();
+        let mut changes = Vec::new();
+        for chain in chains {
+            let mut admits = false;
+            for (pool, Units(quantity)) in chain {
+                let (begin, mut left) = (changes.len(), *quantity);
+                for &(key, limit) in pool {
+                    // A quantity of 0 is admitted by any limiter that has no debt, which this one never has.
+                    let (answer, state) = self.read(&states, key, limit, Saturate(left).into(), now)?;
+                    left = left.saturating_sub(answer.taken.unwrap_or_default());
+                    changes.push((key, state));
+                }
+                admits = left == 0;
+                if admits {
+                    break;
+                }
+                changes.truncate(begin);
+            }
+            if !admits {
+                return Ok(false);
+            }
+        }
+        for (key, state) in changes {
+            states.keep(key, state);
+        }
+        Ok(true)
+    }
+
     fn states(&self) -> MutexGuard<'_, States> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -274,6 +306,9 @@ pub(crate) fn check(limit: Limit, quantity: Quantity) -> RedisResult<Answer> {
     };
     LocalLimiter::with_keys(NonZeroU32::MIN, 1).take("", limit, quantity)
 }
+
+/// Pools in order: limiters that take what does not fit those before, and the quantity of the pool.
+pub(crate) type Chain<'a> = Vec<(Vec<(&'a [u8], Limit)>, Units)>;
 
 /// The state of a key.
 #[derive(Clone, Copy, Debug)]

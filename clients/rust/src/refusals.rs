@@ -11,10 +11,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
 /// Remembers refusals, so that calls for refused keys rarely reach the server: for
-/// [`Guard::refusals`](crate::Guard::refusals).
+/// [`Guard::refusals`](crate::Guard::refusals) and
+/// [`BlockingGuard::refusals`](crate::BlockingGuard::refusals).
 ///
 /// A call that the server has refused is refused in this process until its wait is over or its key changes:
 /// the same key, limit and quantity. Refused calls change nothing, but a refund or a deletion does. The
@@ -153,10 +155,8 @@ impl Refusals {
         if let Quantity::Units(units) = quantity { self.recall(key, limit, units) } else { None }
     }
 
-    /// Learns from the server's answer to a call: begins to remember its refusal.
-    ///
-    /// # Panics
-    /// Panics outside a tokio runtime with a timer.
+    /// Learns from the server's answer to a call: begins to remember its refusal. The connection is served by
+    /// a task of this tokio runtime, or by a thread of its own outside one.
     pub fn learn(&self, key: &[u8], limit: impl Into<Limit>, quantity: impl Into<Quantity>, answer: &Answer) {
         let (shared, Quantity::Units(units)) = (&self.shared, quantity.into()) else { return };
         if answer.retry_after().is_none_or(|wait| wait < shared.least) {
@@ -175,7 +175,12 @@ impl Refusals {
         if !memory.is_tracked {
             memory.is_tracked = true;
             drop(memory);
-            tokio::spawn(Track(Arc::downgrade(shared)).run());
+            let track = Track(Arc::downgrade(shared));
+            match Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn(track.run())),
+                // If no thread can start, nothing is remembered, as while the connection is lost.
+                Err(_) => drop(std::thread::Builder::new().spawn(move || track.run_in_thread())),
+            }
         }
     }
 }
@@ -261,6 +266,12 @@ impl Track {
     async fn run(self) {
         // What is wrong shows in the calls, which all go to the server then.
         let _: RedisResult<()> = self.follow().await;
+    }
+
+    fn run_in_thread(self) {
+        if let Ok(runtime) = Builder::new_current_thread().enable_all().build() {
+            runtime.block_on(self.run());
+        }
     }
 
     async fn follow(&self) -> RedisResult<()> {

@@ -35,7 +35,8 @@ pub struct Answer {
     /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
     /// expiry.
     pub reset_after: Duration,
-    /// The units that a call with [`Saturate`](crate::Saturate) has taken; `None` for other calls.
+    /// The units that a call with [`Saturate`](crate::Saturate) has taken, or those that a call with pools in
+    /// order has taken from this limiter; `None` for other calls.
     pub taken: Option<u64>,
 }
 
@@ -76,6 +77,9 @@ pub struct Balance {
     /// The time until the limiter is fully replenished; [`Duration::MAX`] for never, of a total without an
     /// expiry.
     pub reset_after: Duration,
+    /// The units that this limiter bears of those used, in a settlement of pools in order; `None` for other
+    /// calls.
+    pub taken: Option<u64>,
 }
 
 /// The outcome of a booking.
@@ -200,8 +204,8 @@ impl FromRedisValue for Answer {
 
 impl FromRedisValue for Balance {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let Row { limited, limit, remaining, retry_after, reset_after, .. } = Row::read(&value)?;
-        Ok(Self { over_limit: limited, limit, remaining, retry_after, reset_after })
+        let Row { limited, limit, remaining, retry_after, reset_after, taken } = Row::read(&value)?;
+        Ok(Self { over_limit: limited, limit, remaining, retry_after, reset_after, taken })
     }
 }
 

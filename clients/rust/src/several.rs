@@ -62,6 +62,10 @@ pub struct Several<V> {
     taken: Option<TakenUnits>,
     flow: Option<Flow>,
     once: Option<Once>,
+    /// The word that joins the next limiter to those before it.
+    join: Option<&'static str>,
+    /// The key of the holds, and what follows it.
+    hold: Option<(Vec<u8>, Vec<Vec<u8>>)>,
     verb: PhantomData<V>,
 }
 
@@ -137,7 +141,9 @@ impl sealed::Argument for Units {
 impl sealed::Argument for Difference {
     fn write(self, cmd: &mut Cmd) {
         match self {
-            Self::Charge(Units(units)) | Self::Refund(Units(units @ 0)) => cmd.arg(units),
+            Self::Charge(Units(units)) | Self::Used(Units(units)) | Self::Refund(Units(units @ 0)) => {
+                cmd.arg(units)
+            }
             Self::Refund(Units(units)) => cmd.arg(format!("-{units}")),
         };
     }
@@ -148,14 +154,14 @@ impl sealed::Argument for Difference {
 
     fn refunded(self) -> u64 {
         match self {
-            Self::Charge(_) => 0,
+            Self::Charge(_) | Self::Used(_) => 0,
             Self::Refund(Units(units)) => units,
         }
     }
 
     fn refunding_at_most(self, most: u64) -> Self {
         match self {
-            Self::Charge(_) => self,
+            Self::Charge(_) | Self::Used(_) => self,
             Self::Refund(Units(units)) => Self::Refund(Units(units.min(most))),
         }
     }
@@ -181,8 +187,9 @@ impl Taken {
     pub fn new(answer: Together<Answer>, limiters: &MTake, sent: Instant) -> Self {
         let admitted = answer.combined.admitted();
         let rows = limiters.keys.iter().zip(&answer.each).map(|((key, quantity), row)| {
-            // A limiter in shadow that would have refused the call has taken nothing.
-            let units = if admitted && row.admitted() { *quantity } else { 0 };
+            // A limiter in shadow that would have refused the call has taken nothing. With chains, each row
+            // says what was taken.
+            let units = row.taken.unwrap_or(if admitted && row.admitted() { *quantity } else { 0 });
             (key.clone(), (units, row.reset_after))
         });
         let units = TakenUnits { sent, rows: rows.collect() };
@@ -225,6 +232,8 @@ impl<V: Verb> Several<V> {
             taken: None,
             flow: None,
             once: None,
+            join: None,
+            hold: None,
             verb: PhantomData,
         }
     }
@@ -269,6 +278,47 @@ impl<V: Verb> Several<V> {
             Limit::Window(limit) => self.window(key, limit, quantity),
             Limit::Log(limit) => self.log(key, limit, quantity),
         }
+    }
+
+    /// Makes the next limiter a pool that is taken from if those before it do not admit their quantities
+    /// (`ELSE`). It has a quantity of its own.
+    ///
+    /// # Example
+    /// ```
+    /// use redis_cell_client::{CellCommands, Fixed, FixedWindow, MTake, Units};
+    /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
+    /// # let mut connection = redis::Client::open(url)?.get_connection()?;
+    /// let (month, total) = (FixedWindow::month(), FixedWindow::total());
+    /// let pools = MTake::new()
+    ///     .fixed("{pools}:included", Fixed::new(1_000, month), Units(1_200))
+    ///     .spill()
+    ///     .fixed("{pools}:bought", Fixed::new(5_000, total), Units(1_200)) // the same units
+    ///     .or_else()
+    ///     .fixed("{pools}:cents", Fixed::new(20_000, total), Units(36)); // their price
+    /// let took = connection.cl_mtake(pools)?;
+    /// assert_eq!(took.each.iter().map(|row| row.taken).collect::<Vec<_>>(), [1_000, 200, 0].map(Some));
+    /// # redis::RedisResult::Ok(())
+    /// ```
+    pub fn or_else(self) -> Self {
+        self.joined("ELSE")
+    }
+
+    /// Joins the next limiter to the one before it as one pool (`SPILL`): what does not fit the one is taken
+    /// from the other. Both have the same quantity.
+    pub fn spill(self) -> Self {
+        self.joined("SPILL")
+    }
+
+    fn joined(mut self, word: &'static str) -> Self {
+        if self.limiters == 0 || self.join.is_some() {
+            self.cmd = self.cmd.and(Err(invalid("or_else and spill stand between two limiters")));
+        }
+        self.join = Some(word);
+        self
+    }
+
+    fn with_hold(self, key: impl ToSingleRedisArg, words: Vec<Vec<u8>>) -> Self {
+        Self { hold: Some((bytes(&key), words)), ..self }
     }
 
     fn with(
@@ -319,10 +369,11 @@ impl<V: Verb> Several<V> {
         quantity: u64,
         arguments: impl FnOnce(&mut Cmd) -> RedisResult<()>,
     ) -> Self {
-        let shadow = self.shadow;
+        let (shadow, join) = (self.shadow, self.join.take());
         self.keys.push((bytes(&key), quantity));
         self.limiters = self.limiters.saturating_add(1);
         self.cmd = self.cmd.and_then(|mut cmd| {
+            cmd.arg(join);
             cmd.arg(key);
             if shadow {
                 cmd.arg("SHADOW");
@@ -346,6 +397,9 @@ impl<V: Verb> Several<V> {
         if self.limiters == 0 {
             return Err(invalid("the call names no limiter"));
         }
+        if self.join.is_some() {
+            return Err(invalid("or_else and spill stand between two limiters"));
+        }
         if let Some(age) = self.age.or_else(|| self.taken.map(|taken| taken.sent.elapsed())) {
             cmd.arg("AGO").arg(rounded_up(age));
         }
@@ -355,6 +409,9 @@ impl<V: Verb> Several<V> {
         }
         if let Some(once) = self.once {
             once.write(&mut cmd);
+        }
+        if let Some((key, words)) = self.hold {
+            cmd.arg("HOLD").arg(key).arg(words);
         }
         cmd.arg("US");
         Ok(cmd)
@@ -366,6 +423,21 @@ impl<V: Verb> Several<V> {
 }
 
 impl Several<Take> {
+    /// Remembers under `key` what the call takes, for its owner `id` (`HOLD`). What it takes of fixed windows
+    /// comes back after `period`, rounded up to a whole microsecond, unless the owner settles before, with
+    /// [`MSettle::hold`], or renews it, with a call whose quantities are all 0.
+    ///
+    /// An [`Account`](crate::Account) does all of this.
+    pub fn hold(self, key: impl ToSingleRedisArg, period: Duration, id: impl ToSingleRedisArg) -> Self {
+        let period = rounded_up(period).max(1).to_string().into_bytes();
+        self.with_hold(key, vec![period, bytes(&id)])
+    }
+
+    /// Lets what has run out of the holds under `key` come back before the call, which holds nothing itself.
+    pub fn holds(self, key: impl ToSingleRedisArg) -> Self {
+        self.with_hold(key, Vec::new())
+    }
+
     /// Allows the call to be repeated; its units are taken once.
     pub fn once(self, once: Once) -> Self {
         Self { once: Some(once), ..self }
@@ -412,6 +484,11 @@ impl Several<Take> {
 }
 
 impl Several<Peek> {
+    /// Counts what has run out of the holds under `key` as available.
+    pub fn holds(self, key: impl ToSingleRedisArg) -> Self {
+        self.with_hold(key, Vec::new())
+    }
+
     /// Adds a place that `holder` would acquire.
     pub fn lease(self, key: impl ToSingleRedisArg, places: Places, holder: impl ToSingleRedisArg) -> Self {
         self.with_lease(key, places, 1, holder)
@@ -423,6 +500,12 @@ fn bytes(key: &impl ToSingleRedisArg) -> Vec<u8> {
 }
 
 impl Several<Settle> {
+    /// Settles what the owner `id` holds under `key`: each quantity is [`Difference::Used`]. Of an owner that
+    /// holds nothing, as after the period of its hold, fixed windows are charged what was used.
+    pub fn hold(self, key: impl ToSingleRedisArg, id: impl ToSingleRedisArg) -> Self {
+        self.with_hold(key, vec![bytes(&id)])
+    }
+
     /// Allows the call to be repeated; it settles once.
     pub fn once(self, once: Once) -> Self {
         Self { once: Some(once), ..self }

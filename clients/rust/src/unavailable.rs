@@ -172,7 +172,7 @@ impl Outage {
     }
 
     /// Records the answer to a call that was sent, and returns it.
-    pub fn learn(&self, answer: RedisResult<Answer>) -> RedisResult<Answer> {
+    pub fn learn<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
         let mut known = self.known();
         match &answer {
             Err(error) if is_unavailable(error) => {

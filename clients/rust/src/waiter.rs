@@ -1,6 +1,6 @@
 //! Connections for calls that wait.
 
-use crate::call::explained;
+use crate::call::{explained, giving_back};
 use crate::once::Attempts;
 use crate::{Answer, MTake, Taken, Together, Wait};
 use redis::aio::MultiplexedConnection;
@@ -8,8 +8,14 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster_routing::Slot;
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult};
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot::{Receiver, Sender, channel};
+use tokio::time::timeout;
 
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -18,9 +24,11 @@ mod cluster;
 /// (`CL.BMTAKE`).
 ///
 /// Each call that waits needs its own connection. A `Waiter` makes these connections, keeps unused ones for
-/// later calls, and replaces broken ones. All clones share them. If the future of a call is dropped, its
-/// connection is closed and the call leaves the queue. So a web server that drops the handler of a
-/// disconnected client also frees its place in the queue.
+/// later calls, and replaces broken ones. All clones share them. If the future of a call is dropped, the call
+/// leaves the queue (`CLIENT UNBLOCK`), and what it has taken meanwhile is given back. So a web server that
+/// drops the handler of a disconnected client also frees its place in the queue. Without the permission for
+/// `CLIENT UNBLOCK`, the connection is closed instead; then units that the server takes at that very moment
+/// are lost. What a call with [`Once`](crate::Once) has taken stays taken, because it may be repeated.
 ///
 /// No call waits longer than its time and a [margin](Self::margin), even if the server is frozen. Only a call
 /// with [`Wait::forever`] has no such end: drop its future, as `tokio::time::timeout` does.
@@ -28,7 +36,7 @@ mod cluster;
 /// # Example
 /// ```
 /// use redis_cell_client::{Flow, MTake, Rate, Units, Wait, Waiter};
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 /// # #[tokio::main] async fn main() -> redis::RedisResult<()> {
 /// # let url = std::env::var("REDIS_CELL_URL").expect("make test sets it");
 /// let waiter = Waiter::new(redis::Client::open(url)?);
@@ -58,50 +66,163 @@ enum Servers {
 /// A server, and the unused connections to it.
 struct Node {
     client: Client,
-    unused: Mutex<Vec<MultiplexedConnection>>,
+    unused: Mutex<Vec<Own>>,
 }
+
+/// A connection for one call at a time, with its number in the server.
+struct Own {
+    connection: MultiplexedConnection,
+    id: Option<i64>,
+}
+
+type Waited = RedisResult<Option<Together<Answer>>>;
 
 impl Node {
     fn new(client: Client) -> Arc<Self> {
         Arc::new(Self { client, unused: Mutex::default() })
     }
 
-    fn unused(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
+    fn unused(&self) -> MutexGuard<'_, Vec<Own>> {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connection(&self, config: &AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+    async fn connection(&self, config: &AsyncConnectionConfig) -> RedisResult<Own> {
         let unused = self.unused().pop();
-        match unused {
-            Some(connection) => Ok(connection),
-            None => self.client.get_multiplexed_async_connection_with_config(config).await,
+        if let Some(own) = unused {
+            return Ok(own);
         }
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(config).await?;
+        let id = redis::cmd("CLIENT").arg("ID").query_async(&mut connection).await.ok();
+        Ok(Own { connection, id })
     }
 
     /// Sends a call over a connection of this server. `asking` is for a server that is importing the call's
-    /// slot.
+    /// slot. If the future is dropped, the call leaves its queue, and what it has taken is given back.
     async fn send(
-        &self,
-        mut connection: MultiplexedConnection,
+        self: &Arc<Self>,
+        own: Own,
         asking: bool,
         cmd: Cmd,
-    ) -> RedisResult<Option<Together<Answer>>> {
-        let answer = if asking {
-            let mut pipeline = redis::pipe();
-            let pipeline = pipeline.cmd("ASKING").ignore().add_command(cmd.clone());
-            pipeline.query_async(&mut connection).await.map(|(answer,)| answer)
-        } else {
-            cmd.query_async(&mut connection).await
+        config: &AsyncConnectionConfig,
+    ) -> Waited {
+        let ((sender, answer), begun) = (channel(), Instant::now());
+        let mut sent = Sent { node: Arc::clone(self), cmd, config: config.clone(), begun, answer };
+        tokio::spawn(Arc::clone(self).run(own, asking, sent.cmd.clone(), config.clone(), begun, sender));
+        let gone = |_| Err((ErrorKind::Io, "the runtime that has sent the call is gone").into());
+        let answer = (&mut sent.answer).await.unwrap_or_else(gone);
+        answer.map_err(|error| explained(&sent.cmd, error))
+    }
+
+    /// Waits for the answer, or until there is nobody who waits for it.
+    async fn run(
+        self: Arc<Self>,
+        mut own: Own,
+        asking: bool,
+        cmd: Cmd,
+        config: AsyncConnectionConfig,
+        begun: Instant,
+        mut sender: Sender<Waited>,
+    ) {
+        let (mut connection, call) = (own.connection.clone(), cmd.clone());
+        let mut call = Box::pin(async move {
+            if asking {
+                let mut pipeline = redis::pipe();
+                let pipeline = pipeline.cmd("ASKING").ignore().add_command(call);
+                pipeline.query_async(&mut connection).await.map(|(answer,)| answer)
+            } else {
+                call.query_async(&mut connection).await
+            }
+        });
+        let first = poll_fn(|context| match call.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => sender.poll_closed(context).map(|()| None),
+        });
+        let answer: Waited = match first.await {
+            Some(answer) => answer,
+            // Without an answer, the connection is closed, and the call leaves the queue.
+            None => match timeout(Waiter::MARGIN, self.unblocked(own.id, &config, call)).await {
+                Ok(Some(answer)) => answer,
+                _ => return,
+            },
         };
+        if sender.is_closed()
+            && let Ok(Some(answer)) = answer
+        {
+            give_back(&mut own, &cmd, &answer, begun).await;
+            self.unused().push(own);
+            return;
+        }
         // The server may also have replied with an error of the call.
         let replied = answer.as_ref().err().is_none_or(|error: &RedisError| error.code().is_some());
         if replied {
-            self.unused().push(connection);
+            self.unused().push(own);
         } else {
             // The unused connections are probably broken too.
             self.unused().clear();
         }
-        answer.map_err(|error| explained(&cmd, error))
+        // If the caller is gone by now, `Sent` gives back.
+        let _: Result<(), _> = sender.send(answer);
+    }
+
+    /// Ends the wait of a call, and returns its answer, if the server allows `CLIENT UNBLOCK`.
+    async fn unblocked(
+        &self,
+        id: Option<i64>,
+        config: &AsyncConnectionConfig,
+        mut call: Pin<Box<impl Future<Output = Waited>>>,
+    ) -> Option<Waited> {
+        let (id, mut other) = (id?, self.connection(config).await.ok()?);
+        loop {
+            // The call may not have arrived yet, so this is repeated until it is answered.
+            let mut unblock = redis::cmd("CLIENT");
+            unblock.arg("UNBLOCK").arg(id).exec_async(&mut other.connection).await.ok()?;
+            if let Ok(answer) = timeout(Duration::from_millis(10), &mut call).await {
+                self.unused().push(other);
+                return Some(answer);
+            }
+        }
+    }
+}
+
+/// The assumed longest time from a turn until the client knows of it, if nobody waits for it any more.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Gives back what a call has taken for which nobody waits any more. Its answer has just come.
+async fn give_back(own: &mut Own, cmd: &Cmd, answer: &Together<Answer>, begun: Instant) {
+    let age = begun.elapsed().min(LATE);
+    for (logs, age) in [(false, age), (true, Duration::ZERO)] {
+        let back = giving_back(cmd, &answer.each, logs, age).filter(|_| answer.combined.admitted());
+        if let Some(back) = back {
+            // What does not arrive is lost, as after the death of the process.
+            let sent = back.exec_async(&mut own.connection);
+            let _: Result<RedisResult<()>, _> = timeout(Waiter::MARGIN, sent).await;
+        }
+    }
+}
+
+/// A call whose answer somebody waits for.
+struct Sent {
+    node: Arc<Node>,
+    cmd: Cmd,
+    config: AsyncConnectionConfig,
+    begun: Instant,
+    answer: Receiver<Waited>,
+}
+
+impl Drop for Sent {
+    /// Gives back what was taken if the answer was not read.
+    fn drop(&mut self) {
+        self.answer.close();
+        if let (Ok(Ok(Some(answer))), Ok(runtime)) = (self.answer.try_recv(), Handle::try_current()) {
+            let (node, cmd, config) = (Arc::clone(&self.node), self.cmd.clone(), self.config.clone());
+            let begun = self.begun;
+            runtime.spawn(async move {
+                if let Ok(mut own) = node.connection(&config).await {
+                    give_back(&mut own, &cmd, &answer, begun).await;
+                    node.unused().push(own);
+                }
+            });
+        }
     }
 }
 
@@ -154,7 +275,7 @@ impl Waiter {
     pub async fn take(&self, limiters: MTake, wait: Wait) -> RedisResult<Option<Taken>> {
         let answer = self.repeat(&limiters, &wait);
         let Some(time) = wait.longest() else { return answer.await };
-        tokio::time::timeout(time.saturating_add(self.margin), answer).await.unwrap_or_else(|_| {
+        timeout(time.saturating_add(self.margin), answer).await.unwrap_or_else(|_| {
             // The unused connections to a frozen server are frozen too.
             self.server_of(&limiters).unused().clear();
             Err((ErrorKind::Io, "the server has not answered in time").into())
@@ -178,7 +299,7 @@ impl Waiter {
                 Servers::One(server) => {
                     let cmd = cmd()?;
                     match server.connection(&self.config).await {
-                        Ok(connection) => server.send(connection, false, cmd).await,
+                        Ok(connection) => server.send(connection, false, cmd, &self.config).await,
                         Err(error) => Err(error),
                     }
                 }

@@ -19,7 +19,7 @@ from . import wire
 from .answers import Admitted, Answer, Key, Refused
 from .client import AsyncCell, Cell
 from .holding import Batch, Holding, Nanos, Terms
-from .limiters import Fixed, Rate
+from .limiters import Fixed, Rate, Window
 from .times import Seconds, micros
 from .wire import Call, Settle
 
@@ -75,7 +75,9 @@ class _Share(Generic[T]):
 class _Leases(Generic[T]):
     """The common part of Leased and AsyncLeased. It sends no calls, and only one thread at a time may use it."""
 
-    def __init__(self, limit: Rate | Fixed, *, least: int, most: int, hold: Seconds, keys: int = 10_000) -> None:
+    def __init__(
+        self, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
+    ) -> None:
         if not 1 <= least <= most:
             raise ValueError(f"least and most must be at least 1, and least at most most, not {least} and {most}")
         rate = limit if isinstance(limit, Rate) else None
@@ -146,7 +148,13 @@ class _Leases(Generic[T]):
             wait = round(answer.retry_after * 1_000_000_000) if isinstance(answer, Refused) else 0
             taken = answer.taken if isinstance(answer, Admitted) else 0
             # It is rounded up to a whole microsecond.
-            lasts = max(0, round(min(answer.reset_after, _LONGEST) * 1_000_000) - 1) * 1000
+            lasts = round(min(answer.reset_after, _LONGEST) * 1_000_000) - 1
+            if isinstance(self._limit, Window):
+                # Until what was taken in it weighs nothing: the more it is, the later after the end of the window.
+                period = micros(self._limit.per, "per", least=1)
+                used = max(1, self._limit.limit - answer.remaining)
+                lasts -= period - (period * 1000 - 1) // (2 * used) // 1000
+            lasts = max(0, lasts) * 1000
             share.holding.answered(now, taken, wait, lasts)
             share.error = None
         return self._serve(share, now)
@@ -161,6 +169,8 @@ class _Leases(Generic[T]):
     def _take_call(self, key: Key, quantity: int, *, saturate: bool) -> Call[Answer]:
         if isinstance(self._limit, Rate):
             return wire.throttle(key, self._limit, quantity, saturate=saturate)
+        if isinstance(self._limit, Window):
+            return wire.window(key, self._limit, quantity, saturate=saturate)
         return wire.fixed(key, self._limit, quantity, saturate=saturate)
 
     def _back_call(self, key: Key, units: int, age: Nanos) -> Call[Any]:
@@ -184,11 +194,11 @@ class AsyncLeased(_Leases[_Future]):
     left are then given back. Units are held for at most `keys` keys; calls for further keys go directly to the server.
 
     Together, N processes admit at most min(hold * rate, N * most) units more than the server alone would, over any
-    period, and none more in a fixed window. docs/scaling.md has the proof.
+    period, and none more in a window. docs/scaling.md has the proof.
     """
 
     def __init__(
-        self, cell: AsyncCell, limit: Rate | Fixed, *, least: int, most: int, hold: Seconds, keys: int = 10_000
+        self, cell: AsyncCell, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
     ) -> None:
         super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
         self._cell = cell
@@ -318,7 +328,7 @@ class Leased(_Leases[_Promise]):
     """
 
     def __init__(
-        self, cell: Cell, limit: Rate | Fixed, *, least: int, most: int, hold: Seconds, keys: int = 10_000
+        self, cell: Cell, limit: Rate | Fixed | Window, *, least: int, most: int, hold: Seconds, keys: int = 10_000
     ) -> None:
         super().__init__(limit, least=least, most=most, hold=hold, keys=keys)
         self._cell = cell

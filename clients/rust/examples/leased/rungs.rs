@@ -1,11 +1,12 @@
-//! Direct calls, merged calls and leases of one key, over a connection with a round trip of half a
-//! millisecond.
+//! The ways to fewer calls beside direct calls, over a connection with a round trip of half a millisecond.
 
 use crate::count;
+use crate::stretches::{Admitted, most_beyond};
 use redis::aio::MultiplexedConnection;
-use redis_cell_client::{AsyncCellCommands, Gcra, Leased, Merged, Rate, Units};
+use redis_cell_client::{Decision, Gcra, Guard, Leased, Rate, Refusals, Units, WhenUnavailable, call};
 use std::env::var;
 use std::error::Error;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::channel;
@@ -13,101 +14,278 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const TRIP: Duration = Duration::from_micros(250);
-const TIME: Duration = Duration::from_secs(2);
+const TIME: Duration = Duration::from_millis(1_200);
 const HOLD: Duration = Duration::from_millis(300);
-const MOST: u64 = 1_000;
+/// How long an answer may take. It is of no interest here what happens without one.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+const AT_ONCE: u64 = 100;
+/// The keys of the cases with many keys. Of 100 keys, so many are used up as calls are refused.
+const KEYS: u64 = 10_000;
+const PLENTY: Gcra = Rate::per_second(100_000_000).burst(9_999_999);
+const USED_UP: Gcra = Rate::per_day(1).burst(0);
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Direct,
+    Refusals,
     Merged,
     Leased,
 }
 
-/// Measures each way with 1, 8 and 64 callers, with none refused and with nearly all refused.
-pub async fn run(direct: MultiplexedConnection) -> Result<(), Box<dyn Error>> {
+const WAYS: [(Way, &str); 4] = [
+    (Way::Direct, "direct calls"),
+    (Way::Refusals, "remembered refusals"),
+    (Way::Merged, "merged calls"),
+    (Way::Leased, "leases"),
+];
+
+/// Which calls are made.
+#[derive(Clone, Copy)]
+struct Case {
+    callers: u64,
+    keys: u64,
+    /// How many of 100 direct calls are refused.
+    refused: u64,
+    /// The limit of a single key.
+    limit: Gcra,
+    /// The units of `limit` in a second.
+    rate: f64,
+}
+
+impl Case {
+    /// Returns the smallest batch and the most units that are leased: a small part of the burst.
+    const fn batch(self) -> (u64, u64) {
+        if self.keys == 1 && self.refused > 0 { (5, AT_ONCE / 5) } else { (100, 1_000) }
+    }
+
+    /// Returns the name and the limit of a key.
+    fn key(&self, place: u64) -> (u64, Gcra) {
+        let key = place % self.keys;
+        (
+            key,
+            if self.keys == 1 {
+                self.limit
+            } else if key % 100 < self.refused {
+                USED_UP
+            } else {
+                PLENTY
+            },
+        )
+    }
+}
+
+/// Measures each way with 1, 8 and 64 callers, 1 and 10,000 keys, and limits that refuse 0, 50 and 99 of 100
+/// direct calls. Writes the numbers to a file as well.
+pub async fn run(direct: MultiplexedConnection, file: &str) -> Result<(), Box<dyn Error>> {
     let slow = redis::Client::open(format!("redis://{}", slow()?))?;
+    let mut raw = File::create(file)?;
+    writeln!(
+        raw,
+        "keys\trefused\tcallers\tway\tdecisions_per_s\tper_core_s\tcalls_per_s\trefused_share\tp50_ms\tp99_ms\tabove\tbound\tunused_share"
+    )?;
     println!(
-        "| requests | callers | way | decisions/s | calls/s | decisions per call | p50 | p99 | above the limit |"
+        "| keys | refused | callers | way | decisions/s | per second of the server's core | calls/s | p50 | p99 | above the limit | the bound | unused |"
     );
-    println!("|---|--:|---|--:|--:|--:|--:|--:|--:|");
-    for (name, rate, at_once) in [("none refused", 100_000_000, 10_000_000), ("most refused", 1_000, 100)] {
-        let limit = Rate::per_second(rate).burst(at_once - 1);
+    println!("|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for keys in [1, KEYS] {
         for callers in [1, 8, 64] {
-            for (way, text) in [
-                (Way::Direct, "direct calls".to_owned()),
-                (Way::Merged, "merged calls".to_owned()),
-                (Way::Leased, format!("leases of at most {}", count(MOST))),
-            ] {
-                let key = format!("rungs:{name}:{callers}:{text}");
-                let connection = slow.get_multiplexed_async_connection().await?;
-                let before = crate::calls(&mut direct.clone()).await?;
-                let started = Instant::now();
-                let (mut times, admitted) = hammer(connection, way, callers, &key, limit).await?;
-                let elapsed = started.elapsed().as_secs_f64();
-                let calls = crate::calls(&mut direct.clone()).await? - before;
-                let bound = (at_once as f64 + elapsed * rate as f64) as u64;
-                times.sort_unstable();
-                let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
-                println!(
-                    "| {name} | {callers} | {text} | {} | {} | {} | {:.2} ms | {:.2} ms | {} |",
-                    count((times.len() as f64 / elapsed) as u64),
-                    count((calls as f64 / elapsed) as u64),
-                    count(times.len() as u64 / calls.max(1)),
-                    at(0.5),
-                    at(0.99),
-                    count(admitted.saturating_sub(bound)),
-                );
+            let mut most = 0.0;
+            for refused in [0, 50, 99] {
+                // What is available in a second, of what direct calls ask for.
+                let rate =
+                    if refused == 0 { 1e8 } else { f64::max(most * (100 - refused) as f64 / 100.0, 1.0) };
+                let limit =
+                    if refused == 0 { PLENTY } else { Rate::per_second(rate as u64).burst(AT_ONCE - 1) };
+                let case = Case { callers, keys, refused, limit, rate: rate.floor() };
+                for (way, name) in WAYS {
+                    let row = measure(&direct, &slow, case, way, name).await?;
+                    if refused == 0 && way == Way::Direct {
+                        most = row.decisions;
+                    }
+                    writeln!(raw, "{keys}\t{refused}\t{callers}\t{name}\t{}", row.raw())?;
+                    println!("| {} | {refused} % | {callers} | {name} | {} |", count(keys), row.shown());
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Lets callers take units of one key until the time is over. Returns how long each call took, and the number
-/// of units admitted.
-async fn hammer(
-    connection: MultiplexedConnection,
+/// The numbers of a way.
+struct Row {
+    decisions: f64,
+    per_core: f64,
+    calls: f64,
+    refused: f64,
+    p50: f64,
+    p99: f64,
+    above: f64,
+    bound: f64,
+    /// The share of the available units that was not used, if the limit was reached.
+    unused: Option<f64>,
+}
+
+impl Row {
+    fn raw(&self) -> String {
+        let Self { decisions, per_core, calls, refused, p50, p99, above, bound, unused } = self;
+        let unused = unused.map_or_else(String::new, |unused| format!("{unused:.4}"));
+        format!(
+            "{decisions:.0}\t{per_core:.0}\t{calls:.0}\t{refused:.4}\t{p50:.4}\t{p99:.4}\t{above:.0}\t{bound:.0}\t{unused}"
+        )
+    }
+
+    fn shown(&self) -> String {
+        let whole = |number: f64| count(number.max(0.0) as u64);
+        let unused = self.unused.map_or_else(|| "-".to_owned(), |unused| format!("{:.0} %", unused * 100.0));
+        format!(
+            "{} | {} | {} | {:.2} ms | {:.2} ms | {} | {} | {unused}",
+            whole(self.decisions),
+            whole(self.per_core),
+            whole(self.calls),
+            self.p50,
+            self.p99,
+            whole(self.above),
+            whole(self.bound),
+        )
+    }
+}
+
+async fn measure(
+    direct: &MultiplexedConnection,
+    slow: &redis::Client,
+    case: Case,
     way: Way,
-    callers: u64,
-    key: &str,
-    limit: Gcra,
-) -> Result<(Vec<Duration>, u64), Box<dyn Error>> {
-    let merged = Merged::new(connection.clone());
-    let leases = Leased::new(connection.clone(), limit, 100..=MOST, HOLD)?;
-    let end = Instant::now() + TIME;
-    let tasks: Vec<_> = (0..callers)
-        .map(|_| {
-            let (merged, leases, mut connection) = (merged.clone(), leases.clone(), connection.clone());
-            let key = key.to_owned();
+    name: &str,
+) -> Result<Row, Box<dyn Error>> {
+    let mut direct = direct.clone();
+    let mut used_up = redis::pipe();
+    used_up.cmd("FLUSHALL").ignore();
+    for key in (0..KEYS).filter(|&key| case.keys > 1 && key % 100 < case.refused) {
+        used_up.add_command(call::throttle(key.to_string(), USED_UP, Units(1))?).ignore();
+    }
+    used_up.exec_async(&mut direct).await?;
+    let (calls, core) = (crate::calls(&mut direct).await?, core(&mut direct).await?);
+    let started = Instant::now();
+    let run = hammer(slow, case, way).await?;
+    let elapsed = started.elapsed().as_secs_f64();
+    let (calls, core) = (crate::calls(&mut direct).await? - calls, self::core(&mut direct).await? - core);
+    let mut times = run.times;
+    times.sort_unstable();
+    let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
+    let is_limited = case.keys == 1 && case.refused > 0;
+    let available = AT_ONCE as f64 + elapsed * case.rate;
+    let above = match (case.keys, is_limited) {
+        (1, true) => (most_beyond(case.rate, &run.units) - AT_ONCE as f64).max(0.0),
+        (1, false) => 0.0,
+        _ => run.beyond as f64,
+    };
+    let bound = if is_limited && way == Way::Leased {
+        (HOLD.as_secs_f64() * case.rate).min(case.batch().1 as f64)
+    } else {
+        0.0
+    };
+    if above > bound + 1.0 {
+        return Err(format!("{name}: {above} units above the limit, and the bound is {bound}").into());
+    }
+    Ok(Row {
+        decisions: times.len() as f64 / elapsed,
+        per_core: times.len() as f64 / core.max(1e-6),
+        calls: calls as f64 / elapsed,
+        refused: run.refused as f64 / times.len() as f64,
+        p50: at(0.5),
+        p99: at(0.99),
+        above,
+        bound,
+        unused: is_limited.then(|| ((available - run.units.len() as f64) / available).max(0.0)),
+    })
+}
+
+/// The processor time of the server in seconds.
+async fn core(connection: &mut MultiplexedConnection) -> Result<f64, Box<dyn Error>> {
+    let info: String = redis::cmd("INFO").arg("cpu").query_async(connection).await?;
+    let part = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.parse::<f64>().ok());
+    let sum = part("used_cpu_user:").zip(part("used_cpu_sys:")).map(|(user, system)| user + system);
+    Ok(sum.ok_or("INFO has no processor time")?)
+}
+
+/// What the callers of a case have seen.
+#[derive(Default)]
+struct Run {
+    times: Vec<Duration>,
+    refused: u64,
+    /// The units admitted, of a single key with a limit.
+    units: Vec<Admitted>,
+    /// The units admitted of keys that were used up.
+    beyond: u64,
+}
+
+/// Lets callers take single units until the time is over.
+async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<dyn Error>> {
+    let connection = slow
+        .get_multiplexed_async_connection_with_config(
+            &redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE)),
+        )
+        .await?;
+    let mut guard = Guard::new(connection.clone(), WhenUnavailable::FailClosed).timeout(PATIENCE);
+    guard = match way {
+        Way::Refusals => guard.refusals(Refusals::new(slow)?),
+        Way::Merged => guard.merged(),
+        Way::Direct | Way::Leased => guard,
+    };
+    let (least, most) = case.batch();
+    let lease =
+        |limit| Leased::new(connection.clone(), limit, least..=most, HOLD).map(|all| all.timeout(PATIENCE));
+    let (leases, used_up) = (lease(case.key(KEYS - 1).1)?, lease(USED_UP)?);
+    let begun = Instant::now();
+    let tasks: Vec<_> = (0..case.callers)
+        .map(|caller| {
+            let (guard, leases, used_up) = (guard.clone(), leases.clone(), used_up.clone());
             tokio::spawn(async move {
-                let (mut times, mut admitted) = (Vec::new(), 0);
+                let (mut run, mut place) = (Run::default(), caller);
                 loop {
-                    let started = Instant::now();
-                    if started >= end {
-                        return redis::RedisResult::Ok((times, admitted));
+                    place =
+                        place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let (key, limit) = case.key(place >> 33);
+                    let key = key.to_string();
+                    let before = begun.elapsed();
+                    if before >= TIME {
+                        return redis::RedisResult::Ok(run);
                     }
-                    admitted += u64::from(match way {
-                        Way::Direct => connection.cl_throttle(&key, limit, Units(1)).await?.admitted(),
-                        Way::Merged => merged.take(&key, limit, Units(1)).await?.admitted(),
-                        Way::Leased => {
-                            tokio::task::yield_now().await; // a call that does not wait lets no other task run
-                            leases.take(&key, Units(1)).await? == redis_cell_client::Decision::Admitted
-                        }
-                    });
-                    times.push(started.elapsed());
+                    let admitted = if way == Way::Leased {
+                        let leases = if case.keys > 1 && limit == USED_UP { &used_up } else { &leases };
+                        leases.take(&key, Units(1)).await? == Decision::Admitted
+                    } else {
+                        let decided = guard.take(&key, limit, Units(1)).await?;
+                        decided.error().cloned().map_or(Ok(()), Err)?;
+                        decided.admitted()
+                    };
+                    let after = begun.elapsed();
+                    run.times.push(after.saturating_sub(before));
+                    run.refused += u64::from(!admitted);
+                    if admitted && case.keys == 1 && case.refused > 0 {
+                        let nanos = |time: Duration| time.as_nanos() as u64;
+                        run.units.push(Admitted { before: nanos(before), after: nanos(after) });
+                    }
+                    run.beyond += u64::from(admitted && limit == USED_UP);
+                    tokio::task::yield_now().await; // a call that does not wait lets no other task run
                 }
             })
         })
         .collect();
-    let (mut times, mut admitted) = (Vec::new(), 0);
+    let mut run = Run::default();
     for task in tasks {
-        let (own, units) = task.await??;
-        times.extend(own);
-        admitted += units;
+        let own = task.await??;
+        run.times.extend(own.times);
+        run.refused += own.refused;
+        run.units.extend(own.units);
+        run.beyond += own.beyond;
     }
-    leases.give_back().await?;
-    Ok((times, admitted))
+    if case.keys == 1 {
+        leases.give_back().await?;
+    } else if way == Way::Leased {
+        tokio::time::sleep(2 * HOLD).await; // what is left goes back before the next way begins
+    }
+    Ok(run)
 }
 
 /// Starts a proxy that holds everything for half of the round trip in each direction. Returns its address.

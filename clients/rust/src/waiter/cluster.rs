@@ -78,7 +78,7 @@ pub(super) async fn follow(
             }
             Err(error) => return Err(error),
         };
-        let error = match node.send(connection, asking, cmd()?).await {
+        let error = match node.send(connection, asking, cmd()?, config).await {
             Err(error) => error,
             answer => return answer,
         };

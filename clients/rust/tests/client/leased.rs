@@ -1,8 +1,9 @@
 //! Leases of units on a real server: few calls, a limit that holds with its bound, and nothing left behind.
 
-use crate::common::{Client, Server, wait_until};
+use crate::common::{Client, Server, wait_until, wall_ns};
 use redis::aio::MultiplexedConnection;
-use redis_cell_client::{Decision, Fixed, FixedWindow, Leased, Rate, Units};
+use redis_cell_client::{Decision, Fixed, FixedWindow, Leased, LeasedLimit, Rate, Units};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -82,7 +83,10 @@ async fn units_that_are_left_go_back_at_the_end_of_the_hold() {
     let rate = Leased::new(connect(&server).await, gcra, 20..=20, hold).unwrap();
     let year = Leased::new(connect(&server).await, quota, 20..=20, hold).unwrap();
     assert_eq!(rate.take(KEY, Units(3)).await.unwrap(), Decision::Admitted);
+    let sliding = LeasedLimit::Window(Rate::new(100, Duration::from_secs(86_400)));
+    let sliding = Leased::new(connect(&server).await, sliding, 20..=20, hold).unwrap();
     assert_eq!(year.take("year", Units(3)).await.unwrap(), Decision::Admitted);
+    assert_eq!(sliding.take("sliding", Units(3)).await.unwrap(), Decision::Admitted);
     assert_eq!(client.text("GET year"), "20");
     // Seventeen, less one that may have leaked by the time that the server receives the call.
     wait_until("the units to come back", || match remaining(&mut client, "99 100 86400") {
@@ -92,6 +96,10 @@ async fn units_that_are_left_go_back_at_the_end_of_the_hold() {
     wait_until("the quota's units to come back", || match client.text("GET year").as_str() {
         "3" => Ok(()),
         other => Err(format!("{other} taken")),
+    });
+    wait_until("the window's units to come back", || match client.ints("CL.WINDOW sliding 100 86400 0")[2] {
+        97 => Ok(()),
+        other => Err(format!("{other} remain")),
     });
     wait_until("the keys to be forgotten", || match rate.keys_in_use() + year.keys_in_use() {
         0 => Ok(()),
@@ -328,4 +336,39 @@ async fn many_clients_of_a_hot_key_stay_within_the_bound() {
     assert!(admitted >= 100.0, "{admitted} admitted");
     let calls = calls(&mut client, "cl.throttle");
     assert!(calls * 50 <= 200_000, "{calls} calls for 200,000 requests");
+}
+
+/// Leased units of `CL.WINDOW` end with their window: clients spend at most the limit in each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_a_sliding_window_spend_at_most_the_limit_in_each_window() {
+    let server = Server::start();
+    let period = Duration::from_millis(200);
+    let limit = LeasedLimit::Window(Rate::new(60, period));
+    let mut spenders = Vec::new();
+    for _ in 0..3 {
+        let leased = Leased::new(connect(&server).await, limit, 5..=20, LONG).unwrap();
+        spenders.push(tokio::spawn(async move {
+            let (mut spent, end) = (Vec::new(), Instant::now() + 8 * period);
+            while Instant::now() < end {
+                let before = wall_ns();
+                if leased.take(KEY, Units(1)).await.unwrap() == Decision::Admitted {
+                    spent.push((before, wall_ns()));
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            spent
+        }));
+    }
+    let mut windows = HashMap::new();
+    for spender in spenders {
+        for (before, after) in spender.await.unwrap() {
+            let window = |instant: i64| instant / i64::try_from(period.as_nanos()).unwrap();
+            // A unit counts if it was certainly spent in one window.
+            if window(before) == window(after) {
+                *windows.entry(window(before)).or_insert(0) += 1;
+            }
+        }
+    }
+    assert!(windows.values().all(|&spent| spent <= 60), "{windows:?}");
+    assert!(windows.values().sum::<i32>() >= 60, "{windows:?}");
 }

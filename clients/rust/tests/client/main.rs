@@ -15,7 +15,9 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
+mod account;
 mod blocking;
+mod cancelled;
 mod cluster;
 mod commands;
 mod functions;

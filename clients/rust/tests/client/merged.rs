@@ -5,7 +5,8 @@ use crate::leased::{SOON, calls, connect, futures_poll};
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
-    Answer, Decision, Fixed, FixedWindow, Limit, Merged, Quantity, Rate, Saturate, Units, call,
+    Answer, DecidedBy, Decision, Fixed, FixedWindow, Guard, Limit, Merged, Quantity, Rate, Saturate, Units,
+    WhenUnavailable, call,
 };
 use std::time::{Duration, Instant};
 
@@ -251,4 +252,34 @@ async fn callers_of_many_clients_take_exactly_the_limit() {
     assert_eq!(admitted, 5_000);
     let calls = calls(&mut client, "cl.throttle");
     assert!(calls < 12_800 / 2, "{calls} calls for 12,800 decisions");
+}
+
+/// A guard whose calls are merged: few calls, remembered refusals, and the choice while there is no server.
+#[tokio::test]
+async fn a_guard_merges_its_calls() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let merges = |connection| Guard::new(connection, WhenUnavailable::FailOpen).merged().timeout(SOON);
+    let guard = merges(connect(&server).await);
+    let limit = Rate::per_day(50).burst(49);
+    let tasks: Vec<_> = (0..60)
+        .map(|_| {
+            let guard = guard.clone();
+            tokio::spawn(async move { guard.take(KEY, limit, Units(1)).await.unwrap() })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        let decided = task.await.unwrap();
+        assert!(decided.error().is_none());
+        admitted += i32::from(decided.admitted());
+    }
+    assert_eq!((admitted, calls(&mut client, "cl.throttle")), (50, 2));
+    client.call("SET other text");
+    assert!(guard.take("other", limit, Units(1)).await.is_err());
+    let hasty = guard.timeout(Duration::from_millis(50));
+    server.signal("STOP");
+    let decided = hasty.take(KEY, limit, Units(1)).await.unwrap();
+    assert!(matches!(decided, DecidedBy::FailedOpen(_)), "{decided:?}");
+    server.signal("CONT");
 }

@@ -1,10 +1,10 @@
 //! Remembered refusals on a real server: few calls, and none refused that the server would admit.
 
-use crate::common::Server;
+use crate::common::{Server, wait_until};
 use crate::leased::{SOON, calls, connect};
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
-    Answer, Decision, Fixed, FixedWindow, Guard, Limit, Rate, Refusals, Units, WhenUnavailable,
+    Answer, BlockingGuard, Decision, Fixed, FixedWindow, Guard, Limit, Rate, Refusals, Units, WhenUnavailable,
 };
 use std::time::{Duration, Instant};
 
@@ -173,4 +173,32 @@ async fn further_keys_and_short_waits_are_not_remembered() {
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(refusals.keys_in_use(), 0);
+}
+
+/// Outside a runtime, a thread learns what changes.
+#[test]
+fn a_blocking_guard_remembers_refusals() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let refusals = Refusals::new(&client).unwrap();
+    let guard = BlockingGuard::new(client, WhenUnavailable::FailClosed).timeout(SOON);
+    let guard = guard.refusals(refusals.clone());
+    let take = || guard.take("k", one_a_day(), Units(1)).unwrap();
+    wait_until("the refusal to be remembered", || {
+        take();
+        if refusals.recalled() > 0 { Ok(()) } else { Err(String::new()) }
+    });
+    let before = (calls(&mut inspector, "cl.throttle"), refusals.recalled());
+    assert!((0..1_000).all(|_| !take().admitted()));
+    assert!(calls(&mut inspector, "cl.throttle") - before.0 < 20);
+    assert!(refusals.recalled() - before.1 > 980);
+    inspector.call("DEL k");
+    wait_until("the key to be admitted", || if take().admitted() { Ok(()) } else { Err(String::new()) });
+    // Its connection ends with the last guard.
+    drop((guard, refusals));
+    wait_until("the connection to be closed", || match inspector.text("CLIENT LIST") {
+        list if list.contains(" flags=t ") => Err(list),
+        _ => Ok(()),
+    });
 }

@@ -45,12 +45,12 @@ fn patient(port: u16, choice: WhenUnavailable) -> Guard<ConnectionManager> {
     Guard::new(manager(port), choice).timeout(PATIENCE).ask_again(Duration::ZERO)
 }
 
-async fn ask<C: ConnectionLike + Clone + Send>(guard: &Guard<C>) -> DecidedBy {
+async fn ask<C: ConnectionLike + Clone + Send + Sync + 'static>(guard: &Guard<C>) -> DecidedBy {
     guard.take(KEY, limit(), Units(1)).await.unwrap()
 }
 
 /// The three choices on a connection whose server is unavailable.
-async fn assert_each_choice<C: ConnectionLike + Clone + Send>(connection: C) {
+async fn assert_each_choice<C: ConnectionLike + Clone + Send + Sync + 'static>(connection: C) {
     let open = Guard::new(connection.clone(), WhenUnavailable::FailOpen).ask_again(NEVER);
     let closed = Guard::new(connection.clone(), WhenUnavailable::FailClosed).ask_again(NEVER);
     let local = Guard::new(connection, WhenUnavailable::Local(two_processes())).ask_again(NEVER);
@@ -140,7 +140,7 @@ async fn a_server_that_comes_back() {
 }
 
 /// Calls until the server answers. Returns how often.
-async fn asked_until_it_answers<C: ConnectionLike + Clone + Send>(guard: &Guard<C>) -> u64 {
+async fn asked_until_it_answers<C: ConnectionLike + Clone + Send + Sync + 'static>(guard: &Guard<C>) -> u64 {
     for asked in 1..=360 {
         if matches!(ask(guard).await, DecidedBy::Server(_)) {
             return asked;

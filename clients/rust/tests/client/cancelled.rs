@@ -1,0 +1,194 @@
+//! Calls that are cancelled at each point at which they wait: they leave no unit, no place, no client in a
+//! queue and no hold behind.
+
+use crate::common::{Client, Server, wait_until};
+use crate::leased::{SOON, connect, futures_poll};
+use redis_cell_client::{
+    Account, Fixed, FixedWindow, Guard, MTake, Merged, Places, Rate, Units, Wait, Waiter, WhenUnavailable,
+};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Polls a future at most N times, each time when it is woken, and drops it. Returns its output if it
+/// is complete by then, and how often it was polled.
+async fn polled<F: Future>(times: usize, future: F) -> (Option<F::Output>, usize) {
+    let (mut future, mut polls) = (pin!(future), 0);
+    std::future::poll_fn(|context| {
+        if polls == times {
+            return Poll::Ready((None, polls));
+        }
+        polls += 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready((Some(output), polls)),
+            Poll::Pending if polls == times => Poll::Ready((None, polls)),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+fn client(server: &Server) -> redis::Client {
+    redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap()
+}
+
+/// Limiters of every kind, the first of which is a place.
+fn all(holder: &str) -> MTake {
+    let hour = Duration::from_secs(3_600);
+    MTake::new()
+        .lease("{c}:busy", Places(1), hour, holder)
+        .throttle("{c}:rate", Rate::per_hour(9).burst(8), Units(2))
+        .fixed("{c}:fixed", Fixed::new(9, FixedWindow::period(hour)), Units(2))
+        .fixed("{c}:total", Fixed::new(9, FixedWindow::total()), Units(2))
+        .log("{c}:log", Rate::new(9, hour), Units(2))
+        .shadow(|all| all.throttle("{c}:shadow", Rate::per_hour(1), Units(1)))
+}
+
+/// What remains of the limiters: of a rate, a unit may come back a moment later.
+fn given_back(inspector: &mut Client, what: &str) {
+    wait_until("what was taken to come back", || {
+        let blocked = inspector.info("blocked_clients");
+        let places = inspector.int("ZCARD {c}:busy");
+        let seen = [
+            inspector.ints("CL.PEEK {c}:rate 8 9 3600")[2],
+            inspector.get::<Option<i64>, _>("GET {c}:fixed").unwrap_or_default(),
+            inspector.get::<Option<i64>, _>("GET {c}:total").unwrap_or_default(),
+            inspector.int("ZCARD {c}:log"),
+            inspector.ints("CL.PEEK {c}:shadow 0 1 3600")[2],
+        ];
+        if blocked == "0"
+            && places == 0
+            && [[9, 0, 0, 0, 1], [8, 0, 0, 0, 1], [8, 0, 0, 0, 0]].contains(&seen)
+        {
+            return Ok(());
+        }
+        Err(format!("{what}: {blocked} wait, {places} places, {seen:?}"))
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_leaves_its_queue_and_gives_back_what_it_has_taken() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    // A call that is admitted at once, over a new connection and over one that is there.
+    for used in [false, true] {
+        let waiter = Waiter::new(client(&server));
+        for polls in 1.. {
+            let waiter = if used { waiter.clone() } else { Waiter::new(client(&server)) };
+            let taken = polled(polls, waiter.take(all("a"), Wait::forever())).await.0;
+            let done = taken.is_some();
+            if done {
+                inspector.call("FLUSHALL");
+            }
+            given_back(&mut inspector, &format!("used: {used}, {polls} polls"));
+            inspector.call("FLUSHALL");
+            if done && (!used || polls > 20) {
+                break;
+            }
+        }
+    }
+    // A call that waits: cancelled at each poll, and in the end while it waits in the server.
+    for polls in 1.. {
+        inspector.call("CL.ACQUIRE {c}:busy 1 3600 stays");
+        let waiter = Waiter::new(client(&server));
+        let call = tokio::spawn(async move { polled(polls, waiter.take(all("a"), Wait::forever())).await.0 });
+        let mut waits = false;
+        wait_until("the call to wait, or to be cancelled", || {
+            waits = inspector.info("blocked_clients") == "1";
+            if waits || call.is_finished() { Ok(()) } else { Err(String::new()) }
+        });
+        let is_last = waits && !call.is_finished();
+        call.abort();
+        // The place is free at the very moment at which the call is cancelled.
+        inspector.call("CL.RELEASE {c}:busy stays");
+        given_back(&mut inspector, &format!("{polls} polls"));
+        inspector.call("FLUSHALL");
+        if is_last {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)] // wait_until does not let others run
+async fn a_hold_that_is_not_taken_leaves_nothing() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    let guard = Guard::new(connect(&server).await, WhenUnavailable::FailClosed).timeout(SOON);
+    let account = Account::new(guard, "{h}:holds").pool("{h}:run", Fixed::new(9, FixedWindow::total()));
+    let holds = |inspector: &mut Client, wanted: i64, what: &str| {
+        wait_until("what is held", || {
+            let held = (inspector.int("EXISTS {h}:holds"), inspector.get::<Option<i64>, _>("GET {h}:run"));
+            if held.0 == wanted && held.1.unwrap_or_default() == 3 * wanted {
+                return Ok(());
+            }
+            Err(format!("{what}: {held:?}"))
+        });
+    };
+    for polls in 1.. {
+        let held = polled(polls, account.hold(format!("owner-{polls}"), Units(3))).await.0;
+        let is_done = held.is_some();
+        drop(held);
+        holds(&mut inspector, 0, &format!("{polls} polls"));
+        if is_done {
+            break;
+        }
+    }
+    // The server has taken the units, and the caller does not know yet.
+    let mut call = Box::pin(account.hold("unread", Units(3)));
+    assert!(futures_poll(call.as_mut()).is_none());
+    holds(&mut inspector, 1, "before it is dropped");
+    drop(call);
+    holds(&mut inspector, 0, "after it was dropped");
+}
+
+/// Whoever is gone before the next call is sent takes nothing; whoever is gone later is counted once.
+#[tokio::test]
+async fn a_merged_call_that_is_cancelled_takes_its_units_or_none_and_keeps_nobody_waiting() {
+    let server = Server::start();
+    let mut inspector = server.connect();
+    let merged = Merged::new(connect(&server).await).timeout(SOON);
+    let limit = Rate::per_day(1_000).burst(999);
+    for polls in 1..8 {
+        for gone in 0..4 {
+            inspector.call("FLUSHALL");
+            let mut all: Vec<_> = (0..4).map(|_| Box::pin(merged.take("k", limit, Units(1)))).collect();
+            let mut left = [polls, usize::MAX, usize::MAX, usize::MAX];
+            left.swap(0, gone);
+            let mut answers = Vec::new();
+            let mut is_gone = false;
+            std::future::poll_fn(|context| {
+                for (call, left) in all.iter_mut().zip(&mut left) {
+                    if *left == 0 {
+                        continue;
+                    }
+                    *left -= 1;
+                    match call.as_mut().poll(context) {
+                        Poll::Ready(answer) => {
+                            answers.push(answer.unwrap().remaining);
+                            *left = 0;
+                        }
+                        Poll::Pending if *left == 0 => {
+                            is_gone = true;
+                            *call = Box::pin(merged.take("k", limit, Units(1))); // drops the call
+                        }
+                        Poll::Pending => {}
+                    }
+                }
+                if left == [0; 4] { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            drop(all);
+            answers.sort_unstable_by(|one, other| other.cmp(one));
+            assert_eq!(answers.len(), if is_gone { 3 } else { 4 }, "{polls} polls of {gone}");
+            // Each of the others has a unit of its own.
+            answers.dedup();
+            assert!(answers.len() >= 3, "{answers:?}");
+            let taken = 1_000 - inspector.ints("CL.PEEK k 999 1000 86400")[2];
+            assert!((3..=4).contains(&taken), "{taken} taken, {polls} polls of {gone}");
+            // A caller behind the one that is sending takes nothing if it is gone at once.
+            if polls == 1 && gone > 0 {
+                assert_eq!(taken, 3);
+            }
+        }
+    }
+}
