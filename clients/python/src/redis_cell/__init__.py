@@ -1,5 +1,6 @@
 """A typed client for the Redis module redis-cell. `redis_cell.limits` is a storage for the library limits."""
 
+from .accounts import Account, AsyncAccount, AsyncHeld, Held
 from .answers import (
     Admitted,
     Answer,
@@ -25,14 +26,17 @@ from .refusals import AsyncRefusals, Refusals
 from .times import Seconds
 from .unavailable import AsyncGuard, FailClosed, FailOpen, Guard, Local, WhenUnavailable
 from .waiting import async_wait, wait
-from .wire import Call, Change, Once, Release, Renew, Settle, Take
+from .wire import Call, Change, Else, Hold, Once, Release, Renew, Settle, Spill, Take
 
 __all__ = [
+    "Account",
     "Admitted",
     "Answer",
+    "AsyncAccount",
     "AsyncCell",
     "AsyncClient",
     "AsyncGuard",
+    "AsyncHeld",
     "AsyncLeased",
     "AsyncMerged",
     "AsyncPlace",
@@ -49,11 +53,14 @@ __all__ = [
     "Counted",
     "DecidedBy",
     "Decision",
+    "Else",
     "FailClosed",
     "FailOpen",
     "Fixed",
     "Funnel",
     "Guard",
+    "Held",
+    "Hold",
     "Key",
     "Lease",
     "Leased",
@@ -72,6 +79,7 @@ __all__ = [
     "Renew",
     "Seconds",
     "Settle",
+    "Spill",
     "SyncClient",
     "Take",
     "Together",
