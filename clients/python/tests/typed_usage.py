@@ -22,6 +22,7 @@ from redis_cell import (
     Balance,
     Booked,
     Booking,
+    Budget,
     Cell,
     FailOpen,
     Fixed,
@@ -32,6 +33,7 @@ from redis_cell import (
     Refused,
     RefusedForever,
     Spill,
+    Step,
     Take,
     Together,
     TopKey,
@@ -69,6 +71,8 @@ def blocking() -> None:
     with Account(cell, lambda units: Take("a", Fixed.total(9), units), holds="h").hold(3) as held:
         assert_type(held, Held)
         assert_type(list(held.over(["text"])), list[str])
+    with Budget(cell, "run:4", tokens=9).child("a", tokens=3).step("search") as step:
+        assert_type(step, Step)
     assert_type(cell.top(3), list[TopKey])
     assert_type(cell.release("jobs", "me"), bool)
 

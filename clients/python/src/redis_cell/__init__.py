@@ -16,6 +16,7 @@ from .answers import (
     Together,
     TopKey,
 )
+from .budgets import AsyncBudget, AsyncStep, Budget, BudgetExceeded, BudgetWarning, Step
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .leased import AsyncLeased, Leased, Verdict
 from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Total, Window
@@ -33,6 +34,7 @@ __all__ = [
     "Admitted",
     "Answer",
     "AsyncAccount",
+    "AsyncBudget",
     "AsyncCell",
     "AsyncClient",
     "AsyncGuard",
@@ -41,11 +43,15 @@ __all__ = [
     "AsyncMerged",
     "AsyncPlace",
     "AsyncRefusals",
+    "AsyncStep",
     "Backend",
     "Balance",
     "Booked",
     "Booking",
     "Bucket",
+    "Budget",
+    "BudgetExceeded",
+    "BudgetWarning",
     "Calendar",
     "Call",
     "Cell",
@@ -80,6 +86,7 @@ __all__ = [
     "Seconds",
     "Settle",
     "Spill",
+    "Step",
     "SyncClient",
     "Take",
     "Together",

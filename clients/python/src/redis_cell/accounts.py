@@ -78,6 +78,8 @@ class Block(Generic[Q]):
         self._seconds = micros(account.period, "period") / 1_000_000
         self._again = 0.0
 
+    refusal: Together[Answer] | None = None
+    """The answer to the last call for units, if it was refused."""
     answer: Together[Answer]
     """The answer to the call that took the units; `answer.taken(key)` is what a pool gave."""
 
@@ -85,13 +87,21 @@ class Block(Generic[Q]):
         """Returns what to settle."""
         raise NotImplementedError
 
+    def _of(self, quantity: Q) -> tuple[Pools, ...]:
+        return self._account.of(quantity)
+
+    def _settled(self, quantity: Q) -> tuple[Pools, ...]:
+        """Returns what is settled if a quantity was used."""
+        return self._of(quantity)
+
     def _run(self, call: wire.Call[T]) -> Steps[T]:
         answer: T = yield partial(self._account.runs.run, call)
         return answer
 
     def _take(self, quantity: Q) -> Steps[Together[Answer]]:
         self._again = time.monotonic() + self._seconds / RENEWALS
-        answer = yield from self._run(wire.mtake(*self._account.of(quantity), hold=self._hold))
+        answer = yield from self._run(wire.mtake(*self._of(quantity), hold=self._hold))
+        self.refusal = None if answer else answer
         return answer.or_raise()
 
     def _enter(self) -> Steps[None]:
@@ -99,13 +109,13 @@ class Block(Generic[Q]):
 
     def _renew(self) -> Steps[None]:
         self._again = time.monotonic() + self._seconds / RENEWALS
-        yield from self._run(wire.mtake(*map(_renewal, self._account.of(self.quantity)), hold=self._hold))
+        yield from self._run(wire.mtake(*map(_renewal, self._of(self.quantity)), hold=self._hold))
 
     def _settle(self, failed: bool) -> Steps[None]:
         key, owner = (name.encode() if isinstance(name, str) else name for name in (self._hold.key, self._hold.owner))
         # A settlement that arrives twice would charge twice what was used.
         once = Once(key + b":" + owner, max(KEPT, self._seconds))
-        used = self._account.of(self._spent(failed))
+        used = self._settled(self._spent(failed))
         self.settled = yield from self._run(wire.settle(*used, hold=self._hold, once=once))
 
     def _not_settled(self, failed: bool, error: BaseException) -> None:

@@ -403,6 +403,13 @@ class LocalLimiters:
                 return Together(own, answer.each, parts=answer.parts)
             return answer
 
+    def holders(self, key: Key) -> list[str]:
+        """Returns the names of those who have a place."""
+        with self.lock:
+            state = self.states.get((key, _Places))
+            names = list(state.ends) if isinstance(state, _Places) else []
+            return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
+
     def _parts_of(self, hold: Hold, key: Key) -> dict[str | bytes, _Part]:
         return self.held.get((hold.key, key), {})
 

@@ -174,6 +174,9 @@ class Policy:
     def release(self, key: Key, holder: str | bytes) -> bool:
         return self.local.release(key, holder)
 
+    def holders(self, key: Key) -> list[str]:
+        return self.local.holders(key)
+
     @property
     def decided_by(self) -> DecidedBy:
         return "fail_open" if isinstance(self.choice, FailOpen) else "fail_closed"

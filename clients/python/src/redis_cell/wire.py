@@ -136,6 +136,10 @@ class Decide(Protocol):
         """Settles what was taken with a hold."""
         ...
 
+    def holders(self, key: Key) -> list[str]:
+        """Returns the holders of places."""
+        ...
+
     def release(self, key: Key, holder: str | bytes) -> bool:
         """Gives back a place that was acquired without the server."""
         ...
@@ -394,6 +398,15 @@ def release(key: Key, lease: Lease | str | bytes) -> Call[bool]:
     """
     holder = lease.holder if isinstance(lease, Lease) else lease
     return Call("CL.RELEASE", key, (holder,), bool, decide=lambda by: by.release(key, holder))
+
+
+def holders(key: Key) -> Call[list[str]]:
+    """Returns the names of those who have a place, or had one until lately: ZRANGE."""
+
+    def read(names: list[str | bytes]) -> list[str]:
+        return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
+
+    return Call("ZRANGE", key, (0, -1), read, decide=lambda by: by.holders(key), native=True)
 
 
 _RESETS = (Rate, Bucket, Funnel, Fixed)
