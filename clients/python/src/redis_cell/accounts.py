@@ -53,16 +53,17 @@ class Gives(Protocol[QuantityOf]):
         ...
 
 
-def _none(take: Take) -> Take:
+def empty(take: Take) -> Take:
+    """Returns a limiter with a quantity of 0."""
     return take if isinstance(take.limit, Lease) else replace(take, quantity=0)
 
 
 def _renewal(chain: Pools) -> Pools:
     """Returns a chain with quantities of 0, which renews what is held of it."""
     if isinstance(chain, Else):
-        pools = (Spill(*map(_none, pool.takes)) if isinstance(pool, Spill) else _none(pool) for pool in chain.pools)
+        pools = (Spill(*map(empty, pool.takes)) if isinstance(pool, Spill) else empty(pool) for pool in chain.pools)
         return Else(*pools)
-    return Spill(*map(_none, chain.takes)) if isinstance(chain, Spill) else _none(chain)
+    return Spill(*map(empty, chain.takes)) if isinstance(chain, Spill) else empty(chain)
 
 
 class Block(Generic[Q]):
