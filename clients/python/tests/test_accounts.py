@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 
 import servers
+from conftest import close
 from redis_cell import (
     Account,
     AsyncAccount,
@@ -95,10 +96,7 @@ async def way(library: servers.Server, request: pytest.FixtureRequest) -> AsyncI
         choice = FailClosed() if what == "guard" else Local(share=1, ask_again=600)
         cell = (AsyncGuard if awaited else Guard)(cell, when_unavailable=choice)
     yield Way(cell, awaited)
-    if awaited:
-        await client.aclose()
-    else:
-        client.close()
+    await close(client, how)
 
 
 def plan(tokens: int) -> Else:
