@@ -105,7 +105,9 @@ def main() -> None:
 
     async def serve() -> None:
         async with app.lifespan(app), other.lifespan(other):
-            await uvicorn.Server(uvicorn.Config(both, log_level="error", lifespan="off")).serve([listeners[0]])
+            # A connection that is closed while a client sends a request on it is an error of the client.
+            config = uvicorn.Config(both, log_level="error", lifespan="off", timeout_keep_alive=600)
+            await uvicorn.Server(config).serve([listeners[0]])
 
     anyio.run(serve)
 
