@@ -81,7 +81,13 @@ def pools_of(chain: Pools) -> tuple[tuple[Take, ...], ...]:
 
 def takes_of(chains: Iterable[Pools]) -> tuple[Take, ...]:
     """Returns all limiters of a call, in order."""
-    return tuple(take for chain in chains for pool in pools_of(chain) for take in pool)
+    takes = list[Take]()
+    for chain in chains:
+        if isinstance(chain, Take):  # most calls have no other chain
+            takes.append(chain)
+        else:
+            takes += (take for pool in pools_of(chain) for take in pool)
+    return tuple(takes)
 
 
 @dataclass(frozen=True, slots=True)
