@@ -103,10 +103,18 @@ def main() -> None:
         print(*(listener.getsockname()[1] for listener in listeners), flush=True)
     both, app, other = made(int(sys.argv[1]))
 
+    parent = os.getppid()
+
+    async def end_with_parent() -> None:
+        while os.getppid() == parent:
+            await anyio.sleep(0.5)
+        os._exit(1)
+
     async def serve() -> None:
-        async with app.lifespan(app), other.lifespan(other):
+        async with anyio.create_task_group() as tasks, app.lifespan(app), other.lifespan(other):
             # A connection that is closed while a client sends a request on it is an error of the client.
             config = uvicorn.Config(both, log_level="error", lifespan="off", timeout_keep_alive=600)
+            tasks.start_soon(end_with_parent)
             await uvicorn.Server(config).serve([listeners[0]])
 
     anyio.run(serve)
