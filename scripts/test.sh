@@ -215,7 +215,7 @@ client() {
         # Excludes tests that need the newest libraries: types, HTTP, and the programs in pages.
         suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py \
             --ignore tests/test_http.py --ignore tests/test_pages.py --ignore tests/test_httpx.py \
-            --ignore tests/test_fastapi.py \
+            --ignore tests/test_fastapi.py --ignore tests/test_fastmcp.py \
             --ignore tests/test_litellm.py --ignore tests/test_recipes.py
         ;;
     node)

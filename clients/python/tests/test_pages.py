@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = ["clients/python/README.md", "docs/client-python.md", "docs/adapters.md", "docs/migrating.md"]
 """The pages of this client, whose expressions and storages are tested too."""
 PROGRAMS = {
+    "docs/agents.md": "cl.mtake",
     "docs/language-models.md": "cl.mtake",
     **dict.fromkeys(PAGES[:2], "cl.throttle"),
     **dict.fromkeys(PAGES[2:], None),
@@ -39,6 +40,7 @@ PROGRAMS = {
 """The pages with programs, and a command that these call."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CLASSES = [name for name in redis_cell.__all__ if isinstance(getattr(redis_cell, name), type)]
+OUTPUT = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXPRESSION = re.compile(rf"`((?:redis\.Redis|{'|'.join(CLASSES)})(?:\.\w+)?\([^`]*\))`")
 STORAGE = re.compile(r"(?:async\+)?\brediss?-cell(?:\+\w+)?://[^\s\"'`]*")
 
@@ -63,7 +65,12 @@ def on_ports(code: str, server: int, cluster: int, upstream: str = "") -> str:
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("page", PROGRAMS)
 async def test_the_programs_of_a_page_run(
-    server: servers.Server, cluster: list[servers.Server], upstream: str, page: str, monkeypatch: pytest.MonkeyPatch
+    server: servers.Server,
+    cluster: list[servers.Server],
+    upstream: str,
+    page: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with server.admin as admin:
         admin.flushall()
@@ -84,6 +91,8 @@ async def test_the_programs_of_a_page_run(
             await result
     command = PROGRAMS[page]
     assert command is None or server.calls(command)
+    if page == "docs/agents.md":
+        assert OUTPUT.findall(text(page)) == [capsys.readouterr().out]
 
 
 @pytest.mark.parametrize("page", PAGES)

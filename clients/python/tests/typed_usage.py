@@ -12,20 +12,28 @@ import valkey.asyncio
 from typing_extensions import assert_type
 
 from redis_cell import (
+    Account,
     Admitted,
     Answer,
+    AsyncAccount,
     AsyncCell,
     AsyncGuard,
+    AsyncHeld,
     Balance,
     Booked,
     Booking,
+    Budget,
     Cell,
     FailOpen,
     Fixed,
+    Held,
+    Hold,
     Once,
     Rate,
     Refused,
     RefusedForever,
+    Spill,
+    Step,
     Take,
     Together,
     TopKey,
@@ -58,6 +66,13 @@ def blocking() -> None:
     assert_type(together["a"], Answer)
     waited = cell.bmtake(Take("a", Rate.per_second(1)), timeout=2, flow="f", weight=2, once=Once("b", period=60))
     assert_type(waited, Together[Answer] | None)
+    spill = Spill(Take("a", Fixed.per_month(100), 3), Take("b", Fixed.total(100), 3))
+    assert_type(cell.settle(spill, hold=Hold("h", "me", 60)), Together[Balance])
+    with Account(cell, lambda units: Take("a", Fixed.total(9), units), holds="h").hold(3) as held:
+        assert_type(held, Held)
+        assert_type(list(held.over(["text"])), list[str])
+    with Budget(cell, "run:4", tokens=9).child("a", tokens=3).step("search") as step:
+        assert_type(step, Step)
     assert_type(cell.top(3), list[TopKey])
     assert_type(cell.release("jobs", "me"), bool)
 
@@ -71,6 +86,9 @@ async def awaiting() -> None:
     assert_type(asyncio.create_task(cell.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
     guard = AsyncGuard(cell, when_unavailable=FailOpen())
     assert_type(asyncio.create_task(guard.throttle("user123", Rate.per_minute(30))), asyncio.Task[Answer])
+    async with AsyncAccount(guard, lambda units: Take("a", Fixed.total(9), units), holds="h").hold(3) as held:
+        assert_type(held, AsyncHeld)
+        await held.more(2)
     assert_type(await guard.bthrottle("user123", Rate.per_second(1), timeout=2), Answer | None)
     assert_type(await guard.bmtake(Take("a", Rate.per_second(1)), timeout=2), Together[Answer] | None)
 

@@ -1,5 +1,6 @@
 """A typed client for the Redis module redis-cell. `redis_cell.limits` is a storage for the library limits."""
 
+from .accounts import Account, AsyncAccount, AsyncHeld, Held
 from .answers import (
     Admitted,
     Answer,
@@ -15,6 +16,7 @@ from .answers import (
     Together,
     TopKey,
 )
+from .budgets import AsyncBudget, AsyncStep, Budget, BudgetExceeded, BudgetWarning, Step
 from .client import AsyncCell, AsyncClient, Backend, Cell, SyncClient
 from .leased import AsyncLeased, Leased, Verdict
 from .limiters import Bucket, Calendar, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Total, Window
@@ -25,23 +27,31 @@ from .refusals import AsyncRefusals, Refusals
 from .times import Seconds
 from .unavailable import AsyncGuard, FailClosed, FailOpen, Guard, Local, WhenUnavailable
 from .waiting import async_wait, wait
-from .wire import Call, Change, Once, Release, Renew, Settle, Take
+from .wire import Call, Change, Else, Hold, Once, Release, Renew, Settle, Spill, Take
 
 __all__ = [
+    "Account",
     "Admitted",
     "Answer",
+    "AsyncAccount",
+    "AsyncBudget",
     "AsyncCell",
     "AsyncClient",
     "AsyncGuard",
+    "AsyncHeld",
     "AsyncLeased",
     "AsyncMerged",
     "AsyncPlace",
     "AsyncRefusals",
+    "AsyncStep",
     "Backend",
     "Balance",
     "Booked",
     "Booking",
     "Bucket",
+    "Budget",
+    "BudgetExceeded",
+    "BudgetWarning",
     "Calendar",
     "Call",
     "Cell",
@@ -49,11 +59,14 @@ __all__ = [
     "Counted",
     "DecidedBy",
     "Decision",
+    "Else",
     "FailClosed",
     "FailOpen",
     "Fixed",
     "Funnel",
     "Guard",
+    "Held",
+    "Hold",
     "Key",
     "Lease",
     "Leased",
@@ -72,6 +85,8 @@ __all__ = [
     "Renew",
     "Seconds",
     "Settle",
+    "Spill",
+    "Step",
     "SyncClient",
     "Take",
     "Together",

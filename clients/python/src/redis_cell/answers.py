@@ -126,6 +126,13 @@ class Together(Mapping[Key, Row], Generic[Row]):
     each: Mapping[Key, Row] = field(default_factory=dict[Key, Row])
     sent: float | None = field(default=None, compare=False, repr=False)
     """When the call was sent, as time.monotonic(). None if the server did not decide it."""
+    parts: Mapping[Key, int] = field(default_factory=dict[Key, int], compare=False)
+    """The quantity taken from each key of a call with a chain. A pool may give a part while it refuses the rest."""
+
+    def taken(self, key: Key) -> int:
+        """Returns the quantity taken from a key: 0 if the call was refused, or if another pool of a chain gave it."""
+        row = self.each[key]
+        return self.parts.get(key, row.taken if isinstance(row, Admitted) else 0) if self else 0
 
     def __getitem__(self, key: Key) -> Row:
         return self.each[key]

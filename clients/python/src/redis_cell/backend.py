@@ -27,9 +27,6 @@ SEVERAL = {"CL.MTAKE", "CL.MPEEK", "CL.MSETTLE"}
 OLDEST = (1, 0, 0)
 """The oldest library that this package supports."""
 
-_LENGTHS = {"THROTTLE": 4, "FUNNEL": 4, "BUCKET": 4, "WINDOW": 3, "LOG": 3, "LEASE": 3}
-"""The number of arguments of each kind of limiter except FIXED."""
-
 
 def as_command(call: Call[Any]) -> Arguments:
     """Returns the module's command for a call."""
@@ -40,55 +37,23 @@ def as_command(call: Call[Any]) -> Arguments:
 
 def as_function(call: Call[Any]) -> Arguments:
     """Returns the command that calls the function library: keys come first."""
+    if call.native:
+        return as_command(call)
     if call.key is None or call.name in MODULE_ONLY:
         raise NotImplementedError(f"{call.name} needs the module: the function library does not have it")
-    fcall = "FCALL_RO" if call.name in READ_ONLY else "FCALL"
-    head = (fcall, call.name.lower().replace(".", "_"))
-    key, arguments, once = call.key, call.arguments, call.once is not None
-    place = _keys_first if call.name in {*SEVERAL, "CL.BMTAKE"} else _key_first
-    if callable(arguments):
-        return lambda: (*head, *place(key, arguments(), once))
-    return (*head, *place(key, arguments, once))
-
-
-def _key_first(key: Key, arguments: tuple[Argument, ...], once: bool) -> tuple[Argument, ...]:
-    return (1, key, *arguments)
-
-
-def _keys_first(key: Key, rest: tuple[Argument, ...], once: bool) -> tuple[Argument, ...]:
-    """Puts the keys of all limiters first. The key of ONCE follows them if the call has this option, the last one."""
-    keys, arguments = list[Argument]([key]), list[Argument]()
-    length = _length(rest)
-    while length:
-        arguments += rest[:length]
-        rest = rest[length:]
-        length = _length(rest[1:])
-        if length:
-            keys.append(rest[0])
-            rest = rest[1:]
-    if "FLOW" in (rest[:-4] if once else rest):
+    if call.flow:
         raise NotImplementedError("a flow needs the module: the function library has no clients that wait")
-    if once:
-        keys.append(rest[-3])
-        rest = (*rest[:-3], *rest[-2:])
-    return (len(keys), *keys, *arguments, *rest)
+    fcall = "FCALL_RO" if call.name in READ_ONLY else "FCALL"
+    head = (fcall, call.name.lower().replace(".", "_"), 1 + len(call.keys), call.key)
+    arguments, keys = call.arguments, call.keys
+    if callable(arguments):
+        return lambda: (*head, *_keys_first(arguments(), keys))
+    return (*head, *_keys_first(arguments, keys))
 
 
-def _length(arguments: tuple[Argument, ...]) -> int:
-    """Returns the number of arguments of the first limiter, or 0 if there is none."""
-    begin = 0
-    if arguments[:1] == ("RESET",):
-        begin = 2
-    if arguments[begin : begin + 1] == ("SHADOW",):
-        begin += 1
-    kind = arguments[begin] if len(arguments) > begin else None
-    if kind != "FIXED":
-        own = _LENGTHS.get(kind) if isinstance(kind, str) else None
-        return begin + 1 + own if own else 0
-    end = begin + (4 if arguments[begin + 2] == "UNTIL" else 3)  # the position of the quantity or of an option
-    while arguments[end] in ("UTC", "FROM", "IDLE"):
-        end += 2
-    return end + 1
+def _keys_first(arguments: tuple[Argument, ...], keys: tuple[int, ...]) -> tuple[Argument, ...]:
+    others = [word for index, word in enumerate(arguments) if index not in keys]
+    return (*(arguments[index] for index in keys), *others)
 
 
 def version(key: Key) -> Arguments:

@@ -114,6 +114,7 @@ class Decisions:
     mtake = Command(wire.mtake)
     bmtake = Command(wire.bmtake)
     mpeek = Command(wire.mpeek)
+    settle = Command(wire.settle)
 
 
 class Commands(Decisions):

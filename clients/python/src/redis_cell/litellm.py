@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import litellm
@@ -30,6 +30,7 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from . import wire
 from .answers import Answer, Refused, RefusedForever, Together
+from .budgets import micro_dollars
 from .client import AsyncCell, check_url
 from .httpx import GATE, LONGEST_PAUSE, PAUSE, retry_after
 from .limiters import Fixed, Lease, Limit, Log, Rate
@@ -133,21 +134,6 @@ def estimate(data: Mapping[str, Any]) -> Estimate:
         longest = max(0, *given, 0) if given else MAX_TOKENS
         longest *= max(1, choices) if isinstance(choices, int) else 1
     return Estimate(-(-prompt // 2), min(longest, 10**9))
-
-
-def micro_dollars(dollars: Decimal | str | float, name: str = "a price", *, least: int = 0) -> int:
-    """Returns a price in millionths of a dollar, rounded up. Raises an error that names it."""
-    if not isinstance(dollars, (Decimal, str, int, float)) or isinstance(dollars, bool):
-        raise TypeError(f"{name} must be a number of dollars, not {dollars!r}")
-    try:
-        # Twelve digits of a float, because sums of floats have noise behind them, which would be rounded up.
-        text = f"{dollars:.12g}" if isinstance(dollars, float) else str(dollars)
-        micros = int((Decimal(text) * MICRO).to_integral_value(ROUND_CEILING))
-    except (ArithmeticError, ValueError):
-        raise ValueError(f"{name} must be a number of dollars, not {dollars!r}") from None
-    if not least <= micros <= MOST:
-        raise ValueError(f"{name} must be from {Decimal(least) / MICRO} to {MOST // MICRO} dollars, not {dollars}")
-    return micros
 
 
 def _check_limits(limits: object) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Balance, Booked, Booking, Key, Refused, RefusedForever, Together
+from .answers import Admitted, Answer, Balance, Booked, Booking, DecidedBy, Key, Refused, RefusedForever, Together
 from .limiters import Bucket, Calendar, Fixed, Funnel, Lease, Log, Rate, Total, Window
 from .times import micros, seconds
-from .wire import Change, Release, Renew, Settle, Take
+from .wire import MOST, Change, Hold, Pools, Release, Renew, Settle, Take, pools_of, takes_of
 
 KEYS = 100_000
 """The number of keys with a state. For one more, the least recently used key is removed."""
@@ -24,6 +26,8 @@ _MICRO = 1000
 """The nanoseconds of a microsecond."""
 _CENTURIES = 10**16
 """In microseconds."""
+_FOREVER = _CENTURIES // 2
+"""A wait that is longer than this never ends, in microseconds."""
 _DAYS = {"HOUR": 1 / 24, "DAY": 1, "WEEK": 7, "MONTH": 30, "YEAR": 365}
 
 
@@ -38,6 +42,8 @@ class Look:
     remaining: int
     wait: int
     reset: int
+    held: bool = False
+    """Whether the caller has one of the places already."""
 
 
 class State(Protocol):
@@ -204,7 +210,8 @@ class _Places:
         if not free and self.lease.holder not in self.ends:
             # If the limit was lowered, more than one lease must end.
             wait = sorted(self.ends.values())[len(self.ends) - self.limit] - now
-        return Look(self.limit, free, wait, max(self.ends.values(), default=now) - now)
+        reset = max(self.ends.values(), default=now) - now
+        return Look(self.limit, free, wait, reset, self.lease.holder in self.ends)
 
     def take(self, now: int, quantity: int) -> None:
         self.ends[self.lease.holder] = now + micros(self.lease.lease, "lease")
@@ -216,6 +223,131 @@ class _Places:
 
 Kind = TypeVar("Kind", _Gcra, _Bucket, _Window, _Log, _Places)
 
+Looking: TypeAlias = Callable[[Take, int, int], Look]
+"""Looks at a limiter in view of a quantity, when nothing is taken for a time in microseconds."""
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A chain of a call, or a single limiter. core/src/chain.rs explains the decision."""
+
+    pools: tuple[tuple[Take, ...], ...]
+    wait: int = 0
+    """The time until it admits the call; 0 if it does now."""
+    parts: list[tuple[Take, int]] = field(default_factory=list[tuple[Take, int]])
+    """What it gives."""
+    renews: bool = False
+    """Whether it gives a place that the caller has already."""
+
+    @property
+    def takes(self) -> list[Take]:
+        return [take for pool in self.pools for take in pool]
+
+    def decide(self, look: Looking) -> None:
+        waits = list[int]()
+        # A place that its holder has already goes before all other pools.
+        for pool in sorted(self.pools, key=lambda pool: not look(pool[0], 0, 0).held):
+            wait = _wait_of(pool[0], look, 0) if len(pool) == 1 else _joined_wait(pool, look)
+            if not wait:
+                self.wait, self.parts, self.renews = 0, _parts(pool, look), look(pool[0], 0, 0).held
+                return
+            waits.append(wait)
+        self.wait = min(waits)
+
+    def numbers(self, look: Looking) -> tuple[int, int, int]:
+        """Returns the most that it can ever give, what it can give now, and the time until nothing of it is taken."""
+        sums = list[tuple[int, int]]()
+        for pool in self.pools:
+            looks = [look(take, 0, 0) for take in pool]
+            sums.append((sum(each.limit for each in looks), sum(each.remaining for each in looks)))
+        most, now = (min(MOST, max(column)) for column in zip(*sums, strict=True))
+        return most, now, max(look(take, 0, 0).reset for take in self.takes)
+
+
+def _wait_of(take: Take, look: Looking, after: int) -> int:
+    seen = look(take, take.quantity, after)
+    return _CENTURIES if take.quantity > seen.limit else seen.wait
+
+
+def _joined_wait(pool: tuple[Take, ...], look: Looking) -> int:
+    """Returns the time until limiters have room for their quantity together. Their rooms only grow meanwhile."""
+    quantity = pool[0].quantity
+    if quantity == 0:
+        return min(_wait_of(take, look, 0) for take in pool)
+
+    def fits(after: int) -> bool:
+        return sum(look(take, 0, after).remaining for take in pool) >= quantity
+
+    if fits(0):
+        return 0
+    resets = [look(take, 0, 0).reset for take in pool]
+    late = max((reset for reset in resets if reset < _FOREVER), default=0)
+    if not fits(late):
+        return _CENTURIES
+    early = 0
+    while late - early > 1:
+        middle = (early + late) // 2
+        early, late = (early, middle) if fits(middle) else (middle, late)
+    return late
+
+
+def _parts(pool: tuple[Take, ...], look: Looking) -> list[tuple[Take, int]]:
+    """Returns what each limiter of a pool that admits the call gives: what fits, in order."""
+    if len(pool) == 1:
+        return [(pool[0], pool[0].quantity)]
+    left, parts = pool[0].quantity, list[tuple[Take, int]]()
+    for take in pool:
+        part = min(left, look(take, 0, 0).remaining)
+        parts.append((take, part))
+        left -= part
+    return parts
+
+
+def together(
+    chains: list[_Chain], waits: dict[Key, int], look: Looking, by: DecidedBy, taking: bool
+) -> Together[Answer]:
+    """Returns the answer to a call whose limiters had these waits, with the present state of each."""
+    given = {take.key: part for chain in chains for take, part in chain.parts}
+    admitted = not any(chain.wait for chain in chains if not chain.takes[0].shadow)
+    rows, whole = dict[Key, Answer](), dict[Key, Answer]()
+    for chain in chains:
+        for take in chain.takes:
+            part = given.get(take.key, 0) if taking and admitted else 0
+            rows[take.key] = _answer(look(take, 0, 0), waits[take.key], part, by)
+        first = chain.takes[0].key
+        whole[first] = rows[first]
+        if len(chain.takes) > 1:
+            limit, remaining, reset = chain.numbers(look)
+            whole[first] = _answer(Look(limit, remaining, 0, reset), chain.wait, 0, by)
+    parts = dict[Key, int]()
+    if len(rows) > len(chains):
+        renewed = {chain.parts[0][0].key for chain in chains if chain.renews}
+        parts = {key: given.get(key, 0) if admitted and key not in renewed else 0 for key in rows}
+    counted = [chain.takes[0].key for chain in chains if not chain.takes[0].shadow]
+    return Together(answers.combined(whole, counted), rows, parts=parts)
+
+
+def decided(chains: tuple[Pools, ...], look: Looking) -> tuple[list[_Chain], dict[Key, int]]:
+    """Decides the chains of a call. Returns them, and the wait of each limiter for its whole quantity."""
+    judged = [_Chain(pools_of(chain)) for chain in chains]
+    for chain in judged:
+        chain.decide(look)
+    return judged, {take.key: _wait_of(take, look, 0) for chain in judged for take in chain.takes}
+
+
+@dataclass(slots=True)
+class _Part:
+    """What an owner holds of a key, in microseconds. core/src/hold.rs explains it."""
+
+    end: int
+    window: int = 0
+    """The end of the window from which the units were taken."""
+    units: int = 0
+    last: int = 0
+    """The units of the last take, and when it was, and until when they were owed."""
+    taken_at: int = 0
+    owed_until: int = 0
+
 
 class LocalLimiters:
     """The limiters of this process. Calls of several threads are decided one after the other."""
@@ -223,35 +355,147 @@ class LocalLimiters:
     def __init__(self, share: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.share, self.clock = share, clock
         self.states: OrderedDict[tuple[Key, type[State]], State] = OrderedDict()
+        self.held: OrderedDict[tuple[Key, Key], dict[str | bytes, _Part]] = OrderedDict()
+        """What owners hold under a key of holds, of a key."""
         self.lock = threading.Lock()
 
-    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Together[Answer]:
+    def _looking(self, takes: tuple[Take, ...], now: int) -> tuple[dict[Key, State], Looking]:
+        states = {take.key: self._of(take) for take in takes}
+
+        def look(take: Take, quantity: int, after: int) -> Look:
+            state = states[take.key]
+            return (deepcopy(state) if after else state).look(now + after, quantity)
+
+        return states, look
+
+    def decide(
+        self, chains: tuple[Pools, ...], *, saturate: bool, taking: bool, hold: Hold | None = None
+    ) -> Together[Answer]:
         """Takes from all limiters or from none, like CL.MTAKE."""
         with self.lock:
-            now = self.clock() // 1000
-            states = [self._of(take) for take in takes]
-            rows: dict[Key, Answer] = {}
-            for take, state in zip(takes, states, strict=True):
-                quantity = take.quantity
-                if saturate:
-                    quantity = min(quantity, max(1, state.look(now, 0).remaining))
-                rows[take.key] = _answer(state.look(now, quantity), quantity)
-            both = answers.combined(rows, [take.key for take in takes if not take.shadow])
-            for take, state in zip(takes, states, strict=True):
-                row = rows[take.key]
-                if isinstance(row, Admitted):
-                    taken = row.taken if taking and both.admitted else 0
-                    if taken:
-                        state.take(now, taken)
-                    left = state.look(now, 0)
-                    rows[take.key] = Admitted(
-                        limit=left.limit,
-                        remaining=left.remaining,
-                        reset_after=seconds(left.reset),
-                        taken=taken,
-                        decided_by="local",
-                    )
-            return Together(answers.combined(rows, [take.key for take in takes if not take.shadow]), rows)
+            now, takes = self.clock() // 1000, takes_of(chains)
+            states, look = self._looking(takes, now)
+            if hold is not None:
+                self._run_out(hold, takes, states, now)
+            if saturate:
+                (take,) = takes
+                fits = min(take.quantity, max(1, look(take, 0, 0).remaining))
+                chains = (Take(take.key, take.limit, fits),)
+            judged, waits = decided(chains, look)
+            units = [take for take in takes if not isinstance(take.limit, Lease)]
+            renews = hold is not None and not any(take.quantity for take in units) and self._holds(hold, units)
+            for chain in judged if renews else ():
+                if len(chain.takes) > 1 or not isinstance(chain.takes[0].limit, Lease):
+                    chain.wait = 0
+            if taking and not any(chain.wait for chain in judged if not chain.takes[0].shadow):
+                for chain in judged:
+                    for take, part in () if chain.wait else chain.parts:
+                        if part:
+                            states[take.key].take(now, part)
+                if hold is not None:
+                    self._hold(hold, judged, states, look, now)
+            answer = together(judged, waits, look, "local", taking)
+            if renews and not answer and not any(chain.wait for chain in judged):
+                row = answer.combined
+                own = Admitted(
+                    limit=row.limit, remaining=row.remaining, reset_after=row.reset_after, taken=0, decided_by="local"
+                )
+                return Together(own, answer.each, parts=answer.parts)
+            return answer
+
+    def holders(self, key: Key) -> list[str]:
+        """Returns the names of those who have a place."""
+        with self.lock:
+            state = self.states.get((key, _Places))
+            names = list(state.ends) if isinstance(state, _Places) else []
+            return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
+
+    def _parts_of(self, hold: Hold, key: Key) -> dict[str | bytes, _Part]:
+        return self.held.get((hold.key, key), {})
+
+    def _holds(self, hold: Hold, takes: list[Take]) -> bool:
+        return any(hold.owner in self._parts_of(hold, take.key) for take in takes)
+
+    def _hold(self, hold: Hold, chains: list[_Chain], states: dict[Key, State], look: Looking, now: int) -> None:
+        """Remembers what an owner has taken, and renews what it holds of the limiters of the call."""
+        end = now + micros(hold.period, "period")
+        for chain in chains:
+            given = {take.key: part for take, part in chain.parts}
+            for take in chain.takes:
+                part, units = self._parts_of(hold, take.key).get(hold.owner), given.get(take.key, 0)
+                if isinstance(take.limit, Lease) or (part is None and not units):
+                    continue
+                if part is None:
+                    if len(self.held) >= KEYS:
+                        self.held.popitem(last=False)
+                    part = self.held.setdefault((hold.key, take.key), {})[hold.owner] = _Part(end)
+                state = states[take.key]
+                if isinstance(state, _Window) and not (part.units and _is_of(part, state)):
+                    part.units, part.window = 0, state.end  # what was taken before has ended with its window
+                part.end = end
+                if units:
+                    part.units, part.last, part.taken_at = part.units + units, units, now
+                    part.owed_until = now + look(take, 0, 0).reset
+                if isinstance(state, _Window) and isinstance(state.window.per, Total):
+                    state.end = part.window = max(state.end, end)
+
+    def _run_out(self, hold: Hold, takes: tuple[Take, ...], states: dict[Key, State], now: int) -> None:
+        """Gives back what has run out of these limiters."""
+        for take in takes:
+            parts = self._parts_of(hold, take.key)
+            for owner in [owner for owner, part in parts.items() if part.end <= now]:
+                part, state = parts.pop(owner), states[take.key]
+                if isinstance(state, _Window) and _is_of(part, state):
+                    state.take(now, -part.units)
+            if not parts:
+                self.held.pop((hold.key, take.key), None)
+
+    def settle_hold(self, chains: tuple[Pools, ...], hold: Hold) -> Together[Balance]:
+        """Settles what an owner holds, like CL.MSETTLE with HOLD."""
+        with self.lock:
+            now, takes = self.clock() // 1000, takes_of(chains)
+            states, look = self._looking(takes, now)
+            self._run_out(hold, takes, states, now)
+            own = {take.key: self._parts_of(hold, take.key).pop(hold.owner, _NOTHING) for take in takes}
+            for (key, _), parts in self.held.items():
+                if key == hold.key and hold.owner in parts:
+                    parts[hold.owner].end = now  # the settlement does not name it: it has run out
+            borne = dict[Key, int]()
+
+            def held(take: Take) -> bool:
+                return look(take, 0, 0).held
+
+            for chain in chains:
+                pools = pools_of(chain)
+                known = [pool for pool in pools if any(own[each.key] is not _NOTHING or held(each) for each in pool)]
+                if known:
+                    pools = tuple(known)
+                elif not isinstance(chain, Take):
+                    pools = _late(pools, look)
+                for pool in pools:
+                    for take, used in _bears(pool, own, look):
+                        chained = bool(known) and not isinstance(chain, Take)
+                        counts = chained or isinstance(take.limit, Fixed) or own[take.key] is not _NOTHING
+                        borne[take.key] = used if counts and not isinstance(take.limit, Lease) else 0
+                        self._settle_part(take, used, own[take.key], states[take.key], now, chained)
+            rows = {take.key: _balance(states[take.key], now) for take in takes}
+            shares = {key: borne.get(key, 0) for key in rows} if len(rows) > len(chains) else {}
+            whole = {takes_of((chain,))[0].key: _whole(chain, rows, look) for chain in chains}
+            return Together(_tightest(whole), rows, parts=shares)
+
+    def _settle_part(self, take: Take, used: int, part: _Part, state: State, now: int, chained: bool) -> None:
+        if isinstance(state, _Places):
+            assert isinstance(take.limit, Lease)
+            state.release(take.limit.holder, now)
+        elif isinstance(state, _Window):
+            difference = used - part.units
+            state.take(now, difference if _is_of(part, state) else max(0, difference))
+        elif part is not _NOTHING:
+            owed = max(0, part.owed_until - now)
+            back = state.units(owed * _MICRO) if isinstance(state, _Paced) else part.last if owed else 0
+            state.take(now, max(used - part.units, -min(back, part.last)))
+        elif chained:
+            state.take(now, used)
 
     def release(self, key: Key, holder: str | bytes) -> bool:
         """Gives a place back, like CL.RELEASE."""
@@ -277,7 +521,7 @@ class LocalLimiters:
                     elif holds:
                         state.take(now, 1)
                     lost = isinstance(change, Renew) and not holds
-                rows[change.key] = _balance(state.look(now, 0), lost)
+                rows[change.key] = _balance(state, now, lost)
             return Together(_tightest(rows), rows)
 
     def pause(self, key: Key, rate: Rate, wait: int) -> Balance:
@@ -286,7 +530,7 @@ class LocalLimiters:
             now = self.clock() // 1000
             state = self._known(key, _Gcra).set(rate, self.share)
             state.tat = max(state.tat, (now + wait) * _MICRO + state.cost(rate.burst))
-            return _balance(state.look(now, 0), False)
+            return _balance(state, now)
 
     def reserve(self, key: Key, rate: Rate, quantity: int, max_wait: int | None, prepay: bool) -> Booking:
         """Books units, like CL.RESERVE."""
@@ -295,7 +539,7 @@ class LocalLimiters:
             state = self._known(key, _Gcra).set(rate, self.share)
             before = state.look(now, min(quantity, 1) if prepay else quantity)
             if quantity > state.limit and not prepay:
-                forever = _answer(before, quantity)
+                forever = _answer(before, _CENTURIES, 0, "local")
                 assert isinstance(forever, RefusedForever)
                 return forever
             if max_wait is not None and before.wait > max_wait:
@@ -335,34 +579,83 @@ class LocalLimiters:
         return state
 
 
-def _balance(look: Look, lost: bool) -> Balance:
-    wait = seconds(look.wait) if look.wait else None
+def _balance(state: State, now: int, lost: bool = False) -> Balance:
+    look = state.look(now, 0)
+    over = lost or bool(look.wait and not isinstance(state, _Places))
+    after = state.look(now, 1).wait if over else 0
+    wait = seconds(after) if 0 < after < _FOREVER else None
     return Balance(
         limit=look.limit,
         remaining=look.remaining,
-        reset_after=seconds(look.reset),
+        reset_after=_time(look.reset),
         retry_after=wait,
-        over_limit=lost or wait is not None,
+        over_limit=over,
     )
 
 
 def _tightest(rows: dict[Key, Balance]) -> Balance:
     tightest = min(rows.values(), key=lambda row: row.remaining)
-    waits = [row.retry_after for row in rows.values() if row.retry_after is not None]
+    waits = [math.inf if row.retry_after is None else row.retry_after for row in rows.values() if row.over_limit]
+    wait = max(waits, default=math.inf)
     return Balance(
         limit=tightest.limit,
         remaining=tightest.remaining,
         reset_after=max(row.reset_after for row in rows.values()),
-        retry_after=max(waits, default=None),
+        retry_after=None if wait == math.inf else wait,
         over_limit=any(row.over_limit for row in rows.values()),
     )
 
 
-def _answer(look: Look, quantity: int) -> Answer:
-    limit, remaining, reset = look.limit, look.remaining, seconds(look.reset)
-    if quantity > limit:
-        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by="local")
-    if look.wait:
-        wait = seconds(look.wait)
-        return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=wait, decided_by="local")
-    return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=quantity, decided_by="local")
+def _whole(chain: Pools, rows: dict[Key, Balance], look: Looking) -> Balance:
+    """Returns the balance of a chain, which is over its limit if all its limiters are."""
+    takes, own = takes_of((chain,)), _Chain(pools_of(chain))
+    if len(takes) == 1:
+        return rows[takes[0].key]
+    limit, remaining, reset = own.numbers(look)
+    waits = [rows[take.key].retry_after for take in takes]
+    over = all(rows[take.key].over_limit for take in takes)
+    wait = min((wait for wait in waits if wait is not None), default=None) if over else None
+    return Balance(limit=limit, remaining=remaining, reset_after=_time(reset), retry_after=wait, over_limit=over)
+
+
+_NOTHING = _Part(0, -1)
+"""What an owner holds that holds nothing."""
+
+
+def _is_of(part: _Part, window: _Window) -> bool:
+    """Whether a window is that from which the units of a part were taken. That of a total has no end of its own."""
+    return part.window == window.end or (isinstance(window.window.per, Total) and part is not _NOTHING)
+
+
+def _late(pools: tuple[tuple[Take, ...], ...], look: Looking) -> tuple[tuple[Take, ...], ...]:
+    """Returns the pool that bears what an owner has used that holds nothing: the first that admits it, or the last."""
+    known = [fixed for pool in pools if (fixed := tuple(take for take in pool if isinstance(take.limit, Fixed)))]
+    fits = (pool for pool in known if sum(look(take, 0, 0).remaining for take in pool) >= pool[0].quantity)
+    return (next(fits, known[-1]),) if known else ()
+
+
+def _bears(pool: tuple[Take, ...], own: dict[Key, _Part], look: Looking) -> list[tuple[Take, int]]:
+    """Returns what each limiter of a pool bears of what was used: what is held of the first ones, then what fits."""
+    left, held = pool[0].quantity, [own[take.key].units for take in pool]
+    if len(pool) == 1:
+        return [(pool[0], left)]
+    bears = [min(units, max(0, left - sum(held[:index]))) for index, units in enumerate(held)]
+    left -= sum(bears)
+    for index, take in enumerate(pool):
+        more = left if index == len(pool) - 1 else min(left, look(take, 0, 0).remaining)
+        bears[index], left = bears[index] + more, left - more
+    return list(zip(pool, bears, strict=True))
+
+
+def _time(micros: int) -> float:
+    return math.inf if micros >= _FOREVER else seconds(micros)
+
+
+def _answer(look: Look, wait: int, taken: int, by: DecidedBy) -> Answer:
+    limit, remaining, reset = look.limit, look.remaining, _time(look.reset)
+    if wait >= _FOREVER:
+        return RefusedForever(limit=limit, remaining=remaining, reset_after=reset, decided_by=by)
+    if wait:
+        again = seconds(wait)
+        return Refused(limit=limit, remaining=remaining, reset_after=reset, retry_after=again, decided_by=by)
+    return Admitted(limit=limit, remaining=remaining, reset_after=reset, taken=taken, decided_by=by)

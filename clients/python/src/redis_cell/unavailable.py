@@ -11,17 +11,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
-from . import answers, steps
-from .answers import Admitted, Answer, DecidedBy, Key, Refused, RefusedForever, Together
+from . import steps
+from .answers import Answer, Balance, DecidedBy, Key, Together
 from .client import AsyncCell, Cell
 from .commands import Asyncio, Blocking, Decisions
 from .errors import FULL, is_full, is_unavailable
-from .local import LocalLimiters
+from .local import LocalLimiters, Look, decided, together
 from .sending import MARGIN, Ready
 from .times import Seconds, micros
 from .traffic import OVERDUE, Exchange, Full, Overdue, async_traffic_of, traffic_of
 from .waiting import Plan
-from .wire import Call, Take
+from .wire import Call, Hold, Pools, Take, takes_of
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Cell | AsyncCell)
@@ -149,26 +149,45 @@ class Policy:
         if back:
             _log.warning("the server decides again")
 
-    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Together[Answer]:
+    def decide(
+        self, chains: tuple[Pools, ...], *, saturate: bool, taking: bool, hold: Hold | None = None
+    ) -> Together[Answer]:
         if isinstance(self.choice, Local):
-            return self.local.decide(takes, saturate=saturate, taking=taking)
-        rows = {take.key: self._row(take, saturate, taking) for take in takes}
-        return Together(answers.combined(rows, [take.key for take in takes if not take.shadow]), rows)
+            return self.local.decide(chains, saturate=saturate, taking=taking, hold=hold)
+        if saturate:
+            (take,) = takes_of(chains)
+            chains = (Take(take.key, take.limit, min(take.quantity, take.limit.limit)),)
+        judged, waits = decided(chains, self._look)
+        return together(judged, waits, self._look, self.decided_by, taking)
+
+    def settle_hold(self, chains: tuple[Pools, ...], hold: Hold) -> Together[Balance]:
+        if isinstance(self.choice, Local):
+            return self.local.settle_hold(chains, hold)
+        rows: dict[Key, Balance] = {}
+        for take in takes_of(chains):
+            seen = self._look(take, 0, 0)
+            rows[take.key] = Balance(
+                limit=seen.limit, remaining=seen.remaining, reset_after=0, retry_after=None, over_limit=False
+            )
+        return Together(min(rows.values(), key=lambda row: row.remaining), rows)
 
     def release(self, key: Key, holder: str | bytes) -> bool:
         return self.local.release(key, holder)
 
-    def _row(self, take: Take, saturate: bool, taking: bool) -> Answer:
+    def holders(self, key: Key) -> list[str]:
+        return self.local.holders(key)
+
+    @property
+    def decided_by(self) -> DecidedBy:
+        return "fail_open" if isinstance(self.choice, FailOpen) else "fail_closed"
+
+    def _look(self, take: Take, quantity: int, after: int) -> Look:
+        """Returns the state of a limiter that admits everything, or that admits nothing before the next call."""
         limit = take.limit.limit
-        decided_by: DecidedBy = "fail_open" if isinstance(self.choice, FailOpen) else "fail_closed"
-        if take.quantity > limit and not saturate:
-            # The server would refuse it forever too, in any state of the limiter.
-            return RefusedForever(limit=limit, remaining=0, reset_after=0, decided_by=decided_by)
         if isinstance(self.choice, FailOpen):
-            taken = min(take.quantity, limit) if taking else 0
-            return Admitted(limit=limit, remaining=limit, reset_after=0, taken=taken, decided_by=decided_by)
-        wait = max(0, self.again - time.monotonic())
-        return Refused(limit=limit, remaining=0, reset_after=wait, retry_after=wait, decided_by=decided_by)
+            return Look(limit, limit, 0, 0)
+        wait = max(1, micros(max(0, self.again - time.monotonic()), "wait"))
+        return Look(limit, limit if after >= wait else 0, wait, wait)
 
 
 def _decided(policy: Policy, call: Call[T]) -> T:

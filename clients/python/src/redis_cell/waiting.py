@@ -19,7 +19,7 @@ from .client import AsyncCell, Cell
 from .errors import is_full, is_unavailable
 from .steps import Steps
 from .times import Seconds, micros
-from .wire import Call, Take, Waiting
+from .wire import Call, Hold, Take, Waiting
 
 T = TypeVar("T")
 
@@ -165,11 +165,14 @@ def _answer(
     timeout: Seconds | None,
     flow: str | bytes | None,
     weight: int | None,
+    hold: Hold | None,
     sleep: Callable[[float], Any],
 ) -> Steps[Together[Answer]]:
     plain = getattr(cell, "cell", cell)  # the cell of a guard
     clock = getattr(cell, "clock", time.monotonic)  # a fake cell has its own clock
-    plan = Plan(wire.bmtake(*takes, timeout=None, flow=flow, weight=weight), timeout, plain is not cell, clock)
+    plan = Plan(
+        wire.bmtake(*takes, timeout=None, flow=flow, weight=weight, hold=hold), timeout, plain is not cell, clock
+    )
     own = plain if isinstance(plain, kind) else None  # neither a fake cell nor a cell whose calls run in a thread
     answer = yield from plan.answer(cell.run, own, getattr(cell, "sleep", sleep))
     return cast(Together[Answer], answer)
@@ -182,14 +185,16 @@ def wait(
     timeout: Seconds | None,
     flow: str | bytes | None = None,
     weight: int | None = None,
+    hold: Hold | None = None,
 ) -> Together[Answer]:
     """Waits until all limiters admit the call, and returns the answer. With a timeout of None, it waits without limit.
 
     If the call cannot be admitted within `timeout`, returns the refusal, and nothing is taken. The call waits in the
-    server, like `bmtake` with `flow` and `weight`. With the function library, or while waiting calls use half of the
-    client's connections, it tries again when it may be admitted. A Guard decides while the server is unavailable.
+    server, like `bmtake` with `flow`, `weight` and `hold`. With the function library, or while waiting calls use half
+    of the client's connections, it tries again when it may be admitted. A Guard decides while the server is
+    unavailable.
     """
-    return steps.run(_answer(cell, Cell, (first, *others), timeout, flow, weight, time.sleep))
+    return steps.run(_answer(cell, Cell, (first, *others), timeout, flow, weight, hold, time.sleep))
 
 
 async def async_wait(
@@ -199,6 +204,7 @@ async def async_wait(
     timeout: Seconds | None,
     flow: str | bytes | None = None,
     weight: int | None = None,
+    hold: Hold | None = None,
 ) -> Together[Answer]:
     """Like `wait`, for asyncio."""
-    return await steps.async_run(_answer(cell, AsyncCell, (first, *others), timeout, flow, weight, asyncio.sleep))
+    return await steps.async_run(_answer(cell, AsyncCell, (first, *others), timeout, flow, weight, hold, asyncio.sleep))

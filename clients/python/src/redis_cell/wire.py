@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from . import answers
-from .answers import Admitted, Answer, Balance, Booked, Booking, Key, Together, TopKey
+from .answers import Answer, Balance, Booked, Booking, Key, Together, TopKey
 from .limiters import Argument, Arguments, Bucket, Counted, Fixed, Funnel, Lease, Limit, Log, Rate, Window
 from .times import Seconds, micros, micros_up
 
@@ -34,6 +34,77 @@ class Take:
         _positive(self.quantity)
         if isinstance(self.limit, Lease) and self.quantity != 1:
             raise ValueError("the quantity of a lease is 1")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Spill:
+    """Limiters as one pool: what fits is taken from the first, the rest from the next. All have the same quantity."""
+
+    takes: tuple[Take, ...]
+
+    def __init__(self, *takes: Take) -> None:
+        for take in takes:
+            if take.shadow:
+                raise ValueError("shadow is for limiters outside chains")
+            if isinstance(take.limit, Lease):
+                raise ValueError("a Lease cannot stand in a Spill: a place has no parts")
+            if take.quantity != takes[0].quantity:
+                raise ValueError(f"quantity must be the same in a Spill, not {takes[0].quantity} and {take.quantity}")
+        if not takes:
+            raise ValueError("a Spill needs at least one Take")
+        object.__setattr__(self, "takes", takes)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Else:
+    """Pools in order: the first that admits its quantity is taken, and no other. Each has a quantity of its own."""
+
+    pools: tuple[Take | Spill, ...]
+
+    def __init__(self, *pools: Take | Spill) -> None:
+        if any(isinstance(pool, Take) and pool.shadow for pool in pools):
+            raise ValueError("shadow is for limiters outside chains")
+        if not pools:
+            raise ValueError("an Else needs at least one Take or Spill")
+        object.__setattr__(self, "pools", pools)
+
+
+Pools: TypeAlias = Take | Spill | Else
+"""A limiter of a call, or a chain of limiters, from which the call takes in order."""
+
+
+def pools_of(chain: Pools) -> tuple[tuple[Take, ...], ...]:
+    """Returns the pools of a chain, each with the limiters that make it."""
+    pools = chain.pools if isinstance(chain, Else) else (chain,)
+    return tuple(pool.takes if isinstance(pool, Spill) else (pool,) for pool in pools)
+
+
+def takes_of(chains: Iterable[Pools]) -> tuple[Take, ...]:
+    """Returns all limiters of a call, in order."""
+    takes = list[Take]()
+    for chain in chains:
+        if isinstance(chain, Take):  # most calls have no other chain
+            takes.append(chain)
+        else:
+            takes += (take for pool in pools_of(chain) for take in pool)
+    return tuple(takes)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What `owner` takes is held under `key`, and comes back after `period` unless it was settled by `settle`.
+
+    In a call whose quantities are all 0, renews what `owner` holds. Rates come back by themselves, and places have
+    their leases: what runs out is what was taken of a Fixed.
+    """
+
+    key: Key
+    owner: str | bytes
+    period: Seconds
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        micros(self.period, "period", least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +128,22 @@ class Once:
         if self.tries < 1:
             raise ValueError(f"tries must be at least 1, not {self.tries}")
 
-    def arguments(self) -> tuple[Argument, ...]:
-        return ("ONCE", self.key, micros(self.period, "period"))
-
 
 class Decide(Protocol):
     """Decides calls without the server."""
 
-    def decide(self, takes: tuple[Take, ...], *, saturate: bool, taking: bool) -> Together[Answer]:
+    def decide(
+        self, chains: tuple[Pools, ...], *, saturate: bool, taking: bool, hold: Hold | None = None
+    ) -> Together[Answer]:
         """Decides a call for several limiters. If not `taking`, it only reads their states."""
+        ...
+
+    def settle_hold(self, chains: tuple[Pools, ...], hold: Hold) -> Together[Balance]:
+        """Settles what was taken with a hold."""
+        ...
+
+    def holders(self, key: Key) -> list[str]:
+        """Returns the holders of places."""
         ...
 
     def release(self, key: Key, holder: str | bytes) -> bool:
@@ -122,6 +200,12 @@ class Call(Generic[T]):
     None for calls that take nothing, and for those that are made again with the same arguments after a failure."""
     take: Take | None = None
     """The limiter of a call that takes units of it, all or nothing, and does nothing else."""
+    keys: tuple[int, ...] = ()
+    """The indexes of its other keys in the arguments, of a call for several limiters."""
+    flow: bool = False
+    """Whether the call names a flow."""
+    native: bool = False
+    """Whether the call is a command of the server itself, also where the function library is in place of the module."""
 
     def __post_init__(self) -> None:
         if not self.everywhere:
@@ -150,8 +234,10 @@ def _positive(quantity: int) -> int:
     return quantity
 
 
-def _logged(takes: tuple[Take, ...]) -> tuple[Take, ...]:
-    """Raises the error that the server would return, so that the call fails even while the server is unavailable."""
+def _logged(chains: tuple[Pools, ...]) -> tuple[Take, ...]:
+    """Returns the limiters of a call. Raises the error that the server would return, so that the call fails even while
+    the server is unavailable."""
+    takes = takes_of(chains)
     for take in takes:
         if isinstance(take.limit, Log) and take.quantity > MOST_LOGGED:
             raise ValueError(f"quantity must be at most {MOST_LOGGED} for a Log, not {take.quantity}")
@@ -180,12 +266,11 @@ def _back(takes: tuple[Take, ...], taken: Together[Answer] | None) -> list[Call[
     """Returns the calls that give back what a call has taken, but for places, which it may only have renewed."""
     units: list[Settle] = []
     logged: list[Settle] = []
-    for take in takes if taken else ():
-        row = taken[take.key] if taken else None
-        if isinstance(take.limit, Lease) or not isinstance(row, Admitted):
+    for take in takes:
+        if taken is None or isinstance(take.limit, Lease) or not (part := taken.taken(take.key)):
             continue
         settled = logged if isinstance(take.limit, Log) else units
-        settled.append(Settle(take.key, take.limit, -row.taken))
+        settled.append(Settle(take.key, take.limit, -part))
     calls = [msettle(*units, taken=taken)] if units else []
     # The age of other units may be too long, which gives back less. Of a log, it would give back nothing.
     return [*calls, msettle(*logged, ago=0)] if logged else calls
@@ -321,6 +406,15 @@ def release(key: Key, lease: Lease | str | bytes) -> Call[bool]:
     return Call("CL.RELEASE", key, (holder,), bool, decide=lambda by: by.release(key, holder))
 
 
+def holders(key: Key) -> Call[list[str]]:
+    """Returns the names of those who have a place, or had one until lately: ZRANGE."""
+
+    def read(names: list[str | bytes]) -> list[str]:
+        return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
+
+    return Call("ZRANGE", key, (0, -1), read, decide=lambda by: by.holders(key), native=True)
+
+
 _RESETS = (Rate, Bucket, Funnel, Fixed)
 """The limits whose `reset_after` tells how many of the units taken are still owed after some time."""
 
@@ -371,62 +465,155 @@ class Release:
 Change: TypeAlias = Settle | Renew | Release
 
 
-def _limiter(limit: Limit, quantity: int, lease: int | None = None) -> tuple[Argument, ...]:
-    """Returns the arguments for a limit in CL.MTAKE and its companions."""
-    if isinstance(limit, Lease):
-        lease = micros(limit.lease, "lease") if lease is None else lease
-        return (limit.kind, limit.places, lease, limit.holder)
-    return (limit.kind, *limit.arguments(), *limit.options(), quantity)
+class _Words:
+    """The arguments of a call for several limiters, which remember where the keys stand."""
+
+    def __init__(self, chains: tuple[Pools, ...] = (), lease: int | None = None) -> None:
+        self.words = list[Argument]()
+        self.keys = list[int]()
+        for chain in chains:
+            self.chain(chain, lease)
+
+    def key(self, key: Key) -> None:
+        self.keys.append(len(self.words))
+        self.words.append(key)
+
+    def limiter(self, key: Key, limit: Limit, quantity: int, *before: Argument, lease: int | None = None) -> None:
+        self.key(key)
+        self.words += before
+        if isinstance(limit, Lease):
+            lease = micros(limit.lease, "lease") if lease is None else lease
+            self.words += (limit.kind, limit.places, lease, limit.holder)
+        else:
+            self.words += (limit.kind, *limit.arguments(), *limit.options(), quantity)
+
+    def chain(self, chain: Pools, lease: int | None = None) -> None:
+        if isinstance(chain, Take):
+            shadow = ("SHADOW",) if chain.shadow else ()
+            self.limiter(chain.key, chain.limit, chain.quantity, *shadow, lease=lease)
+            return
+        join = None
+        for pool in pools_of(chain):
+            for take in pool:
+                self.words += () if join is None else (join,)
+                self.limiter(take.key, take.limit, take.quantity, lease=lease)
+                join = "SPILL"
+            join = "ELSE"
+
+    def options(self, hold: Hold | None, once: Once | None, *settled: Literal["settled"]) -> None:
+        """Adds the options that have a key. They stand before all others."""
+        if once is not None:
+            self.words.append("ONCE")
+            self.key(once.key)
+            self.words.append(micros(once.period, "period"))
+        if hold is not None:
+            self.words.append("HOLD")
+            self.key(hold.key)
+            self.words += (hold.owner,) if settled else (micros(hold.period, "period"), hold.owner)
+
+    def rest(self, *options: Argument) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
+        """Returns what stands behind the first key, with these options, and the indexes of the keys there."""
+        return (*self.words[1:], *options, "US"), tuple(index - 1 for index in self.keys[1:])
 
 
-def _takes(takes: tuple[Take, ...]) -> tuple[Argument, ...]:
-    """Returns the arguments for several limiters, without the first key."""
-    limiters = ((t.key, *(("SHADOW",) if t.shadow else ()), *_limiter(t.limit, t.quantity)) for t in takes)
-    return tuple(argument for limiter in limiters for argument in limiter)[1:]
+def _call(
+    chains: tuple[Pools, ...], hold: Hold | None, once: Once | None, *options: Argument
+) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
+    """Returns the arguments of a call behind its first key, and the indexes of the other keys."""
+    words = _Words(chains)
+    words.options(hold, once)
+    return words.rest(*options)
+
+
+Row = TypeVar("Row")
+
+
+def _several(
+    takes: tuple[Take, ...], reply: list[list[int]], read: Callable[[list[int], int], Row], admitted: bool
+) -> Together[Row]:
+    """Reads a reply of several rows. Those of a call with a chain have six integers."""
+    pairs = list(zip(takes, reply[1:], strict=True))
+    parts = {take.key: row[5] for take, row in pairs if len(row) > 5}
+    rows = {take.key: read(row[:5], parts.get(take.key, take.quantity) if admitted else 0) for take, row in pairs}
+    return Together(read(reply[0][:5], 0), rows, parts=parts)
 
 
 def _rows(takes: tuple[Take, ...], taking: bool) -> Callable[[Any], Together[Answer]]:
     def read(reply: list[list[int]]) -> Together[Answer]:
-        combined = answers.answer(reply[0], 0)
-        admitted = taking and combined.admitted
-        rows = {
-            take.key: answers.answer(row, take.quantity if admitted else 0)
-            for take, row in zip(takes, reply[1:], strict=True)
-        }
-        return Together(combined, rows)
+        return _several(takes, reply, answers.answer, taking and not reply[0][0])
 
     return read
 
 
-def mtake(first: Take, *others: Take, once: Once | None = None) -> Call[Together[Answer]]:
+def mtake(first: Pools, *others: Pools, hold: Hold | None = None, once: Once | None = None) -> Call[Together[Answer]]:
     """Takes units from several limiters of any kind, from all or from none: CL.MTAKE.
 
-    In a cluster, all keys must be in one slot. `combined.taken` is 0: each row has the quantity taken from its limiter.
-    With `once`, the call is repeated if its reply is lost, and takes the units once.
+    A `Spill` or an `Else` is a chain of limiters, which counts as one. In a cluster, all keys must be in one slot.
+    `combined.taken` is 0: each row has the quantity taken from its limiter, and with a chain in the call, the method
+    `taken` of the answer. What is taken with a `hold` comes back after its period unless `settle` settles it. With
+    `once`, the call is repeated if its reply is lost, and takes the units once.
     """
-    takes = _logged((first, *others))
+    chains = (first, *others)
+    takes = _logged(chains)
+    arguments, keys = _call(chains, hold, once)
     return Call(
         "CL.MTAKE",
-        first.key,
-        (*_takes(takes), *(once.arguments() if once else ()), "US"),
+        takes[0].key,
+        arguments,
         _rows(takes, taking=True),
-        decide=lambda by: by.decide(takes, saturate=False, taking=True),
+        decide=lambda by: by.decide(chains, saturate=False, taking=True, hold=hold),
         once=once,
-        undo=None if once else lambda answer, sent: _back(takes, answer),
+        undo=None if once or hold else lambda answer, sent: _back(takes, answer),
+        keys=keys,
     )
 
 
-def mpeek(first: Take, *others: Take) -> Call[Together[Answer]]:
-    """Returns the answer that `mtake` would return now, and takes nothing: CL.MPEEK."""
-    takes = _logged((first, *others))
+def mpeek(first: Pools, *others: Pools, holds: Key | None = None) -> Call[Together[Answer]]:
+    """Returns the answer that `mtake` would return now, and takes nothing: CL.MPEEK.
+
+    With `holds`, what has run out under this key counts as given back.
+    """
+    chains = (first, *others)
+    takes = _logged(chains)
     if any(take.shadow for take in takes):
         raise ValueError("shadow is for mtake")
+    words = _Words(chains)
+    if holds is not None:
+        words.words.append("HOLD")
+        words.key(holds)
+    arguments, keys = words.rest()
+    hold = None if holds is None else Hold(holds, "", 1)
     return Call(
         "CL.MPEEK",
-        first.key,
-        (*_takes(takes), "US"),
+        takes[0].key,
+        arguments,
         _rows(takes, taking=False),
-        decide=lambda by: by.decide(takes, saturate=False, taking=False),
+        decide=lambda by: by.decide(chains, saturate=False, taking=False, hold=hold),
+        keys=keys,
+    )
+
+
+def settle(first: Pools, *others: Pools, hold: Hold, once: Once | None = None) -> Call[Together[Balance]]:
+    """Ends what an owner holds: each quantity is what was used. CL.MSETTLE with HOLD.
+
+    What was held and not used comes back, what was used beyond it is charged, and places are released. Of a Fixed of
+    which the owner holds nothing, because its hold has run out, all that was used is charged: so a settlement that may
+    be sent twice needs `once`. With chains, the method `taken` of the answer says which units each key bears.
+    """
+    chains = (first, *others)
+    takes, words = takes_of(chains), _Words(chains, lease=0)
+    if any(take.shadow for take in takes):
+        raise ValueError("shadow is for mtake")
+    words.options(hold, once, "settled")
+    arguments, keys = words.rest()
+    return Call(
+        "CL.MSETTLE",
+        takes[0].key,
+        arguments,
+        lambda reply: _several(takes, reply, lambda row, taken: answers.balance(row), False),
+        decide=lambda by: by.settle_hold(chains, hold),
+        once=once,
+        keys=keys,
     )
 
 
@@ -446,11 +633,12 @@ def _flow(flow: str | bytes | None, weight: int | None) -> tuple[Argument, ...]:
 
 def bmtake(
     first: Take,
-    *others: Take,
+    *others: Pools,
     timeout: Seconds | None,
     flow: str | bytes | None = None,
     weight: int | None = None,
     maxlen: int | None = None,
+    hold: Hold | None = None,
     once: Once | None = None,
 ) -> Call[Together[Answer] | None]:
     """Takes units from several limiters, and waits in the server until all admit the call, fairly: CL.BMTAKE.
@@ -460,9 +648,11 @@ def bmtake(
     within `timeout`; a timeout of None waits without limit. Returns a refusal immediately if a limiter can never admit
     its quantity, or if `maxlen` clients of the flow already wait. The call occupies a connection while it waits.
 
-    With `once`, the call is repeated if its reply is lost, for the rest of the timeout, and takes the units once.
+    What is taken with a `hold` comes back after its period, as in `mtake`. With `once`, the call is repeated if its
+    reply is lost, for the rest of the timeout, and takes the units once.
     """
-    takes = _logged((first, *others))
+    chains = (first, *others)
+    takes = _logged(chains)
     whole = 0 if timeout is None else micros(timeout, "timeout", least=1)
     if maxlen is not None and not 0 <= maxlen <= MOST:
         raise ValueError(f"maxlen must be at least 0 and at most {MOST}, not {maxlen}")
@@ -470,36 +660,38 @@ def bmtake(
         *(() if timeout is None else ("TIMEOUT", _seconds(whole))),
         *_flow(flow, weight),
         *(() if maxlen is None else ("MAXLEN", maxlen)),
-        *(once.arguments() if once else ()),
     )
+    arguments, keys = _call(chains, hold, once, *options)
     rows = _rows(takes, taking=True)
 
     def within(left: Seconds | None) -> Call[Together[Answer] | None]:
-        return bmtake(first, *others, timeout=left, flow=flow, weight=weight, maxlen=maxlen, once=once)
+        return bmtake(first, *others, timeout=left, flow=flow, weight=weight, maxlen=maxlen, hold=hold, once=once)
 
     places = frozenset(take.key for take in takes if isinstance(take.limit, Lease))
 
     return Call(
         "CL.BMTAKE",
         first.key,
-        (*_takes(takes), *options, "US"),
+        arguments,
         lambda reply: None if reply is None else rows(reply),
         held=None if timeout is None else whole / 1_000_000,
         once=once,
-        waiting=Waiting(mtake(*takes, once=once), within, places, maxlen),
-        undo=None if once else lambda answer, sent: _back(takes, answer),
+        waiting=Waiting(mtake(*chains, hold=hold, once=once), within, places, maxlen),
+        undo=None if once or hold else lambda answer, sent: _back(takes, answer),
+        keys=keys,
+        flow=flow is not None,
     )
 
 
-def _change(change: Change) -> tuple[Argument, ...]:
+def _change(words: _Words, change: Change) -> None:
     match change:
         case Settle():
             reset = () if change.reset_after is None else ("RESET", micros(change.reset_after, "reset_after"))
-            return (change.key, *reset, *_limiter(change.limit, change.difference))
+            words.limiter(change.key, change.limit, change.difference, *reset)
         case Renew():
-            return (change.key, *_limiter(change.lease, 1))
+            words.limiter(change.key, change.lease, 1)
         case Release():
-            return (change.key, *_limiter(change.lease, 1, lease=0))
+            words.limiter(change.key, change.lease, 1, lease=0)
 
 
 def _of_its_row(change: Change, taken: Together[Answer]) -> Change:
@@ -510,7 +702,7 @@ def _of_its_row(change: Change, taken: Together[Answer]) -> Change:
         raise ValueError(f"taken has no row of the key {change.key!r}")
     row = taken[change.key]
     # The server cannot give back units that a guard admitted without it.
-    units = row.taken if isinstance(row, Admitted) and taken.sent is not None else 0
+    units = taken.taken(change.key) if taken.sent is not None else 0
     # Of a total, which is never replenished, all is given back whenever it was taken.
     reset = row.reset_after if units and isinstance(change.limit, _RESETS) and row.reset_after < math.inf else None
     return Settle(change.key, change.limit, max(change.difference, -units), reset)
@@ -548,12 +740,16 @@ def msettle(
         rows = {change.key: answers.balance(row) for change, row in zip(changes, reply[1:], strict=True)}
         return Together(answers.balance(reply[0]), rows)
 
-    limiters = tuple(argument for change in changes for argument in _change(change))[1:]
-    options = (*_flow(flow, weight), *(once.arguments() if once else ()), "US")
+    words = _Words()
+    for change in changes:
+        _change(words, change)
+    words.options(None, once)
+    changed, keys = words.rest()
+    options = _flow(flow, weight)
 
     def arguments() -> tuple[Argument, ...]:
         age = ago if sent is None else time.monotonic() - sent  # measured when this call is sent
-        return (*limiters, *(() if age is None else ("AGO", micros_up(age, "ago"))), *options)
+        return (*changed[:-1], *(() if age is None else ("AGO", micros_up(age, "ago"))), *options, "US")
 
     return Call(
         "CL.MSETTLE",
@@ -562,6 +758,8 @@ def msettle(
         read,
         settle=lambda by: by.settle(changes),
         once=once,
+        keys=keys,
+        flow=flow is not None,
     )
 
 

@@ -1,0 +1,301 @@
+"""Units that a block holds: taken before its work, settled after it, and back by themselves if their owner dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from . import steps, wire
+from .answers import Answer, Balance, Key, Together
+from .limiters import Lease
+from .sending import MARGIN
+from .steps import Steps
+from .times import Seconds, micros
+from .waiting import AsyncRuns, Runs, check_runs
+from .wire import Else, Once, Pools, Spill, Take
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+S = TypeVar("S")
+QuantityOf = TypeVar("QuantityOf", contravariant=True)
+
+_log = logging.getLogger("redis_cell")
+
+RENEWALS = 3
+"""How often a hold is renewed in its period while a stream lasts."""
+KEPT = 60.0
+"""How long the reply to a settlement is kept at least, in seconds, so that the settlement can be sent again."""
+
+PoolsOf: TypeAlias = Callable[[int], "Pools | tuple[Pools, ...]"]
+"""Returns what gives a quantity: a limiter, a chain, or several of them."""
+
+
+class Gives(Protocol[QuantityOf]):
+    """What has units to hold."""
+
+    holds: Key
+    period: Seconds
+
+    @property
+    def runs(self) -> Any:
+        """The cell or the guard."""
+        ...
+
+    def of(self, quantity: QuantityOf, /) -> tuple[Pools, ...]:
+        """Returns the limiters and chains that give a quantity."""
+        ...
+
+
+def empty(take: Take) -> Take:
+    """Returns a limiter with a quantity of 0."""
+    return take if isinstance(take.limit, Lease) else replace(take, quantity=0)
+
+
+def _renewal(chain: Pools) -> Pools:
+    """Returns a chain with quantities of 0, which renews what is held of it."""
+    if isinstance(chain, Else):
+        pools = (Spill(*map(empty, pool.takes)) if isinstance(pool, Spill) else empty(pool) for pool in chain.pools)
+        return Else(*pools)
+    return Spill(*map(empty, chain.takes)) if isinstance(chain, Spill) else empty(chain)
+
+
+class Block(Generic[Q]):
+    """The common part of all holds."""
+
+    def __init__(self, account: Gives[Q], quantity: Q, owner: str | bytes | None) -> None:
+        self.quantity: Q = quantity
+        """The units that the block has asked for."""
+        self.settled: Together[Balance] | None = None
+        """The answer to the settlement, when the block has ended."""
+        self._account = account
+        self._hold = wire.Hold(account.holds, secrets.token_hex(8) if owner is None else owner, account.period)
+        self._seconds = micros(account.period, "period") / 1_000_000
+        self._again = 0.0
+
+    refusal: Together[Answer] | None = None
+    """The answer to the last call for units, if it was refused."""
+    answer: Together[Answer]
+    """The answer to the call that took the units; `answer.taken(key)` is what a pool gave."""
+
+    def _spent(self, failed: bool) -> Q:
+        """Returns what to settle."""
+        raise NotImplementedError
+
+    def _of(self, quantity: Q) -> tuple[Pools, ...]:
+        return self._account.of(quantity)
+
+    def _settled(self, quantity: Q) -> tuple[Pools, ...]:
+        """Returns what is settled if a quantity was used."""
+        return self._of(quantity)
+
+    def _run(self, call: wire.Call[T]) -> Steps[T]:
+        answer: T = yield partial(self._account.runs.run, call)
+        return answer
+
+    def _take(self, quantity: Q) -> Steps[Together[Answer]]:
+        self._again = time.monotonic() + self._seconds / RENEWALS
+        answer = yield from self._run(wire.mtake(*self._of(quantity), hold=self._hold))
+        self.refusal = None if answer else answer
+        return answer.or_raise()
+
+    def _enter(self) -> Steps[None]:
+        self.answer = yield from self._take(self.quantity)
+
+    def _renew(self) -> Steps[None]:
+        self._again = time.monotonic() + self._seconds / RENEWALS
+        yield from self._run(wire.mtake(*map(_renewal, self._of(self.quantity)), hold=self._hold))
+
+    def _settle(self, failed: bool) -> Steps[None]:
+        key, owner = (name.encode() if isinstance(name, str) else name for name in (self._hold.key, self._hold.owner))
+        # A settlement that arrives twice would charge twice what was used.
+        once = Once(key + b":" + owner, max(KEPT, self._seconds))
+        used = self._settled(self._spent(failed))
+        self.settled = yield from self._run(wire.settle(*used, hold=self._hold, once=once))
+
+    def _not_settled(self, failed: bool, error: BaseException) -> None:
+        why = str(error) or type(error).__name__
+        _log.warning("a hold of %r runs out, and %s was not charged: %s", self._hold.key, self._spent(failed), why)
+
+
+class SyncBlock(Block[Q]):
+    """The common part of holds in `with` blocks."""
+
+    def renew(self) -> None:
+        """Lets the period of the hold begin again. Changes nothing if the hold has run out."""
+        steps.run(self._renew())
+
+    def over(self, stream: Iterable[T]) -> Iterator[T]:
+        """Returns the items of a stream, and renews the hold three times in its period while they come.
+
+        A stream that pauses for longer than the period lets the hold run out. The settlement is exact nevertheless.
+        """
+        for item in stream:
+            if time.monotonic() >= self._again:
+                self.renew()
+            yield item
+
+    def _leave(self, failed: bool) -> None:
+        try:
+            steps.run(self._settle(failed))
+        except BaseException as failure:
+            self._not_settled(failed, failure)
+            if not isinstance(failure, Exception):
+                raise
+
+    def __enter__(self: S) -> S:
+        held: Any = self
+        try:
+            steps.run(held._enter())
+        except BaseException as error:
+            if not isinstance(error, Exception):  # the call that was interrupted may have been admitted
+                held._leave(True)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(kind is not None)
+
+
+class AsyncBlock(Block[Q]):
+    """The common part of holds in `async with` blocks."""
+
+    async def renew(self) -> None:
+        """Lets the period of the hold begin again. Changes nothing if the hold has run out."""
+        await steps.async_run(self._renew())
+
+    async def over(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
+        """Returns the items of a stream, and renews the hold three times in its period while they come.
+
+        A stream that pauses for longer than the period lets the hold run out. The settlement is exact nevertheless.
+        """
+        async for item in stream:
+            if time.monotonic() >= self._again:
+                await self.renew()
+            yield item
+
+    async def _leave(self, failed: bool) -> None:
+        try:
+            await asyncio.wait_for(steps.async_run(self._settle(failed)), MARGIN)
+        except BaseException as failure:
+            self._not_settled(failed, failure)
+            if not isinstance(failure, Exception):
+                raise
+
+    async def __aenter__(self: S) -> S:
+        held: Any = self
+        try:
+            await steps.async_run(held._enter())
+        except asyncio.CancelledError:
+            await steps.to_its_end(held._leave(True))
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await steps.to_its_end(self._leave(kind is not None))
+
+
+class _Units(Block[int]):
+    """The common part of Held and AsyncHeld."""
+
+    _used: int | None = None
+
+    def used(self, quantity: int) -> None:
+        """Adds to what was used. It is charged when the block ends, so this costs no call.
+
+        A block that adds nothing has used what it holds. If an exception ends it, it has used only what was added: a
+        request that failed costs nothing. Raises ValueError if the quantity is below 0.
+        """
+        if quantity < 0:
+            raise ValueError(f"quantity must be at least 0, not {quantity}")
+        self._used = (self._used or 0) + quantity
+
+    def _spent(self, failed: bool) -> int:
+        return self._used if self._used is not None else 0 if failed else self.quantity
+
+    def _more(self, quantity: int) -> Steps[None]:
+        yield from self._take(quantity)
+        self.quantity += quantity
+
+
+class Held(_Units, SyncBlock[int]):
+    """Units that a `with` block holds. It raises RateLimited if the account does not have them."""
+
+    def more(self, quantity: int) -> None:
+        """Takes more units under the same hold. Raises RateLimited if there are too few, and holds what it held."""
+        steps.run(self._more(quantity))
+
+
+class AsyncHeld(_Units, AsyncBlock[int]):
+    """Units that an `async with` block holds, like Held."""
+
+    async def more(self, quantity: int) -> None:
+        """Takes more units under the same hold. Raises RateLimited if there are too few, and holds what it held."""
+        await steps.async_run(self._more(quantity))
+
+
+class _Account:
+    """The common part of Account and AsyncAccount."""
+
+    def __init__(self, cell: Runs | AsyncRuns, pools: PoolsOf, *, holds: Key, period: Seconds = 60) -> None:
+        check_runs(cell, type(self).__name__, awaited=isinstance(self, AsyncAccount))
+        if not callable(pools):
+            raise TypeError(f"pools must be a function that returns the limiters for a quantity, not {pools!r}")
+        micros(period, "period", least=1)
+        self.runs: Any = cell
+        self.holds, self.period = holds, period
+        self._pools = pools
+
+    def of(self, quantity: int, /) -> tuple[Pools, ...]:
+        """Returns the limiters and chains that give a quantity."""
+        pools = self._pools(quantity)
+        return pools if isinstance(pools, tuple) else (pools,)
+
+
+class Account(_Account):
+    """Pools of units, of which blocks hold what they need: what a plan includes, then what was bought, then money.
+
+    `pools` returns what gives a quantity: a `Take`, a `Spill`, an `Else`, or a tuple of them, which give all or
+    nothing. `holds` is the key of the holds, in a cluster in the slot of the pools. A hold lasts for `period` unless it
+    is renewed; what was used is charged exactly, also later. With a Guard, its choice decides while the server is
+    unavailable; what is settled then is not charged in the server, where the hold runs out.
+
+    A block costs two calls: CL.MTAKE before it, and CL.MSETTLE after it, which may be sent again. If the settlement
+    fails, the log says so.
+
+    >>> account = Account(cell, lambda tokens: Take("{o7}:month", Fixed.per_month(9000), tokens), holds="{o7}:holds")
+    >>> with account.hold(1200) as hold:
+    ...     hold.used(874)
+    """
+
+    def hold(self, quantity: int, *, owner: str | bytes | None = None) -> Held:
+        """Returns a context manager that holds units. `owner` is a name that nobody else has, or a random one."""
+        return Held(self, quantity, owner)
+
+    def peek(self, quantity: int = 0) -> Together[Answer]:
+        """Returns what the call of a hold would answer now, and takes nothing. What has run out counts as back."""
+        answer: Together[Answer] = self.runs.run(wire.mpeek(*self.of(quantity), holds=self.holds))
+        return answer
+
+
+class AsyncAccount(_Account):
+    """An Account for asyncio. A block that is cancelled settles what it has used."""
+
+    def hold(self, quantity: int, *, owner: str | bytes | None = None) -> AsyncHeld:
+        """Returns a context manager that holds units. `owner` is a name that nobody else has, or a random one."""
+        return AsyncHeld(self, quantity, owner)
+
+    async def peek(self, quantity: int = 0) -> Together[Answer]:
+        """Returns what the call of a hold would answer now, and takes nothing. What has run out counts as back."""
+        answer: Together[Answer] = await self.runs.run(wire.mpeek(*self.of(quantity), holds=self.holds))
+        return answer

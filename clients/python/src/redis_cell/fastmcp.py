@@ -1,0 +1,368 @@
+"""Limits for the tools of FastMCP servers that all their processes share."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import math
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+import anyio
+from fastmcp import FastMCP
+from fastmcp.server.dependencies import get_access_token, get_context, get_http_request
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from mcp import MCPError
+from starlette.types import Message, Receive, Scope, Send
+
+from . import wire
+from .accounts import KEPT, RENEWALS, empty
+from .answers import Answer, Refused, RefusedForever, Together
+from .client import AsyncCell
+from .limiters import Counted, Lease
+from .sending import MARGIN
+from .times import Seconds, micros
+from .unavailable import AsyncGuard
+from .waiting import async_wait, check_runs
+from .wire import Hold, Once, Take
+
+RATE_LIMITED = -32023
+"""The code of the error, as in SEP-3304 of the Model Context Protocol."""
+INTERNAL = -32603
+NEVER = 2**53 - 1
+"""The milliseconds of a wait that never ends: the largest integer that all clients can read."""
+REFUSED = "redis_cell.fastmcp"
+"""The name of the refusal in the scope of a request."""
+
+Per: TypeAlias = Literal["client", "session", "tool", "server"]
+PERS = get_args(Per)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A number of calls that may run at once. A place of a process that dies is free after `lease`, in seconds."""
+
+    places: int
+    lease: Seconds = 60
+
+    def __post_init__(self) -> None:
+        Lease(self.places, lease=self.lease, holder="")
+
+    @property
+    def limit(self) -> int:
+        return self.places
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A limit of calls of tools, of the costs that tools report, or of calls at once.
+
+    `per` says what has a limit of its own: each `client`, each `session`, each `tool`, or the `server`, which is all
+    its processes together. `tools` are the tools that the rule is for, or all. With `cost`, the limit counts what tools
+    report with `report_cost`: a call holds `cost` units and settles what was reported.
+    """
+
+    limit: Counted | Places
+    per: Per = "client"
+    tools: Collection[str] | None = None
+    cost: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.per not in PERS:
+            raise ValueError(f"per must be {', '.join(PERS)}, not {self.per!r}")
+        if isinstance(self.tools, str):
+            raise TypeError(f"tools must be several names, not {self.tools!r}")
+        if self.cost is not None and isinstance(self.limit, Places):
+            raise ValueError("cost is for a limit of units: Places count calls")
+        if self.cost is not None and not 0 <= self.cost <= self.limit.limit:
+            raise ValueError(f"cost must be at least 0 and at most the limit, not {self.cost}")
+
+
+class RateLimitedError(MCPError):
+    """The error of a call that a rule refused, with `retryAfterMs`, `limit` and `remaining` in its data."""
+
+    def __init__(self, rule: str, refusal: Refused | RefusedForever) -> None:
+        unavailable = refusal.decided_by == "fail_closed"
+        wait = math.inf if refusal.retry_after is None else refusal.retry_after
+        after = NEVER if wait == math.inf else math.ceil(wait * 1000)
+        data: dict[str, Any] = {"retryAfterMs": after}
+        text = "no wait helps" if after == NEVER else f"try again in {wait:.3f} seconds"
+        if unavailable:
+            super().__init__(INTERNAL, f"the rate limiter is unavailable: {text}", data)
+        else:
+            data |= {"limit": refusal.limit, "remaining": refusal.remaining}
+            super().__init__(RATE_LIMITED, f"the limit {rule!r} is reached: {text}", data)
+
+
+class _Cost:
+    """What a call has reported."""
+
+    def __init__(self) -> None:
+        self.units: int | None = None
+
+
+_reported: ContextVar[_Cost | None] = ContextVar("redis_cell_cost", default=None)
+
+
+def report_cost(units: int) -> None:
+    """Adds to the cost of the call of a tool, for rules with `cost`. Call it in the tool. Costs no call.
+
+    A tool that reports nothing costs what its rule says, or nothing if it fails. Raises ValueError if `units` are below
+    0. Without a rule with `cost`, or outside of a tool, it does nothing.
+    """
+    if units < 0:
+        raise ValueError(f"units must be at least 0, not {units}")
+    if (cost := _reported.get()) is not None:
+        cost.units = (cost.units or 0) + units
+
+
+def _address(context: MiddlewareContext[Any]) -> str:
+    with suppress(RuntimeError):
+        client = get_http_request().client
+        return client.host if client else ""
+    return ""
+
+
+def client_of(context: MiddlewareContext[Any]) -> str:
+    """Returns who calls: the user or client of an access token, or else the address of the connection."""
+    token = get_access_token()
+    if token is None:
+        return f"address:{_address(context)}"
+    who = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])
+    return "token:" + hashlib.sha256(who.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class RateLimits(Middleware):
+    """A middleware that limits the calls of tools, by rules that all processes share.
+
+    `rules` maps names to rules, all of which must admit a call: it takes from all of them, in one call, or from none.
+    A call that is refused waits up to `timeout` seconds, in a queue in which clients take turns: a client that calls in
+    a loop delays its own calls. With 0, it gets the error -32023 at once. `client` returns the name of a client, and
+    may be a coroutine function; `session` that of a session. In a protocol without sessions, a client has one session.
+    `prefix` is the name of the server, which is one slot of a cluster.
+
+    Rules for places and costs renew what a call has while its tool runs, and settle when it ends, by one more call. If
+    a process dies, its places are free after their lease, and its costs come back after `period`. With an AsyncGuard,
+    its choice decides while the server is unavailable. Only tools are limited.
+    """
+
+    def __init__(
+        self,
+        cell: AsyncCell | AsyncGuard,
+        rules: Mapping[str, Rule],
+        *,
+        timeout: Seconds | None = 0,
+        client: Callable[[MiddlewareContext[Any]], Any] = client_of,
+        session: Callable[[MiddlewareContext[Any]], Any] | None = None,
+        prefix: str = "mcp",
+        period: Seconds = 60,
+    ) -> None:
+        check_runs(cell, type(self).__name__, awaited=True)
+        for name, rule in rules.items():
+            if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"the rule {name!r} must be a Rule, not {rule!r}")
+        if not rules:
+            raise ValueError("rules must have at least one rule")
+        self.cell, self.rules, self.timeout, self.prefix, self.period = cell, dict(rules), timeout, prefix, period
+        micros(period, "period", least=1)
+        self._client, self._session = client, session
+        self.holds = f"{{{prefix}}}:holds"
+
+    def add_to(self, server: FastMCP[Any]) -> None:
+        """Adds the middleware to a server, and the resource `limits://mine`, which lists a client its limits."""
+        server.add_middleware(self)
+
+        @server.resource("limits://mine", name="limits", mime_type="application/json")
+        async def limits() -> str:  # pyright: ignore[reportUnusedFunction]
+            """The limits of this client, with what remains of each."""
+            context = MiddlewareContext[Any](message=None, fastmcp_context=get_context())
+            return json.dumps(await self.limits(context))
+
+    async def limits(self, context: MiddlewareContext[Any]) -> list[dict[str, Any]]:
+        """Returns the rules as they are for a client: the limit, what remains, and when it is whole again.
+
+        A rule of each tool has a row for each of its tools, if it names them.
+        """
+        rows, takes = list[dict[str, Any]](), list[Take]()
+        whose = await self._names(context)
+        for name, rule in self.rules.items():
+            tools = [*(rule.tools or ())] if rule.per == "tool" else [None]
+            for tool in tools:
+                row: dict[str, Any] = {"name": name, "per": rule.per, "counts": _counts(rule)}
+                if tool is not None or rule.tools is not None:
+                    row["tools"] = [tool] if tool is not None else sorted(rule.tools or ())
+                rows.append(row)
+                takes.append(empty(self._take(name, rule, tool or "", whose, "")))
+        if not takes:
+            return rows
+        answer = await self.cell.run(wire.mpeek(*takes, holds=self.holds))
+        for row, found in zip(rows, answer.values(), strict=True):
+            row |= {"limit": found.limit, "remaining": found.remaining}
+            if found.reset_after < math.inf:
+                row["resetAfterMs"] = math.ceil(found.reset_after * 1000)
+        return rows
+
+    async def _names(self, context: MiddlewareContext[Any]) -> dict[Per, str]:
+        client = str(await _value(self._client, context))
+        session = client if self._session is None else str(await _value(self._session, context))
+        own = context.fastmcp_context
+        if self._session is None and own is not None and own.request_context is not None:
+            # With the newest protocol, each request has a session of its own, which is no session.
+            scope = own._session_scope_key()  # pyright: ignore[reportPrivateUsage]
+            session = client if scope in (None, "process") else str(scope)
+        return {"client": client, "session": session, "server": ""}
+
+    def _take(self, name: str, rule: Rule, tool: str, whose: Mapping[Per, str], holder: str) -> Take:
+        who = tool if rule.per == "tool" else whose[rule.per]
+        key = f"{{{self.prefix}}}:{name}:{who}"
+        if isinstance(rule.limit, Places):
+            return Take(key, Lease(rule.limit.places, lease=rule.limit.lease, holder=holder))
+        return Take(key, rule.limit, 1 if rule.cost is None else rule.cost)
+
+    async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+        """Calls a tool if the rules admit it."""
+        tool = str(context.message.name)
+        own = {name: rule for name, rule in self.rules.items() if rule.tools is None or tool in rule.tools}
+        if not own:
+            return await call_next(context)
+        whose, holder = await self._names(context), secrets.token_hex(8)
+        # What all clients share is waited for in turns, so it stands first.
+        names = sorted(own, key=lambda name: -PERS.index(own[name].per))
+        takes = {name: self._take(name, own[name], tool, whose, holder) for name in names}
+        costs = [name for name in names if own[name].cost is not None]
+        hold = Hold(self.holds, holder, self.period) if costs else None
+        call = _Running(self, takes, {name: own[name] for name in names}, hold)
+        answer = await call.take(whose["client"])
+        if not answer:
+            raise self._refusal(context, takes, answer)
+        if hold is None and not call.leases:
+            return await call_next(context)
+        cost = _Cost()
+        token = _reported.set(cost)
+        renewing = asyncio.ensure_future(call.renew())
+        failed = True
+        try:
+            result = await call_next(context)
+            failed = bool(getattr(result, "is_error", False))
+            return result
+        finally:
+            _reported.reset(token)
+            renewing.cancel()
+            with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
+                await call.end(cost, failed)
+
+    def _refusal(
+        self, context: MiddlewareContext[Any], takes: Mapping[str, Take], answer: Together[Answer]
+    ) -> RateLimitedError:
+        refusal = answer.combined
+        assert isinstance(refusal, (Refused, RefusedForever))
+        # Whose wait is the longest names the error.
+        refused = {name: row for name, take in takes.items() if isinstance(row := answer[take.key], type(refusal))}
+        name = max(refused, key=lambda name: refused[name].retry_after or 0, default="")
+        own = refused.get(name, refusal)
+        error = RateLimitedError(name, replace(own, **_wait(refusal)) if isinstance(own, Refused) else refusal)
+        with suppress(RuntimeError):
+            found = get_http_request().scope.get(REFUSED)
+            if found is not None:
+                found.append(error)
+        return error
+
+
+def _wait(refusal: Refused | RefusedForever) -> dict[str, Any]:
+    return {} if refusal.retry_after is None else {"retry_after": refusal.retry_after}
+
+
+def _counts(rule: Rule) -> str:
+    return "calls at once" if isinstance(rule.limit, Places) else "calls" if rule.cost is None else "costs"
+
+
+async def _value(function: Callable[[MiddlewareContext[Any]], Any], context: MiddlewareContext[Any]) -> Any:
+    value = function(context)
+    return await value if inspect.isawaitable(value) else value
+
+
+class _Running:
+    """A call of a tool that has places, or holds costs."""
+
+    def __init__(
+        self, limits: RateLimits, takes: Mapping[str, Take], rules: Mapping[str, Rule], hold: Hold | None
+    ) -> None:
+        self.limits, self.takes, self.rules, self.hold = limits, takes, rules, hold
+        self.leases = [take for take in takes.values() if isinstance(take.limit, Lease)]
+
+    async def take(self, client: str) -> Together[Answer]:
+        cell, takes = self.limits.cell, tuple(self.takes.values())
+        if self.limits.timeout == 0:
+            return await cell.run(wire.mtake(*takes, hold=self.hold))
+        return await async_wait(cell, *takes, timeout=self.limits.timeout, flow="client:" + client, hold=self.hold)
+
+    async def renew(self) -> None:
+        """Renews the places and the hold for as long as the tool runs."""
+        times = [take.limit.lease for take in self.leases if isinstance(take.limit, Lease)]
+        times += [self.hold.period] if self.hold else []
+        pause = min(micros(time, "period") for time in times) / RENEWALS / 1_000_000
+        # With a hold, quantities of 0 renew what is held.
+        takes = [empty(take) for take in self.takes.values()] if self.hold else self.leases
+        while True:
+            await asyncio.sleep(pause)
+            with suppress(Exception):  # the next time may succeed, and nothing is lost before the end of the lease
+                await self.limits.cell.run(wire.mtake(*takes, hold=self.hold))
+
+    async def end(self, cost: _Cost, failed: bool) -> None:
+        """Settles the costs, and releases the places."""
+        cell = self.limits.cell
+        if self.hold is None:
+            for take in self.leases:
+                assert isinstance(take.limit, Lease)
+                await asyncio.wait_for(cell.run(wire.release(take.key, take.limit)), MARGIN)
+            return
+        takes = list[Take]()
+        for name, take in self.takes.items():
+            if (estimate := self.rules[name].cost) is not None:
+                used = cost.units if cost.units is not None else 0 if failed else estimate
+                takes.append(replace(take, quantity=used))
+            else:
+                takes.append(take)
+        kept = max(KEPT, micros(self.hold.period, "period") / 1_000_000)
+        once = Once(f"{self.hold.key!s}:{self.hold.owner!s}", kept)
+        await asyncio.wait_for(cell.run(wire.settle(*takes, hold=self.hold, once=once)), MARGIN)
+
+
+class RefusalStatus:
+    """A middleware of Starlette: refusals have the status 429 and the headers of SEP-3304, where HTTP still allows it.
+
+    A refusal that comes before the response begins has `Retry-After`, `RateLimit-Limit` and `RateLimit-Remaining`. One
+    that waited for long in a stream of events is only the error in it. `mcp.http_app(middleware=[Middleware(...)])`
+    adds it.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        refused: list[RateLimitedError] = scope.setdefault(REFUSED, [])
+
+        async def send_status(message: Message) -> None:
+            if message["type"] == "http.response.start" and refused and message["status"] == 200:
+                headers = list(message.get("headers", ()))
+                if (b"content-type", b"application/json") in headers:
+                    data = refused[-1].error.data
+                    found = {"Retry-After": -(-data["retryAfterMs"] // 1000)}
+                    for name in ("limit", "remaining"):
+                        if name in data:
+                            found[f"RateLimit-{name.title()}"] = data[name]
+                    headers += [(name.lower().encode(), str(value).encode()) for name, value in found.items()]
+                    status = 429 if refused[-1].error.code == RATE_LIMITED else 503
+                    message = {**message, "status": status, "headers": headers}
+            await send(message)
+
+        await self.app(scope, receive, send_status)

@@ -1,0 +1,124 @@
+"""Servers of FastMCP for tests/test_fastmcp.py: four processes, each on a port that it prints, behind one server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import anyio
+import redis.asyncio
+import uvicorn
+from fastmcp import FastMCP
+from starlette.middleware import Middleware
+
+from redis_cell import AsyncCell, AsyncGuard, FailClosed, Fixed, Log
+from redis_cell.fastmcp import Places, RateLimits, RefusalStatus, Rule, report_cost
+from redis_cell.fastmcp import client_of as address_of
+
+PROCESSES = 4
+RULES = {
+    "all": Rule(Fixed(20, per=3600), per="server", tools=["count"]),
+    "each": Rule(Log(5, per=3600), tools=["mine"]),
+    "busy": Rule(Places(4, lease=2), per="tool", tools=["render"]),
+    "one": Rule(Places(1, lease=60), per="server", tools=["turn"]),
+    "tokens": Rule(Fixed.total(1000, idle=3600), tools=["search"], cost=300),
+    "session": Rule(Fixed(3, per=3600), per="session", tools=["session"]),
+}
+
+
+def client_of(context: Any) -> str:
+    """The name that a test gives a client, or the address."""
+    meta = context.fastmcp_context.request_context.request.headers.get("x-client") if context.fastmcp_context else None
+    return meta or address_of(context)
+
+
+def made(port: int) -> Any:
+    client = redis.asyncio.Redis(port=port, socket_timeout=60, max_connections=1000)
+    guard = AsyncGuard(AsyncCell(client), when_unavailable=FailClosed())
+    server = FastMCP[Any]("limited")
+    RateLimits(guard, RULES, timeout=60, client=client_of, period=1).add_to(server)
+    at_once = FastMCP[Any]("at once")
+    RateLimits(guard, RULES, client=client_of, period=1).add_to(at_once)
+
+    for each in (server, at_once):
+
+        @each.tool
+        async def count() -> int:  # pyright: ignore[reportUnusedFunction]
+            return os.getpid()
+
+        @each.tool
+        async def mine() -> int:  # pyright: ignore[reportUnusedFunction]
+            return os.getpid()
+
+        @each.tool
+        async def session() -> int:  # pyright: ignore[reportUnusedFunction]
+            return os.getpid()
+
+        @each.tool
+        async def render(seconds: float) -> int:  # pyright: ignore[reportUnusedFunction]
+            """Returns how many run at once."""
+            now = int(await client.incr("running"))
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await client.decr("running")
+            return now
+
+        @each.tool
+        async def turn(name: str) -> None:  # pyright: ignore[reportUnusedFunction]
+            await client.rpush("turns", name)
+
+        @each.tool
+        async def search(tokens: int | None, fails: bool = False, dies: bool = False) -> None:  # pyright: ignore[reportUnusedFunction]
+            if tokens is not None:
+                report_cost(tokens)
+            if dies:
+                os._exit(1)
+            if fails:
+                raise ValueError("the search failed")
+
+    app = server.http_app(path="/waits", middleware=[Middleware(RefusalStatus)])
+    other = at_once.http_app(path="/now", middleware=[Middleware(RefusalStatus)])
+
+    async def both(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await app(scope, receive, send)
+        else:
+            await (other if scope["path"] == "/now" else app)(scope, receive, send)
+
+    return both, app, other
+
+
+def main() -> None:
+    import socket
+
+    listeners = [socket.create_server(("127.0.0.1", 0), backlog=500) for _ in range(PROCESSES)]
+    for listener in listeners[1:]:
+        if not os.fork():
+            listeners[0] = listener
+            break
+    else:
+        print(*(listener.getsockname()[1] for listener in listeners), flush=True)
+    both, app, other = made(int(sys.argv[1]))
+
+    parent = os.getppid()
+
+    async def end_with_parent() -> None:
+        while os.getppid() == parent:
+            await anyio.sleep(0.5)
+        os._exit(1)
+
+    async def serve() -> None:
+        async with anyio.create_task_group() as tasks, app.lifespan(app), other.lifespan(other):
+            # A connection that is closed while a client sends a request on it is an error of the client.
+            config = uvicorn.Config(both, log_level="error", lifespan="off", timeout_keep_alive=600)
+            tasks.start_soon(end_with_parent)
+            await uvicorn.Server(config).serve([listeners[0]])
+
+    anyio.run(serve)
+
+
+if __name__ == "__main__":
+    main()

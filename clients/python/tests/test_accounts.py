@@ -1,0 +1,366 @@
+"""Accounts: chains and holds in every backend, in guards and in the fakes, for blocking code and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import servers
+from conftest import close
+from redis_cell import (
+    Account,
+    AsyncAccount,
+    AsyncCell,
+    AsyncGuard,
+    Cell,
+    Else,
+    FailClosed,
+    FailOpen,
+    Fixed,
+    Guard,
+    Held,
+    Hold,
+    Lease,
+    Local,
+    Rate,
+    RateLimited,
+    RefusedForever,
+    Spill,
+    Take,
+    wire,
+)
+from redis_cell.testing import AsyncFakeCell, FakeCell
+from test_backend import LIBRARY
+
+WAYS = [f"{way}-{what}" for way in ("sync", "asyncio") for what in ("module", "functions", "guard", "local", "fake")]
+INCLUDED, BOUGHT, CENTS = "{a}:included", "{a}:bought", "{a}:cents"
+HOLDS = "{a}:holds"
+
+
+@pytest.fixture(scope="module")
+def library(server: servers.Server) -> servers.Server:
+    with server.admin as admin:
+        admin.execute_command("FUNCTION", "LOAD", "REPLACE", LIBRARY.read_text())
+    return server
+
+
+class Way:
+    """A cell or a guard of one way, and accounts on it, whose methods are awaited."""
+
+    def __init__(self, cell: Any, awaited: bool) -> None:
+        self.cell, self.awaited = cell, awaited
+
+    async def run(self, call: wire.Call[Any]) -> Any:
+        return await self.cell.run(call) if self.awaited else self.cell.run(call)
+
+    def account(self, pools: Callable[[int], Any], **options: Any) -> Any:
+        return (AsyncAccount if self.awaited else Account)(self.cell, pools, **{"holds": HOLDS, **options})
+
+    @asynccontextmanager
+    async def block(self, hold: Any) -> AsyncIterator[Any]:
+        if self.awaited:
+            async with hold:
+                yield hold
+        else:
+            with hold:
+                yield hold
+
+    async def left(self, *takes: Any) -> list[int]:
+        return [row.remaining for row in (await self.run(wire.mpeek(*takes))).values()]
+
+
+@pytest.fixture(params=WAYS)
+async def way(library: servers.Server, request: pytest.FixtureRequest) -> AsyncIterator[Way]:
+    how, what = request.param.split("-")
+    awaited = how == "asyncio"
+    if what == "fake":
+        yield Way(AsyncFakeCell() if awaited else FakeCell(), awaited)
+        return
+    with library.admin as admin:
+        admin.flushall()
+    port = 1 if what == "local" else library.port  # no server has this port
+    client: Any = (redis.asyncio.Redis if awaited else redis.Redis)(port=port, socket_timeout=5, retry=None)
+    backend: Any = "functions" if what == "functions" else "module"
+    cell: Any = (AsyncCell if awaited else Cell)(client, backend=backend)
+    if what in ("guard", "local"):
+        choice = FailClosed() if what == "guard" else Local(share=1, ask_again=600)
+        cell = (AsyncGuard if awaited else Guard)(cell, when_unavailable=choice)
+    yield Way(cell, awaited)
+    await close(client, how)
+
+
+def plan(tokens: int) -> Else:
+    """1000 tokens are included and 500 bought; then 100 tokens cost 3 cents."""
+    own = Spill(Take(INCLUDED, Fixed(1000, per=86400), tokens), Take(BOUGHT, Fixed.total(500), tokens))
+    return Else(own, Take(CENTS, Fixed.total(60), -(-tokens * 3 // 100)))
+
+
+async def test_pools_are_drawn_on_in_order_and_settled(way: Way) -> None:
+    account = way.account(plan)
+    async with way.block(account.hold(1200)) as hold:
+        assert [hold.answer.taken(key) for key in (INCLUDED, BOUGHT, CENTS)] == [1000, 200, 0]
+        assert hold.answer.combined.limit == 1500
+        async with way.block(account.hold(400)) as dearer:
+            assert [dearer.answer.taken(key) for key in (INCLUDED, BOUGHT, CENTS)] == [0, 0, 12]
+        assert dearer.settled.taken(CENTS) == 12
+        with pytest.raises(RateLimited) as refusal:
+            async with way.block(account.hold(2000)):
+                raise AssertionError("60 cents are not enough")
+        assert isinstance(refusal.value.answer, RefusedForever)
+        hold.used(600)
+        hold.used(50)
+    assert [hold.settled.taken(key) for key in (INCLUDED, BOUGHT, CENTS)] == [650, 0, 0]
+    assert await way.left(plan(0)) == [350, 500, 48]
+    looked = account.peek(10)
+    assert (await looked if way.awaited else looked).taken(INCLUDED) == 10
+
+
+async def test_what_a_block_has_used_is_charged_however_it_ends(way: Way) -> None:
+    wallet = Take("{a}:wallet", Fixed.total(1000), 100)
+    account = way.account(lambda units: Take(wallet.key, wallet.limit, units))
+    ends: list[tuple[int | None, bool, int]] = [
+        (None, False, 100),
+        (30, False, 30),
+        (130, False, 130),
+        (None, True, 0),
+        (7, True, 7),
+        (0, False, 0),
+    ]
+    left = 1000
+    for used, fails, charged in ends:
+        try:
+            async with way.block(account.hold(100)) as hold:
+                assert await way.left(wallet) == [left - 100]
+                if used is not None:
+                    hold.used(used)
+                if fails:
+                    raise KeyError
+        except KeyError:
+            assert fails
+        left -= charged
+        assert await way.left(wallet) == [left], (used, fails)
+        assert hold.settled.combined.remaining == left
+    with pytest.raises(ValueError, match="quantity must be at least 0, not -1"):
+        hold.used(-1)
+
+
+async def test_a_hold_is_topped_up_and_renewed_while_a_stream_lasts(way: Way) -> None:
+    wallet = Take("{a}:wallet", Fixed.total(1000), 0)
+    busy = Lease(1, lease=60, holder="me")
+    account = way.account(lambda units: (Take(wallet.key, wallet.limit, units), Take("{a}:busy", busy)), period=30)
+
+    async def items() -> AsyncIterator[int]:
+        for item in range(3):
+            yield item
+
+    async with way.block(account.hold(100)) as hold:
+        if way.awaited:
+            await hold.more(50)
+            await hold.renew()
+            hold._again = 0.0
+            assert [item async for item in hold.over(items())] == [0, 1, 2]
+        else:
+            hold.more(50)
+            hold.renew()
+            hold._again = 0.0
+            assert list(hold.over(range(3))) == [0, 1, 2]
+        assert hold._again and hold.quantity == 150 and await way.left(wallet) == [850]
+        hold.used(120)
+    assert await way.left(wallet, Take("{a}:busy", busy)) == [880, 1]
+
+
+@pytest.mark.parametrize("what", ["module", "functions", "fake"])
+async def test_a_hold_runs_out_and_is_settled_late_exactly(library: servers.Server, what: str) -> None:
+    cell: Any = FakeCell()
+    with library.admin as admin, redis.Redis(port=library.port) as client:
+        admin.flushall()
+        if what != "fake":
+            cell = Cell(client, backend=what)  # type: ignore[arg-type]
+        fixed, slow = Fixed(100, per=86400), Rate(100, per=8_640_000)
+
+        def pools(units: int) -> tuple[Take, ...]:
+            return Take("{a}:k", fixed, units), Take("{a}:slow", slow, units)
+
+        account = Account(cell, pools, holds=HOLDS, period=0.05)
+        with account.hold(60) as late:
+            if what == "fake":
+                cell.advance(0.05)
+            servers.wait_until(lambda: [row.remaining for row in account.peek().values()] == [100, 40])
+            # The units have come back, and somebody else holds them.
+            with account.hold(40) as other:
+                late.used(45)
+                late._leave(False)
+                assert late.settled and late.settled["{a}:k"].remaining == 15
+                assert late.settled["{a}:slow"].remaining == 0  # what a rate has given was never given back
+                other.used(40)
+            late._leave = lambda failed: None  # type: ignore[method-assign]
+        assert account.peek()["{a}:k"].remaining == 15
+
+
+def _dies(port: int, used: int) -> None:
+    """Holds ten units. The first owner settles, the others are killed."""
+    with redis.Redis(port=port) as client:
+        account = Account(Cell(client), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS, period=0.5)
+        with account.hold(10) as hold:
+            hold.used(used)
+            if used > 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_owners_that_are_killed_strand_nothing(server: servers.Server) -> None:
+    with server.admin as admin:
+        admin.flushall()
+    for used in (1, 2, 3, 4):
+        if not (child := os.fork()):
+            try:
+                _dies(server.port, used)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+    with redis.Redis(port=server.port) as client:
+        account = Account(Cell(client), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS)
+        servers.wait_until(lambda: account.peek().combined.remaining == 999)
+        with account.hold(999):
+            pass
+        assert client.get("{a}:k") == b"1000" and client.zcard(HOLDS) == 0
+
+
+def test_a_settlement_whose_reply_is_lost_charges_once(server: servers.Server) -> None:
+    with server.admin as admin, servers.lossy(server, 0.2) as proxy, redis.Redis(port=proxy.port) as client:
+        admin.flushall()
+        account = Account(Cell(client), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS, period=0.5)
+        held = list[Held]()
+        for _ in range(30):
+            with suppress(redis.ConnectionError), account.hold(10) as hold:
+                hold.used(7)
+                held.append(hold)
+        charged = 7 * len(held)
+        assert proxy.lost > 5 and sum(hold.settled is None for hold in held) <= 1
+        sound = Account(Cell(redis.Redis(port=server.port)), lambda n: Take("{a}:k", Fixed.total(1000), n), holds=HOLDS)
+        servers.wait_until(lambda: sound.peek().combined.remaining == 1000 - charged)
+
+
+async def test_a_cancelled_block_settles(server: servers.Server) -> None:
+    async with redis.asyncio.Redis(port=server.port) as client:
+        await client.flushall()
+        account = AsyncAccount(AsyncCell(client), lambda n: Take("{a}:k", Fixed.total(100), n), holds=HOLDS)
+        begun = asyncio.Event()
+
+        async def work() -> None:
+            async with account.hold(80) as hold:
+                hold.used(3)
+                begun.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.ensure_future(work())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await client.get("{a}:k") == b"3" and not await client.exists(HOLDS)
+
+
+def test_an_unavailable_server_is_the_choice_of_the_guard(caplog: pytest.LogCaptureFixture) -> None:
+    with servers.running() as server, redis.Redis(port=server.port, socket_timeout=1, retry=None) as client:
+        pools: Any = lambda n: Take("{a}:k", Fixed.total(100), n)  # noqa: E731
+        account = Account(Cell(client), pools, holds=HOLDS)
+        guard = Guard(Cell(client), when_unavailable=FailOpen(600))
+        guarded = Account(guard, pools, holds=HOLDS)
+        with caplog.at_level(logging.WARNING), account.hold(10) as own, guarded.hold(10) as hold:
+            own.used(5)
+            server.stop()
+        assert "a hold of '{a}:holds' runs out, and 5 was not charged" in caplog.text
+        assert own.settled is None and hold.settled and hold.settled.combined.remaining == 100
+        with guarded.hold(70) as hold:
+            assert hold.answer.combined.decided_by == "fail_open"
+        with pytest.raises(RateLimited):
+            guarded.hold(101).__enter__()
+        closed = Account(Guard(Cell(client), when_unavailable=FailClosed()), pools, holds=HOLDS)
+        with pytest.raises(RateLimited):
+            closed.hold(1).__enter__()
+
+
+def test_mistakes_are_named(server: servers.Server) -> None:
+    fixed, cell = Fixed.total(10), FakeCell()
+    one = Take("a", fixed)
+    mistakes: list[tuple[str, Any]] = [
+        ("pools must be a function", lambda: Account(cell, one, holds="h")),  # type: ignore[arg-type]
+        ("period must be at least", lambda: Account(cell, lambda n: one, holds="h", period=0)),
+        ("Account needs a Cell or a Guard, not AsyncFake", lambda: Account(AsyncFakeCell(), plan, holds="h")),
+        ("AsyncAccount needs an AsyncCell", lambda: AsyncAccount(cell, lambda n: one, holds="h")),
+        ("shadow is for limiters outside chains", lambda: Spill(Take("a", fixed, shadow=True))),
+        ("shadow is for limiters outside chains", lambda: Else(one, Take("a", fixed, shadow=True))),
+        ("quantity must be the same in a Spill, not 1 and 2", lambda: Spill(one, Take("b", fixed, 2))),
+        ("a Lease cannot stand in a Spill", lambda: Spill(Take("l", Lease(1, lease=1, holder="x")))),
+        ("a Spill needs at least one", Spill),
+        ("an Else needs at least one", Else),
+        ("a key is a str or bytes", lambda: Hold(1, "me", 1)),  # type: ignore[arg-type]
+    ]
+    for text, mistake in mistakes:
+        with pytest.raises((TypeError, ValueError), match=text):
+            mistake()
+
+
+def _calls(seed: int) -> Iterator[wire.Call[Any]]:
+    """A random history of owners, with chains of every shape. Holds neither run out nor do windows end."""
+    pick = random.Random(seed)
+    keys = {
+        "{a}:0": Fixed(60, per=864_000),
+        "{a}:1": Fixed.total(80),
+        "{a}:2": Fixed.total(50, idle=864_000),
+        "{a}:3": Rate(40, per=400_000_000),
+        "{a}:4": Lease(2, lease=864_000, holder="x"),
+    }
+
+    def take(key: str, quantity: int, owner: str) -> Take:
+        limit = keys[key]
+        return Take(key, Lease(2, lease=864_000, holder=owner)) if key == "{a}:4" else Take(key, limit, quantity)  # type: ignore[arg-type]
+
+    for _ in range(60):
+        names, owner = pick.sample(sorted(keys), 4), pick.choice("xyz")
+        spilled = [name for name in names if name != "{a}:4"][:2]
+        others = [name for name in names if name not in spilled]
+        quantity = pick.choice([0, 1, 7, 20, 45])
+        spill = Spill(*(take(name, quantity, owner) for name in spilled))
+        chains: list[wire.Pools] = [
+            Else(spill, take(others[0], pick.choice([0, 3, 9]), owner)),
+            take(others[1], pick.choice([0, 2, 5]), owner),
+        ]
+        if pick.random() < 0.3:
+            chains = [spill, *(take(name, pick.choice([0, 2, 5]), owner) for name in others)]
+        hold = Hold(HOLDS, owner, 86400)
+        kind = pick.random()
+        if kind < 0.15:
+            yield wire.mpeek(*chains, holds=HOLDS)
+        elif kind < 0.6:
+            yield wire.mtake(*chains, hold=hold)
+        else:
+            yield wire.settle(*chains, hold=hold)
+
+
+def test_the_fake_answers_as_the_server_does(server: servers.Server) -> None:
+    with redis.Redis(port=server.port) as client:
+        for seed in range(40):
+            client.flushall()
+            fake, calls = FakeCell(), list(_calls(seed))
+            for call, real in zip(calls, Cell(client).pipeline(*calls), strict=True):
+                faked = fake.run(call)
+                rows, real_rows = [[answer.combined, *answer.values()] for answer in (faked, real)]
+                facts, real_facts = [
+                    [(type(row), row.limit, row.remaining) for row in each] for each in (rows, real_rows)
+                ]
+                assert (facts, faked.parts) == (real_facts, real.parts), (seed, call)
+                # The clock of the server goes on, and that of the fake stands still.
+                for name in ("retry_after", "reset_after"):
+                    waits, real_waits = [[getattr(row, name) or 0 for row in each] for each in (rows, real_rows)]
+                    assert waits == pytest.approx(real_waits, abs=200), (seed, name, call)

@@ -1,0 +1,186 @@
+"""Budgets of runs: what a child takes, its parents take; who used what; warnings once; typing errors that are named."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import servers
+from redis_cell import (
+    AsyncBudget,
+    AsyncCell,
+    Budget,
+    BudgetExceeded,
+    BudgetWarning,
+    Cell,
+    FailClosed,
+    Guard,
+    RateLimited,
+)
+from redis_cell.testing import FakeCell
+from test_accounts import Way, library, way
+
+__all__ = ["library", "way"]
+
+
+def budget_of(way: Way, **options: Any) -> Any:
+    kind: Any = AsyncBudget if way.awaited else Budget
+    return kind(way.cell, "run:4", **{"tokens": 10_000, "dollars": "3.00", **options})
+
+
+async def value(way: Way, answer: Any) -> Any:
+    return await answer if way.awaited else answer
+
+
+async def test_what_a_child_takes_its_parents_take(way: Way) -> None:
+    budget = budget_of(way)
+    child = budget.child("subagent", tokens=4000, steps=3)
+    deeper = child.child("planner", tokens=1000)
+    async with way.block(deeper.step("search", tokens=800, dollars="0.10")) as step:
+        assert await value(way, budget.left()) == {"tokens": 9200, "dollars": Decimal("2.9")}
+        assert await value(way, deeper.left()) == {"tokens": 200, "dollars": Decimal("2.9"), "steps": 2}
+        step.used(tokens=300, dollars="0.0123456")
+        step.used(tokens=400)
+    async with way.block(budget.step("search", tokens=100)) as step:
+        step.used(tokens=50, dollars=Decimal("0.5"))
+    assert await value(way, budget.left()) == {"tokens": 9250, "dollars": Decimal("2.487654")}
+    assert await value(way, child.left()) == {"tokens": 3300, "dollars": Decimal("2.487654"), "steps": 2}
+    rows = {
+        "search": {"tokens": 50, "dollars": Decimal("0.5")},
+        "subagent/planner/search": {"tokens": 700, "dollars": Decimal("0.012346")},
+    }
+    assert await value(way, budget.used()) == rows
+    assert (await value(way, child.used()))["planner/search"] == {**rows["subagent/planner/search"], "steps": 1}
+    for tokens, whose, left in ((400, deeper, 300), (3301, child, 3300), (9251, budget, 9250)):
+        asks = deeper if whose is deeper else whose
+        with pytest.raises(BudgetExceeded) as refusal:
+            async with way.block(asks.step("fetch", tokens=tokens)):
+                raise AssertionError("there are too few")
+        exceeded = pickle.loads(pickle.dumps(refusal.value))
+        assert (exceeded.budget, exceeded.unit, exceeded.left, exceeded.step) == (whose.name, "tokens", left, "fetch")
+        assert str(exceeded) == f"the step 'fetch' needs more tokens than the budget {whose.name!r} has: {left} left"
+        assert isinstance(exceeded, RateLimited)
+
+
+async def test_a_loop_ends_with_its_budget(way: Way) -> None:
+    """A step that fails is a step, and what it did not report is free. A budget that is used up refuses any step."""
+    budget = budget_of(way, tokens=100, steps=4)
+    with pytest.raises(BudgetExceeded, match="needs more steps than the budget 'run:4' has: 0 left"):
+        for number in range(9):
+            try:
+                async with way.block(budget.step("search", tokens=10)):
+                    if number % 2:
+                        raise KeyError
+            except KeyError:
+                pass
+    assert number == 4 and await value(way, budget.left()) == {"tokens": 80, "dollars": 3, "steps": 0}
+    dear = budget.child("dear", dollars="0.01")
+    with pytest.raises(BudgetExceeded):
+        async with way.block(dear.step("x")):
+            pass
+    other = (AsyncBudget if way.awaited else Budget)(way.cell, "run:5", dollars="0.01")  # type: ignore[arg-type]
+    async with way.block(other.step("x")) as step:
+        step.used(dollars=0.02)
+    with pytest.raises(BudgetExceeded, match="more dollars than the budget 'run:5' has: 0 left"):
+        async with way.block(other.step("x")):
+            pass
+
+
+def test_a_warning_comes_once(server: servers.Server) -> None:
+    """Two processes, and holds that pass the threshold and go back."""
+    with server.admin as admin, redis.Redis(port=server.port) as client:
+        admin.flushall()
+        warnings = list[BudgetWarning]()
+        one, two = (
+            Budget(Cell(client), "run:4", tokens=1000, warn_at=(0.5, 0.8), on_warning=warnings.append) for _ in range(2)
+        )
+        for budget, asked, used, seen in (
+            (one, 900, 100, []),
+            (two, 600, 399, []),
+            (one, 300, 1, [(0.5, 500)]),
+            (two, 100, 1, [(0.5, 500)]),
+            (two, 499, 498, [(0.5, 500), (0.8, 1)]),
+            (one, 1, 1, [(0.5, 500), (0.8, 1)]),
+        ):
+            with budget.step("search", tokens=asked) as step:
+                step.used(tokens=used)
+            assert [(warning.share, warning.left) for warning in warnings] == seen
+        assert str(warnings[1]) == "the budget 'run:4' has used 80% of its tokens: 1 of 1000 left"
+        assert 86_000 < admin.ttl("{run:4}:tokens") <= 86_400
+        assert all(admin.ttl(key) > 0 for key in admin.scan_iter())
+
+
+async def test_agents_in_parallel_never_overspend(server: servers.Server) -> None:
+    async with redis.asyncio.Redis(port=server.port) as client:
+        await client.flushall()
+        budgets = [AsyncBudget(AsyncCell(client), "run:4", tokens=1000) for _ in range(20)]
+        most = 0
+
+        async def agent(budget: AsyncBudget, used: int) -> int:
+            nonlocal most
+            done = 0
+            while True:
+                try:
+                    async with budget.step("search", tokens=30) as step:
+                        most = max(most, int(await client.get("{run:4}:tokens")))
+                        step.used(tokens=used)
+                        done += used
+                except BudgetExceeded:
+                    return done
+
+        done = await asyncio.gather(*(agent(budget, 7 + number) for number, budget in enumerate(budgets)))
+        assert sum(done) == int(await client.get("{run:4}:tokens")) <= most <= 1000
+        assert sum(row["tokens"] for row in (await budgets[0].used()).values()) == sum(done)
+
+
+def test_mistakes_are_named() -> None:
+    cell: Any = FakeCell()
+
+    def budget(**options: Any) -> Budget:
+        return Budget(cell, **{"name": "run:4", "tokens": 100, **options})
+
+    mistakes: list[tuple[str, Any]] = [
+        ("unexpected keyword argument 'token'", lambda: budget(token=3)),
+        ("'run:4' needs tokens, dollars or steps", lambda: budget(tokens=None)),
+        ("tokens must be a whole number, not '3'", lambda: budget(tokens="3")),
+        ("tokens must be at least 1 and at most .*, not 0", lambda: budget(tokens=0)),
+        ("steps must be a whole number, not True", lambda: budget(steps=True)),
+        ("dollars must be a number of dollars, not '3,00'", lambda: budget(dollars="3,00")),
+        ("dollars must be from 0.000001 to", lambda: budget(dollars="-1")),
+        ("the name of a run must not be empty, nor have any of {}", lambda: budget(name="run{4")),
+        ("idle must be longer than period, not 60", lambda: budget(idle=60)),
+        ("warn_at must be shares above 0 and at most 1, not 80", lambda: budget(warn_at=(80,))),
+        ("tools must be several names, not 'search'", lambda: budget(tools="search")),
+        ("Budget needs a Cell or a Guard, not str", lambda: Budget("cell", "run:4", tokens=1)),  # type: ignore[arg-type]
+        ("AsyncBudget needs an AsyncCell", lambda: AsyncBudget(cell, "run:4", tokens=1)),
+        ("has no tool 'finds': its tools are search", lambda: budget(tools=["search"]).step("finds")),
+        ("a tool must not be empty", lambda: budget().step("")),
+        ("'search' names dollars, which the budget 'run:4' does not have", lambda: budget().step("search", dollars=1)),
+        ("used names dollars, which the budget", lambda: budget().step("search").used(dollars=1)),
+        ("unexpected keyword argument 'token'", lambda: budget().step("search", token=1)),  # type: ignore[call-arg]
+        ("tokens must be at least 0", lambda: budget().step("search").used(tokens=-1)),
+        ("the name of a child must not be empty, nor have any of", lambda: budget().child("a:b", tokens=1)),
+        (
+            "tokens of the budget 'run:4/a' are 101, and those of its parents 100",
+            lambda: budget().child("a", tokens=101),
+        ),
+    ]
+    for text, mistake in mistakes:
+        with pytest.raises((TypeError, ValueError), match=text):
+            mistake()
+
+
+def test_without_the_server_a_budget_is_what_the_guard_says() -> None:
+    with servers.running() as server, redis.Redis(port=server.port, retry=None) as client:
+        budget = Budget(Guard(Cell(client), when_unavailable=FailClosed()), "run:4", tokens=100)
+        with budget.step("search", tokens=100) as step:
+            step.used(tokens=1)
+        server.stop()
+        with pytest.raises(RateLimited):
+            budget.step("search", tokens=1).__enter__()

@@ -1,0 +1,211 @@
+"""FastMCP: four real servers over HTTP behind one server of Redis, and fastmcp's own clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.exceptions import ToolError
+from mcp import MCPError
+
+import servers
+from redis_cell import Fixed, Rate
+from redis_cell.fastmcp import Places, RateLimits, Rule, report_cost
+from redis_cell.testing import AsyncFakeCell, FakeCell
+
+CLIENTS = int(os.environ.get("CLIENTS", "60"))
+"""Each costs the servers four requests. With CLIENTS=200, the test takes longer."""
+
+
+class Servers:
+    """The servers, which an own process group holds together."""
+
+    def __init__(self, server: servers.Server) -> None:
+        program = [sys.executable, str(Path(__file__).parent / "limited_mcp.py"), str(server.port)]
+        self.process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert self.process.stdout
+        self.ports = [int(port) for port in self.process.stdout.readline().split()]
+        self.admin = server.admin
+
+    def client(self, number: int, name: str = "ann", path: str = "now") -> Client[Any]:
+        url = f"http://127.0.0.1:{self.ports[number % len(self.ports)]}/{path}"
+        return Client(StreamableHttpTransport(url, headers={"x-client": name}))
+
+
+@pytest.fixture(scope="module")
+def running(server: servers.Server) -> Iterator[Servers]:
+    found = Servers(server)
+    try:
+        servers.wait_until(lambda: all(_answers(port) for port in found.ports))
+        yield found
+    finally:
+        os.killpg(found.process.pid, signal.SIGKILL)
+        found.process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/", timeout=5).status_code == 404
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def mcp(running: Servers) -> Iterator[Servers]:
+    with running.admin as admin:
+        admin.flushall()
+        yield running
+
+
+async def called(client: Client[Any], tool: str, **arguments: Any) -> Any:
+    """Returns the result of a tool, or the data of its refusal."""
+    try:
+        return (await client.call_tool(tool, arguments)).data
+    except MCPError as error:
+        assert error.error.code == -32023
+        return error.error.data
+
+
+async def test_clients_of_four_servers_get_exactly_the_limit(mcp: Servers) -> None:
+    async def ask(number: int) -> Any:
+        async with mcp.client(number, str(number)) as client:
+            return await called(client, "count")
+
+    answers = await asyncio.gather(*(ask(number) for number in range(CLIENTS)))
+    refused = [answer for answer in answers if isinstance(answer, dict)]
+    assert len(refused) == CLIENTS - 20
+    for data in refused:
+        assert 3_500_000 < data["retryAfterMs"] <= 3_600_000 and data["limit"] == 20 and data["remaining"] == 0
+
+
+async def test_a_client_has_its_own_limit_and_sees_it(mcp: Servers) -> None:
+    async with mcp.client(0) as one, mcp.client(1) as two, mcp.client(2, "bob") as other:
+        answers = [await called(client, "mine") for client in (one, two) * 4]
+        assert [isinstance(answer, int) for answer in answers] == [True] * 5 + [False] * 3
+        assert isinstance(await called(other, "mine"), int)
+        for client, left in ((two, 0), (other, 4)):
+            (content,) = await client.read_resource("limits://mine")
+            rows = {row["name"]: row for row in json.loads(content.text)}
+            assert (rows["each"]["limit"], rows["each"]["remaining"], rows["each"]["counts"]) == (5, left, "calls")
+            assert rows["each"]["tools"] == ["mine"] and rows["each"]["resetAfterMs"] > 3_500_000
+            assert rows["busy"]["remaining"] == 4 and rows["tokens"]["counts"] == "costs"
+        answers = [await called(one, "session") for _ in range(4)]
+        assert [isinstance(answer, int) for answer in answers] == [True] * 3 + [False]
+        assert isinstance(await called(other, "session"), int)
+
+
+async def test_places_are_waited_for(mcp: Servers) -> None:
+    """The first calls take longer than the leases of their places, which are renewed meanwhile."""
+
+    async def ask(number: int) -> int:
+        async with mcp.client(number, str(number), "waits") as client:
+            return int((await client.call_tool("render", {"seconds": 2.5 if number < 4 else 0.01})).data)
+
+    at_once = await asyncio.gather(*(ask(number) for number in range(12)))
+    assert 1 < max(at_once) <= 4
+    with mcp.admin as admin:
+        assert admin.zcard("{mcp}:busy:render") == 0
+
+
+async def test_a_client_that_loops_delays_its_own_calls(mcp: Servers) -> None:
+    with mcp.admin as admin:
+        admin.execute_command("CL.ACQUIRE", "{mcp}:one:", 1, 600, "somebody")
+        async with mcp.client(0, "loop", "waits") as loop, mcp.client(1, "bob", "waits") as sibling:
+            calls = [asyncio.ensure_future(loop.call_tool("turn", {"name": "loop"})) for _ in range(20)]
+            await until(lambda: blocked(admin) == 20)
+            calls.append(asyncio.ensure_future(sibling.call_tool("turn", {"name": "bob"})))
+            await until(lambda: blocked(admin) == 21)
+            admin.delete("{mcp}:one:")
+            await asyncio.gather(*calls)
+        assert admin.lrange("turns", 0, -1).index("bob") <= 1
+
+
+def blocked(admin: redis.Redis) -> int:
+    return int(admin.info("redis-cell")["redis-cell_blocked_clients"])
+
+
+async def until(condition: Any) -> None:
+    await asyncio.to_thread(servers.wait_until, condition)
+
+
+async def test_costs_are_what_tools_report(mcp: Servers) -> None:
+    async with mcp.client(0) as client:
+        for tokens, fails, left in ((50, False, 950), (None, False, 650), (None, True, 650), (7, True, 643)):
+            try:
+                await client.call_tool("search", {"tokens": tokens, "fails": fails})
+            except ToolError:
+                assert fails
+            (content,) = await client.read_resource("limits://mine")
+            assert next(row for row in json.loads(content.text) if row["name"] == "tokens")["remaining"] == left
+        await client.call_tool("search", {"tokens": 400})
+        data = await called(client, "search", tokens=1)
+        assert (data["limit"], data["remaining"]) == (1000, 243) and 3_500_000 < data["retryAfterMs"] <= 3_600_000
+
+
+def test_a_refusal_has_the_status_and_the_headers_of_the_proposal(mcp: Servers) -> None:
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    parameters = {"name": "mine", "arguments": {}, "_meta": meta}
+    own = {**headers, "mcp-method": "tools/call", "mcp-name": "mine"}
+    url = f"http://127.0.0.1:{mcp.ports[0]}/now"
+    answers = [httpx.post(url, headers=own, json={**body, "params": parameters}) for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+    data = answers[-1].json()["error"]["data"]
+    assert int(answers[-1].headers["retry-after"]) == -(-data["retryAfterMs"] // 1000)
+    assert (answers[-1].headers["ratelimit-limit"], answers[-1].headers["ratelimit-remaining"]) == ("5", "0")
+
+
+async def test_a_server_that_dies_strands_nothing(mcp: Servers) -> None:
+    """The last test: one server is gone after it."""
+    with pytest.raises(Exception), mcp.admin as admin:  # noqa: B017
+        async with mcp.client(1) as client:
+            await client.call_tool("search", {"tokens": 5, "dies": True})
+    with mcp.admin as admin:
+        assert admin.get("{mcp}:tokens:ann") == "300"
+    async with mcp.client(0) as client:
+
+        async def whole() -> None:
+            while True:
+                (content,) = await client.read_resource("limits://mine")
+                if any(row["name"] == "tokens" and row["remaining"] == 1000 for row in json.loads(content.text)):
+                    return
+                await asyncio.sleep(0.05)
+
+        await asyncio.wait_for(whole(), 60)
+
+
+def test_mistakes_are_named() -> None:
+    rate, cell = Rate.per_minute(1), AsyncFakeCell()
+    mistakes: list[tuple[str, Any]] = [
+        ("per must be client, session, tool, server, not 'user'", lambda: Rule(rate, per="user")),  # type: ignore[arg-type]
+        ("tools must be several names, not 'search'", lambda: Rule(rate, tools="search")),
+        ("cost is for a limit of units", lambda: Rule(Places(3), cost=1)),
+        ("cost must be at least 0 and at most the limit, not 2", lambda: Rule(rate, cost=2)),
+        ("places must be at least 1, not 0", lambda: Places(0)),
+        ("unexpected keyword argument 'pre'", lambda: Rule(rate, pre="client")),  # type: ignore[call-arg]
+        ("rules must have at least one rule", lambda: RateLimits(cell, {})),
+        ("the rule 'a' must be a Rule, not Rate", lambda: RateLimits(cell, {"a": rate})),  # type: ignore[dict-item]
+        ("RateLimits needs an AsyncCell or an AsyncGuard", lambda: RateLimits(FakeCell(), {"a": Rule(rate)})),  # type: ignore[arg-type]
+        ("units must be at least 0, not -1", lambda: report_cost(-1)),
+        ("period must be at least", lambda: RateLimits(cell, {"a": Rule(Fixed(1, per=1), cost=1)}, period=0)),
+    ]
+    for text, mistake in mistakes:
+        with pytest.raises((TypeError, ValueError), match=text):
+            mistake()
