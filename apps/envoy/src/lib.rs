@@ -14,4 +14,5 @@ pub mod server;
 pub mod service;
 pub mod settings;
 pub mod watch;
+pub mod xds;
 pub mod yaml;

@@ -8,7 +8,7 @@ use redis_cell_envoy::metrics::Metrics;
 use redis_cell_envoy::proto;
 use redis_cell_envoy::service::RateLimitService;
 use redis_cell_envoy::settings::{self, Address, Settings, Tls};
-use redis_cell_envoy::{connections, server, watch};
+use redis_cell_envoy::{connections, server, watch, xds};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -122,14 +122,23 @@ fn server_of(settings: &Settings) -> Result<Server, Box<dyn Error>> {
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hangup = signal(SignalKind::hangup())?;
-    let files = watch::read(&settings.folder)?;
-    let config = load(&files, settings.merge_domains)?;
-    tracing::info!(domains = config.domains(), "rules loaded");
-    let metrics = Arc::new(Metrics::default());
-    metrics.loads.fetch_add(1, Relaxed);
     let connection = server::connect(&settings.servers)?;
-    let decider = Arc::new(Decider::new(connection, settings.clone(), metrics));
-    decider.replace(config);
+    let decider = Arc::new(Decider::new(connection, settings.clone(), Arc::new(Metrics::default())));
+    let merge = settings.merge_domains;
+    if let Some(xds) = &settings.xds {
+        let (loads, mut loaded) = channel::channel(xds.is_optional);
+        tokio::spawn(xds::watch(Arc::clone(&decider), xds.clone(), merge, loads));
+        tokio::select! {
+            ready = loaded.wait_for(|loaded| *loaded) => drop(ready?),
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
+        }
+    } else {
+        let files = watch::read(&settings.folder)?;
+        watch::replace(&decider, load(&files, merge)?);
+        tokio::spawn(watch::watch(Arc::clone(&decider), settings.folder.clone(), merge, files));
+    }
     let health = Arc::new(Health {
         needs_domain: settings.healthy_with_a_domain,
         needs_server: settings.healthy_with_server,
@@ -196,7 +205,6 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
         }
     }
     tokio::spawn(report(Arc::clone(&decider), Arc::clone(&health), reporter.clone()));
-    tokio::spawn(watch::watch(Arc::clone(&decider), settings.folder.clone(), settings.merge_domains, files));
 
     tokio::select! {
         _ = terminate.recv() => {}

@@ -397,7 +397,7 @@ async fn a_connection_may_take_longer_than_a_call() {
 
 /// Makes a certificate of `localhost`, which is its own authority, and its key: the files NAME.pem and
 /// NAME.key.
-fn certificate(folder: &Path, name: &str) {
+pub fn certificate(folder: &Path, name: &str) {
     let openssl = |words: &str| {
         let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
         assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
