@@ -202,7 +202,7 @@ impl Decider {
         let response = self.decided(request, patience).await;
         self.metrics.answered(begun.elapsed());
         match &response {
-            Ok(_) => {}
+            Ok(response) => tracing::debug!(?request, ?response, "decided"),
             Err(Failure::Request(_)) => _ = self.metrics.service_errors.fetch_add(1, Relaxed),
             Err(Failure::Server(_)) => _ = self.metrics.server_errors.fetch_add(1, Relaxed),
         }
@@ -285,7 +285,9 @@ impl Decider {
             }
             // An unknown domain has no metrics, so callers cannot create metrics.
             let counters = found.as_ref().filter(|_| known).map(|found| {
-                let counters = self.metrics.of(found.levels.as_ref().unwrap_or(&found.rule.levels));
+                let is_of_rule = found.levels.is_none() && descriptor.limit.is_none();
+                let levels = found.levels.as_ref().unwrap_or(&found.rule.levels);
+                let counters = self.metrics.of(levels, is_of_rule);
                 counters.total.fetch_add(hits, Relaxed);
                 counters
             });

@@ -9,6 +9,7 @@ pub mod duration;
 pub mod http;
 pub mod json;
 pub mod metrics;
+pub mod process;
 pub mod proto;
 pub mod server;
 pub mod service;

@@ -26,6 +26,9 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How long requests may still be decided after the process was told to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -77,11 +80,15 @@ fn load(files: &[(String, String)], merge: bool) -> Result<Config, String> {
 
 fn serve() -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(|name| env::var(name).ok()).map_err(|errors| errors.join("\n"))?;
+    // What the libraries do with their frames would hide the decisions.
+    let of_libraries = LevelFilter::from_level(settings.log_level).min(LevelFilter::INFO);
+    let levels =
+        Targets::new().with_target("redis_cell_envoy", settings.log_level).with_default(of_libraries);
     let log = tracing_subscriber::fmt().with_max_level(settings.log_level).with_writer(io::stderr);
     if settings.log_json {
-        log.json().init();
+        log.json().finish().with(levels).init();
     } else {
-        log.with_ansi(false).init();
+        log.with_ansi(false).finish().with(levels).init();
     }
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -122,8 +129,9 @@ fn server_of(settings: &Settings) -> Result<Server, Box<dyn Error>> {
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hangup = signal(SignalKind::hangup())?;
-    let connection = server::connect(&settings.servers)?;
-    let decider = Arc::new(Decider::new(connection, settings.clone(), Arc::new(Metrics::default())));
+    let metrics = Arc::new(Metrics::default());
+    let connection = server::connect(&settings.servers, &metrics)?;
+    let decider = Arc::new(Decider::new(connection, settings.clone(), metrics));
     let merge = settings.merge_domains;
     if let Some(xds) = &settings.xds {
         let (loads, mut loaded) = channel::channel(xds.is_optional);
@@ -215,6 +223,13 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     tracing::info!("ending");
     health.is_ending.store(true, Relaxed);
     set_health(&reporter, false).await;
+    tokio::select! {
+        () = tokio::time::sleep(settings.drain) => {}
+        // Told again.
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        _ = hangup.recv() => {}
+    }
     ends.send_replace(());
     let ended = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(GRACE, ended).await.is_err() {

@@ -25,6 +25,9 @@ pub struct Settings {
     pub max_connection_age: Option<Duration>,
     /// How long the calls of such a connection may still take.
     pub max_connection_age_grace: Duration,
+    /// How long requests are still taken after the process was told to end, while it says that it is not
+    /// healthy.
+    pub drain: Duration,
     /// The folder with the rules.
     pub folder: PathBuf,
     /// The control plane that has the rules in place of the folder.
@@ -411,6 +414,7 @@ impl Settings {
             max_connection_age: Some(v.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400)))
                 .filter(|age| !age.is_zero()),
             max_connection_age_grace: v.duration("GRPC_MAX_CONNECTION_AGE_GRACE", Duration::from_secs(3_600)),
+            drain: v.duration("DRAIN_TIME", Duration::ZERO),
             folder: folder.iter().collect(),
             xds,
             merge_domains: v.flag("MERGE_DOMAIN_CONFIG"),
