@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{env, fs};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch as channel;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
@@ -126,9 +126,29 @@ fn server_of(settings: &Settings) -> Result<Server, Box<dyn Error>> {
     Ok(server)
 }
 
+/// The signals that end the service.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [terminate, interrupt, hangup] = kinds.map(signal);
+        Ok(Self([terminate?, interrupt?, hangup?]))
+    }
+
+    /// Completes with the next of them.
+    async fn any(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut hangup = signal(SignalKind::hangup())?;
+    let mut signals = Signals::new()?;
     let metrics = Arc::new(Metrics::default());
     let connection = server::connect(&settings.servers, &metrics)?;
     let decider = Arc::new(Decider::new(connection, settings.clone(), metrics));
@@ -138,9 +158,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
         tokio::spawn(xds::watch(Arc::clone(&decider), xds.clone(), merge, loads));
         tokio::select! {
             ready = loaded.wait_for(|loaded| *loaded) => drop(ready?),
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => return Ok(()),
+            () = signals.any() => return Ok(()),
         }
     } else {
         let files = watch::read(&settings.folder)?;
@@ -215,9 +233,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     tokio::spawn(report(Arc::clone(&decider), Arc::clone(&health), reporter.clone()));
 
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        _ = hangup.recv() => {}
+        () = signals.any() => {}
         Some(ended) = tasks.join_next() => return Err(ended?.err().unwrap_or_else(|| "a listener has ended".into())),
     }
     tracing::info!("ending");
@@ -225,10 +241,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     set_health(&reporter, false).await;
     tokio::select! {
         () = tokio::time::sleep(settings.drain) => {}
-        // Told again.
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        _ = hangup.recv() => {}
+        () = signals.any() => {}
     }
     ends.send_replace(());
     let ended = async { while tasks.join_next().await.is_some() {} };

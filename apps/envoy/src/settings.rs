@@ -338,6 +338,7 @@ impl Settings {
     ///
     /// # Errors
     /// Returns all errors.
+    #[allow(clippy::too_many_lines)] // a list
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<String>> {
         let mut v = Variables { get, errors: Vec::new() };
         let host = |v: &Variables<_>, name: &str| v.text(name).unwrap_or_else(|| "0.0.0.0".to_owned());

@@ -127,8 +127,7 @@ impl Front {
         let server = Server::start();
         let service = Service::with(&server, rules, settings);
         let others: Vec<_> = (1..instances).map(|_| Service::with(&server, rules, settings)).collect();
-        let ports: Vec<u16> =
-            std::iter::once(&service).chain(&others).map(|service| service.grpc_port()).collect();
+        let ports: Vec<u16> = std::iter::once(&service).chain(&others).map(Service::grpc_port).collect();
         let (envoy, port) = envoy(text, &ports, upstream_port);
         Self { service, others, envoy, port, reached, server }
     }
