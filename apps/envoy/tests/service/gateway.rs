@@ -12,10 +12,10 @@ use redis_cell_envoy::xds::{
 };
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use tokio::net::TcpSocket;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
@@ -97,15 +97,14 @@ impl Drop for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Serves at this port, where nobody listens.
-    fn at(port: u16, tls: Option<ServerTlsConfig>) -> Self {
+    fn at(socket: TcpSocket, tls: Option<ServerTlsConfig>) -> Self {
         let (requests, received) = mpsc::unbounded_channel();
         let streams = Streams { requests, responses: Arc::default() };
         let mut server = GrpcServer::builder();
         if let Some(tls) = tls {
             server = server.tls_config(tls).unwrap();
         }
-        let incoming = TcpIncoming::bind(([127, 0, 0, 1], port).into()).unwrap();
+        let incoming = TcpIncoming::from(socket.listen(8).unwrap());
         let served = server.add_service(streams.clone()).serve_with_incoming(incoming);
         let server = tokio::spawn(async move { served.await.unwrap() });
         Self { requests: received, streams, server }
@@ -164,14 +163,20 @@ fn start(server: &Server, address: &str, settings: &[(&str, &str)]) -> Process {
     Process::start(&mut command, folder)
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// A socket that has a port, or another one with 0, and refuses connections until it listens.
+fn bound(port: u16) -> TcpSocket {
+    wait_until("the port", || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(([127, 0, 0, 1], port).into()).map(|()| socket).map_err(|error| error.to_string())
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     let server = Server::start();
-    let port = free_port();
+    let socket = bound(0);
+    let port = socket.local_addr().unwrap().port();
     let settings = [
         ("CONFIG_GRPC_XDS_NODE_ID", "cell"),
         ("CONFIG_GRPC_XDS_NODE_METADATA", "zone=a,rack=2"),
@@ -181,7 +186,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     tokio::task::block_in_place(|| process.logged("the rules stay as they are: "));
     // Without rules, nothing is served.
     assert!(!process.log().contains("gRPC on"), "{}", process.log());
-    let mut plane = ControlPlane::at(port, None);
+    let mut plane = ControlPlane::at(socket, None);
     let (token, first) = plane.request().await;
     assert_eq!((token.as_str(), first.type_url.as_str()), ("secret", TYPE));
     assert_eq!((first.version_info.as_str(), first.response_nonce.as_str()), ("", ""));
@@ -229,7 +234,7 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     // The rules stay without the control plane, and are those of the next one.
     drop(plane);
     assert_eq!(client.admitted(7, &["k=3"]).await, 5);
-    let mut plane = ControlPlane::at(port, None);
+    let mut plane = ControlPlane::at(bound(port), None);
     assert_eq!(plane.request().await.1.version_info, "", "versions of the former one mean nothing");
     assert_eq!(plane.send("1", vec![limits(6, Unit::Year)]).await.0, "1");
     assert_eq!(client.admitted(4, &["k=1"]).await, 1);
@@ -247,7 +252,8 @@ async fn a_control_plane_is_encrypted_and_rules_may_come_late() {
     }
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (authority, own, key) = (file("plane.pem"), file("own.pem"), file("own.key"));
-    let port = free_port();
+    let socket = bound(0);
+    let port = socket.local_addr().unwrap().port();
     let settings = [
         ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
         ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &authority),
@@ -263,7 +269,7 @@ async fn a_control_plane_is_encrypted_and_rules_may_come_late() {
     let tls = ServerTlsConfig::new()
         .identity(Identity::from_pem(read("plane.pem"), read("plane.key")))
         .client_ca_root(Certificate::from_pem(read("own.pem")));
-    let mut plane = ControlPlane::at(port, Some(tls));
+    let mut plane = ControlPlane::at(socket, Some(tls));
     plane.request().await;
     assert_eq!(plane.send("1", vec![limits(2, Unit::Year)]).await.0, "1");
     assert_eq!(client.admitted(4, &["k=1"]).await, 2);
