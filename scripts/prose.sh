@@ -51,6 +51,10 @@ other_rust() {
 }
 found "another version of Rust than rust-version in Cargo.toml" other_rust "${pages[@]}"
 
+# A browser shows the end of a line as a space, which Chinese does not have.
+found "lines of Chinese that end between two characters" grep -Pzo \
+    '[\p{Han}，。；：、）」](?=\n[\p{Han}（「])' README.zh-CN.md
+
 phrases() {
     local phrase better seen=1
     while IFS=$'\t' read -r phrase better <&3; do

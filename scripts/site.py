@@ -35,7 +35,7 @@ def stage(book):
     (source / "SUMMARY.md").write_text(LINK.sub(lambda link: link[1] + index(link[2]) + link[3], summary))
     for page in pages:
         write(source / index(str(page)), LINK.sub(lambda link: rewritten(link, page, pages, source), page.read_text()))
-    for name in ("book.toml", "site.css"):
+    for name in ("book.toml", "search-zh.js", "site.css"):
         shutil.copy(f"site/{name}", book)
 
 

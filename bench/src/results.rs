@@ -28,8 +28,8 @@ An admitted call takes {us} µs: {set} times the speed of the server's own `SET 
 brandur/redis-cell, and {lua} times that of the same limiter in Lua (pipelined, {server}; runs differ by about 5 %).
 ";
 const SPEED_ZH: &str = "\
-一次被放行的调用耗时 {us} µs：速度是服务器自己的 `SET key value PX ms` 的 {set} 倍，是 brandur/redis-cell 的 {peer} 倍，
-是用 Lua 实现的同一限流器的 {lua} 倍（使用管道，{server}，各次运行之间约有 5 % 的波动）。
+一次被放行的调用耗时 {us} µs：速度是服务器自己的 `SET key value PX ms` 的 {set} 倍，是
+brandur/redis-cell 的 {peer} 倍，是用 Lua 实现的同一限流器的 {lua} 倍（使用管道，{server}，各次运行之间约有 5 % 的波动）。
 ";
 
 type Table = fn(&Results) -> String;

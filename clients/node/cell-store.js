@@ -91,7 +91,15 @@ class CellStore {
 
   /** Never rejects: the middleware waits in a detached promise, where a rejection would end the process. */
   async decrement(key) {
-    await this.counter.back(key, this.windowMs).catch(this.onError);
+    try {
+      await this.counter.back(key, this.windowMs);
+    } catch (error) {
+      try {
+        await this.onError(error);
+      } catch (another) {
+        console.error(another);
+      }
+    }
   }
 
   async resetKey(key) {

@@ -252,6 +252,18 @@ test('a server that goes away before a hit is given back ends nothing', async ()
   }
 });
 
+test('no hit that cannot be given back ends the process, whatever onError does', async (t) => {
+  const printed = t.mock.method(console, 'error', () => {});
+  const gone = () => Promise.reject(new Error('gone'));
+  const thrown = () => { throw new Error('thrown'); };
+  for (const onError of [thrown, () => Promise.reject(new Error('rejected'))]) {
+    await store(WINDOW, { client: gone, onError }).decrement('a');
+    await new CellStore({ client: gone, onError }).decrement('a'); // without init
+  }
+  assert.deepStrictEqual(printed.mock.calls.map((call) => call.arguments[0].message).sort(),
+    ['rejected', 'rejected', 'thrown', 'thrown']);
+});
+
 test('without a server requests pass or are errors, as passOnStoreError says', async () => {
   const gone = redis.createClient({ socket: { port: 1, reconnectStrategy: false }, disableOfflineQueue: true });
   gone.on('error', () => {});

@@ -134,7 +134,7 @@ async fn added_latency(rate: u64, time: Duration, rounds: u64) {
     let (upstream_port, _) = upstream().await;
     let fronts: Vec<_> = limiters
         .iter()
-        .map(|limiter| envoy(with_routes(&routes), limiter.grpc_port, upstream_port))
+        .map(|limiter| envoy(with_routes(&routes), &[limiter.grpc_port], upstream_port))
         .collect();
     let mut paths = vec![("Envoy alone".to_owned(), fronts[0].1, "/none")];
     for (limiter, (_, port)) in limiters.iter().zip(&fronts) {

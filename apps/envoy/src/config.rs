@@ -105,8 +105,8 @@ pub struct Rule {
     pub ban: Option<Duration>,
     /// The terms of units that this process takes from the server in batches.
     pub batch: Option<Batch>,
-    /// Whether hits are charged even over the limit.
-    pub overdraft: bool,
+    /// Which hits are charged even over the limit.
+    pub overdraft: Overdraft,
     /// Ends after the warning about a request with 0 hits, if the rule does not say `overdraft`.
     warning: Option<Once>,
     /// The headers of responses to requests that this rule refuses.
@@ -126,6 +126,17 @@ pub enum Bound {
     Limit(Limit),
     /// A limit on concurrent requests, each for at most this long. The last entry names the request.
     Places(Places, Duration),
+}
+
+/// The hits that are charged even over the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overdraft {
+    /// None.
+    Never,
+    /// Those of descriptors that say how many hits they have, such as the costs of a response.
+    Named,
+    /// All.
+    Always,
 }
 
 /// The terms of units that this process holds.
@@ -527,7 +538,7 @@ impl Rule {
         }
         let ban = fields.take("ban").and_then(|node| noted(read_duration(&node), problems));
         let (batch, hold) = (fields.take("batch"), fields.take("hold"));
-        let overdraft = fields.take("overdraft").and_then(|node| noted(node.boolean(), problems));
+        let overdraft = fields.take("overdraft").and_then(|node| noted(read_overdraft(&node), problems));
         let headers = fields.take("headers").and_then(|node| noted(read_headers(&node), problems));
         let unlimited = fields.take("unlimited").and_then(|node| noted(node.boolean(), problems));
         let read = if unlimited == Some(true) {
@@ -556,7 +567,7 @@ impl Rule {
             metadata: None,
             ban,
             batch,
-            overdraft: overdraft.unwrap_or_default(),
+            overdraft: overdraft.unwrap_or(Overdraft::Never),
             warning: overdraft.is_none().then(Once::new),
             headers: headers.unwrap_or_default(),
             suffix,
@@ -590,11 +601,20 @@ impl Rule {
             metadata: None,
             ban: None,
             batch: None,
-            overdraft: false,
+            overdraft: Overdraft::Never,
             warning: None,
             headers: Vec::new(),
             suffix: format!("fixed:{}", unit.name()),
         }
+    }
+}
+
+fn read_overdraft(node: &Node<'_>) -> Result<Overdraft, Problem> {
+    match (node.text()?, node.boolean()) {
+        ("named", _) => Ok(Overdraft::Named),
+        (_, Ok(true)) => Ok(Overdraft::Always),
+        (_, Ok(false)) => Ok(Overdraft::Never),
+        (other, Err(_)) => Err(node.problem(format!("must be true, false or named, and is '{other}'"))),
     }
 }
 

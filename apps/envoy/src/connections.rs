@@ -62,12 +62,13 @@ where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let (gone, closed) = oneshot::channel();
-    let incoming = once(Ok::<_, io::Error>(Watched { io, _gone: gone })).chain(pending());
+    let (hears, heard) = oneshot::channel();
+    let incoming = once(Ok::<_, io::Error>(Watched { io, hears: Some(hears), _gone: gone })).chain(pending());
     let end = async {
         tokio::select! {
             () = stopped(ending) => {}
             _ = closed => {}
-            () = grows(age) => {}
+            () = grows(age, heard) => {}
         }
     };
     if let Err(error) = router.serve_with_incoming_shutdown(incoming, end).await {
@@ -76,18 +77,20 @@ where
 }
 
 /// Completes when a connection is as old as `age`. They differ by up to a tenth, so that the clients that
-/// came together after a restart do not all come back together.
-async fn grows(age: Option<Duration>) {
-    let Some(age) = age else { return std::future::pending().await };
+/// came together after a restart do not all come back together. The age begins when the client is `heard`: a
+/// connection that has not begun to speak HTTP/2 would be closed without a GOAWAY.
+async fn grows(age: Option<Duration>, heard: oneshot::Receiver<()>) {
+    let (Some(age), Ok(())) = (age, heard.await) else { return std::future::pending().await };
     let random = RandomState::new().build_hasher().finish().checked_rem(201).unwrap_or_default();
     let thousandths = u32::try_from(random).unwrap_or_default().saturating_add(900);
     let part = age.checked_div(1_000).unwrap_or_default();
     tokio::time::sleep(part.saturating_mul(thousandths)).await;
 }
 
-/// A connection that tells when it is closed.
+/// A connection that tells when it is first read from, and when it is closed.
 struct Watched<IO> {
     io: IO,
+    hears: Option<oneshot::Sender<()>>,
     _gone: oneshot::Sender<()>,
 }
 
@@ -105,7 +108,15 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Watched<IO> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if buf.filled().len() > before
+            && let Some(hears) = self.hears.take()
+        {
+            // An error means that the connection has no age.
+            let _: Result<(), ()> = hears.send(());
+        }
+        read
     }
 }
 

@@ -1,7 +1,7 @@
 //! Decisions: the descriptors of a request become the limiters of one call to the server, and the rows of its
 //! reply become their statuses.
 
-use crate::config::{Batch, Bound, Config, Found, Rule, length};
+use crate::config::{Batch, Bound, Config, Found, Overdraft, Rule, length};
 use crate::metrics::{Counters, Metrics};
 use crate::proto::{
     Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
@@ -77,6 +77,8 @@ struct Limiter<'a> {
     /// The name of the request that holds a place.
     id: &'a str,
     hits: u64,
+    /// Whether a descriptor says how many hits it has.
+    has_named_hits: bool,
     gives_back: bool,
     /// Whether the limiter refuses nothing.
     shadow: bool,
@@ -86,7 +88,12 @@ impl Limiter<'_> {
     /// Returns whether hits are charged or given back whatever the limit and the other limiters say.
     fn settles(&self) -> bool {
         let is_known = matches!(self.rule.bound, Bound::Limit(_) | Bound::Places(..));
-        is_known && (self.gives_back || self.hits > 0 && self.rule.overdraft)
+        let is_charged = match self.rule.overdraft {
+            Overdraft::Never => false,
+            Overdraft::Named => self.has_named_hits,
+            Overdraft::Always => true,
+        };
+        is_known && (self.gives_back || self.hits > 0 && is_charged)
     }
 
     /// Returns whether the request is refused without asking the server.
@@ -195,7 +202,7 @@ impl Decider {
         let response = self.decided(request, patience).await;
         self.metrics.answered(begun.elapsed());
         match &response {
-            Ok(_) => {}
+            Ok(response) => tracing::debug!(?request, ?response, "decided"),
             Err(Failure::Request(_)) => _ = self.metrics.service_errors.fetch_add(1, Relaxed),
             Err(Failure::Server(_)) => _ = self.metrics.server_errors.fetch_add(1, Relaxed),
         }
@@ -278,7 +285,9 @@ impl Decider {
             }
             // An unknown domain has no metrics, so callers cannot create metrics.
             let counters = found.as_ref().filter(|_| known).map(|found| {
-                let counters = self.metrics.of(found.levels.as_ref().unwrap_or(&found.rule.levels));
+                let is_of_rule = found.levels.is_none() && descriptor.limit.is_none();
+                let levels = found.levels.as_ref().unwrap_or(&found.rule.levels);
+                let counters = self.metrics.of(levels, is_of_rule);
                 counters.total.fetch_add(hits, Relaxed);
                 counters
             });
@@ -321,6 +330,7 @@ impl Decider {
                     rule: Arc::clone(rule),
                     id,
                     hits: asked.hits,
+                    has_named_hits: descriptor.hits_addend.is_some(),
                     gives_back: asked.gives_back,
                     shadow,
                 });
@@ -335,6 +345,7 @@ impl Decider {
                 limiter.gives_back ^= asked.hits > limiter.hits;
                 limiter.hits = limiter.hits.abs_diff(asked.hits);
             }
+            limiter.has_named_hits |= descriptor.hits_addend.is_some();
             limiter.shadow &= shadow;
             if rule.requests_per_unit < limiter.rule.requests_per_unit {
                 limiter.rule = Arc::clone(rule);

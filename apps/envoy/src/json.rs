@@ -155,7 +155,8 @@ fn message(value: Value) -> Value {
     Value::Object(fields)
 }
 
-fn structure(structure: &Struct) -> Value {
+/// Writes a structure.
+pub fn structure(structure: &Struct) -> Value {
     structure.fields.iter().map(|(name, value)| (name.clone(), any(value))).collect()
 }
 

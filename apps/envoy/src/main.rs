@@ -8,7 +8,7 @@ use redis_cell_envoy::metrics::Metrics;
 use redis_cell_envoy::proto;
 use redis_cell_envoy::service::RateLimitService;
 use redis_cell_envoy::settings::{self, Address, Settings, Tls};
-use redis_cell_envoy::{connections, server, watch};
+use redis_cell_envoy::{connections, server, watch, xds};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{env, fs};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch as channel;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
@@ -26,6 +26,9 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How long requests may still be decided after the process was told to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -77,11 +80,15 @@ fn load(files: &[(String, String)], merge: bool) -> Result<Config, String> {
 
 fn serve() -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(|name| env::var(name).ok()).map_err(|errors| errors.join("\n"))?;
+    // What the libraries do with their frames would hide the decisions.
+    let of_libraries = LevelFilter::from_level(settings.log_level).min(LevelFilter::INFO);
+    let levels =
+        Targets::new().with_target("redis_cell_envoy", settings.log_level).with_default(of_libraries);
     let log = tracing_subscriber::fmt().with_max_level(settings.log_level).with_writer(io::stderr);
     if settings.log_json {
-        log.json().init();
+        log.json().finish().with(levels).init();
     } else {
-        log.with_ansi(false).init();
+        log.with_ansi(false).finish().with(levels).init();
     }
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -119,17 +126,45 @@ fn server_of(settings: &Settings) -> Result<Server, Box<dyn Error>> {
     Ok(server)
 }
 
+/// The signals that end the service.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [terminate, interrupt, hangup] = kinds.map(signal);
+        Ok(Self([terminate?, interrupt?, hangup?]))
+    }
+
+    /// Completes with the next of them.
+    async fn any(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut hangup = signal(SignalKind::hangup())?;
-    let files = watch::read(&settings.folder)?;
-    let config = load(&files, settings.merge_domains)?;
-    tracing::info!(domains = config.domains(), "rules loaded");
+    let mut signals = Signals::new()?;
     let metrics = Arc::new(Metrics::default());
-    metrics.loads.fetch_add(1, Relaxed);
-    let connection = server::connect(&settings.servers)?;
+    let connection = server::connect(&settings.servers, &metrics)?;
     let decider = Arc::new(Decider::new(connection, settings.clone(), metrics));
-    decider.replace(config);
+    let merge = settings.merge_domains;
+    if let Some(xds) = &settings.xds {
+        let (loads, mut loaded) = channel::channel(xds.is_optional);
+        tokio::spawn(xds::watch(Arc::clone(&decider), xds.clone(), merge, loads));
+        tokio::select! {
+            ready = loaded.wait_for(|loaded| *loaded) => drop(ready?),
+            () = signals.any() => return Ok(()),
+        }
+    } else {
+        let files = watch::read(&settings.folder)?;
+        watch::replace(&decider, load(&files, merge)?);
+        tokio::spawn(watch::watch(Arc::clone(&decider), settings.folder.clone(), merge, files));
+    }
     let health = Arc::new(Health {
         needs_domain: settings.healthy_with_a_domain,
         needs_server: settings.healthy_with_server,
@@ -196,17 +231,18 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
         }
     }
     tokio::spawn(report(Arc::clone(&decider), Arc::clone(&health), reporter.clone()));
-    tokio::spawn(watch::watch(Arc::clone(&decider), settings.folder.clone(), settings.merge_domains, files));
 
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        _ = hangup.recv() => {}
+        () = signals.any() => {}
         Some(ended) = tasks.join_next() => return Err(ended?.err().unwrap_or_else(|| "a listener has ended".into())),
     }
     tracing::info!("ending");
     health.is_ending.store(true, Relaxed);
     set_health(&reporter, false).await;
+    tokio::select! {
+        () = tokio::time::sleep(settings.drain) => {}
+        () = signals.any() => {}
+    }
     ends.send_replace(());
     let ended = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(GRACE, ended).await.is_err() {

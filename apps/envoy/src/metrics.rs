@@ -1,8 +1,9 @@
 //! Metrics in the text format of Prometheus, under the names of envoyproxy/ratelimit.
 
+use crate::process;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use std::time::Duration;
 const BOUNDS: [u64; 12] =
     [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
-/// The largest number of rules and values with their own metrics. Others are counted under the domain's name.
+/// The largest number of values in requests with their own metrics. Others are counted under the domain's
+/// name. Rules have their own in any case.
 const MOST: usize = 10_000;
 
 /// The most bytes of the names of a rule and its values. Longer ones are counted under the domain's name.
@@ -38,6 +40,12 @@ pub struct Metrics {
     pub loads: AtomicU64,
     /// Configurations that were not loaded because of errors.
     pub load_errors: AtomicU64,
+    /// Connections to the server that were made.
+    pub connections: AtomicU64,
+    /// Connections to the server that could not be made.
+    pub failed_connections: AtomicU64,
+    /// Whether there is a connection to the server.
+    pub is_connected: AtomicBool,
     times: [AtomicU64; 13],
     time: AtomicU64,
 }
@@ -58,15 +66,15 @@ pub struct Counters {
 }
 
 impl Metrics {
-    /// Returns the counters of a rule, which are created if they are new.
-    pub fn of(&self, levels: &[String]) -> Arc<Counters> {
+    /// Returns the counters of a rule, or of the values of a request, which are created if they are new.
+    pub fn of(&self, levels: &[String], is_of_rule: bool) -> Arc<Counters> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = rules.get(levels) {
             return Arc::clone(known);
         }
         let is_short = levels.iter().map(String::len).sum::<usize>() <= LONGEST;
-        let levels =
-            if is_short && rules.len() < MOST { levels } else { levels.get(..1).unwrap_or_default() };
+        let has_own = is_of_rule || is_short && rules.len() < MOST;
+        let levels = if has_own { levels } else { levels.get(..1).unwrap_or_default() };
         Arc::clone(rules.entry(levels.to_vec()).or_default())
     }
 
@@ -136,6 +144,26 @@ impl Metrics {
         line(&mut text, name, "{err_type=\"redis_error\"}", self.server_errors.load(Relaxed));
         line(&mut text, name, "{err_type=\"service_error\"}", self.service_errors.load(Relaxed));
         self.histogram(&mut text);
+        let pool: [(&str, &str, &str, u64); 3] = [
+            ("active", "Whether the server is connected.", "gauge", self.is_connected.load(Relaxed).into()),
+            ("total", "Connections that were made.", "counter", self.connections.load(Relaxed)),
+            (
+                "failed",
+                "Connections that could not be made.",
+                "counter",
+                self.failed_connections.load(Relaxed),
+            ),
+        ];
+        for (name, help, kind, value) in pool {
+            let name = format!("ratelimit_redis_pool_cx_{name}");
+            head(&mut text, &name, help, kind);
+            line(&mut text, &name, "", value);
+        }
+        for (name, kind, value) in process::metrics() {
+            let name = format!("process_{name}");
+            head(&mut text, &name, "As of other programs.", kind);
+            line(&mut text, &name, "", value);
+        }
         text
     }
 

@@ -1,6 +1,7 @@
 //! The connection to the server of the limiters: Redis or Valkey with the module or with the function
 //! library.
 
+use crate::metrics::Metrics;
 use crate::settings::{Auth, Kind, Servers, Tls};
 use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
@@ -17,6 +18,7 @@ use redis_cell_client::{Backend, CellConnection, is_unavailable};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -62,7 +64,10 @@ enum Source {
 
 /// A connection that all calls share. It is made in a task of its own: a call may wait for a shorter time
 /// than a connection takes.
-pub struct Shared<C>(Arc<Mutex<State<C>>>);
+pub struct Shared<C> {
+    state: Arc<Mutex<State<C>>>,
+    metrics: Arc<Metrics>,
+}
 
 enum State<C> {
     /// There is none.
@@ -96,7 +101,7 @@ const TRIED: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Returns an error if an address or a certificate cannot be read.
-pub fn connect(servers: &Servers) -> RedisResult<Server> {
+pub fn connect(servers: &Servers, metrics: &Arc<Metrics>) -> RedisResult<Server> {
     let certificates = servers.tls.as_ref().map(certificates).transpose()?;
     let connection = match servers.kind {
         Kind::Single => {
@@ -112,7 +117,7 @@ pub fn connect(servers: &Servers) -> RedisResult<Server> {
             };
             Connection::Primary(Arc::new(Primary {
                 source: Arc::new(Source::Address(Box::new(client))),
-                shared: Shared::new(),
+                shared: Shared::new(metrics),
                 silent: Mutex::default(),
                 db,
             }))
@@ -121,8 +126,11 @@ pub fn connect(servers: &Servers) -> RedisResult<Server> {
             let nodes =
                 servers.urls.iter().map(|url| address(url, servers)).collect::<RedisResult<Vec<_>>>()?;
             // A call that is sent again could be counted twice, unless it was redirected: see `follow`.
-            let mut builder =
-                ClusterClientBuilder::new(nodes).retries(0).connection_timeout(CONNECT).tcp_settings(tcp());
+            let mut builder = ClusterClientBuilder::new(nodes)
+                .retries(0)
+                .connection_timeout(CONNECT)
+                .tcp_settings(tcp())
+                .use_protocol(ProtocolVersion::RESP3); // as above
             if let Some((user, password)) = &servers.auth {
                 builder = builder.password(password);
                 if let Some(user) = user {
@@ -133,14 +141,18 @@ pub fn connect(servers: &Servers) -> RedisResult<Server> {
                 builder = builder.tls(TlsMode::Secure).certs(certificates);
             }
             let client = builder.build()?;
-            Connection::Cluster(Arc::new(Nodes { client, shared: Shared::new(), silent: Mutex::default() }))
+            Connection::Cluster(Arc::new(Nodes {
+                client,
+                shared: Shared::new(metrics),
+                silent: Mutex::default(),
+            }))
         }
         Kind::Sentinel => {
             let sentinels = Box::new(tokio::sync::Mutex::new(sentinels(servers, certificates)?));
             let source = Source::Sentinels(sentinels);
             Connection::Primary(Arc::new(Primary {
                 source: Arc::new(source),
-                shared: Shared::new(),
+                shared: Shared::new(metrics),
                 silent: Mutex::default(),
                 db: 0,
             }))
@@ -165,7 +177,8 @@ fn sentinels(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisR
     let addresses = urls.iter().map(|url| Ok(address(url, servers)?.addr().clone()));
     let addresses = addresses.collect::<RedisResult<Vec<ConnectionAddr>>>()?;
     let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
-        .set_client_to_redis_tcp_settings(tcp());
+        .set_client_to_redis_tcp_settings(tcp())
+        .set_client_to_redis_protocol(ProtocolVersion::RESP3); // as above
     if let Some((user, password)) = &servers.auth {
         builder = builder.set_client_to_redis_password(password);
         if let Some(user) = user {
@@ -226,13 +239,30 @@ fn certificates(tls: &Tls) -> RedisResult<TlsCertificates> {
     Ok(TlsCertificates { client_tls, root_cert: tls.authority.as_deref().map(read).transpose()? })
 }
 
+impl<C> Clone for Shared<C> {
+    fn clone(&self) -> Self {
+        Self { state: Arc::clone(&self.state), metrics: Arc::clone(&self.metrics) }
+    }
+}
+
 impl<C: Clone + Send + Sync + 'static> Shared<C> {
-    fn new() -> Self {
-        Self(Arc::new(Mutex::new(State::Absent)))
+    fn new(metrics: &Arc<Metrics>) -> Self {
+        Self { state: Arc::new(Mutex::new(State::Absent)), metrics: Arc::clone(metrics) }
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a connection, or notes that it could not be made.
+    fn keep(&self, made: &RedisResult<C>) {
+        let (state, count) = match made {
+            Ok(connection) => (State::Present(connection.clone(), Instant::now()), &self.metrics.connections),
+            Err(_) => (State::Absent, &self.metrics.failed_connections),
+        };
+        count.fetch_add(1, Relaxed);
+        self.metrics.is_connected.store(made.is_ok(), Relaxed);
+        *self.state() = state;
     }
 
     /// Returns the connection and when it was made. Makes it if there is none.
@@ -247,14 +277,11 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
             // There is none, or the task has ended without an outcome.
             state => {
                 let (outcome, coming) = watch::channel(None);
-                let (shared, connect) = (Self(Arc::clone(&self.0)), connect());
+                let (shared, connect) = (self.clone(), connect());
                 tokio::spawn(async move {
                     let made = tokio::time::timeout(CONNECT_ALL, connect).await;
                     let made = made.unwrap_or_else(|_| Err(unmade("there is no connection in time")));
-                    *shared.state() = match &made {
-                        Ok(connection) => State::Present(connection.clone(), Instant::now()),
-                        Err(_) => State::Absent,
-                    };
+                    shared.keep(&made);
                     outcome.send_replace(Some(made));
                 });
                 *state = State::Coming(coming.clone());
@@ -273,10 +300,11 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
             && let Ok(runtime) = Handle::try_current()
         {
             *made = Instant::now();
-            let shared = Self(Arc::clone(&self.0));
+            let shared = self.clone();
             runtime.spawn(async move {
-                if let Ok(Ok(connection)) = tokio::time::timeout(CONNECT_ALL, connect).await {
-                    *shared.state() = State::Present(connection, Instant::now());
+                match tokio::time::timeout(CONNECT_ALL, connect).await {
+                    Ok(Ok(connection)) => shared.keep(&Ok(connection)),
+                    _ => _ = shared.metrics.failed_connections.fetch_add(1, Relaxed),
                 }
             });
         }
@@ -287,6 +315,7 @@ impl<C: Clone + Send + Sync + 'static> Shared<C> {
         let mut state = self.state();
         if matches!(*state, State::Present(_, made) if made <= of) {
             *state = State::Absent;
+            self.metrics.is_connected.store(false, Relaxed);
         }
     }
 }
@@ -331,8 +360,7 @@ impl Drop for Call<'_> {
 }
 
 impl Source {
-    /// Connects. When the server closes a connection to an address, `shared` has none, so that the next call
-    /// makes one.
+    /// Connects. When the server closes the connection, `shared` has none, so that the next call makes one.
     async fn connect(
         self: Arc<Self>,
         shared: Shared<MultiplexedConnection>,
@@ -343,13 +371,12 @@ impl Source {
             }
             Ok(())
         };
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            .set_response_timeout(None)
+            .set_push_sender(closed);
         match &*self {
-            Self::Address(client) => {
-                let config = config.set_push_sender(closed);
-                client.get_multiplexed_async_connection_with_config(&config).await
-            }
+            Self::Address(client) => client.get_multiplexed_async_connection_with_config(&config).await,
             Self::Sentinels(sentinels) => {
                 sentinels.lock().await.get_async_connection_with_config(&config).await
             }
@@ -363,7 +390,7 @@ impl Primary {
         send: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
         is_error: impl Fn(&T) -> bool,
     ) -> RedisResult<T> {
-        let shared = Shared(Arc::clone(&self.shared.0));
+        let shared = self.shared.clone();
         let (connection, of) = self.shared.get(|| Arc::clone(&self.source).connect(shared)).await?;
         let mut call = Call { primary: self, of, sent: Instant::now(), outcome: Outcome::Unanswered };
         let reply = send(connection).await;

@@ -1,6 +1,8 @@
 //! The settings: environment variables of envoyproxy/ratelimit that apply here, and a few others.
 
 use crate::duration;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -23,8 +25,13 @@ pub struct Settings {
     pub max_connection_age: Option<Duration>,
     /// How long the calls of such a connection may still take.
     pub max_connection_age_grace: Duration,
+    /// How long requests are still taken after the process was told to end, while it says that it is not
+    /// healthy.
+    pub drain: Duration,
     /// The folder with the rules.
     pub folder: PathBuf,
+    /// The control plane that has the rules in place of the folder.
+    pub xds: Option<Xds>,
     /// Whether several files may define the same domain.
     pub merge_domains: bool,
     /// The servers of the limiters.
@@ -95,6 +102,35 @@ pub struct Tls {
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
+/// A control plane, and how it is asked for the rules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Xds {
+    /// `host:port`.
+    pub address: String,
+    /// The certificates, if the connection is encrypted.
+    pub tls: Option<Tls>,
+    /// The name in its certificate, if it is not the host.
+    pub name: Option<String>,
+    /// The name by which the control plane knows this service.
+    pub node: String,
+    /// More that the control plane is told of this service.
+    pub metadata: Vec<(String, String)>,
+    /// The headers of the request.
+    pub headers: HeaderMap,
+    /// How long to wait after a connection that could not be made.
+    pub retry: Duration,
+    /// The shortest and the longest wait after a stream that has ended.
+    pub waits: (Duration, Duration),
+    /// How many times longer each such wait is than the one before it.
+    pub factor: f64,
+    /// Whether a wait is shortened at random, though not below the shortest.
+    pub jitter: bool,
+    /// The most bytes of a message.
+    pub most_bytes: usize,
+    /// Whether requests are decided before there are rules.
+    pub is_optional: bool,
+}
+
 /// How the servers work together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -120,7 +156,7 @@ pub enum Unavailable {
 }
 
 /// The variables of envoyproxy/ratelimit that have no effect here, and why.
-const WITHOUT_MEANING: [(&[&str], &str); 13] = [
+const WITHOUT_MEANING: [(&[&str], &str); 11] = [
     (
         &["REDIS_POOL_SIZE", "REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_POOL_ON_EMPTY_WAIT_DURATION"],
         "one connection carries all calls",
@@ -148,6 +184,7 @@ const WITHOUT_MEANING: [(&[&str], &str); 13] = [
             "REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION",
             "REDIS_PERSECOND_PIPELINE_WINDOW",
             "REDIS_PERSECOND_PIPELINE_LIMIT",
+            "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
         ],
         "all limits of a request are one call, to one server",
     ),
@@ -180,30 +217,7 @@ const WITHOUT_MEANING: [(&[&str], &str); 13] = [
         ],
         "there are no traces",
     ),
-    (
-        &["FORCE_START_WITHOUT_INITIAL_CONFIG"],
-        "the service starts without rules, but not with rules that have errors",
-    ),
     (&["DEBUG_HOST", "DEBUG_PORT"], "/rlconfig is at PORT"),
-    (
-        &[
-            "CONFIG_GRPC_XDS_NODE_ID",
-            "CONFIG_GRPC_XDS_NODE_METADATA",
-            "CONFIG_GRPC_XDS_SERVER_URL",
-            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-            "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
-            "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
-            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
-            "XDS_CLIENT_BACKOFF_JITTER",
-        ],
-        "rules are read from files",
-    ),
     (
         &[
             "MEMCACHE_HOST_PORT",
@@ -220,6 +234,40 @@ const WITHOUT_MEANING: [(&[&str], &str); 13] = [
     ),
 ];
 
+/// Those that have no effect if the rules are in files.
+const WITH_FILES: [(&[&str], &str); 2] = [
+    (
+        &["FORCE_START_WITHOUT_INITIAL_CONFIG"],
+        "the service starts without rules, but not with rules that have errors",
+    ),
+    (
+        &[
+            "CONFIG_GRPC_XDS_NODE_ID",
+            "CONFIG_GRPC_XDS_NODE_METADATA",
+            "CONFIG_GRPC_XDS_SERVER_URL",
+            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+            "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+            "XDS_CLIENT_BACKOFF_JITTER",
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+        ],
+        "with CONFIG_TYPE=FILE rules are read from files",
+    ),
+];
+
+/// Those that have no effect if a control plane has the rules.
+const WITH_XDS: [(&[&str], &str); 1] = [(
+    &["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY", "RUNTIME_WATCH_ROOT"],
+    "with CONFIG_TYPE=GRPC_XDS_SOTW rules come from the control plane",
+)];
+
 /// The variables that say what is the case here anyway, if they have this value.
 const ALREADY: [(&str, &str, &str); 1] =
     [("RUNTIME_IGNOREDOTFILES", "true", "files whose names begin with a dot are not read")];
@@ -229,9 +277,8 @@ const ALREADY: [(&str, &str, &str); 1] =
 pub const ANY_VALUE: [&str; 3] = ["PROTO", "REDIS_SOCKET_TYPE", "RUNTIME_WATCH_ROOT"];
 
 /// The variables for features that this service does not have. It does not start if one is set.
-const UNKNOWN: [(&str, &str, &str); 4] = [
+const UNKNOWN: [(&str, &str, &str); 3] = [
     ("BACKEND_TYPE", "redis", "only redis is known"),
-    ("CONFIG_TYPE", "FILE", "only FILE is known"),
     ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", "the name in a certificate is always verified"),
     ("GRPC_CLIENT_TLS_SAN", "-", "every certificate of the authority is accepted"),
 ];
@@ -269,6 +316,14 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         self.read(name, false, "true or false", flag)
     }
 
+    fn own_certificate(&mut self, certificate: &str, key: &str) -> Option<(PathBuf, PathBuf)> {
+        let both = (self.path(certificate), self.path(key));
+        if both.0.is_some() != both.1.is_some() {
+            self.errors.push(format!("{certificate} and {key}: one of them is missing"));
+        }
+        both.0.zip(both.1)
+    }
+
     fn duration(&mut self, name: &str, default: Duration) -> Duration {
         self.read(name, default, "a duration such as 500ms", duration::parse)
     }
@@ -283,6 +338,7 @@ impl Settings {
     ///
     /// # Errors
     /// Returns all errors.
+    #[allow(clippy::too_many_lines)] // a list
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<String>> {
         let mut v = Variables { get, errors: Vec::new() };
         let host = |v: &Variables<_>, name: &str| v.text(name).unwrap_or_else(|| "0.0.0.0".to_owned());
@@ -331,7 +387,7 @@ impl Settings {
         });
         let retry_after_header = v.text("RETRY_AFTER_HEADER").map(|name| name.to_ascii_lowercase());
         let names = headers.iter().flatten().chain(&retry_after_header);
-        let wrong = names.filter(|name| axum::http::HeaderName::from_bytes(name.as_bytes()).is_err());
+        let wrong = names.filter(|name| HeaderName::from_bytes(name.as_bytes()).is_err());
         let wrong: Vec<String> = wrong.map(|name| format!("'{name}' is not the name of a header")).collect();
         v.errors.extend(wrong);
         let log_level = v.read("LOG_LEVEL", tracing::Level::WARN, "a level such as info", level);
@@ -344,7 +400,13 @@ impl Settings {
         if timeout.is_zero() {
             v.errors.push("REDIS_TIMEOUT: must be more than 0".to_owned());
         }
-        let warnings = warnings(&v);
+        let is_xds = v.read("CONFIG_TYPE", false, "FILE or GRPC_XDS_SOTW", |text| match text {
+            "FILE" => Some(false),
+            "GRPC_XDS_SOTW" => Some(true),
+            _ => None,
+        });
+        let xds = is_xds.then(|| xds(&mut v));
+        let warnings = warnings(&v, is_xds);
         let settings = Self {
             grpc,
             grpc_tls,
@@ -353,7 +415,9 @@ impl Settings {
             max_connection_age: Some(v.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400)))
                 .filter(|age| !age.is_zero()),
             max_connection_age_grace: v.duration("GRPC_MAX_CONNECTION_AGE_GRACE", Duration::from_secs(3_600)),
+            drain: v.duration("DRAIN_TIME", Duration::ZERO),
             folder: folder.iter().collect(),
+            xds,
             merge_domains: v.flag("MERGE_DOMAIN_CONFIG"),
             servers,
             timeout,
@@ -416,7 +480,7 @@ fn level(text: &str) -> Option<tracing::Level> {
 }
 
 /// Names the variables that are set and have no effect.
-fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>) -> Vec<String> {
+fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>, is_xds: bool) -> Vec<String> {
     let is_set = |name: &str| {
         v.text(name).is_some_and(|text| !matches!(text.to_ascii_lowercase().as_str(), "0" | "false"))
     };
@@ -424,9 +488,56 @@ fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>) -> Vec<String> {
         |(name, known, _): &&(&str, &str, &str)| v.text(name).is_some_and(|text| flag(&text) != flag(known));
     let others =
         ALREADY.iter().filter(other).map(|(name, _, why)| format!("{name} has no meaning here: {why}"));
-    let all = WITHOUT_MEANING.iter().flat_map(|(names, why)| names.iter().map(move |name| (name, why)));
+    let by_source = if is_xds { WITH_XDS.iter() } else { WITH_FILES.iter() };
+    let all = WITHOUT_MEANING.iter().chain(by_source);
+    let all = all.flat_map(|(names, why)| names.iter().map(move |name| (name, why)));
     let set = all.filter(|(name, _)| is_set(name));
     others.chain(set.map(|(name, why)| format!("{name} has no meaning here: {why}"))).collect()
+}
+
+fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
+    let default = "localhost:18000".to_owned();
+    let address = v.read("CONFIG_GRPC_XDS_SERVER_URL", default, "host:port", |text| {
+        let text = text.strip_prefix("dns:///").unwrap_or(text);
+        let address: Authority = text.parse().ok()?;
+        address.port().map(|_| address.to_string())
+    });
+    let tls = v.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS").then(|| Tls {
+        authority: v.path("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+        own: v.own_certificate("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+    });
+    let pairs = |text: &str, between| {
+        let pair = |pair: &str| pair.split_once(between).map(|(a, b)| (a.to_owned(), b.to_owned()));
+        text.split(',').map(|text| pair(text.trim())).collect::<Option<Vec<_>>>()
+    };
+    let headers =
+        v.read("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", HeaderMap::new(), "name:value,...", |text| {
+            let header = |(name, value): (String, String)| {
+                Some((name.trim().parse::<HeaderName>().ok()?, value.trim().parse::<HeaderValue>().ok()?))
+            };
+            pairs(text, ':')?.into_iter().map(header).collect()
+        });
+    let waits = (
+        v.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", Duration::from_secs(10)),
+        v.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", Duration::from_secs(60)),
+    );
+    Xds {
+        address,
+        tls,
+        name: v.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+        node: v.text("CONFIG_GRPC_XDS_NODE_ID").unwrap_or_else(|| "default".to_owned()),
+        metadata: v
+            .read("CONFIG_GRPC_XDS_NODE_METADATA", Vec::new(), "name=value,...", |text| pairs(text, '=')),
+        headers,
+        retry: v.duration("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", Duration::from_secs(3)),
+        waits,
+        factor: v.read("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", 0.5, "a number from 0 to 100", |text| {
+            text.parse().ok().filter(|factor| (0.0..=100.0).contains(factor))
+        }),
+        jitter: v.read("XDS_CLIENT_BACKOFF_JITTER", true, "true or false", flag),
+        most_bytes: v.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 4 << 20),
+        is_optional: v.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
+    }
 }
 
 fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
@@ -448,7 +559,7 @@ fn servers(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Servers {
     }
     let tls = v.flag("REDIS_TLS").then(|| Tls {
         authority: v.path("REDIS_TLS_CACERT"),
-        own: v.path("REDIS_TLS_CLIENT_CERT").zip(v.path("REDIS_TLS_CLIENT_KEY")),
+        own: v.own_certificate("REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"),
     });
     Servers { kind, urls, auth: v.auth("REDIS_AUTH"), sentinel_auth: v.auth("REDIS_SENTINEL_AUTH"), tls }
 }

@@ -6,6 +6,7 @@
 
 use crate::config::Config;
 use crate::decide::Decider;
+use crate::yaml::Problem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -50,6 +51,33 @@ pub fn read(folder: &Path) -> io::Result<Vec<(String, String)>> {
     paths.into_iter().map(file).collect()
 }
 
+/// Replaces the rules.
+pub fn replace(decider: &Decider, config: Config) {
+    tracing::info!(domains = config.domains(), "rules loaded");
+    decider.replace(config);
+    decider.metrics().loads.fetch_add(1, Relaxed);
+}
+
+/// Replaces the rules by these, given as names and texts, unless they have errors, which are logged.
+///
+/// # Errors
+/// Returns all errors.
+pub fn apply(decider: &Decider, files: &[(String, String)], merge: bool) -> Result<(), Vec<Problem>> {
+    match Config::read(files, merge) {
+        Ok(config) => {
+            replace(decider, config);
+            Ok(())
+        }
+        Err(problems) => {
+            decider.metrics().load_errors.fetch_add(1, Relaxed);
+            for problem in &problems {
+                tracing::error!("the rules stay as they are: {problem}");
+            }
+            Err(problems)
+        }
+    }
+}
+
 /// Reloads the rules whenever they change. `loaded` is the content that was loaded last.
 pub async fn watch(decider: Arc<Decider>, folder: PathBuf, merge: bool, mut loaded: Vec<(String, String)>) {
     let mut before = loaded.clone();
@@ -75,20 +103,8 @@ pub async fn watch(decider: Arc<Decider>, folder: PathBuf, merge: bool, mut load
         if !is_stable || files == loaded {
             continue;
         }
-        match Config::read(&files, merge) {
-            Ok(config) => {
-                let domains = config.domains();
-                decider.replace(config);
-                decider.metrics().loads.fetch_add(1, Relaxed);
-                tracing::info!(domains, "rules loaded");
-            }
-            Err(problems) => {
-                decider.metrics().load_errors.fetch_add(1, Relaxed);
-                for problem in problems {
-                    tracing::error!("the rules stay as they are: {problem}");
-                }
-            }
-        }
+        // The problems are in the log.
+        let _: Result<(), Vec<Problem>> = apply(&decider, &files, merge);
         loaded = files;
     }
 }

@@ -120,7 +120,7 @@ impl Log {
         let mut pass = Pass {
             summary: Summary::default(),
             times: Times::new(self.zone),
-            present: vec![false; self.fields.len()],
+            present: Vec::new(),
             latest: tomorrow(),
         };
         let mut later = self.files.iter_mut().peekable();
@@ -136,10 +136,19 @@ impl Log {
                 })
             };
             if let Some(file) = later.next_if(is_due) {
-                pass.summary.files.push((file.source.name(), file.format.name().to_owned()));
-                let mut reader = Reader::new(file, &count)?;
-                if let Some(now) = reader.next(&mut pass)? {
-                    open.push((now, reader));
+                let (name, format) = (file.source.name(), file.format.name().to_owned());
+                let group = pass.present.iter().position(|group| group.format == format);
+                let group = group.unwrap_or_else(|| {
+                    let (file, format, fields) =
+                        (name.clone(), format.clone(), vec![false; self.fields.len()]);
+                    pass.present.push(Present { file, format, fields });
+                    pass.present.len().saturating_sub(1)
+                });
+                pass.summary.files.push((name, format));
+                let mut reader = Reader::new(file, group, &count)?;
+                match reader.next(&mut pass)? {
+                    Some(now) => open.push((now, reader)),
+                    None => reader.demand_calls(&pass.summary)?,
                 }
                 continue;
             }
@@ -161,16 +170,21 @@ impl Log {
                 }
             };
             if ended {
-                open.remove(at);
+                open.remove(at).1.demand_calls(&pass.summary)?;
             }
         }
         progress.finish_and_clear();
         let Pass { mut summary, times, present, .. } = pass;
         summary.whole_seconds = times.are_whole_seconds();
         demand_lines(&summary)?;
-        let absent = self.fields.iter().zip(present).find(|(_, present)| !present);
-        if let Some((name, _)) = absent.filter(|_| !faults::has("absent-is-silent")) {
-            return Err(format!("no line has a value for <{name}>: is it spelt as in the log?").into());
+        let several = present.len() > 1;
+        for Present { file, format, fields } in present {
+            let absent = self.fields.iter().zip(fields).find(|(_, present)| !present);
+            if let Some((name, _)) = absent.filter(|_| !faults::has("absent-is-silent")) {
+                let place = if several { format!("{file} ({format}): ") } else { String::new() };
+                let why = format!("no line has a value for <{name}>: is it spelt as in the log?");
+                return Err((place + &why).into());
+            }
         }
         Ok(summary)
     }
@@ -207,15 +221,31 @@ struct Reader<'a> {
     lines: Lines,
     /// The number of the present line.
     number: u64,
+    /// The index of its format in [`Pass::present`].
+    group: usize,
+    calls: u64,
+    unreadable: Cell<u64>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(file: &'a mut Opened, count: &Rc<Cell<u64>>) -> io::Result<Self> {
+    fn new(file: &'a mut Opened, group: usize, count: &Rc<Cell<u64>>) -> io::Result<Self> {
         let lines = match file.begun.take() {
             Some(begun) => begun,
             None => file.source.open(count)?,
         };
-        Ok(Self { file: &file.source, format: &mut file.format, lines, number: 0 })
+        let (file, format) = (&file.source, &mut file.format);
+        Ok(Self { file, format, lines, number: 0, group, calls: 0, unreadable: Cell::default() })
+    }
+
+    /// Returns an error if the file has ended and no line of it could be read: a check must not pass without
+    /// the calls of a file. A file may have no lines but those that are no calls.
+    fn demand_calls(&self, summary: &Summary) -> Result<(), Box<dyn Error>> {
+        if self.calls > 0 || self.unreadable.get() == 0 || faults::has("unread-file-is-silent") {
+            return Ok(());
+        }
+        let name = self.file.name();
+        let shown = summary.shown.iter().find(|shown| shown.at.starts_with(&format!("{name}:")));
+        Err(format!("{name}: none of the {} lines can be read{}", self.unreadable.get(), first(shown)).into())
     }
 
     /// Goes to the next line with a time, and returns that time.
@@ -248,12 +278,20 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The fields for which a line of a format had a value.
+struct Present {
+    /// The first file in the format.
+    file: String,
+    format: String,
+    fields: Vec<bool>,
+}
+
 /// One pass through all files.
 struct Pass {
     summary: Summary,
     times: Times,
-    /// For each field, whether a line had a value for it.
-    present: Vec<bool>,
+    /// What each format had.
+    present: Vec<Present>,
     /// Later times count as wrong.
     latest: Instant,
 }
@@ -281,7 +319,7 @@ impl Pass {
     fn call(
         &mut self,
         now: Instant,
-        reader: &Reader,
+        reader: &mut Reader,
         call: &mut impl FnMut(Instant, &[&[u8]]) -> Result<(), CallError>,
     ) {
         let values = reader.format.values(reader.lines.line());
@@ -290,9 +328,12 @@ impl Pass {
             self.unreadable(reader, Unreadable::Quantity);
             return;
         }
-        for (present, value) in self.present.iter_mut().zip(fields) {
-            *present |= !value.is_empty();
+        if let Some(group) = self.present.get_mut(reader.group) {
+            for (present, value) in group.fields.iter_mut().zip(fields) {
+                *present |= !value.is_empty();
+            }
         }
+        reader.calls = reader.calls.saturating_add(1);
         let Summary { read, span, late, too_late, .. } = &mut self.summary;
         *read = read.saturating_add(1);
         let (_, last) = span.get_or_insert((now, now));
@@ -309,6 +350,7 @@ impl Pass {
         if faults::has("unreadable-is-silent") {
             return;
         }
+        reader.unreadable.set(reader.unreadable.get().saturating_add(1));
         self.summary.unreadable = self.summary.unreadable.saturating_add(1);
         if self.summary.shown.len() < SHOWN {
             let line = reader.lines.line();
@@ -346,8 +388,13 @@ fn demand_lines(summary: &Summary) -> io::Result<()> {
     if summary.read > 0 {
         return Ok(());
     }
-    let first = summary.shown.first().map_or_else(String::new, |shown| {
-        format!("; the first, {}, is {}: {}", shown.at, shown.why, shown.text.escape_debug())
-    });
+    let first = first(summary.shown.first());
     Err(io::Error::other(format!("none of the {} lines can be read{first}", summary.unreadable)))
+}
+
+/// Describes the first line that could not be read.
+fn first(shown: Option<&Shown>) -> String {
+    shown.map_or_else(String::new, |shown| {
+        format!("; the first, {}, is {}: {}", shown.at, shown.why, shown.text.escape_debug())
+    })
 }

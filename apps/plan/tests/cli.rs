@@ -313,6 +313,14 @@ fn a_check_does_not_pass_on_what_no_line_has() {
         let said = error(&["-p", policy, "--max-refused", "1%"], &[&file]);
         assert!(said.contains(reason), "{policy}: {said}");
     }
+    // Nor does it pass on one of several files that was not read, however few lines it has.
+    let large = folder.file("large", combined());
+    let other = folder.file("other", format!(r#"{{"ts":{},"remote":"::1"}}"#, START * 1_000));
+    let said = error(&[EACH_ADDRESS, &["--max-refused", "99%"]].concat(), &[&large, &other]);
+    assert!(said.contains("other (json): no line has a value for <address>"), "{said}");
+    let words = [EACH_ADDRESS, &["--max-refused", "99%", "--format", "combined"]].concat();
+    let said = error(&words, &[&large, &folder.file("few", "no line\n")]);
+    assert!(said.contains("few: none of the 1 lines can be read; the first, "), "{said}");
 }
 
 #[test]
@@ -477,10 +485,11 @@ fn a_long_log_takes_the_memory_of_its_keys() {
 
 /// Each seeded fault of `src/faults.rs`, and the test of this file that must fail with it.
 #[cfg(feature = "faults")]
-const FAULTS: [(&str, &str); 18] = [
+const FAULTS: [(&str, &str); 19] = [
     ("cut-is-the-end", "compressed_files_and_standard_input_are_read"),
     ("one-by-one", "logs_of_several_servers_are_merged_by_time"),
     ("absent-is-silent", "a_check_does_not_pass_on_what_no_line_has"),
+    ("unread-file-is-silent", "a_check_does_not_pass_on_what_no_line_has"),
     ("no-key-is-silent", "a_check_does_not_pass_on_what_no_line_has"),
     ("header-is-a-call", "every_format_gives_the_same_answer"),
     ("any-future", "what_cannot_be_read_is_counted_and_shown"),

@@ -207,18 +207,23 @@ fn names_for_screen_readers_and_a_phone_without_scrolling_sideways() {
 #[test]
 fn the_search_of_the_site_leads_to_the_page() {
     let site = Site::serve();
-    let mut page = Page::at(&format!("{}/index.html", site.url));
-    page.click("mdbook-search-toggle");
-    page.until("document.activeElement.id === 'mdbook-searchbar'");
-    page.write("mdbook-searchbar", "leaky bucket funnel");
-    page.key("ArrowRight"); // the search begins when a key is released
-    page.until("document.querySelector('#mdbook-searchresults a')");
-    let found = page.evaluate("[...document.querySelectorAll('#mdbook-searchresults a')].map((a) => a.href)");
-    let wanted =
-        |link: &&Value| link.as_str().is_some_and(|link| link.contains("/docs/commands/cl.funnel.html"));
-    let link = found.as_array().unwrap().iter().find(wanted).unwrap_or_else(|| panic!("{found}"));
-    page.loaded(|page| {
-        page.evaluate(&format!("[...document.links].find((link) => link.href === {link}).click()"));
-    });
-    assert_eq!(page.evaluate("document.querySelector('main h1').innerText"), "CL.FUNNEL");
+    for (words, address, heading) in [
+        ("leaky bucket funnel", "/docs/commands/cl.funnel.html", "CL.FUNNEL"),
+        ("限流", "/README.zh-CN.html", "redis-cell"),
+    ] {
+        let mut page = Page::at(&format!("{}/index.html", site.url));
+        page.click("mdbook-search-toggle");
+        page.until("document.activeElement.id === 'mdbook-searchbar'");
+        page.write("mdbook-searchbar", words);
+        page.key("ArrowRight"); // the search begins when a key is released
+        page.until("document.querySelector('#mdbook-searchresults a')");
+        let found =
+            page.evaluate("[...document.querySelectorAll('#mdbook-searchresults a')].map((a) => a.href)");
+        let wanted = |link: &&Value| link.as_str().is_some_and(|link| link.contains(address));
+        let link = found.as_array().unwrap().iter().find(wanted).unwrap_or_else(|| panic!("{found}"));
+        page.loaded(|page| {
+            page.evaluate(&format!("[...document.links].find((link) => link.href === {link}).click()"));
+        });
+        assert_eq!(page.evaluate("document.querySelector('main h1').innerText"), heading);
+    }
 }

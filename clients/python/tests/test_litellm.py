@@ -46,12 +46,20 @@ class Proxies:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     async def ask(
-        self, client: httpx.AsyncClient, model: str, key: str = "sk-free-anybody", text: str = "hello", **more: Any
+        self,
+        client: httpx.AsyncClient,
+        model: str,
+        key: str = "sk-free-anybody",
+        text: str = "hello",
+        path: str = "chat/completions",
+        **more: Any,
     ) -> Any:
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 20, **more}
-        return await client.post(
-            random.choice(self.urls) + "/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}
-        )
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": 20}
+        if path in ("completions", "embeddings"):
+            body = {"prompt" if path == "completions" else "input": text}
+        body |= {"model": model, **more}
+        url = f"{random.choice(self.urls)}/v1/{path}"
+        return await client.post(url, json=body, headers={"authorization": f"Bearer {key}"})
 
     async def ask_until_answered(self, client: httpx.AsyncClient, model: str, **more: Any) -> Any:
         """Asks again while the proxy is too busy to have heard from the server within its timeout of a second."""
@@ -99,6 +107,7 @@ def proxies() -> Iterator[Proxies]:
                 "num_retries": 0,
                 "fallbacks": [{"first": ["second"]}, {"loose": ["ways"]}],
                 "model_group_alias": {"alias": "ways"},
+                "routing_groups": [{"group_name": "group", "models": ["ways"], "routing_strategy": "simple-shuffle"}],
             },
             "general_settings": {"custom_auth": "rules.auth"},
         }
@@ -411,6 +420,13 @@ async def test_a_fallback_takes_from_the_limits_of_its_model(proxies: Proxies) -
         ("alias", "ways", {}),
         ("loose", "ways", {}),
         ("wild/any", "wild/*", {}),
+        ("group", "ways", {}),
+        ("loose", "ways", {"fallbacks": ["alias"]}),
+        ("ways", "ways", {"priority": 1}),
+        ("alias", "ways", {"stream": True}),
+        ("id-of-ways", "ways", {"path": "messages"}),
+        ("alias", "ways", {"path": "completions"}),
+        ("group", "ways", {"path": "embeddings"}),
         ("ways,alias", "ways", {}),
         ("ways,id-of-ways", "ways", {"fastest_response": True}),
         ("alias,ways", "ways", {"messages": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]}),

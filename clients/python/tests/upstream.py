@@ -124,7 +124,14 @@ def answer(path: str, status: int, completion: int) -> dict[str, Any]:
         head = {"id": "1", "object": "response", "created_at": 1, "model": "fake", "status": "completed"}
         tools = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
         return {**head, **tools, "output": [output], "usage": {**used, **details}}
-    choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}
+    if path.endswith("/embeddings"):
+        rows = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
+        return {"object": "list", "data": rows, "model": "fake", "usage": {"prompt_tokens": 5, "total_tokens": 5}}
+    choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+    if path.endswith("/chat/completions"):
+        choice["message"] = {"role": "assistant", "content": "hello"}
+    else:
+        choice["text"] = "hello"
     head = {"id": "1", "object": "chat.completion", "created": 1, "model": "fake"}
     return {**head, "choices": [choice], "usage": usage(completion)}
 

@@ -121,7 +121,11 @@ impl Service {
         fs::create_dir(folder.path().join("config")).unwrap();
         fs::write(folder.path().join("config/rules.yaml"), rules).unwrap();
         let mut command = command(folder.path(), redis, settings);
-        let mut process = Process::start(&mut command, folder);
+        Self::of(Process::start(&mut command, folder))
+    }
+
+    /// The service of a process, as soon as it serves.
+    pub fn of(mut process: Process) -> Self {
         let http = process.logged("HTTP on 127.0.0.1:").parse().unwrap();
         let grpc = process.logged("gRPC on ");
         Self { process, grpc, http }

@@ -22,6 +22,7 @@ mod common;
 mod batches;
 mod config;
 mod decisions;
+mod gateway;
 mod harness;
 mod image;
 mod operation;

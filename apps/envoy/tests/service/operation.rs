@@ -4,11 +4,14 @@ use crate::common::{Server, wait_until};
 use crate::harness::{Service, command, descriptor, is_ok, number};
 use redis_cell_envoy::proto::RateLimitRequest;
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::Request;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -384,9 +387,8 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
     };
     let (code, text) = output(&mut command(folder.path(), "127.0.0.1:1", &[]));
     assert!(code == Some(1) && text.contains("a.yaml:2: limits: unknown key"), "{text}");
-    let check = |folder: &std::path::Path| {
-        output(Command::new(env!("CARGO_BIN_EXE_redis-cell-envoy")).arg("check").arg(folder))
-    };
+    let check =
+        |folder: &Path| output(Command::new(env!("CARGO_BIN_EXE_redis-cell-envoy")).arg("check").arg(folder));
     let (code, text) = check(&config);
     assert!(code == Some(1) && text.contains("a.yaml:2: limits: unknown key"), "{text}");
     fs::write(config.join("a.yaml"), b"domain: d\n# \xff\n").unwrap();
@@ -398,4 +400,85 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
     assert!(code == Some(1) && text.contains("BACKEND_TYPE"), "{text}");
     let (code, text) = check(&folder.path().join("nowhere"));
     assert!(code == Some(1) && text.contains("nowhere"), "{text}");
+}
+
+/// The files for Prometheus and Grafana.
+fn monitoring(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus");
+    fs::read_to_string(folder.join(name)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_alerts_and_the_dashboard_ask_for_metrics_that_there_are() {
+    let server = Server::start();
+    let service = Service::start(&server, &rule("k", 5));
+    assert!(service.client().await.admits(&["k=1"]).await);
+    let metrics = service.get("/metrics").1;
+    for (name, least) in [
+        ("ratelimit_redis_pool_cx_active ", 1),
+        ("ratelimit_redis_pool_cx_total ", 1),
+        ("process_resident_memory_bytes ", 1_000_000),
+        ("process_virtual_memory_bytes ", 1_000_000),
+        ("process_threads ", 2),
+        ("process_open_fds ", 5),
+        ("process_max_fds ", 5),
+    ] {
+        assert!(number(&metrics, name) >= least, "{name}{metrics}");
+    }
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name}{metrics}")).parse::<f64>().unwrap()
+    };
+    assert!((0.0..60.0).contains(&value("process_cpu_seconds_total ")));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((now - 300.0..=now + 1.0).contains(&value("process_start_time_seconds ")), "{now} {metrics}");
+
+    let dashboard = monitoring("envoy-dashboard.json");
+    let panels: Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = panels["panels"].as_array().unwrap();
+    let places: HashSet<String> = panels.iter().map(|panel| panel["gridPos"].to_string()).collect();
+    assert!(panels.len() == 12 && places.len() == panels.len(), "{places:?}");
+    let mut known = HashSet::new();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        known.insert(line.split(['{', ' ']).next().unwrap());
+    }
+    let mut asked = HashSet::new();
+    let rules = monitoring("rules.yml");
+    for text in [&dashboard, &rules] {
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if word.starts_with("ratelimit_") || word.starts_with("process_") {
+                assert!(known.contains(word), "{word} is not in\n{metrics}");
+                asked.insert(word.to_owned());
+            }
+        }
+    }
+    assert!(asked.len() > 15, "{asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_debug_log_shows_decisions_and_no_frames() {
+    let server = Server::start();
+    let service = Service::with(&server, &rule("k", 5), &[("LOG_LEVEL", "debug")]);
+    assert!(service.client().await.admits(&["k=seen"]).await);
+    let log = service.process.log();
+    assert!(log.contains("seen") && log.contains("limit_remaining: 4"), "{log}");
+    assert!(!log.contains("h2::"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_requests_keep_no_rule_from_having_metrics() {
+    let server = Server::start();
+    let line = "  - {key: v, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}\n";
+    let service = Service::start(&server, &format!("{}{line}", rule("k", 5)));
+    let client = service.client().await;
+    for block in 0..110 {
+        let descriptors = (0..100).map(|value| descriptor(&format!("v={block}.{value}"))).collect();
+        client.ask(descriptors).await;
+    }
+    assert!(client.admits(&["k=1"]).await);
+    let metrics = service.get("/metrics").1;
+    let total = |labels: &str| {
+        number(&metrics, &format!("ratelimit_service_rate_limit_total_hits{{domain=\"d\"{labels}}} "))
+    };
+    assert_eq!((total(",key1=\"v_0.0\""), total(""), total(",key1=\"k\"")), (1, 1_000, 1));
 }

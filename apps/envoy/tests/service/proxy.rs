@@ -16,6 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// Envoy, the service and the upstream.
 pub struct Front {
     service: Service,
+    /// Other instances of the service.
+    others: Vec<Service>,
     envoy: Process,
     pub port: u16,
     /// The requests that have reached the upstream.
@@ -72,14 +74,14 @@ pub async fn upstream() -> (u16, Arc<AtomicU64>) {
     (port, reached)
 }
 
-/// Envoy with this configuration in front of a service and an upstream, and its port.
-pub fn envoy(mut text: String, grpc_port: u16, upstream_port: u16) -> (Process, u16) {
-    for (name, port, to) in [
-        ("ratelimit", 8081, grpc_port),
-        ("upstream", 80, upstream_port),
-        ("0.0.0.0", 8000, 0),
-        ("127.0.0.1", 9901, 0),
-    ] {
+/// Envoy with this configuration in front of the instances of a service and an upstream, and its port.
+pub fn envoy(mut text: String, grpc_ports: &[u16], upstream_port: u16) -> (Process, u16) {
+    let endpoint = text.lines().find(|line| line.contains("address: ratelimit")).unwrap().to_owned();
+    let of = |port: &u16| {
+        endpoint.replace("ratelimit, port_value: 8081", &format!("127.0.0.1, port_value: {port}"))
+    };
+    text = text.replace(&endpoint, &grpc_ports.iter().map(of).collect::<Vec<_>>().join("\n"));
+    for (name, port, to) in [("upstream", 80, upstream_port), ("0.0.0.0", 8000, 0), ("127.0.0.1", 9901, 0)] {
         let from = format!("address: {name}, port_value: {port}");
         assert!(text.contains(&from), "{from}");
         text = text.replace(&from, &format!("address: 127.0.0.1, port_value: {to}"));
@@ -98,6 +100,11 @@ pub fn envoy(mut text: String, grpc_port: u16, upstream_port: u16) -> (Process, 
     let port = wait_until("Envoy's listener", || {
         let address = fs::read_to_string(&admin).map_err(|_| envoy.log())?;
         let admin = address.rsplit(':').next().unwrap().parse().map_err(|_| address.clone())?;
+        // It is listed before it accepts connections, which waits for the first health checks.
+        match get(admin, "/ready", &[]) {
+            (200, _) => {}
+            (_, text) => return Err(text),
+        }
         let listeners = get(admin, "/listeners", &[]).1;
         let line = listeners.lines().find_map(|line| line.strip_prefix("front::127.0.0.1:"));
         line.map(|port| port.trim().parse().unwrap()).ok_or(listeners)
@@ -111,11 +118,28 @@ impl Front {
     }
 
     pub async fn with(text: String, rules: &str, settings: &[(&str, &str)]) -> Self {
+        Self::of(1, text, rules, settings).await
+    }
+
+    /// With so many instances of the service, which Envoy asks in turn.
+    async fn of(instances: usize, text: String, rules: &str, settings: &[(&str, &str)]) -> Self {
         let (upstream_port, reached) = upstream().await;
         let server = Server::start();
         let service = Service::with(&server, rules, settings);
-        let (envoy, port) = envoy(text, service.grpc_port(), upstream_port);
-        Self { service, envoy, port, reached, server }
+        let others: Vec<_> = (1..instances).map(|_| Service::with(&server, rules, settings)).collect();
+        let ports: Vec<u16> = std::iter::once(&service).chain(&others).map(Service::grpc_port).collect();
+        let (envoy, port) = envoy(text, &ports, upstream_port);
+        Self { service, others, envoy, port, reached, server }
+    }
+
+    /// The sum of a metric of all instances, which not all of them may have.
+    fn sum(&self, name: &str) -> u64 {
+        let of = |service: &Service| {
+            let metrics = service.get("/metrics").1;
+            let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+            value.map_or(0, |value| value.trim().parse().unwrap())
+        };
+        std::iter::once(&self.service).chain(&self.others).map(of).sum()
     }
 
     /// The status of a request, and the text of the response.
@@ -333,7 +357,9 @@ descriptors:
   - {key: spent, rate_limit: {unit: year, requests_per_unit: 10, overdraft: true}}
 ";
 
-async fn documented() -> Front {
+const SPENT: &str = "ratelimit_service_rate_limit_total_hits{domain=\"gateway\",key1=\"spent\"} ";
+
+async fn documented(instances: usize) -> Front {
     const HITS: &str = "hits_addend: {format: '%REQ(x-hits)%'}";
     const BACK: &str = "hits_addend: {format: '%REQ(x-hits)%', is_negative_hits: true}";
     const DONE: &str = "hits_addend: {format: '%REQ(x-hits)%'}, apply_on_stream_done: true";
@@ -353,12 +379,12 @@ async fn documented() -> Front {
         route("/back", &[("tokens", BACK)]),
         route("/stream", &[("spent", "hits_addend: {number: 0}"), ("spent", DONE)]),
     ];
-    Front::with(with_routes(&routes), DOCUMENTED, &[]).await
+    Front::of(instances, with_routes(&routes), DOCUMENTED, &[]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_examples_of_the_reference_decide_through_envoy_as_it_documents() {
-    let front = documented().await;
+    let front = documented(1).await;
     let admitted = |requests, path, headers: &[(&str, &str)]| front.admitted(requests, path, headers);
     // Nested descriptors, and all of those that a request has.
     assert_eq!(admitted(7, "/messages", &[("x-kind", "marketing"), ("x-number", "1")]), 5);
@@ -415,7 +441,7 @@ async fn the_examples_of_the_reference_decide_through_envoy_as_it_documents() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_sends_hits_before_and_after_a_response_and_takes_them_back() {
-    let front = documented().await;
+    let front = documented(1).await;
     let hits = |path, hits| front.get(path, &[("x-tokens", "1"), ("x-hits", hits)]).0;
     // Ten: four, and then seven do not fit, but six do.
     assert_eq!([hits("/hits", "4"), hits("/hits", "7"), hits("/hits", "6")], [200, 429, 200]);
@@ -429,9 +455,7 @@ async fn envoy_sends_hits_before_and_after_a_response_and_takes_them_back() {
     let stream = |hits| front.get("/stream", &[("x-spent", "1"), ("x-hits", hits)]).0;
     let charged = |expected: u64| {
         wait_until("the hits of the response", || {
-            let metrics = front.service.get("/metrics").1;
-            let name = "ratelimit_service_rate_limit_total_hits{domain=\"gateway\",key1=\"spent\"} ";
-            let seen = number(&metrics, name);
+            let seen = front.sum(SPENT);
             if seen == expected { Ok(()) } else { Err(seen.to_string()) }
         });
     };
@@ -480,4 +504,59 @@ async fn a_reload_under_load_loses_no_request() {
     let [ok, refused, other] = counts;
     assert!(ok == 2_000 && refused > 0 && other == 0, "{counts:?}");
     assert_eq!(reached(), 2_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_number_of_instances_behind_envoy_charge_as_one() {
+    for instances in 1..=4 {
+        let front = documented(instances).await;
+        let mut admitted = 0;
+        for _ in 0..12 {
+            if front.get("/stream", &[("x-spent", "1"), ("x-hits", "6")]).0 == 200 {
+                admitted += 1;
+                wait_until("the hits of the response", || match front.sum(SPENT) {
+                    seen if seen == 6 * admitted => Ok(()),
+                    seen => Err(seen.to_string()),
+                });
+            }
+        }
+        // 6 of 10, and 12 of 10.
+        assert_eq!(admitted, 2, "{instances} instances");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_end_with_their_age_and_an_instance_that_ends_lose_no_request() {
+    const LIMIT: u64 = 4_000;
+    // A request without a decision would be an error, and not pass.
+    let text = example("envoy.yaml").replace("failure_mode_deny: false", "failure_mode_deny: true");
+    let rules = ONE_LIMIT.replace("1500", &LIMIT.to_string());
+    let settings = [("GRPC_MAX_CONNECTION_AGE", "1s"), ("DRAIN_TIME", "3s")];
+    let mut front = Front::of(3, text, &rules, &settings).await;
+    let (asked, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let next = {
+        let (asked, ends) = (Arc::clone(&asked), Arc::clone(&ends));
+        move || asked.fetch_add(1, Ordering::Relaxed) < 10_000 || !ends.load(Ordering::Relaxed)
+    };
+    let mut last = front.others.pop().unwrap();
+    let ending = async {
+        tokio::task::block_in_place(|| {
+            wait_until("the first thousand", || match asked.load(Ordering::Relaxed) {
+                1_000.. => Ok(()),
+                seen => Err(seen.to_string()),
+            });
+            // Meanwhile the connections of the other instances end several times.
+            last.process.signal("TERM");
+            assert!(last.process.wait().success());
+        });
+        ends.store(true, Ordering::Relaxed);
+    };
+    let (counts, ()) = tokio::join!(front.load(50, "/", next), ending);
+    let [ok, refused, other] = counts;
+    assert!(ok == LIMIT && other == 0 && ok + refused >= 10_000, "{counts:?}\n{}", front.envoy.log());
+    assert_eq!(front.reached.load(Ordering::Relaxed), LIMIT);
+    let admin = fs::read_to_string(front.envoy.folder().join("admin")).unwrap();
+    let stats = get(admin.rsplit(':').next().unwrap().parse().unwrap(), "/stats?filter=close_notify", &[]).1;
+    let told = number(&stats, "cluster.ratelimit.upstream_cx_close_notify: ");
+    assert!(told >= 6, "{told} connections have ended by GOAWAY");
 }

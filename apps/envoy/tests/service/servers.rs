@@ -397,7 +397,7 @@ async fn a_connection_may_take_longer_than_a_call() {
 
 /// Makes a certificate of `localhost`, which is its own authority, and its key: the files NAME.pem and
 /// NAME.key.
-fn certificate(folder: &Path, name: &str) {
+pub fn certificate(folder: &Path, name: &str) {
     let openssl = |words: &str| {
         let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
         assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
@@ -411,13 +411,26 @@ fn certificate(folder: &Path, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_the_server_has_closed_fails_no_request() {
     let server = Server::start();
-    let service = Service::start(&server, RULES);
-    let (client, mut admin) = (service.client().await, server.connect());
-    for request in 0..5 {
-        assert!(client.admits(&[&format!("k={request}")]).await);
-        // Those of others: the connection of `admin` stays.
-        admin.call("CLIENT KILL TYPE normal SKIPME yes");
-        std::thread::sleep(Duration::from_millis(100)); // until the service has heard of it
+    let sentinel =
+        Options::sentinel(&format!("sentinel monitor cell 127.0.0.1 {} 1\n", server.port())).start();
+    let nodes = cluster();
+    for (kind, url, servers) in [
+        ("SINGLE", format!("127.0.0.1:{}", server.port()), std::slice::from_ref(&server)),
+        ("SENTINEL", format!("cell,127.0.0.1:{}", sentinel.port()), std::slice::from_ref(&server)),
+        ("CLUSTER", urls(&nodes), &nodes[..]),
+    ] {
+        let service = Service::at(&url, RULES, &[("REDIS_TYPE", kind)]);
+        let client = service.client().await;
+        let mut admins: Vec<_> = servers.iter().map(Server::connect).collect();
+        for request in 0..5 {
+            let ok = client.admits(&[&format!("k={kind}{request}")]).await;
+            assert!(ok, "{kind}");
+            for admin in &mut admins {
+                // Those of others: the connection of `admin` stays.
+                admin.call("CLIENT KILL TYPE normal SKIPME yes");
+            }
+            std::thread::sleep(Duration::from_millis(100)); // until the service has heard of it
+        }
     }
 }
 

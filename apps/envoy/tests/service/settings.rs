@@ -64,6 +64,12 @@ fn what_is_wrong_or_missing_here_is_named() {
         ("SERVER_UNAVAILABLE", "sometimes"),
         ("BACKEND_TYPE", "memcache"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "plane"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a b:c"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "zone"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/own.key"),
+        ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "-1"),
         ("REDIS_TIMEOUT", "5"),
         ("CACHE_KEY_PREFIX", "{a}"),
         ("RETRY_AFTER_HEADER", "no header"),
@@ -82,7 +88,10 @@ fn what_is_wrong_or_missing_here_is_named() {
             "'no header' is not the name of a header",
             "BACKEND_TYPE: only redis is known, and not 'memcache'",
             "CACHE_KEY_PREFIX: must be a text without braces, and is '{a}'",
-            "CONFIG_TYPE: only FILE is known, and not 'GRPC_XDS_SOTW'",
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: must be name:value,..., and is 'a b:c'",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY: one of them is missing",
+            "CONFIG_GRPC_XDS_NODE_METADATA: must be name=value,..., and is 'zone'",
+            "CONFIG_GRPC_XDS_SERVER_URL: must be host:port, and is 'plane'",
             "GRPC_PORT: must be a number, and is 'many'",
             "GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
             "LOG_FORMAT: must be text or json, and is 'xml'",
@@ -91,6 +100,7 @@ fn what_is_wrong_or_missing_here_is_named() {
             "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: the name in a certificate is always verified, and not 'true'",
             "REDIS_URL: must be the name of the primary and the addresses of Sentinels",
             "SERVER_UNAVAILABLE: must be error, open, closed or local, and is 'sometimes'",
+            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR: must be a number from 0 to 100, and is '-1'",
         ]
     );
 }
@@ -110,7 +120,8 @@ const REFERENCE: &str = "
     MEMCACHE_TLS_CACERT MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
     MERGE_DOMAIN_CONFIG NEAR_LIMIT_RATIO PORT PROMETHEUS_ADDR PROMETHEUS_MAPPER_YAML PROMETHEUS_PATH
     PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS PROTO QUOTA_MODE REDIS_AUTH REDIS_CLUSTER_PIPELINE_PARALLELISM
-    REDIS_HEALTH_CHECK_ACTIVE_CONNECTION REDIS_PERSECOND REDIS_PERSECOND_AUTH REDIS_PERSECOND_PIPELINE_LIMIT
+    REDIS_HEALTH_CHECK_ACTIVE_CONNECTION REDIS_PERSECOND REDIS_PERSECOND_AUTH
+    REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_PIPELINE_LIMIT
     REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR
     REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_SENTINEL_AUTH
     REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_TLS REDIS_PERSECOND_TYPE
@@ -123,24 +134,33 @@ const REFERENCE: &str = "
     STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT TRACING_ENABLED TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE
     TRACING_SERVICE_INSTANCE_ID TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE USE_DOG_STATSD
     USE_DOG_STATSD_MOGRIFIERS USE_PROMETHEUS USE_STATSD XDS_CLIENT_BACKOFF_INITIAL_INTERVAL
-    XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR";
+    XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES";
 
 /// Each is honoured or refused, because it is asked for, or named in the log, or has no other meaning here.
 #[test]
 fn no_variable_of_the_reference_is_ignored_without_a_word() {
-    let asked = RefCell::new(HashSet::new());
-    // Some are read only if these are on.
-    let on = ["GRPC_SERVER_USE_TLS", "REDIS_TLS", "USE_PROMETHEUS", "LIMIT_RESPONSE_HEADERS_ENABLED"];
-    let _ = Settings::read(|name| {
-        asked.borrow_mut().insert(name.to_owned());
-        on.contains(&name).then(|| "true".to_owned())
-    });
-    let asked = asked.into_inner();
-    let ignored: Vec<&str> = REFERENCE
-        .split_whitespace()
-        .filter(|name| !asked.contains(*name) && !ANY_VALUE.contains(name))
-        .collect();
-    assert!(ignored.is_empty(), "{ignored:?}");
+    for source in ["FILE", "GRPC_XDS_SOTW"] {
+        let asked = RefCell::new(HashSet::new());
+        let _ = Settings::read(|name| {
+            asked.borrow_mut().insert(name.to_owned());
+            match name {
+                "CONFIG_TYPE" => Some(source.to_owned()),
+                // Some are read only if these are on.
+                "GRPC_SERVER_USE_TLS"
+                | "REDIS_TLS"
+                | "USE_PROMETHEUS"
+                | "LIMIT_RESPONSE_HEADERS_ENABLED"
+                | "CONFIG_GRPC_XDS_SERVER_USE_TLS" => Some("true".to_owned()),
+                _ => None,
+            }
+        });
+        let asked = asked.into_inner();
+        let ignored: Vec<&str> = REFERENCE
+            .split_whitespace()
+            .filter(|name| !asked.contains(*name) && !ANY_VALUE.contains(name))
+            .collect();
+        assert!(ignored.is_empty(), "{source}: {ignored:?}");
+    }
     let servers = read(&[("REDIS_URL", "one:6379,two:6379")]).unwrap_err();
     assert_eq!(servers, ["REDIS_URL: has several addresses, and REDIS_TYPE is SINGLE"]);
     let dots = read(&[("RUNTIME_IGNOREDOTFILES", "false")]).unwrap().warnings;
@@ -165,6 +185,10 @@ fn each_variable_of_the_reference_that_has_no_meaning_is_named() {
             "{name}: {warnings:?}"
         );
     }
+    let settings = read(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("RUNTIME_ROOT", "/data")]).unwrap();
+    assert!(settings.warnings[0].starts_with("RUNTIME_ROOT has no meaning here"), "{:?}", settings.warnings);
+    let xds = settings.xds.unwrap();
+    assert_eq!((xds.address.as_str(), xds.node.as_str()), ("localhost:18000", "default"));
     // These say what is the case anyway.
     for (name, value) in [
         ("REDIS_SOCKET_TYPE", "tcp"),

@@ -200,6 +200,8 @@ class Admission:
     """Whether the request names several models, so that the router calls all of them."""
     answer: Together[Answer] | None = None
     attempts: int = 0
+    api: object = None
+    """The API of the request, which LiteLLM may translate to another one for the upstream."""
     upstreams: list[Upstream] = field(default_factory=list[Upstream])
     tokens: int = 0
     price: int = 0
@@ -416,6 +418,9 @@ class Limiter(CustomLogger):
         admission = self._mine(kwargs)
         if admission is None:
             return None
+        admission.api = admission.api or call_type
+        if call_type != admission.api:
+            return None  # the same upstream request, which is translated
         model = _called(kwargs) or admission.model
         admission.attempts += 1
         if model is None:

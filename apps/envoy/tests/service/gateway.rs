@@ -1,0 +1,280 @@
+//! Rules by xDS, from a control plane that the test speaks for.
+
+use crate::common::{Server, wait_until};
+use crate::harness::{Process, Service, command, is_ok, with_hits};
+use crate::servers::certificate;
+use prost::Message as _;
+use prost_types::Any;
+use prost_types::value::Kind;
+use redis_cell_envoy::proto::Unit;
+use redis_cell_envoy::xds::{
+    Descriptor, DiscoveryRequest, DiscoveryResponse, METHOD, Policy, RateLimitConfig, SERVICE, TYPE,
+};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use tokio::net::TcpSocket;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::{Service as Call, http};
+use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server as GrpcServer, ServerTlsConfig};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+type Pinned<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+type Responses = mpsc::Sender<Result<DiscoveryResponse, Status>>;
+
+/// The requests of a stream with the header `x-token` of each stream, and the way to answer it.
+#[derive(Clone)]
+struct Streams {
+    requests: mpsc::UnboundedSender<(String, DiscoveryRequest)>,
+    responses: Arc<Mutex<Option<Responses>>>,
+}
+
+impl NamedService for Streams {
+    const NAME: &'static str = SERVICE;
+}
+
+impl Call<http::Request<Body>> for Streams {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pinned<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        assert_eq!(request.uri().path(), METHOD);
+        let service = self.clone();
+        Box::pin(async move {
+            let codec = ProstCodec::<DiscoveryResponse, DiscoveryRequest>::default();
+            Ok(Grpc::new(codec).streaming(service, request).await)
+        })
+    }
+}
+
+impl StreamingService<DiscoveryRequest> for Streams {
+    type Response = DiscoveryResponse;
+    type ResponseStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
+    type Future = Pinned<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<DiscoveryRequest>>) -> Self::Future {
+        let token = request.metadata().get("x-token").map_or("", |token| token.to_str().unwrap()).to_owned();
+        let (responses, answers) = mpsc::channel(1);
+        *self.responses.lock().unwrap() = Some(responses);
+        let requests = self.requests.clone();
+        let mut incoming = request.into_inner();
+        tokio::spawn(async move {
+            while let Ok(Some(request)) = incoming.message().await {
+                if requests.send((token.clone(), request)).is_err() {
+                    return;
+                }
+            }
+        });
+        Box::pin(async move { Ok(Response::new(ReceiverStream::new(answers))) })
+    }
+}
+
+/// A control plane, which ends when it is dropped.
+struct ControlPlane {
+    requests: mpsc::UnboundedReceiver<(String, DiscoveryRequest)>,
+    streams: Streams,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        self.server.abort();
+        *self.streams.responses.lock().unwrap() = None;
+    }
+}
+
+impl ControlPlane {
+    fn at(socket: TcpSocket, tls: Option<ServerTlsConfig>) -> Self {
+        let (requests, received) = mpsc::unbounded_channel();
+        let streams = Streams { requests, responses: Arc::default() };
+        let mut server = GrpcServer::builder();
+        if let Some(tls) = tls {
+            server = server.tls_config(tls).unwrap();
+        }
+        let incoming = TcpIncoming::from(socket.listen(8).unwrap());
+        let served = server.add_service(streams.clone()).serve_with_incoming(incoming);
+        let server = tokio::spawn(async move { served.await.unwrap() });
+        Self { requests: received, streams, server }
+    }
+
+    async fn request(&mut self) -> (String, DiscoveryRequest) {
+        let wait = std::time::Duration::from_secs(60);
+        tokio::time::timeout(wait, self.requests.recv()).await.expect("no request").unwrap()
+    }
+
+    /// Sends a response, and returns what answers it: the version, the nonce, and the error.
+    async fn send(&mut self, version: &str, resources: Vec<Any>) -> (String, String, String) {
+        let response = DiscoveryResponse {
+            version_info: version.to_owned(),
+            resources,
+            type_url: TYPE.to_owned(),
+            nonce: format!("nonce {version}"),
+        };
+        let responses = self.streams.responses.lock().unwrap().clone().unwrap();
+        responses.send(Ok(response)).await.unwrap();
+        let answer = self.request().await.1;
+        let error = answer.error_detail.map_or_else(String::new, |error| error.message);
+        (answer.version_info, answer.response_nonce, error)
+    }
+}
+
+/// A configuration of the domain `d`: `k` with so many requests a year, and `tokens` with 100.
+fn limits(count: u32, unit: Unit) -> Any {
+    let policy =
+        |count, unit| Some(Policy { unit: i32::from(unit), requests_per_unit: count, ..Policy::default() });
+    let descriptor =
+        |key: &str, rate_limit| Descriptor { key: key.into(), rate_limit, ..Descriptor::default() };
+    let below = Descriptor { value: "a b".into(), ..descriptor("below", policy(1, Unit::Day)) };
+    let config = RateLimitConfig {
+        name: "of the gateway".into(),
+        domain: "d".into(),
+        descriptors: vec![
+            Descriptor { descriptors: vec![below], ..descriptor("k", policy(count, unit)) },
+            descriptor("tokens", policy(100, Unit::Year)),
+            descriptor("free", Some(Policy { unlimited: true, ..Policy::default() })),
+        ],
+    };
+    Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() }
+}
+
+fn start(server: &Server, address: &str, settings: &[(&str, &str)]) -> Process {
+    let folder = tempfile::Builder::new().prefix("redis-cell-envoy-").tempdir().unwrap();
+    let own = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", address),
+        ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms"),
+        ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "100ms"),
+    ];
+    let settings: Vec<_> = own.iter().chain(settings).copied().collect();
+    let mut command = command(folder.path(), &format!("127.0.0.1:{}", server.port()), &settings);
+    Process::start(&mut command, folder)
+}
+
+/// A socket that has a port, or another one with 0, and refuses connections until it listens.
+fn bound(port: u16) -> TcpSocket {
+    wait_until("the port", || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(([127, 0, 0, 1], port).into()).map(|()| socket).map_err(|error| error.to_string())
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_has_the_rules_and_may_go_and_come() {
+    let server = Server::start();
+    let socket = bound(0);
+    let port = socket.local_addr().unwrap().port();
+    let settings = [
+        ("CONFIG_GRPC_XDS_NODE_ID", "cell"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "zone=a,rack=2"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-token:secret"),
+    ];
+    let mut process = start(&server, &format!("127.0.0.1:{port}"), &settings);
+    tokio::task::block_in_place(|| process.logged("the rules stay as they are: "));
+    // Without rules, nothing is served.
+    assert!(!process.log().contains("gRPC on"), "{}", process.log());
+    let mut plane = ControlPlane::at(socket, None);
+    let (token, first) = plane.request().await;
+    assert_eq!((token.as_str(), first.type_url.as_str()), ("secret", TYPE));
+    assert_eq!((first.version_info.as_str(), first.response_nonce.as_str()), ("", ""));
+    let node = first.node.unwrap();
+    let mut metadata: Vec<_> = node.metadata.unwrap().fields.into_iter().collect();
+    metadata.sort_by(|a, b| a.0.cmp(&b.0));
+    let text = |text: &str| Some(Kind::StringValue(text.to_owned()));
+    assert_eq!((node.id.as_str(), &metadata[1].0[..], &metadata[1].1.kind), ("cell", "zone", &text("a")));
+
+    // What cannot be applied is refused with the place of each error, also before there are any rules.
+    let (version, nonce, error) = plane.send("0", vec![limits(2, Unit::Unknown)]).await;
+    assert_eq!((version.as_str(), nonce.as_str()), ("", "nonce 0"));
+    assert!(
+        error.starts_with("of the gateway:") && error.contains("descriptors[0].rate_limit.unit"),
+        "{error}"
+    );
+    assert_eq!(
+        plane.send("1", vec![limits(2, Unit::Year)]).await,
+        ("1".into(), "nonce 1".into(), String::new())
+    );
+    let service = tokio::task::block_in_place(|| Service::of(process));
+    let client = service.client().await;
+    assert_eq!(client.admitted(4, &["k=1"]).await, 2);
+    let nested = async |value: &str| client.admitted(3, &[&format!("k=2,below={value}")]).await;
+    assert_eq!((nested("a b").await, nested("c").await), (1, 3));
+    assert_eq!(client.admitted(3, &["free=1"]).await, 3);
+    // What a request costs is charged when it is known, beyond the limit if need be. Other hits are not.
+    assert!(client.admits(&["tokens=1"]).await);
+    for (look, charge) in [(true, true), (true, false), (false, false)] {
+        assert_eq!(is_ok(&client.ask(vec![with_hits("tokens=1", 0)]).await), look);
+        assert_eq!(is_ok(&client.ask(vec![with_hits("tokens=1", 60)]).await), charge);
+    }
+
+    let wrong = Any { type_url: "type.googleapis.com/other".into(), value: Vec::new() };
+    let (version, nonce, error) = plane.send("2", vec![limits(9, Unit::Year), wrong]).await;
+    assert_eq!((version.as_str(), nonce.as_str()), ("1", "nonce 2"));
+    assert!(error.contains("'type.googleapis.com/other'"), "{error}");
+    let unreadable = Any { type_url: TYPE.into(), value: b"\xff".to_vec() };
+    assert!(plane.send("2", vec![unreadable]).await.2.contains("cannot be read"));
+    assert_eq!(client.admitted(2, &["k=1"]).await, 0);
+    // A limit that is raised continues with what is used.
+    assert_eq!(plane.send("3", vec![limits(5, Unit::Year)]).await.0, "3");
+    assert_eq!(client.admitted(4, &["k=1"]).await, 3);
+
+    // The rules stay without the control plane, and are those of the next one.
+    drop(plane);
+    assert_eq!(client.admitted(7, &["k=3"]).await, 5);
+    let mut plane = ControlPlane::at(bound(port), None);
+    assert_eq!(plane.request().await.1.version_info, "", "versions of the former one mean nothing");
+    assert_eq!(plane.send("1", vec![limits(6, Unit::Year)]).await.0, "1");
+    assert_eq!(client.admitted(4, &["k=1"]).await, 1);
+    // Without resources there are no rules.
+    assert_eq!(plane.send("2", Vec::new()).await.0, "2");
+    assert_eq!(client.admitted(4, &["k=1"]).await, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_is_encrypted_and_rules_may_come_late() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["plane", "own"] {
+        certificate(folder.path(), name);
+    }
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (authority, own, key) = (file("plane.pem"), file("own.pem"), file("own.key"));
+    let socket = bound(0);
+    let port = socket.local_addr().unwrap().port();
+    let settings = [
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &authority),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "localhost"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &own),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &key),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+    ];
+    let service = Service::of(start(&server, &format!("127.0.0.1:{port}"), &settings));
+    let client = service.client().await;
+    assert_eq!(client.admitted(4, &["k=1"]).await, 4);
+    let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    let tls = ServerTlsConfig::new()
+        .identity(Identity::from_pem(read("plane.pem"), read("plane.key")))
+        .client_ca_root(Certificate::from_pem(read("own.pem")));
+    let mut plane = ControlPlane::at(socket, Some(tls));
+    plane.request().await;
+    assert_eq!(plane.send("1", vec![limits(2, Unit::Year)]).await.0, "1");
+    assert_eq!(client.admitted(4, &["k=1"]).await, 2);
+    wait_until("the rules", || {
+        let rules = service.get("/rlconfig").1;
+        if rules.contains("requests_per_unit=2") { Ok(()) } else { Err(rules) }
+    });
+}

@@ -1,0 +1,40 @@
+// The search of mdBook drops what is not Latin. After it, words in Chinese are looked for in the page in Chinese.
+(() => {
+  const element = (name) => document.getElementById(`mdbook-search${name}`);
+  const [bar, header, results] = ['bar', 'results-header', 'results'].map(element);
+  if (!results) return;
+  const address = `${path_to_root}README.zh-CN.html`;
+  let sections;
+  let shown;
+
+  /** The sections of the page, each with its heading and its text. */
+  async function read() {
+    const page = new DOMParser().parseFromString(await (await fetch(address)).text(), 'text/html');
+    const found = [];
+    for (const { tagName, id, textContent } of page.querySelector('main').children) {
+      if (/^H[1-3]$/.test(tagName)) found.push({ id, title: textContent, text: '' });
+      if (found.length > 0) found.at(-1).text += textContent;
+    }
+    return found;
+  }
+
+  async function search() {
+    const query = bar.value.trim();
+    if (header.innerText === shown || !/\p{Script=Han}/u.test(query)) return;
+    sections ??= read();
+    const words = query.split(/\s+/);
+    const found = (await sections).filter(({ text }) => words.every((word) => text.includes(word)));
+    if (bar.value.trim() !== query) return;
+    shown = `${found.length} search results for '${query}':`;
+    header.innerText = shown;
+    results.replaceChildren(...found.map(({ id, title }) => {
+      const link = Object.assign(document.createElement('a'), { href: `${address}#${id}`, innerText: title });
+      const item = document.createElement('li');
+      item.append(link);
+      return item;
+    }));
+  }
+
+  // mdBook writes this line with each search, also with that of an address.
+  new MutationObserver(search).observe(header, { childList: true });
+})();
