@@ -184,7 +184,7 @@ const FAULTS: &[(&str, &str)] = &[
     ("read and count > 0 and count == #keys - read.keys", "read"),
 ];
 
-/// The files of the library that are about some kinds of limiters only, and the positions of these in `KINDS`.
+/// The files of the library that are about some kinds of limiters only, and where these stand in `KINDS`.
 const FILES: [(&str, &[usize]); 7] = [
     (include_str!("../../functions/40_throttle.lua"), &[0]),
     (include_str!("../../functions/41_bucket.lua"), &[2, 3]),
@@ -198,7 +198,8 @@ const FILES: [(&str, &[usize]); 7] = [
 /// How many rounds of random calls look for a fault.
 const ROUNDS: u64 = 6;
 
-/// Random calls for the kinds that a part of the library is about; few in the first round, which finds half the faults.
+/// Random calls for the kinds that a part of the library is about; few in the first round, which finds half
+/// the faults.
 fn calls(library: &str, part: &str, seed: u64) -> Result<Seen, String> {
     let kinds = FILES.iter().find(|(file, _)| file.contains(part)).map_or(ALL, |&(_, kinds)| kinds);
     run(library, 1_800_000_001_000_000_000, seed, if seed == 1 { 400 } else { 40_000 }, kinds)

@@ -36,7 +36,7 @@ class Upstream:
         self.busy = self.busiest = 0
         """The requests under way now, and the most of them ever."""
         self.together = 0
-        """No request is answered before so many have been under way at once, for ten seconds at the most."""
+        """No request is answered before so many have been under way at once, for ten seconds at most."""
         self.url = ""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
