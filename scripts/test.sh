@@ -41,13 +41,12 @@ stage_simulator() {
         suite "simulated server" cargo test --profile suite --locked -p redis-cell-simulator
 }
 
-# Proofs about the core, and a specification in TLA+.
+# Proofs about the core.
 stage_proofs() {
     need_compiler
     local python
     python=$(python_venv verify/proofs/requirements.txt)
     suite "proofs of the core's arithmetic" proofs "$python"
-    suite "specification of a failover" scripts/tla.sh
 }
 
 # Proofs about the core's arithmetic, and tests that the core computes what they prove.
