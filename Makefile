@@ -55,7 +55,7 @@ test-models: # every state of small worlds in which clients call the core
 test-simulator: # the module in a simulated server: kept histories, and those of fixed seeds
 	@scripts/test.sh simulator
 
-test-proofs: # proofs about the core, a specification in TLA+
+test-proofs: # proofs about the core
 	@scripts/test.sh proofs
 
 test-live: # the module in this machine's redis-server, or in another: make test-live SERVER=path/to/redis-server

@@ -41,13 +41,12 @@ stage_simulator() {
         suite "simulated server" cargo test --profile suite --locked -p redis-cell-simulator
 }
 
-# Proofs about the core, and a specification in TLA+.
+# Proofs about the core.
 stage_proofs() {
     need_compiler
     local python
     python=$(python_venv verify/proofs/requirements.txt)
     suite "proofs of the core's arithmetic" proofs "$python"
-    suite "specification of a failover" scripts/tla.sh
 }
 
 # Proofs about the core's arithmetic, and tests that the core computes what they prove.
@@ -196,11 +195,12 @@ clients() {
 # oldest supported redis-py, behind LiteLLM's proxy, and as storages of the library limits; the Rust package; the
 # stores for Node.
 client() {
-    local python
+    # Their tests mostly wait.
+    local python side_by_side=(--numprocesses $((2 * $(nproc))) --dist worksteal)
     case $1 in
     newest)
         python=$(python_venv clients/python/requirements/newest.txt clients/python)
-        suite "Python client, newest libraries" python_tests "$python" --ignore tests/test_litellm.py
+        suite "Python client, newest libraries" python_tests "$python" "${side_by_side[@]}" --ignore tests/test_litellm.py
         ;;
     litellm)
         python=$(python_venv clients/python/requirements/newest.txt clients/python clients/python/requirements/litellm.txt)
@@ -213,9 +213,9 @@ client() {
     oldest)
         python=$(python_venv clients/python/requirements/oldest.txt clients/python)
         # Excludes tests that need the newest libraries: types, HTTP, and the programs in pages.
-        suite "Python client, redis-py 5.0" python_tests "$python" --ignore tests/test_types.py \
-            --ignore tests/test_http.py --ignore tests/test_pages.py --ignore tests/test_httpx.py \
-            --ignore tests/test_fastapi.py --ignore tests/test_fastmcp.py \
+        suite "Python client, redis-py 5.0" python_tests "$python" "${side_by_side[@]}" \
+            --ignore tests/test_types.py --ignore tests/test_http.py --ignore tests/test_pages.py \
+            --ignore tests/test_httpx.py --ignore tests/test_fastapi.py --ignore tests/test_fastmcp.py \
             --ignore tests/test_litellm.py --ignore tests/test_recipes.py
         ;;
     node)

@@ -8,8 +8,6 @@ PROPTEST_CASES=200000 PROPTEST_MAX_GLOBAL_REJECTS=100000000 \
     cargo test --profile models --locked -p redis-cell-core --tests
 say "models of the core"
 cargo run --profile models --locked -p redis-cell-verify
-say "specification of a failover"
-scripts/tla.sh "c1, c2, c3" 2
 say "histories of servers"
 REDIS_CELL_LONG=1 REDIS_CELL_TESTS=histories:: scripts/test.sh reliability
 say "mutants"

@@ -14,6 +14,9 @@ pub const HOLDS: usize = 3;
 /// The kind of limiter that a key is used with, by its number.
 const KINDS: [&str; 7] = ["THROTTLE", "FIXED", "FUNNEL", "BUCKET", "WINDOW", "LOG", "LEASE"];
 
+/// All of them.
+pub const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6];
+
 /// Words that no argument accepts, and words that some do.
 const BAD: [&[u8]; 18] = [
     b"",
@@ -53,6 +56,8 @@ pub struct Call {
 
 pub struct Calls {
     rng: Rng,
+    /// The positions in `KINDS` of the kinds that are called.
+    kinds: &'static [usize],
     /// The limit of each key, without its unit, so that states meet the limit that they were made under.
     limits: Vec<Vec<String>>,
 }
@@ -63,14 +68,25 @@ fn unit_of(key: usize) -> usize {
 }
 
 impl Calls {
-    pub fn new(seed: u64, wall: i64) -> Self {
-        let mut this = Self { rng: Rng::with_seed(seed), limits: Vec::new() };
+    pub fn new(seed: u64, wall: i64, kinds: &'static [usize]) -> Self {
+        let mut this = Self { rng: Rng::with_seed(seed), kinds, limits: Vec::new() };
         this.limits = (0..KEYS).map(|key| this.limit(key, wall)).collect();
         this
     }
 
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
+    }
+
+    /// One of the keys.
+    pub fn key(&mut self) -> usize {
+        let row = self.rng.usize(0..KEYS / KINDS.len());
+        self.key_in(row)
+    }
+
+    /// A key of a row, which has one for each kind.
+    fn key_in(&mut self, row: usize) -> usize {
+        row * KINDS.len() + self.kinds[self.rng.usize(0..self.kinds.len())]
     }
 
     fn one_in(&mut self, of: u32) -> bool {
@@ -316,7 +332,7 @@ impl Calls {
         for n in 0..[1, 2, 2, 3, 4, 7][self.rng.usize(0..6)] {
             // The others have the same unit.
             let row = self.rng.usize(0..2) * 3 + unit;
-            let key = if n == 0 { key } else { row * KINDS.len() + self.rng.usize(0..KINDS.len()) };
+            let key = if n == 0 { key } else { self.key_in(row) };
             let named = keys.iter().any(|&at: &usize| words[at] == key.to_string().as_bytes());
             if named && !self.one_in(40) {
                 continue;

@@ -2,7 +2,7 @@
 //! turns at random. Replies, errors, values and expiries must be equal at each step.
 
 use crate::both::{Both, Reply, agree, is_beyond, reply};
-use crate::calls::{Calls, HOLDS, KEYS, REPLIES};
+use crate::calls::{ALL, Calls, HOLDS, KEYS, REPLIES};
 use crate::common::{Clock, FUNCTIONS, to_function};
 use redis::Value;
 use std::io::Write;
@@ -45,14 +45,14 @@ redis.register_function{function_name='look', flags={'no-writes'}, callback=func
     return all
 end}";
 
-/// Makes `calls` random calls from an instant on, or returns how the two differ.
-pub fn run(library: &str, wall: i64, seed: u64, calls: u32) -> Result<Seen, String> {
+/// Makes `calls` random calls for these kinds of limiters from an instant on, or returns how the two differ.
+pub fn run(library: &str, wall: i64, seed: u64, calls: u32, kinds: &'static [usize]) -> Result<Seen, String> {
     let mut both = Both::at(wall, library);
     assert_eq!(both.client.text(&["FUNCTION", "LOAD", LOOK]), "look");
-    let mut random = Calls::new(seed, wall);
+    let mut random = Calls::new(seed, wall, kinds);
     let mut seen = Seen::default();
     for _ in 0..calls {
-        let key = random.rng().usize(0..KEYS);
+        let key = random.key();
         let pause = random.pause();
         both.clock.pass(pause);
         let wall = both.clock.wall();
@@ -119,7 +119,7 @@ fn compare(wall: i64, calls: u32) {
     for seed in (0..runs).map(|number| first.wrapping_add(number)) {
         let line = format!("{calls} random calls from {wall} on: REDIS_CELL_SEED={seed}\n");
         std::io::stderr().write_all(line.as_bytes()).unwrap();
-        match run(&FUNCTIONS, wall, seed, calls) {
+        match run(&FUNCTIONS, wall, seed, calls, ALL) {
             Ok(seen) => {
                 let some = [seen.admitted, seen.refused, seen.errors].iter().all(|&n| n > calls / 20);
                 assert!(some, "the calls are too much alike: {seen:?}");

@@ -1,12 +1,14 @@
 //! Cases that random calls hardly meet, by the command and by the function.
 
 use crate::both::{Both, Reply};
-use crate::common::FUNCTIONS;
+use crate::common::{FUNCTIONS, to_function};
 
 const WALL: i64 = 1_800_000_000_000_000_000;
 
 /// What the commands before it do, the call, and the beginning of the reply.
-const EDGES: [(&[&str], &str, &str); 44] = [
+const EDGES: [(&[&str], &str, &str); 49] = [
+    // A limit that the library remembers, with another unit.
+    (&[], "CL.MTAKE k THROTTLE 1499 10 60 1 MS", "[0, 1500, 1499, -1, 6, 0, 1500, 1499, -1, 6]"),
     (&[], "CL.THROTTLE k 9 10 60", "[0, 10, 9, -1, 6]"),
     (
         &["SET k 9223372036854775806 PXAT 9223372036855"],
@@ -49,6 +51,20 @@ const EDGES: [(&[&str], &str, &str); 44] = [
         "CL.THROTTLE k 9 10 60",
         "ERR the key does not hold this limiter's state",
     ),
+    // Two units and a half are available.
+    (
+        &["SET k 1800000045000000000 PXAT 1800000045000"],
+        "CL.THROTTLE k 9 10 60 9 SATURATE",
+        "[0, 10, 0, -1, 57, 2]",
+    ),
+    (&[], "CL.RESERVE k 9 10 60 PREPAY PREPAY", "ERR syntax error"),
+    (
+        &["CL.THROTTLE k 9 10 60 5"],
+        "CL.MSETTLE k RESET 12 THROTTLE 9 10 60 -5 AGO 3",
+        "[0, 10, 6, -1, 22, 0, 10, 6, -1, 22]",
+    ),
+    // The first day of a month that begins on it.
+    (&[], "CL.FIXED k 5 MONTH FROM 15", "[0, 5, 4, -1, 2649600]"),
     // A unit that is free one nanosecond too late.
     (&["SET k 1800000000000000001 PXAT 1800000000001"], "CL.THROTTLE k 2 3 7 0 US", "[0, 3, 2, -1, 1]"),
     // A reply that is stored too long, and a key that is a limiter's too.
@@ -116,8 +132,10 @@ const LOG_AHEAD: &str = "ZADD k 1800000060000000 1800000060000000-0";
 pub fn edges(library: &str) -> Result<(), String> {
     let mut both = Both::at(WALL, library);
     // More limits than the library remembers.
-    for limit in 1..1_500 {
-        both.call(&["CL.THROTTLE", "k", &limit.to_string(), "10", "60"], true)?;
+    let calls: Vec<_> =
+        (1..1_500).map(|limit| to_function(&["CL.THROTTLE", "k", &limit.to_string(), "10", "60"])).collect();
+    for reply in both.client.pipeline(&calls.iter().collect::<Vec<_>>()) {
+        reply?;
     }
     for (before, call, expected) in EDGES {
         let words: Vec<&str> = call.split(' ').collect();

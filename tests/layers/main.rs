@@ -2,24 +2,19 @@
 //! core and the border to the server (`ffi/`) have no circles either. They are crates of their own, so the
 //! compiler checks that they depend on nothing in `src`, and that `unsafe` is in `ffi/` only.
 //!
-//! A dependency is a path that a file names, whether in a `use` or in the code, and a method that another
-//! file adds to its type. It counts twice: on the file that defines the item, and on every `mod.rs` that
-//! passes it on. `mod` lines alone are no dependencies.
+//! A dependency is a path that begins with `crate`, `super` or a module of the file, in a `use` or elsewhere.
+//! It counts twice: on the file that defines the item, and on every file that passes it on. `mod` lines alone
+//! are no dependencies.
 
 #![allow(
     clippy::arithmetic_side_effects,
-    clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
     clippy::string_slice,
     clippy::unwrap_used
 )]
 
-mod graph;
-mod house;
-
-use graph::circles;
-use house::House;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -43,8 +38,11 @@ const CORE_IN_FFI: [&str; 6] = ["Error", "Instant", "Span", "Stretch", "Unit", "
 /// The one file of `ffi/` that uses a limiter, for itself: it limits how often panics are logged.
 const USES_A_LIMITER: &str = "panic.rs";
 
-/// Every file below a folder of this repository with its text.
-fn sources(folder: &str) -> Vec<(String, String)> {
+/// Module paths, and the files that they are. The crate's own is empty.
+type Files = BTreeMap<Vec<String>, (String, String)>;
+
+/// Every file below a folder of this repository, without its comments.
+fn sources(folder: &str) -> Files {
     fn visit(folder: &Path, root: &Path, found: &mut Vec<(String, String)>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -59,109 +57,190 @@ fn sources(folder: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut found = Vec::new();
     visit(&root, &root, &mut found);
-    found.sort();
+    files(found)
+}
+
+fn files(found: Vec<(String, String)>) -> Files {
+    let module = |name: &str| {
+        let name = name.trim_end_matches(".rs").trim_end_matches("/mod");
+        name.split('/').filter(|part| *part != "lib").map(str::to_owned).collect()
+    };
+    let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned() + "\n";
+    found.into_iter().map(|(name, text)| (module(&name), (name, text.lines().map(code).collect()))).collect()
+}
+
+/// The paths that begin with a word in a text, without the word, each with the text before it.
+fn paths<'a>(text: &'a str, first: &str) -> Vec<(Vec<String>, &'a str)> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices(&format!("{first}::")) {
+        if !text[..at].ends_with(|c| is_name(c) || c == ':') {
+            let mut tails = Vec::new();
+            branches(&text[at + first.len() + 2..], &Vec::new(), &mut tails);
+            found.extend(tails.into_iter().map(|tail| (tail, &text[..at])));
+        }
+    }
     found
 }
 
-/// The layer of a file: the last that names it, or its folder.
-fn layer(file: &str) -> usize {
-    let names = |layer: &&[&str]| {
-        layer.iter().any(|name| file == *name || name.ends_with('/') && file.starts_with(name))
-    };
-    LAYERS.iter().rposition(names).unwrap_or_else(|| panic!("no layer has {file}"))
+/// Adds the paths of a tree such as `a::{b, c::d}`, and returns the text behind it.
+fn branches<'a>(text: &'a str, before: &[String], found: &mut Vec<Vec<String>>) -> &'a str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = branches(rest, before, found).trim_start().trim_start_matches(',').trim_start();
+            if let Some(rest) = rest.strip_prefix('}') {
+                return rest;
+            }
+        }
+    }
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let path = [before, &[text[..end].to_owned()]].concat();
+    match text[end..].strip_prefix("::") {
+        Some(rest) if !rest.starts_with('<') => branches(rest, &path, found),
+        _ => {
+            found.push(path);
+            &text[end.max(1).min(text.len())..]
+        }
+    }
 }
 
-fn house(files: &[(&str, &str)]) -> House {
-    House::new(&files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect::<Vec<_>>())
+/// The paths in a file, from the root of its crate, and whether the file passes them on.
+fn named(files: &Files, module: &[String]) -> Vec<(Vec<String>, bool)> {
+    let text = &files[module].1;
+    let above = &module[..module.len().saturating_sub(1)];
+    let children = files.keys().filter(|path| path.len() == module.len() + 1 && path.starts_with(module));
+    let mut firsts = vec![("crate", vec![]), ("super", above.to_vec())];
+    firsts.extend(children.map(|path| (path[module.len()].as_str(), path.clone())));
+    let mut all = Vec::new();
+    for (first, root) in firsts {
+        for (tail, before) in paths(text, first) {
+            // In a module inside the file, `super` is the file.
+            let item = before.rsplit("\n}\n").next().unwrap_or_default();
+            let is_inside = item.lines().any(|line| {
+                line.trim_start_matches("pub ").starts_with("mod ") && line.trim_end().ends_with('{')
+            });
+            let root = if first == "super" && is_inside { module } else { &root };
+            let statement = before.rsplit([';', '}']).next().unwrap_or_default().trim();
+            all.push(([root, &tail].concat(), statement.starts_with("pub") && statement.ends_with("use")));
+        }
+    }
+    all
+}
+
+/// The files that a path leads to: the file that it names, and those from which this one has the item.
+fn behind(files: &Files, path: &[String], depth: usize, found: &mut BTreeSet<String>) {
+    let module =
+        (0..=path.len()).rev().map(|end| &path[..end]).find(|&part| files.contains_key(part)).unwrap();
+    // What the root has from another crate is no file's.
+    let of_others = |line: &str| line.starts_with("use redis_cell_ffi") && line.contains(&path[0]);
+    if !files[module].1.lines().any(of_others) {
+        found.insert(files[module].0.clone());
+    }
+    for (source, is_passed_on) in named(files, module) {
+        if is_passed_on
+            && depth > 0
+            && path.len() > module.len()
+            && source.last() == Some(&path[module.len()])
+        {
+            behind(files, &source, depth - 1, found);
+        }
+    }
+}
+
+/// The files that each file depends on.
+fn dependencies(files: &Files) -> BTreeMap<String, BTreeSet<String>> {
+    let of = |(module, (name, _)): (&Vec<String>, &(String, String))| {
+        let mut found = BTreeSet::new();
+        for (path, _) in named(files, module) {
+            behind(files, &path, 4, &mut found);
+        }
+        found.remove(name);
+        (name.clone(), found)
+    };
+    files.iter().map(of).collect()
+}
+
+/// The files that depend on themselves by others.
+fn circle(files: &Files) -> Vec<String> {
+    let direct = dependencies(files);
+    let is_in_one = |file: &&String| {
+        let (mut reached, mut next) = (BTreeSet::new(), vec![*file]);
+        while let Some(one) = next.pop() {
+            next.extend(direct[one].iter().filter(|&on| reached.insert(on.clone())));
+        }
+        reached.contains(*file)
+    };
+    direct.keys().filter(is_in_one).cloned().collect()
 }
 
 #[test]
 fn no_file_depends_on_one_that_depends_on_it() {
-    assert_no_circle("src");
-    assert_no_circle("core/src");
-    assert_no_circle("ffi/src");
-}
-
-fn assert_no_circle(folder: &str) {
-    let dependencies = House::new(&sources(folder)).dependencies();
-    if let Some(circle) = circles(&dependencies).first() {
-        let ties = dependencies.iter().filter(|(file, on, _)| circle.contains(file) && circle.contains(on));
-        let ties: Vec<String> = ties.map(|(file, on, name)| format!("{file} -> {on}: {name}")).collect();
-        panic!("{folder} has a circle of {circle:?}:\n{}", ties.join("\n"));
+    for folder in ["src", "core/src", "ffi/src"] {
+        let files = sources(folder);
+        let found = circle(&files);
+        assert!(found.is_empty(), "{folder} has a circle among {found:?}: {:#?}", dependencies(&files));
     }
 }
 
 #[test]
 fn no_file_depends_on_a_layer_above_its_own() {
-    let house = House::new(&sources("src"));
-    for (file, on, name) in house.dependencies() {
-        assert!(layer(&file) >= layer(&on), "{file} depends on {on}, which is above it, for {name}");
+    let layer = |file: &str| {
+        let names = |layer: &&[&str]| {
+            layer.iter().any(|name| file == *name || name.ends_with('/') && file.starts_with(name))
+        };
+        LAYERS.iter().rposition(names).unwrap_or_else(|| panic!("no layer has {file}"))
+    };
+    for (file, others) in dependencies(&sources("src")) {
+        for on in others {
+            assert!(layer(&file) >= layer(&on), "{file} depends on {on}, which is above it");
+        }
     }
 }
 
 #[test]
 fn the_ffi_knows_no_limiters() {
-    let house = House::new(&sources("ffi/src"));
-    for (file, path) in house.foreign_paths("redis_cell_core") {
-        let named = path.split("::").nth(1).unwrap_or_default();
-        let may = file == USES_A_LIMITER || CORE_IN_FFI.contains(&named);
-        assert!(may, "{file} names {path}");
+    for (file, text) in sources("ffi/src").values() {
+        for (path, _) in paths(text, "redis_cell_core") {
+            let may = file == USES_A_LIMITER || CORE_IN_FFI.contains(&path[0].as_str());
+            assert!(may, "{file} names {path:?}");
+        }
     }
 }
 
 /// The checks above are tested: they find each way of putting a circle back.
 #[test]
 fn a_circle_is_found() {
-    let circle = |files: &[(&str, &str)]| circles(&house(files).dependencies());
-    let lib = ("lib.rs", "mod a; mod b; mod ffi;");
-    let ffi = ("ffi/mod.rs", "mod call; mod key; mod log; pub use call::Call; pub use key::Key;");
-    let call = ("ffi/call.rs", "pub struct Call;");
-    let key = ("ffi/key.rs", "use super::call::Call; pub struct Key(Call);");
-    let log = ("ffi/log.rs", "");
-
-    let none =
-        [lib, ffi, call, key, log, ("a.rs", "use crate::ffi::Key; pub fn a() {}"), ("b.rs", "use crate::a;")];
-    assert_eq!(circle(&none), Vec::<Vec<String>>::new());
-
-    let with = |file: (&'static str, &'static str)| {
-        let mut files = none;
-        let place = files.iter().position(|(name, _)| *name == file.0).unwrap();
-        files[place] = file;
-        circle(&files)
+    let good = [
+        ("lib.rs", "mod a; mod b; mod ffi;"),
+        ("ffi/mod.rs", "mod call; mod key; pub use call::Call; pub use key::Key;"),
+        ("ffi/call.rs", "pub struct Call; // crate::a\nmod inside {\nuse super::ffi;\n}\n"),
+        ("ffi/key.rs", "use super::call::Call; pub struct Key(Call);"),
+        ("a.rs", "use crate::ffi::{self, Key}; pub fn a() {}"),
+        ("b.rs", "use crate::a;"),
+    ];
+    let found = |changes: &[(&str, &str)]| {
+        let text = |name: &str, text: &str| {
+            changes.iter().find(|(other, _)| *other == name).map_or(text, |c| c.1).to_owned()
+        };
+        circle(&files(good.map(|(name, was)| (name.to_owned(), text(name, was))).to_vec()))
     };
-    let two = |one: &str, other: &str| vec![vec![one.to_owned(), other.to_owned()]];
-    // By the file that defines an item.
-    assert_eq!(
-        with(("ffi/call.rs", "use super::key::Key; pub struct Call;")),
-        two("ffi/call.rs", "ffi/key.rs")
-    );
-    // In the middle of a function, in an inline module, and in a macro.
-    assert_eq!(
-        with(("ffi/call.rs", "pub struct Call; fn f() { super::key::Key; }")),
-        two("ffi/call.rs", "ffi/key.rs")
-    );
-    assert_eq!(
-        with(("ffi/call.rs", "pub struct Call; mod inside { use crate::ffi::key; fn f() { key::Key; } }")),
-        two("ffi/call.rs", "ffi/key.rs")
-    );
-    assert_eq!(
-        with(("ffi/call.rs", "pub struct Call; fn f() { print!(\"{}\", crate::ffi::key::Key) }")),
-        two("ffi/call.rs", "ffi/key.rs")
-    );
-    // By the facade: the folder's own file, which passes on the items of the file.
-    assert_eq!(
-        with(("ffi/key.rs", "use super::Call; pub struct Key(Call);")),
-        two("ffi/key.rs", "ffi/mod.rs")
-    );
-    // By a method that another file adds to a type.
-    let mut files = none;
-    files[3] = ("ffi/key.rs", "pub struct Key; impl Key { fn f(&self) { self.write() } }");
-    files[4] = ("ffi/log.rs", "use super::key::Key; impl Key { pub fn write(&self) {} }");
-    assert_eq!(circle(&files), two("ffi/key.rs", "ffi/log.rs"));
-    // By way of a third file.
-    let mut files = none;
-    files[2] = ("ffi/call.rs", "use crate::b; pub struct Call; fn f() { b::b() }");
-    files[6] = ("b.rs", "use crate::a; pub fn b() { a::a() }");
-    let found = circle(&files);
-    assert_eq!(found, [["a.rs", "b.rs", "ffi/call.rs", "ffi/key.rs", "ffi/mod.rs"].map(str::to_owned)]);
+    assert_eq!(found(&[]), Vec::<String>::new());
+    let own = ["ffi/call.rs", "ffi/key.rs"];
+    // By the file that defines an item, in the middle of a function, in a list, and in a macro.
+    for text in [
+        "use super::key::Key;",
+        "fn f() { super::key::Key; }",
+        "use crate::{a::A, ffi::{key}};",
+        "p!(crate::ffi::key::Key)",
+    ] {
+        assert!(
+            own.iter().all(|file| found(&[("ffi/call.rs", text)]).contains(&(*file).to_owned())),
+            "{text}"
+        );
+    }
+    // By the file that passes an item on, and by way of a third file.
+    assert_eq!(found(&[("ffi/key.rs", "use super::Call;")]), ["ffi/key.rs", "ffi/mod.rs"]);
+    let third = found(&[("ffi/call.rs", "use crate::b;"), ("b.rs", "use crate::a::a;")]);
+    assert_eq!(third, ["a.rs", "b.rs", "ffi/call.rs", "ffi/key.rs", "ffi/mod.rs"]);
 }

@@ -32,9 +32,9 @@ pub const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws each limiter by itself, `<name>.svg`, and those that differ side by side, `all.svg`.
+/// Draws the limiters that differ side by side, `all.svg`, and each of the others by itself, `<name>.svg`.
 pub fn draw(answers: &Path, folder: &Path) -> Result<(), Box<dyn Error>> {
-    for limiter in &LIMITERS {
+    for limiter in LIMITERS.iter().filter(|limiter| !limiter.beside) {
         let file = folder.join(format!("{}.svg", limiter.name));
         let area = SVGBackend::new(&file, (WIDTH, 240)).into_drawing_area();
         area.fill(&WHITE)?;

@@ -11,6 +11,8 @@ from redis_cell import AsyncCell, Cell
 
 LIBRARIES = [name for name in ("redis", "valkey") if importlib.util.find_spec(name)]
 FLAVORS = [(library, way) for library in LIBRARIES for way in ("sync", "asyncio")]
+PAIR = [(LIBRARIES[0], "sync"), (LIBRARIES[-1], "asyncio")]
+"""Each library once, and each way once."""
 TIMEOUT = 5.0
 
 

@@ -18,6 +18,7 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+import redis_cell.leased as leased_module
 import servers
 from redis_cell import AsyncCell, AsyncLeased, Cell, Fixed, Leased, Rate, Verdict, Window
 
@@ -28,7 +29,13 @@ RATE = Rate.per_day(100)
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[redis.asyncio.Redis]:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests in which the server answers."""
+    monkeypatch.setattr(leased_module, "_TIMEOUT", PATIENCE)
+
+
+@pytest.fixture
+async def client(patient: None) -> AsyncIterator[redis.asyncio.Redis]:
     with servers.running() as server:
         client = redis.asyncio.Redis(port=server.port, decode_responses=True, socket_timeout=PATIENCE)
         yield client
@@ -234,7 +241,7 @@ class Threads:
 
 
 @pytest.fixture
-def blocking() -> Iterator[redis.Redis]:
+def blocking(patient: None) -> Iterator[redis.Redis]:
     with servers.running() as server:
         yield redis.Redis(port=server.port, decode_responses=True, socket_timeout=PATIENCE)
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 import servers
 from redis_cell import (
@@ -306,7 +308,7 @@ def test_threads_of_several_clients_take_exactly_the_limit(server: servers.Serve
 
 
 def test_a_guard_of_threads_decides_for_each_call(server: servers.Server) -> None:
-    merged = Merged(redis.Redis(port=server.port, socket_timeout=2))
+    merged = Merged(redis.Redis(port=server.port, socket_timeout=2, retry=Retry(NoBackoff(), 0)))
     guard = Guard(merged, when_unavailable=FailClosed())
     assert guard.throttle("hot", RATE).decided_by == "server"
     server.freeze()

@@ -35,6 +35,8 @@ class Upstream:
         """The tokens of all answers."""
         self.busy = self.busiest = 0
         """The requests under way now, and the most of them ever."""
+        self.together = 0
+        """No request is answered before so many have been under way at once, for ten seconds at most."""
         self.url = ""
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -59,6 +61,9 @@ class Upstream:
         self.who.append(str((request.get("messages") or [{}])[-1].get("content", "")))
         status, headers = self.decide()
         completion = max(1, request.get("max_tokens", request.get("max_output_tokens", 10)) // 2)
+        end = time.monotonic() + 10
+        while self.busiest < self.together and time.monotonic() < end:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0 if request.get("stream") else self.delay)
         if request.get("stream") and status == 200:
             await start(send, 200, {"content-type": "text/event-stream", **headers})
