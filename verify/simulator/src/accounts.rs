@@ -61,8 +61,8 @@ impl Held {
     }
 }
 
-/// The parts in order, but for those of which nothing can come back: of rates, of windows that have ended, and
-/// of keys that are gone, unless `lives`.
+/// The parts in order, but for those of which nothing can come back: of rates, of windows that have ended,
+/// and of keys that are gone, unless `lives`.
 pub fn shown(book: &[Held], now: i128, lives: impl Fn(&str) -> bool) -> Vec<String> {
     let comes_back = |held: &&Held| match held.origin {
         Origin::Rate(..) => false,
@@ -242,7 +242,7 @@ fn take_chain(
     Ok(Err(Some(late)))
 }
 
-/// The row of a chain: what it could give now, and at the most.
+/// The row of a chain: what it could give now, and at most.
 fn chain_row(chain: &[Vec<usize>], rows: &[Row], limited: bool, retry: Option<i128>) -> Row {
     let most = |of: &dyn Fn(&Row) -> i128| {
         let sums = chain.iter().map(|pool| pool.iter().map(|at| of(&rows[*at])).sum::<i128>());

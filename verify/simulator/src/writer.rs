@@ -341,8 +341,8 @@ impl Writer {
         format!("{} {} {}", key.kind, key.limit, share.unwrap_or(quantity))
     }
 
-    /// The word between two limiters that are joined, and the quantity of the second one, if it is that of the
-    /// first one, `last`.
+    /// The word between two limiters that are joined, and the quantity of the second one, if it is that of
+    /// the first one, `last`.
     fn joined(&mut self, before: &Key, key: &Key, last: i64) -> (&'static str, Option<i64>) {
         if before.kind != "LEASE" && key.kind != "LEASE" && self.random.bool() {
             (" SPILL", Some(last))

@@ -58,12 +58,12 @@ fn seeded_faults_are_found() {
         ("no-lead", "contract"),
         ("one-flow", "progress"),
         ("panic", "contract"),
-        ("raw-clock", "contract"),
+        ("raw-clock", "progress"),
         ("round-down", "contract"),
         ("settle-takes", "contract"),
         ("shadow-refuses", "contract"),
         ("verbatim", "replication"),
-        ("write-at-once", "purity"),
+        ("write-at-once", "handles"),
         ("write-on-refusal", "purity"),
     ];
     for (fault, oracle) in faults {
