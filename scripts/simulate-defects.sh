@@ -17,7 +17,8 @@ names=$(python3 scripts/plant-defects.py verify/simulator/defects.txt "$copy")
     CARGO_TARGET_DIR=$PWD/target RUSTFLAGS="--cap-lints warn" cargo build --quiet --profile suite --locked --lib -p redis-cell
 )
 
-for name in ${*:-$names}; do
+if (($#)); then names=$*; fi
+for name in $names; do
     found=$(REDIS_CELL_DEFECT=$name "$simulate" --seeds 1 "${SEEDS:-2000}" --first \
         "$PWD/$copy/target/suite/libredis_cell.so" || true)
     seed=$(sed -n 's/^seed \([0-9]*\): \([a-z]*\),.*/\2\t\1/p' <<<"$found" | head -1)

@@ -1046,8 +1046,8 @@ impl<'c> Request<'c> {
             let answer = match plan {
                 Some(plan) if named.is_pool => plan.answer(index),
                 _ if answer.limited() && seen.is_none() => answer,
-                // An admission that is not carried out has the numbers of a check, and so has a total that would
-                // have lived as long as what is held of it.
+                // An admission that is not carried out has the numbers of a check, and so has a total that
+                // would have lived as long as what is held of it.
                 _ => peek(named, index, &self.target(named, call, key, now), seen)?,
             };
             rows.push(Row::of(answer, named.shadow));

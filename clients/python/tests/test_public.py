@@ -32,7 +32,7 @@ def public() -> str:
 
 
 def test_public_names_are_kept() -> None:
-    """After a change on purpose, this file as a program writes the names anew."""
+    """After a change on purpose, this file as a program writes the names again."""
     assert public() == KEPT.read_text()
 
 

@@ -206,11 +206,10 @@ fn shares(call: &Call, model: &Model, pool: &[usize], at: i128) -> Result<Option
 }
 
 /// What a chain takes from which limiter; a wait if it refuses, and no wait if it always does.
-fn take_chain(
-    call: &Call,
-    model: &Model,
-    chain: &[Vec<usize>],
-) -> Result<Result<Vec<(usize, i128)>, Option<i128>>, Error> {
+type Taken = Result<Vec<(usize, i128)>, Option<i128>>;
+
+/// Decides a chain.
+fn take_chain(call: &Call, model: &Model, chain: &[Vec<usize>]) -> Result<Taken, Error> {
     let now = model.now;
     for &at in chain.iter().flatten() {
         let part = &call.parts[at];
