@@ -158,6 +158,7 @@ impl Run<'_> {
 
     fn run(&mut self, words: &[Bytes]) -> Result<Reply, &'static str> {
         const SYNTAX: &str = "ERR syntax error";
+        const SAME: &str = "ERR source and destination objects are the same";
         let name = name(words);
         let arg = |at: usize| words.get(at).map(Vec::as_slice).ok_or(SYNTAX);
         let db = self.db;
@@ -263,6 +264,9 @@ impl Run<'_> {
             }
             "RENAME" => {
                 let (from, to) = (arg(1)?, arg(2)?);
+                if from == to && self.keys.get(db, from).is_some() {
+                    return Ok(Reply::Simple("OK".into()));
+                }
                 let entry = self.keys.remove(db, from).ok_or("ERR no such key")?;
                 self.keys.put(db, to, entry);
                 self.event(class::GENERIC, "rename_from", from);
@@ -272,8 +276,11 @@ impl Run<'_> {
             }
             "COPY" => {
                 let (from, to) = (arg(1)?, arg(2)?);
+                if from == to {
+                    return Err(SAME);
+                }
                 let Some(entry) = self.keys.get(db, from).cloned() else { return Ok(Reply::Int(0)) };
-                if from == to || (self.keys.get(db, to).is_some() && words.len() < 4) {
+                if self.keys.get(db, to).is_some() && words.len() < 4 {
                     return Ok(Reply::Int(0));
                 }
                 self.keys.put(db, to, entry);
@@ -283,7 +290,10 @@ impl Run<'_> {
             }
             "MOVE" => {
                 let (key, to) = (arg(1)?, number(arg(2)?).ok_or(SYNTAX)? as i32);
-                if self.keys.get(to, key).is_some() || to == db {
+                if to == db {
+                    return Err(SAME);
+                }
+                if self.keys.get(to, key).is_some() {
                     return Ok(Reply::Int(0));
                 }
                 let Some(entry) = self.keys.remove(db, key) else { return Ok(Reply::Int(0)) };
