@@ -11,8 +11,8 @@ pub mod class {
     pub const GENERIC: i32 = 1 << 2;
     /// Of strings.
     pub const STRING: i32 = 1 << 3;
-    /// Of lists.
-    pub const LIST: i32 = 1 << 4;
+    /// Of sets.
+    pub const SET: i32 = 1 << 5;
     /// Of hashes.
     pub const HASH: i32 = 1 << 6;
     /// Of sorted sets.
@@ -49,7 +49,7 @@ const COMMANDS: [(&str, bool); 25] = [
     ("ZRANGE", false),
     ("ZCOUNT", false),
     ("INCR", true),
-    ("LPUSH", true),
+    ("SADD", true),
 ];
 
 /// Whether a command writes; `None` if there is none of this name, which is in upper case.
@@ -70,7 +70,7 @@ pub struct Applied {
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-fn number(bytes: &[u8]) -> Option<i64> {
+pub fn number(bytes: &[u8]) -> Option<i64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
@@ -211,15 +211,16 @@ impl Run<'_> {
                 self.effect = Some(verbatim);
                 Reply::Int(new)
             }
-            "LPUSH" => {
+            // Histories have one member only, so that its presence is all that a set holds.
+            "SADD" => {
                 let key = arg(1)?;
                 match self.keys.get(db, key).map(|entry| &entry.value) {
-                    None | Some(Value::Other("list")) => {}
+                    None => {}
+                    Some(Value::Other("set")) => return Ok(Reply::Int(0)),
                     Some(_) => return Err(WRONG_TYPE),
                 }
-                let expiry = self.keys.get(db, key).and_then(|entry| entry.expiry);
-                self.keys.set(db, key, Value::Other("list"), expiry);
-                self.event(class::LIST, "lpush", key);
+                self.keys.set(db, key, Value::Other("set"), None);
+                self.event(class::SET, "sadd", key);
                 self.effect = Some(verbatim);
                 Reply::Int(1)
             }

@@ -244,6 +244,12 @@ fn run_own(db: i32, words: &Words, replicates: bool) -> Reply {
             world.touched.insert((db, key));
         });
     }
+    // It looks up the key in the other database, too.
+    if let ("MOVE", [_, key, to]) = (name.as_str(), &words[..])
+        && let Some(to) = commands::number(to)
+    {
+        expire(to as i32, key);
+    }
     let flushed = match name.as_str() {
         "FLUSHDB" => Some(db),
         "FLUSHALL" => Some(-1),

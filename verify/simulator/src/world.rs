@@ -543,7 +543,6 @@ impl World {
             Some(Value::Text(_)) => 1,
             Some(Value::Hash(_)) => 3,
             Some(Value::ZSet(_)) => 5,
-            Some(Value::Other("list")) => 2,
             Some(Value::Other(_)) => 4,
         }
     }

@@ -566,7 +566,7 @@ impl Writer {
             16 => format!("SWAPDB {} {}", self.random.u8(..2), self.random.u8(..2)),
             17 => format!("MOVE {one} 1"),
             18 => format!("SET {one} text"),
-            19 => format!("LPUSH {one} text"),
+            19 => format!("SADD {one} text"),
             20 => format!("INCR {one}"),
             _ => format!("UNLINK {one}"),
         }
