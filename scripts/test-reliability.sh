@@ -48,6 +48,8 @@ elsewhere() {
     REDIS_CELL_SERVER=$1 suite "$(server_name "$("$1" --version)"), reliability" \
         cargo test --locked --test reliability -- clock::a_step_forward_within \
         cluster::clients_that_wait_go
+    REDIS_CELL_SERVER=$1 suite "$(server_name "$("$1" --version)"), simulated server" \
+        cargo test --profile suite --locked -p redis-cell-simulator --test real
 }
 if [[ ! ${REDIS_CELL_TESTS:-} ]]; then
     redis=$(scripts/platform-server.sh "$(uname -m)" redis sid,experimental)

@@ -120,7 +120,7 @@ fn take_or_wait<'c>(call: &Call<'c>, request: &Request<'c>) -> Result<Outcome, E
         request: fair::Request { flow, weight, quantity, cost },
         unit: request.unit,
         patience: timeout,
-        others: request.others().map(Into::into).collect(),
+        others: request.others(call).map(Into::into).collect(),
         once: request.once_key(call).map(Into::into),
         decides: &Again,
     };

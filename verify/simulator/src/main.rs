@@ -23,8 +23,9 @@ struct Options {
     shrinks: bool,
     /// Whether the first seed that fails is the last one.
     stops: bool,
-    /// The number of a history that a real server can follow, of which a transcript is printed.
-    real: Option<u64>,
+    /// The number of a history that a real server can follow, of which a transcript is printed, and the version
+    /// of that server.
+    real: Option<(u64, String)>,
     files: Vec<String>,
 }
 
@@ -52,7 +53,9 @@ fn options() -> Result<Options, String> {
             "--trace" => options.trace = true,
             "--no-shrink" => options.shrinks = false,
             "--first" => options.stops = true,
-            "--real" => options.real = Some(number()?),
+            "--real" => {
+                options.real = Some((number()?, args.next().ok_or("--real needs a version")?));
+            }
             "--file" => options.files.push(args.next().ok_or("--file needs a name")?),
             module => options.module = module.into(),
         }
@@ -63,8 +66,9 @@ fn options() -> Result<Options, String> {
 fn main() -> ExitCode {
     let work = options().and_then(|options| Module::open(&options.module).map(|module| (options, module)));
     let result = work.and_then(|(options, module)| {
-        if let Some(real) = options.real {
-            print!("{}", run::transcript(&module, REAL + real, options.steps));
+        if let Some((number, version)) = options.real {
+            let source = Source::Real(REAL + number, options.steps, version);
+            print!("{}", run::transcript(&module, &source));
             return Ok(0);
         }
         if options.files.is_empty() { seeds(&options, &module) } else { files(&options, &module) }

@@ -23,6 +23,8 @@ pub struct Report {
 pub enum Source {
     /// From a seed, so many.
     Seed(u64, u32),
+    /// The same for a server of this version; a real one can be made to follow them.
+    Real(u64, u32, String),
     /// From lines.
     History(History),
 }
@@ -31,6 +33,12 @@ impl Source {
     fn settings(&self) -> Settings {
         match self {
             Self::Seed(seed, _) => Writer::settings(*seed),
+            Self::Real(_, _, version) => Settings {
+                version: version.clone(),
+                listeners: "aof".into(),
+                active: false,
+                ..Settings::default()
+            },
             Self::History(history) => history.settings.clone(),
         }
     }
@@ -57,11 +65,11 @@ fn play(module: &Module, source: &Source, mut say: impl FnMut(&str)) -> Report {
         });
     }
     let mut writer = match source {
-        Source::Seed(seed, _) => Some(Writer::new(*seed)),
+        Source::Seed(seed, _) | Source::Real(seed, ..) => Some(Writer::new(*seed)),
         Source::History(_) => None,
     };
     let count = match source {
-        Source::Seed(_, count) => *count as usize,
+        Source::Seed(_, count) | Source::Real(_, count, _) => *count as usize,
         Source::History(history) => history.steps.len(),
     };
     for at in 0..count {
@@ -208,12 +216,12 @@ fn unpack(bytes: &[u8], settings: Settings) -> Report {
     Report { history: history.unwrap_or(History { settings, steps: vec![] }), violation, counts }
 }
 
-/// The steps of a seed, each call with its reply behind it, and the keys at the end. Steps begin with `>`,
+/// The steps of a source, each call with its reply behind it, and the keys at the end. Steps begin with `>`,
 /// replies with `<`, keys with `< =`.
-pub fn transcript(module: &Module, seed: u64, steps: u32) -> String {
+pub fn transcript(module: &Module, source: &Source) -> String {
     crate::trace::start();
     boundary::start_speaker(SECONDS, |speak| {
-        let report = play(module, &Source::Seed(seed, steps), |line| {
+        let report = play(module, source, |line| {
             let (clock, text) = line.split_once('|').unwrap_or(("", line));
             let is_reply = clock.trim().is_empty();
             speak(&format!("{} {}", if is_reply { '<' } else { '>' }, text.trim()));

@@ -199,9 +199,6 @@ fn theme(seed: u64) -> (Rng, Theme, usize) {
 impl Writer {
     /// The settings of the world of a seed.
     pub fn settings(seed: u64) -> Settings {
-        if seed >= REAL {
-            return Settings { listeners: "aof".into(), active: false, ..Settings::default() };
-        }
         let (mut random, theme, _) = theme(seed);
         let versions = ["7.0.15", "7.0.15", "8.6.3", "7.4.1", "6.2.6"];
         Settings {

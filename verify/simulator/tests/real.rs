@@ -44,17 +44,16 @@ fn held(client: &mut Client, key: &str) -> String {
 }
 
 fn follow(number: u64, steps: u32) -> usize {
-    let mut simulate = Command::new(env!("CARGO_BIN_EXE_simulate"));
+    let mut clock = Clock::stopped_at(1_800_000_000_123_456_789);
+    let server = clock.start(Options::new().set("appendonly", "yes").set("appendfsync", "no"));
+    let mut client = server.connect();
     let (number, steps) = (number.to_string(), steps.to_string());
-    let output = simulate
-        .args(["--real", &number, "--steps", &steps])
+    let output = Command::new(env!("CARGO_BIN_EXE_simulate"))
+        .args(["--real", &number, &client.info("redis_version"), "--steps", &steps])
         .arg(module_path())
         .output()
         .expect("the simulator");
     let transcript = String::from_utf8(output.stdout).expect("text");
-    let mut clock = Clock::stopped_at(1_800_000_000_123_456_789);
-    let server = clock.start(Options::new().set("appendonly", "yes").set("appendfsync", "no"));
-    let mut client = server.connect();
     client.call("DEBUG SET-ACTIVE-EXPIRE 0");
     let (mut context, mut compared, mut last) = (Vec::new(), 0, None);
     for text in transcript.lines() {
