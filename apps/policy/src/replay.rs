@@ -433,7 +433,9 @@ pub fn combined(rows: &[Taken]) -> Option<Answer> {
         }
         first = first.saturating_add(chain.len());
     }
-    combine_rows(&all)
+    // Where fields are missing, a policy with chains may have none left.
+    let taken = rows.first()?.answer.taken.map(|_| 0);
+    combine_rows(&all).map(|answer| Answer { taken, ..answer })
 }
 
 /// Why a call was not decided.
