@@ -462,8 +462,8 @@ impl<'c> Request<'c> {
         self.limiters.iter().filter(|named| !named.shadow).map(|named| named.key)
     }
 
-    /// The keys of the other limiters that may keep the call waiting, and that of `HOLD`: a settlement of another
-    /// owner can make units run out at once.
+    /// The keys of the other limiters that may keep the call waiting, and that of `HOLD`: a settlement of
+    /// another owner can make units run out at once.
     pub fn others(&self, call: &Call<'c>) -> impl Iterator<Item = &'c [u8]> {
         let limiters = self.limiters.iter().skip(1).filter(|named| !named.shadow).map(|named| named.name);
         limiters.chain(self.hold.as_ref().map(|hold| call.bytes(hold.key)))

@@ -23,8 +23,8 @@ struct Options {
     shrinks: bool,
     /// Whether the first seed that fails is the last one.
     stops: bool,
-    /// The number of a history that a real server can follow, of which a transcript is printed, and the version
-    /// of that server.
+    /// The number of a history that a real server can follow, of which a transcript is printed, and the
+    /// version of that server.
     real: Option<(u64, String)>,
     files: Vec<String>,
 }
