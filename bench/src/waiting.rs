@@ -313,7 +313,7 @@ const WAITS: [&str; 3] =
 /// The clients whose memory is measured, and those that ask for more than there is.
 const CROWD: usize = 10_000;
 const MANY: usize = 50_000;
-/// The memory of that server for each of them, which is less than they take.
+/// The memory of that server for each of them beyond that of their connections, which is less than they take.
 const BYTES_EACH: usize = 20 << 10;
 
 /// Starts a server for this many clients, and connects them. More of them than TCP has ports reach it by its
@@ -322,12 +322,11 @@ fn crowd(
     program: &[String],
     binaries: &Binaries,
     clients: usize,
-    more: &[&str],
 ) -> Result<(Server, Vec<UnixStream>), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("socket").display().to_string();
     let most = (clients + 100).to_string();
-    let options = [&["--maxclients", &most, "--unixsocket", &socket], more].concat();
+    let options = ["--maxclients", &most, "--unixsocket", &socket];
     let server = Server::start_under(program, Kind::Module, binaries, &options)?;
     let mut connection = server.connect()?;
     crate::curves::ask(&mut connection, "CL.ACQUIRE busy 1 3600 holder")?;
@@ -357,7 +356,7 @@ fn memory(
     call: &str,
     clients: usize,
 ) -> Result<Memory, Box<dyn Error>> {
-    let (server, mut streams) = crowd(program, binaries, clients, &[])?;
+    let (server, mut streams) = crowd(program, binaries, clients)?;
     let measure = || -> Result<[f64; 2], Box<dyn Error>> {
         thread::sleep(Duration::from_secs(10)); // the server shrinks the buffers of connections that are idle
         Ok([server.info("used_memory")?.parse()?, server.info("used_memory_rss")?.parse()?])
@@ -372,8 +371,9 @@ fn memory(
 
 /// Lets clients ask to wait until the server has no more memory for them.
 fn full(program: &[String], binaries: &Binaries, clients: usize) -> Result<Full, Box<dyn Error>> {
-    let bytes = clients * BYTES_EACH;
-    let (server, mut streams) = crowd(program, binaries, clients, &["--maxmemory", &bytes.to_string()])?;
+    let (server, mut streams) = crowd(program, binaries, clients)?;
+    let bytes = server.info("used_memory")?.parse::<usize>()? + clients * BYTES_EACH;
+    crate::curves::ask(&mut server.connect()?, &format!("CONFIG SET maxmemory {bytes}"))?;
     ask_all(&mut streams, WAITS[2])?;
     let mut refused = 0;
     loop {
