@@ -28,7 +28,6 @@ mod leased;
 mod merged;
 mod messages;
 mod others;
-mod processes;
 mod readme;
 mod refusals;
 mod repeated;
