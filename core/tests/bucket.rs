@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Exact, MS, NOW, S, US, at, in_nanos, instant, nanos, offset};
+use common::{Exact, MS, NOW, S, US, at, in_nanos, nanos, offset};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::bucket::{Level, Limit, decode, take};

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Exact, NOW, S, after, at, instant, nanos, offset, span};
+use common::{Exact, NOW, S, after, at, instant, nanos, span};
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis_cell_core::Change::{Delete, Keep, Store};

@@ -20,7 +20,7 @@ use redis_cell_core::log::{
     Edit, Entries, Limit, is_entry, may_be, peek, peek_behind, saturate, settle, take,
 };
 use redis_cell_core::timeline::{PRUNED_AT_MOST, Timeline};
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Taken, Unit, Verdict};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
 
 const START: u64 = 1_700_000_000_000_000_000;
 

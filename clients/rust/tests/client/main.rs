@@ -36,4 +36,3 @@ mod settle;
 mod tls;
 mod turns;
 mod unavailable;
-mod waiting;
