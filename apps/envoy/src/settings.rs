@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use std::{fs, io};
 
 /// All settings except the rules.
 #[derive(Clone, Debug)]
@@ -100,6 +101,35 @@ pub struct Tls {
     pub authority: Option<PathBuf>,
     /// The certificate of this side, and its key.
     pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// What is in the files of certificates.
+#[derive(PartialEq, Eq)]
+#[allow(missing_debug_implementations)] // a key is not for logs
+pub struct Pems {
+    /// The authority of the other side.
+    pub authority: Option<Vec<u8>>,
+    /// The certificate of this side, and its key.
+    pub own: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tls {
+    /// Reads the files as they are now.
+    ///
+    /// # Errors
+    /// Returns an error that names the file that cannot be read.
+    pub fn read(&self) -> io::Result<Pems> {
+        let read = |path: &PathBuf| {
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            fs::read(path).map_err(named)
+        };
+        let own = match &self.own {
+            Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+            None => None,
+        };
+        Ok(Pems { authority: self.authority.as_ref().map(read).transpose()?, own })
+    }
 }
 
 /// A control plane, and how it is asked for the rules.
@@ -532,10 +562,14 @@ fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
         retry: v.duration("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", Duration::from_secs(3)),
         waits,
         factor: v.read("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", 0.5, "a number from 0 to 100", |text| {
-            text.parse().ok().filter(|factor| (0.0..=100.0).contains(factor))
+            let factor = text.parse().ok().filter(|factor| (0.0..=100.0).contains(factor))?;
+            Some(if factor > 0.0 { factor } else { 2.0 }) // as the library of the reference
         }),
         jitter: v.read("XDS_CLIENT_BACKOFF_JITTER", true, "true or false", flag),
-        most_bytes: v.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 4 << 20),
+        most_bytes: match v.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 0) {
+            0 => 4 << 20, // that of gRPC
+            most => most,
+        },
         is_optional: v.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
     }
 }
