@@ -207,12 +207,22 @@ async fn health_is_told_by_http_and_grpc() {
         let request = HealthCheckRequest { service: name.to_owned() };
         assert_eq!(health.check(Request::new(request)).await.unwrap().into_inner().status, 1, "{name}");
     }
+    let watch = health.watch(Request::new(HealthCheckRequest::default()));
+    let mut changes = watch.await.unwrap().into_inner();
+    let seen = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        while seen.len() < 4 {
+            seen.push(changes.message().await.unwrap().unwrap().status);
+        }
+        seen
+    });
     server.kill();
     wait_for(false);
     server.restart_here();
     wait_for(true);
     fs::remove_file(service.process.folder().join("config/rules.yaml")).unwrap();
     wait_for(false);
+    assert_eq!(seen.await.unwrap(), [1, 2, 1, 2], "a client that watches is told of changes only");
 }
 
 #[tokio::test(flavor = "multi_thread")]
