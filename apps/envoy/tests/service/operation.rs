@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::Request;
 use tonic_health::pb::HealthCheckRequest;
@@ -207,22 +207,31 @@ async fn health_is_told_by_http_and_grpc() {
         let request = HealthCheckRequest { service: name.to_owned() };
         assert_eq!(health.check(Request::new(request)).await.unwrap().into_inner().status, 1, "{name}");
     }
+    // A client that watches is told of changes only.
     let watch = health.watch(Request::new(HealthCheckRequest::default()));
     let mut changes = watch.await.unwrap().into_inner();
-    let seen = tokio::spawn(async move {
-        let mut seen = Vec::new();
-        while seen.len() < 4 {
-            seen.push(changes.message().await.unwrap().unwrap().status);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = |expected: &[i32]| {
+        wait_until("the change", || match seen.lock().unwrap().as_slice() {
+            told if told == expected => Ok(()),
+            told => Err(format!("{told:?}")),
+        });
+    };
+    let sees = Arc::clone(&seen);
+    tokio::spawn(async move {
+        while let Ok(Some(change)) = changes.message().await {
+            sees.lock().unwrap().push(change.status);
         }
-        seen
     });
     server.kill();
     wait_for(false);
+    told(&[1, 2]);
     server.restart_here();
     wait_for(true);
+    told(&[1, 2, 1]);
     fs::remove_file(service.process.folder().join("config/rules.yaml")).unwrap();
     wait_for(false);
-    assert_eq!(seen.await.unwrap(), [1, 2, 1, 2], "a client that watches is told of changes only");
+    told(&[1, 2, 1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
