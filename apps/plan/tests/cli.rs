@@ -350,6 +350,10 @@ fn what_cannot_be_read_is_counted_and_shown() {
     assert!(said.contains("none of the 35 lines can be read"), "{said}");
     let said = error(EACH_ADDRESS, &[&folder.file("empty", "")]);
     assert!(said.contains("empty: it is empty"), "{said}");
+    let said = error(EACH_ADDRESS, &[&folder.file("comments", "\n# a comment\n\n")]);
+    assert!(said.contains("comments: it has empty lines and comments only"), "{said}");
+    let said = error(EACH_ADDRESS, &[&folder.file("binary", "a\u{1b}[31mb,c\n1,2\n")]);
+    assert!(said.contains("no field time") && !said.contains('\u{1b}'), "{said:?}");
     let said = error(EACH_ADDRESS, &[&folder.file("words", "no format\n")]);
     assert!(said.contains("the format of the log is not recognized"), "{said}");
     let said = error(EACH_ADDRESS, &[Path::new("/no/such/log")]);
