@@ -55,7 +55,7 @@ pub struct Primary {
 /// Where the primary is.
 enum Source {
     /// At an address.
-    Address(Fresh<Client>),
+    Address(Box<Fresh<Client>>),
     /// Where the Sentinels say.
     Sentinels(Fresh<Arc<tokio::sync::Mutex<SentinelClient>>>),
 }
@@ -124,7 +124,7 @@ pub fn connect(servers: &Servers, metrics: &Arc<Metrics>) -> RedisResult<Server>
         Kind::Single => {
             let client = Fresh::new(servers, single)?;
             let db = client.present().get_connection_info().redis_settings().db();
-            primary(Source::Address(client), db)
+            primary(Source::Address(Box::new(client)), db)
         }
         Kind::Sentinel => primary(Source::Sentinels(Fresh::new(servers, sentinels)?), 0),
         Kind::Cluster => {

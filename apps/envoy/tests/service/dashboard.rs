@@ -93,7 +93,7 @@ async fn every_query_of_the_dashboard_is_answered() {
     let mut round = 0;
     while !left.is_empty() {
         round += 1;
-        assert!(round < 60, "not answered: {left:#?}");
+        assert!(round < 40, "not answered: {left:#?}");
         for client in &clients {
             for descriptors in [["k=1", "shadow=1,user=1"], ["k=1,user=1", "shadow=1,user=1"]] {
                 client.admitted(3, &descriptors).await;
