@@ -57,7 +57,7 @@ enum Source {
     /// At an address.
     Address(Box<Fresh<Client>>),
     /// Where the Sentinels say.
-    Sentinels(Fresh<Arc<tokio::sync::Mutex<SentinelClient>>>),
+    Sentinels(Box<Fresh<Arc<tokio::sync::Mutex<SentinelClient>>>>),
 }
 
 /// What makes connections. It is made again when a file of its certificates has changed.
@@ -126,7 +126,7 @@ pub fn connect(servers: &Servers, metrics: &Arc<Metrics>) -> RedisResult<Server>
             let db = client.present().get_connection_info().redis_settings().db();
             primary(Source::Address(Box::new(client)), db)
         }
-        Kind::Sentinel => primary(Source::Sentinels(Fresh::new(servers, sentinels)?), 0),
+        Kind::Sentinel => primary(Source::Sentinels(Box::new(Fresh::new(servers, sentinels)?)), 0),
         Kind::Cluster => {
             let (shared, silent) = (Shared::new(metrics), Mutex::default());
             Connection::Cluster(Arc::new(Nodes { client: Fresh::new(servers, cluster)?, shared, silent }))
