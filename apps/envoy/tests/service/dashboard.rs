@@ -5,6 +5,7 @@ use crate::harness::{Process, Service, get};
 use crate::operation::monitoring;
 use redis_cell_envoy::proto::RateLimitRequest;
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -41,7 +42,10 @@ fn prometheus(ports: &[u16]) -> (Process, u16) {
 
 /// The series that answer a query now, each with its labels and its value.
 fn ask(port: u16, query: &str) -> Vec<Value> {
-    let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let mut encoded = String::new();
+    for byte in query.bytes() {
+        write!(encoded, "%{byte:02X}").unwrap();
+    }
     let text = get(port, &format!("/api/v1/query?query={encoded}"), &[]).1;
     let (begin, end) = (text.find('{').unwrap(), text.rfind('}').unwrap());
     let answer: Value = serde_json::from_str(&text[begin..=end]).unwrap();
