@@ -221,7 +221,7 @@ fn moved(time: Span, rate: Rate, by: [i64; 3]) -> Span {
 
 /// Callers of one mix: several limiters, of which each caller takes units of all or of none (`CL.MTAKE`).
 ///
-/// `C` is how the caller is told. Quantities are at least 1, and at most the limits.
+/// `C` is a caller, with its quantities in the order of the limits: at least 1, and at most the limits.
 ///
 /// Cost: O(callers) for each call and each reply.
 #[derive(Debug)]
@@ -237,7 +237,6 @@ pub struct Line<C> {
 #[derive(Debug)]
 struct Waiting<C> {
     caller: C,
-    quantities: Box<[i64]>,
     /// Whether it came before the call was sent of which the last reply tells.
     is_decided: bool,
     /// How many calls for it and others were refused.
@@ -254,16 +253,16 @@ pub struct Next<C> {
     /// Callers that send their own calls, because somebody else was faster twice.
     pub alone: Vec<C>,
 }
-impl<C> Line<C> {
+impl<C: AsRef<[i64]>> Line<C> {
     /// Creates a line for the callers of a mix of these limits.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         let places = limits.into_iter().map(Place::unknown).collect();
         Self { places, sum: Vec::new(), called: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Appends a caller, with its quantities in the order of the limits.
-    pub fn push(&mut self, caller: C, quantities: Box<[i64]>) {
-        self.waiting.push(Waiting { caller, quantities, is_decided: false, refused: 0 });
+    /// Appends a caller.
+    pub fn push(&mut self, caller: C) {
+        self.waiting.push(Waiting { caller, is_decided: false, refused: 0 });
     }
 
     /// Removes the callers that no call on its way is for, and that `stays` does not keep.
@@ -282,7 +281,7 @@ impl<C> Line<C> {
     }
 
     /// Begins the next call. Its reply, or its failure, must follow before the next one begins.
-    pub fn next(&mut self) -> Next<C> {
+    pub fn next_call(&mut self) -> Next<C> {
         let none = || vec![0; self.places.len()];
         let mut next = Next { sum: none(), refused: Vec::new(), alone: Vec::new() };
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
@@ -292,13 +291,13 @@ impl<C> Line<C> {
             }
         };
         for caller in waiting.by_ref() {
-            if self.admits(&caller.quantities) {
+            if self.admits(caller.caller.as_ref()) {
                 if caller.refused > 1 {
                     next.alone.push(caller.caller);
                     continue;
                 }
-                self.advance(&caller.quantities);
-                add(&mut next.sum, &caller.quantities);
+                self.advance(caller.caller.as_ref());
+                add(&mut next.sum, caller.caller.as_ref());
                 self.called.push((caller, None));
             } else if let Some(rows) = self.refusal(&caller) {
                 if self.called.is_empty() {
@@ -314,7 +313,7 @@ impl<C> Line<C> {
         self.waiting.extend(waiting);
         if self.called.is_empty() && !self.waiting.is_empty() {
             let first = self.waiting.remove(0);
-            add(&mut next.sum, &first.quantities);
+            add(&mut next.sum, first.caller.as_ref());
             self.called.push((first, None));
         }
         if self.called.is_empty() {
@@ -351,7 +350,7 @@ impl<C> Line<C> {
         let mut decided = Vec::with_capacity(called.len());
         for (caller, rows) in called {
             let rows = rows.unwrap_or_else(|| {
-                self.advance(&caller.quantities);
+                self.advance(caller.caller.as_ref());
                 self.places.iter().map(|place| place.answer(Verdict::Admitted)).collect()
             });
             decided.push((caller.caller, rows));
@@ -391,7 +390,7 @@ impl<C> Line<C> {
             let admits = *quantity <= place.remaining();
             place.answer(if admits { Verdict::Admitted } else { Verdict::Later(place.wait(*quantity)) })
         };
-        Some(self.places.iter().zip(&caller.quantities).map(row).collect())
+        Some(self.places.iter().zip(caller.caller.as_ref()).map(row).collect())
     }
 }
 
