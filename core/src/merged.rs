@@ -275,11 +275,6 @@ impl<C: AsRef<[i64]>> Line<C> {
         self.waiting.is_empty()
     }
 
-    /// Begins a call for one caller, which reads its own reply.
-    pub fn begin(&mut self, quantities: &[i64]) {
-        self.sum = quantities.to_vec();
-    }
-
     /// Begins the next call. Its reply, or its failure, must follow before the next one begins.
     pub fn next_call(&mut self) -> Next<C> {
         let none = || vec![0; self.places.len()];
@@ -354,9 +349,6 @@ impl<C: AsRef<[i64]>> Line<C> {
                 self.places.iter().map(|place| place.answer(Verdict::Admitted)).collect()
             });
             decided.push((caller.caller, rows));
-        }
-        for place in &mut self.places {
-            place.ahead = 0; // also behind a caller that reads its own reply
         }
         decided
     }

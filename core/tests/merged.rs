@@ -400,7 +400,6 @@ impl Process {
             self.line.push(Caller(caller, quantities));
             return;
         }
-        self.line.begin(&quantities);
         self.sends(quantities, Some(caller));
     }
 

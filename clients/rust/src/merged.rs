@@ -107,9 +107,6 @@ trait Told: FromRedisValue + Send + 'static {
     /// A row without callers.
     fn row(name: &Name) -> Row;
     fn push(row: &mut Row, caller: Caller<Self>);
-
-    /// Notes what the first call of a row was told.
-    fn learn(row: &mut Row, units: &[i64], told: &Self);
 }
 
 impl Told for Answer {
@@ -130,8 +127,6 @@ impl Told for Answer {
             callers.push(caller);
         }
     }
-
-    fn learn(_: &mut Row, _: &[i64], _: &Self) {}
 }
 
 impl Told for Together<Answer> {
@@ -150,13 +145,6 @@ impl Told for Together<Answer> {
     fn push(row: &mut Row, caller: Caller<Self>) {
         if let Row::Mix(line) = row {
             line.push(caller);
-        }
-    }
-
-    fn learn(row: &mut Row, units: &[i64], told: &Self) {
-        if let (Row::Mix(line), Ok(replies)) = (row, replies(told)) {
-            line.begin(units);
-            line.answered(told.admitted(), replies);
         }
     }
 }
@@ -523,21 +511,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> Future for Firs
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Sent<A>> {
         let Some(call) = &mut self.call else { return Poll::Pending };
         let answer = call.as_mut().poll(context);
-        if let Poll::Ready(answer) = &answer {
+        if answer.is_ready() {
             self.call = None;
-            if let Some(turn) = &self.turn {
-                turn.learn(&self.units, answer);
-            }
         }
         answer
-    }
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> Turn<C> {
-    fn learn<A: Told>(&self, units: &[i64], answer: &Sent<A>) {
-        if let (Some(row), Ok((answer, _))) = (self.shared.rows().get_mut(&self.name), answer) {
-            A::learn(row, units, answer);
-        }
     }
 }
 
@@ -565,7 +542,6 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> Drop for First<
             runtime.spawn(async move {
                 if let Some(call) = call {
                     let answer = call.await;
-                    turn.learn(&units, &answer);
                     turn.shared.give_back(&turn.name, &units, &answer);
                 }
                 turn.serve().await;

@@ -200,6 +200,8 @@ class Call(Generic[T]):
     None for calls that take nothing, and for those that are made again with the same arguments after a failure."""
     take: Take | None = None
     """The limiter of a call that takes units of it, all or nothing, and does nothing else."""
+    mix: tuple[Take, ...] = ()
+    """The limiters of a call of `mtake` that has no chain, no hold and no Once."""
     keys: tuple[int, ...] = ()
     """The indexes of its other keys in the arguments, of a call for several limiters."""
     flow: bool = False
@@ -564,6 +566,7 @@ def mtake(first: Pools, *others: Pools, hold: Hold | None = None, once: Once | N
         decide=lambda by: by.decide(chains, saturate=False, taking=True, hold=hold),
         once=once,
         undo=None if once or hold else lambda answer, sent: _back(takes, answer),
+        mix=() if once or hold or len(takes) > len(chains) else takes,
         keys=keys,
     )
 
