@@ -453,6 +453,11 @@ impl Process {
             self.own.insert(caller, direct);
         }
         for (Caller(caller, _), rows) in &next.refused {
+            // Nobody is before it who has no units yet.
+            let ahead = self.there.iter().take_while(|other| *other != caller);
+            let mut waits = ahead.filter(|other| next.alone.iter().all(|alone| alone.0 != **other));
+            let waits = waits.find(|other| self.open.contains_key(other));
+            assert_eq!(waits, None, "before {caller}");
             assert_eq!(five(rows), self.own[caller], "{caller}, which is refused");
             assert!(rows.iter().any(Answer::limited), "{rows:?}");
             self.is_answered(*caller, rows);
@@ -556,6 +561,23 @@ proptest! {
     ) {
         Process::new(&limiters).lives(&limiters, &events);
     }
+}
+
+#[test]
+fn whoever_was_overtaken_twice_goes_alone() {
+    let mut line = Line::new([Limit::Counted(9)]);
+    let reply = |remaining| [Reply { taken: 0, remaining, retry_after: None, reset_after: span(1) }];
+    for caller in 0..4 {
+        line.push(Caller(caller, vec![1]));
+    }
+    for (sum, remaining) in [(4, 3), (3, 2)] {
+        let next = line.next_call();
+        assert_eq!((next.sum, next.alone.len(), next.refused.len()), (vec![sum], 0, 0));
+        assert!(line.answered(false, reply(remaining)).is_empty());
+    }
+    let next = line.next_call();
+    let alone: Vec<_> = next.alone.iter().map(|caller| caller.0).collect();
+    assert_eq!((next.sum, alone), (vec![1], vec![0, 1, 2]));
 }
 
 #[test]

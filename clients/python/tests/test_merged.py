@@ -44,6 +44,9 @@ from redis_cell import (
     Window,
 )
 from redis_cell.merged import Grants, tail
+from redis_cell.merged import _Caller as Caller  # pyright: ignore[reportPrivateUsage]
+from redis_cell.merged import _Mix as Mix  # pyright: ignore[reportPrivateUsage]
+from redis_cell.wire import mtake
 
 PATIENCE = 10.0
 """How long the tests wait for an answer, which is late on a busy machine, in seconds."""
@@ -108,6 +111,76 @@ def test_the_arithmetic_is_that_of_the_core() -> None:
     # A third of a second is rounded up to whole microseconds.
     grants = Grants(Rate(3, per=1), [0, 3, 1, -1, 666_667, 2])
     assert [grants.next(1).reset_after for _ in range(2)] == [0.333334, 0.666667]
+
+
+class Line:
+    """The callers of a mix, with the functions of `Line` in core/src/merged.rs."""
+
+    def __init__(self, *numbers: int) -> None:
+        def limit(kind: int, most: int, count: int, period: int) -> Any:
+            per = period / 1_000_000
+            return Rate(count, per=per, at_once=most) if kind else Fixed(most, per=per)
+
+        limits = [limit(*numbers[at : at + 4]) for at in range(0, len(numbers), 4)]
+        self.name = tuple((f"{{m}}:{at}", limit) for at, limit in enumerate(limits))
+        self.mix: Mix[Any] = Mix(self.name)
+        self.callers: dict[int, Caller[Any]] = {}
+        self.part: list[Caller[Any]] = []
+
+    def push(self, number: int, *quantities: int) -> str:
+        takes = [Take(key, limit, quantity) for (key, limit), quantity in zip(self.name, quantities, strict=True)]
+        self.callers[number] = Caller(mtake(*takes), None, concurrent.futures.Future())
+        self.mix.waiting.append(self.callers[number])
+        return ""
+
+    def decided(self, told: list[tuple[Any, Any]]) -> str:
+        def five(row: Answer) -> str:
+            wait = -1 if row.retry_after is None else round(row.retry_after * 1_000_000)
+            return f"{int(not row)} {row.limit} {row.remaining} {wait} {round(row.reset_after * 1_000_000)}"
+
+        rows = {caller: answer for caller, answer in told if isinstance(answer, Together)}
+        found = [(number, rows[caller]) for number, caller in self.callers.items() if caller in rows]
+        return ", ".join(f"{number}: {' '.join(map(five, answer.each.values()))}" for number, answer in found)
+
+    def next(self) -> str:
+        before = [caller for caller in self.callers.values() if not caller.ticket.done()]
+        parts = self.mix.begin()
+        shared = self.mix.call(parts[0]) if parts else None
+        self.part = parts[0] if shared else []
+        sums = shared.mix if shared else ()
+        alone = [number for number, caller in self.callers.items() if [caller] in parts[bool(shared) :]]
+        told = [(caller, caller.ticket.result()) for caller in before if caller.ticket.done()]
+        return f"{' '.join(str(take.quantity) for take in sums)}; {' '.join(map(str, alone))}; {self.decided(told)}"
+
+    def answered(self, admitted: int, *numbers: int) -> str:
+        rows = [[0, 0, 0, -1, 0]] if admitted else [[1, 0, 0, 0, 0]]
+        for at, (_, limit) in enumerate(self.name):
+            remaining, wait, reset = numbers[3 * at : 3 * at + 3]
+            rows.append([int(wait >= 0), limit.limit, remaining, wait, reset])
+        shared = self.mix.call(self.part)
+        assert shared is not None
+        return self.decided(shared.read(rows))
+
+    def failed(self) -> str:
+        failed = self.mix.failed(self.part)
+        return " ".join(str(number) for number, caller in self.callers.items() if caller in failed)
+
+    def leave(self) -> str:
+        self.mix.waiting = [caller for caller in self.mix.waiting if self.callers_number(caller) % 3]
+        return str(not self.mix.waiting).lower()
+
+    def callers_number(self, caller: Caller[Any]) -> int:
+        return next(number for number, other in self.callers.items() if other is caller)
+
+
+def test_the_callers_of_a_mix_are_decided_as_in_the_core() -> None:
+    line = Line()
+    for name, arguments, result in servers.transcript("line"):
+        numbers = list(map(int, arguments.split()))
+        if name == "new":
+            line = Line(*numbers)
+        else:
+            assert getattr(line, name)(*numbers) == result, (name, arguments)
 
 
 async def test_calls_that_come_meanwhile_share_a_call(server: servers.Server, merged: AsyncMerged) -> None:
@@ -184,23 +257,22 @@ async def test_what_cannot_be_merged_is_sent_directly(server: servers.Server, me
     assert (await merged.peek("k", RATE)).remaining == 94
 
 
+@pytest.mark.parametrize("is_mix", [False, True])
 async def test_a_call_that_is_cancelled_while_it_waits_takes_nothing(
-    server: servers.Server, merged: AsyncMerged
+    server: servers.Server, merged: AsyncMerged, is_mix: bool
 ) -> None:
-    tasks = [asyncio.create_task(merged.throttle("hot", RATE, 10)) for _ in range(4)]
+    def call() -> Any:
+        return merged.mtake(Take("hot", RATE, 10)) if is_mix else merged.throttle("hot", RATE, 10)
+
+    tasks = [asyncio.create_task(call()) for _ in range(4)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in tasks)
     tasks[1].cancel()
     tasks[2].cancel()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(answer) for answer in answers] == [
-        Admitted,
-        asyncio.CancelledError,
-        asyncio.CancelledError,
-        Admitted,
-    ]
+    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
     assert (await merged.peek("hot", RATE)).remaining == 80
-    assert server.calls("cl.throttle") == 2
+    assert server.calls("cl.mtake" if is_mix else "cl.throttle") == 2
 
 
 DAY = 86400
@@ -265,14 +337,13 @@ async def taken(server: servers.Server, units: int, month: int) -> None:
 
 
 @pytest.mark.parametrize("is_mix", [False, True])
-@pytest.mark.parametrize("turns", range(1, 40, 3))
 async def test_a_call_that_is_cancelled_takes_nothing(
-    server: servers.Server, merged: AsyncMerged, is_mix: bool, turns: int
+    server: servers.Server, merged: AsyncMerged, is_mix: bool
 ) -> None:
     def call() -> Any:
         return merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE)
 
-    for gone in range(4):
+    for turns, gone in itertools.product(range(1, 40, 3), range(4)):
         with server.admin as admin:
             admin.flushall()
         tasks = [asyncio.create_task(call()) for _ in range(4)]

@@ -69,7 +69,8 @@ class _Place:
         if isinstance(self.limit, Fixed):
             return self.ahead <= 0 or self.reset > 0
         room = max(0, self.time(self.most) - self.reset * 1000)
-        return not self.taken or self.left >= room * self.limit.count // (micros(self.limit.per, "per") * 1000)
+        period = micros(self.limit.per, "per") * 1000
+        return not self.taken or self.left >= ((room + 1) * self.limit.count - 1) // period
 
     def time(self, units: int) -> int:
         """Returns the time of units, in nanoseconds."""
