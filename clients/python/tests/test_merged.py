@@ -327,12 +327,11 @@ async def test_what_cannot_be_merged_of_a_mix_goes_by_itself(server: servers.Ser
 
 async def taken(server: servers.Server, units: int, month: int) -> None:
     """Waits until as many units are taken."""
-    end = time.monotonic() + PATIENCE
-    with server.admin as admin:
-        while (
-            seen := (100 - Cell(admin).peek("{m}:Rate", RATE).remaining, int(admin.get("{m}:Fixed") or 0))
-        ) != (units, month) and time.monotonic() < end:
-            await asyncio.sleep(0.001)
+    end, seen = time.monotonic() + PATIENCE, (0, 0)
+    while seen != (units, month) and time.monotonic() < end:
+        await asyncio.sleep(0.001)
+        with server.admin as admin:
+            seen = 100 - Cell(admin).peek("{m}:Rate", RATE).remaining, int(admin.get("{m}:Fixed") or 0)
     assert seen == (units, month)
 
 

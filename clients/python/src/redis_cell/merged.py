@@ -245,9 +245,14 @@ class _Mix(_Row[F]):
             return None
         sums = [sum(quantities) for quantities in zip(*(caller.quantities for caller in part), strict=True)]
         takes = [Take(key, limit, units) for (key, limit), units in zip(self.name, sums, strict=True)]
-        return replace(cast(Call[Any], wire.mtake(*takes)), read=lambda reply: self.read(reply, sums), undo=None)
 
-    def read(self, reply: list[list[int]], sums: list[int]) -> _Told[F]:
+        def read(reply: Any) -> _Told[F]:
+            return self.told(reply, sums)
+
+        return replace(cast(Call[Any], wire.mtake(*takes)), read=read, undo=None)
+
+    def told(self, reply: list[list[int]], sums: list[int]) -> _Told[F]:
+        """Returns the answers of the callers that the reply to the call for these quantities decides."""
         admitted = not reply[0][0]
         self.places = [
             _Place(limit, row[1:5], taken=units if admitted else 0, of=units)
@@ -293,7 +298,7 @@ def _tell(told: _Told[Any], sent: float) -> Iterable[tuple[Call[Any], Any]]:
     """Tells callers their answers. Returns those that nobody wants any more, each with its call."""
     unread: list[tuple[Call[Any], Any]] = []
     for caller, answer in told:
-        if isinstance(answer, Together):
+        if caller.call.mix:
             object.__setattr__(answer, "sent", sent)
         if not caller.ticket.done():
             caller.ticket.set_result(answer)
