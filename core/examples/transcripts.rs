@@ -128,7 +128,7 @@ fn lines() -> String {
                     )
                 }
                 _ => {
-                    let third = |caller: usize| caller % 3 == 0;
+                    let third = |caller: usize| caller.is_multiple_of(3);
                     line.retain(|caller| !third(caller.0));
                     ("leave", String::new(), line.is_empty().to_string())
                 }

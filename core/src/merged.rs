@@ -40,6 +40,36 @@
 //! Clients that wait in the queue of the key leave nothing to a call with SATURATE, so a refusal of the row
 //! has the wait behind them.
 //!
+//! # Mixes of several limiters
+//! `CL.MTAKE` takes from all limiters or from none, and has no SATURATE: a call for a sum that does not fit
+//! takes nothing. But each row of its reply says what `remaining` there is. So the callers of a mix (the
+//! same keys and limits in the same order) stand in one [`Line`], and a reply decides, in the order of the
+//! line, all that came before its call was sent:
+//!
+//! - If the call was admitted, so are the callers that it was for.
+//! - A caller behind them that fits what remains, less what those before it get, is *next*: the following
+//!   call is for the sum of these. Newer callers take part in it while they fit.
+//! - A caller that does not fit is refused behind those that are next. It is told when their call is
+//!   admitted. If it is not, because somebody else has taken the units, that reply decides all of them
+//!   again.
+//!
+//! So every refusal is that of a call of its own at the instant of the reply, at the caller's place, and
+//! every admission is the server's. There is at most one call at a time; without calls of others, a caller
+//! takes part in at most two, or three if a fixed window was not open, whose end only an admitted call can
+//! tell. A caller that fitted twice, and not any more when its call arrived, goes by itself.
+//!
+//! What differs from calls of their own, beyond what is said above: those that are next take their units
+//! one round trip after the reply that decided them, so what others do between the two comes before it, and
+//! a refusal is one round trip old when it is told. No client can do better: a sum that is all or nothing
+//! must be known before it is sent, and units may become available while it travels. If one does, and a
+//! caller behind the sum wants it, then that caller was refused although its own call, a moment later,
+//! would not have been; and with a larger sum, all would have been refused if it had not come.
+//!
+//! Only limits that can be merged by themselves can be merged in a mix, and only quantities of at least 1:
+//! a call for 0 tells of debts, which `remaining` does not. A place has a holder of its own; a limiter in
+//! shadow takes all or nothing of a sum; pools in order divide a sum otherwise than one call after the
+//! other; a hold, and a reply that is stored for repetitions, belong to one caller.
+//!
 //! Source: `CL.THROTTLE ... SATURATE`; the rule for complete rows is that of complete sequences of numbers
 //! (Brown, "Note on complete sequences of integers", 1961).
 

@@ -535,7 +535,7 @@ impl Process {
         while self.sent.is_some() {
             self.goes();
             steps += 1;
-            assert!(steps < 1_000, "{:?} wait for ever", self.open);
+            assert!(steps < 1_000, "{:?} are never answered", self.open);
         }
         assert!(self.line.is_empty() && self.open.is_empty(), "{:?} have no answer", self.open);
         assert_eq!(self.got, self.given, "no unit is held, and none is granted twice");
@@ -564,7 +564,7 @@ proptest! {
 }
 
 #[test]
-fn whoever_was_overtaken_twice_goes_alone() {
+fn whoever_fitted_twice_in_vain_goes_alone() {
     let mut line = Line::new([Limit::Counted(9)]);
     let reply = |remaining| [Reply { taken: 0, remaining, retry_after: None, reset_after: span(1) }];
     for caller in 0..4 {

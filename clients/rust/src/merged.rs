@@ -218,11 +218,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Merged<C> {
     /// Takes units from several limiters, from all or from none. Calls with the same keys and limits in the
     /// same order are merged, whatever their quantities are.
     ///
-    /// A call takes the units of the callers that fit, by what the last reply said remains; a caller that does
-    /// not fit behind those is refused when they have their units. So a caller waits for at most two round
-    /// trips more, and a refusal is up to one round trip old. If another client takes the units meanwhile,
-    /// everything is decided again by the reply to this call; a caller to which that has happened twice sends
-    /// a call of its own.
+    /// A call takes the units of the callers that fit, by what the last reply said remains; a caller that
+    /// does not fit behind those is refused when they have their units. So a caller waits for at most two
+    /// round trips more, and a refusal is up to one round trip old. If another client takes the units
+    /// meanwhile, everything is decided again by the reply to this call; a caller to which that has
+    /// happened twice sends a call of its own.
     ///
     /// Sent by themselves are calls with a place, a [`Limit::Window`], a [`Limit::Log`], a total, limiters in
     /// shadow, pools in order, a hold, a quantity of 0 or above its limit, and those that may be repeated.

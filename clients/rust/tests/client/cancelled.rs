@@ -141,7 +141,7 @@ async fn a_hold_that_is_not_taken_leaves_nothing() {
     holds(&mut inspector, 0, "after it was dropped");
 }
 
-/// Four callers, one of which is gone after each number of polls: it takes nothing, or gives back what it took.
+/// Four callers, one of which is gone after each number of polls: it takes nothing, or it comes back.
 #[tokio::test]
 async fn a_merged_call_that_is_cancelled_takes_nothing_and_keeps_nobody_waiting() {
     let server = Server::start();
