@@ -135,7 +135,9 @@ async fn a_hold_that_is_not_taken_leaves_nothing() {
     }
     // The server has taken the units, and the caller does not know yet.
     let mut call = Box::pin(account.hold("unread", Units(3)));
-    assert!(futures_poll(call.as_mut()).is_none());
+    while futures_poll(call.as_mut()).is_some() {
+        call = Box::pin(account.hold("unread", Units(3))); // a busy machine may answer before that
+    }
     holds(&mut inspector, 1, "before it is dropped");
     drop(call);
     holds(&mut inspector, 0, "after it was dropped");
