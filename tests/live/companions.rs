@@ -27,33 +27,6 @@ fn assert_replies(client: &mut Client, calls: &[(&str, [i64; 5])]) {
 }
 
 #[test]
-fn a_peek_says_what_throttle_would_and_shows_the_state_as_it_is() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(
-        &mut client,
-        &[
-            ("CL.PEEK k 9 10 3600", [0, 10, 10, -1, 0]),
-            ("CL.PEEK k 9 10 3600 10", [0, 10, 10, -1, 0]),
-            ("CL.PEEK k 9 10 3600 11", [1, 10, 10, -1, 0]),
-            ("CL.THROTTLE k 9 10 3600 7", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600 0", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600 3", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600 5", [1, 10, 3, 720, 2520]),
-            ("CL.PEEK k 9 10 3600 11", [1, 10, 3, -1, 2520]),
-            ("CL.PEEK k 4 10 3600", [1, 5, 0, 1080, 2520]),
-            ("CL.THROTTLE k 9 10 3600 3", [0, 10, 0, -1, 3600]),
-            ("CL.PEEK k 9 10 3600 0", [0, 10, 0, -1, 3600]),
-            ("CL.PEEK k 9 10 3600", [1, 10, 0, 360, 3600]),
-        ],
-    );
-    let reply = client.ints("CL.PEEK k 9 10 3600000 MS");
-    assert!(reply[4] > 3_590_000 && reply[4] <= 3_600_000, "{reply:?}");
-    assert_eq!(client.int("DBSIZE"), 1);
-}
-
-#[test]
 fn a_refund_gives_back_what_was_taken_and_no_more() {
     let server = Server::start();
     let mut client = server.connect();
@@ -73,68 +46,6 @@ fn a_refund_gives_back_what_was_taken_and_no_more() {
     // A key in debt stays limited.
     client.call("CL.CHARGE k 9 10 3600 5");
     assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 2", [1, 10, 0, 1440, 4680])]);
-}
-
-#[test]
-fn a_charge_goes_into_debt() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(
-        &mut client,
-        &[
-            ("CL.CHARGE k 9 10 3600", [0, 10, 9, -1, 360]),
-            ("CL.CHARGE k 9 10 3600 9", [0, 10, 0, -1, 3600]),
-            ("CL.CHARGE k 9 10 3600 5", [1, 10, 0, 2160, 5400]),
-            ("CL.THROTTLE k 9 10 3600", [1, 10, 0, 2160, 5400]),
-            ("CL.CHARGE k 9 10 3600 1000", [1, 10, 0, 362_160, 365_400]),
-            ("CL.CHARGE k 9 10 3600 0", [1, 10, 0, 362_160, 365_400]),
-            ("CL.CHARGE other 9 10 3600 0", [0, 10, 10, -1, 0]),
-        ],
-    );
-    assert_eq!(client.int("EXISTS other"), 0);
-    let tat = client.tat("k").unwrap();
-    assert_eq!(client.expiry_ms("k"), (tat + 999_999) / 1_000_000);
-}
-
-#[test]
-fn a_reservation_says_how_long_to_wait() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(
-        &mut client,
-        &[
-            ("CL.RESERVE k 9 10 3600", [0, 10, 9, 0, 360]),
-            ("CL.RESERVE k 9 10 3600 9", [0, 10, 0, 0, 3600]),
-            ("CL.RESERVE k 9 10 3600", [0, 10, 0, 360, 3960]),
-            ("CL.RESERVE k 9 10 3600 1 MAXWAIT 700", [1, 10, 0, 720, 3960]),
-            ("CL.RESERVE k 9 10 3600 1 MAXWAIT 720", [0, 10, 0, 720, 4320]),
-            ("CL.RESERVE k 9 10 3600 11", [1, 10, 0, -1, 4320]),
-            ("CL.RESERVE k 9 10 3600 0", [0, 10, 0, 720, 4320]),
-            ("CL.RESERVE k 9 10 3600 0 MAXWAIT 1", [1, 10, 0, 720, 4320]),
-            ("CL.RESERVE fresh 9 10 3600 0", [0, 10, 10, 0, 0]),
-            ("CL.RESERVE maxwait 9 10 3600 10 MAXWAIT 0", [0, 10, 0, 0, 3600]),
-            ("CL.RESERVE maxwait 9 10 3600 MAXWAIT 0", [1, 10, 0, 360, 3600]),
-            // The next caller waits for the rest.
-            ("CL.RESERVE guava 0 10 3600 100 PREPAY", [0, 1, 0, 0, 36000]),
-            ("CL.RESERVE guava 0 10 3600 7 PREPAY MAXWAIT 40000", [0, 1, 0, 36000, 38520]),
-            ("CL.RESERVE guava 0 10 3600 7 MAXWAIT 30000 prepay", [1, 1, 0, 38520, 38520]),
-        ],
-    );
-    assert_eq!(client.int("EXISTS fresh"), 0);
-    let reply = client.ints("CL.RESERVE ms 0 10 3600000 1 maxwait 100 ms prepay");
-    assert_eq!(reply, [0, 1, 0, 0, 360_000]);
-    let tat = client.tat("guava").unwrap();
-    assert_eq!(client.expiry_ms("guava"), (tat + 999_999) / 1_000_000);
-}
-
-#[test]
-fn max_wait_is_compared_exactly() {
-    let server = Server::start();
-    let mut client = server.connect();
-    // A wait of about 100 ms is returned as one second. It is longer than none and not longer than one.
-    client.call("CL.RESERVE k 0 10 1");
-    assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 0")[..4], [1, 1, 0, 1]);
-    assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 1")[..4], [0, 1, 0, 1]);
 }
 
 #[test]
