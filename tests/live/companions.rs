@@ -6,10 +6,6 @@ use redis::Value;
 
 const LIKE_THROTTLE: [&str; 4] = ["CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.RESERVE"];
 
-/// Calls that leave the state unchanged: CL.PEEK, and the others with quantity 0.
-const LOOKS: [&str; 4] =
-    ["CL.PEEK k 9 10 3600", "CL.REFUND k 9 10 3600 0", "CL.CHARGE k 9 10 3600 0", "CL.RESERVE k 9 10 3600 0"];
-
 /// Compares replies, and allows waits to be a second shorter, because time passes.
 fn assert_about(reply: &[i64], expected: [i64; 5], call: &str) {
     let near = |seen: i64, wait: i64| seen == wait || wait > 0 && seen == wait - 1;
@@ -136,47 +132,6 @@ fn keys_of_another_meaning_stay_as_they_are() {
             }
         }
         assert_eq!(client.snapshot("k"), before);
-    }
-}
-
-#[test]
-fn what_does_not_take_leaves_no_trace() {
-    let server = Options::new().append_only().set("notify-keyspace-events", "KEA").start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    for state in ["none", "some", "debt"] {
-        match state {
-            "some" => drop(client.call("CL.CHARGE k 9 10 3600 4")),
-            "debt" => drop(client.call("CL.CHARGE k 9 10 3600 40")),
-            _ => {}
-        }
-        stream.effects(&server);
-        let footprint = |client: &mut Client| {
-            (
-                client.snapshot("k"),
-                client.info("rdb_changes_since_last_save"),
-                client.info("master_repl_offset"),
-            )
-        };
-        let before = footprint(&mut client);
-        for call in LOOKS {
-            client.ints(call);
-            assert_eq!(footprint(&mut client), before, "{call} with {state}");
-        }
-        for call in
-            ["CL.RESERVE k 9 10 3600 11", "CL.RESERVE k 9 10 3600 10 MAXWAIT 0", "CL.PEEK k 9 10 3600 5"]
-        {
-            if state == "none" && call.contains("MAXWAIT") {
-                continue;
-            }
-            client.ints(call);
-            assert_eq!(footprint(&mut client), before, "{call} with {state}");
-        }
-        if state == "none" {
-            client.ints("CL.REFUND k 9 10 3600 5");
-            assert_eq!(footprint(&mut client), before, "nothing to refund");
-        }
-        assert_eq!(stream.effects(&server), [], "{state}");
     }
 }
 
@@ -326,22 +281,6 @@ fn in_transactions_scripts_and_both_protocols() {
     requires!(client.has_command("EVAL_RO"), "no EVAL_RO");
     let script = "return redis.call('CL.PEEK', KEYS[1], 9, 10, 3600)";
     assert_eq!(client.ints(&["EVAL_RO", script, "1", "k"])[0], 1);
-}
-
-#[test]
-fn an_append_only_file_brings_back_the_same_states() {
-    let mut server = Options::new().append_only().start();
-    let mut client = server.connect();
-    client.call("CL.CHARGE debt 9 10 3600 40");
-    client.call("CL.REFUND debt 9 10 3600 7");
-    client.call("CL.RESERVE booked 9 10 3600 9");
-    client.call("CL.RESERVE booked 9 10 3600 9");
-    client.call("CL.CHARGE gone 9 10 3600");
-    client.call("CL.REFUND gone 9 10 3600");
-    let states = |client: &mut Client| ["debt", "booked", "gone"].map(|key| client.snapshot(key));
-    let before = states(&mut client);
-    server.restart();
-    assert_eq!(states(&mut server.connect()), before);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! CL.LOG: its replies, states and effects.
 
 use crate::common::{
-    Client, Footprint, Options, ReplicaStream, Server, ceil_div, entries, propagated, wait_until, wall_ns,
+    Client, Options, ReplicaStream, Server, ceil_div, entries, propagated, wait_until, wall_ns,
 };
 
 #[test]
@@ -136,34 +136,6 @@ fn effects_are_one_transaction_and_refusals_are_none() {
     client.call(&["EVAL", script, "1", "scripted"]);
     let expected = propagated(0, of_call(&mut client, "scripted"));
     assert_eq!(stream.effects(&server), expected);
-}
-
-#[test]
-fn what_takes_nothing_leaves_no_trace() {
-    let server = Options::new().append_only().start();
-    let _stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    client.call("SET text foo");
-    client.call("ZADD game 1 a");
-    client.call("CL.LOG used 5 3600 3");
-    for (key, arguments) in [
-        ("fresh", "5 3600 0"),
-        ("fresh", "5 3600 6"),
-        ("used", "5 3600 0"),
-        ("used", "5 3600 3"),
-        ("used", "5 3600 6"),
-        ("used", "2 3600"),
-        ("used", "5 3600 x"),
-        ("text", "5 3600"),
-        ("game", "5 3600"),
-    ] {
-        let before = Footprint::of(&server, &mut client, key);
-        let _ = client.ask(&format!("CL.LOG {key} {arguments}"));
-        assert_eq!(Footprint::of(&server, &mut client, key), before, "CL.LOG {key} {arguments}");
-    }
-    let before = Footprint::of(&server, &mut client, "used");
-    client.call("CL.LOG used 5 3600");
-    assert_ne!(Footprint::of(&server, &mut client, "used"), before, "these glasses see a call that takes");
 }
 
 /// The work of a call on a log of a million is bounded by its quantity, not by the log.
