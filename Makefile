@@ -128,7 +128,7 @@ bench-scale: # how far a server goes, and the ways to fewer calls: measured tabl
 	@scripts/bench-scale.sh
 
 bench-plan: # how fast the planner decides and reads a log
-	@cargo bench --locked -p cell-plan
+	@cargo bench --locked --manifest-path apps/Cargo.toml --target-dir target -p cell-plan
 
 bench-envoy: # what the rate limit service adds to Envoy: latency at a fixed rate, processor time, memory
 	@scripts/bench.sh envoy
