@@ -1,6 +1,6 @@
 //! CL.PEEK, CL.REFUND, CL.CHARGE and CL.RESERVE: the other ways of using the state of CL.THROTTLE.
 
-use crate::common::{BINARY, COMMANDS, Client, Effect, Options, ReplicaStream, Server, requires, wall_ns};
+use crate::common::{BINARY, COMMANDS, Client, Effect, Options, ReplicaStream, Server, wall_ns};
 use crate::replication::{attach, catch_up};
 use redis::Value;
 
@@ -212,29 +212,6 @@ fn the_server_knows_what_kind_of_commands_they_are() {
 }
 
 #[test]
-fn out_of_memory_checks_and_refunds_still_run() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.throttle_checked("k", "9 10 3600 4");
-    client.call("CONFIG SET maxmemory 1");
-    for call in [
-        "CL.CHARGE k 9 10 3600",
-        "CL.RESERVE k 9 10 3600",
-        "CL.MTAKE k THROTTLE 9 10 3600 1",
-        "CL.BTHROTTLE k 9 10 3600 1 0",
-    ] {
-        let error = client.error(call);
-        assert!(error.starts_with("OOM "), "{call}: {error}");
-    }
-    assert_replies(
-        &mut client,
-        &[("CL.PEEK k 9 10 3600", [0, 10, 6, -1, 1440]), ("CL.REFUND k 9 10 3600", [0, 10, 7, -1, 1080])],
-    );
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 9", [0, 10, 10, -1, 0])]);
-    assert_eq!(client.int("EXISTS k"), 0);
-}
-
-#[test]
 fn checks_run_on_a_replica() {
     let primary = Server::start();
     let replica = attach(&primary, Options::new());
@@ -252,35 +229,6 @@ fn checks_run_on_a_replica() {
         assert!(copy.error(&format!("{command} k 9 10 3600")).starts_with("READONLY "), "{command}");
     }
     assert!(copy.error("CL.BTHROTTLE k 9 10 3600 1 0").starts_with("READONLY "));
-}
-
-#[test]
-fn in_transactions_scripts_and_both_protocols() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for command in [
-        "MULTI",
-        "CL.CHARGE k 9 10 3600 4",
-        "CL.REFUND k 9 10 3600",
-        "CL.RESERVE k 9 10 3600 7",
-        "CL.PEEK k 9 10 3600",
-    ] {
-        client.call(command);
-    }
-    let Value::Array(replies) = client.call("EXEC") else { panic!("no array") };
-    let seen: Vec<Vec<i64>> = replies.iter().map(|reply| crate::common::ints(reply).unwrap()).collect();
-    assert_eq!(
-        seen.iter().map(|reply| (reply[0], reply[2])).collect::<Vec<_>>(),
-        [(0, 6), (0, 7), (0, 0), (1, 0)]
-    );
-    let script = "return redis.call(ARGV[1], KEYS[1], 9, 10, 3600, 1)";
-    for command in LIKE_THROTTLE {
-        assert_eq!(client.ints(&["EVAL", script, "1", "s", command]).len(), 5, "{command}");
-        assert_eq!(server.connect_resp3().ints(&format!("{command} r 9 10 3600")).len(), 5, "{command}");
-    }
-    requires!(client.has_command("EVAL_RO"), "no EVAL_RO");
-    let script = "return redis.call('CL.PEEK', KEYS[1], 9, 10, 3600)";
-    assert_eq!(client.ints(&["EVAL_RO", script, "1", "k"])[0], 1);
 }
 
 #[test]

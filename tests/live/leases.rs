@@ -491,32 +491,6 @@ fn replicas_hold_the_same_state_and_take_over_where_it_stands() {
 }
 
 #[test]
-fn in_transactions_and_on_both_protocols() {
-    let server = Server::start();
-    for mut client in [server.connect(), server.connect_resp3()] {
-        client.call("FLUSHALL");
-        for command in [
-            "MULTI",
-            "CL.ACQUIRE k 1 60 a",
-            "CL.ACQUIRE k 1 60 b",
-            "CL.RENEW k 60 b",
-            "CL.RENEW k 60 a",
-            "CL.RELEASE k a",
-            "CL.LOG k 2 60",
-            "CL.ACQUIRE other 0 60 b",
-        ] {
-            client.call(command);
-        }
-        let Value::Array(replies) = client.call("EXEC") else { panic!("EXEC answered no array") };
-        assert_eq!(ints(&replies[0]).unwrap(), [0, 1, 0, -1, 60]);
-        assert_eq!(ints(&replies[1]).unwrap()[..3], [1, 1, 0]);
-        assert_eq!(replies[2..5], [Value::Int(0), Value::Int(1), Value::Int(1)]);
-        assert_eq!(ints(&replies[5]).unwrap(), [0, 2, 1, -1, 60]);
-        assert!(matches!(replies[6], Value::ServerError(_)), "{:?}", replies[6]);
-    }
-}
-
-#[test]
 fn a_watch_notices_what_is_written_and_nothing_else() {
     let server = Server::start();
     let (mut client, mut other) = (server.connect(), server.connect());
@@ -535,20 +509,4 @@ fn a_watch_notices_what_is_written_and_nothing_else() {
     for call in ["CL.ACQUIRE k 1 3600 a", "CL.RENEW k 60 a", "CL.RELEASE k a", "CL.LOG l 2 60"] {
         assert!(noticed(call), "{call}");
     }
-}
-
-#[test]
-fn giving_back_works_when_memory_is_out() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.ACQUIRE k 2 3600 a");
-    client.call("CL.ACQUIRE k 2 3600 b");
-    client.call("CONFIG SET maxmemory 1");
-    for call in ["CL.ACQUIRE k 2 3600 a", "CL.LOG log 2 3600"] {
-        let error = client.error(call);
-        assert!(error.starts_with("OOM "), "{call}: {error}");
-    }
-    assert_eq!(client.int("CL.RENEW k 60 a"), 1);
-    assert_eq!(client.int("CL.RELEASE k a"), 1);
-    assert_eq!(client.int("CL.RELEASE k b"), 1);
 }

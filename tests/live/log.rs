@@ -1,8 +1,6 @@
 //! CL.LOG: its replies, states and effects.
 
-use crate::common::{
-    Client, Options, ReplicaStream, Server, ceil_div, entries, propagated, wait_until, wall_ns,
-};
+use crate::common::{Client, ReplicaStream, Server, ceil_div, entries, propagated, wait_until, wall_ns};
 
 #[test]
 fn units_of_one_microsecond_have_names_of_their_own() {

@@ -329,19 +329,6 @@ fn a_settlement_for_a_window_that_has_ended_releases_the_place() {
 }
 
 #[test]
-fn when_memory_is_short_what_takes_is_refused_and_what_settles_goes_on() {
-    let server = Server::start();
-    let mut client = server.connect();
-    rows(&mut client, "CL.MTAKE a THROTTLE 9 10 3600 5 b LEASE 1 3600 me");
-    client.call("CONFIG SET maxmemory 1");
-    assert!(client.error("CL.MTAKE a THROTTLE 9 10 3600 1").starts_with("OOM "));
-    assert_eq!(rows(&mut client, "CL.MPEEK a THROTTLE 9 10 3600 1")[1][..3], [0, 10, 5]);
-    assert_eq!(rows(&mut client, "CL.MSETTLE a THROTTLE 9 10 3600 -2 b LEASE 1 0 me")[1][..3], [0, 10, 7]);
-    client.call("CONFIG SET maxmemory 0");
-    assert_eq!(client.int("EXISTS b"), 0);
-}
-
-#[test]
 fn many_keys() {
     let server = Server::start();
     let mut client = server.connect();

@@ -1,8 +1,6 @@
 //! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: their states and effects, and the keys that they reject.
 
-use crate::common::{
-    BINARY, Client, Effect, Footprint, Options, ReplicaStream, Server, ints, wait_until, wall_ns,
-};
+use crate::common::{BINARY, Client, Effect, Footprint, Options, ReplicaStream, Server, wait_until, wall_ns};
 use crate::replication::{attach, catch_up};
 use redis::Value;
 use std::collections::HashMap;
@@ -337,29 +335,6 @@ fn transactions_and_scripts_propagate_as_one() {
         inside.extend(limiter.effects(&mut client, 0, &format!("s{n}"), &Before::default()));
     }
     assert_eq!(stream.effects(&server), Effect::transaction(0, inside));
-}
-
-#[test]
-fn wherever_a_command_may_run() {
-    let server = Server::start();
-    for (mut client, n) in [(server.connect(), 2), (server.connect_resp3(), 3)] {
-        for limiter in LIMITERS.iter() {
-            let key = format!("{}-{n}", limiter.command);
-            client.call("MULTI");
-            for tail in ["6", "6", "x"] {
-                client.call(&limiter.call(&key, tail));
-            }
-            let Value::Array(replies) = client.call("EXEC") else { panic!("EXEC answered no array") };
-            let verdicts: Vec<i64> = replies[..2].iter().map(|reply| ints(reply).unwrap()[0]).collect();
-            assert_eq!(verdicts, [0, 1], "{}", limiter.command);
-            assert!(matches!(replies[2], Value::ServerError(_)), "{:?}", replies[2]);
-
-            let limit = limiter.limit.replace(' ', ",");
-            let script = format!("return redis.call('{}',KEYS[1],{limit},ARGV[1])", limiter.command);
-            assert_eq!(client.ints(&["EVAL", &script, "1", &key, "4"])[..3], [0, 10, 0]);
-            assert_eq!(client.ints(&["EVAL", &script, "1", &key, "1"])[..3], [1, 10, 0]);
-        }
-    }
 }
 
 #[test]
