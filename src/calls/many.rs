@@ -25,13 +25,13 @@ use redis_cell_core::{Answer, Instant, Span, Taken, Unit, Verdict};
 
 use smallvec::SmallVec;
 
-use super::chains::{self, Named, Plan};
+use super::chains::{self, Loaded, Named, Plan};
 use super::holds::{self, Held, Hold, Seen, Used};
 use super::once::{Once, Stored};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key};
-use crate::limiters::{Arguments, Limiter, Pending, Target, Verb};
+use crate::limiters::{Arguments, Limiter, Pending, Quantity, Target, Verb};
 use crate::outcome::{FEW, Outcome, Repeated, Rows};
 use crate::waiting::{self, Others};
 
@@ -397,7 +397,7 @@ impl<'c> Request<'c> {
         let takes = |at: usize| self.quantity_of(at, plan) > 0;
         let new =
             self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
-        let Some(wait) = seen.is_full(self.held(), new.count())? else { return Ok(None) };
+        let Some(wait) = seen.is_full(new.count()) else { return Ok(None) };
         let own = several::combine_rows(rows).map(|answer| answer.verdict);
         Ok(Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait)))))
     }
@@ -535,7 +535,7 @@ impl<'c> Request<'c> {
             let mut fits = false;
             for named in self.behind(at, row.role) {
                 fits |= named.limiter.units() <= row.answer.limit;
-                is_held |= seen.runs_out_in(named.held())?.is_some();
+                is_held |= seen.runs_out_in(named.held()).is_some();
             }
             if !fits || !is_held {
                 return Ok(false);
@@ -638,7 +638,7 @@ impl<'c> Request<'c> {
                     plan.wait().map(|wait| expiries.fold(wait, |wait, at| at.since(now).min(wait)));
                 for named in chain {
                     if let (Some(wait), Some(seen)) = (&mut wait, seen) {
-                        *wait = seen.runs_out_in(named.held())?.map_or(*wait, |end| end.min(*wait));
+                        *wait = seen.runs_out_in(named.held()).map_or(*wait, |end| end.min(*wait));
                     }
                 }
                 wait
@@ -681,7 +681,7 @@ impl<'c> Request<'c> {
             Verdict::Never => Span::MAX,
         };
         if let Some(seen) = seen {
-            wait = wait.min(seen.runs_out_in(named.held())?.unwrap_or(Span::MAX));
+            wait = wait.min(seen.runs_out_in(named.held()).unwrap_or(Span::MAX));
         }
         Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
     }
@@ -770,7 +770,7 @@ impl<'c> Request<'c> {
         let mut plan = None;
         if !PLAIN && self.has_chains {
             let seen = seen.as_ref();
-            plan = Some(Box::new(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?));
+            plan = Some(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?);
         } else {
             for (index, named) in self.limiters.iter().enumerate() {
                 let seen = seen.as_ref().map(|seen| (seen, index));
@@ -880,8 +880,8 @@ impl<'c> Request<'c> {
         (now, verb): (Instant, Verb),
         seen: Option<&Seen<'_, '_, 'c>>,
         decided: &mut AllDecided<'k, 'c>,
-    ) -> Result<Plan, Error> {
-        let mut plan = Plan::default();
+    ) -> Result<Box<Plan>, Error> {
+        let mut plan = Box::<Plan>::default();
         for chain in self.chains() {
             let first = decided.len();
             if let [named] = chain
@@ -903,7 +903,8 @@ impl<'c> Request<'c> {
                 _ => plan.decide(chain, targets.collect(), seen)?,
             }
             for ((named, key), at) in chain.iter().zip(keys).zip(first..) {
-                let own = self.decide_share(call, named, key, (now, verb), (&plan, at), seen)?;
+                let loaded = plan.loaded.get(at.saturating_sub(first)).copied().flatten();
+                let own = self.decide_share(call, named, key, (now, verb), (&plan, at, loaded), seen)?;
                 if verb != Verb::Settle && plan.has_lost(at, &own.pending) {
                     return Err(Error::Busy);
                 }
@@ -921,7 +922,7 @@ impl<'c> Request<'c> {
         named: &Named<'c>,
         key: Key<'k, 'c>,
         (now, verb): (Instant, Verb),
-        (plan, at): (&Plan, usize),
+        (plan, at, loaded): (&Plan, usize, Option<Loaded>),
         seen: Option<&Seen<'_, '_, 'c>>,
     ) -> Result<Decided<'k, 'c>, Error> {
         let target = self.target(named, call, &key, now);
@@ -935,9 +936,12 @@ impl<'c> Request<'c> {
             _ if named.limiter.releases() && share.is_none() => named.limiter.keep(plan.answer(at)),
             // What has run out comes back to limiters that are passed over, too.
             Some(seen) => seen.decide(at, &named.limiter.with_units(share.unwrap_or(0)), &target, verb)?,
-            None => match share {
-                Some(units) => named.limiter.with_units(units).take(&target)?,
-                None => named.limiter.keep(plan.answer(at)),
+            None => match (share, &named.limiter, loaded) {
+                (Some(units), Limiter::Fixed(window), Some((counter, now))) => {
+                    Pending::Fixed(Quantity { units, ..*window }.take_on(counter, now, target.ahead)?)
+                }
+                (Some(units), limiter, _) => limiter.with_units(units).take(&target)?,
+                (None, limiter, _) => limiter.keep(plan.answer(at)),
             },
         };
         pending.check()?;
@@ -1114,7 +1118,7 @@ impl<'c> Request<'c> {
                 announcements,
             ));
         }
-        let mut took = Vec::new();
+        let mut took = SmallVec::<[_; FEW]>::new();
         for (at, (named, decided)) in self.limiters.iter().zip(&mut decided).enumerate() {
             let counter = decided.pending.window();
             let row = named.write(call, now, decided, verb, announcements);
@@ -1194,7 +1198,7 @@ impl<'c> Request<'c> {
                         let pending = self.decide_any(call, handles, (named, &key), (now, verb), seen);
                         pending.map(|pending| Decided { key, pending })
                     }
-                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index), seen),
+                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index, None), seen),
                 };
                 let decided = decided.ok()?;
                 if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &decided.pending)) {
