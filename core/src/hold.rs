@@ -407,7 +407,8 @@ pub mod member {
 
     /// Reads the end of a part.
     pub fn read_end(member: &[u8]) -> Option<End<'_>> {
-        let (digits, rest) = member.strip_prefix(b"end ").or_else(|| member.strip_prefix(b"total "))?.split_at_checked(19)?;
+        let (digits, rest) =
+            member.strip_prefix(b"end ").or_else(|| member.strip_prefix(b"total "))?.split_at_checked(19)?;
         let mut end = 0_u64;
         for digit in digits {
             let value = digit.wrapping_sub(b'0');
@@ -564,7 +565,8 @@ pub mod member {
     fn digits(number: u64) -> [u8; 20] {
         let mut digits = [b'0'; 20];
         let mut rest = number;
-        let pair = |value: u32| PAIRS.get(usize::try_from(value).unwrap_or_default()).copied().unwrap_or_default();
+        let pair =
+            |value: u32| PAIRS.get(usize::try_from(value).unwrap_or_default()).copied().unwrap_or_default();
         for group in digits.as_chunks_mut::<4>().0.iter_mut().rev() {
             let four = u32::try_from(rest % 10_000).unwrap_or_default();
             let ([first, second], [third, fourth]) = (pair(four / 100), pair(four % 100));

@@ -302,7 +302,8 @@ fn scores_are_always_the_same() {
     assert_eq!(member::of_further(b"req-1", b"{a}:run"), 3_011_994_342_073_767);
     assert_eq!(member::of_key(b"{a}:run", false), 3_420_076_770_738_384);
     // Names that differ little are spread.
-    let scores: std::collections::BTreeSet<_> =
-        (0..20_000).map(|n| member::of_owner(format!("req-{n}").as_bytes()) % region * 20_000 / region).collect();
+    let scores: std::collections::BTreeSet<_> = (0..20_000)
+        .map(|n| member::of_owner(format!("req-{n}").as_bytes()) % region * 20_000 / region)
+        .collect();
     assert!((12_000..13_300).contains(&scores.len()), "{}", scores.len());
 }

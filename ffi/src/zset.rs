@@ -210,7 +210,8 @@ impl<'c> Key<'_, 'c> {
             let known = known.iter().map(|(member, score)| (score.to_string(), member.text.to_bytes()));
             let added = added.iter().map(|(score, member)| (score.to_string(), member.as_slice()));
             let all: Vec<_> = known.chain(added).collect();
-            let words: Vec<&[u8]> = all.iter().flat_map(|(score, member)| [score.as_bytes(), member]).collect();
+            let words: Vec<&[u8]> =
+                all.iter().flat_map(|(score, member)| [score.as_bytes(), member]).collect();
             call.replicate(c"ZADD", name, &words);
         }
         if !removed.is_empty() {

@@ -104,15 +104,20 @@ impl<'c> Hold<'c> {
         if access == Access::Write {
             Write::Holds.check()?;
         }
-        let of = limiters.clone().map(|held| {
-            Of { name: held.name, own: None, ended: Vec::new(), next: None, is_held: false }
+        let of = limiters.clone().map(|held| Of {
+            name: held.name,
+            own: None,
+            ended: Vec::new(),
+            next: None,
+            is_held: false,
         });
         let of = of.collect();
         let mut seen = Seen { hold: self, book, of, owner: None, others: BTreeMap::new(), now };
         let mut left = MOST_ENDED;
         if let Some(id) = self.option.id {
             let names = limiters.clone().map(|held| held.name);
-            let mut owner = seen.book.owner(Cow::Borrowed(id), names, self.settles().then_some(MOST_ENDED))?;
+            let mut owner =
+                seen.book.owner(Cow::Borrowed(id), names, self.settles().then_some(MOST_ENDED))?;
             for (of, Held { name, limiter }) in seen.of.iter_mut().zip(limiters.clone()) {
                 match owner.part(name).filter(|_| !limiter.releases()) {
                     Some(part) if part.has_ended(now) => {
@@ -164,7 +169,8 @@ impl<'c> Seen<'_, '_, 'c> {
                 let other = match others.entry(id) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(free) => {
-                        let owner = book.owner(Cow::Owned(free.key().clone()), core::iter::once(name), None)?;
+                        let owner =
+                            book.owner(Cow::Owned(free.key().clone()), core::iter::once(name), None)?;
                         free.insert(owner)
                     }
                 };

@@ -346,7 +346,8 @@ impl<'k, 'c> Book<'k, 'c> {
         let is_new = kind == Kind::Empty;
         let is_endless = !is_new && expiry.is_none();
         let stored = if is_endless { self.key.score_of(&UNTIL).flatten() } else { None };
-        let until = lasting.until.max(expiry.unwrap_or_default()).max(stored.unwrap_or_default().cast_signed());
+        let until =
+            lasting.until.max(expiry.unwrap_or_default()).max(stored.unwrap_or_default().cast_signed());
         let keeps_a_total = || {
             let totals = removed.iter().filter(|(score, _)| *score >= member::TOTALS).count();
             self.key.has_more_above(member::TOTALS, totals)
@@ -374,7 +375,9 @@ impl<'k, 'c> Book<'k, 'c> {
             known.push((&PARTS, parts));
         }
         gone.extend(removed.iter().map(|(_, member)| &**member));
-        if added.is_empty() && gone.is_empty() && known.is_empty() && lives == Lives::AsBefore || parts == 0 && is_new {
+        if added.is_empty() && gone.is_empty() && known.is_empty() && lives == Lives::AsBefore
+            || parts == 0 && is_new
+        {
             return None;
         }
         Some(self.key.exchange(&known, &added, &gone, lives))

@@ -80,25 +80,20 @@ pub fn shown(book: &[Held], now: i128, lives: impl Fn(&str) -> bool) -> Vec<Stri
 /// The parts of the key of a hold; `None` for anything else.
 pub fn book(value: &Value) -> Option<Vec<Held>> {
     let Value::ZSet(set) = value else { return None };
-    let mut book = Vec::new();
+    let (mut book, mut ends) = (Vec::new(), 0);
     for member in set.scores.keys() {
         let member = std::str::from_utf8(member).ok()?;
         if member.starts_with("id ") || member.starts_with("part ") {
+            let from = book.len();
             parts(member, &mut book)?;
+            ends += book[from..].iter().filter(|held| !held.is_rate()).count().max(1);
         }
     }
     // Nobody finds a part without its end, and there is no end without a part.
-    let ends = |book: &[Held]| {
-        let mut owners: Vec<&str> = book.iter().map(|held| held.id.as_str()).collect();
-        owners.sort_unstable();
-        owners.dedup();
-        let of = |id: &&str| book.iter().filter(|held| held.id == **id && !held.is_rate()).count().max(1);
-        owners.iter().map(of).sum::<usize>()
-    };
     let is_end = |member: &&Vec<u8>| member.starts_with(b"end ") || member.starts_with(b"total ");
     let found = set.scores.keys().filter(is_end).count();
-    let counted = set.scores.get(&b"parts"[..])?;
-    (found == ends(&book) && *counted == book.len() as f64).then_some(book)
+    let counted = set.scores.get(&b"parts"[..])?.0;
+    (found == ends && counted == book.len() as f64).then_some(book)
 }
 
 /// The parts in a member; names without spaces are enough here.
