@@ -1,7 +1,7 @@
 -- Holds: core/src/hold.rs, src/store/hold.rs and src/calls/holds.rs ---------------------------------------------------
 --
--- What an owner has taken from limiters is a record, a member of a sorted set, and has an end for each part that can run
--- out. Those that have run out are given back to the windows on which a call decides, and are written with them.
+-- What an owner has taken from limiters is a record, a member of a sorted set, and has an end for each part that can
+-- run out. Those that have run out are given back to the windows on which a call decides, and are written with them.
 
 local Hold = {}
 
@@ -257,7 +257,8 @@ function Book.read_end(member)
     return ending
 end
 
--- Returns the owners of at most `most` parts of a limiter that have run out, and the instant at which the next one does.
+-- Returns the owners of at most `most` parts of a limiter that have run out, when the next one does, and
+-- whether anybody holds something.
 function Book.ends_of(key, row, name, most)
     local score, latest, till, ended = score_of(Book.is_permanent(row) and TOTALS or ENDS, name), nil, nil, {}
     Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
@@ -665,7 +666,8 @@ end
 -- Adds an end of a part to a list of scores and members.
 function Book.add_end(list, id, part)
     local is_total = part.word == 'total'
-    local ending = concat({ is_total and 'total' or 'end', Book.sortable(part.till), digits(part.period), named(id), named(part.name) }, ' ')
+    local word = is_total and 'total' or 'end'
+    local ending = concat({ word, Book.sortable(part.till), digits(part.period), named(id), named(part.name) }, ' ')
     list[#list + 1] = { score_of(is_total and TOTALS or ENDS, part.name), ending }
 end
 

@@ -579,9 +579,9 @@ pub mod member {
         digits
     }
 
-    /// A hash of two names, below [`HASHES`]: the rounds of HalfSipHash-1-3 without a key, in words of 32 bits,
-    /// which Lua has too. That names have the same hash costs time, and nothing else; to find hundreds of
-    /// such names takes longer than to send them.
+    /// A hash of two names, below [`HASHES`]: the rounds of HalfSipHash-1-3 without a key, in words of 32
+    /// bits, which Lua has too. That names have the same hash costs time, and nothing else; to find hundreds
+    /// of such names takes longer than to send them.
     fn hash(one: &[u8], other: &[u8]) -> u64 {
         let mut state: [u32; 4] = [0, 0, 0x6c79_6765, 0x7465_6462];
         for name in [one, other] {

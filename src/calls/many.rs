@@ -321,7 +321,7 @@ impl<'c> Request<'c> {
         let (now, handles) = (ffi::now(), Handles::default());
         let seen = self.look(call, &handles, Access::Read, now)?;
         let (rows, plan) = self.rows(call, &handles, (now, Queues::Count), seen.as_ref())?;
-        Ok(match self.ruling(&rows, plan.as_ref(), seen.as_ref())? {
+        Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref())? {
             Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
             None => Outcome::SeveralStates(rows, self.unit),
         })
@@ -385,12 +385,13 @@ impl<'c> Request<'c> {
     #[inline]
     fn ruling(
         &self,
-        rows: &[Row],
+        rows: impl FnOnce() -> Rows,
         plan: Option<&Plan>,
         seen: Option<&Seen<'_, '_, 'c>>,
     ) -> Result<Option<Verdict>, Error> {
         let Some(seen) = seen else { return Ok(None) };
         if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
+            let rows = rows();
             let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
             return Ok(Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses())));
         }
@@ -398,7 +399,7 @@ impl<'c> Request<'c> {
         let new =
             self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
         let Some(wait) = seen.is_full(new.count()) else { return Ok(None) };
-        let own = several::combine_rows(rows).map(|answer| answer.verdict);
+        let own = several::combine_rows(&rows()).map(|answer| answer.verdict);
         Ok(Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait)))))
     }
 
@@ -1077,21 +1078,16 @@ impl<'c> Request<'c> {
     ) -> Result<Attempt, Error> {
         let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
         let plan = plan.as_deref();
-        let answers: Rows = self
-            .limiters
-            .iter()
-            .zip(&decided)
-            .map(|(named, decided)| Row::of(decided.pending.answer(), named.shadow))
-            .collect();
-        let ruling = match (verb, plan) {
-            (Verb::Settle, _) => None,
-            (_, None) => self.ruling(&answers, plan, Some(&seen))?,
-            (_, Some(plan)) => {
-                let mut planned: Rows = self.planned(plan).collect();
-                plan.complete(&self.limiters, &mut planned, refuses);
-                self.ruling(&planned, Some(plan), Some(&seen))?
-            }
+        let answers = || {
+            let Some(plan) = plan else {
+                let answer = |(named, own): (&Named, &Decided)| Row::of(own.pending.answer(), named.shadow);
+                return self.limiters.iter().zip(&decided).map(answer).collect();
+            };
+            let mut planned: Rows = self.planned(plan).collect();
+            plan.complete(&self.limiters, &mut planned, refuses);
+            planned
         };
+        let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen))? };
         let end = Attempt::Decided(ruling.map_or(End::Rows, End::Ruled));
         if ruling.map_or(refuses, Verdict::is_limited) {
             self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
