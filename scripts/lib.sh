@@ -10,6 +10,20 @@ trap 'exit 130' INT
 # Whatever the caller's environment says, everything is built or fetched into this folder.
 export CARGO_TARGET_DIR=$PWD/target
 
+# apps COMMAND ARGUMENT...: runs cargo in the workspace of apps/, which has a lock of its own.
+apps() { cargo "$1" --manifest-path apps/Cargo.toml --locked "${@:2}"; }
+
+# formatting_and_lints: checks those of the Rust code. A warning is an error with the compiler that scripts/rust.txt
+# names; another one has other lints.
+formatting_and_lints() {
+    local manifest deny=()
+    if [[ $(rustc --version) == "rustc $(sed -nE 's/^([0-9.]+) .*/\1/p' scripts/rust.txt) "* ]]; then deny=(-D warnings); fi
+    for manifest in Cargo.toml apps/Cargo.toml verify/fuzz/Cargo.toml; do cargo fmt --all --manifest-path "$manifest" --check; done
+    cargo clippy --workspace --all-targets --locked -- "${deny[@]}"
+    apps clippy --workspace --all-targets -- "${deny[@]}"
+    cargo test --quiet --locked --test layers
+}
+
 say() { printf '\n== %s\n' "$*" >&2; }
 
 die() {

