@@ -283,6 +283,9 @@ pub mod member {
     /// A score and the bytes of the member.
     pub type Member = (u64, Vec<u8>);
 
+    /// What an owner holds, by the keys of the limiters.
+    pub type Parts<'m> = Vec<(&'m [u8], Part)>;
+
     /// The member whose score is the number of parts.
     pub const PARTS: &[u8] = b"parts";
 
@@ -329,7 +332,7 @@ pub mod member {
     }
 
     /// The parts in a member, if it is the record of `id`; `Err` if it is broken.
-    pub fn read_record<'m>(member: &'m [u8], id: &[u8]) -> Option<Result<Vec<(&'m [u8], Part)>, ()>> {
+    pub fn read_record<'m>(member: &'m [u8], id: &[u8]) -> Option<Result<Parts<'m>, ()>> {
         let (owner, rest) = read_name(member.strip_prefix(b"id ")?)?;
         (owner == id).then(|| read_parts(rest).ok_or(()))
     }
@@ -455,8 +458,8 @@ pub mod member {
         Instant::from_nanos(part.end.as_nanos().checked_sub(part.period.as_nanos())?)
     }
 
-    fn read_parts(mut rest: &[u8]) -> Option<Vec<(&[u8], Part)>> {
-        let mut parts: Vec<(&[u8], Part)> = Vec::new();
+    fn read_parts(mut rest: &[u8]) -> Option<Parts<'_>> {
+        let mut parts = Parts::new();
         while let Some(text) = rest.strip_prefix(b" ") {
             let (key, text) = read_name(text)?;
             let (end, period, text) = if let Some(text) = text.strip_prefix(b" -") {

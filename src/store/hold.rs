@@ -183,18 +183,18 @@ impl<'k, 'c> Book<'k, 'c> {
         keys: impl Iterator<Item = &'n [u8]>,
         others: Option<usize>,
     ) -> Result<Owner<'i>, Error> {
-        let mut owner = Owner { id: name.clone(), slots: Vec::new(), has_run_out: false };
+        let mut owner = Owner { id: name, slots: Vec::new(), has_run_out: false };
         if self.parts == 0 {
             return Ok(owner);
         }
-        let id = &*name;
+        let (id, slots) = (&*owner.id, &mut owner.slots);
         let (mut further, mut has_further, mut is_broken) = (Vec::new(), false, false);
         self.key.at_score(member::of_owner(id), Side::First, |member| {
             if let Some(record) = member::read_record(member, id) {
                 is_broken = record.is_err();
                 let parts = record.unwrap_or_default().into_iter();
                 let slot = |(key, part)| Slot { is_further: false, ..Slot::further(key, part) };
-                owner.slots.extend(parts.map(slot));
+                slots.extend(parts.map(slot));
             } else if let Some(key) = member::read_more(member, id) {
                 has_further = true;
                 further.push(key.to_vec());
@@ -212,7 +212,7 @@ impl<'k, 'c> Book<'k, 'c> {
             further.clear();
         }
         for key in further {
-            let part = self.further(id, &key).ok_or(FOREIGN)?;
+            let part = self.further(&owner.id, &key).ok_or(FOREIGN)?;
             owner.slots.push(Slot::further(&key, part));
         }
         keys.for_each(|key| _ = self.part(&mut owner, key));

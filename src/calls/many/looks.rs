@@ -31,7 +31,7 @@ impl<'c> Request<'c> {
         let (now, handles) = (ffi::now(), Handles::default());
         let seen = self.look(call, &handles, Access::Read, now)?;
         let (rows, plan) = self.rows(call, &handles, (now, Queues::Count), seen.as_ref())?;
-        Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref())? {
+        Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref()) {
             Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
             None => Outcome::SeveralStates(rows, self.unit),
         })
@@ -93,19 +93,19 @@ impl<'c> Request<'c> {
         rows: impl FnOnce() -> Rows,
         plan: Option<&Plan>,
         seen: Option<&Seen<'_, '_, 'c>>,
-    ) -> Result<Option<Verdict>, Error> {
-        let Some(seen) = seen else { return Ok(None) };
+    ) -> Option<Verdict> {
+        let Some(seen) = seen else { return None };
         if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
             let rows = rows();
             let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
-            return Ok(Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses())));
+            return Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses()));
         }
         let takes = |at: usize| self.quantity_of(at, plan) > 0;
         let new =
             self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
-        let Some(wait) = seen.is_full(new.count()) else { return Ok(None) };
+        let Some(wait) = seen.is_full(new.count()) else { return None };
         let own = several::combine_rows(&rows()).map(|answer| answer.verdict);
-        Ok(Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait)))))
+        Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait))))
     }
 
     /// The units that the call takes from the limiter at this position, if all admit it.

@@ -279,7 +279,7 @@ impl<'c> Request<'c> {
             plan.complete(&self.limiters, &mut planned, refuses);
             planned
         };
-        let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen))? };
+        let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen)) };
         let end = Attempt::Decided(ruling.map_or(End::Rows, End::Ruled));
         if ruling.map_or(refuses, Verdict::is_limited) {
             self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
