@@ -27,11 +27,11 @@
 //! were used in it. `core/tests/hold.rs` has both as properties.
 //!
 //! # The sorted set
-//! An owner has one member for all its parts, its *record*, and one for each part that can run out, its *end*.
-//! The score says where a member stands: a record at the hash of the owner's name, an end at that of the
-//! limiter's key. Members with the same score are in the order of their bytes, so the ends of a key are in
-//! the order of time, and a score finds the first and the last one in logarithmic time. Names that have the
-//! same hash are told apart by what the member says.
+//! An owner has one member for all its parts, its *record*, and one for each part that can run out, its
+//! *end*. The score says where a member stands: a record at the hash of the owner's name, an end at that of
+//! the limiter's key. Members with the same score are in the order of their bytes, so the ends of a key are
+//! in the order of time, and a score finds the first and the last one in logarithmic time. Names that have
+//! the same hash are told apart by what the member says.
 //!
 //! ```text
 //! score            member
