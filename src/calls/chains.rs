@@ -163,7 +163,9 @@ impl Plan {
         let shares = self.shares.get_mut(first..).unwrap_or_default();
         let verdict = chain::decide(&pools, shares)?;
         self.loaded.clear();
-        self.loaded.extend(pools.iter().map(|pool| pool.counter.get()));
+        if !verdict.is_limited() {
+            self.loaded.extend(pools.iter().map(|pool| pool.counter.get()));
+        }
         if limiters.len() > 1 {
             self.verdicts.push((first, verdict));
         }

@@ -94,7 +94,7 @@ impl<'c> Request<'c> {
         plan: Option<&Plan>,
         seen: Option<&Seen<'_, '_, 'c>>,
     ) -> Option<Verdict> {
-        let Some(seen) = seen else { return None };
+        let seen = seen?;
         if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
             let rows = rows();
             let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
