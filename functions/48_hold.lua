@@ -1,106 +1,164 @@
 -- Holds: core/src/hold.rs, src/store/hold.rs and src/calls/holds.rs ---------------------------------------------------
 --
--- What an owner has taken from a limiter is a part: two members of a sorted set whose scores are all 0. Those that have
--- run out are given back to the windows on which a call decides, and are written with them.
+-- What an owner has taken from limiters is a record, a member of a sorted set, and has an end for each part that can
+-- run out. Those that have run out are given back to the windows on which a call decides, and are written with them.
 
 local Hold = {}
 
 do
+-- What reads and writes the sorted set; in a table because a block has room for few more local variables.
+local Book = {}
 local HOLDS = 'the parts of holds, stored by HOLD'
-local MOST_PARTS, MOST_ENDED = 100000, 1000
--- By how many milliseconds the expiry is longer that is stored while the key has none.
-local MARGIN = 60000
+local MOST_PARTS, MOST_ENDED, IN_RECORD = 100000, 1000, 16
+-- The scores of records, of further parts, of ends, and of ends of permanent totals, each with a hash.
+local HASHES = 2 ^ 50
+local OWNERS, FURTHER, ENDS, TOTALS = HASHES, 2 * HASHES, 3 * HASHES, 4 * HASHES
 
--- Returns a name with its length before it and a space behind it.
+-- Returns a hash of two names, in words of 32 bits.
+function Book.hash(one, other)
+    local bxor, rol, tobit, byte = bit.bxor, bit.rol, bit.tobit, string.byte
+    local a, b, c, d = 0, 0, 0x6c796765, 0x74656462
+    local function mix()
+        a = tobit(a + b)
+        b = bxor(rol(b, 5), a)
+        a = rol(a, 16)
+        c = tobit(c + d)
+        d = bxor(rol(d, 8), c)
+        a = tobit(a + d)
+        d = bxor(rol(d, 7), a)
+        c = tobit(c + b)
+        b = bxor(rol(b, 13), c)
+        c = rol(c, 16)
+    end
+    local function absorb(word)
+        d = bxor(d, word)
+        mix()
+        a = bxor(a, word)
+    end
+    local function add(name)
+        local length = #name
+        local rest = length % 4
+        for i = 1, length - 3, 4 do
+            local first, second, third, fourth = byte(name, i, i + 3)
+            absorb(first + second * 2 ^ 8 + third * 2 ^ 16 + fourth * 2 ^ 24)
+        end
+        local first, second, third = byte(name, length - rest + 1, length)
+        absorb((first or 0) + (second or 0) * 2 ^ 8 + (third or 0) * 2 ^ 16 + length % 256 * 2 ^ 24)
+    end
+    add(one)
+    if other ~= '' then
+        add(other)
+    end
+    c = bxor(c, 0xff)
+    mix()
+    mix()
+    mix()
+    return bxor(a, c) % 2 ^ 18 * 2 ^ 32 + bxor(b, d) % 2 ^ 32
+end
+
+local function score_of(region, one, other)
+    return format(WHOLE, region + Book.hash(one, other or ''))
+end
+
+-- Returns a name with its length before it.
 local function named(name)
-    return format('%d ', #name) .. name .. ' '
+    return format('%d ', #name) .. name
 end
 
--- Returns where the members with a prefix end, which itself ends with a space.
-local function behind(prefix)
-    return string.sub(prefix, 1, -2) .. '!'
+-- Returns the name at a place of a text, and the place behind it.
+function Book.read_name(text, at)
+    local length, from = match(text, '^(%d+) ()', at)
+    if not length or #text < from + length - 1 then
+        foreign(HOLDS)
+    end
+    return string.sub(text, from, from + length - 1), from + length
 end
 
-local function between(key, from, to, most)
-    return call('ZRANGEBYLEX', key, '[' .. from, '(' .. to, 'LIMIT', 0, most)
-end
-
-local function first_with(key, prefix)
-    return between(key, prefix, behind(prefix), 1)[1]
+-- Calls `read` with the members of a score, the last one first if `command` says so, until it returns false.
+function Book.each(key, command, score, read)
+    local from, most = 0, 2
+    while true do
+        local members = call(command, key, score, score, 'LIMIT', from, most)
+        for i = 1, #members do
+            if not read(members[i]) then
+                return
+            end
+        end
+        if #members < most then
+            return
+        end
+        from, most = from + most, 100
+    end
 end
 
 -- Returns an instant as 19 digits.
-local function sortable(moment)
+function Book.sortable(moment)
     local text = nanos_of(moment)
     return string.rep('0', 19 - #text) .. text
 end
 
--- Returns the kind of a limiter's parts.
-local function class_of(row)
-    local limit = row.limit
-    if row.kind == Fixed and limit.is_total then
-        return limit.idle and 'idle' or 'total'
-    end
-    return 'part'
+function Book.is_permanent(row)
+    return row.kind == Fixed and row.limit.is_total and not row.limit.idle
 end
 
-local function number_of(text)
+function Book.number_of(text)
     return text and natural(text) or foreign(HOLDS)
 end
 
-local function moment_of(digits)
+function Book.moment_of(digits)
     local text = match(digits, '^0*(%d+)$')
     return text and instant(text) or foreign(HOLDS)
 end
 
--- Returns the part of the limiter at `name` that a member describes.
-local function read_part(member, class, name)
-    local prefix = class .. ' ' .. named(name)
-    if string.sub(member, 1, #prefix) ~= prefix then
-        foreign(HOLDS)
-    end
-    local rest = string.sub(member, #prefix + 1)
-    local till, length, at = match(rest, '^(%d+) (%d+) ()')
-    if not till or #till ~= 19 then
-        foreign(HOLDS)
-    end
-    local id = string.sub(rest, at, at + length - 1)
-    local period, earlier, latest, origin = match(string.sub(rest, at + length), '^ (%d+) (%d+) (%d+)(.*)$')
-    if not period or #id ~= length + 0 then
-        foreign(HOLDS)
-    end
-    local part = { id = id, class = class, till = moment_of(till), period = number_of(period), name = name }
-    part.earlier, part.latest = number_of(earlier), number_of(latest)
-    if class == 'part' then
-        part.window = match(origin, '^ window (%d+)$')
-        part.at, part.reset_after = match(origin, '^ rate (%d+) (%d+)$')
-        if part.at then
-            part.at, part.reset_after = moment_of(part.at), number_of(part.reset_after)
-        elseif not part.window then
+-- Adds the parts in a text to a list.
+function Book.read_parts(text, at, list)
+    local till, period
+    repeat
+        if string.sub(text, at, at) ~= ' ' then
             foreign(HOLDS)
         end
-    elseif origin ~= '' then
-        foreign(HOLDS)
-    end
-    part.by_key, part.by_id = member, 'id ' .. named(id) .. named(name) .. till .. ' ' .. class
-    return part
+        local part, place = {}
+        part.name, at = Book.read_name(text, at + 1)
+        place = match(text, '^ %-()', at)
+        if not place then
+            till, period, place = match(text, '^ (%d+) (%d+)()', at)
+        end
+        if not till then
+            foreign(HOLDS)
+        end
+        part.till, part.period = Book.moment_of(till), Book.number_of(period)
+        part.word, part.earlier, part.latest, at = match(text, '^ (%l+) (%d+) (%d+)()', place)
+        part.earlier, part.latest = Book.number_of(part.earlier), Book.number_of(part.latest)
+        if part.word == 'window' then
+            part.window, at = match(text, '^ (%d+)()', at)
+        elseif part.word == 'rate' then
+            part.at, part.reset_after, at = match(text, '^ ([%d-]+) (%d+)()', at or 1)
+            part.reset_after = Book.number_of(part.reset_after)
+            part.at = part.at == '-' and part.till - part.period or Book.moment_of(part.at)
+        elseif part.word ~= 'total' and part.word ~= 'idle' then
+            foreign(HOLDS)
+        end
+        if not at then
+            foreign(HOLDS)
+        end
+        list[#list + 1] = part
+    until at > #text
 end
 
--- Returns the part of an owner of which `by_id` is the first member.
-local function part_of(key, by_id, id)
-    local prefix = 'id ' .. named(id)
-    local rest = string.sub(by_id, #prefix + 1)
-    local length, at = match(rest, '^(%d+) ()')
-    if not length then
-        foreign(HOLDS)
+-- Returns the text of a part, behind `before` in a record.
+function Book.text_of(part, before)
+    local period = '-'
+    if not before or before.till ~= part.till or before.period ~= part.period then
+        period = nanos_of(part.till) .. ' ' .. digits(part.period)
     end
-    local name = string.sub(rest, at, at + length - 1)
-    local till, class = match(string.sub(rest, at + length), '^ (%d+) (%l+)$')
-    if #name ~= length + 0 or not till or not (class == 'part' or class == 'idle' or class == 'total') then
-        foreign(HOLDS)
+    local text = concat({ named(part.name), period, part.word, digits(part.earlier), digits(part.latest) }, ' ')
+    if part.window then
+        return text .. ' ' .. part.window
+    elseif part.at then
+        local began = part.at == part.till - part.period and '-' or nanos_of(part.at)
+        return text .. ' ' .. began .. ' ' .. digits(part.reset_after)
     end
-    local member = first_with(key, class .. ' ' .. named(name) .. till .. ' ' .. named(id))
-    return read_part(member or foreign(HOLDS), class, name)
+    return text
 end
 
 local function has_ended(part)
@@ -112,47 +170,135 @@ local function is_of_window(part)
     return part and not part.at
 end
 
--- Adds at most `most` parts of a limiter that have run out to a list.
-local function add_ended(list, key, class, name, most)
-    local prefix = class .. ' ' .. named(name)
-    local final = behind(prefix)
-    local highest_part = call('ZREVRANGEBYLEX', key, '(' .. final, '[' .. prefix, 'LIMIT', 0, 1)[1]
-    if most < 1 or not highest_part then
-        return most
-    end
-    local after = prefix .. sortable(now + one)
-    local known = {}
-    for i = 1, #list do
-        known[list[i].by_key] = true
-    end
-    local function add(part)
-        most = most - 1
-        if not known[part.by_key] then
-            list[#list + 1] = part
+function Book.slot_of(owner, name)
+    for i = 1, #owner.slots do
+        if owner.slots[i].name == name then
+            return owner.slots[i]
         end
+    end
+end
+
+function Book.add_slot(owner, part, is_further)
+    local slot = { name = part.name, before = part, after = part, is_further = is_further }
+    owner.slots[#owner.slots + 1] = slot
+    return slot
+end
+
+-- Returns the slot of a part of an owner, which is looked for outside of the record if it is not known.
+function Book.find_slot(key, owner, name)
+    local slot = Book.slot_of(owner, name)
+    if slot or not owner.has_further then
+        return slot
+    end
+    local prefix = 'part ' .. named(owner.id)
+    Book.each(key, 'ZRANGEBYSCORE', score_of(FURTHER, owner.id, name), function(member)
+        if string.sub(member, 1, #prefix + 1) == prefix .. ' ' then
+            local parts = {}
+            Book.read_parts(member, #prefix + 1, parts)
+            if parts[1].name == name and not parts[2] then
+                slot = Book.add_slot(owner, parts[1], true)
+            end
+        end
+        return not slot
+    end)
+    return slot
+end
+
+-- Returns what an owner holds, with at most `most` parts that are not in its record.
+function Book.load_owner(key, id, most)
+    local owner = { id = id, slots = {} }
+    local record, more, further = 'id ' .. named(id) .. ' ', 'more ' .. named(id) .. ' ', {}
+    Book.each(key, 'ZRANGEBYSCORE', score_of(OWNERS, id), function(member)
+        if string.sub(member, 1, #record) == record then
+            local parts = {}
+            Book.read_parts(member, #record, parts)
+            for i = 1, #parts do
+                Book.add_slot(owner, parts[i])
+            end
+        elseif string.sub(member, 1, #more) == more then
+            owner.has_further = true
+            further[#further + 1] = Book.read_name(member, #more + 1)
+            return #further < most
+        end
+        return true
+    end)
+    for i = 1, most > 0 and #further or 0 do
+        if not Book.find_slot(key, owner, further[i]) then
+            foreign(HOLDS)
+        end
+    end
+    return owner
+end
+
+-- Removes a part that has run out, and with it those of rates in the record that have ended.
+function Book.remove_ended(owner, name)
+    for i = 1, #owner.slots do
+        local slot = owner.slots[i]
+        local part, is_own = slot.after, slot.name == name
+        if part and (is_own or not slot.is_further and part.at and has_ended(part)) then
+            owner.has_run_out = owner.has_run_out or is_of_window(part)
+            slot.after = nil
+        end
+    end
+end
+
+function Book.read_end(member)
+    local word, till, period, at = match(member, '^(%l+) (%d+) (%d+) ()')
+    if not till or #till ~= 19 or not (word == 'end' or word == 'total') then
+        foreign(HOLDS)
+    end
+    local ending = { till = Book.moment_of(till), period = Book.number_of(period) }
+    ending.id, at = Book.read_name(member, at)
+    ending.name, at = Book.read_name(member, at + 1)
+    if at <= #member then
+        foreign(HOLDS)
+    end
+    ending.is_ahead = now < ending.till and has_ended(ending)
+    return ending
+end
+
+-- Returns the owners of at most `most` parts of a limiter that have run out, when the next one does, and
+-- whether anybody holds something.
+function Book.ends_of(key, row, name, most)
+    local score, latest, till, ended = score_of(Book.is_permanent(row) and TOTALS or ENDS, name), nil, nil, {}
+    Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
+        local ending = Book.read_end(member)
+        latest = ending.name == name and ending or nil
+        return not latest
+    end)
+    if not latest then
+        return ended
     end
     -- Parts that were taken before the clock was set back are behind all others.
-    local latest = read_part(highest_part, class, name)
-    if now < latest.till and has_ended(latest) then
-        local ahead = call('ZREVRANGEBYLEX', key, '(' .. final, '[' .. after, 'LIMIT', 0, most)
-        for i = 1, #ahead do
-            local part = read_part(ahead[i], class, name)
-            if not has_ended(part) then
-                break
+    if latest.is_ahead then
+        Book.each(key, 'ZREVRANGEBYSCORE', score, function(member)
+            local ending = Book.read_end(member)
+            if ending.name == name and not (ending.is_ahead and #ended < most) then
+                return false
+            elseif ending.name == name then
+                ended[#ended + 1] = ending.id
             end
-            add(part)
+            return true
+        end)
+    end
+    Book.each(key, 'ZRANGEBYSCORE', score, function(member)
+        local ending = Book.read_end(member)
+        if ending.name ~= name or ending.is_ahead then
+            return true
+        elseif now < ending.till then
+            till = ending.till
+            return false
+        elseif #ended < most then
+            ended[#ended + 1] = ending.id
         end
-    end
-    local ended = most > 0 and between(key, prefix, after, most) or {}
-    for i = 1, #ended do
-        add(read_part(ended[i], class, name))
-    end
-    return most
+        return true
+    end)
+    return ended, till, true
 end
 
 -- Returns the units that come back to a window.
 local function comes_back(part, window)
-    if part.at or part.window and part.window ~= nanos_of(window.ends) then
+    if part.at or part.window and not (window.ends and part.window == nanos_of(window.ends)) then
         return zero
     end
     return part.latest
@@ -161,10 +307,9 @@ end
 -- Reads the key of HOLD for a call: what its owner holds, and what has run out of its limiters.
 function Hold.look(hold, rows, keys, count)
     local key = hold.key
-    local first, final = call('ZRANGE', key, 0, 0, 'WITHSCORES'), call('ZRANGE', key, -1, -1, 'WITHSCORES')
-    hold.is_new = not first[1]
-    if first[1] and (first[2] + 0 ~= 0 or final[2] + 0 ~= 0 or not find(first[1], '^id ') or not (find(final[1], '^part ')
-        or find(final[1], '^idle ') or find(final[1], '^total ') or find(final[1], '^until '))) then
+    local parts = call('ZSCORE', key, 'parts')
+    hold.is_new, hold.parts = not parts, (parts or 0) + 0
+    if not parts and call('EXISTS', key) == 1 or hold.parts % 1 ~= 0 or hold.parts < 0 then
         foreign(HOLDS)
     end
     if hold.period then
@@ -174,14 +319,18 @@ function Hold.look(hold, rows, keys, count)
         end
     end
     local left = MOST_ENDED
-    hold.ended, hold.own = {}, {}
+    hold.ended, hold.own, hold.is_held, hold.others, hold.next = {}, {}, {}, {}, nil
     local has_windows, has_ended_any = false, false
+    local by_id = {}
+    local owner = hold.id and Book.load_owner(key, hold.id, hold.period and 0 or MOST_ENDED)
+    hold.owner = owner or nil
     for k = 1, count do
-        local own = hold.id and rows[k].kind ~= Lease and first_with(key, 'id ' .. named(hold.id) .. named(keys[k]))
-        own = own and part_of(key, own, hold.id)
+        local slot = owner and Book.find_slot(key, owner, keys[k])
+        local own = slot and rows[k].kind ~= Lease and slot.after
         hold.ended[k] = {}
         if own and has_ended(own) then
             hold.ended[k][1], left = own, left - 1
+            Book.remove_ended(owner, keys[k])
         else
             hold.own[k] = own or nil
         end
@@ -189,9 +338,28 @@ function Hold.look(hold, rows, keys, count)
     end
     local function carry_out(are_windows)
         for k = 1, count do
-            local row = rows[k]
-            if row.kind ~= Lease and (row.kind == Fixed) == are_windows then
-                left = add_ended(hold.ended[k], key, class_of(row), keys[k], left)
+            local row, name = rows[k], keys[k]
+            if hold.parts > 0 and row.kind ~= Lease and (row.kind == Fixed) == are_windows then
+                local ended, till, is_held = Book.ends_of(key, row, name, left)
+                left, hold.is_held[k] = left - #ended, is_held
+                hold.next = till and (hold.next and smaller(hold.next, till) or till) or hold.next
+                for i = 1, #ended do
+                    local id = ended[i]
+                    if id ~= hold.id then
+                        local other = by_id[id]
+                        if not other then
+                            other = Book.load_owner(key, id, 0)
+                            by_id[id], hold.others[#hold.others + 1] = other, other
+                        end
+                        local slot = Book.find_slot(key, other, name)
+                        local part = slot and slot.after
+                        if not part or not has_ended(part) then
+                            foreign(HOLDS)
+                        end
+                        hold.ended[k][#hold.ended[k] + 1] = part
+                        Book.remove_ended(other, name)
+                    end
+                end
             end
             has_ended_any = has_ended_any or hold.ended[k][1] ~= nil
         end
@@ -199,23 +367,8 @@ function Hold.look(hold, rows, keys, count)
     carry_out(true)
     -- Parts of rates only take memory when they have ended. They are removed when units of an owner have run out, by
     -- calls without windows, and before memory is scarce.
-    if not has_windows or has_ended_any or floor(call('ZCARD', key) / 2) > MOST_PARTS / 2 then
+    if not has_windows or has_ended_any or hold.parts > MOST_PARTS / 2 then
         carry_out(false)
-    end
-    -- What an owner that settles holds of keys that the call does not name has run out.
-    hold.others = {}
-    if hold.id and not hold.period then
-        local is_named, prefix = {}, 'id ' .. named(hold.id)
-        for k = 1, count do
-            is_named[keys[k]] = true
-        end
-        local all = between(key, prefix, behind(prefix), MOST_ENDED)
-        for i = 1, #all do
-            local part = part_of(key, all[i], hold.id)
-            if not is_named[part.name] and not has_ended(part) then
-                hold.others[#hold.others + 1] = part
-            end
-        end
     end
 end
 
@@ -290,27 +443,26 @@ function Hold.renews(hold, rows, count)
 end
 
 -- Returns the wait of a call whose parts have no room, because its owner is new. `taken` has what it takes.
-function Hold.is_full(hold, rows, keys, count, taken)
+function Hold.is_full(hold, rows, count, taken)
     if not hold.period then
         return nil
     end
-    local new, ended = 0, 0
+    local new = 0
     for k = 1, count do
         new = new + (rows[k].kind ~= Lease and zero < taken(k) and 1 or 0)
-        ended = ended + #hold.ended[k]
     end
-    if new == 0 or floor(call('ZCARD', hold.key) / 2) + new - ended <= MOST_PARTS
-        or first_with(hold.key, 'id ' .. named(hold.id)) then
+    if new == 0 or hold.parts + new <= MOST_PARTS then
         return nil
     end
-    local till
-    for k = 1, count do
-        local class = class_of(rows[k])
-        local member = first_with(hold.key, class .. ' ' .. named(keys[k]))
-        local part = member and read_part(member, class, keys[k])
-        till = part and (till and smaller(till, part.till) or part.till) or till
+    local removed = 0
+    for i = 1, #hold.others do
+        removed = removed + Hold.removed(hold.others[i])
     end
-    till = till or expiry(hold.key)
+    local is_known = hold.owner.has_further or hold.owner.slots[1]
+    if is_known or hold.parts + new - removed <= MOST_PARTS then
+        return nil
+    end
+    local till = hold.next or expiry(hold.key)
     return till and larger(difference(till, now), one) or last
 end
 
@@ -320,7 +472,7 @@ function Hold.window_difference(own, window, used)
         return used
     end
     local present = difference(used, own.earlier)
-    if window and (not own.window or own.window == nanos_of(window.ends)) then
+    if window and (not own.window or window.ends and own.window == nanos_of(window.ends)) then
         return present - own.latest
     end
     return difference(present, own.latest)
@@ -415,44 +567,36 @@ function Hold.settle_chain(hold, rows, keys, first, final)
     end
 end
 
--- Returns the members of a part, and the millisecond until which it can come back, or nil forever.
-local function members_of(part, id, name, ends)
-    local till = sortable(part.till)
-    local by_key = concat({ part.class, ' ', named(name), till, ' ', named(id), digits(part.period), ' ',
-        digits(part.earlier), ' ', digits(part.latest) })
-    local millis = millis_of(part.till)
-    if part.at then
-        by_key = by_key .. ' rate ' .. nanos_of(part.at) .. ' ' .. digits(part.reset_after)
-    elseif part.window then
-        by_key = by_key .. ' window ' .. part.window
-        millis = max(millis, millis_of(moment_of(part.window)))
-    elseif part.class == 'idle' then
-        millis = max(millis, ends and millis_of(ends) or 0)
-    else
-        millis = nil
+-- Returns how many parts of an owner are removed.
+function Hold.removed(owner)
+    local removed = 0
+    for i = 1, #owner.slots do
+        removed = removed + (owner.slots[i].before and not owner.slots[i].after and 1 or 0)
     end
-    return 'id ' .. named(id) .. named(name) .. till .. ' ' .. part.class, by_key, millis
+    return removed
 end
 
 -- Returns what an owner holds after a call that takes a quantity.
-local function part_after(hold, own, row, quantity)
-    local part = { till = hold.till, period = hold.period, class = class_of(row) }
+function Book.part_after(hold, own, row, name, quantity)
+    local part = { till = hold.till, period = hold.period, name = name }
     if own and not (zero < quantity) then
-        part.class, part.window, part.at, part.reset_after = own.class, own.window, own.at, own.reset_after
+        part.word, part.window, part.at, part.reset_after = own.word, own.window, own.at, own.reset_after
         part.earlier, part.latest = own.earlier, own.latest
         return part
     elseif not (zero < quantity) then
         return nil
     end
     if row.kind ~= Fixed then
-        part.at = row.kind == Log and instant_of_micros(micros_of(now + tick - one)) or now
+        part.word, part.at = 'rate', row.kind == Log and instant_of_micros(micros_of(now + tick - one)) or now
         part.reset_after = row.reset_after
-    elseif part.class == 'part' then
-        part.window = nanos_of(row.store.ends or row.state.ends)
+    elseif row.limit.is_total then
+        part.word = row.limit.idle and 'idle' or 'total'
+    else
+        part.word, part.window = 'window', nanos_of(row.store.ends or row.state.ends)
     end
     part.earlier, part.latest = zero, quantity
     if own and (own.at ~= nil) == (part.at ~= nil) then
-        if not own.at and own.class == part.class and own.window == part.window then
+        if not own.at and own.word == part.word and own.window == part.window then
             part.earlier, part.latest = own.earlier, own.latest + quantity
         else
             part.earlier = own.earlier + own.latest
@@ -461,109 +605,204 @@ local function part_after(hold, own, row, quantity)
     return part
 end
 
+-- Returns the millisecond until which a part can come back, or nil forever. `ends` is when a total is forgotten.
+function Book.lasts_until(part, ends)
+    if part.word == 'total' then
+        return nil
+    end
+    local till = part.window and Book.moment_of(part.window) or part.word == 'idle' and ends or part.till
+    return max(millis_of(part.till), millis_of(till))
+end
+
+-- Replaces what the owner of the call holds.
+function Book.set_part(owner, part)
+    local slot, in_record = Book.slot_of(owner, part.name), 0
+    for i = 1, #owner.slots do
+        in_record = in_record + (owner.slots[i].after and not owner.slots[i].is_further and 1 or 0)
+    end
+    if not slot then
+        slot = Book.add_slot(owner, part, in_record >= IN_RECORD)
+        slot.before = nil
+    end
+    slot.after = part
+end
+
 -- Collects what a call changes in the key of HOLD. `taken` has what it takes from each limiter, if it is admitted.
 function Hold.plan(hold, rows, keys, count, verb, taken)
-    local added, removed, latest, adds_total = {}, {}, 0, false
-    local function remove(part)
-        removed[#removed + 1], removed[#removed + 2] = part.by_id, part.by_key
-    end
-    local function add(by_id, by_key, millis)
-        added[#added + 1], added[#added + 2] = by_id, by_key
-        latest, adds_total = max(latest, millis or 0), adds_total or not millis
-    end
-    for k = 1, count do
-        for i = 1, #hold.ended[k] do
-            remove(hold.ended[k][i])
-        end
-    end
+    local owner, position = hold.owner, {}
+    hold.latest, hold.adds_total = 0, false
     for k = 1, taken and count or 0 do
-        local own, row = hold.own[k], rows[k]
-        if verb == 'settle' then
-            if own then
-                remove(own)
-            end
-        elseif hold.period and row.kind ~= Lease then
-            local part = part_after(hold, own, row, taken(k))
+        position[keys[k]] = k
+        local row = rows[k]
+        local ends = row.kind == Fixed and row.store and row.store ~= DELETED and row.store.ends
+        if hold.is_held[k] and row.limit.idle and ends then
+            hold.latest = max(hold.latest, millis_of(ends)) -- what others hold comes back as long as the total lives
+        end
+        if verb ~= 'settle' and hold.period and row.kind ~= Lease then
+            local part = Book.part_after(hold, hold.own[k], row, keys[k], taken(k))
             if part then
-                if own then
-                    remove(own)
-                end
-                local store = row.store
-                add(members_of(part, hold.id, keys[k], row.kind == Fixed and store and store ~= DELETED and store.ends))
+                Book.set_part(owner, part)
+                local until_millis = Book.lasts_until(part, ends)
+                hold.latest, hold.adds_total = max(hold.latest, until_millis or 0), hold.adds_total or not until_millis
             end
         end
     end
-    for i = 1, #hold.others do
-        local part = hold.others[i]
-        remove(part)
-        if not part.at then
-            part.till = now
-            local by_id, by_key = members_of(part, hold.id, part.name)
-            added[#added + 1], added[#added + 2] = by_id, by_key
+    for i = 1, taken and verb == 'settle' and owner and #owner.slots or 0 do
+        local slot = owner.slots[i]
+        local part, k = slot.after, position[slot.name]
+        if k then
+            slot.after = not hold.own[k] and part or nil
+        elseif part and not has_ended(part) then
+            -- What an owner that settles holds of keys that the call does not name has run out.
+            slot.after = nil
+            if not part.at then
+                slot.after = { name = part.name, till = now, period = part.period, word = part.word,
+                    window = part.window, earlier = part.earlier, latest = part.latest }
+            end
         end
     end
-    hold.added, hold.removed, hold.latest, hold.adds_total = added, removed, latest, adds_total
+end
+
+-- Adds an end of a part to a list of scores and members.
+function Book.add_end(list, id, part)
+    local is_total = part.word == 'total'
+    local word = is_total and 'total' or 'end'
+    local ending = concat({ word, Book.sortable(part.till), digits(part.period), named(id), named(part.name) }, ' ')
+    list[#list + 1] = { score_of(is_total and TOTALS or ENDS, part.name), ending }
+end
+
+-- Returns the members of what an owner holds in its record, before or after the call.
+function Book.record_of(owner, when)
+    local text, list, first, before = 'id ' .. named(owner.id), {}, nil, nil
+    for i = 1, #owner.slots do
+        local part = not owner.slots[i].is_further and owner.slots[i][when]
+        if part then
+            text, first, before = text .. ' ' .. Book.text_of(part, before), first or part, part
+            if not part.at then
+                Book.add_end(list, owner.id, part)
+            end
+        end
+    end
+    if first and not list[1] then
+        Book.add_end(list, owner.id, first)
+    end
+    if first then
+        list[#list + 1] = { score_of(OWNERS, owner.id), text }
+    end
+    return list
+end
+
+-- Returns the members of a further part.
+function Book.further_of(owner, part)
+    if not part then
+        return {}
+    end
+    local list = {
+        { score_of(FURTHER, owner.id, part.name), 'part ' .. named(owner.id) .. ' ' .. Book.text_of(part) },
+        { score_of(OWNERS, owner.id), 'more ' .. named(owner.id) .. ' ' .. named(part.name) },
+    }
+    Book.add_end(list, owner.id, part)
+    return list
+end
+
+-- Collects the members that change, and how many parts there are then.
+function Book.exchange(hold, before, after)
+    local is_before, is_after = {}, {}
+    for i = 1, #before do
+        is_before[before[i][2]] = true
+    end
+    for i = 1, #after do
+        is_after[after[i][2]] = true
+        if not is_before[after[i][2]] then
+            hold.added[#hold.added + 1] = after[i]
+        end
+    end
+    for i = 1, #before do
+        if not is_after[before[i][2]] then
+            hold.removed[#hold.removed + 1] = before[i]
+        end
+    end
+end
+
+function Book.collect(hold, owner)
+    local changes_record = false
+    for i = 1, #owner.slots do
+        local slot = owner.slots[i]
+        hold.count = hold.count + (slot.after and 1 or 0) - (slot.before and 1 or 0)
+        if slot.is_further and slot.before ~= slot.after then
+            Book.exchange(hold, Book.further_of(owner, slot.before), Book.further_of(owner, slot.after))
+        end
+        changes_record = changes_record or not slot.is_further and slot.before ~= slot.after
+    end
+    if changes_record then
+        Book.exchange(hold, Book.record_of(owner, 'before'), Book.record_of(owner, 'after'))
+    end
 end
 
 -- Returns whether a permanent total is held after the changes.
-local function keeps_a_total(hold)
+function Book.keeps_a_total(hold)
     local removed = 0
     for i = 1, #hold.removed do
-        removed = removed + (find(hold.removed[i], '^total ') and 1 or 0)
+        removed = removed + (hold.removed[i][1] + 0 >= TOTALS and 1 or 0)
     end
     for i = 1, #hold.added do
-        if find(hold.added[i], '^total ') then
+        if hold.added[i][1] + 0 >= TOTALS then
             return true
         end
     end
-    return #between(hold.key, 'total ', 'total!', removed + 1) > removed
+    return #call('ZRANGEBYSCORE', hold.key, format(WHOLE, TOTALS), '+inf', 'LIMIT', 0, removed + 1) > removed
 end
 
--- Decides the expiry of the key, and adds the member that stores it while the key has none.
+-- Decides the members that change and the expiry of the key.
 function Hold.plan_expiry(hold)
     local key = hold.key
+    hold.added, hold.removed, hold.count = {}, {}, hold.parts
+    for i = 1, #hold.others do
+        Book.collect(hold, hold.others[i])
+    end
+    if hold.owner then
+        Book.collect(hold, hold.owner)
+    end
     local millis = not hold.is_new and call('PEXPIRETIME', key) or nil
     local is_endless = millis == -1
-    local stored = is_endless and first_with(key, 'until ') or nil
-    local before = is_endless and (stored and match(stored, '^until (%d+)$') or 0) + 0 or millis or 0
-    local latest = max(hold.latest, before)
+    local stored = is_endless and call('ZSCORE', key, 'until') or nil
+    local latest = max(hold.latest, is_endless and (stored or 0) + 0 or millis or 0)
     hold.lives, hold.persists = nil, false
-    if hold.adds_total or is_endless and keeps_a_total(hold) then
-        if latest > (stored and match(stored, '^until (%d+)$') or 0) + 0 then
-            hold.added[#hold.added + 1] = format('until ' .. WHOLE, latest + MARGIN)
-            hold.removed[#hold.removed + 1] = stored
+    if hold.adds_total or is_endless and Book.keeps_a_total(hold) then
+        if latest > (stored or 0) + 0 then
+            hold.added[#hold.added + 1] = { format(WHOLE, latest), 'until' }
         end
         hold.persists = not hold.is_new and not is_endless
     else
-        hold.removed[#hold.removed + 1] = stored
+        if stored then
+            hold.removed[#hold.removed + 1] = { stored, 'until' }
+        end
         if latest > 0 and latest ~= millis and (not is_endless or stored) then
             hold.lives = latest
         end
     end
+    if hold.count == 0 then
+        hold.added = {}
+    end
+    if hold.count ~= hold.parts then
+        local list = hold.count > 0 and hold.added or hold.removed
+        list[#list + 1] = { format(WHOLE, hold.count), 'parts' }
+    end
+    hold.changes = hold.added[1] or hold.removed[1] or hold.persists or hold.lives
 end
 
 -- Writes what was collected.
 function Hold.save(hold)
-    local is_removed, is_added, words = {}, {}, {}
-    for i = 1, #hold.removed do
-        is_removed[hold.removed[i]] = true
-    end
+    local words = {}
     for i = 1, #hold.added do
-        is_added[hold.added[i]] = true
-    end
-    for i = 1, #hold.added do
-        if not is_removed[hold.added[i]] then
-            words[#words + 1], words[#words + 2] = '0', hold.added[i]
-        end
+        words[#words + 1], words[#words + 2] = hold.added[i][1], hold.added[i][2]
     end
     if words[1] then
         write('ZADD', hold.key, unpack(words))
     end
     words = {}
     for i = 1, #hold.removed do
-        if not is_added[hold.removed[i]] then
-            words[#words + 1] = hold.removed[i]
-        end
+        words[i] = hold.removed[i][2]
     end
     if words[1] then
         write('ZREM', hold.key, unpack(words))
@@ -575,4 +814,3 @@ function Hold.save(hold)
     end
 end
 end
-

@@ -480,7 +480,7 @@ local function rule(hold, keys, count, is_refused, taken)
         end
         return false, RENEWED
     end
-    local wait = Hold.is_full(hold, rows, keys, count, taken)
+    local wait = Hold.is_full(hold, rows, count, taken)
     return is_refused or wait ~= nil, wait
 end
 
@@ -498,11 +498,7 @@ local function complete_holds(hold, keys, count, verb, is_refused, taken)
     for k = 1, count do
         Hold.complete(rows[k])
     end
-    if hold.added[1] or hold.removed[1] then
-        Hold.plan_expiry(hold)
-    else
-        hold.added = nil
-    end
+    Hold.plan_expiry(hold)
 end
 
 -- Settles the limiters of a call with chains. Returns whether keys or entries are created.
@@ -681,7 +677,7 @@ function several(keys, args, verb)
         fail("OOM command not allowed when used memory > 'maxmemory'.")
     end
     local text = once and text_of(reply)
-    local saved = hold and hold.added and hold or nil
+    local saved = hold and hold.changes and hold or nil
     if writes > 1 or saved then
         write = rehearse
         write_all(keys, count, saved, once, text, kept_until)

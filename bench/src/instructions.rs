@@ -217,7 +217,7 @@ pub fn check(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
         let was = row(&table, &name)
             .ok_or_else(|| format!("{TABLE} has no row {name}: make bench-instructions"))?;
         let same = |was: u64, now: u64| now.abs_diff(was) as f64 <= (was as f64 * MARGIN).max(2.0);
-        // A sorted set draws the level of each new member at random, and six are new in each of these calls.
+        // A sorted set draws the level of each new member at random, and two are new in each of these calls.
         let is_random = name.ends_with("HOLD");
         // Not the libraries' share: the C library chooses its functions by the processor.
         if same(was.module, count.module) && (is_random || same(was.server, count.server)) {

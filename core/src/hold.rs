@@ -27,32 +27,53 @@
 //! were used in it. `core/tests/hold.rs` has both as properties.
 //!
 //! # The sorted set
-//! All scores are 0, so the members are in the order of their bytes, and a prefix finds its first member in
-//! logarithmic time. A part has two members. Lengths stand before names, so that no name is the prefix of
-//! another; instants and spans are in nanoseconds, the end of a part with 19 digits:
+//! An owner has one member for all its parts, its *record*, and one for each part that can run out, its
+//! *end*. The score says where a member stands: a record at the hash of the owner's name, an end at that of
+//! the limiter's key. Members with the same score are in the order of their bytes, so the ends of a key are
+//! in the order of time, and a score finds the first and the last one in logarithmic time. Names that have
+//! the same hash are told apart by what the member says.
 //!
 //! ```text
-//! id    <length> <id>  <length> <key> <end> part|total|idle
-//! part  <length> <key> <end> <length> <id> <period> <earlier> <last> window <end of the window>
-//! part  <length> <key> <end> <length> <id> <period> <earlier> <last> rate <instant> <reset_after>
-//! total <length> <key> <end> <length> <id> <period> <earlier> <last>
-//! idle  <length> <key> <end> <length> <id> <period> <earlier> <last>
+//! score            member
+//! OWNERS + hash    id <length> <id> <part> <part> ...
+//! OWNERS + hash    more <length> <id> <length> <key>             of a further part
+//! FURTHER + hash   part <length> <id> <part>                     the further part, at the hash of both names
+//! ENDS + hash      end <end> <period> <length> <id> <length> <key>
+//! TOTALS + hash    total <end> <period> <length> <id> <length> <key>   of a total that is permanent
+//! the number       parts                                         how many there are
+//! a millisecond    until                                         the expiry that the other parts need, while
+//!                                                                the key has none because of a total
 //! ```
 //!
-//! The first finds the parts of an owner, the others those of a limiter's key that have ended. `total` is a
-//! part of a total that is permanent, `idle` one of a total that is forgotten when it is idle. A further
-//! member, `until <millisecond>`, exists while the key has no expiry because of a total: it is the expiry
-//! that the other parts need.
+//! A part is `<length> <key> <end> <period>` and one of the following. `-` stands in place of the end and the
+//! period if they are those of the part before it, and in place of the instant at which the period began.
+//! Lengths stand before names, so that no name is read as another. Instants and spans are in nanoseconds, and
+//! the end in `end` has 19 digits.
 //!
-//! Three other forms were tried. A hash needs a scan to find what has ended. A sorted set by the end of the
-//! parts finds those of all keys, also of keys that the call does not name. One member for all parts of an
-//! owner is smaller, but a call then costs as much as its owner has parts.
+//! ```text
+//! window <earlier> <last> <end of the window>
+//! total <earlier> <last>
+//! idle <earlier> <last>                  of a total that is forgotten when it is idle
+//! rate <earlier> <last> <instant> <reset_after>
+//! ```
+//!
+//! Units of a rate come back by themselves, so only the owner looks for them, and they need no end. If an
+//! owner holds of rates alone, the first of its record has one, by which the record is removed. A record has
+//! at most [`IN_RECORD`] parts, so that a call does not cost as much as its owner has parts; each further one
+//! has three members of its own.
+//!
+//! Other forms were tried. A hash needs a scan to find what has ended. A sorted set by the end of the parts
+//! finds those of all keys, also of keys that the call does not name. Two members for each part, found by
+//! their first bytes, cost 2.5 times as much: comparing names takes longer than comparing scores.
 
 use crate::fixed::Counter;
-use crate::{Error, Instant, Range, Span, Taken, Unit, parse_integer};
+use crate::{Error, Instant, Range, Span, Taken, Unit};
 
 /// The most parts under one key. An owner that is there may add to its own.
 pub const MOST_PARTS: u64 = 100_000;
+
+/// The most parts in the record of an owner.
+pub const IN_RECORD: usize = 16;
 
 /// The most parts that one call carries out. The rest count as taken until a later call.
 pub const MOST_ENDED: usize = 1_000;
@@ -86,28 +107,6 @@ pub enum Origin {
         /// The time until the limiter was fully replenished, after that take.
         reset_after: Span,
     },
-}
-
-/// The three kinds of parts, which have different names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Of a total that is forgotten when it is idle.
-    Idle,
-    /// Of any other limiter.
-    Part,
-    /// Of a total that is permanent.
-    Total,
-}
-
-impl Origin {
-    /// Its kind of parts.
-    pub const fn class(self) -> Class {
-        match self {
-            Self::Total { idles: true } => Class::Idle,
-            Self::Total { idles: false } => Class::Total,
-            Self::Window { .. } | Self::Rate { .. } => Class::Part,
-        }
-    }
 }
 
 /// What an owner holds of one limiter.
@@ -277,218 +276,304 @@ pub fn spread(used: i64, limiters: impl Iterator<Item = (Option<i64>, i64)>) -> 
     bears.into_iter().zip(&limiters).map(is_touched).collect()
 }
 
-/// The members of the sorted set, as bytes.
+/// The members of the sorted set: their scores and their bytes.
 pub mod member {
-    use super::{Class, Instant, Origin, Part, Span, parse_integer};
+    use super::{Instant, Origin, Part, Span};
 
-    /// The first bytes of the members of all kinds, in their order.
-    const KINDS: [&[u8]; 5] = [b"id ", b"idle ", b"part ", b"total ", b"until "];
+    /// A score and the bytes of the member.
+    pub type Member = (u64, Vec<u8>);
 
-    /// Whether this can be the first member of the set.
-    pub fn is_first(member: &[u8]) -> bool {
-        member.starts_with(KINDS[0])
+    /// What an owner holds, by the keys of the limiters.
+    pub type Parts<'m> = Vec<(&'m [u8], Part)>;
+
+    /// The member whose score is the number of parts.
+    pub const PARTS: &[u8] = b"parts";
+
+    /// The member whose score is an expiry in milliseconds.
+    pub const UNTIL: &[u8] = b"until";
+
+    /// How many scores there are for each use, as many as a hash has values.
+    const HASHES: u64 = 1 << 50;
+    const OWNERS: u64 = HASHES;
+    const FURTHER: u64 = 2 * HASHES;
+    const ENDS: u64 = 3 * HASHES;
+
+    /// The lowest score of the ends of permanent totals, which are above all other members.
+    pub const TOTALS: u64 = 4 * HASHES;
+
+    /// The score of what `id` holds.
+    pub fn of_owner(id: &[u8]) -> u64 {
+        OWNERS.saturating_add(hash(id, &[]))
     }
 
-    /// Whether this can be the last member of the set.
-    pub fn is_last(member: &[u8]) -> bool {
-        let [_, rest @ ..] = KINDS;
-        rest.iter().any(|kind| member.starts_with(kind))
+    /// The score of a further part, which `id` holds of the limiter `key`.
+    pub fn of_further(id: &[u8], key: &[u8]) -> u64 {
+        FURTHER.saturating_add(hash(id, key))
     }
 
-    /// Where the members with a prefix end, which itself ends with a space.
-    pub fn behind(prefix: &[u8]) -> Vec<u8> {
-        let mut end = prefix.to_vec();
-        if let Some(last) = end.last_mut() {
-            *last = b'!';
+    /// The score of the ends of the limiter `key`, a permanent total or not.
+    pub fn of_key(key: &[u8], is_permanent: bool) -> u64 {
+        if is_permanent { TOTALS } else { ENDS }.saturating_add(hash(key, &[]))
+    }
+
+    /// The record of an owner.
+    pub fn record<'p>(id: &[u8], parts: impl Iterator<Item = (&'p [u8], Part)> + Clone) -> Member {
+        let names = parts.clone().fold(id.len(), |sum, (key, _)| sum.saturating_add(key.len()));
+        let mut text = Vec::with_capacity(names.saturating_add(parts.clone().count().saturating_mul(120)));
+        text.extend(b"id ");
+        put_name(&mut text, id);
+        let mut before = None;
+        for (key, part) in parts {
+            text.push(b' ');
+            put_part(&mut text, key, &part, before);
+            before = Some(part);
         }
-        end
+        (of_owner(id), text)
     }
 
-    /// The prefix of what `id` holds.
-    pub fn of_id(id: &[u8]) -> Vec<u8> {
-        let mut text = with_room_for(id, &[]);
-        text.extend(b"id ");
+    /// The parts in a member, if it is the record of `id`; `Err` if it is broken.
+    pub fn read_record<'m>(member: &'m [u8], id: &[u8]) -> Option<Result<Parts<'m>, ()>> {
+        let (owner, rest) = read_name(member.strip_prefix(b"id ")?)?;
+        (owner == id).then(|| read_parts(rest).ok_or(()))
+    }
+
+    /// The members of a further part.
+    pub fn further(id: &[u8], key: &[u8], part: &Part) -> [Member; 3] {
+        let mut text = b"part ".to_vec();
         put_name(&mut text, id);
-        text
-    }
-
-    /// The prefix of what `id` holds of the limiter `key`.
-    pub fn of_id_and_key(id: &[u8], key: &[u8]) -> Vec<u8> {
-        let mut text = with_room_for(id, key);
-        text.extend(b"id ");
-        put_name(&mut text, id);
-        put_name(&mut text, key);
-        text
-    }
-
-    /// The prefix of the parts of the limiter `key`.
-    pub fn of_key(class: Class, key: &[u8]) -> Vec<u8> {
-        put_key(class, key, &[])
-    }
-
-    /// The prefix of the parts of the limiter `key` that end at `end`.
-    pub fn of_key_at(class: Class, key: &[u8], end: Instant) -> Vec<u8> {
-        let mut text = of_key(class, key);
-        put_end(&mut text, end.as_nanos());
         text.push(b' ');
-        text
+        put_part(&mut text, key, part, None);
+        [(of_further(id, key), text), more(id, key), end(id, key, part)]
     }
 
-    /// Where the parts of the limiter `key` that end after `now` begin.
-    pub fn of_key_after(class: Class, key: &[u8], now: Instant) -> Vec<u8> {
-        let mut text = of_key(class, key);
-        put_end(&mut text, now.as_nanos().saturating_add(1));
-        text
+    /// The part in a member, if it is a further part of `id` of the limiter `key`.
+    pub fn read_further(member: &[u8], id: &[u8], key: &[u8]) -> Option<Part> {
+        let (owner, rest) = read_name(member.strip_prefix(b"part ")?)?;
+        match read_parts(rest)?.as_slice() {
+            [(named, part)] if (owner, *named) == (id, key) => Some(*part),
+            _ => None,
+        }
     }
 
-    /// The prefix of all parts of permanent totals.
-    pub const TOTALS: &[u8] = b"total ";
-
-    /// The prefix of the expiry of the others.
-    pub const UNTIL: &[u8] = b"until ";
-
-    /// The member for the expiry `millis`.
-    pub fn until(millis: i64) -> Vec<u8> {
-        format!("until {millis}").into_bytes()
+    /// The member that says of which limiter an owner has a further part.
+    fn more(id: &[u8], key: &[u8]) -> Member {
+        let mut text = b"more ".to_vec();
+        put_name(&mut text, id);
+        text.push(b' ');
+        put_name(&mut text, key);
+        (of_owner(id), text)
     }
 
-    /// The expiry in such a member.
-    pub fn read_until(member: &[u8]) -> Option<i64> {
-        member.strip_prefix(UNTIL).and_then(parse_integer).filter(|millis| *millis >= 0)
+    /// The limiter's key in a member, if it says that `id` has a further part.
+    pub fn read_more<'m>(member: &'m [u8], id: &[u8]) -> Option<&'m [u8]> {
+        let (owner, rest) = read_name(member.strip_prefix(b"more ")?)?;
+        let (key, rest) = read_name(rest.strip_prefix(b" ")?)?;
+        (owner == id && rest.is_empty()).then_some(key)
     }
 
-    /// The two members of a part.
-    pub fn of_part(key: &[u8], id: &[u8], part: &Part) -> [Vec<u8>; 2] {
+    /// The end of a part.
+    pub fn end(id: &[u8], key: &[u8], part: &Part) -> Member {
+        let mut text = Vec::with_capacity(id.len().saturating_add(key.len()).saturating_add(60));
+        let is_permanent = part.origin == Origin::Total { idles: false };
+        text.extend_from_slice(if is_permanent { b"total " } else { b"end " });
+        let [_, digits @ ..] = digits(part.end.as_nanos());
+        text.extend_from_slice(&digits);
+        text.push(b' ');
+        put_number(&mut text, part.period.as_nanos());
+        text.push(b' ');
+        put_name(&mut text, id);
+        text.push(b' ');
+        put_name(&mut text, key);
+        (of_key(key, is_permanent), text)
+    }
+
+    /// The end of a part, as its member says it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct End<'m> {
+        /// The instant at which the part runs out.
+        pub end: Instant,
+        /// How long it lasts.
+        pub period: Span,
+        /// Its owner.
+        pub id: &'m [u8],
+        /// The limiter's key.
+        pub key: &'m [u8],
+    }
+
+    impl End<'_> {
+        /// Whether the part has more left at `now` than its period: it was taken before the clock was set
+        /// back.
+        pub fn is_ahead(&self, now: Instant) -> bool {
+            self.end > now && self.end.since(now) > self.period
+        }
+    }
+
+    /// Reads the end of a part.
+    pub fn read_end(member: &[u8]) -> Option<End<'_>> {
+        let (digits, rest) =
+            member.strip_prefix(b"end ").or_else(|| member.strip_prefix(b"total "))?.split_at_checked(19)?;
+        let mut end = 0_u64;
+        for digit in digits {
+            let value = digit.wrapping_sub(b'0');
+            if value > 9 {
+                return None;
+            }
+            end = end.wrapping_mul(10).wrapping_add(value.into()); // 19 digits fit
+        }
+        let (period, rest) = read_number(rest.strip_prefix(b" ")?)?;
+        let (id, rest) = read_name(rest.strip_prefix(b" ")?)?;
+        let (key, rest) = read_name(rest.strip_prefix(b" ")?)?;
+        let (end, period) = (Instant::from_nanos(end)?, Span::from_nanos(period)?);
+        rest.is_empty().then_some(End { end, period, id, key })
+    }
+
+    fn put_part(text: &mut Vec<u8>, key: &[u8], part: &Part, before: Option<Part>) {
         let Part { earlier, last, origin, end, period } = *part;
-        let class = origin.class();
-        let mut by_id = of_id_and_key(id, key);
-        put_end(&mut by_id, end.as_nanos());
-        by_id.push(b' ');
-        by_id.extend(word(class));
-        let mut by_key = put_key(class, key, id);
-        put_end(&mut by_key, end.as_nanos());
-        by_key.push(b' ');
-        put_name(&mut by_key, id);
-        put_number(&mut by_key, period.as_nanos());
-        for units in [earlier, last] {
-            by_key.push(b' ');
-            put_number(&mut by_key, units.unsigned_abs());
+        put_name(text, key);
+        if before.is_some_and(|before| (before.end, before.period) == (end, period)) {
+            text.extend(b" -");
+        } else {
+            put_numbers(text, [end.as_nanos(), period.as_nanos()]);
         }
+        text.extend_from_slice(match origin {
+            Origin::Window { .. } => b" window",
+            Origin::Total { idles: false } => b" total",
+            Origin::Total { idles: true } => b" idle",
+            Origin::Rate { .. } => b" rate",
+        });
+        put_numbers(text, [earlier.unsigned_abs(), last.unsigned_abs()]);
         match origin {
-            Origin::Window { end } => {
-                by_key.extend(b" window ");
-                put_number(&mut by_key, end.as_nanos());
-            }
+            Origin::Window { end } => put_numbers(text, [end.as_nanos()]),
             Origin::Total { .. } => {}
-            Origin::Rate { at, reset_after } => {
-                by_key.extend(b" rate ");
-                put_number(&mut by_key, at.as_nanos());
-                by_key.push(b' ');
-                put_number(&mut by_key, reset_after.as_nanos());
+            Origin::Rate { at, reset_after } if begins_at(part) == Some(at) => {
+                text.extend_from_slice(b" -");
+                put_numbers(text, [reset_after.as_nanos()]);
             }
-        }
-        [by_id, by_key]
-    }
-
-    /// The prefix of the second member of a part, whose first one is `by_id`, and the limiter's key. `prefix`
-    /// is that of the owner `id`.
-    pub fn by_key_of<'m>(by_id: &'m [u8], prefix: &[u8], id: &[u8]) -> Option<(Vec<u8>, Class, &'m [u8])> {
-        let (key, rest) = read_name(by_id.strip_prefix(prefix)?)?;
-        let (end, kind) = read_end(rest)?;
-        let class =
-            [Class::Idle, Class::Part, Class::Total].into_iter().find(|class| word(*class) == kind)?;
-        let mut by_key = put_key(class, key, id);
-        put_end(&mut by_key, end.as_nanos());
-        by_key.push(b' ');
-        put_name(&mut by_key, id);
-        Some((by_key, class, key))
-    }
-
-    /// The limiter's key that the first member of a part names.
-    pub fn key_of<'m>(by_id: &'m [u8], prefix: &[u8]) -> Option<&'m [u8]> {
-        Some(read_name(by_id.strip_prefix(prefix)?)?.0)
-    }
-
-    /// The owner and the part of the second member of a part of the limiter `key`.
-    pub fn read<'m>(by_key: &'m [u8], class: Class, key: &[u8]) -> Option<(&'m [u8], Part)> {
-        let (named, rest) = read_name(by_key.strip_prefix(word(class))?.strip_prefix(b" ")?)?;
-        let (end, rest) = read_end(rest).filter(|_| named == key)?;
-        let (id, rest) = read_name(rest)?;
-        let mut words = rest.split(|byte| *byte == b' ');
-        let mut integer = || parse_integer(words.next()?).filter(|number| *number >= 0);
-        let (period, earlier, last) = (Span::from_nanos(integer()?.unsigned_abs())?, integer()?, integer()?);
-        let mut rest = words;
-        let kind = rest.next();
-        let mut nanos = || rest.next().and_then(parse_integer).and_then(|nanos| u64::try_from(nanos).ok());
-        let origin = match kind {
-            None => Origin::Total { idles: class == Class::Idle },
-            Some(b"window") => Origin::Window { end: Instant::from_nanos(nanos()?)? },
-            Some(b"rate") => {
-                Origin::Rate { at: Instant::from_nanos(nanos()?)?, reset_after: Span::from_nanos(nanos()?)? }
-            }
-            _ => return None,
-        };
-        (rest.next().is_none() && origin.class() == class)
-            .then_some((id, Part { earlier, last, origin, end, period }))
-    }
-
-    const fn word(class: Class) -> &'static [u8] {
-        match class {
-            Class::Idle => b"idle",
-            Class::Part => b"part",
-            Class::Total => b"total",
+            Origin::Rate { at, reset_after } => put_numbers(text, [at.as_nanos(), reset_after.as_nanos()]),
         }
     }
 
-    /// An empty text with room for a member with these names.
-    fn with_room_for(one: &[u8], other: &[u8]) -> Vec<u8> {
-        const NUMBERS: usize = 128;
-        Vec::with_capacity(one.len().saturating_add(other.len()).saturating_add(NUMBERS))
+    /// The beginning of a part's period.
+    fn begins_at(part: &Part) -> Option<Instant> {
+        Instant::from_nanos(part.end.as_nanos().checked_sub(part.period.as_nanos())?)
     }
 
-    /// The prefix of the parts of the limiter `key`, with room for a part of `id`.
-    fn put_key(class: Class, key: &[u8], id: &[u8]) -> Vec<u8> {
-        let mut text = with_room_for(key, id);
-        text.extend(word(class));
-        text.push(b' ');
-        put_name(&mut text, key);
-        text
+    fn read_parts(mut rest: &[u8]) -> Option<Parts<'_>> {
+        let mut parts = Parts::new();
+        while let Some(text) = rest.strip_prefix(b" ") {
+            let (key, text) = read_name(text)?;
+            let (end, period, text) = if let Some(text) = text.strip_prefix(b" -") {
+                let (_, before) = parts.last()?;
+                (before.end, before.period, text)
+            } else {
+                let ([end, period], text) = read_numbers(text)?;
+                (Instant::from_nanos(end)?, Span::from_nanos(period)?, text)
+            };
+            let text = text.strip_prefix(b" ")?;
+            let (word, text) = text.split_at_checked(text.iter().position(|byte| *byte == b' ')?)?;
+            let ([earlier, last], text) = read_numbers(text)?;
+            let (origin, text) = match word {
+                b"window" => {
+                    let ([end], text) = read_numbers(text)?;
+                    (Origin::Window { end: Instant::from_nanos(end)? }, text)
+                }
+                b"total" => (Origin::Total { idles: false }, text),
+                b"idle" => (Origin::Total { idles: true }, text),
+                b"rate" => {
+                    let (at, text) = if let Some(text) = text.strip_prefix(b" -") {
+                        (end.as_nanos().checked_sub(period.as_nanos())?, text)
+                    } else {
+                        let ([at], text) = read_numbers(text)?;
+                        (at, text)
+                    };
+                    let ([reset_after], text) = read_numbers(text)?;
+                    let (at, reset_after) = (Instant::from_nanos(at)?, Span::from_nanos(reset_after)?);
+                    (Origin::Rate { at, reset_after }, text)
+                }
+                _ => return None,
+            };
+            let units = |units| i64::try_from(units).ok();
+            parts.push((key, Part { earlier: units(earlier)?, last: units(last)?, origin, end, period }));
+            rest = text;
+        }
+        (rest.is_empty() && !parts.is_empty()).then_some(parts)
     }
 
-    /// A name, with its length before it and a space behind it.
+    /// A name, with its length before it.
     fn put_name(text: &mut Vec<u8>, name: &[u8]) {
         put_number(text, u64::try_from(name.len()).unwrap_or(u64::MAX));
         text.push(b' ');
-        text.extend(name);
-        text.push(b' ');
+        text.extend_from_slice(name);
+    }
+
+    fn read_name(text: &[u8]) -> Option<(&[u8], &[u8])> {
+        let (length, text) = read_number(text)?;
+        text.strip_prefix(b" ")?.split_at_checked(usize::try_from(length).ok()?)
+    }
+
+    /// Numbers, with a space before each.
+    fn put_numbers<const N: usize>(text: &mut Vec<u8>, numbers: [u64; N]) {
+        for number in numbers {
+            text.push(b' ');
+            put_number(text, number);
+        }
+    }
+
+    fn read_numbers<const N: usize>(mut text: &[u8]) -> Option<([u64; N], &[u8])> {
+        let mut numbers = [0; N];
+        for number in &mut numbers {
+            (*number, text) = read_number(text.strip_prefix(b" ")?)?;
+        }
+        Some((numbers, text))
     }
 
     fn put_number(text: &mut Vec<u8>, number: u64) {
         if number < 10 {
-            text.push(b'0'.saturating_add(u8::try_from(number).unwrap_or_default()));
+            text.push(b'0'.wrapping_add(number.to_le_bytes()[0]));
             return;
         }
+        let zeros = 19_u32.saturating_sub(number.checked_ilog10().unwrap_or_default());
         let digits = digits(number);
-        let zeros = digits.iter().position(|digit| *digit != b'0').unwrap_or_default();
-        text.extend_from_slice(digits.get(zeros..).unwrap_or_default());
+        text.extend_from_slice(digits.get(usize::try_from(zeros).unwrap_or_default()..).unwrap_or_default());
     }
 
-    /// An instant with 19 digits.
-    fn put_end(text: &mut Vec<u8>, nanos: u64) {
-        let [_, digits @ ..] = digits(nanos);
-        text.extend_from_slice(&digits);
+    /// A number without a sign and without zeros before it.
+    fn read_number(text: &[u8]) -> Option<(u64, &[u8])> {
+        let (mut number, mut length) = (0_u64, 0_usize);
+        for byte in text {
+            let value = byte.wrapping_sub(b'0');
+            if value > 9 {
+                break;
+            }
+            number = number.wrapping_mul(10).wrapping_add(value.into());
+            length = length.wrapping_add(1);
+        }
+        let (digits, rest) = text.split_at_checked(length)?;
+        // 19 digits fit.
+        (matches!(digits, [b'1'..=b'9', ..] | [b'0']) && length < 20).then_some((number, rest))
     }
+
+    /// The numbers from 0 to 99, with two digits.
+    const PAIRS: [[u8; 2]; 100] = {
+        let (mut pairs, mut at) = ([[b'0'; 2]; 100], 0_u8);
+        let mut rest: &mut [[u8; 2]] = &mut pairs;
+        while let [pair, behind @ ..] = rest {
+            *pair = [b'0'.wrapping_add(at / 10), b'0'.wrapping_add(at % 10)];
+            (at, rest) = (at.wrapping_add(1), behind);
+        }
+        pairs
+    };
 
     /// The 20 digits of a number, in groups of four, which are divided as numbers of 32 bits.
     fn digits(number: u64) -> [u8; 20] {
         let mut digits = [b'0'; 20];
         let mut rest = number;
+        let pair =
+            |value: u32| PAIRS.get(usize::try_from(value).unwrap_or_default()).copied().unwrap_or_default();
         for group in digits.as_chunks_mut::<4>().0.iter_mut().rev() {
             let four = u32::try_from(rest % 10_000).unwrap_or_default();
-            let [high, low] = [four / 100, four % 100];
-            for (digit, value) in group.iter_mut().zip([high / 10, high % 10, low / 10, low % 10]) {
-                *digit = digit.saturating_add(u8::try_from(value).unwrap_or_default());
-            }
+            let ([first, second], [third, fourth]) = (pair(four / 100), pair(four % 100));
+            *group = [first, second, third, fourth];
             rest /= 10_000;
             if rest == 0 {
                 break;
@@ -497,24 +582,47 @@ pub mod member {
         digits
     }
 
-    fn read_name(text: &[u8]) -> Option<(&[u8], &[u8])> {
-        let space = text.iter().position(|byte| *byte == b' ')?;
-        let length = usize::try_from(parse_integer(text.get(..space)?)?).ok()?;
-        let (name, rest) = text.get(space.checked_add(1)?..)?.split_at_checked(length)?;
-        Some((name, rest.strip_prefix(b" ")?))
+    /// A hash of two names, below [`HASHES`]: the rounds of HalfSipHash-1-3 without a key, in words of 32
+    /// bits, which Lua has too. That names have the same hash costs time, and nothing else; to find hundreds
+    /// of such names takes longer than to send them.
+    fn hash(one: &[u8], other: &[u8]) -> u64 {
+        let mut state: [u32; 4] = [0, 0, 0x6c79_6765, 0x7465_6462];
+        for name in [one, other] {
+            let (words, rest) = name.as_chunks::<4>();
+            for word in words {
+                absorb(&mut state, u32::from_le_bytes(*word));
+            }
+            let mut last = [0, 0, 0, name.len().to_le_bytes()[0]];
+            last.iter_mut().zip(rest).for_each(|(byte, own)| *byte = *own);
+            absorb(&mut state, u32::from_le_bytes(last));
+            if other.is_empty() {
+                break;
+            }
+        }
+        state[2] ^= 0xff;
+        (0..3).for_each(|_| mix(&mut state));
+        let [low, high] = [state[1] ^ state[3], state[0] ^ state[2]];
+        (u64::from(high) << 32 | u64::from(low)) % HASHES
     }
 
-    /// An end of 19 digits and what follows it.
-    fn read_end(text: &[u8]) -> Option<(Instant, &[u8])> {
-        let (digits, rest) = text.split_at_checked(19)?;
-        let mut nanos = 0_u64;
-        for digit in digits {
-            let value = digit.wrapping_sub(b'0');
-            if value > 9 {
-                return None;
-            }
-            nanos = nanos.checked_mul(10)?.checked_add(value.into())?;
-        }
-        Some((Instant::from_nanos(nanos)?, rest.strip_prefix(b" ")?))
+    fn absorb(state: &mut [u32; 4], word: u32) {
+        state[3] ^= word;
+        mix(state);
+        state[0] ^= word;
+    }
+
+    fn mix(state: &mut [u32; 4]) {
+        let [mut a, mut b, mut c, mut d] = *state;
+        a = a.wrapping_add(b);
+        b = b.rotate_left(5) ^ a;
+        a = a.rotate_left(16);
+        c = c.wrapping_add(d);
+        d = d.rotate_left(8) ^ c;
+        a = a.wrapping_add(d);
+        d = d.rotate_left(7) ^ a;
+        c = c.wrapping_add(b);
+        b = b.rotate_left(13) ^ c;
+        c = c.rotate_left(16);
+        *state = [a, b, c, d];
     }
 }

@@ -13,7 +13,8 @@ mod common;
 use common::{S, at, span};
 use proptest::prelude::*;
 use redis_cell_core::fixed::{Counter, Limit};
-use redis_cell_core::hold::{Class, Origin, Part, member, settles_rate, settles_window};
+use redis_cell_core::hold::member::{self, End};
+use redis_cell_core::hold::{Origin, Part, settles_rate, settles_window};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::{Change, Instant, Unit, gcra};
 use std::collections::BTreeMap;
@@ -209,50 +210,67 @@ proptest! {
 
     #[test]
     fn members_are_read_as_they_were_written(
-        (key, id) in (any::<Vec<u8>>(), any::<Vec<u8>>()),
-        (earlier, last, kind) in (0..=i64::MAX, 0..=i64::MAX, 0..4),
-        (end, period, at) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
+        id in any::<Vec<u8>>(),
+        parts in proptest::collection::vec((any::<Vec<u8>>(), any_part()), 1..5),
     ) {
-        let instant = |nanos: i64| Instant::from_nanos(nanos.unsigned_abs()).unwrap();
-        let origin = match kind {
-            0 => TOTAL,
-            3 => Origin::Total { idles: true },
-            1 => Origin::Window { end: instant(at) },
-            _ => Origin::Rate { at: instant(at), reset_after: span(period) },
-        };
-        let part = Part { earlier, last, origin, end: instant(end), period: span(period) };
-        let [by_id, by_key] = member::of_part(&key, &id, &part);
-        let class = part.origin.class();
-        prop_assert_eq!(member::read(&by_key, class, &key), Some((&id[..], part)));
-        for other in [Class::Idle, Class::Part, Class::Total].into_iter().filter(|other| *other != class) {
-            prop_assert_eq!(member::read(&by_key, other, &key), None);
-        }
-        prop_assert!(by_id.starts_with(&member::of_id_and_key(&id, &key)));
-        let (prefix, same_class, same) = member::by_key_of(&by_id, &member::of_id(&id), &id).unwrap();
-        prop_assert_eq!(member::key_of(&by_id, &member::of_id(&id)), Some(&key[..]));
-        prop_assert!(by_key.starts_with(&prefix));
-        prop_assert_eq!((same_class, same), (class, &key[..]));
-        let (first, behind) = (member::of_key(class, &key), member::behind(&member::of_key(class, &key)));
-        prop_assert!(first <= by_key && by_key < behind);
-        prop_assert!(by_key < member::of_key_after(class, &key, instant(end)) || end == i64::MAX);
-        prop_assert!(end == 0 || by_key >= member::of_key_after(class, &key, instant(end - 1)));
-        prop_assert!(member::is_first(&by_id) && member::is_last(&by_key));
+        let (score, record) = member::record(&id, parts.iter().map(|(key, part)| (key.as_slice(), *part)));
+        let read = member::read_record(&record, &id).unwrap().unwrap();
+        prop_assert_eq!(read.iter().map(|(key, part)| (key.to_vec(), *part)).collect::<Vec<_>>(), parts.clone());
+        prop_assert_eq!(score, member::of_owner(&id));
+        prop_assert_eq!(member::read_record(&record, &[id.as_slice(), b"x"].concat()), None);
+        let (key, part) = &parts[0];
+        let [(_, further), (owner, more), (place, end)] = member::further(&id, key, part);
+        prop_assert_eq!(member::read_further(&further, &id, key), Some(*part));
+        prop_assert_eq!(member::read_further(&further, &id, &[key.as_slice(), b"x"].concat()), None);
+        prop_assert_eq!((owner, member::read_more(&more, &id)), (score, Some(key.as_slice())));
+        prop_assert_eq!(member::read_more(&more, &[id.as_slice(), b"x"].concat()), None);
+        let is_permanent = part.origin == TOTAL;
+        prop_assert_eq!((place, place >= member::TOTALS), (member::of_key(key, is_permanent), is_permanent));
+        let read = End { end: part.end, period: part.period, id: &id, key };
+        prop_assert_eq!(member::read_end(&end), Some(read));
+        // The ends of a key are in the order of time.
+        let soon = Instant::from_nanos(1_000).unwrap();
+        let (_, other) = member::end(b"", key, &Part { end: soon, ..*part });
+        prop_assert!((part.end < soon) == (end < other) || part.end == soon);
     }
 
     #[test]
-    fn no_bytes_are_read_as_anything_else(bytes in any::<Vec<u8>>(), cut in 0..80_usize, change in any::<(u8, u8)>()) {
-        let _ = member::read(&bytes, Class::Total, b"k");
-        let _ = member::by_key_of(&bytes, &member::of_id(b"i"), b"i");
-        let _ = member::read_until(&bytes);
-        let origin = Origin::Rate { at: at(0), reset_after: span(S) };
-        let [_, mut by_key] = member::of_part(b"k", b"i", &taken(None, 5, origin, 0));
-        let place = usize::from(change.0) % by_key.len();
-        by_key[place] = change.1;
-        by_key.truncate(cut.max(1));
-        if let Some((_, part)) = member::read(&by_key, Class::Part, b"k") {
-            prop_assert!(part.earlier >= 0 && part.last >= 0);
+    fn no_bytes_are_read_as_anything_else(
+        bytes in any::<Vec<u8>>(), cut in 0..80_usize, change in any::<(u8, u8)>(), part in any_part(),
+    ) {
+        let members = [member::record(b"i", [(&b"k"[..], part)].into_iter()), member::end(b"i", b"k", &part)];
+        let further = member::further(b"i", b"k", &part);
+        for mut member in members.into_iter().chain(further).map(|(_, member)| member).chain([bytes]) {
+            if !member.is_empty() {
+                let place = usize::from(change.0) % member.len();
+                member[place] = change.1;
+                member.truncate(cut.max(1));
+            }
+            let _ = (member::read_end(&member), member::read_more(&member, b"i"));
+            let read = member::read_further(&member, b"i", b"k").into_iter();
+            let record = member::read_record(&member, b"i").and_then(Result::ok).into_iter().flatten();
+            for part in read.chain(record.map(|(_, part)| part)) {
+                prop_assert!(part.earlier >= 0 && part.last >= 0);
+            }
         }
     }
+}
+
+/// Any part.
+fn any_part() -> impl Strategy<Value = Part> {
+    let numbers = || 0..=i64::MAX;
+    ((numbers(), numbers(), 0..4), (prop_oneof![0..2_000_i64, numbers()], numbers(), numbers())).prop_map(
+        |((earlier, last, kind), (end, period, time))| {
+            let instant = |nanos: i64| Instant::from_nanos(nanos.unsigned_abs()).unwrap();
+            let origin = match kind {
+                0 => TOTAL,
+                3 => Origin::Total { idles: true },
+                1 => Origin::Window { end: instant(time) },
+                _ => Origin::Rate { at: instant(time), reset_after: span(period) },
+            };
+            Part { earlier, last, origin, end: instant(end), period: span(period) }
+        },
+    )
 }
 
 #[test]
@@ -262,15 +280,30 @@ fn names_that_contain_other_names_are_kept_apart() {
     let mut all = Vec::new();
     for key in names {
         for id in names {
-            all.extend(member::of_part(key, id, &part));
-            let prefix = member::of_id_and_key(id, key);
-            let found =
-                names.iter().flat_map(|key| names.iter().map(move |id| member::of_part(key, id, &part)));
-            assert_eq!(found.filter(|[by_id, _]| by_id.starts_with(&prefix)).count(), 1);
+            all.extend(member::further(id, key, &part));
+            all.push(member::record(id, [(key, part)].into_iter()));
         }
     }
     all.sort();
     let count = all.len();
     all.dedup();
     assert_eq!(all.len(), count);
+}
+
+/// The function library and every stored key have these scores.
+#[test]
+fn scores_are_always_the_same() {
+    let region = 1 << 50;
+    assert_eq!(member::of_owner(b"") / region, 1);
+    assert_eq!(member::of_further(b"req-1", b"{a}:run") / region, 2);
+    assert_eq!(member::of_key(b"{a}:run", false) / region, 3);
+    assert_eq!(member::of_key(b"{a}:run", true) / region, 4);
+    assert_eq!(member::of_owner(b"req-1"), 1_685_913_334_159_505);
+    assert_eq!(member::of_further(b"req-1", b"{a}:run"), 3_011_994_342_073_767);
+    assert_eq!(member::of_key(b"{a}:run", false), 3_420_076_770_738_384);
+    // Names that differ little are spread.
+    let scores: std::collections::BTreeSet<_> = (0..20_000)
+        .map(|n| member::of_owner(format!("req-{n}").as_bytes()) % region / (region / 20_000))
+        .collect();
+    assert!((12_000..13_300).contains(&scores.len()), "{}", scores.len());
 }

@@ -105,8 +105,6 @@ api! {
             unsafe extern "C" fn(KeyPtr, f64, f64, c_int, c_int) -> c_int,
         zset_last = RedisModule_ZsetLastInScoreRange:
             unsafe extern "C" fn(KeyPtr, f64, f64, c_int, c_int) -> c_int,
-        zset_first_from = RedisModule_ZsetFirstInLexRange: unsafe extern "C" fn(KeyPtr, Str, Str) -> c_int,
-        zset_last_from = RedisModule_ZsetLastInLexRange: unsafe extern "C" fn(KeyPtr, Str, Str) -> c_int,
         zset_next = RedisModule_ZsetRangeNext: unsafe extern "C" fn(KeyPtr) -> c_int,
         zset_previous = RedisModule_ZsetRangePrev: unsafe extern "C" fn(KeyPtr) -> c_int,
         zset_current = RedisModule_ZsetRangeCurrentElement: unsafe extern "C" fn(KeyPtr, *mut f64) -> Str,

@@ -109,7 +109,7 @@ impl Call<'_> {
     }
 
     /// Replicates a command on the key `name` to listeners that there may be.
-    fn replicate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) {
+    pub(super) fn replicate(&self, command: &'static CStr, name: Arg, words: &[&[u8]]) {
         let words = Strings::new(self.api, words);
         // SAFETY: the format names a string of the call, and an array of strings with its length.
         let status = unsafe {
@@ -128,7 +128,7 @@ impl Call<'_> {
     /// Counts a change without an effect if it is certain that there are no listeners. Otherwise does nothing
     /// and returns false.
     #[inline(always)]
-    fn counts_only(&self) -> bool {
+    pub(super) fn counts_only(&self) -> bool {
         // A callback has no call that could be the effect.
         let counts_only = (NO_LISTENERS.load(Relaxed) || faults::replicates_calls()) && self.is_running;
         if faults::loses_effects() {

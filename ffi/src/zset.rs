@@ -9,12 +9,11 @@ use core::ptr::NonNull;
 use redis_module::raw::{self, RedisModuleKey, RedisModuleString};
 
 use super::announcement::{Announcement, Event};
-use super::api::Api;
 use super::call::Arg;
 use super::key::{Ahead, Key, Kind};
 use super::needs::failed;
 use super::rm_call::Reply;
-use super::string::{self, Strings};
+use super::string::{self, SharedString, Strings};
 use crate::error::Error;
 use crate::faults;
 
@@ -117,59 +116,86 @@ impl<'c> Key<'_, 'c> {
         Some(found)
     }
 
-    /// The result of `read` for the name and the score of the member with the lowest score of the sorted set
-    /// that the key holds, the first by its bytes; `None` when the key does not hold one.
-    pub fn first<T>(&self, read: impl FnOnce(&[u8], Score) -> T) -> Option<T> {
-        self.at_the_end(self.api.zset_first, f64::INFINITY, |name, score| read(self.call.bytes(name), score))
-    }
-
-    /// At most `count` members from `start` on and before `end`, in the order of their bytes, or from the
-    /// last one back. All scores of the sorted set are the same.
+    /// Reads the members with this score in the order of their bytes, or from the last one back, until `read`
+    /// returns false.
     ///
     /// Cost: O(log n), and O(1) for each member.
-    pub fn between(&self, start: &[u8], end: &[u8], side: Side, count: usize) -> Vec<Vec<u8>> {
-        let mut found = Vec::new();
-        if self.ptr.get().is_null() || count == 0 {
-            return found;
+    #[inline]
+    pub fn at_score(&self, score: u64, side: Side, mut read: impl FnMut(&[u8]) -> bool) {
+        const INCLUDED: c_int = 0;
+        if self.ptr.get().is_null() {
+            return;
         }
-        let (api, ctx, ptr) = (self.api, self.call.ctx.as_ptr(), self.ptr.get());
-        let (start, end) = (Bound::new(api, b'[', start), Bound::new(api, b'(', end));
+        let (api, ctx, ptr, score) = (self.api, self.call.ctx.as_ptr(), self.ptr.get(), double(score));
         let (seek, step) = match side {
-            Side::First => (api.zset_first_from, api.zset_next),
-            Side::Last => (api.zset_last_from, api.zset_previous),
+            Side::First => (api.zset_first, api.zset_next),
+            Side::Last => (api.zset_last, api.zset_previous),
         };
-        // SAFETY: `ptr` is not null, so it is the open key, and the bounds are strings; for a value that is
-        // not a sorted set, the server returns no member.
-        unsafe { seek(ptr, start.string, end.string) };
-        while found.len() < count {
-            // SAFETY: as above; a range that has ended has no member.
-            let Some(member) = NonNull::new(unsafe { (api.zset_current)(ptr, core::ptr::null_mut()) }) else {
-                break;
-            };
-            found.push(self.call.bytes(Arg::new(member)).to_vec());
+        // SAFETY: `ptr` is not null, so it is the open key; for a value that is not a sorted set, the server
+        // returns no member.
+        unsafe { seek(ptr, score, score, INCLUDED, INCLUDED) };
+        // SAFETY: as above; a range that has ended has no member.
+        while let Some(member) = NonNull::new(unsafe { (api.zset_current)(ptr, core::ptr::null_mut()) }) {
+            let goes_on = read(self.call.bytes(Arg::new(member)));
             // SAFETY: the member is ours to free, after its last use; the range stays at its end.
-            let moved = unsafe {
+            let has_moved = unsafe {
                 (api.free_string)(ctx, member.as_ptr());
-                step(ptr)
+                goes_on && step(ptr) != 0
             };
-            if moved == 0 {
+            if !has_moved {
                 break;
             }
         }
         // SAFETY: as above.
         unsafe { (api.zset_stop)(ptr) };
-        found
     }
 
-    /// Adds members with the score 0, removes others, and sets the expiry.
+    /// Whether more than `count` members have at least this score.
+    ///
+    /// Cost: O(log n + `count`).
+    pub fn has_more_above(&self, score: u64, count: usize) -> bool {
+        const INCLUDED: c_int = 0;
+        if self.ptr.get().is_null() {
+            return false;
+        }
+        let (api, ptr) = (self.api, self.ptr.get());
+        // SAFETY: `ptr` is not null, so it is the open key; for a value that is not a sorted set, the server
+        // returns no member. The member is ours to free.
+        unsafe {
+            (api.zset_first)(ptr, double(score), f64::INFINITY, INCLUDED, INCLUDED);
+            let first = NonNull::new((api.zset_current)(ptr, core::ptr::null_mut()));
+            let has_more = first.is_some() && (0..count).all(|_| (api.zset_next)(ptr) != 0);
+            first.inspect(|first| string::free(api, first.as_ptr()));
+            (api.zset_stop)(ptr);
+            has_more
+        }
+    }
+
+    /// Sets the scores of members with known names, adds members, removes others, and sets the expiry.
     ///
     /// Replicas and the AOF get the same changes. A set without members is no key.
     ///
     /// Cost: O(log n) for each member.
-    pub fn exchange(&mut self, added: &[&[u8]], removed: &[&[u8]], lives: Lives) -> Announcement<'c> {
+    pub fn exchange(
+        &mut self,
+        known: &[(&'static SharedString, u64)],
+        added: &[(u64, Vec<u8>)],
+        removed: &[&[u8]],
+        lives: Lives,
+    ) -> Announcement<'c> {
         let (api, call, name) = (self.api, self.call, self.name);
-        let (new, old) = (Strings::new(api, added), Strings::new(api, removed));
-        new.0.iter().for_each(|&member| _ = self.zset_add(member, 0, 0));
+        for (member, score) in known {
+            self.zset_add(member.string(api), *score, 0);
+        }
+        for (score, member) in added {
+            // SAFETY: `make` made the string, and nothing else frees it.
+            unsafe {
+                let member = string::make(api, member);
+                self.zset_add(member, *score, 0);
+                string::free(api, member);
+            }
+        }
+        let old = Strings::new(api, removed);
         old.0.iter().for_each(|&member| self.zset_remove(member));
         let left = self.kind() != Kind::Empty;
         let lives = if left { lives } else { Lives::AsBefore };
@@ -179,9 +205,14 @@ impl<'c> Key<'_, 'c> {
             Lives::Until(expire_at) => self.expire_in_place(faults::expiry(expire_at)),
             Lives::Always => self.expire_in_place(NO_EXPIRY),
         };
-        if !added.is_empty() {
-            let words: Vec<&[u8]> = added.iter().flat_map(|member| [&b"0"[..], member]).collect();
-            call.propagate(c"ZADD", name, &words);
+        let adds = !known.is_empty() || !added.is_empty();
+        if adds && !call.counts_only() {
+            let known = known.iter().map(|(member, score)| (score.to_string(), member.text.to_bytes()));
+            let added = added.iter().map(|(score, member)| (score.to_string(), member.as_slice()));
+            let all: Vec<_> = known.chain(added).collect();
+            let words: Vec<&[u8]> =
+                all.iter().flat_map(|(score, member)| [score.as_bytes(), member]).collect();
+            call.replicate(c"ZADD", name, &words);
         }
         if !removed.is_empty() {
             call.propagate(c"ZREM", name, removed);
@@ -194,13 +225,18 @@ impl<'c> Key<'_, 'c> {
             Lives::Always if expires_anew => call.propagate(c"PERSIST", name, &[]),
             _ => {}
         }
-        let event = match (left, added.is_empty(), removed.is_empty()) {
+        let event = match (left, adds, removed.is_empty()) {
             (false, ..) => Some(Event::Del),
-            (true, false, _) => Some(Event::Zadd),
-            (true, true, false) => Some(Event::Zrem),
-            (true, true, true) => None,
+            (true, true, _) => Some(Event::Zadd),
+            (true, false, false) => Some(Event::Zrem),
+            (true, false, true) => None,
         };
         Announcement::new(name, event, matches!(lives, Lives::Until(_)) && expires_anew)
+    }
+
+    /// The score of a member with a known name.
+    pub fn score_of(&self, name: &'static SharedString) -> Option<Score> {
+        NonNull::new(name.string(self.api)).and_then(|name| self.score(Arg::new(name)))
     }
 
     /// The score of the member `id` of the sorted set that the key holds.
@@ -376,29 +412,6 @@ impl<'c> Key<'_, 'c> {
         // or not open for writing.
         unsafe { (self.api.zset_add)(self.ptr.get(), double(score), member, &raw mut flags) };
         flags.cast_unsigned()
-    }
-}
-
-/// A bound of a range of members. Freed when dropped.
-struct Bound {
-    string: *mut RedisModuleString,
-    api: &'static Api,
-}
-
-impl Bound {
-    /// The bound `member`; `sign` says whether the range includes it.
-    fn new(api: &'static Api, sign: u8, member: &[u8]) -> Self {
-        let mut text = Vec::with_capacity(member.len().saturating_add(1));
-        text.push(sign);
-        text.extend_from_slice(member);
-        Self { string: string::make(api, &text), api }
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        // SAFETY: `make` made the string, and nothing else frees it.
-        unsafe { string::free(self.api, self.string) };
     }
 }
 

@@ -3,7 +3,10 @@
 //! The decision is that of [`redis_cell_core::chain`]. A chain decides by the states before the call, and
 //! says how much each of its limiters is asked for; a limiter that is passed over keeps its state.
 
+use core::cell::Cell;
+
 use redis_cell_core::chain::{self, Pool, Share};
+use redis_cell_core::fixed::Counter;
 use redis_cell_core::several::{Join, Role, Row, combine_chain};
 use redis_cell_core::{Answer, Error as CoreError, Instant, Span, Verdict};
 use redis_cell_core::{hold, log};
@@ -12,8 +15,8 @@ use smallvec::SmallVec;
 
 use super::holds::Seen;
 use crate::error::Error;
-use crate::ffi::{Access, Arg, Call, Handles, Key};
-use crate::limiters::{Limiter, Pending, Target, Verb};
+use crate::ffi::{self, Access, Arg, Call, Handles, Key};
+use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
 use crate::outcome::{FEW, Rows};
 
 /// A limiter and its key.
@@ -82,6 +85,8 @@ pub struct Plan {
     shares: SmallVec<[Share; FEW]>,
     /// The position of the first limiter of each chain, and the verdict on it.
     verdicts: SmallVec<[(usize, Verdict); 1]>,
+    /// The states of the fixed windows of the chain that was decided last.
+    pub loaded: SmallVec<[Option<Loaded>; FEW]>,
 }
 
 /// A limiter of a chain, as the decision sees it.
@@ -90,7 +95,13 @@ struct Asked<'k, 's, 'c> {
     at: Target<'k, 'c>,
     /// The key of `HOLD`, and the position of the limiter.
     seen: Option<(&'k Seen<'s, 's, 'c>, usize)>,
+    /// The state of a fixed window, if it was read.
+    counter: Cell<Option<Loaded>>,
 }
+
+/// The state of a fixed window, and the instant at which it is decided. Reading it takes two look-ups of the
+/// server, and a chain asks several times.
+pub type Loaded = (Option<Counter>, Instant);
 
 impl Pool for Asked<'_, '_, '_> {
     type Error = Error;
@@ -108,6 +119,16 @@ impl Pool for Asked<'_, '_, '_> {
     }
 
     fn peek(&self, after: Span, quantity: i64) -> Result<Answer, Error> {
+        if let (Limiter::Fixed(window), None, false) = (&self.named.limiter, self.seen, ffi::is_ahead()) {
+            let loaded = match self.counter.get() {
+                Some(loaded) => loaded,
+                None => window.seen(&self.at, Verb::Peek)?,
+            };
+            self.counter.set(Some(loaded));
+            let (counter, now) = loaded;
+            let now = now.checked_add(after).unwrap_or(Instant::MAX);
+            return Ok(Quantity { units: quantity, ..*window }.peek_on(counter, now, self.at.ahead)?);
+        }
         let now = self.at.now.checked_add(after).unwrap_or(Instant::MAX);
         let (limiter, at) = (self.named.limiter.with_units(quantity), Target { now, ..self.at });
         match self.seen {
@@ -136,10 +157,15 @@ impl Plan {
         let first = self.shares.len();
         let own = (self.behind.saturating_add(first)..).map(|at| seen.map(|seen| (seen, at)));
         let asked = limiters.iter().zip(targets).zip(own);
-        let pools: SmallVec<[_; FEW]> = asked.map(|((named, at), seen)| Asked { named, at, seen }).collect();
+        let asked = asked.map(|((named, at), seen)| Asked { named, at, seen, counter: Cell::new(None) });
+        let pools: SmallVec<[_; FEW]> = asked.collect();
         self.shares.extend(pools.iter().map(|_| Share::of(NOTHING)));
         let shares = self.shares.get_mut(first..).unwrap_or_default();
         let verdict = chain::decide(&pools, shares)?;
+        self.loaded.clear();
+        if !verdict.is_limited() {
+            self.loaded.extend(pools.iter().map(|pool| pool.counter.get()));
+        }
         if limiters.len() > 1 {
             self.verdicts.push((first, verdict));
         }

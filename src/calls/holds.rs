@@ -5,9 +5,12 @@
 //! windows on which they decide, and is written with them, so that no other call sees one without the other.
 
 use core::cell::Cell;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use redis_cell_core::fixed::Counter;
-use redis_cell_core::hold::{self, Class, MOST_ENDED, MOST_PARTS, Origin, Part};
+use redis_cell_core::hold::{self, MOST_ENDED, MOST_PARTS, Origin, Part};
 use redis_cell_core::limiter::Limiter as _;
 use redis_cell_core::several;
 use redis_cell_core::{Answer, Change, Decision, Instant, Span};
@@ -19,7 +22,7 @@ use crate::faults;
 use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Write};
 use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
 use crate::outcome::FEW;
-use crate::store::hold::{Book, Changes, Entry};
+use crate::store::hold::{Book, Lasting, Owner};
 use crate::tally;
 
 /// The option of a call, and its key.
@@ -38,12 +41,17 @@ pub struct Held<'a, 'c> {
 }
 
 /// What the key of holds says of one limiter of a call.
-#[derive(Default)]
-struct Of {
-    /// What the owner holds.
-    own: Option<Entry>,
+struct Of<'c> {
+    /// The name of its key.
+    name: &'c [u8],
+    /// What the owner of the call holds.
+    own: Option<Part>,
     /// The parts that have run out.
-    ended: Vec<Entry>,
+    ended: Vec<Part>,
+    /// The instant at which the next part of anybody runs out.
+    next: Option<Instant>,
+    /// Whether anybody held something before the call.
+    is_held: bool,
 }
 
 /// The key of holds as one decision of a call sees it.
@@ -51,9 +59,11 @@ pub struct Seen<'k, 'h, 'c> {
     hold: &'h Hold<'c>,
     book: Book<'k, 'c>,
     /// For each limiter.
-    of: Vec<Of>,
-    /// What an owner that settles holds of keys that the call does not name.
-    others: Vec<(Vec<u8>, Entry)>,
+    of: SmallVec<[Of<'c>; FEW]>,
+    /// The owner of the call.
+    owner: Option<Owner<'c>>,
+    /// Other owners whose parts have run out, by their names.
+    others: BTreeMap<Vec<u8>, Owner<'static>>,
     now: Instant,
 }
 
@@ -94,49 +104,84 @@ impl<'c> Hold<'c> {
         if access == Access::Write {
             Write::Holds.check()?;
         }
-        let mut of: Vec<Of> = limiters.clone().map(|_| Of::default()).collect();
+        let of = limiters.clone().map(|held| Of {
+            name: held.name,
+            own: None,
+            ended: Vec::new(),
+            next: None,
+            is_held: false,
+        });
+        let of = of.collect();
+        let mut seen = Seen { hold: self, book, of, owner: None, others: BTreeMap::new(), now };
         let mut left = MOST_ENDED;
-        let mut others = Vec::new();
         if let Some(id) = self.option.id {
-            let keys: SmallVec<[_; FEW]> = limiters.clone().map(|held| held.name).collect();
-            let own = book.own(id, &keys, self.settles().then_some(MOST_ENDED))?;
-            others = own.others;
-            others.retain(|(_, entry)| !entry.part.has_ended(now));
-            for ((this, own), held) in of.iter_mut().zip(own.named).zip(limiters.clone()) {
-                match own {
-                    Some(ended) if ended.part.has_ended(now) && !held.limiter.releases() => {
-                        this.ended.push(ended);
+            let names = limiters.clone().map(|held| held.name);
+            let mut owner =
+                seen.book.owner(Cow::Borrowed(id), names, self.settles().then_some(MOST_ENDED))?;
+            for (of, Held { name, limiter }) in seen.of.iter_mut().zip(limiters.clone()) {
+                match owner.part(name).filter(|_| !limiter.releases()) {
+                    Some(part) if part.has_ended(now) => {
+                        of.ended.push(part);
                         left = left.saturating_sub(1);
+                        owner.remove_ended(name, now);
                     }
-                    own => this.own = own.filter(|_| !held.limiter.releases()),
+                    own => of.own = own,
                 }
             }
+            seen.owner = Some(owner);
         }
-        let mut carry_out = |are_windows: bool, of: &mut Vec<Of>| -> Result<(), Error> {
-            let is_one = |held: &Held| {
-                !held.limiter.releases() && matches!(held.limiter, Limiter::Fixed(_)) == are_windows
-            };
-            for (Held { name, limiter }, this) in limiters.clone().zip(of).filter(|(held, _)| is_one(held)) {
-                let found = book.ended(class(limiter), name, now, left)?;
-                left = left.saturating_sub(found.len());
-                let is_new = |entry: &Entry| !this.ended.iter().any(|own| own.is(entry));
-                let found: Vec<_> = found.into_iter().filter(is_new).collect();
-                this.ended.extend(found);
-            }
-            Ok(())
-        };
-        carry_out(true, &mut of)?;
+        let is_window = |held: &Held| matches!(held.limiter, Limiter::Fixed(_));
+        seen.carry_out(limiters.clone().map(|held| is_window(&held).then_some(held)), &mut left)?;
         // Parts of rates only take memory when they have ended. They are removed when units of an owner have
         // run out, by calls without windows, and before memory is scarce.
-        let has_windows = limiters.clone().any(|held| matches!(held.limiter, Limiter::Fixed(_)));
-        if !has_windows || of.iter().any(|of| !of.ended.is_empty()) || book.parts() > MOST_PARTS / 2 {
-            carry_out(false, &mut of)?;
+        if !limiters.clone().any(|held| is_window(&held))
+            || seen.of.iter().any(|of| !of.ended.is_empty())
+            || seen.book.parts() > MOST_PARTS / 2
+        {
+            let is_rate = |held: &Held| !is_window(held) && !held.limiter.releases();
+            seen.carry_out(limiters.clone().map(|held| is_rate(&held).then_some(held)), &mut left)?;
         }
-        Ok(Seen { hold: self, book, of, others, now })
+        Ok(seen)
     }
 }
 
 impl<'c> Seen<'_, '_, 'c> {
+    /// Finds what has run out of these limiters of the call, at most `left` parts.
+    fn carry_out<'a>(
+        &mut self,
+        limiters: impl Iterator<Item = Option<Held<'a, 'c>>>,
+        left: &mut usize,
+    ) -> Result<(), Error>
+    where
+        'c: 'a,
+    {
+        let Self { book, of, owner, others, now, .. } = self;
+        for (Held { name, limiter }, of) in
+            limiters.zip(of).filter_map(|(held, of)| held.map(|held| (held, of)))
+        {
+            let ends = book.ends(name, is_permanent(limiter), *now, *left)?;
+            (of.next, of.is_held) = (ends.next, ends.are_some);
+            *left = left.saturating_sub(ends.ended.len());
+            for id in ends.ended {
+                if owner.as_ref().is_some_and(|owner| *owner.id == *id) {
+                    continue; // its parts are known
+                }
+                let other = match others.entry(id) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(free) => {
+                        let owner =
+                            book.owner(Cow::Owned(free.key().clone()), core::iter::once(name), None)?;
+                        free.insert(owner)
+                    }
+                };
+                let part = book.part(other, name).filter(|part| part.has_ended(*now));
+                of.ended.push(part.ok_or(hold::FOREIGN)?);
+                other.remove_ended(name, *now);
+            }
+        }
+        Ok(())
+    }
+
     /// Decides the limiter with this index.
     ///
     /// # Errors
@@ -268,21 +313,17 @@ impl<'c> Seen<'_, '_, 'c> {
         if faults::forgets_holds() {
             return state;
         }
-        let back = ended.iter().fold(0_i64, |sum, entry| sum.saturating_add(entry.part.comes_back(&counter)));
+        let back = ended.iter().fold(0_i64, |sum, part| sum.saturating_add(part.comes_back(&counter)));
         if back == 0 { state } else { counter.without(back) }
     }
 
     fn own(&self, index: usize) -> Option<&Part> {
-        self.of.get(index)?.own.as_ref().map(|entry| &entry.part)
+        self.of.get(index)?.own.as_ref()
     }
 
     /// Whether units of a window have run out.
     pub fn has_run_out(&self) -> bool {
-        self.run_out().next().is_some()
-    }
-
-    fn run_out(&self) -> impl Iterator<Item = &Entry> {
-        self.of.iter().flat_map(|of| &of.ended).filter(|entry| !entry.part.is_of_rate())
+        self.of.iter().flat_map(|of| &of.ended).any(|part| !part.is_of_rate())
     }
 
     /// Whether the call only renews what its owner holds: it takes nothing, and the owner holds something.
@@ -297,119 +338,94 @@ impl<'c> Seen<'_, '_, 'c> {
 
     /// The wait of a call whose `new` parts have no room, because its owner is new; `None` when there is
     /// room.
-    ///
-    /// # Errors
-    /// The errors of [`Book`].
-    pub fn is_full<'a>(
-        &self,
-        limiters: impl Iterator<Item = Held<'a, 'c>>,
-        new: usize,
-    ) -> Result<Option<Span>, Error>
-    where
-        'c: 'a,
-    {
-        let (Some(id), Some(_)) = (self.hold.option.id, self.hold.option.period) else { return Ok(None) };
+    pub fn is_full(&self, new: usize) -> Option<Span> {
+        let (Some(id), Some(_)) = (self.hold.option.id, self.hold.option.period) else { return None };
         let new = u64::try_from(new).unwrap_or(u64::MAX);
-        let ended: usize = self.of.iter().map(|of| of.ended.len()).sum();
-        let left = self.book.parts().saturating_sub(u64::try_from(ended).unwrap_or_default());
-        if new == 0 || left.saturating_add(new) <= MOST_PARTS {
-            return Ok(None);
+        if new == 0 || self.book.parts().saturating_add(new) <= MOST_PARTS {
+            return None;
         }
-        if self.book.knows(id) {
-            return Ok(None);
+        let removed = self.owners().map(Owner::removed).sum();
+        let left = self.book.parts().saturating_sub(removed);
+        if left.saturating_add(new) <= MOST_PARTS || self.book.knows(id) {
+            return None;
         }
-        let mut next: Option<Instant> = None;
-        for Held { name, limiter } in limiters {
-            let end = self.book.next_end(class(limiter), name)?;
-            next = next.into_iter().chain(end).min();
-        }
-        let next = next.or_else(|| self.book.lives_until());
-        Ok(Some(next.map_or(Span::MAX, |end| end.since(self.now)).max(Span::NANOSECOND)))
+        let next = self.of.iter().filter_map(|of| of.next).min().or_else(|| self.book.lives_until());
+        Some(next.map_or(Span::MAX, |end| end.since(self.now)).max(Span::NANOSECOND))
+    }
+
+    fn owners(&self) -> impl Iterator<Item = &Owner<'_>> {
+        self.owner.iter().chain(self.others.values())
     }
 
     /// The time until the next part of the limiter runs out; `None` when none will, or what is held does not
     /// come back.
-    ///
-    /// # Errors
-    /// The errors of [`Book`].
-    pub fn runs_out_in(&self, held: Held<'_, 'c>) -> Result<Option<Span>, Error> {
-        if !matches!(held.limiter, Limiter::Fixed(_)) {
-            return Ok(None);
-        }
-        let end = self.book.next_end_after(class(held.limiter), held.name, self.now)?;
-        Ok(end.map(|end| end.since(self.now)))
+    pub fn runs_out_in(&self, held: Held<'_, 'c>) -> Option<Span> {
+        let of = self.of.iter().find(|of| of.name == held.name)?;
+        let next = of.next.filter(|_| matches!(held.limiter, Limiter::Fixed(_)))?;
+        Some(next.since(self.now))
     }
 
     /// Whether the key is created by the call.
     pub fn creates(&self) -> bool {
-        self.book.is_empty() && self.hold.option.period.is_some()
+        self.book.parts() == 0 && self.hold.option.period.is_some()
     }
 
     /// Writes what a refusal changes.
     pub fn write_refused(self) -> Option<Announcement<'c>> {
-        self.count_run_out();
-        let mut changes = Changes::default();
-        remove_ended(&self.of, &mut changes);
-        self.book.write(changes)
+        self.save(Lasting::default())
     }
 
     /// Writes what an admitted call or a settlement changes.
     pub fn write<'a>(
-        self,
+        mut self,
         limiters: impl Iterator<Item = Held<'a, 'c>> + Clone,
         took: &[Option<Took>],
     ) -> Option<Announcement<'c>>
     where
         'c: 'a,
     {
-        self.count_run_out();
-        let Self { hold, book, of, others, now } = self;
-        let mut changes = Changes::default();
-        remove_ended(&of, &mut changes);
+        let Self { hold, of, owner, now, .. } = &mut self;
+        let mut lasting = Lasting::default();
         // What others hold of a total comes back as long as the total lives.
-        for (Held { name, limiter }, took) in limiters.clone().zip(took) {
-            if let Some(Took { origin: Origin::Total { .. }, expiry: Some(expiry), .. }) = took
-                && book.next_end(class(limiter), name).is_ok_and(|end| end.is_some())
-            {
-                changes.prolong(*expiry);
+        for (_, took) in of.iter().zip(took).filter(|(of, _)| of.is_held) {
+            if let Some(Took { origin: Origin::Total { .. }, expiry: Some(expiry), .. }) = took {
+                lasting.until = lasting.until.max(*expiry);
             }
         }
-        match (hold.option.id, hold.option.period) {
-            (Some(id), Some(period)) => {
-                for ((Held { name, .. }, of), took) in limiters.zip(&of).zip(took) {
+        match (owner, hold.option.period) {
+            (Some(owner), Some(period)) => {
+                for ((Held { name, .. }, of), took) in limiters.zip(of.iter()).zip(took) {
                     let Some(took) = took else { continue };
-                    let own = of.own.as_ref().map(|entry| entry.part);
-                    let part = Part::taken(own, took.quantity, took.origin, now, period);
+                    let part = Part::taken(of.own, took.quantity, took.origin, *now, period);
                     if let Ok(Some(part)) = part {
-                        of.own.iter().for_each(|entry| changes.remove(entry));
-                        changes.add(name, id, &part, took.expiry);
+                        lasting.add(&part, took.expiry);
+                        owner.set(name, part);
                     }
                 }
             }
-            (Some(_), None) => {
-                let is_known = of.iter().any(|of| of.own.is_some()) || !others.is_empty();
-                of.iter().flat_map(|of| &of.own).for_each(|entry| changes.remove(entry));
-                // They have run out, and those of rates are forgotten.
-                for (key, entry) in &others {
-                    if entry.part.is_of_rate() {
-                        changes.remove(entry);
-                    } else {
-                        changes.end(key, entry, now);
+            (Some(owner), None) => {
+                let mut is_known = of.iter().any(|of| of.own.is_some());
+                for (key, part) in owner.parts_mut() {
+                    if let Some(named) = of.iter().find(|of| of.name == key) {
+                        *part = part.filter(|_| named.own.is_none());
+                    } else if let Some(other) = part.filter(|part| !part.has_ended(*now)) {
+                        // It has run out, and one of a rate is forgotten.
+                        is_known = true;
+                        *part = Some(other.ended(*now)).filter(|part| !part.is_of_rate());
                     }
                 }
                 if is_known { tally::HOLDS_SETTLED.add(1) } else { tally::HOLDS_UNKNOWN.add(1) }
             }
             (None, _) => {}
         }
-        book.write(changes)
+        self.save(lasting)
     }
 
-    /// Counts the owners whose units have run out.
-    fn count_run_out(&self) {
-        let mut ids: Vec<&[u8]> = self.run_out().map(|entry| entry.id.as_slice()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        tally::HOLDS_RUN_OUT.add(ids.len());
+    /// Writes what all owners hold, and counts those whose units have run out.
+    fn save(self, lasting: Lasting) -> Option<Announcement<'c>> {
+        tally::HOLDS_RUN_OUT.add(self.owners().filter(|owner| owner.has_run_out).count());
+        let Self { book, owner, others, .. } = self;
+        book.write(owner.iter().chain(others.values()), lasting)
     }
 
     /// Remembers by how much a settlement moves its first limiter.
@@ -463,20 +479,9 @@ pub fn took(
     })
 }
 
-/// The kind of the limiter's parts.
-fn class(limiter: &Limiter) -> Class {
-    match limiter {
-        Limiter::Fixed(window) if window.limit.never_expires() => Class::Total,
-        Limiter::Fixed(window) if window.limit.is_total() => Class::Idle,
-        _ => Class::Part,
-    }
-}
-
-/// Removes the parts that have run out.
-fn remove_ended(of: &[Of], changes: &mut Changes) {
-    if !faults::keeps_holds() {
-        of.iter().flat_map(|of| &of.ended).for_each(|entry| changes.remove(entry));
-    }
+/// Whether what is held of the limiter can come back at any time.
+fn is_permanent(limiter: &Limiter) -> bool {
+    matches!(limiter, Limiter::Fixed(window) if window.limit.never_expires())
 }
 
 /// The instant of a take, as the limiter stores it.

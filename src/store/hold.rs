@@ -1,82 +1,149 @@
 //! The parts of holds: a sorted set, whose members [`redis_cell_core::hold`] describes.
 
+use std::borrow::Cow;
+
 use redis_cell_core::Instant;
-use redis_cell_core::hold::{Class, FOREIGN, Origin, Part, member};
+use redis_cell_core::hold::member::{self, Member};
+use redis_cell_core::hold::{FOREIGN, IN_RECORD, Origin, Part};
+
+use smallvec::SmallVec;
 
 use crate::error::Error;
-use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Kind, Lives, Side};
+use crate::faults;
+use crate::ffi::{self, Access, Announcement, Arg, Call, Handles, Key, Kind, Lives, SharedString, Side};
 
-/// By how much the expiry is longer that is stored while the key has none, in milliseconds.
-const MARGIN: i64 = 60_000;
+static PARTS: SharedString = SharedString::new(c"parts");
+static UNTIL: SharedString = SharedString::new(c"until");
 
-/// A part and its members in the set.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// Its owner.
-    pub id: Vec<u8>,
-    pub part: Part,
-    members: [Vec<u8>; 2],
-}
+/// Members of the set; most owners have two.
+type Members = SmallVec<[Member; 2]>;
 
 /// The open key of holds.
 pub struct Book<'k, 'c> {
     key: Key<'k, 'c>,
+    parts: u64,
 }
 
-/// What an owner holds.
-pub struct Own {
-    /// Of the limiters of a call, in their order.
-    pub named: Vec<Option<Entry>>,
-    /// Of other limiters, with their keys.
-    pub others: Vec<(Vec<u8>, Entry)>,
+/// What an owner holds, as far as a call asks for it, and what it will hold.
+pub struct Owner<'n> {
+    pub id: Cow<'n, [u8]>,
+    slots: Vec<Slot<'n>>,
+    /// Whether units of a window have run out.
+    pub has_run_out: bool,
 }
 
-/// A change to the parts.
+/// A part before and after the call.
+struct Slot<'n> {
+    key: Cow<'n, [u8]>,
+    before: Option<Part>,
+    after: Option<Part>,
+    /// Whether it is not in the record.
+    is_further: bool,
+}
+
+/// What the ends of a limiter's key say.
 #[derive(Default)]
-pub struct Changes {
-    added: Vec<Vec<u8>>,
-    removed: Vec<Vec<u8>>,
-    /// The latest millisecond at which a part that was added can still come back.
-    until: i64,
-    /// Whether a part that was added can come back at any time.
-    adds_total: bool,
+pub struct Ends {
+    /// The owners of parts that have run out.
+    pub ended: Vec<Vec<u8>>,
+    /// The instant at which the next part runs out.
+    pub next: Option<Instant>,
+    /// Whether there are any parts.
+    pub are_some: bool,
 }
 
-impl Changes {
-    /// Whether nothing changes.
-    pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.until == 0
-    }
+/// Until when the key has to live because of the parts that a call adds.
+#[derive(Clone, Copy, Default)]
+pub struct Lasting {
+    /// The latest millisecond at which one of them can still come back.
+    pub until: i64,
+    /// Whether one of them can come back at any time.
+    pub always: bool,
+}
 
-    /// Lets the key live until the millisecond `expiry`, or longer.
-    pub fn prolong(&mut self, expiry: i64) {
-        self.until = self.until.max(expiry);
-    }
-
-    /// Removes a part.
-    pub fn remove(&mut self, entry: &Entry) {
-        self.removed.extend(entry.members.iter().cloned());
-    }
-
-    /// Adds a part of the limiter `key`, whose own key expires at the millisecond `expiry`.
-    pub fn add(&mut self, key: &[u8], id: &[u8], part: &Part, expiry: Option<i64>) {
-        self.added.extend(member::of_part(key, id, part));
+impl Lasting {
+    /// Counts a part of a limiter whose own key expires at the millisecond `expiry`.
+    pub fn add(&mut self, part: &Part, expiry: Option<i64>) {
         let window = match part.origin {
-            Origin::Window { end } => Some(end.as_millis_ceil().cast_signed()),
-            Origin::Rate { .. } => Some(0),
-            Origin::Total { idles: true } => Some(expiry.unwrap_or_default()),
-            Origin::Total { idles: false } => None,
+            Origin::Window { end } => end.as_millis_ceil().cast_signed(),
+            Origin::Rate { .. } => 0,
+            Origin::Total { idles: true } => expiry.unwrap_or_default(),
+            Origin::Total { idles: false } => {
+                self.always = true;
+                return;
+            }
         };
-        match window {
-            Some(window) => self.until = self.until.max(ffi::expiry_at(part.end)).max(window),
-            None => self.adds_total = true,
+        self.until = self.until.max(ffi::expiry_at(part.end)).max(window);
+    }
+}
+
+impl<'n> Owner<'n> {
+    /// What it holds of the limiter `key`.
+    pub fn part(&self, key: &[u8]) -> Option<Part> {
+        self.slots.iter().find(|slot| *slot.key == *key)?.after
+    }
+
+    /// How many of its parts are removed.
+    pub fn removed(&self) -> u64 {
+        self.slots.iter().map(|slot| u64::from(slot.before.is_some() && slot.after.is_none())).sum()
+    }
+
+    /// Its parts, by the keys of the limiters.
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = (&[u8], &mut Option<Part>)> {
+        self.slots.iter_mut().map(|Slot { key, after, .. }| (&**key, after))
+    }
+
+    /// Replaces what it holds of the limiter `key`.
+    pub fn set(&mut self, key: &'n [u8], part: Part) {
+        let after = Some(part);
+        if let Some(slot) = self.slots.iter_mut().find(|slot| *slot.key == *key) {
+            slot.after = after;
+        } else {
+            let is_further = self.slots.iter().filter(|slot| slot.is_in_record()).count() >= IN_RECORD;
+            self.slots.push(Slot { key: Cow::Borrowed(key), before: None, after, is_further });
         }
     }
 
-    /// Makes the part of another key run out now.
-    pub fn end(&mut self, key: &[u8], entry: &Entry, now: Instant) {
-        self.remove(entry);
-        self.added.extend(member::of_part(key, &entry.id, &entry.part.ended(now)));
+    /// Removes a part that has run out, and with it those of rates in the record that have ended, for which
+    /// nobody looks.
+    pub fn remove_ended(&mut self, key: &[u8], now: Instant) {
+        if faults::keeps_holds() {
+            return;
+        }
+        for slot in &mut self.slots {
+            let is_own = *slot.key == *key;
+            let goes = |part: &Part| is_own || part.is_of_rate() && part.has_ended(now);
+            if (is_own || !slot.is_further) && slot.after.as_ref().is_some_and(goes) {
+                self.has_run_out |= slot.after.is_some_and(|part| !part.is_of_rate());
+                slot.after = None;
+            }
+        }
+    }
+
+    /// The members of its record before the call, or after it.
+    fn record(&self, part: impl Fn(&Slot) -> Option<Part> + Copy) -> Members {
+        let in_record = self.slots.iter().filter(|slot| !slot.is_further);
+        let parts = in_record.filter_map(|slot| Some((&*slot.key, part(slot)?)));
+        let mut members = Members::new();
+        let Some((key, first)) = parts.clone().next() else { return members };
+        members.push(member::record(&self.id, parts.clone()));
+        let windows = parts.filter(|(_, part)| !part.is_of_rate());
+        members.extend(windows.map(|(key, part)| member::end(&self.id, key, &part)));
+        if members.len() == 1 {
+            members.push(member::end(&self.id, key, &first));
+        }
+        members
+    }
+}
+
+impl Slot<'_> {
+    /// A part that is there before the call, outside of the record.
+    fn further(key: &[u8], part: Part) -> Self {
+        Self { key: Cow::Owned(key.to_vec()), before: Some(part), after: Some(part), is_further: true }
+    }
+
+    fn is_in_record(&self) -> bool {
+        !self.is_further && self.after.is_some()
     }
 }
 
@@ -92,220 +159,227 @@ impl<'k, 'c> Book<'k, 'c> {
         access: Access,
     ) -> Result<Self, Error> {
         let key = handles.open(call, name, access)?;
-        match key.kind() {
-            Kind::Empty => {}
-            Kind::ZSet => {
-                // All scores are 0 if the first and the last one are.
-                let first = key.first(|first, score| score == Some(0) && member::is_first(first));
-                let last = key.highest(|last, score| score == Some(0) && member::is_last(last));
-                if (first, last) != (Some(true), Some(true)) {
-                    return Err(FOREIGN.into());
-                }
-            }
+        let parts = match key.kind() {
+            Kind::Empty => 0,
+            Kind::ZSet => key.score_of(&PARTS).flatten().ok_or(FOREIGN)?,
             _ => return Err(Error::WrongType),
-        }
-        Ok(Self { key })
-    }
-
-    /// Whether there are no parts.
-    pub fn is_empty(&self) -> bool {
-        self.key.kind() == Kind::Empty
+        };
+        Ok(Self { key, parts })
     }
 
     /// The number of parts.
-    pub fn parts(&self) -> u64 {
-        self.key.members() / 2
+    pub const fn parts(&self) -> u64 {
+        self.parts
     }
 
-    /// What `id` holds of each of these limiters, by their keys. With `others`, also at most so many parts of
-    /// other keys.
+    /// What `id` holds of the limiters `keys`, and perhaps of others. With `others`, also at most so many
+    /// parts that are not in its record.
     ///
     /// # Errors
     /// [`FOREIGN`] for members that are no part.
-    pub fn own(&self, id: &[u8], keys: &[&[u8]], others: Option<usize>) -> Result<Own, Error> {
-        let mut found = Own { named: keys.iter().map(|_| None).collect(), others: Vec::new() };
-        if self.is_empty() {
-            return Ok(found);
+    pub fn owner<'n, 'i>(
+        &self,
+        name: Cow<'i, [u8]>,
+        keys: impl Iterator<Item = &'n [u8]>,
+        others: Option<usize>,
+    ) -> Result<Owner<'i>, Error> {
+        let mut owner = Owner { id: name, slots: Vec::new(), has_run_out: false };
+        if self.parts == 0 {
+            return Ok(owner);
         }
-        // Most owners are new, or hold of the limiters of the call and of no others.
-        let prefix = member::of_id(id);
-        let most = others.unwrap_or(1).saturating_add(keys.len());
-        let all = self.key.between(&prefix, &member::behind(&prefix), Side::First, most);
-        let has_more = all.len() == most;
-        if has_more {
-            for (own, key) in found.named.iter_mut().zip(keys) {
-                let by_id = self.first(&member::of_id_and_key(id, key));
-                *own = by_id.map(|by_id| self.entry(by_id, &prefix, id)).transpose()?;
+        let (id, slots) = (&*owner.id, &mut owner.slots);
+        let (mut further, mut has_further, mut is_broken) = (Vec::new(), false, false);
+        self.key.at_score(member::of_owner(id), Side::First, |member| {
+            if let Some(record) = member::read_record(member, id) {
+                is_broken = record.is_err();
+                let parts = record.unwrap_or_default().into_iter();
+                let slot = |(key, part)| Slot { is_further: false, ..Slot::further(key, part) };
+                slots.extend(parts.map(slot));
+            } else if let Some(key) = member::read_more(member, id) {
+                has_further = true;
+                further.push(key.to_vec());
+                return others.is_some_and(|others| further.len() < others);
             }
-            if others.is_none() {
-                return Ok(found);
-            }
+            !is_broken
+        });
+        if is_broken {
+            return Err(FOREIGN.into());
         }
-        for by_id in all {
-            let key = match member::key_of(&by_id, &prefix) {
-                None if others.is_none() => continue, // not what the call asks for
-                key => key.ok_or(FOREIGN)?,
-            };
-            match keys.iter().position(|named| *named == key) {
-                None if others.is_some_and(|others| found.others.len() < others) => {
-                    let key = key.to_vec();
-                    found.others.push((key, self.entry(by_id, &prefix, id)?));
-                }
-                Some(at) if !has_more => {
-                    let entry = self.entry(by_id, &prefix, id)?;
-                    found.named.get_mut(at).map(|own| own.insert(entry));
-                }
-                _ => {}
-            }
+        if !has_further {
+            return Ok(owner);
         }
-        Ok(found)
+        if others.is_none() {
+            further.clear();
+        }
+        for key in further {
+            let part = self.further(&owner.id, &key).ok_or(FOREIGN)?;
+            owner.slots.push(Slot::further(&key, part));
+        }
+        keys.for_each(|key| _ = self.part(&mut owner, key));
+        Ok(owner)
+    }
+
+    /// What the owner holds of the limiter `key`, which is looked for if it is not known yet.
+    pub fn part(&self, owner: &mut Owner<'_>, key: &[u8]) -> Option<Part> {
+        if let Some(known) = owner.slots.iter().find(|slot| *slot.key == *key) {
+            return known.after;
+        }
+        let part = self.further(&owner.id, key)?;
+        owner.slots.push(Slot::further(key, part));
+        Some(part)
+    }
+
+    /// A part of `id` that is not in its record.
+    fn further(&self, id: &[u8], key: &[u8]) -> Option<Part> {
+        let mut found = None;
+        self.key.at_score(member::of_further(id, key), Side::First, |member| {
+            found = member::read_further(member, id, key);
+            found.is_none()
+        });
+        found
     }
 
     /// Whether `id` holds anything.
     pub fn knows(&self, id: &[u8]) -> bool {
-        self.first(&member::of_id(id)).is_some()
+        let mut is_known = false;
+        self.key.at_score(member::of_owner(id), Side::First, |member| {
+            is_known = member::read_record(member, id).is_some() || member::read_more(member, id).is_some();
+            !is_known
+        });
+        is_known
     }
 
-    /// At most `count` parts of the limiter `key` that have run out.
+    /// What the ends of the limiter `key` say, with the owners of at most `most` parts that have run out.
     ///
     /// # Errors
-    /// As [`own`](Self::own).
-    pub fn ended(&self, class: Class, key: &[u8], now: Instant, count: usize) -> Result<Vec<Entry>, Error> {
-        if self.is_empty() || count == 0 {
-            return Ok(Vec::new());
+    /// [`FOREIGN`] for members that are no end of a part.
+    pub fn ends(&self, key: &[u8], is_permanent: bool, now: Instant, most: usize) -> Result<Ends, Error> {
+        let mut ends = Ends::default();
+        if self.parts == 0 {
+            return Ok(ends);
         }
-        let prefix = member::of_key(class, key);
-        let (end, behind) = (member::of_key_after(class, key, now), member::behind(&prefix));
-        let read = |by_key: Vec<u8>| Entry::read(by_key, class, key);
+        let (score, mut is_broken) = (member::of_key(key, is_permanent), false);
         // Parts that were taken before the clock was set back are behind all others.
-        let Some(last) = self.key.between(&prefix, &behind, Side::Last, 1).pop() else {
-            return Ok(Vec::new());
-        };
-        let is_ahead = |entry: &Entry| entry.part.end > now && entry.part.has_ended(now);
-        let ahead = if is_ahead(&read(last)?) {
-            self.key.between(&end, &behind, Side::Last, count)
-        } else {
-            Vec::new()
-        };
-        let mut found: Vec<Entry> = Vec::new();
-        for by_key in ahead {
-            let entry = read(by_key)?;
-            if !is_ahead(&entry) {
-                break;
+        let mut is_ahead = false;
+        self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
+            Some(end) if end.key == key => {
+                (ends.are_some, is_ahead) = (true, end.is_ahead(now));
+                false
             }
-            found.push(entry);
+            end => {
+                is_broken |= end.is_none();
+                !is_broken
+            }
+        });
+        if is_ahead {
+            self.key.at_score(score, Side::Last, |member| match member::read_end(member) {
+                Some(end) if end.key != key => true,
+                Some(end) if end.is_ahead(now) && ends.ended.len() < most => {
+                    ends.ended.push(end.id.to_vec());
+                    true
+                }
+                _ => false,
+            });
         }
-        let left = count.saturating_sub(found.len());
-        for by_key in self.key.between(&prefix, &end, Side::First, left) {
-            found.push(read(by_key)?);
+        if ends.are_some {
+            self.key.at_score(score, Side::First, |member| match member::read_end(member) {
+                Some(end) if end.key != key || end.is_ahead(now) => true,
+                Some(end) if end.end <= now => {
+                    if ends.ended.len() < most {
+                        ends.ended.push(end.id.to_vec());
+                    }
+                    true
+                }
+                end => {
+                    (ends.next, is_broken) = (end.map(|end| end.end), is_broken || end.is_none());
+                    false
+                }
+            });
         }
-        Ok(found)
-    }
-
-    /// The instant at which the next part of the limiter `key` runs out.
-    ///
-    /// # Errors
-    /// As [`own`](Self::own).
-    pub fn next_end(&self, class: Class, key: &[u8]) -> Result<Option<Instant>, Error> {
-        let first = self.first(&member::of_key(class, key));
-        first.map(|by_key| Ok(Entry::read(by_key, class, key)?.part.end)).transpose()
-    }
-
-    /// The instant at which the next part of the limiter `key` runs out after `now`. Parts that have run out
-    /// stay until a call removes them.
-    ///
-    /// # Errors
-    /// As [`own`](Self::own).
-    pub fn next_end_after(&self, class: Class, key: &[u8], now: Instant) -> Result<Option<Instant>, Error> {
-        let behind = member::behind(&member::of_key(class, key));
-        let next = self.key.between(&member::of_key_after(class, key, now), &behind, Side::First, 1).pop();
-        let next = next.map(|by_key| Entry::read(by_key, class, key)).transpose()?;
-        Ok(next.filter(|entry| !entry.part.has_ended(now)).map(|entry| entry.part.end))
+        if is_broken { Err(FOREIGN.into()) } else { Ok(ends) }
     }
 
     /// The instant at which the key expires.
     pub fn lives_until(&self) -> Option<Instant> {
-        if self.is_empty() { None } else { self.key.lives_until() }
+        if self.parts == 0 { None } else { self.key.lives_until() }
     }
 
-    /// Writes the changes.
-    pub fn write(mut self, changes: Changes) -> Option<Announcement<'c>> {
-        if changes.is_empty() {
-            return None;
+    /// Writes what these owners hold after the call.
+    pub fn write<'o>(
+        mut self,
+        owners: impl Iterator<Item = &'o Owner<'o>>,
+        lasting: Lasting,
+    ) -> Option<Announcement<'c>> {
+        let (mut added, mut removed, mut parts) = (Members::new(), Members::new(), self.parts);
+        let mut exchange = |before: Members, after: Members| {
+            if before.is_empty() && added.is_empty() {
+                added = after;
+                return;
+            }
+            added.extend(after.iter().filter(|member| !before.contains(member)).cloned());
+            removed.extend(before.into_iter().filter(|member| !after.contains(member)));
+        };
+        for owner in owners {
+            let mut changes_record = false;
+            for Slot { key, before, after, is_further } in &owner.slots {
+                parts = parts
+                    .saturating_add(u64::from(after.is_some()))
+                    .saturating_sub(u64::from(before.is_some()));
+                if before == after {
+                    continue;
+                }
+                if *is_further {
+                    let members = |part: &Option<Part>| {
+                        part.iter().flat_map(|part| member::further(&owner.id, key, part)).collect()
+                    };
+                    exchange(members(before), members(after));
+                } else {
+                    changes_record = true;
+                }
+            }
+            if changes_record {
+                exchange(owner.record(|slot| slot.before), owner.record(|slot| slot.after));
+            }
         }
-        let Changes { mut added, mut removed, until, adds_total } = changes;
         let (kind, expiry) = self.key.kind_and_expiry();
         let expiry = expiry.map(|at| at.as_millis_ceil().cast_signed());
         let is_new = kind == Kind::Empty;
         let is_endless = !is_new && expiry.is_none();
-        let stored = if is_endless { self.first(member::UNTIL) } else { None };
-        let before = expiry.or_else(|| stored.as_deref().and_then(member::read_until));
-        let until = until.max(before.unwrap_or_default());
-        let has_totals = adds_total || is_endless && self.keeps_a_total(&added, &removed);
-        let lives = if has_totals {
-            if until > stored.as_deref().and_then(member::read_until).unwrap_or_default() {
-                // Rounded up, so that it need not be written with every call.
-                added.push(member::until(until.saturating_add(MARGIN)));
-                removed.extend(stored);
+        let stored = if is_endless { self.key.score_of(&UNTIL).flatten() } else { None };
+        let until =
+            lasting.until.max(expiry.unwrap_or_default()).max(stored.unwrap_or_default().cast_signed());
+        let keeps_a_total = || {
+            let totals = removed.iter().filter(|(score, _)| *score >= member::TOTALS).count();
+            self.key.has_more_above(member::TOTALS, totals)
+                || added.iter().any(|(score, _)| *score >= member::TOTALS)
+        };
+        let mut known = SmallVec::<[_; 2]>::new();
+        let mut gone = SmallVec::<[&[u8]; 2]>::new();
+        let lives = if lasting.always || is_endless && keeps_a_total() {
+            if until > stored.unwrap_or_default().cast_signed() {
+                known.push((&UNTIL, until.unsigned_abs()));
             }
             if expiry.is_some() { Lives::Always } else { Lives::AsBefore }
         } else {
-            let was_endless_for_totals = stored.is_some();
-            removed.extend(stored);
+            gone.extend(stored.map(|_| member::UNTIL));
             match expiry {
                 Some(expiry) if expiry == until => Lives::AsBefore,
-                None if is_endless && !was_endless_for_totals => Lives::AsBefore, // PERSIST by hand
+                None if is_endless && stored.is_none() => Lives::AsBefore, // PERSIST by hand
                 _ => Lives::Until(until),
             }
         };
-        // A member that stays is in neither list.
-        if !removed.is_empty() {
-            let stay: Vec<bool> = removed.iter().map(|member| added.contains(member)).collect();
-            added.retain(|member| !removed.contains(member));
-            let mut stays = stay.into_iter();
-            removed.retain(|_| !stays.next().unwrap_or_default());
+        if parts == 0 {
+            known.clear();
+            gone.extend(Some(member::PARTS).filter(|_| !is_new));
+        } else if parts != self.parts {
+            known.push((&PARTS, parts));
         }
-        if added.is_empty() && removed.is_empty() && lives == Lives::AsBefore {
+        gone.extend(removed.iter().map(|(_, member)| &**member));
+        if added.is_empty() && gone.is_empty() && known.is_empty() && lives == Lives::AsBefore
+            || parts == 0 && is_new
+        {
             return None;
         }
-        let added: Vec<&[u8]> = added.iter().map(Vec::as_slice).collect();
-        let gone: Vec<&[u8]> = removed.iter().map(Vec::as_slice).collect();
-        Some(self.key.exchange(&added, &gone, lives))
-    }
-
-    /// Whether a total is among the parts after the changes.
-    #[cold]
-    fn keeps_a_total(&self, added: &[Vec<u8>], removed: &[Vec<u8>]) -> bool {
-        let is_total = |member: &&Vec<u8>| member.starts_with(member::TOTALS);
-        let removes = removed.iter().filter(is_total).count();
-        let behind = member::behind(member::TOTALS);
-        let left = self.key.between(member::TOTALS, &behind, Side::First, removes.saturating_add(1));
-        left.len() > removes || added.iter().any(|member| is_total(&member))
-    }
-
-    fn first(&self, prefix: &[u8]) -> Option<Vec<u8>> {
-        self.key.between(prefix, &member::behind(prefix), Side::First, 1).pop()
-    }
-
-    /// The part of which `by_id` is the first member; `prefix` is that of its owner.
-    fn entry(&self, by_id: Vec<u8>, prefix: &[u8], id: &[u8]) -> Result<Entry, Error> {
-        let (before, class, key) = member::by_key_of(&by_id, prefix, id).ok_or(FOREIGN)?;
-        let by_key = self.first(&before).ok_or(FOREIGN)?;
-        let (_, part) = member::read(&by_key, class, key).ok_or(FOREIGN)?;
-        Ok(Entry { id: id.to_vec(), part, members: [by_id, by_key] })
-    }
-}
-
-impl Entry {
-    /// The part of the limiter `key` of which `by_key` is the second member.
-    fn read(by_key: Vec<u8>, class: Class, key: &[u8]) -> Result<Self, Error> {
-        let (id, part) = member::read(&by_key, class, key).ok_or(FOREIGN)?;
-        let [by_id, _] = member::of_part(key, id, &part);
-        Ok(Self { id: id.to_vec(), part, members: [by_id, by_key] })
-    }
-
-    /// Whether both are the same part.
-    pub fn is(&self, other: &Self) -> bool {
-        self.members == other.members
+        Some(self.key.exchange(&known, &added, &gone, lives))
     }
 }

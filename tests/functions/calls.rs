@@ -493,8 +493,7 @@ impl Calls {
             9 => text(&["LPUSH", "x"]),
             10..=11 => text(&["PEXPIREAT", &soon]),
             _ if key >= KEYS + REPLIES => {
-                let member = ["part x", "id 1 1 1 1 ", "zebra"][self.rng.usize(0..3)];
-                text(&["ZADD", "0", member])
+                text([&["ZADD", "0", "zebra"][..], &["ZREM", "parts"]][self.rng.usize(0..2)])
             }
             _ if key >= KEYS => self.stored_reply(),
             _ => match KINDS[key % KINDS.len()] {

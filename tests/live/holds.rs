@@ -23,10 +23,10 @@ fn first(client: &mut Client, command: &str) -> Vec<i64> {
     rows(client, command).swap_remove(0)
 }
 
-/// The parts in a key.
-fn parts(client: &mut Client, key: &str) -> Vec<String> {
+/// The ends of the parts in a key that can run out.
+fn ends(client: &mut Client, key: &str) -> Vec<String> {
     let all: Vec<String> = client.get(&format!("ZRANGE {key} 0 -1"));
-    all.into_iter().filter(|member| !member.starts_with("id ") && !member.starts_with("until ")).collect()
+    all.into_iter().filter(|member| member.starts_with("end ") || member.starts_with("total ")).collect()
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn a_refusal_carries_out_what_has_run_out_and_nothing_else() {
     assert_eq!(refused[2][..3], [0, 10, 10], "nothing is taken");
     assert_eq!(client.int("GET q"), 3);
     assert_eq!(client.int("EXISTS x"), 0);
-    let held = parts(&mut client, "h");
+    let held = ends(&mut client, "h");
     assert_eq!(held.len(), 2, "the part of a key that no call names stays: {held:?}");
-    assert_eq!(first_words(&stream.effects(&server)), ["MULTI", "SET", "ZREM", "EXEC"]);
+    assert_eq!(first_words(&stream.effects(&server)), ["MULTI", "SET", "ZADD", "ZREM", "EXEC"]);
     // An error writes nothing, and a refusal without anything to carry out neither.
     rows(&mut client, &format!("CL.MTAKE q FIXED 10 3600000 1 MS HOLD h {SHORT} dead"));
     let_run_out();
@@ -102,7 +102,7 @@ fn a_refusal_carries_out_what_has_run_out_and_nothing_else() {
     }
     assert_eq!(stream.effects(&server), []);
     assert_eq!(first(&mut client, "CL.MTAKE q FIXED 10 3600000 20 MS HOLD h 300000 me")[0], 1);
-    assert_eq!(first_words(&stream.effects(&server)).len(), 4);
+    assert_eq!(first_words(&stream.effects(&server)).len(), 5);
     assert_eq!(first(&mut client, "CL.MTAKE q FIXED 10 3600000 20 MS HOLD h 300000 me")[0], 1);
     assert_eq!(stream.effects(&server), []);
 }
@@ -131,11 +131,11 @@ fn an_owner_adds_to_its_hold_renews_it_and_what_has_run_out_stays_so() {
     assert_eq!((renewed[0][0], renewed[1][0]), (0, 1));
     let_run_out();
     assert_eq!(client.int("GET q"), 2);
-    assert_eq!(parts(&mut client, "h").len(), 1);
+    assert_eq!(ends(&mut client, "h").len(), 1);
     // An owner that holds nothing then holds nothing, and is refused as ever.
     assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1 3600000 0 MS HOLD h 3600000 you")[0], 1);
     assert_eq!(first(&mut client, &format!("CL.MTAKE q {hour} 0 MS HOLD h 3600000 you"))[0], 0);
-    assert_eq!(parts(&mut client, "h").len(), 1);
+    assert_eq!(ends(&mut client, "h").len(), 1);
     // A place that is not free refuses the renewal.
     rows(&mut client, "CL.MTAKE p LEASE 1 60000 other MS");
     let refused = rows(&mut client, &format!("CL.MTAKE q {hour} 0 p LEASE 1 60000 me MS HOLD h 3600000 me"));
@@ -259,11 +259,11 @@ fn parts_that_a_settlement_does_not_name_have_run_out() {
     rows(&mut client, "CL.MTAKE b FIXED 10 TOTAL 1 HOLD h 300 other");
     rows(&mut client, "CL.MSETTLE a FIXED 10 3600 1 HOLD h me");
     assert_eq!((client.int("GET a"), client.int("GET b")), (1, 5));
-    let left = parts(&mut client, "h");
-    assert_eq!(left.len(), 2, "the rate's part is forgotten: {left:?}");
+    let left = ends(&mut client, "h");
+    assert_eq!((left.len(), client.int("ZSCORE h parts")), (2, 2), "the rate's part is forgotten: {left:?}");
     rows(&mut client, "CL.MTAKE b FIXED 10 TOTAL 2 HOLD h 300 me");
     assert_eq!(client.int("GET b"), 3, "four came back");
-    assert_eq!(parts(&mut client, "h").len(), 2);
+    assert_eq!(ends(&mut client, "h").len(), 2);
     // A key that is deleted, or is another limiter's by now: the part is forgotten.
     client.call("DEL b");
     rows(&mut client, "CL.MTAKE b THROTTLE 9 1 60 1 HOLD h 300 me");
@@ -341,7 +341,7 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
         }
     };
     take(0, 50_000);
-    assert_eq!(client.int("ZCARD h"), 200_000);
+    assert_eq!(client.int("ZSCORE h parts"), 100_000);
     let call = "q FIXED 1000000 86400 1 HOLD h 7200";
     let before = ["q", "h"].map(|key| client.snapshot(key));
     for command in ["CL.MTAKE", "CL.MPEEK"] {
@@ -356,7 +356,7 @@ fn a_hundred_thousand_parts_fit_and_a_new_owner_is_refused() {
     assert_eq!(first(&mut client, "CL.MTAKE q FIXED 1000000 86400 1 HOLD h")[0], 0);
     // An owner that is there may pass it.
     assert_eq!(first(&mut client, "CL.MTAKE other FIXED 9 86400 1 HOLD h 7200 7")[0], 0);
-    assert_eq!(client.int("ZCARD h"), 200_002);
+    assert_eq!(client.int("ZSCORE h parts"), 100_001);
     // Two settlements make room for one.
     rows(&mut client, "CL.MSETTLE q FIXED 1000000 86400 1 p FIXED 1000000 86400 1 HOLD h 1");
     assert_eq!(first(&mut client, &format!("CL.MTAKE {call} new"))[0], 0);
@@ -491,17 +491,66 @@ fn a_key_of_something_else_is_an_error_behind_once_and_before_the_limiters() {
     // Members that were tampered with.
     client.call("DEL h");
     rows(&mut client, "CL.MTAKE q FIXED 9 3600 1 HOLD h 300 id");
-    let members: Vec<String> = client.get("ZRANGE h 0 -1");
-    let [by_id, by_key] = &members[..] else { panic!("{members:?}") };
-    client.call(&["ZREM", "h", by_key]);
-    client.call(&["ZADD", "h", "0", &by_key.replace("window", "widow")]);
-    assert_eq!(client.error("CL.MTAKE q FIXED 9 3600 1 HOLD h 300 id"), foreign);
+    let members: Vec<String> = client.get("ZRANGE h 0 -1 WITHSCORES");
+    let [_, _, record, at, end, place] = &members[..] else { panic!("{members:?}") };
+    client.call(&["ZREM", "h", record]);
+    client.call(&["ZADD", "h", at, &record.replace("window", "widow")]);
+    for call in ["CL.MTAKE q FIXED 9 3600 1 HOLD h 300 id", "CL.MSETTLE q FIXED 9 3600 1 HOLD h id"] {
+        assert_eq!(client.error(call), foreign);
+    }
+    client.call(&["ZREM", "h", &record.replace("window", "widow")]);
+    client.call(&["ZADD", "h", place, "end x"]);
     assert_eq!(client.error("CL.MTAKE q FIXED 9 3600 1 HOLD h"), foreign);
-    client.call(&["ZREM", "h", &by_key.replace("window", "widow")]);
-    client.call(&["ZADD", "h", "0", "part x"]);
+    client.call(&["ZREM", "h", "end x", end]);
+    // An end without a part.
+    let ended = format!("end {:019} {}", 1, &end[24..]);
+    client.call(&["ZADD", "h", place, &ended]);
+    assert_eq!(client.error("CL.MTAKE q FIXED 9 3600 1 HOLD h"), foreign);
+    client.call(&["ZREM", "h", &ended, "parts"]);
+    client.call(&["ZADD", "h", at, record]);
     assert_eq!(client.error("CL.MSETTLE q FIXED 9 3600 1 HOLD h id"), foreign);
-    client.call(&["ZREM", "h", by_id]);
-    assert_eq!(client.error("CL.MSETTLE q FIXED 9 3600 1 HOLD h id"), foreign);
+}
+
+/// A record has sixteen parts. What else an owner holds is found, settled and runs out as well.
+#[test]
+fn an_owner_holds_of_many_limiters() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limiters = |numbers: std::ops::Range<usize>, quantity: i64| {
+        let one = |n| match n % 3 {
+            0 => format!("k{n} FIXED 10 3600000 {quantity}"),
+            1 => format!("k{n} FIXED 10 TOTAL {quantity}"),
+            _ => format!("k{n} THROTTLE 9 1 3600000 {quantity}"),
+        };
+        numbers.map(one).collect::<Vec<_>>().join(" ")
+    };
+    let left = |client: &mut Client| (0..40).filter(|n| client.int(&format!("EXISTS k{n}")) == 1).count();
+    for from in [0, 10, 20, 30] {
+        rows(&mut client, &format!("CL.MTAKE {} MS HOLD h 300000 me", limiters(from..from + 10, 2)));
+    }
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h 300000 me", limiters(15..25, 2)));
+    assert_eq!((client.int("ZSCORE h parts"), ends(&mut client, "h").len()), (40, 35));
+    // All are renewed, settled, and added to.
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} me", limiters(0..40, 0)));
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h {SHORT} other", limiters(30..40, 1)));
+    assert_eq!(client.int("ZSCORE h parts"), 50);
+    let_run_out();
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h", limiters(0..20, 0)));
+    assert_eq!(client.int("ZSCORE h parts"), 30);
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h", limiters(20..40, 0)));
+    assert_eq!(client.int("EXISTS h"), 0);
+    assert_eq!(left(&mut client), 13, "only what rates gave");
+    for from in [0, 20] {
+        rows(&mut client, &format!("CL.MTAKE {} MS HOLD h 300000 me", limiters(from..from + 20, 2)));
+    }
+    // What is not named has run out; of a rate it is forgotten.
+    rows(&mut client, &format!("CL.MSETTLE {} MS HOLD h me", limiters(10..20, 1)));
+    assert_eq!(client.int("ZSCORE h parts"), 20);
+    rows(&mut client, &format!("CL.MTAKE {} MS HOLD h", limiters(0..40, 0)));
+    assert_eq!(client.int("EXISTS h"), 0);
+    let windows = (0..40).filter(|n| n % 3 < 2);
+    let counted = windows.filter_map(|n| client.get::<Option<i64>, _>(&format!("GET k{n}")));
+    assert_eq!(counted.sum::<i64>(), 7);
 }
 
 #[test]

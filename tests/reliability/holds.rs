@@ -42,13 +42,9 @@ impl Ledger {
     }
 
     /// A window opens with the first unit that is counted, and is gone when none is left.
-    fn settle_window(&mut self, now: i64, period: Option<i64>) {
+    fn settle_window(&mut self, end: Option<i64>) {
         let is_open = self.held() + self.used > 0;
-        self.window_end = match self.window_end {
-            _ if !is_open => None,
-            None => period.map(|period| now + period),
-            open => open,
-        };
+        self.window_end = self.window_end.or(end).filter(|_| is_open);
     }
 }
 
@@ -61,9 +57,17 @@ fn counted(client: &mut Client) -> i64 {
 #[test]
 pub fn no_unit_is_spent_twice_and_none_is_lost() {
     const LIMIT: i64 = 100;
-    const HOLD: i64 = 20;
-    for (window, period) in [("100", Some(100)), ("TOTAL", None), ("TOTAL IDLE 100000", None)] {
-        let mut clock = Clock::stopped();
+    const DAY: i64 = 86_400;
+    // A window, by how much slower everything is, and the end of a window that opens.
+    let windows: [(&str, i64, fn(i64) -> Option<i64>); 4] = [
+        ("100", 1, |now| Some(now + 100)),
+        ("DAY UTC 90", 864, |now| Some(((now + 5_400) / DAY + 1) * DAY - 5_400)),
+        ("TOTAL", 1, |_| None),
+        ("TOTAL IDLE 100000", 1, |_| None),
+    ];
+    for (window, pace, end_at) in windows {
+        let (hold, ends) = (20 * pace, end_at(0).is_some());
+        let mut clock = Clock::stopped_at(20_834 * DAY * SECOND);
         let mut server = clock.start(Options::new().append_only());
         let mut client = server.connect();
         let mut rng = fastrand::Rng::with_seed(LIMIT.unsigned_abs());
@@ -75,7 +79,7 @@ pub fn no_unit_is_spent_twice_and_none_is_lost() {
                 server.restart();
                 client = server.connect();
             }
-            let pass = if rng.u32(0..3) == 0 { rng.i64(1..4) } else { 0 };
+            let pass = if rng.u32(0..3) == 0 { rng.i64(1..4) * pace } else { 0 };
             clock.pass(pass * SECOND);
             now += pass;
             ledger.pass_to(now);
@@ -85,23 +89,23 @@ pub fn no_unit_is_spent_twice_and_none_is_lost() {
                 // Of ten that take, some never come again before their hold runs out: they have died.
                 0..=5 => {
                     let quantity = rng.i64(1..12);
-                    let call = format!("CL.MTAKE q FIXED {LIMIT} {window} {quantity} HOLD h {HOLD} {owner}");
+                    let call = format!("CL.MTAKE q FIXED {LIMIT} {window} {quantity} HOLD h {hold} {owner}");
                     let row = client.get::<Vec<Vec<i64>>, _>(&call).swap_remove(0);
                     let fits = ledger.held() + ledger.used + quantity <= LIMIT;
                     assert_eq!(row[0], i64::from(!fits), "{call}");
                     if fits {
                         let held = before.unwrap_or_default();
                         let present = held.present + quantity;
-                        ledger.owners.insert(owner, Held { present, end: now + HOLD, ..held });
+                        ledger.owners.insert(owner, Held { present, end: now + hold, ..held });
                         admitted += 1;
                     } else {
                         refused += 1;
                     }
                 }
                 6 => {
-                    client.call(&format!("CL.MTAKE q FIXED {LIMIT} {window} 0 HOLD h {HOLD} {owner}"));
+                    client.call(&format!("CL.MTAKE q FIXED {LIMIT} {window} 0 HOLD h {hold} {owner}"));
                     if let Some(held) = before {
-                        ledger.owners.insert(owner, Held { end: now + HOLD, ..held });
+                        ledger.owners.insert(owner, Held { end: now + hold, ..held });
                     }
                 }
                 _ => {
@@ -115,22 +119,22 @@ pub fn no_unit_is_spent_twice_and_none_is_lost() {
                     debt += i64::from(ledger.held() + ledger.used > LIMIT);
                 }
             }
-            ledger.settle_window(now, period);
+            ledger.settle_window(end_at(now));
             // At the very millisecond of its end, a window's key is still there for GET.
-            if ledger.window_end.is_some() || period.is_none() {
+            if ledger.window_end.is_some() || !ends {
                 assert_eq!(counted(&mut client), ledger.held() + ledger.used, "{window} at {now}");
             }
             // A TOTAL is never used up for good: a customer pays.
-            if period.is_none() && ledger.used > LIMIT / 2 {
+            if !ends && ledger.used > LIMIT / 2 {
                 client.call(&format!("CL.MSETTLE q FIXED {LIMIT} {window} -{}", ledger.used));
                 ledger.used = 0;
             }
         }
         assert!(admitted > 500 && refused > 50 && debt < 300, "{window}: {admitted}, {refused}, {debt}");
-        clock.pass(HOLD * SECOND);
-        ledger.pass_to(now + HOLD);
+        clock.pass(hold * SECOND);
+        ledger.pass_to(now + hold);
         client.call(&format!("CL.MTAKE q FIXED {LIMIT} {window} 0 HOLD h"));
-        if ledger.window_end.is_some() || period.is_none() {
+        if ledger.window_end.is_some() || !ends {
             assert_eq!(counted(&mut client), ledger.used, "{window}");
         }
         assert_eq!(client.int("EXISTS h"), 0);

@@ -6,12 +6,12 @@ use smallvec::SmallVec;
 
 use super::looks::peek;
 use super::request::Request;
-use crate::calls::chains::{self, Named, Plan};
+use crate::calls::chains::{self, Loaded, Named, Plan};
 use crate::calls::holds::{Seen, Used};
 use crate::error::Error;
 use crate::faults;
 use crate::ffi::{self, Access, Call, Handles, Key};
-use crate::limiters::{Pending, Target, Verb};
+use crate::limiters::{Limiter, Pending, Quantity, Target, Verb};
 use crate::outcome::FEW;
 use crate::waiting;
 
@@ -34,8 +34,8 @@ impl<'c> Request<'c> {
         (now, verb): (Instant, Verb),
         seen: Option<&Seen<'_, '_, 'c>>,
         decided: &mut AllDecided<'k, 'c>,
-    ) -> Result<Plan, Error> {
-        let mut plan = Plan::default();
+    ) -> Result<Box<Plan>, Error> {
+        let mut plan = Box::<Plan>::default();
         for chain in self.chains() {
             let first = decided.len();
             if let [named] = chain
@@ -57,7 +57,8 @@ impl<'c> Request<'c> {
                 _ => plan.decide(chain, targets.collect(), seen)?,
             }
             for ((named, key), at) in chain.iter().zip(keys).zip(first..) {
-                let own = self.decide_share(call, named, key, (now, verb), (&plan, at), seen)?;
+                let loaded = plan.loaded.get(at.saturating_sub(first)).copied().flatten();
+                let own = self.decide_share(call, named, key, (now, verb), (&plan, at, loaded), seen)?;
                 if verb != Verb::Settle && plan.has_lost(at, &own.pending) {
                     return Err(Error::Busy);
                 }
@@ -75,7 +76,7 @@ impl<'c> Request<'c> {
         named: &Named<'c>,
         key: Key<'k, 'c>,
         (now, verb): (Instant, Verb),
-        (plan, at): (&Plan, usize),
+        (plan, at, loaded): (&Plan, usize, Option<Loaded>),
         seen: Option<&Seen<'_, '_, 'c>>,
     ) -> Result<Decided<'k, 'c>, Error> {
         let target = self.target(named, call, &key, now);
@@ -89,9 +90,12 @@ impl<'c> Request<'c> {
             _ if named.limiter.releases() && share.is_none() => named.limiter.keep(plan.answer(at)),
             // What has run out comes back to limiters that are passed over, too.
             Some(seen) => seen.decide(at, &named.limiter.with_units(share.unwrap_or(0)), &target, verb)?,
-            None => match share {
-                Some(units) => named.limiter.with_units(units).take(&target)?,
-                None => named.limiter.keep(plan.answer(at)),
+            None => match (share, &named.limiter, loaded) {
+                (Some(units), Limiter::Fixed(window), Some((counter, now))) => {
+                    Pending::Fixed(Quantity { units, ..*window }.take_on(counter, now, target.ahead)?)
+                }
+                (Some(units), limiter, _) => limiter.with_units(units).take(&target)?,
+                (None, limiter, _) => limiter.keep(plan.answer(at)),
             },
         };
         pending.check()?;

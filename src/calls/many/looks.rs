@@ -31,7 +31,7 @@ impl<'c> Request<'c> {
         let (now, handles) = (ffi::now(), Handles::default());
         let seen = self.look(call, &handles, Access::Read, now)?;
         let (rows, plan) = self.rows(call, &handles, (now, Queues::Count), seen.as_ref())?;
-        Ok(match self.ruling(&rows, plan.as_ref(), seen.as_ref())? {
+        Ok(match self.ruling(|| rows.clone(), plan.as_ref(), seen.as_ref()) {
             Some(verdict) => Outcome::RuledStates(rows, self.unit, verdict),
             None => Outcome::SeveralStates(rows, self.unit),
         })
@@ -90,21 +90,22 @@ impl<'c> Request<'c> {
     #[inline]
     pub(super) fn ruling(
         &self,
-        rows: &[Row],
+        rows: impl FnOnce() -> Rows,
         plan: Option<&Plan>,
         seen: Option<&Seen<'_, '_, 'c>>,
-    ) -> Result<Option<Verdict>, Error> {
-        let Some(seen) = seen else { return Ok(None) };
+    ) -> Option<Verdict> {
+        let seen = seen?;
         if seen.renews(self.limiters.iter().map(|named| &named.limiter)) {
+            let rows = rows();
             let mut places = rows.iter().enumerate().filter(|(at, row)| self.releases(*at, row.role));
-            return Ok(Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses())));
+            return Some(Verdict::Admitted).filter(|_| !places.any(|(_, row)| row.refuses()));
         }
         let takes = |at: usize| self.quantity_of(at, plan) > 0;
         let new =
             self.limiters.iter().enumerate().filter(|(at, named)| !named.limiter.releases() && takes(*at));
-        let Some(wait) = seen.is_full(self.held(), new.count())? else { return Ok(None) };
-        let own = several::combine_rows(rows).map(|answer| answer.verdict);
-        Ok(Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait)))))
+        let Some(wait) = seen.is_full(new.count()) else { return None };
+        let own = several::combine_rows(&rows()).map(|answer| answer.verdict);
+        Some(own.map_or(Verdict::Later(wait), |own| several::combined(own, Verdict::Later(wait))))
     }
 
     /// The units that the call takes from the limiter at this position, if all admit it.
@@ -166,7 +167,7 @@ impl<'c> Request<'c> {
             let mut fits = false;
             for named in self.behind(at, row.role) {
                 fits |= named.limiter.units() <= row.answer.limit;
-                is_held |= seen.runs_out_in(named.held())?.is_some();
+                is_held |= seen.runs_out_in(named.held()).is_some();
             }
             if !fits || !is_held {
                 return Ok(false);
@@ -249,7 +250,7 @@ impl<'c> Request<'c> {
                     plan.wait().map(|wait| expiries.fold(wait, |wait, at| at.since(now).min(wait)));
                 for named in chain {
                     if let (Some(wait), Some(seen)) = (&mut wait, seen) {
-                        *wait = seen.runs_out_in(named.held())?.map_or(*wait, |end| end.min(*wait));
+                        *wait = seen.runs_out_in(named.held()).map_or(*wait, |end| end.min(*wait));
                     }
                 }
                 wait
@@ -292,7 +293,7 @@ impl<'c> Request<'c> {
             Verdict::Never => Span::MAX,
         };
         if let Some(seen) = seen {
-            wait = wait.min(seen.runs_out_in(named.held())?.unwrap_or(Span::MAX));
+            wait = wait.min(seen.runs_out_in(named.held()).unwrap_or(Span::MAX));
         }
         Ok(Some(waiting::expires(&key, now).map_or(wait, |at| at.since(now).min(wait))))
     }

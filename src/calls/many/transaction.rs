@@ -148,7 +148,7 @@ impl<'c> Request<'c> {
         let mut plan = None;
         if !PLAIN && self.has_chains {
             let seen = seen.as_ref();
-            plan = Some(Box::new(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?));
+            plan = Some(self.decide_chains(call, handles, (now, verb), seen, &mut decided)?);
         } else {
             for (index, named) in self.limiters.iter().enumerate() {
                 let seen = seen.as_ref().map(|seen| (seen, index));
@@ -270,21 +270,16 @@ impl<'c> Request<'c> {
     ) -> Result<Attempt, Error> {
         let HeldDecisions { now, verb, mut decided, plan, refuses, seen, reply } = all;
         let plan = plan.as_deref();
-        let answers: Rows = self
-            .limiters
-            .iter()
-            .zip(&decided)
-            .map(|(named, decided)| Row::of(decided.pending.answer(), named.shadow))
-            .collect();
-        let ruling = match (verb, plan) {
-            (Verb::Settle, _) => None,
-            (_, None) => self.ruling(&answers, plan, Some(&seen))?,
-            (_, Some(plan)) => {
-                let mut planned: Rows = self.planned(plan).collect();
-                plan.complete(&self.limiters, &mut planned, refuses);
-                self.ruling(&planned, Some(plan), Some(&seen))?
-            }
+        let answers = || {
+            let Some(plan) = plan else {
+                let answer = |(named, own): (&Named, &Decided)| Row::of(own.pending.answer(), named.shadow);
+                return self.limiters.iter().zip(&decided).map(answer).collect();
+            };
+            let mut planned: Rows = self.planned(plan).collect();
+            plan.complete(&self.limiters, &mut planned, refuses);
+            planned
         };
+        let ruling = if verb == Verb::Settle { None } else { self.ruling(answers, plan, Some(&seen)) };
         let end = Attempt::Decided(ruling.map_or(End::Rows, End::Ruled));
         if ruling.map_or(refuses, Verdict::is_limited) {
             self.refusal(call, now, &decided, plan, Some(&seen), rows)?;
@@ -311,7 +306,7 @@ impl<'c> Request<'c> {
                 announcements,
             ));
         }
-        let mut took = Vec::new();
+        let mut took = SmallVec::<[_; FEW]>::new();
         for (at, (named, decided)) in self.limiters.iter().zip(&mut decided).enumerate() {
             let counter = decided.pending.window();
             let row = named.write(call, now, decided, verb, announcements);
@@ -391,7 +386,7 @@ impl<'c> Request<'c> {
                         let pending = self.decide_any(call, handles, (named, &key), (now, verb), seen);
                         pending.map(|pending| Decided { key, pending })
                     }
-                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index), seen),
+                    Some(plan) => self.decide_share(call, named, key, (now, verb), (plan, index, None), seen),
                 };
                 let decided = decided.ok()?;
                 if verb != Verb::Settle && plan.is_some_and(|plan| plan.has_lost(index, &decided.pending)) {

@@ -80,32 +80,49 @@ pub fn shown(book: &[Held], now: i128, lives: impl Fn(&str) -> bool) -> Vec<Stri
 /// The parts of the key of a hold; `None` for anything else.
 pub fn book(value: &Value) -> Option<Vec<Held>> {
     let Value::ZSet(set) = value else { return None };
-    let parts = set
-        .scores
-        .keys()
-        .filter(|member| ![b"id ".as_slice(), b"until"].iter().any(|own| member.starts_with(own)));
-    parts.map(|member| part(std::str::from_utf8(member).ok()?)).collect()
+    let (mut book, mut ends) = (Vec::new(), 0);
+    for member in set.scores.keys() {
+        let member = std::str::from_utf8(member).ok()?;
+        if member.starts_with("id ") || member.starts_with("part ") {
+            let from = book.len();
+            parts(member, &mut book)?;
+            ends += book[from..].iter().filter(|held| !held.is_rate()).count().max(1);
+        }
+    }
+    // Nobody finds a part without its end, and there is no end without a part.
+    let is_end = |member: &&Vec<u8>| member.starts_with(b"end ") || member.starts_with(b"total ");
+    let found = set.scores.keys().filter(is_end).count();
+    let counted = set.scores.get(&b"parts"[..])?.0;
+    (found == ends && counted == book.len() as f64).then_some(book)
 }
 
-/// A part; names without spaces are enough here.
-fn part(member: &str) -> Option<Held> {
-    let words: Vec<&str> = member.split(' ').collect();
-    let number = |at: usize| words.get(at)?.parse::<i128>().ok();
-    let origin = match (*words.first()?, words.get(9)) {
-        ("part", Some(&"window")) => Origin::Window(number(10)?),
-        ("part", Some(&"rate")) => Origin::Rate(number(10)?, number(11)?),
-        (kind @ ("total" | "idle"), None) => Origin::Total(kind == "idle"),
-        _ => return None,
-    };
-    Some(Held {
-        key: words[2].into(),
-        end: number(3)?,
-        id: words[5].into(),
-        period: number(6)?,
-        earlier: number(7)?,
-        last: number(8)?,
-        origin,
-    })
+/// The parts in a member; names without spaces are enough here.
+fn parts(member: &str, book: &mut Vec<Held>) -> Option<()> {
+    let mut words = member.split(' ').skip(2);
+    let id = words.next()?;
+    let (mut end, mut period) = (0, 0);
+    while words.next().is_some() {
+        let key = words.next()?;
+        let first = words.next()?;
+        if first != "-" {
+            (end, period) = (first.parse().ok()?, words.next()?.parse().ok()?);
+        }
+        let kind = words.next()?;
+        let mut number = || words.next()?.parse::<i128>().ok();
+        let (earlier, last) = (number()?, number()?);
+        let origin = match kind {
+            "window" => Origin::Window(number()?),
+            "rate" => {
+                let began = words.next()?;
+                let at = if began == "-" { end - period } else { began.parse().ok()? };
+                Origin::Rate(at, words.next()?.parse().ok()?)
+            }
+            "total" | "idle" => Origin::Total(kind == "idle"),
+            _ => return None,
+        };
+        book.push(Held { key: key.into(), end, id: id.into(), period, earlier, last, origin });
+    }
+    Some(())
 }
 
 /// A decision.

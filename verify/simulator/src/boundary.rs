@@ -291,14 +291,6 @@ functions! {
     "ZsetLastInScoreRange" = fn zset_last(key: usize, min: f64, max: f64, _minex: c_int, _maxex: c_int) -> c_int {
         with(|world| c_int::from(!world.seek(key, min, max, true)))
     }
-    "ZsetFirstInLexRange" = fn zset_first_from(key: usize, first: usize, end: usize) -> c_int {
-        with(|world| world.seek_bytes(key, first, end, false));
-        0
-    }
-    "ZsetLastInLexRange" = fn zset_last_from(key: usize, first: usize, end: usize) -> c_int {
-        with(|world| world.seek_bytes(key, first, end, true));
-        0
-    }
     "ZsetRangeNext" = fn zset_next(key: usize) -> c_int { c_int::from(with(|world| world.walk(key, false))) }
     "ZsetRangePrev" = fn zset_previous(key: usize) -> c_int { c_int::from(with(|world| world.walk(key, true))) }
     "ZsetRangeCurrentElement" = fn zset_current(key: usize, score: *mut f64) -> usize {

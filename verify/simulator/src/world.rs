@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use crate::clock;
 use crate::history::Settings;
-use crate::keyspace::{Bytes, Keyspace, Value, ZSet};
+use crate::keyspace::{Bytes, Keyspace, Score, Value, ZSet};
 use crate::slab::Slab;
 
 /// A key as it is: its value, and its expiry in milliseconds.
@@ -111,8 +111,8 @@ pub struct OpenKey {
     pub incarnation: u64,
     /// The member at which a range begins.
     pub current: Option<(f64, Bytes)>,
-    /// The bounds of a range by bytes: the first member, and the one behind the last.
-    pub bounds: (Bytes, Bytes),
+    /// The lowest and the highest score of the range.
+    pub bounds: (f64, f64),
 }
 
 /// What the module runs in.
@@ -674,40 +674,28 @@ impl World {
     /// Begins a range of scores at its first member, or at its last one.
     pub fn seek(&mut self, key: usize, min: f64, max: f64, last: bool) -> bool {
         let Some(set) = self.zset(key, "ZsetFirstInScoreRange") else { return false };
-        let within = |entry: &&(crate::keyspace::Score, Bytes)| (min..=max).contains(&entry.0.0);
-        let found = if last { set.order.iter().rev().find(within) } else { set.order.iter().find(within) };
+        let bounds = (Score(min), Bytes::new())..(Score(max.next_up()), Bytes::new());
+        let found = if last { set.order.range(bounds).next_back() } else { set.order.range(bounds).next() };
         let found = found.map(|(score, member)| (score.0, member.clone()));
         if let Some(open) = self.open.get_mut(key) {
-            open.current = found;
+            (open.current, open.bounds) = (found, (min, max));
         }
         true
     }
 
-    /// Begins a range of members by their bytes, from `[first` to `(end`, at its first or at its last member.
-    pub fn seek_bytes(&mut self, key: usize, first: usize, end: usize, last: bool) {
-        let bounds = (self.bytes(first).split_off(1), self.bytes(end).split_off(1));
-        let Some(set) = self.zset(key, "ZsetFirstInLexRange") else { return };
-        let mut within = set.order.iter().filter(|(_, member)| (&bounds.0..&bounds.1).contains(&member));
-        let found = if last { within.next_back() } else { within.next() };
-        let found = found.map(|(score, member)| (score.0, member.clone()));
-        if let Some(open) = self.open.get_mut(key) {
-            (open.current, open.bounds) = (found, bounds);
-        }
-    }
-
-    /// Moves such a range on, or back. False at its end.
+    /// Moves a range on, or back. False at its end.
     pub fn walk(&mut self, key: usize, back: bool) -> bool {
         let Some(OpenKey { current: Some((score, member)), bounds, .. }) = self.open.get(key).cloned() else {
             return false;
         };
-        let at = (crate::keyspace::Score(score), member);
+        let at = (Score(score), member);
         let Some(set) = self.zset(key, "ZsetRangeNext") else { return false };
         let next = if back {
             set.order.range(..&at).next_back()
         } else {
             set.order.range((std::ops::Bound::Excluded(&at), std::ops::Bound::Unbounded)).next()
         };
-        let next = next.filter(|(_, member)| (&bounds.0..&bounds.1).contains(&member));
+        let next = next.filter(|(score, _)| (bounds.0..=bounds.1).contains(&score.0));
         let next = next.map(|(score, member)| (score.0, member.clone()));
         let moved = next.is_some();
         if let Some(open) = self.open.get_mut(key) {
