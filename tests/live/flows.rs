@@ -395,6 +395,15 @@ fn those_who_wait_behind_count_as_taken_in_the_reply() {
     assert!(answer.starts_with("0 3 0 -1 "), "one is left, and two are waited for: {answer}");
     assert_eq!(client.text("GET o1"), answer, "and so the reply is stored");
     assert_eq!(client.int("GET k"), 2);
+    // In logs and among leases, too.
+    client.call("CL.LOG log 2 3600 2");
+    let _third = wait_with(&server, &mut client, "CL.BMTAKE log LOG 2 3600 1", 2);
+    assert_eq!(client.ints("CL.LOG log 2 3600 1 SATURATE")[..3], [1, 2, 0]);
+    assert_eq!(client.ints("CL.LOG log 9 3600 1")[..3], [0, 9, 5], "three are used, and one is waited for");
+    client.call("CL.ACQUIRE places 1 3600 a");
+    let _fourth = wait_with(&server, &mut client, "CL.BMTAKE places LEASE 1 3600 b", 3);
+    assert_eq!(rows(&mut client, "CL.MPEEK places LEASE 2 3600 c")[1][..3], [1, 2, 0]);
+    assert_eq!(rows(&mut client, "CL.MPEEK places LEASE 3 3600 c")[1][..3], [0, 3, 1]);
 }
 
 /// `RESET` gives back what a `reset_after` says, so that of an admission must be what the key holds.
@@ -889,6 +898,11 @@ fn so_many_flows_are_remembered() {
     let mut waiter = waiter;
     assert!(waiter.answer().starts_with("0 "));
     assert_eq!(flows(&mut client), "0");
+    // The server's cron forgets them.
+    wait_until("the memory of the flows to be free", || match (client.used_memory() - before) / bytes {
+        left if left < 10_000 => Ok(()),
+        left => Err(format!("the memory of {left} flows")),
+    });
     server.assert_alive("many flows");
 }
 

@@ -337,6 +337,7 @@ fn what_is_wrong_with_the_arguments_is_said() {
         ("a RESET 5 RESET 5 THROTTLE 9 10 60 -1 AGO 1", "syntax error"),
         ("a RESET THROTTLE 9 10 60 -1 AGO 1", "syntax error"),
         ("a RESET -1 THROTTLE 9 10 60 -1 AGO 1", "RESET"),
+        ("a RESET -1 LOG 9 60 -1 AGO 1", "RESET"),
         ("a RESET x THROTTLE 9 10 60 -1 AGO 1", "RESET"),
         ("a RESET 9223372037 THROTTLE 9 10 60 -1 AGO 1", "RESET"),
         ("a LEASE 1 -1 me", "lease"),
