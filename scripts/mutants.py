@@ -195,7 +195,8 @@ def guilty(copy: pathlib.Path, error: dict, mutants: list[Mutant]) -> set[int]:
             continue
         text = file.read_bytes()
         begin, last = span["byte_start"], span["byte_end"]
-        marks = [(m.start(), m.end(), int(m[1])) for m in re.finditer(rb"/\*<(\d+)\*/.*?/\*\1>\*/", text, re.DOTALL)]
+        found = re.finditer(rb"/\*<(\d+)\*/.*?/\*\1>\*/", text, re.DOTALL)
+        marks = [(mark.start(), mark.end(), int(mark[1])) for mark in found]
         inside = {number for start, end, number in marks if start <= begin and last <= end}
         if inside and "in constants" not in error["message"]:
             return inside
@@ -219,8 +220,9 @@ def build(listed: str, copy: pathlib.Path) -> None:
         root = PARSER.parse(text).root_node
         for mutant in mutants:
             if mutant.file == file:
+                node = root.descendant_for_byte_range(mutant.start, mutant.start + 1)
                 # A value of `impl Trait` has one type, so that its mutant cannot stand beside the code.
-                mutant.alone = "-> impl " in mutant.name or is_constant(root.descendant_for_byte_range(mutant.start, mutant.start + 1))
+                mutant.alone = "-> impl " in mutant.name or is_constant(node)
     core = copy / "core/src/lib.rs"
     core.write_text(core.read_text() + CONDITION)
     if "core/src/lib.rs" in originals:
@@ -307,7 +309,8 @@ class Run:
         if reached:
             env["REDIS_CELL_REACHED"] = reached
         # A history takes a twentieth of a second of a processor, unless the module never returns.
-        command = ["prlimit", "--cpu=1", "target/suite/simulate", *arguments, "--no-shrink", "--jobs", "1", env["REDIS_CELL_MODULE"]]
+        command = ["prlimit", "--cpu=1", "target/suite/simulate", *arguments]
+        command += ["--no-shrink", "--jobs", "1", env["REDIS_CELL_MODULE"]]
         return self.program(command, 60, env, r"^seed \d|\.txt$|^thread")
 
     def histories(self) -> list[tuple[list[str], set[int]]]:
@@ -351,7 +354,8 @@ class Run:
         for binary, filters in SUITES.items():
             options = ["--list", "--skip", "valgrind", *filters]
             listed = subprocess.run([os.environ[binary], *options], capture_output=True, text=True, check=True)
-            names += [(binary, line[: -len(": test")]) for line in listed.stdout.splitlines() if line.endswith(": test")]
+            tests = [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]
+            names += [(binary, test) for test in tests]
 
         def one(test: tuple[str, str]) -> tuple[str, dict]:
             places = self.copy / f"reached-{test[1]}"
@@ -375,7 +379,7 @@ class Run:
         able = [(n, t) for n, t in reach.items() if not t["failed"] and (mutant.alone or mutant.number in t["reached"])]
         for binary in SUITES:
             left = [n for n, t in sorted(able, key=lambda test: len(test[1]["reached"])) if t["binary"] == binary]
-            left, size = left[: int(os.environ.get("LIMIT", "1000"))], 8
+            size = 8
             while left:
                 batch = left[:size]
                 found = self.tests(binary, batch, mutant)
@@ -393,8 +397,7 @@ class Run:
 
     def whole(self) -> None:
         """Runs every mutant that is not found yet."""
-        only = re.compile(os.environ.get("ONLY", ""))
-        left = [m for m in self.mutants if not m.dropped and m.name not in self.found and only.match(m.file)]
+        left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
         histories = self.histories()
 
         def simulate(mutant: Mutant) -> None:
@@ -421,7 +424,7 @@ class Run:
 
         building = threading.Lock()
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            list(pool.map(simulate, [m for m in left if not m.alone and not os.environ.get("SKIP")]))
+            list(pool.map(simulate, [m for m in left if not m.alone]))
         reach = self.reach()
         self.seconds = {name: test["seconds"] for name, test in reach.items()}
         with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:  # they mostly wait for their servers
@@ -431,7 +434,8 @@ class Run:
 
     def report(self) -> None:
         """Prints how many were found by what, and fails if one was not found that is not in the list."""
-        listed = [line for line in pathlib.Path("scripts/mutants.txt").read_text().splitlines() if line[:1] not in ("", "#")]
+        lines = pathlib.Path("scripts/mutants.txt").read_text().splitlines()
+        listed = [line for line in lines if line and not line.startswith("#")]
         runs = [m for m in self.mutants if not m.dropped]
         missed = [m.name for m in runs if m.name not in self.found]
         by = [self.found[m.name].split(":")[0] for m in runs if m.name in self.found]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests mutants: single changes of operators, values and branches, except for those in scripts/mutants.txt. The core's
 # own tests must detect those of the core; the simulator, the live suite and a part of the reliability suite those of
-# src and ffi, which scripts/mutants.py puts into one build. Each half takes an hour. mutants.sh FILE... takes only these
-# files, such as core/src/queue.rs or src/store/gcra.rs.
+# src and ffi, which scripts/mutants.py puts into one build. Hours. mutants.sh FILE... takes only these files, such as
+# core/src/queue.rs or src/store/gcra.rs.
 source "$(dirname "$0")/lib.sh"
 version=27.1.0
 

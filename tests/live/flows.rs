@@ -406,6 +406,22 @@ fn those_who_wait_behind_count_as_taken_in_the_reply() {
     assert_eq!(rows(&mut client, "CL.MPEEK places LEASE 3 3600 c")[1][..3], [0, 3, 1]);
 }
 
+/// It was ready when it was checked, and is only known not to be when it takes.
+#[test]
+fn a_client_whose_other_limiter_is_taken_in_the_moment_of_its_turn_waits_on() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED k 1 3600");
+    let call = "CL.BMTAKE k FIXED 1 3600 1 gate LEASE 1 3600 me";
+    let mut waiter = wait_with(&server, &mut client, call, 1);
+    let both = "return {redis.call('CL.ACQUIRE', 'gate', 1, 3600, 'other'), redis.call('DEL', 'k')}";
+    client.call(&["EVAL", both, "2", "gate", "k"]);
+    client.call("PING");
+    assert!(waiter.is_waiting());
+    client.call("CL.RELEASE gate other");
+    assert!(waiter.answer().starts_with("0 1 0 -1 3600 "));
+}
+
 /// `RESET` gives back what a `reset_after` says, so that of an admission must be what the key holds.
 #[test]
 fn the_reset_after_of_an_admission_counts_nobody_who_waits() {

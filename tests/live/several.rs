@@ -248,10 +248,11 @@ fn the_combined_row_is_of_the_tightest_and_waits_for_the_slowest() {
 fn words_are_keys_where_a_kind_stands_behind_them() {
     let server = Server::start();
     let mut client = server.connect();
-    let call = "CL.MTAKE THROTTLE THROTTLE 9 10 3600 1 MS FIXED 10 60 1 AGO SHADOW LOG 5 60 1 SHADOW LEASE 1 60 LOG ms";
+    let call = "CL.MTAKE THROTTLE THROTTLE 9 10 3600000 1 MS FIXED 10 60000 1 AGO SHADOW LOG 5 60000 1 \
+                SHADOW LEASE 1 60000 LOG ms";
     let answer = rows(&mut client, call);
     assert_eq!(answer.len(), 5);
-    assert_eq!(answer[1][4], 360, "ms is the unit of the call: 360 of 3,600 milliseconds");
+    assert_eq!(answer[1][4], 360_000, "ms is the unit of the call: 360,000 of 3,600,000 milliseconds");
     for key in ["THROTTLE", "MS", "AGO", "SHADOW"] {
         assert_eq!(client.int(&["EXISTS", key]), 1, "{key}");
     }
