@@ -250,6 +250,15 @@ def build(listed: str, copy: pathlib.Path) -> None:
     (copy / "mutants.json").write_text(json.dumps([dataclasses.asdict(m) for m in mutants], indent=1))
 
 
+def numbers(places: pathlib.Path) -> set[int]:
+    """Returns the places that a process has written to a file, which is removed."""
+    if not places.exists():
+        return set()
+    written = {int(number) for number in places.read_text().split()}
+    places.unlink()
+    return written
+
+
 class Run:
     """The mutants of a copy, and what has found them."""
 
@@ -321,12 +330,9 @@ class Run:
 
         def reach(history: list[str]) -> tuple[list[str], set[int]]:
             places = self.copy / f"reached-{history[1].replace('/', '.')}"
-            places.unlink(missing_ok=True)
             if failed := self.simulate(history, None, str(places)):
                 sys.exit(f"the simulator fails without a mutant: {failed}")
-            reached = {int(n) for n in places.read_text().split()}
-            places.unlink()
-            return history, reached
+            return history, numbers(places)
 
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
             return list(pool.map(reach, every))
@@ -359,14 +365,12 @@ class Run:
 
         def one(test: tuple[str, str]) -> tuple[str, dict]:
             places = self.copy / f"reached-{test[1]}"
-            places.unlink(missing_ok=True)
             begin = time.monotonic()
             failed = self.tests(test[0], [test[1]], None, str(places))
             seconds = time.monotonic() - begin
             if failed:
                 print(f"fails without a mutant: {test[1]}: {failed}", file=sys.stderr, flush=True)
-            reached = sorted({int(n) for n in places.read_text().split()}) if places.exists() else []
-            places.unlink(missing_ok=True)
+            reached = sorted(numbers(places))
             return test[1], {"binary": test[0], "reached": reached, "seconds": seconds, "failed": failed}
 
         with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:
