@@ -373,6 +373,31 @@ fn those_who_wait_behind_count_as_taken_in_the_reply() {
     assert!(answer.starts_with("0 3 0 -1 "), "one is left, and two are waited for: {answer}");
     assert_eq!(client.text("GET o1"), answer, "and so the reply is stored");
     assert_eq!(client.int("GET k"), 2);
+    // In logs and among leases, too.
+    client.call("CL.LOG log 2 3600 2");
+    let _third = wait_with(&server, &mut client, "CL.BMTAKE log LOG 2 3600 1", 2);
+    assert_eq!(client.ints("CL.LOG log 2 3600 1 SATURATE")[..3], [1, 2, 0]);
+    assert_eq!(client.ints("CL.LOG log 9 3600 1")[..3], [0, 9, 5], "three are used, and one is waited for");
+    client.call("CL.ACQUIRE places 1 3600 a");
+    let _fourth = wait_with(&server, &mut client, "CL.BMTAKE places LEASE 1 3600 b", 3);
+    assert_eq!(rows(&mut client, "CL.MPEEK places LEASE 2 3600 c")[1][..3], [1, 2, 0]);
+    assert_eq!(rows(&mut client, "CL.MPEEK places LEASE 3 3600 c")[1][..3], [0, 3, 1]);
+}
+
+/// It was ready when it was checked, and is only known not to be when it takes.
+#[test]
+fn a_client_whose_other_limiter_is_taken_in_the_moment_of_its_turn_waits_on() {
+    let server = Server::start();
+    let mut client = server.connect();
+    client.call("CL.FIXED k 1 3600");
+    let call = "CL.BMTAKE k FIXED 1 3600 1 gate LEASE 1 3600 me";
+    let mut waiter = wait_with(&server, &mut client, call, 1);
+    let both = "return {redis.call('CL.ACQUIRE', 'gate', 1, 3600, 'other'), redis.call('DEL', 'k')}";
+    client.call(&["EVAL", both, "2", "gate", "k"]);
+    client.call("PING");
+    assert!(waiter.is_waiting());
+    client.call("CL.RELEASE gate other");
+    assert!(waiter.answer().starts_with("0 1 0 -1 3600 "));
 }
 
 /// `RESET` gives back what a `reset_after` says, so that of an admission must be what the key holds.
@@ -867,6 +892,11 @@ fn so_many_flows_are_remembered() {
     let mut waiter = waiter;
     assert!(waiter.answer().starts_with("0 "));
     assert_eq!(flows(&mut client), "0");
+    // The server's cron forgets them.
+    wait_until("the memory of the flows to be free", || match (client.used_memory() - before) / bytes {
+        left if left < 10_000 => Ok(()),
+        left => Err(format!("the memory of {left} flows")),
+    });
     server.assert_alive("many flows");
 }
 

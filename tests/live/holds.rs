@@ -1,7 +1,8 @@
 //! HOLD: units of a quota that come back when their owner neither settles nor renews.
 
 use crate::common::{
-    BINARY, Client, Effect, Options, ReplicaStream, Server, WRONGTYPE, Waiter, wait_for_blocked, wait_until,
+    BINARY, Client, Clock, Effect, Options, ReplicaStream, SECOND, Server, WRONGTYPE, Waiter,
+    wait_for_blocked,
 };
 use crate::replication::{attach, catch_up};
 use crate::several::rows;
@@ -215,26 +216,23 @@ fn rates_and_logs_are_settled_by_the_last_take() {
 
 #[test]
 fn what_comes_back_comes_back_to_its_own_window() {
-    let server = Server::start();
+    let mut clock = Clock::stopped();
+    let server = clock.start(Options::new());
     let mut client = server.connect();
     // The window ends before the hold.
     let take = |quantity: i64, hold: &str| format!("CL.MTAKE q FIXED 10 100 {quantity} MS {hold}");
-    let gone = |client: &mut Client| {
-        wait_until("the window to end", || match client.int("EXISTS q") {
-            0 => Ok(()),
-            _ => Err(String::from("it is open")),
-        });
-    };
+    let mut pass = |milliseconds: i64| clock.pass(milliseconds * SECOND / 1000);
     rows(&mut client, &take(4, "HOLD h 300000 me"));
     rows(&mut client, &take(4, "HOLD h 150 dead"));
-    gone(&mut client);
+    pass(102);
+    assert_eq!(client.int("EXISTS q"), 0, "the window has not ended");
     rows(&mut client, &take(3, "HOLD h 300000 me"));
     rows(&mut client, &take(3, ""));
     assert_eq!(client.int("GET q"), 6);
     // Seven are held, four of them in the window that has ended; five were used, one of them here.
     rows(&mut client, "CL.MSETTLE q FIXED 10 100 5 MS HOLD h me");
     assert_eq!(client.int("GET q"), 4);
-    std::thread::sleep(std::time::Duration::from_millis(60));
+    pass(60);
     client.call("DEL q");
     client.call("SET q 5 PX 3600000");
     rows(&mut client, &take(0, "HOLD h"));
@@ -244,7 +242,7 @@ fn what_comes_back_comes_back_to_its_own_window() {
     client.call("DEL q");
     for (used, charged) in [(3, None), (4, None), (6, Some(2))] {
         rows(&mut client, &take(4, "HOLD h 300000 me"));
-        gone(&mut client);
+        pass(102);
         rows(&mut client, &format!("CL.MSETTLE q FIXED 10 3600000 {used} MS HOLD h me"));
         assert_eq!(client.get::<Option<i64>, _>("GET q"), charged);
     }

@@ -109,10 +109,11 @@ fn an_error_at_any_position_is_the_calls_error_and_nothing_is_charged() {
 fn words_are_keys_where_a_kind_stands_behind_them() {
     let server = Server::start();
     let mut client = server.connect();
-    let call = "CL.MTAKE THROTTLE THROTTLE 9 10 3600 1 MS FIXED 10 60 1 AGO SHADOW LOG 5 60 1 SHADOW LEASE 1 60 LOG ms";
+    let call = "CL.MTAKE THROTTLE THROTTLE 9 10 3600000 1 MS FIXED 10 60000 1 AGO SHADOW LOG 5 60000 1 \
+                SHADOW LEASE 1 60000 LOG ms";
     let answer = rows(&mut client, call);
     assert_eq!(answer.len(), 5);
-    assert_eq!(answer[1][4], 360, "ms is the unit of the call: 360 of 3,600 milliseconds");
+    assert_eq!(answer[1][4], 360_000, "ms is the unit of the call: 360,000 of 3,600,000 milliseconds");
     for key in ["THROTTLE", "MS", "AGO", "SHADOW"] {
         assert_eq!(client.int(&["EXISTS", key]), 1, "{key}");
     }
@@ -198,6 +199,7 @@ fn what_is_wrong_with_the_arguments_is_said() {
         ("a RESET 5 RESET 5 THROTTLE 9 10 60 -1 AGO 1", "syntax error"),
         ("a RESET THROTTLE 9 10 60 -1 AGO 1", "syntax error"),
         ("a RESET -1 THROTTLE 9 10 60 -1 AGO 1", "RESET"),
+        ("a RESET -1 LOG 9 60 -1 AGO 1", "RESET"),
         ("a RESET x THROTTLE 9 10 60 -1 AGO 1", "RESET"),
         ("a RESET 9223372037 THROTTLE 9 10 60 -1 AGO 1", "RESET"),
         ("a LEASE 1 -1 me", "lease"),

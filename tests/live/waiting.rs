@@ -538,9 +538,12 @@ fn ten_thousand_at_once() {
         assert!(client.ints(&format!("CL.PEEK k {one_key}"))[2] >= i64::try_from(count - count / 2).unwrap());
 
         client.call("FLUSHALL");
-        let fill: Vec<String> = (0..count).map(|i| format!("CL.THROTTLE k{i} {HOURLY}")).collect();
+        // Names that are new in each round, and long enough to be missed if they are kept.
+        let name = |i: usize| format!("{round}:{i:0>600}");
+        let fill: Vec<String> = (0..count).map(|i| format!("CL.THROTTLE {} {HOURLY}", name(i))).collect();
         client.pipeline(&fill.iter().collect::<Vec<_>>());
-        let mut waiters = gather(&server, &mut client, |i| format!("CL.BTHROTTLE k{i} {HOURLY} 1 0"), count);
+        let mut waiters =
+            gather(&server, &mut client, |i| format!("CL.BTHROTTLE {} {HOURLY} 1 0", name(i)), count);
         client.call("FLUSHALL");
         for waiter in &mut waiters {
             assert!(waiter.answer().starts_with(ADMITTED));

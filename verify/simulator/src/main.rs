@@ -97,7 +97,10 @@ fn files(options: &Options, module: &Module) -> Result<u64, String> {
         let report = run::run(module, &source);
         if report.violation.is_some() {
             failed += 1;
-            println!("{name}\n{}", run::shown(module, &report));
+            println!("{name}");
+            if options.shrinks {
+                println!("{}", run::shown(module, &report));
+            }
         }
     }
     println!("{} histories, {failed} failed", options.files.len());

@@ -1,0 +1,466 @@
+"""Tests the mutants of the module: all of them in one build, each behind a condition.
+
+mutants.py build MUTANTS COPY: reads the list of cargo-mutants (JSON) and changes the copy of the sources until it
+compiles. A mutant whose change does not compile is left out. One where the compiler must know the value, as in a
+constant, is built alone. mutants.py run COPY: runs each in the simulator, and those that are left in the tests that
+reach their place, the ones that reach fewest places first; the first that fails ends the search.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import tree_sitter
+import tree_sitter_rust
+
+CONDITION = """
+/// Whether the process has this mutant. Writes the places that are reached to a file, if one is named.
+#[doc(hidden)]
+pub fn mutant(number: usize) -> bool {
+    use std::io::Write;
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static MUTANT: LazyLock<usize> =
+        LazyLock::new(|| std::env::var("REDIS_CELL_MUTANT").map_or(0, |number| number.parse().unwrap_or(0)));
+    static REACHED: LazyLock<Option<std::ffi::OsString>> = LazyLock::new(|| std::env::var_os("REDIS_CELL_REACHED"));
+    static SEEN: [AtomicBool; 10_000] = [const { AtomicBool::new(false) }; 10_000];
+    if let Some(file) = &*REACHED
+        && !SEEN[number].swap(true, Ordering::Relaxed)
+        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(file)
+    {
+        let _ = file.write_all(format!("{number}\\n").as_bytes());
+    }
+    *MUTANT == number
+}
+"""
+MODULE = "target/suite/libredis_cell.so"
+BUILD = ["cargo", "build", "--quiet", "--profile", "suite", "--locked", "--lib", "-p", "redis-cell"]
+PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_rust.language()))
+WRAPPED = {"BinaryOperator": ("binary_expression", "compound_assignment_expr"), "UnaryOperator": ("unary_expression",)}
+Node = tree_sitter.Node
+JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
+# How many histories of seeds there are, and how many of those that reach its place are tried with a mutant.
+SEEDS, MOST = int(os.environ.get("SEEDS", "200")), int(os.environ.get("MOST", "24"))
+# The suites, by the variables that name their binaries, with the parts that are run.
+SUITES: dict[str, list[str]] = {"LIVE": [], "RELIABILITY": ["exact::", "nested::", "clock::", "cluster::", "failover::"]}
+
+
+@dataclasses.dataclass
+class Mutant:
+    """A mutant, the bytes of its file that it replaces, and where its condition stands."""
+
+    number: int
+    name: str
+    file: str
+    genre: str
+    replacement: str
+    start: int
+    end: int
+    alone: bool = False
+    text: str = ""
+    dropped: str = ""
+
+    def alone_in(self, text: bytes) -> bytes:
+        """Returns the file with this mutant only."""
+        return text[: self.start] + self.replacement.encode() + text[self.end :]
+
+
+def offset(text: bytes, place: dict[str, int]) -> int:
+    """Returns the byte of a line and a column, which counts characters from 1."""
+    lines = text.split(b"\n")
+    before = sum(len(line) + 1 for line in lines[: place["line"] - 1])
+    return before + len(lines[place["line"] - 1].decode()[: place["column"] - 1].encode())
+
+
+def ancestors(node: Node | None):
+    """Yields the node and those around it."""
+    while node:
+        yield node
+        node = node.parent
+
+
+def is_constant(node: Node) -> bool:
+    """Returns whether the code at a node is computed by the compiler, or may be."""
+    for around in ancestors(node):
+        if around.type in ("const_item", "static_item", "const_block"):
+            return True
+        if around.type == "function_item":
+            return any(
+                child.type == "function_modifiers" and b"const" in child.text.split() for child in around.children
+            )
+    return True
+
+
+def place(mutant: Mutant, root: Node, text: bytes) -> tuple[int, int, str, str] | None:
+    """Returns where the condition of a mutant begins and ends, what stands before it, and the other branch."""
+    here = root.descendant_for_byte_range(mutant.start, mutant.start + 1)
+    changed = f"{mutant.replacement} "
+    if mutant.genre == "MatchArmGuard":
+        # The smallest node is inside the guard if it is in parentheses or a single name.
+        return mutant.start, mutant.end, "", changed
+    if mutant.genre == "StructField":
+        field = next(n for n in ancestors(here) if n.type in ("field_initializer", "shorthand_field_initializer"))
+        base = next(n for n in field.parent.children if n.type == "base_field_initializer")
+        name = (field.child_by_field_name("field") or field.named_children[0]).text.decode()
+        value = field.child_by_field_name("value")
+        of_base = f"({base.named_children[0].text.decode()}).{name}"
+        if value:
+            return value.start_byte, value.end_byte, "", of_base
+        return field.start_byte, field.end_byte, f"{name}: ", of_base
+    node = next((n for n in ancestors(here) if n.type in WRAPPED[mutant.genre]), None)
+    # The operator must be that of the node, not of a chain with `let`, which no other operator can stand in.
+    if not node or not any(c.start_byte == mutant.start and c.end_byte == mutant.end for c in node.children):
+        return None
+    changed = text[node.start_byte : mutant.start] + mutant.replacement.encode() + text[mutant.end : node.end_byte]
+    return node.start_byte, node.end_byte, "", changed.decode()
+
+
+def planted(text: bytes, mutants: list[Mutant]) -> bytes:
+    """Returns a file with the conditions of its mutants, between comments that name the mutants."""
+    root = PARSER.parse(text).root_node
+    condition = "crate::mutant" if mutants[0].file.startswith("core/") else "redis_cell_core::mutant"
+    inserts: list[tuple[int, int, int, str]] = []  # where, closing before opening, the order there
+    branches: dict[tuple[int, int, str], list[tuple[Mutant, str]]] = {}
+    for mutant in mutants:
+        here = f"{condition}({mutant.number})"
+        if mutant.genre == "FnValue":
+            new = f"/*<{mutant.number}*/if {here} {{ return {mutant.replacement}; }}/*{mutant.number}>*/ "
+            inserts.append((mutant.start, 1, 0, new))
+        elif mutant.genre == "MatchArm":
+            node = root.descendant_for_byte_range(mutant.start, mutant.start + 1)
+            arm = next(n for n in ancestors(node) if n.type == "match_arm")
+            pattern = arm.child_by_field_name("pattern")
+            guard = pattern.child_by_field_name("condition")
+            new = f"/*<{mutant.number}*/!{here}/*{mutant.number}>*/"
+            if not guard:
+                inserts.append((pattern.end_byte, 2, 0, f" if {new}"))
+            elif guard.type in ("let_condition", "let_chain"):
+                inserts.append((guard.start_byte, 2, -(10**9), f"{new} && "))
+            else:
+                inserts.append((guard.start_byte, 2, -(10**9), f"{new} && ("))
+                inserts.append((guard.end_byte, 0, 10**9, ")"))
+        elif mutant.genre == "MatchArmGuard" and b"let " in text[mutant.start : mutant.end]:
+            if mutant.replacement == "true":
+                mutant.dropped = "a pattern without its names"
+            else:
+                inserts.append((mutant.start, 2, -(10**9), f"/*<{mutant.number}*/!{here}/*{mutant.number}>*/ && "))
+        elif found := place(mutant, root, text):
+            branches.setdefault(found[:3], []).append((mutant, found[3]))
+        else:
+            mutant.dropped = "a chain with let"
+    for (start, end, before), changed in branches.items():
+        chain = "".join(
+            f"/*<{m.number}*/if {condition}({m.number}) {{ ({other}) }}/*{m.number}>*/ else " for m, other in changed
+        )
+        inserts.append((start, 2, start - end, f"{before}({chain}{{ ("))
+        inserts.append((end, 0, end - start, ") })"))
+    out, last = [], 0
+    for where, _, _, new in sorted(inserts, key=lambda insert: insert[:3]):
+        out += [text[last:where], new.encode()]
+        last = where
+    return b"".join([*out, text[last:]])
+
+
+def environment(copy: pathlib.Path) -> dict[str, str]:
+    """Returns the variables of a build in the copy."""
+    return {**os.environ, "CARGO_TARGET_DIR": str((copy / "target").resolve()), "RUSTFLAGS": "--cap-lints allow"}
+
+
+def errors(copy: pathlib.Path) -> list[dict]:
+    """Returns the errors of the compiler."""
+    check = [*BUILD[:1], "check", *BUILD[2:], "--message-format", "json"]
+    done = subprocess.run(check, cwd=copy, capture_output=True, text=True, env=environment(copy))
+    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = [m["message"] for m in messages if m["reason"] == "compiler-message" and m["message"]["level"] == "error"]
+    if done.returncode and not found:
+        sys.exit(done.stderr)
+    return found
+
+
+def guilty(copy: pathlib.Path, error: dict, mutants: list[Mutant]) -> set[int]:
+    """Returns the numbers of the mutants in whose code an error is; none, but marks those that must stand alone, if an
+    error is about the code around them: a constant, or an arm that is missing after a value that is matched."""
+    for span in error["spans"]:
+        file = copy / span["file_name"]
+        if not file.is_file() or not span["is_primary"]:
+            continue
+        text = file.read_bytes()
+        begin, last = span["byte_start"], span["byte_end"]
+        found = re.finditer(rb"/\*<(\d+)\*/.*?/\*\1>\*/", text, re.DOTALL)
+        marks = [(mark.start(), mark.end(), int(mark[1])) for mark in found]
+        inside = {number for start, end, number in marks if start <= begin and last <= end}
+        if inside and "in constants" not in error["message"]:
+            return inside
+        around = inside or {number for start, end, number in marks if begin <= start and end <= last}
+        arms = [n for start, _, n in marks if start > last and mutants[n - 1].genre == "MatchArm"]
+        for number in around or arms[:1]:
+            mutants[number - 1].alone = True
+    return set()
+
+
+def build(listed: str, copy: pathlib.Path) -> None:
+    """Plants the mutants of a list in the copy, those that compile, and builds it."""
+    mutants, originals = [], {}
+    for number, entry in enumerate(json.loads(pathlib.Path(listed).read_text()), 1):
+        file = entry["file"]
+        text = originals.setdefault(file, (copy / file).read_bytes())
+        span = entry["span"]
+        start, end = offset(text, span["start"]), offset(text, span["end"])
+        mutants.append(Mutant(number, entry["name"], file, entry["genre"], entry["replacement"], start, end))
+    for file, text in originals.items():
+        root = PARSER.parse(text).root_node
+        for mutant in mutants:
+            if mutant.file == file:
+                node = root.descendant_for_byte_range(mutant.start, mutant.start + 1)
+                # A value of `impl Trait` has one type, so that its mutant cannot stand beside the code.
+                mutant.alone = "-> impl " in mutant.name or is_constant(node)
+    core = copy / "core/src/lib.rs"
+    core.write_text(core.read_text() + CONDITION)
+    if "core/src/lib.rs" in originals:
+        originals["core/src/lib.rs"] = core.read_bytes()
+    while True:
+        for file, text in originals.items():
+            here = [m for m in mutants if m.file == file and not m.dropped and not m.alone]
+            (copy / file).write_bytes(planted(text, here) if here else text)
+        found = errors(copy)
+        if not found:
+            break
+        before = sum(bool(m.dropped or m.alone) for m in mutants)
+        for error in found:
+            for number in guilty(copy, error, mutants):
+                mutants[number - 1].dropped = error["message"]
+        left_out = sum(bool(m.dropped or m.alone) for m in mutants) - before
+        print(f"{len(found)} errors, {left_out} mutants left out", file=sys.stderr)
+        if not left_out:
+            sys.exit("\n".join(error["rendered"] for error in found))
+    subprocess.run(BUILD, cwd=copy, check=True, env=environment(copy))
+    shutil.copy(copy / MODULE, copy / "all.so")
+    for mutant in mutants:
+        if mutant.alone:
+            mutant.text = mutant.alone_in(originals[mutant.file]).decode()
+    (copy / "mutants.json").write_text(json.dumps([dataclasses.asdict(m) for m in mutants], indent=1))
+
+
+def numbers(places: pathlib.Path) -> set[int]:
+    """Returns the places that a process has written to a file, which is removed."""
+    if not places.exists():
+        return set()
+    written = {int(number) for number in places.read_text().split()}
+    places.unlink()
+    return written
+
+
+class Run:
+    """The mutants of a copy, and what has found them."""
+
+    def __init__(self, copy: pathlib.Path) -> None:
+        self.copy = copy
+        self.mutants = [Mutant(**m) for m in json.loads((copy / "mutants.json").read_text())]
+        self.found: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        with contextlib.suppress(FileNotFoundError):
+            self.found = json.loads((copy / "found.json").read_text())
+
+    def keep(self) -> None:
+        """Writes which mutants do not compile."""
+        (self.copy / "mutants.json").write_text(json.dumps([dataclasses.asdict(m) for m in self.mutants], indent=1))
+
+    def build(self, mutant: Mutant) -> str:
+        """Builds a module with one mutant; returns the error, if it does not compile."""
+        file = self.copy / mutant.file
+        text = file.read_text()
+        file.write_text(mutant.text)
+        done = subprocess.run(BUILD, cwd=self.copy, capture_output=True, text=True, env=environment(self.copy))
+        file.write_text(text)
+        if not done.returncode:
+            shutil.copy(self.copy / MODULE, self.copy / f"{mutant.number}.so")
+        return done.stderr if done.returncode else ""
+
+    def module(self, mutant: Mutant | None) -> dict[str, str]:
+        """Returns the variables by which a process has a mutant."""
+        alone = mutant and mutant.alone
+        module = self.copy / (f"{mutant.number}.so" if mutant and alone else "all.so")
+        return {
+            **os.environ,
+            "REDIS_CELL_MODULE": str(module.resolve()),
+            "REDIS_CELL_MUTANT": str(mutant.number if mutant else 0),
+        }
+
+    @staticmethod
+    def program(command: list[str], seconds: float, env: dict[str, str], failure: str) -> str | None:
+        """Runs a program until it ends or prints a line of failure; returns what failed, or None."""
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        found: list[str] = []
+        # Only this process: what it has started ends with it.
+        timer = threading.Timer(seconds, lambda: (found.append("took too long"), process.kill()))
+        timer.start()
+        assert process.stdout
+        for line in process.stdout:
+            if not found and re.search(failure, line):
+                found.append(line.strip())
+                process.kill()
+        timer.cancel()
+        code = process.wait()
+        return found[0] if found else f"code {code}" if code else None
+
+    def simulate(self, arguments: list[str], mutant: Mutant | None, reached: str = "") -> str | None:
+        """Returns what the simulator finds in a history."""
+        env = self.module(mutant)
+        if reached:
+            env["REDIS_CELL_REACHED"] = reached
+        # A history takes a twentieth of a second of a processor, unless the module never returns.
+        command = ["prlimit", "--cpu=1", "target/suite/simulate", *arguments]
+        command += ["--no-shrink", "--jobs", "1", env["REDIS_CELL_MODULE"]]
+        return self.program(command, 60, env, r"^seed \d|\.txt$|^thread")
+
+    def histories(self) -> list[tuple[list[str], set[int]]]:
+        """Returns the arguments of histories, kept ones and seeds, each with the places that it reaches."""
+        files = sorted(pathlib.Path("verify/simulator/histories").iterdir())
+        every = [["--file", str(file)] for file in files]
+        every += [["--seeds", str(seed), "1"] for seed in range(1, SEEDS + 1)]
+
+        def reach(history: list[str]) -> tuple[list[str], set[int]]:
+            places = self.copy / f"reached-{history[1].replace('/', '.')}"
+            if failed := self.simulate(history, None, str(places)):
+                sys.exit(f"the simulator fails without a mutant: {failed}")
+            return history, numbers(places)
+
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            return list(pool.map(reach, every))
+
+    def tests(self, binary: str, names: list[str], mutant: Mutant | None, reached: str = "") -> str | None:
+        """Returns the first of some tests that fails, or None."""
+        env = self.module(mutant)
+        if reached:
+            env["REDIS_CELL_REACHED"] = reached
+        seconds = 60 + 3 * sum(self.seconds.get(name, 0) for name in names)
+        return self.program([os.environ[binary], "--exact", *names], seconds, env, r"^test \S+ \.\.\. FAILED$")
+
+    def note(self, mutant: Mutant, found: str) -> None:
+        """Keeps what has found a mutant."""
+        self.found[mutant.name] = found
+        (self.copy / "found.json").write_text(json.dumps(self.found, indent=1))
+        print(f"{mutant.name}\t{found}", flush=True)
+
+    def reach(self) -> dict[str, dict]:
+        """Returns the tests of the suites, each with the places that it reaches and its seconds."""
+        file = self.copy / "reach.json"
+        if file.exists():
+            return json.loads(file.read_text())
+        names = []
+        for binary, filters in SUITES.items():
+            options = ["--list", "--skip", "valgrind", *filters]
+            listed = subprocess.run([os.environ[binary], *options], capture_output=True, text=True, check=True)
+            tests = [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]
+            names += [(binary, test) for test in tests]
+
+        def one(test: tuple[str, str]) -> tuple[str, dict]:
+            places = self.copy / f"reached-{test[1]}"
+            begin = time.monotonic()
+            failed = self.tests(test[0], [test[1]], None, str(places))
+            seconds = time.monotonic() - begin
+            if failed:
+                print(f"fails without a mutant: {test[1]}: {failed}", file=sys.stderr, flush=True)
+            reached = sorted(numbers(places))
+            return test[1], {"binary": test[0], "reached": reached, "seconds": seconds, "failed": failed}
+
+        with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:
+            reach = dict(pool.map(one, names))
+        file.write_text(json.dumps(reach))
+        return reach
+
+    def tested(self, mutant: Mutant, reach: dict[str, dict]) -> str | None:
+        """Returns the test that finds a mutant: the first of those that reach its place, the most specific first."""
+        able = [(n, t) for n, t in reach.items() if not t["failed"] and (mutant.alone or mutant.number in t["reached"])]
+        for binary in SUITES:
+            left = [n for n, t in sorted(able, key=lambda test: len(test[1]["reached"])) if t["binary"] == binary]
+            size = 8
+            while left:
+                batch = left[:size]
+                found = self.tests(binary, batch, mutant)
+                if found and (failed := re.match(r"test (\S+)", found)):
+                    # A test that fails by chance finds nothing.
+                    if self.tests(binary, [failed[1]], mutant):
+                        return failed[1]
+                    print(f"passes when it is repeated: {failed[1]}", file=sys.stderr, flush=True)
+                    left.remove(failed[1])
+                elif found:
+                    return found
+                else:
+                    left, size = left[len(batch) :], 4 * size
+        return None
+
+    def whole(self) -> None:
+        """Runs every mutant that is not found yet."""
+        left = [m for m in self.mutants if not m.dropped and m.name not in self.found]
+        histories = self.histories()
+
+        def simulate(mutant: Mutant) -> None:
+            able = [history for history, reached in histories if mutant.alone or mutant.number in reached]
+            for history in able[:MOST]:
+                if found := self.simulate(history, mutant):
+                    self.note(mutant, f"simulator: {found}")
+                    return
+
+        def test(mutant: Mutant) -> None:
+            if found := self.tested(mutant, reach):
+                self.note(mutant, f"test: {found}")
+
+        def alone(mutant: Mutant) -> None:
+            with building:
+                error = self.build(mutant)
+            if error:
+                mutant.dropped = error
+                return
+            simulate(mutant)
+            if mutant.name not in self.found:
+                test(mutant)
+            (self.copy / f"{mutant.number}.so").unlink()
+
+        building = threading.Lock()
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            list(pool.map(simulate, [m for m in left if not m.alone]))
+        reach = self.reach()
+        self.seconds = {name: test["seconds"] for name, test in reach.items()}
+        with concurrent.futures.ThreadPoolExecutor(2 * JOBS) as pool:  # they mostly wait for their servers
+            list(pool.map(test, [m for m in left if not m.alone and m.name not in self.found]))
+            list(pool.map(alone, [m for m in left if m.alone]))
+        self.keep()
+
+    def report(self) -> None:
+        """Prints how many were found by what, and fails if one was not found that is not in the list."""
+        lines = pathlib.Path("scripts/mutants.txt").read_text().splitlines()
+        listed = [line for line in lines if line and not line.startswith("#")]
+        runs = [m for m in self.mutants if not m.dropped]
+        missed = [m.name for m in runs if m.name not in self.found]
+        by = [self.found[m.name].split(":")[0] for m in runs if m.name in self.found]
+        unknown = [name for name in missed if not any(re.search(pattern, name) for pattern in listed)]
+        print(
+            f"{len(self.mutants)} mutants: {len(self.mutants) - len(runs)} do not compile, "
+            f"{by.count('simulator')} found by the simulator, {by.count('test')} by tests, "
+            f"{len(missed) - len(unknown)} in scripts/mutants.txt, {len(unknown)} not found"
+        )
+        if unknown:
+            sys.exit("\n".join(unknown))
+
+
+def main() -> None:
+    """Builds or runs."""
+    if sys.argv[1] == "build":
+        build(sys.argv[2], pathlib.Path(sys.argv[3]).resolve())
+    else:
+        run = Run(pathlib.Path(sys.argv[2]).resolve())
+        run.whole()
+        run.report()
+
+
+main()
