@@ -156,8 +156,9 @@ fn every_recipe_is_what_the_server_answers() {
 #[test]
 fn the_examples_for_choosing_are_what_the_server_answers() {
     let server = Server::start();
-    let choosing = include_str!("../../docs/choosing.md");
-    assert_replays(&mut server.connect(), "choosing", &steps(choosing));
+    for choosing in [include_str!("../../docs/choosing.md"), include_str!("../../docs/choosing.zh-CN.md")] {
+        assert_replays(&mut server.connect(), "choosing", &steps(choosing));
+    }
 }
 
 /// A program sends the calls at once, and a person types one in five seconds.
