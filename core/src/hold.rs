@@ -100,7 +100,7 @@ pub enum Class {
 }
 
 impl Origin {
-    /// Its kind of parts.
+    /// The class of a part with this origin.
     pub const fn class(self) -> Class {
         match self {
             Self::Total { idles: true } => Class::Idle,
