@@ -495,7 +495,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
 }
 
 impl<C> Drop for Fetch<C> {
-    /// Counts the call as ended if its runtime has been shut down. Otherwise its key would get no more batches.
+    /// Counts the call as ended if its runtime has been shut down: its key would get no more batches
+    /// otherwise.
     fn drop(&mut self) {
         if self.asked.is_none() {
             return;
