@@ -4,6 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 need_compiler
 formatting_and_lints
+if is_named_compiler; then scripts/public-api.sh; fi
 # A workspace inherits nothing from another one.
 shared() { sed 's/ *#.*//' "$1" | awk '/^\[/ { keep = /workspace\.(package|lints)|profile\.(dev|release)/ } keep && NF'; }
 diff <(shared Cargo.toml) <(shared apps/Cargo.toml) || die "apps/Cargo.toml has other rules than Cargo.toml"
