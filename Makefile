@@ -124,7 +124,7 @@ bench-curves: # what a call costs with 10 to 1,000,000 entries, queued clients, 
 bench-waiting: # clients that wait in CL.BMTAKE: admissions, shares of flows, and what a queue costs others
 	@scripts/bench.sh waiting
 
-bench-scale: # how far a server goes, clusters, io-threads, leases: the measured tables of docs/scaling.md
+bench-scale: # how far a server goes, and the ways to fewer calls: measured tables of docs/scaling.md
 	@scripts/bench-scale.sh
 
 bench-plan: # how fast the planner decides and reads a log

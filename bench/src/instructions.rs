@@ -149,32 +149,6 @@ const CASES_AOF: &[Case] = &[
     case("CL.ACQUIRE, AOF", "CL.ACQUIRE k 1000 3600 first", "CL.ACQUIRE k 1000 3600 holder{n}"),
 ];
 
-/// Cases with only the calls of the module API that a reply requires: `floor.c`.
-const CASES_FLOOR: &[Case] = &[
-    case("floor: admitted", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.ADMITTED k 1000000 1 1"),
-    case("floor: admitted, decided", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.DECIDED k 1000000 1 1"),
-    case("floor: refused", "FLOOR.ADMITTED k 0 1 3600", "FLOOR.REFUSED k 0 1 3600"),
-    case(
-        "floor: 3 keys",
-        "FLOOR.SEVERAL k THROTTLE 1000000 1 1 3600 l THROTTLE 1000000 1 1 3600 m THROTTLE 1000000 1 1 3600",
-        "FLOOR.SEVERAL k THROTTLE 1000000 1 1 1 l THROTTLE 1000000 1 1 1 m THROTTLE 1000000 1 1 1",
-    ),
-    case(
-        "floor: 3 keys, decided",
-        "FLOOR.SEVERAL k THROTTLE 1000000 1 1 3600 l THROTTLE 1000000 1 1 3600 m THROTTLE 1000000 1 1 3600",
-        "FLOOR.SEVERAL-DECIDED k THROTTLE 1000000 1 1 1 l THROTTLE 1000000 1 1 1 m THROTTLE 1000000 1 1 1",
-    ),
-    case("floor: fixed", "FLOOR.FIXED k 1000000 3600", "FLOOR.FIXED k 1000000 3600"),
-    case(
-        "floor: funnel",
-        "HSET k left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
-        "FLOOR.FUNNEL k 1000000 1 3600",
-    ),
-];
-
-const CASES_FLOOR_AOF: &[Case] =
-    &[case("floor: admitted, AOF", "FLOOR.ADMITTED k 1000000 1 1 3600", "FLOOR.PROPAGATED k 1000000 1 1")];
-
 /// The instructions of a call: the sum, and the shares of the module, the server and their libraries.
 #[derive(Clone, Copy)]
 struct Count {
@@ -205,8 +179,7 @@ pub fn record(binaries: &Binaries) -> Result<(), Box<dyn Error>> {
 fn shares(counts: &[(String, Count)]) -> Result<String, Box<dyn Error>> {
     let mut text =
         "| call | instructions | module | server | libraries |\n|---|--:|--:|--:|--:|\n".to_owned();
-    let is_shown =
-        |name: &str| !name.starts_with("floor") && !name.ends_with("AOF") && !LEFT_OUT.contains(&name);
+    let is_shown = |name: &str| !name.ends_with("AOF") && !LEFT_OUT.contains(&name);
     for (name, Count { all, module, server }) in counts.iter().filter(|(name, _)| is_shown(name)) {
         let percent = |part: u64| (part as f64 / *all as f64 * 100.0).round();
         let (module, server, libraries) =
@@ -293,8 +266,6 @@ fn count(binaries: &Binaries) -> Result<Vec<(String, Count)>, Box<dyn Error>> {
     let mut counts = count_cases(binaries, Kind::Module, CASES)?;
     counts.extend(count_cases(binaries, Kind::ModuleNoTop, CASES_NO_TOP)?);
     counts.extend(count_cases(binaries, Kind::ModuleAof, CASES_AOF)?);
-    counts.extend(count_cases(binaries, Kind::Floor, CASES_FLOOR)?);
-    counts.extend(count_cases(binaries, Kind::FloorAof, CASES_FLOOR_AOF)?);
     Ok(counts)
 }
 
@@ -359,7 +330,7 @@ impl Count {
         };
         Self {
             all: parts.values().sum::<u64>() / CALLS as u64,
-            module: part("libredis_cell") + part("floor"),
+            module: part("libredis_cell"),
             server: part("redis-"),
         }
     }

@@ -21,19 +21,15 @@ pub struct Line {
     pub target: Option<f64>,
     pub ours: Side,
     pub against: Side,
-    /// The fastest possible module, `floor.c`, called with the same arguments on the same kind of keys in the
-    /// same rounds. `None` for calls that it does not support.
-    pub floor: Option<Side>,
 }
 
 /// The position of the side to compare with in [`Line::sides`]. The module's side is the first.
 pub const AGAINST: usize = 1;
-pub const FLOOR: usize = 2;
 
 impl Line {
     /// Returns the sides that each round measures.
     pub fn sides(&self) -> impl Iterator<Item = &Side> {
-        [&self.ours, &self.against].into_iter().chain(&self.floor)
+        [&self.ours, &self.against].into_iter()
     }
 }
 
@@ -219,31 +215,6 @@ const FIXED: Side = Side {
     answer: "*5\r\n:0\r\n",
 };
 
-const fn floor_admitted(server: Kind, call: &'static str) -> Side {
-    Side {
-        name: "floor: admitted",
-        server,
-        prepare: "FLOOR.ADMITTED {a} 1000000 1 1 3600",
-        call,
-        answer: "*5\r\n:0\r\n",
-    }
-}
-
-const ADMITTED: &str = "FLOOR.ADMITTED {a} 1000000 1 1";
-const PROPAGATED: &str = "FLOOR.PROPAGATED {a} 1000000 1 1";
-
-const fn floor_refused(call: &'static str) -> Side {
-    Side {
-        name: "floor: refused",
-        server: Kind::Floor,
-        prepare: "FLOOR.ADMITTED {a} 0 1 3600",
-        call,
-        answer: "*5\r\n:1\r\n",
-    }
-}
-
-const REFUSED: &str = "FLOOR.REFUSED {a} 0 1 3600";
-
 const GCRA_FUNCTION: Side = Side {
     name: "FCALL cl_throttle",
     server: Kind::Bare,
@@ -261,7 +232,7 @@ const fn scripted(
     let ours = Side { name: function, server: Kind::Bare, prepare: call, call, answer };
     let against =
         Side { name: script, server: Kind::Bare, prepare: other, call: other, answer: other_answer };
-    Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
+    Line { name, measure: Measure::Speed, target: None, ours, against }
 }
 
 /// A command of the module, and the corresponding function on a server without the module.
@@ -273,7 +244,7 @@ const fn function(
     call: &'static str,
 ) -> Line {
     let against = Side { name: function, server: Kind::Bare, prepare, call, answer: ours.answer };
-    Line { name, measure: Measure::Speed, target: None, ours, against, floor: None }
+    Line { name, measure: Measure::Speed, target: None, ours, against }
 }
 
 /// The table of targets, and then the lines without a target.
@@ -284,7 +255,6 @@ pub const LINES: &[Line] = &[
         target: Some(1.00),
         ours: admitted(Kind::Module),
         against: set(Kind::Bare),
-        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "admitted, integers",
@@ -292,7 +262,6 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: admitted(Kind::Module),
         against: SET_INTEGER,
-        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "admitted, AOF everysec",
@@ -300,7 +269,6 @@ pub const LINES: &[Line] = &[
         target: Some(0.95),
         ours: admitted(Kind::ModuleAof),
         against: set(Kind::BareAof),
-        floor: Some(floor_admitted(Kind::FloorAof, PROPAGATED)),
     },
     Line {
         name: "admitted, a replica attached",
@@ -308,7 +276,6 @@ pub const LINES: &[Line] = &[
         target: Some(0.95),
         ours: admitted(Kind::ModuleReplica),
         against: set(Kind::BareReplica),
-        floor: Some(floor_admitted(Kind::FloorReplica, PROPAGATED)),
     },
     Line {
         name: "refused",
@@ -316,7 +283,6 @@ pub const LINES: &[Line] = &[
         target: Some(0.70),
         ours: refused(Kind::Module),
         against: get("GET key", "GET {a}"),
-        floor: Some(floor_refused(REFUSED)),
     },
     Line {
         name: "admitted, the peer",
@@ -324,7 +290,6 @@ pub const LINES: &[Line] = &[
         target: Some(2.0),
         ours: admitted(Kind::Module),
         against: admitted(Kind::Peer),
-        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "refused, the peer",
@@ -332,7 +297,6 @@ pub const LINES: &[Line] = &[
         target: Some(1.6),
         ours: refused(Kind::Module),
         against: refused(Kind::Peer),
-        floor: Some(floor_refused(REFUSED)),
     },
     Line {
         name: "admitted, a script",
@@ -340,7 +304,6 @@ pub const LINES: &[Line] = &[
         target: Some(5.0),
         ours: admitted(Kind::Module),
         against: SCRIPT,
-        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "peek",
@@ -354,22 +317,8 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: get("GET key", "GET {a}"),
-        floor: None,
     },
-    Line {
-        name: "fixed",
-        measure: Measure::Speed,
-        target: Some(0.70),
-        ours: FIXED,
-        against: INCR,
-        floor: Some(Side {
-            name: "floor: fixed",
-            server: Kind::Floor,
-            prepare: "FLOOR.FIXED {a} 1000000 3600",
-            call: "FLOOR.FIXED {a} 1000000 3600",
-            answer: "*5\r\n:0\r\n",
-        }),
-    },
+    Line { name: "fixed", measure: Measure::Speed, target: Some(0.70), ours: FIXED, against: INCR },
     Line {
         name: "funnel",
         measure: Measure::Speed,
@@ -382,13 +331,6 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: PAIR,
-        floor: Some(Side {
-            name: "floor: funnel",
-            server: Kind::Floor,
-            prepare: "HSET {a} left_quota 996400 leaking_ts 1700000000000000000 capacity 1000000 leaking_rate 1",
-            call: "FLOOR.FUNNEL {a} 1000000 1 1",
-            answer: "*5\r\n:0\r\n",
-        }),
     },
     Line {
         name: "bucket",
@@ -402,7 +344,6 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: PAIR,
-        floor: None,
     },
     Line {
         name: "window",
@@ -416,7 +357,6 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: PAIR,
-        floor: None,
     },
     Line {
         name: "lease",
@@ -436,7 +376,6 @@ pub const LINES: &[Line] = &[
             call: "ZADD {a} 1700000000000000 holder ; ZREM {a} holder",
             answer: ":1\r\n",
         },
-        floor: None,
     },
     Line {
         name: "several",
@@ -444,13 +383,6 @@ pub const LINES: &[Line] = &[
         target: Some(1.25),
         ours: THREE_LIMITERS,
         against: THREE_CALLS,
-        floor: Some(Side {
-            name: "floor: 3 keys",
-            server: Kind::Floor,
-            prepare: "FLOOR.ADMITTED {a} 1000000 1 1 3600",
-            call: "FLOOR.SEVERAL {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 {c} THROTTLE 1000000 1 1 1",
-            answer: "*4\r\n*5\r\n:0\r\n",
-        }),
     },
     Line {
         name: "several, with quantities",
@@ -462,22 +394,6 @@ pub const LINES: &[Line] = &[
             call: "CL.THROTTLE {a} 1000000 1 1 1 ; CL.THROTTLE {b} 1000000 1 1 1 ; CL.THROTTLE {c} 1000000 1 1 1",
             ..THREE_CALLS
         },
-        floor: None,
-    },
-    Line {
-        name: "several, the least",
-        measure: Measure::Speed,
-        target: None,
-        ours: Side {
-            name: "floor: 3 keys, decided",
-            server: Kind::Floor,
-            prepare: "FLOOR.ADMITTED {a} 1000000 1 1 3600",
-            call: "FLOOR.SEVERAL-DECIDED {a} THROTTLE 1000000 1 1 1 {b} THROTTLE 1000000 1 1 1 \
-                   {c} THROTTLE 1000000 1 1 1",
-            answer: "*4\r\n*5\r\n:0\r\n",
-        },
-        against: THREE_CALLS,
-        floor: None,
     },
     Line {
         name: "several kinds",
@@ -492,7 +408,6 @@ pub const LINES: &[Line] = &[
                    CL.FIXED {a}:month 1000000 MONTH ; CL.ACQUIRE {a}:busy 9 3600 me",
             answer: "*5\r\n:0\r\n",
         },
-        floor: None,
     },
     Line {
         name: "several kinds, a script",
@@ -500,7 +415,6 @@ pub const LINES: &[Line] = &[
         target: Some(6.0),
         ours: FOUR_KINDS,
         against: FOUR_KINDS_SCRIPT,
-        floor: None,
     },
     Line {
         name: "a chain, a script",
@@ -508,7 +422,6 @@ pub const LINES: &[Line] = &[
         target: Some(3.0),
         ours: CHAIN,
         against: CHAIN_SCRIPT,
-        floor: None,
     },
     Line {
         name: "a hold, a script",
@@ -516,7 +429,6 @@ pub const LINES: &[Line] = &[
         target: Some(3.0),
         ours: HOLD,
         against: HOLD_SCRIPT,
-        floor: None,
     },
     Line {
         name: "fixed by the month",
@@ -530,7 +442,6 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: FIXED,
-        floor: None,
     },
     Line {
         name: "latency",
@@ -538,7 +449,6 @@ pub const LINES: &[Line] = &[
         target: Some(1.0 / 1.05),
         ours: admitted(Kind::Module),
         against: set(Kind::Bare),
-        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "memory",
@@ -546,7 +456,6 @@ pub const LINES: &[Line] = &[
         target: Some(1.0),
         ours: admitted(Kind::Module),
         against: set(Kind::Bare),
-        floor: None,
     },
     Line {
         name: "admitted, beyond a day",
@@ -560,7 +469,6 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n:0\r\n",
         },
         against: set(Kind::Bare),
-        floor: Some(floor_admitted(Kind::Floor, ADMITTED)),
     },
     Line {
         name: "admitted, hot key",
@@ -581,7 +489,6 @@ pub const LINES: &[Line] = &[
             call: "SET {hot} nineteen-bytes-text PX 3600000",
             answer: "+OK\r\n",
         },
-        floor: Some(floor_admitted(Kind::Floor, "FLOOR.ADMITTED {hot} 1000000000 1000 1")),
     },
     Line {
         name: "refused, hot key",
@@ -589,7 +496,6 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: refused_hot(Kind::Module),
         against: get("GET key, hot key", "GET {hot}"),
-        floor: Some(floor_refused("FLOOR.REFUSED {hot} 0 1 3600")),
     },
     Line {
         name: "refused, without expiry",
@@ -603,7 +509,6 @@ pub const LINES: &[Line] = &[
             call: "GET {a}",
             answer: "$19\r\n",
         },
-        floor: Some(floor_refused(REFUSED)),
     },
     Line {
         name: "refused, CL.TOP on / off",
@@ -611,7 +516,6 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: refused(Kind::Module),
         against: refused(Kind::ModuleNoTop),
-        floor: None,
     },
     Line {
         name: "refused, hot key, CL.TOP on / off",
@@ -619,7 +523,6 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: refused_hot(Kind::Module),
         against: refused_hot(Kind::ModuleNoTop),
-        floor: None,
     },
     Line {
         name: "SET beside the module",
@@ -633,7 +536,6 @@ pub const LINES: &[Line] = &[
             answer: "+OK\r\n",
         },
         against: set(Kind::Bare),
-        floor: None,
     },
     function(
         "function, admitted",
@@ -668,7 +570,6 @@ pub const LINES: &[Line] = &[
         target: None,
         ours: GCRA_FUNCTION,
         against: SCRIPT,
-        floor: None,
     },
     scripted(
         "function against script, counter",
@@ -713,6 +614,5 @@ pub const LINES: &[Line] = &[
             answer: "*5\r\n*5\r\n:0\r\n",
         },
         against: FOUR_KINDS_SCRIPT,
-        floor: None,
     },
 ];

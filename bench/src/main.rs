@@ -32,10 +32,10 @@ use std::{env, fs, slice};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use lines::{AGAINST, FLOOR, LINES, Line, Measure, Side};
+use lines::{AGAINST, LINES, Line, Measure, Side};
 use load::{Load, PIPELINED, Shape, UNPIPELINED};
 use report::{Compared, Measured, Ratio, Report};
-use server::{Binaries, Cores, Kind, Server, compile};
+use server::{Binaries, Cores, Kind, Server};
 
 /// The folder for results: one file for each server.
 const RESULTS: &str = "target/bench";
@@ -50,9 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let module =
         |path: OsString| fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()));
-    let folder = tempfile::Builder::new().prefix("redis-cell-bench-").tempdir()?;
     let binaries = Binaries {
-        floor: compile(include_str!("floor.c"), folder.path(), "floor")?,
         server: env::var("REDIS_CELL_SERVER").unwrap_or_else(|_| "redis-server".to_owned()),
         module: module(
             env::var_os("REDIS_CELL_MODULE").unwrap_or_else(|| "target/release/libredis_cell.so".into()),
@@ -249,7 +247,6 @@ fn row(
         target: line.target,
         unit: unit.to_owned(),
         other: compare(AGAINST),
-        floor: line.floor.as_ref().map(|_| compare(FLOOR)),
     }
 }
 

@@ -32,8 +32,6 @@ pub struct Measured {
     pub unit: String,
     /// The module's side compared with the other side.
     pub other: Compared,
-    /// The module's side compared with the floor of the module API.
-    pub floor: Option<Compared>,
 }
 
 /// The module's side compared with another side in the same rounds.
@@ -87,13 +85,6 @@ impl Measured {
     pub fn to_be(&self) -> String {
         self.target.map_or(String::new(), |target| format!("{target:.2}"))
     }
-
-    /// Returns the floor's cost, the module's ratio to it, and the quartiles of the ratio.
-    pub fn floor(&self) -> [String; 3] {
-        self.floor.as_ref().map(Compared::ratio).map_or_else(Default::default, |ratio| {
-            [format!("{:.0}", ratio.against), format!("{:.2}", ratio.times), ratio.quartiles()]
-        })
-    }
 }
 
 impl Compared {
@@ -137,27 +128,14 @@ pub fn table(report: &Report) -> String {
     }
     let _ = writeln!(
         text,
-        "\n{:<38} {:>6} {:<40} {:>6} {:<8} {:>6} {:>12} {:>8} {:>7} {:<8} {:>6} {:>6} {:>12}",
-        "ours",
-        "",
-        "against",
-        "",
-        "",
-        "times",
-        "quartiles",
-        "by clock",
-        "target",
-        "",
-        "floor",
-        "times",
-        "quartiles"
+        "\n{:<38} {:>6} {:<40} {:>6} {:<8} {:>6} {:>12} {:>8} {:>7} {:<8}",
+        "ours", "", "against", "", "", "times", "quartiles", "by clock", "target", ""
     );
     for line in &report.lines {
         let ratio = line.other.ratio();
-        let [floor, times, quartiles] = line.floor();
         let _ = writeln!(
             text,
-            "{:<38} {:>6.0} {:<40} {:>6.0} {:<8} {:>6.2} {:>12} {:>8} {:>7} {:<8} {floor:>6} {times:>6} {quartiles:>12}",
+            "{:<38} {:>6.0} {:<40} {:>6.0} {:<8} {:>6.2} {:>12} {:>8} {:>7} {:<8}",
             line.ours,
             ratio.ours,
             line.against,

@@ -10,14 +10,13 @@ use crate::report::{Measured, Report, between};
 
 const STORE: &str = "bench/results.tsv";
 const COLUMNS: &str = "# server\tours\tagainst\tunit\tours, median\tagainst, median\ttimes\tquartiles\t\
-                       by the clock\ttarget\tfloor, median\tours : floor\tquartiles";
+                       by the clock\ttarget";
 
 /// The markers of the tables below, and the pages that contain them.
-const QUOTES: [(&str, &str, Table); 6] = [
+const QUOTES: [(&str, &str, Table); 5] = [
     ("circumstances", "docs/benchmarks.md", circumstances),
     ("targets", "docs/benchmarks.md", |results| targets(results, Row::is_aimed)),
     ("functions", "docs/functions.md", |results| targets(results, Row::is_function)),
-    ("floor", "docs/performance.md", floor),
     ("speed", "README.md", |results| speed(results, SPEED)),
     ("speed", "README.zh-CN.md", |results| speed(results, SPEED_ZH)),
 ];
@@ -42,7 +41,7 @@ pub struct Results {
 }
 
 /// A line of the benchmark on one server, as the columns of the file.
-struct Row([String; 13]);
+struct Row([String; 10]);
 
 impl Results {
     /// Reads the file.
@@ -121,7 +120,6 @@ impl Results {
 impl Row {
     fn new(server: &str, line: &Measured) -> Self {
         let ratio = line.other.ratio();
-        let [cost, share, quartiles] = line.floor();
         Self([
             server.to_owned(),
             line.ours.clone(),
@@ -133,9 +131,6 @@ impl Row {
             ratio.quartiles(),
             line.other.by_clock(),
             line.to_be(),
-            cost,
-            share,
-            quartiles,
         ])
     }
 
@@ -145,11 +140,6 @@ impl Row {
 
     fn target(&self) -> &str {
         &self.0[9]
-    }
-
-    /// Returns the ratio of the module's speed to the floor's.
-    fn share(&self) -> &str {
-        &self.0[11]
     }
 
     fn is_aimed(&self) -> bool {
@@ -247,29 +237,6 @@ fn targets(results: &Results, is_wanted: fn(&Row) -> bool) -> String {
         }
         for server in &servers {
             let _ = write!(text, " {} |", results.at(server, line).map_or(String::new(), Row::times));
-        }
-        text += "\n";
-    }
-    text
-}
-
-/// Returns the ratios to the floor. A call that several lines measure has several ratios.
-fn floor(results: &Results) -> String {
-    let servers = results.servers();
-    let calls: Vec<_> = results.lines().into_iter().filter(|row| !row.share().is_empty()).collect();
-    let mut seen = BTreeSet::new();
-    let mut text = "| call |".to_owned();
-    for server in &servers {
-        let _ = write!(text, " {} |", title(server));
-    }
-    let _ = write!(text, "\n|---|{}\n", "---|".repeat(servers.len()));
-    for line in calls.into_iter().filter(|line| seen.insert(&line.0[1])) {
-        let _ = write!(text, "| {} |", line.0[1]);
-        for server in &servers {
-            let rows = results.rows.iter().filter(|row| row.server() == *server && row.0[1] == line.0[1]);
-            let shares: BTreeSet<_> = rows.map(Row::share).filter(|share| !share.is_empty()).collect();
-            let ends: BTreeSet<_> = shares.first().into_iter().chain(shares.last()).copied().collect();
-            let _ = write!(text, " {} |", ends.into_iter().collect::<Vec<_>>().join(" to "));
         }
         text += "\n";
     }

@@ -1,8 +1,6 @@
-//! `make bench-scale`: measures the limits of a server, and the gain of a cluster and of more threads. The
-//! tables are in `docs/scaling.md` and `bench/scaling.md`.
+//! `make bench-scale`: measures the limits of a server. The tables are in `docs/scaling.md` and
+//! `bench/scaling.md`.
 
-mod cluster;
-mod io_threads;
 mod kinds;
 mod memory;
 
@@ -22,9 +20,7 @@ const PAGES: [&str; 2] = ["docs/scaling.md", "bench/scaling.md"];
 pub fn run(binaries: &Binaries, part: &str, arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     let table = match part {
         "kinds" => kinds::run(binaries)?,
-        "cluster" => cluster::run(binaries)?,
         "memory" => return memory::run(binaries, arguments),
-        "io-threads" => io_threads::run(binaries, arguments)?,
         _ => return Err(format!("not a part of this benchmark: {part}").into()),
     };
     keep(part, &table)

@@ -25,30 +25,26 @@ pub enum Kind {
     ModuleNoTop,
     /// Another module, for comparison.
     Peer,
-    /// The smallest possible module: `floor.c`.
-    Floor,
-    FloorAof,
-    FloorReplica,
 }
 
 impl Kind {
     /// Returns the suffix for this server in the names of the table.
     pub fn suffix(self) -> &'static str {
         match self {
-            Self::Bare | Self::Module | Self::Floor => "",
-            Self::BareAof | Self::ModuleAof | Self::FloorAof => ", AOF",
-            Self::BareReplica | Self::ModuleReplica | Self::FloorReplica => ", replica",
+            Self::Bare | Self::Module => "",
+            Self::BareAof | Self::ModuleAof => ", AOF",
+            Self::BareReplica | Self::ModuleReplica => ", replica",
             Self::ModuleNoTop => ", top-size 0",
             Self::Peer => ", the peer's",
         }
     }
 
     fn has_aof(self) -> bool {
-        matches!(self, Self::BareAof | Self::ModuleAof | Self::FloorAof)
+        matches!(self, Self::BareAof | Self::ModuleAof)
     }
 
     fn has_replica(self) -> bool {
-        matches!(self, Self::BareReplica | Self::ModuleReplica | Self::FloorReplica)
+        matches!(self, Self::BareReplica | Self::ModuleReplica)
     }
 }
 
@@ -58,8 +54,6 @@ pub struct Binaries {
     pub server: String,
     pub module: PathBuf,
     pub peer: Option<PathBuf>,
-    /// `floor.c`, compiled.
-    pub floor: PathBuf,
 }
 
 /// The cores of servers and load. `None` if this process can use only one core.
@@ -130,9 +124,6 @@ impl Server {
             Kind::Peer => {
                 let peer = binaries.peer.as_ref().ok_or("PEER names no module")?;
                 options.extend(["--loadmodule", utf8(peer)?]);
-            }
-            Kind::Floor | Kind::FloorAof | Kind::FloorReplica => {
-                options.extend(["--loadmodule", utf8(&binaries.floor)?]);
             }
         }
         if kind.has_aof() {
@@ -207,15 +198,6 @@ impl Server {
     /// Returns the file with the processor time of the thread that runs commands.
     pub fn schedstat(&self) -> PathBuf {
         format!("/proc/{0}/task/{0}/schedstat", self.process.id()).into()
-    }
-
-    /// Returns the processor time of all threads, in nanoseconds.
-    pub fn cpu_of_all_threads(&self) -> Result<f64, Box<dyn Error>> {
-        let mut sum = 0.0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
-            sum += cpu(&task?.path().join("schedstat"))?;
-        }
-        Ok(sum)
     }
 
     pub fn info(&self, field: &str) -> Result<String, Box<dyn Error>> {

@@ -266,21 +266,6 @@ proptest! {
         prop_assert_eq!(parse_integer(&bytes), canonical);
     }
 
-    #[test]
-    fn a_timeout_is_read_or_refused(
-        bytes in prop_oneof![nearly_an_integer(), any::<f64>().prop_map(|value| value.to_string().into_bytes())],
-    ) {
-        match parse_timeout(&bytes) {
-            Ok(timeout) => prop_assert!(timeout.is_none_or(|timeout| nanos(timeout) > 0)),
-            Err(error) => prop_assert_eq!(error, Error::Timeout),
-        }
-    }
-
-    #[test]
-    fn parse_integer_reads_what_is_written(value: i64) {
-        prop_assert_eq!(parse_integer(value.to_string().as_bytes()), Some(value));
-    }
-
     /// A call is understood whatever the order and the case of its options.
     #[test]
     fn options_come_in_any_order_and_case(
@@ -319,33 +304,6 @@ proptest! {
         for (again, group) in groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
             let twice: Vec<&[u8]> = words.iter().copied().chain(group.iter().map(Vec::as_slice)).collect();
             prop_assert_eq!(parse(&twice, ALL), Err(Error::Syntax), "group {}", again);
-        }
-    }
-
-    /// Random words end in an answer or an error, and only in a known error.
-    #[test]
-    fn no_words_are_too_strange(
-        words in prop::collection::vec(
-            prop_oneof![
-                select(vec!["S", "MS", "us", "SATURATE", "prepay", "MAXWAIT", "QUANTITY", "0", "5", "-1"])
-                    .prop_map(|word| word.as_bytes().to_vec()),
-                nearly_an_integer(),
-                prop::collection::vec(any::<u8>(), 0..12),
-            ],
-            0..8,
-        ),
-        known in subsequence(vec![Saturate, Prepay, MaxWait], 0..=3),
-    ) {
-        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        match parse(&words, &known) {
-            Ok((quantity, _, saturate, prepay, max_wait)) => {
-                prop_assert!(quantity >= 0);
-                prop_assert!(!saturate || known.contains(&Saturate));
-                prop_assert!(!prepay || known.contains(&Prepay));
-                prop_assert!(max_wait.is_none() || known.contains(&MaxWait));
-            }
-            Err(Error::Syntax | Error::OutOfRange { name: "quantity" | "MAXWAIT", min: 0, .. }) => {}
-            Err(error) => prop_assert!(false, "{}", error),
         }
     }
 }

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Exact, MS, NOW, S, US, at, in_nanos, instant, nanos, offset};
+use common::{Exact, MS, NOW, S, US, at, in_nanos, nanos, offset};
 use proptest::prelude::*;
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
 use redis_cell_core::bucket::{Level, Limit, decode, take};
@@ -245,14 +245,6 @@ fn any_limit() -> impl Strategy<Value = (i64, Limit, i64)> {
     })
 }
 
-/// A limit of `count` per period that is `intervals` eighths of a unit of time long for each of them.
-fn any_whole_limit() -> impl Strategy<Value = (i64, Limit, i64)> {
-    (2..2_000_i64, 1..900_i64, 1..5_000_i64, unit()).prop_map(|(capacity, count, eighths, unit)| {
-        let interval = eighths * i64::try_from(unit.nanos().get()).unwrap() / 8;
-        (capacity, Limit::new(capacity, count * 8, count * eighths, unit).unwrap(), interval)
-    })
-}
-
 /// Rates whose emission interval is not a whole number of nanoseconds, and often hardly more than one.
 fn any_fractional_rate() -> impl Strategy<Value = (i64, i64, Unit)> {
     prop_oneof![
@@ -384,27 +376,6 @@ proptest! {
     }
 
     #[test]
-    fn many_small_steps_equal_one_large_one(
-        (capacity, limit, interval) in any_whole_limit(),
-        steps in prop::collection::vec(1..3_000_i64, 1..300),
-    ) {
-        let mut state = None;
-        call(&mut state, &limit, 0, capacity); // empty: from now on all that is free has leaked
-        let (mut now, mut taken) = (0, 0);
-        for step in steps {
-            // Odd fractions of the interval, each of which could be lost.
-            let next = now + interval * step / 1_000;
-            if next / interval - taken >= capacity {
-                break; // a full one loses what would leak
-            }
-            now = next;
-            taken += i64::from(call(&mut state, &limit, now, 1)[0] == 0);
-        }
-        let free = take(state, &limit, at(now), 0).unwrap().answer.remaining;
-        prop_assert_eq!(free, now / interval - taken, "after {} units of {} ns", now / interval, interval);
-    }
-
-    #[test]
     fn the_wait_is_exact(
         (capacity, limit, interval) in any_limit(),
         free in 0..2_000_i64,
@@ -428,23 +399,6 @@ proptest! {
             prop_assert!(reset == 0 || room(reset - 1) < capacity);
         } else {
             prop_assert_eq!(answer.limited(), quantity > capacity, "never admitted");
-        }
-    }
-
-    #[test]
-    fn no_number_is_too_wild(
-        (capacity, count, period, quantity) in any::<(i64, i64, i64, i64)>(),
-        (free, since, now) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
-    ) {
-        let state = Some(Level { free, since: instant(since.into()) });
-        for divisor in [1, 1_000_000, 1_000_000_000_000] {
-            let limit = Limit::new(capacity / divisor, count, period / divisor, Microseconds);
-            let limits = [limit, Limit::new(3, 1, 1, Seconds), Limit::new(1_000_000, 1, 9_223, Seconds)];
-            for limit in limits.into_iter().flatten() {
-                if let Ok(decision) = take(state, &limit, instant(now.into()), quantity) {
-                    prop_assert!((0..=decision.answer.limit).contains(&decision.answer.remaining));
-                }
-            }
         }
     }
 }

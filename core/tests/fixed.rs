@@ -426,20 +426,6 @@ proptest! {
             }
         }
     }
-
-    #[test]
-    fn takes_any_number(
-        (limit, period, quantity) in any::<(i64, i64, i64)>(),
-        (count, end, now) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
-    ) {
-        let state = Some(Counter { count, end: instant(end.into()) });
-        for divisor in [1, 1_000_000, 1_000_000_000_000] {
-            let Ok(limit) = Limit::new(limit, period / divisor, Microseconds) else { continue };
-            if let Ok(decision) = take(state, &limit, instant(now.into()), quantity) {
-                prop_assert!((0..=decision.answer.limit).contains(&decision.answer.remaining));
-            }
-        }
-    }
 }
 
 /// A window that ends at an instant is not one of the calendar: neither `UTC` nor `FROM` goes with it.

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Exact, NOW, S, after, at, contract, instant, nanos, offset, span};
+use common::{Exact, NOW, S, after, at, instant, nanos, span};
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis_cell_core::Change::{Delete, Keep, Store};
@@ -427,197 +427,6 @@ proptest! {
             }
         }
     }
-
-    /// A refusal writes nothing, and neither does a call that takes or gives nothing.
-    #[test]
-    fn refusals_and_checks_keep_the_state(
-        (numbers, tat) in situation(),
-        quantity in quantity(),
-        max_wait in prop::option::of(length()),
-        prepay: bool,
-    ) {
-        let (limit, tat) = (numbers.limit(), tat.map(at));
-        let booking = Booking { max_wait: max_wait.map(|length| span(length.of(numbers).max(0))), prepay };
-        for decision in [
-            throttle(tat, &limit, at(0), quantity).unwrap(),
-            saturate(tat, &limit, at(0), quantity).unwrap(),
-            reserve(tat, &limit, at(0), quantity, booking).unwrap(),
-        ] {
-            prop_assert_eq!(decision.change == Keep, decision.answer.limited() || quantity == 0);
-        }
-        for decision in [
-            throttle(tat, &limit, at(0), 0).unwrap(),
-            saturate(tat, &limit, at(0), 0).unwrap(),
-            refund(tat, &limit, at(0), 0).unwrap(),
-            charge(tat, &limit, at(0), 0).unwrap(),
-            reserve(tat, &limit, at(0), 0, booking).unwrap(),
-        ] {
-            prop_assert_eq!(decision.change, Keep);
-        }
-    }
-
-    /// SATURATE is the all-or-nothing call of the largest quantity that is not refused.
-    #[test]
-    fn saturate_is_throttle_of_the_largest_quantity_that_fits(
-        (numbers, tat) in situation(),
-        quantity in prop_oneof![1..15_i64, Just(i64::MAX)],
-    ) {
-        let (limit, tat) = (numbers.limit(), tat.map(at));
-        let decision = saturate(tat, &limit, at(0), quantity).unwrap();
-        let largest = (1..=quantity.min(numbers.capacity())).rev()
-            .map(|quantity| (quantity, throttle(tat, &limit, at(0), quantity).unwrap()))
-            .find(|(_, decision)| !decision.answer.limited());
-        let (taken, expected) =
-            largest.unwrap_or_else(|| (0, throttle(tat, &limit, at(0), 1).unwrap()));
-        prop_assert_eq!(decision.answer, Answer { taken: Some(taken), ..expected.answer });
-        prop_assert_eq!(decision.change, expected.change);
-    }
-
-    /// CL.PEEK is CL.THROTTLE's verdict on the state that CL.THROTTLE of 0 describes.
-    #[test]
-    fn peek_agrees_with_throttle((numbers, tat) in situation(), quantity in quantity()) {
-        let (limit, tat) = (numbers.limit(), tat.map(at));
-        let seen = peek(tat, &limit, at(0), quantity).unwrap();
-        let done = throttle(tat, &limit, at(0), quantity).unwrap().answer;
-        let look = throttle(tat, &limit, at(0), 0).unwrap().answer;
-        prop_assert_eq!(seen.verdict, done.verdict);
-        prop_assert_eq!((seen.limit, seen.remaining, seen.reset_after), (look.limit, look.remaining, look.reset_after));
-        prop_assert_eq!(seen.taken, None);
-    }
-
-    /// Units that are given back at once leave the limiter as it was before they were taken, to the
-    /// nanosecond.
-    #[test]
-    fn refund_undoes_throttle((numbers, tat) in situation(), quantity in 1..15_i64) {
-        let (limit, tat) = (numbers.limit(), tat.map(at));
-        let before = peek(tat, &limit, at(0), 0).unwrap();
-        if let Store(taken) = throttle(tat, &limit, at(0), quantity).unwrap().change {
-            let back = refund(Some(taken), &limit, at(0), quantity).unwrap();
-            prop_assert_eq!(back.answer, before);
-            prop_assert_eq!(back.change, match tat {
-                Some(tat) if tat > at(0) => Store(tat),
-                _ => Delete,
-            });
-        }
-    }
-
-    /// A refund never creates a key, never leaves one that is fully replenished, never makes the limiter more
-    /// than full.
-    #[test]
-    fn refund_stops_at_full((numbers, tat) in situation(), quantity in quantity()) {
-        let (limit, tat) = (numbers.limit(), tat.map(at));
-        let given = refund(tat, &limit, at(0), quantity).unwrap();
-        prop_assert!(given.answer.remaining <= numbers.capacity());
-        prop_assert!(tat.is_some() || given.change == Keep);
-        match given.change {
-            Store(after) => prop_assert!(at(0) < after && after < tat.unwrap()),
-            Delete => prop_assert_eq!((given.answer.remaining, given.answer.limited()), (numbers.capacity(), false)),
-            Keep => {}
-        }
-    }
-
-    /// After a charge, one more is admitted when and only when the debt's wait is over.
-    #[test]
-    fn a_charge_is_waited_for((numbers, tat) in situation(), quantity in 1..40_i64) {
-        let (limit, before) = (numbers.limit(), tat.map_or(0, |tat| tat.max(0)));
-        let charged = charge(tat.map(at), &limit, at(0), quantity).unwrap();
-        let Store(after) = charged.change else { panic!("not charged: {charged:?}") };
-        prop_assert_eq!(offset(after), before + numbers.cost(quantity));
-        prop_assert_eq!(charged.answer.limited(), offset(after) > numbers.tolerance());
-        match wait(&charged.answer) {
-            Some(wait) => {
-                prop_assert!(charged.answer.limited() && charged.answer.remaining == 0);
-                prop_assert!(throttle(Some(after), &limit, at(wait - 1), 1).unwrap().answer.limited());
-                prop_assert!(!throttle(Some(after), &limit, at(wait), 1).unwrap().answer.limited());
-            }
-            None => prop_assert!(!charged.answer.limited()),
-        }
-    }
-
-    /// Callers that act after their waits act in the order of their calls, and never more than the limit
-    /// admits.
-    #[test]
-    fn reservations_space_the_callers(
-        numbers in numbers(),
-        pauses in prop::collection::vec(length(), 1..60),
-        rush: bool,
-    ) {
-        let (limit, mut state, mut now) = (numbers.limit(), None, 0);
-        let most_stored = numbers.tolerance() - numbers.interval();
-        let behind = |callers: i64| (callers * numbers.interval() - most_stored).max(0);
-        let mut acts = Vec::new();
-        for pause in pauses {
-            now += if rush { 0 } else { pause.of(numbers).max(0) / 16 };
-            let booked = reserve(state, &limit, at(now), 1, Booking::default()).unwrap();
-            let Store(tat) = booked.change else { panic!("not booked: {booked:?}") };
-            state = Some(tat);
-            acts.push(now + wait(&booked.answer).unwrap());
-        }
-        for (from, &start) in acts.iter().enumerate() {
-            for (to, &end) in acts.iter().enumerate().skip(from + 1) {
-                let between = i64::try_from(to - from).unwrap();
-                // `capacity` may act together; each further caller is one interval later.
-                let spaced = behind(between);
-                prop_assert!(end >= start && end - start >= spaced, "{} of them in {} ns", between + 1, end - start);
-            }
-        }
-        if rush {
-            let places = 0..i64::try_from(acts.len()).unwrap();
-            let queue: Vec<i64> = places.map(behind).collect();
-            prop_assert_eq!(acts, queue, "a queue moves up one every interval");
-        }
-    }
-
-    /// PREPAY is Guava's RateLimiter: permits are stored while it idles, and the next caller pays for any
-    /// that a call takes beyond them.
-    #[test]
-    fn prepay_is_guavas_rule(
-        numbers in numbers(),
-        calls in prop::collection::vec((length(), 1..40_i64), 1..40),
-    ) {
-        // In nanoseconds of serving: a permit is an interval.
-        let most_stored = numbers.tolerance() - numbers.interval();
-        let (mut stored, mut next_free) = (most_stored, 0);
-        let (limit, mut state, mut now) = (numbers.limit(), None, 0);
-        for (pause, permits) in calls {
-            now += pause.of(numbers).max(0);
-            if now > next_free {
-                stored = (stored + now - next_free).min(most_stored);
-                next_free = now;
-            }
-            let expected = next_free - now;
-            let spent = stored.min(numbers.cost(permits));
-            stored -= spent;
-            next_free += numbers.cost(permits) - spent;
-
-            let prepay = Booking { max_wait: None, prepay: true };
-            let booked = reserve(state, &limit, at(now), permits, prepay).unwrap();
-            let Store(tat) = booked.change else { panic!("not booked: {booked:?}") };
-            state = Some(tat);
-            prop_assert_eq!((booked.answer.limited(), wait(&booked.answer)), (false, Some(expected)));
-        }
-    }
-
-    /// Time alone never takes anything away.
-    #[test]
-    fn later_never_has_less_room((numbers, tat) in situation(), quantity in quantity(), later in length()) {
-        let (limit, tat) = (numbers.limit(), tat.map(at));
-        let elapsed = later.of(numbers).max(0);
-        let now = peek(tat, &limit, at(0), quantity).unwrap();
-        let then = peek(tat, &limit, at(elapsed), quantity).unwrap();
-        prop_assert!(then.remaining >= now.remaining);
-        prop_assert!(now.limited() || !then.limited());
-        prop_assert_eq!(nanos(then.reset_after), (nanos(now.reset_after) - elapsed).max(0));
-    }
-
-    /// Where the key of an idle limiter has expired, nothing is lost: a TAT that has passed is like none.
-    #[test]
-    fn a_tat_that_has_passed_counts_as_none(numbers in numbers(), ago in length(), quantity in quantity()) {
-        let (limit, passed) = (numbers.limit(), Some(at(-ago.of(numbers).max(0))));
-        for decide in [throttle, saturate, charge] {
-            prop_assert_eq!(decide(passed, &limit, at(0), quantity), decide(None, &limit, at(0), quantity));
-        }
-    }
 }
 
 /// Any integer, with the edges far more often than chance would have them.
@@ -685,52 +494,23 @@ proptest! {
         } else if new - tolerance <= now && quantity > 0 && new > most {
             prop_assert_eq!(decided, Err(Error::BeyondTime));
         } else {
-            let (decision, capacity) = (decided.unwrap(), i128::from(max_burst) + 1);
-            let said = contract::gcra_says(contract::Call::Throttle, rate, capacity, state, now, quantity.into());
-            prop_assert_eq!(i128::from(decision.answer.limit), capacity);
-            let unit_nanos = i128::from(unit.nanos().get());
-            let told = (said.reset_after + unit_nanos - 1) / unit_nanos;
-            prop_assert_eq!(i128::from(decision.answer.reply(unit).five[4]), told);
-            prop_assert_eq!(contract::Said::of(&decision), said);
-        }
-    }
-
-    /// No numbers make any function panic, and its answer is possible.
-    #[test]
-    fn extremes_panic_nowhere(
-        (max_burst, count, period) in prop_oneof![
-            3 => (0..1000_i64, 1..1000_i64, 1..=9_223_372_036_i64),
-            1 => (extreme(), 1..=1_000_000_000_i64, 1..10_i64),
-        ],
-        unit in unit(),
-        quantity in extreme(),
-        tat in prop::option::of(any_instant()),
-        now in any_instant(),
-        max_wait in prop::option::of(any_instant()),
-        prepay: bool,
-    ) {
-        let Ok(limit) = Limit::new(max_burst, count, period, unit) else { return Ok(()) };
-        let (now, tat) = (instant(now.into()), tat.map(|tat| instant(tat.into())));
-        let booking = Booking { max_wait: max_wait.map(span), prepay };
-        let taken = throttle(tat, &limit, now, quantity).map(|decision| decision.answer.verdict);
-        let seen = peek(tat, &limit, now, quantity).map(|answer| answer.verdict);
-        prop_assert_eq!(seen, taken, "a look and a call do not agree");
-        for decision in [
-            throttle(tat, &limit, now, quantity),
-            saturate(tat, &limit, now, quantity),
-            peek(tat, &limit, now, quantity).map(Decision::keep),
-            refund(tat, &limit, now, quantity),
-            charge(tat, &limit, now, quantity),
-            reserve(tat, &limit, now, quantity, booking),
-        ] {
-            let Ok(decision) = decision else { continue };
-            let [limited, most, remaining, retry, reset] = decision.answer.reply(unit).five;
-            prop_assert!(limited == 0 || limited == 1);
-            prop_assert!((0..=most).contains(&remaining) && retry >= -1 && reset >= 0);
-            prop_assert!(quantity >= 0, "a negative quantity was decided");
-            if let Store(tat) = decision.change {
-                prop_assert!(tat > now, "a state that is fully replenished was stored");
-            }
+            let (Decision { answer, change }, capacity) = (decided.unwrap(), i128::from(max_burst) + 1);
+            let (verdict, after) = if i128::from(quantity) > capacity {
+                (Verdict::Never, new - cost)
+            } else if new - tolerance <= now {
+                (Verdict::Admitted, new)
+            } else {
+                let wait = Span::from_nanos((new - tolerance - now).try_into().unwrap()).unwrap();
+                (Verdict::Later(wait), new - cost)
+            };
+            let (owed, unit_nanos) = (after - now, i128::from(unit.nanos().get()));
+            let remaining = if owed > tolerance { 0 } else { rate.units(tolerance - owed) };
+            prop_assert_eq!(answer.verdict, verdict);
+            prop_assert_eq!([answer.limit, answer.remaining].map(i128::from), [capacity, remaining]);
+            prop_assert_eq!(i128::from(answer.reset_after.as_nanos()), owed);
+            let told = (owed + unit_nanos - 1) / unit_nanos;
+            prop_assert_eq!(i128::from(answer.reply(unit).five[4]), told);
+            prop_assert_eq!(change, if after == new - cost { Keep } else { Store(instant(after)) });
         }
     }
 
@@ -742,22 +522,6 @@ proptest! {
         let expiry = i128::from(tat.as_millis_ceil()) * 1_000_000;
         let expiry = instant(expiry.min(i64::MAX.into()));
         prop_assert_eq!(decode(bytes.as_bytes(), now, || Some(expiry)), Ok(tat));
-    }
-
-    /// Any bytes are a state or an error.
-    #[test]
-    fn decode_survives_any_bytes(
-        bytes in prop_oneof![
-            prop::collection::vec(any::<u8>(), 0..40),
-            extreme().prop_map(|value| value.to_string().into_bytes()),
-        ],
-        now in any_instant(),
-        expiry in prop::option::of(any_instant()),
-    ) {
-        let read = decode(&bytes, instant(now.into()), || expiry.map(|nanos| instant(nanos.into())));
-        if let Ok(tat) = read {
-            prop_assert_eq!(tat.as_nanos().to_string().into_bytes(), bytes);
-        }
     }
 }
 

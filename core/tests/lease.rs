@@ -303,33 +303,6 @@ proptest! {
             prop_assert_eq!(seen.verdict, set.acquire(limit as i64, now, micros, id).verdict);
         }
     }
-
-    #[test]
-    fn nothing_is_too_large(
-        ends in prop::collection::vec(any::<u64>(), 0..5),
-        own in any::<Option<prop::sample::Index>>(),
-        (limit, span, now) in (1..i64::MAX, any::<i64>(), any::<u64>()),
-        small in any::<bool>(),
-    ) {
-        let mut ends: Vec<Instant> = ends.into_iter().map(Instant::saturating_from_nanos).collect();
-        ends.sort();
-        let own = own.filter(|_| !ends.is_empty()).map(|index| *index.get(&ends));
-        let places = Places { ends: ends.as_slice(), own };
-        let limit = Limit::new(if small { limit % 6 + 1 } else { limit }).unwrap();
-        let now = Instant::saturating_from_nanos(now);
-        for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
-            let _ = release(&places, now);
-            let _ = settle(&places, &limit, now, None);
-            let _ = may_be([Instant::saturating_from_nanos(0), now], now, || own);
-            let Ok(lease) = Lease::new(span, unit) else { continue };
-            let _ = renew(&places, now, &lease);
-            let _ = settle(&places, &limit, now, Some(&lease));
-            let _ = peek(&places, &limit, now, &lease);
-            if let Ok(decision) = acquire(&places, &limit, now, &lease) {
-                let _ = decision.answer.reply(unit);
-            }
-        }
-    }
 }
 
 #[test]

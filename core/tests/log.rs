@@ -20,7 +20,7 @@ use redis_cell_core::log::{
     Edit, Entries, Limit, is_entry, may_be, peek, peek_behind, saturate, settle, take,
 };
 use redis_cell_core::timeline::{PRUNED_AT_MOST, Timeline};
-use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Taken, Unit, Verdict};
+use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
@@ -214,24 +214,6 @@ proptest! {
         }
     }
 
-    #[test]
-    fn the_key_lives_until_the_log_is_fully_replenished((limit, period, calls) in traffic()) {
-        let limit = Limit::new(limit as i64, period as i64, Unit::Microseconds).unwrap();
-        let (mut log, mut now) = (Log::default(), START);
-        for (gap, quantity) in calls {
-            now += gap;
-            let answer = log.take(&limit, now, quantity);
-            let until = at(tick(now) + answer.reset_after.as_nanos());
-            if let Some(expiry) = log.until.filter(|_| answer.reset_after > Span::ZERO) {
-                prop_assert_eq!(expiry, until);
-            }
-            // When it goes, nothing is lost.
-            let then = log.decide(&limit, until.as_nanos(), 0).answer;
-            let fresh = Log::default().decide(&limit, until.as_nanos(), 0).answer;
-            prop_assert_eq!(then, fresh);
-        }
-    }
-
     /// A failover to a server whose clock is behind: entries come from the future, and count until they have
     /// left.
     #[test]
@@ -338,32 +320,6 @@ proptest! {
             prop_assert_eq!(decision.answer.reply(Unit::Microseconds).five, expected.answer.reply(Unit::Microseconds).five);
             prop_assert_eq!(decision.change, expected.change);
             log.carry_out(decision.change.map(Edit::Add));
-        }
-    }
-
-    #[test]
-    fn nothing_is_too_large(
-        entries in prop::collection::vec(any::<u64>(), 0..5),
-        (limit, period, now, quantity) in (any::<i64>(), any::<i64>(), any::<u64>(), any::<i64>()),
-        huge in any::<bool>(),
-    ) {
-        let mut entries: Vec<Instant> = entries.into_iter().map(Instant::saturating_from_nanos).collect();
-        entries.sort();
-        let (limit, quantity) = if huge { (limit, quantity) } else { (limit % 9 + 1, quantity % 9) };
-        for unit in [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds] {
-            let Ok(limit) = Limit::new(limit, period, unit) else { continue };
-            let (entries, now) = (entries.as_slice(), Instant::saturating_from_nanos(now));
-            let taken = Taken { age: Span::from_nanos(now.as_nanos()).unwrap_or_default(), reset_after: None, unit };
-            let answers = [
-                take(entries, &limit, now, quantity).map(|decision| decision.answer),
-                saturate(entries, &limit, now, quantity).map(|decision| decision.answer),
-                settle(entries, &limit, now, quantity, Some(&taken)).map(|decision| decision.answer),
-                settle(entries, &limit, now, quantity, None).map(|decision| decision.answer),
-                peek(entries, &limit, now, quantity),
-            ];
-            for answer in answers.into_iter().flatten() {
-                let _ = answer.reply(unit);
-            }
         }
     }
 }

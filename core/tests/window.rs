@@ -314,20 +314,6 @@ proptest! {
         }
         prop_assert!(reset == 0 || decide(now + reset - 1, 0).remaining < limit);
     }
-
-    #[test]
-    fn takes_any_number(
-        (limit, period, quantity) in any::<(i64, i64, i64)>(),
-        (start, current, previous, now) in (0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX, 0..=i64::MAX),
-    ) {
-        for (start, divisor) in [(start, 1), (now, 1_000_000), (now.saturating_sub(1_000_000), 1_000_000_000_000)] {
-            let state = Some(Sliding { start: instant(start.into()), current, previous });
-            let Ok(limit) = Limit::new(limit, period / divisor, Microseconds) else { continue };
-            if let Ok(decision) = take(state, &limit, instant(now.into()), quantity) {
-                prop_assert!((0..=decision.answer.limit).contains(&decision.answer.remaining));
-            }
-        }
-    }
 }
 
 proptest! {

@@ -14,13 +14,9 @@
 #[path = "../common/mod.rs"]
 #[allow(dead_code, unused_imports, unused_macros)] // the other suites use the rest
 mod common;
-#[path = "../../core/tests/common/mod.rs"]
-mod core_common;
 
 mod both;
 mod calls;
-mod conformance;
 mod differential;
 mod edges;
 mod faults;
-mod transcripts;

@@ -5,7 +5,7 @@ use crate::clock::Subject;
 use crate::cluster::Cluster;
 use crate::common::{Client, Server, Waiter, wait_for_blocked, wall_ns};
 use crate::failover::{catch_up, node, promote, replica_of, wait_for_info};
-use crate::load::alone;
+use crate::keys::alone;
 use std::thread;
 use std::time::Duration;
 

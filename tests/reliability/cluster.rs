@@ -1,20 +1,18 @@
 //! A cluster on loopback: failover, slots that move under load, and the cluster's error replies.
 
 use crate::common::{
-    BINARY, Client, FUNCTIONS, Options, Server, Waiter, has_functions, load_functions, report_skip, requires,
-    to_function, wait_for_blocked, wait_until,
+    BINARY, Client, FUNCTIONS, Options, Server, Waiter, has_functions, load_functions, requires, to_function,
+    wait_for_blocked, wait_until,
 };
 use crate::failover::catch_up;
-use crate::figures::{figure, long};
-use crate::load::{Guide, KINDS, Load, Plan, alone, contents};
+use crate::figures::figure;
+use crate::histories::{Guide, PATIENCE};
+use crate::keys::{KINDS, alone, contents};
 use redis::Value;
 use std::ops::{Deref, Range};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The nodes of a cluster as clients know them: the primaries, then the same number of replicas.
 pub struct Members(pub Vec<String>);
@@ -122,10 +120,6 @@ impl Members {
         Arc::new(move |_| Some(addresses[turn.fetch_add(1, Relaxed) % addresses.len()].clone()))
     }
 
-    pub fn load(&self, tags: Vec<String>, limit: i64) -> Load {
-        Load::start(Plan { callers: 4, tags, limit, guide: self.guide(), patience: PATIENCE })
-    }
-
     /// Tags whose slots are in a range.
     pub fn tags(&self, slots: Range<i64>, count: usize) -> Vec<String> {
         let mut client = self.connect(0);
@@ -188,104 +182,6 @@ impl Cluster {
         let words: Vec<&str> = call.split(' ').map(|word| if word == "_" { "" } else { word }).collect();
         self.connect(from).call(&words);
     }
-}
-
-#[test]
-pub fn a_primary_that_dies_costs_at_most_the_calls_in_flight() {
-    let _alone = alone();
-    let mut cluster = Cluster::start(3, 3);
-    let tags =
-        [0..5461, 5462..10922, 10923..16384].into_iter().flat_map(|range| cluster.tags(range, 2)).collect();
-    let mut load = cluster.load(tags, if long() { 5_000 } else { 700 });
-    load.wait_for(load.budget() / 3);
-    cluster.nodes[0].kill();
-    let killed = Instant::now();
-    let successor = cluster.connect(3);
-    wait_for_primary(successor);
-    let outage = killed.elapsed();
-    load.exhaust();
-    load.stop();
-    let seen = load.compare(|tag| cluster.owner(tag), load.callers());
-    figure(
-        "cluster: from a primary's death to its replica's promotion, node timeout 3 s",
-        format!("{:.1} s", outage.as_secs_f64()),
-    );
-    figure(
-        "cluster: admissions above the budgets after it",
-        format!("{} of {}, 4 callers", seen.over, load.budget()),
-    );
-    cluster.nodes[0].restart_here();
-    cluster.settle();
-    cluster.assert_same([(3, 0), (1, 4), (2, 5)]);
-}
-
-fn wait_for_primary(mut client: Client) {
-    wait_until("the replica to take over", || match client.info("role").as_str() {
-        "master" => Ok(()),
-        seen => Err(seen.to_owned()),
-    });
-}
-
-/// Runs `redis-cli --cluster` to its end.
-fn redis_cli(arguments: &str) {
-    let output = Command::new("redis-cli")
-        .arg("--cluster")
-        .args(arguments.split(' '))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "redis-cli --cluster {arguments}:\n{text}");
-}
-
-#[test]
-pub fn slots_that_move_under_load_keep_every_budget() {
-    let _alone = alone();
-    if Command::new("redis-cli").arg("--version").output().is_err() {
-        return report_skip("no redis-cli");
-    }
-    let cluster = Cluster::start(3, 3);
-    // redis-cli moves the first slots first.
-    let moving = cluster.tags(0..200, 4);
-    let mut tags = moving.clone();
-    tags.extend(cluster.tags(6000..16384, 2));
-    let limit = if long() { 100_000 } else { 10_000 };
-    let mut load = cluster.load(tags, limit);
-    let keys = moving.len() * KINDS.len();
-    load.wait_for(1_000);
-    let port = cluster.nodes[0].port();
-    let (first, second) = (cluster.id(0), cluster.id(1));
-    let before = load.admitted();
-    redis_cli(&format!(
-        "reshard 127.0.0.1:{port} --cluster-from {first} --cluster-to {second} --cluster-slots 200 --cluster-yes"
-    ));
-    for tag in &moving {
-        assert_eq!(cluster.owner(tag).text("CLUSTER MYID"), second, "{tag} has moved");
-    }
-    let between = load.admitted();
-    // redis-cli checks the cluster before it starts, and some nodes may not know of the moves yet.
-    wait_until("the nodes to agree", || {
-        let mut check = Command::new("redis-cli");
-        let check = check.args(["--cluster", "check", &format!("127.0.0.1:{port}")]).output().unwrap();
-        if check.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&check.stdout).into_owned()) }
-    });
-    redis_cli(&format!("rebalance 127.0.0.1:{port} --cluster-threshold 1"));
-    let after = load.admitted();
-    assert!(
-        before < between && between < after && after < load.budget(),
-        "{before}, {between}, {after}: not under load"
-    );
-    let back = moving.iter().filter(|tag| cluster.owner(tag).text("CLUSTER MYID") != second).count();
-    assert!(back > 0, "nothing was moved by the rebalance");
-    load.stop();
-    load.compare(|tag| cluster.owner(tag), 0);
-    figure(
-        "cluster: keys resharded under load, answered admissions lost or extra",
-        format!("{keys}, 0 of {}", load.admitted()),
-    );
-    figure("cluster: redirections followed meanwhile", format!("{:?}", load.errors()));
-    cluster.settle();
-    cluster.assert_same([(0, 3), (1, 4), (2, 5)]);
 }
 
 #[test]

@@ -1,96 +1,12 @@
 //! The calls that a crash loses, and how another module, or a server without one, treats the remaining data.
 
 use crate::common::{
-    Client, Options, Server, Throttle, aof_path, faulty_module_path, has_fault, module_path, report_skip,
-    wait_until, wall_ns,
+    Options, Server, Throttle, aof_path, faulty_module_path, module_path, wait_until, wall_ns,
 };
 use crate::figures::{figure, long};
-use crate::load::{KINDS, Load, Plan, alone, contents};
+use crate::histories::{CALLERS, PATIENCE, Recorder, Target, address, examine, histories, stretch};
+use crate::keys::{KINDS, alone, contents};
 use std::fs;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Callers of the server on its current port.
-fn load_on(server: &Server, limit: i64) -> Load {
-    let address = format!("127.0.0.1:{}", server.port());
-    Load::start(Plan {
-        callers: 4,
-        tags: vec!["hot".to_owned()],
-        limit,
-        guide: Arc::new(move |_| Some(address.clone())),
-        patience: Duration::from_secs(30),
-    })
-}
-
-#[test]
-pub fn with_every_write_on_disk_no_answered_admission_is_lost() {
-    let _alone = alone();
-    let rounds = if long() { 30 } else { 4 };
-    let mut answered = 0;
-    for round in 1..=rounds {
-        let mut server = Options::new().append_only().start();
-        let mut load = load_on(&server, 2_000);
-        load.wait_for(load.budget() * round / (rounds + 1));
-        server.kill();
-        load.stop();
-        server.restart();
-        load.compare(|_| server.connect(), 0);
-        answered += load.admitted();
-    }
-    figure("kill -9, appendfsync always: answered admissions lost", format!("0 of {answered}"));
-}
-
-/// A power cut loses the writes that were not yet synchronized. Only the kernel knows the length of the file
-/// at the last synchronization, so the file is cut to its length of a second before the end.
-#[test]
-pub fn with_a_sync_every_second_what_is_older_than_that_is_kept() {
-    let _alone = alone();
-    let options = Options::new().set("appendonly", "yes").set("appendfsync", "everysec");
-    let mut server = options.set("auto-aof-rewrite-percentage", "0").start();
-    let mut load = load_on(&server, 1_000_000);
-    let file = aof_path(&server);
-    let (begun, mut samples) = (Instant::now(), Vec::new());
-    while begun.elapsed() < Duration::from_secs(4) {
-        // In this order: first the answered calls are counted, then the file is measured.
-        let admitted = load.admitted_each();
-        samples.push((begun.elapsed(), admitted, fs::metadata(&file).unwrap().len()));
-        std::thread::sleep(Duration::from_millis(10)); // between samples; nothing is awaited
-    }
-    server.kill();
-    let end = begun.elapsed();
-    load.stop();
-    let before = |age: u64| samples.iter().rfind(|(at, ..)| *at + Duration::from_secs(age) <= end).unwrap();
-    // The server delays a write for up to two seconds while the disk is busy.
-    let sure = before(3).1.clone();
-    server.restart();
-    let mut client = server.connect();
-    load.compare(|_| server.connect(), load.budget());
-    let lost = |used: &[i64]| {
-        load.admitted_each().iter().zip(used).map(|(admitted, used)| (admitted - used).max(0)).sum::<i64>()
-    };
-    let used = load.used_each(&mut client);
-    assert!(
-        used.iter().zip(&before(2).1).all(|(used, sure)| used >= sure),
-        "{used:?} used, {:?} answered",
-        before(2).1
-    );
-    figure(
-        "kill -9, appendfsync everysec: answered admissions lost",
-        format!("{} of {}", lost(&used), load.admitted()),
-    );
-
-    server.kill();
-    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(before(1).2).unwrap();
-    server.restart();
-    let used = load.used_each(&mut server.connect());
-    assert!(used.iter().zip(&sure).all(|(used, sure)| used >= sure), "{used:?} used, {sure:?} answered");
-    let cut = lost(&used);
-    figure(
-        "power cut, appendfsync everysec: answered admissions of the last second, lost with it",
-        format!("{cut} of {}", load.admitted()),
-    );
-}
 
 /// Calls of every command that writes: each kind of effect, alone and in transactions.
 fn calls() -> Vec<String> {
@@ -185,31 +101,27 @@ pub fn a_server_without_the_module_keeps_every_kind_of_key() {
 }
 
 #[test]
-pub fn an_upgrade_of_the_module_under_load_keeps_every_budget() {
+pub fn an_upgrade_of_the_module_under_load_forgets_nothing() {
     let _alone = alone();
     let mut server = Options::new().append_only().start();
-    let mut load = load_on(&server, 2_000);
+    let target = Target::new(&address(server.port()));
+    let mut recorder = Recorder::start(CALLERS, PATIENCE, target.guide());
     let mut client = server.connect();
     // The build with faults, none of which is selected, serves as another version.
     let versions = [faulty_module_path(), module_path()];
     for turn in 0..4 {
-        load.wait_for(load.budget() * (turn + 1) / 6);
+        recorder.wait_for(stretch());
         // While a call is running in the module, the server refuses to unload it.
         wait_until("the module to be unloaded", || client.ask("MODULE UNLOAD redis-cell"));
-        let path = &versions[usize::try_from(turn).unwrap() % 2];
-        client.call(&["MODULE", "LOAD", &path.display().to_string()]);
+        client.call(&["MODULE", "LOAD", &versions[turn % 2].display().to_string()]);
     }
-    load.wait_for(load.budget() * 5 / 6);
+    recorder.wait_for(stretch());
     server.kill();
+    recorder.fault(0, u64::MAX);
     server.set_module(Some(versions[0].clone()));
     server.restart_here();
-    load.exhaust();
-    load.stop();
-    load.compare(|_| server.connect(), 0);
-    figure(
-        "module replaced under load: admissions lost or extra",
-        format!("0 of {}, 5 times", load.budget()),
-    );
+    recorder.wait_for(stretch());
+    examine("the module is replaced", &histories(recorder.stop()));
 }
 
 /// Both modules take turns at one key. The test computes the calls of brandur/redis-cell 0.5.0: it reads the
@@ -241,29 +153,4 @@ pub fn data_goes_to_redis_cell_and_back() {
     let tat = wall_ns() + 720_000_000_000;
     client.call(&format!("SET cut-short {tat}"));
     assert_eq!(client.throttle_checked("cut-short", arguments)[..3], [0, 10, 7]);
-}
-
-/// The same with 0.5.0 itself, where `REDIS_CELL_PEER` names its file.
-#[test]
-fn redis_cell_itself_takes_over_and_gives_back() {
-    let Some(peer) = std::env::var_os("REDIS_CELL_PEER").map(PathBuf::from) else {
-        return report_skip("REDIS_CELL_PEER names no redis-cell 0.5.0");
-    };
-    assert!(!has_fault());
-    let server = Server::start();
-    let mut client = server.connect();
-    let (own, call) = (module_path(), "CL.THROTTLE k 9 10 3600");
-    let load = |client: &mut Client, path: &PathBuf| {
-        client.call("MODULE UNLOAD redis-cell");
-        client.call(&["MODULE", "LOAD", &path.display().to_string()]);
-    };
-    for taken in 1..=10 {
-        let before = client.tat("k");
-        assert_eq!(client.ints(call)[..3], [0, 10, 10 - taken], "number {taken}");
-        assert!(client.tat("k") > before);
-        load(&mut client, if taken % 2 == 1 { &peer } else { &own });
-    }
-    assert_eq!(client.ints(call)[..3], [1, 10, 0], "by this module");
-    load(&mut client, &peer);
-    assert_eq!(client.ints(call)[..3], [1, 10, 0], "by the other");
 }

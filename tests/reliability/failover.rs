@@ -1,16 +1,13 @@
 //! A primary, its replica, and the effect of a failover on limits: planned, after a kill, and by Sentinels.
 
-use crate::common::{Client, Options, Server, requires, wait_until};
-use crate::figures::{figure, long};
-use crate::load::{Differences, Guide, KINDS, Load, Plan, alone, contents};
+use crate::common::{Client, Options, Server, wait_until};
+use crate::figures::figure;
+use crate::histories::{CALLERS, Guide, PATIENCE, Recorder, examine, histories, stretch};
+use crate::keys::{KINDS, alone, contents};
 use redis::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
-
-/// The number of callers, and so the most calls that can be in flight for one key.
-const CALLERS: usize = 4;
 
 pub fn node() -> Options {
     // The heartbeat of the link: these tests last longer than a replica tolerates a silent primary.
@@ -57,22 +54,6 @@ fn wait_for_role(server: &Server, role: &str) {
             seen => Err(format!("{seen:?}")),
         }
     });
-}
-
-/// Sends callers to the port that was set last.
-fn guide_to(port: &Arc<AtomicU16>) -> Guide {
-    let port = Arc::clone(port);
-    Arc::new(move |_| Some(format!("127.0.0.1:{}", port.load(Relaxed))))
-}
-
-fn plan(guide: Guide) -> Plan {
-    Plan {
-        callers: CALLERS,
-        tags: vec!["hot".to_owned()],
-        limit: if long() { 20_000 } else { 2_000 },
-        guide,
-        patience: Duration::from_secs(30),
-    }
 }
 
 #[test]
@@ -137,69 +118,10 @@ pub fn a_replica_that_stands_still_for_two_seconds_invents_no_debt() {
     assert_eq!(copy.ints("CL.PEEK slow 9 10 3600")[..3], [0, 10, 6]);
 }
 
-#[test]
-pub fn a_planned_failover_loses_nothing_and_admits_nothing_extra() {
-    let _alone = alone();
-    let first = node().start();
-    let second = replica_of(&first);
-    let (mut a, mut b) = (first.connect(), second.connect());
-    requires!(a.has_command("FAILOVER"), "no FAILOVER");
-    let port = Arc::new(AtomicU16::new(first.port()));
-    let mut load = Load::start(plan(guide_to(&port)));
-    let turns = if long() { 10 } else { 2 };
-    for turn in 1..=turns {
-        load.wait_for(load.budget() * turn / (turns + 1));
-        let (from, to, next) =
-            if turn % 2 == 1 { (&mut a, &mut b, second.port()) } else { (&mut b, &mut a, first.port()) };
-        wait_for_info(to, "master_link_status", "up");
-        from.call("FAILOVER");
-        wait_for_info(to, "role", "master");
-        port.store(next, Relaxed);
-        wait_for_info(from, "master_link_status", "up");
-    }
-    load.exhaust();
-    load.stop();
-    let (mut primary, mut replica) = if turns % 2 == 1 { (b, a) } else { (a, b) };
-    let seen = load.compare(|_| Client::connect(port.load(Relaxed), "").unwrap(), 0);
-    assert_eq!((load.admitted(), seen.lost), (load.budget(), 0), "each budget to the unit");
-    catch_up(&mut primary, &mut replica);
-    assert_eq!(contents(&mut replica), contents(&mut primary));
-    figure(
-        "FAILOVER: failovers under load, admissions lost or extra",
-        format!("{turns}, 0 of {}", load.budget()),
-    );
-}
-
 /// Promotes a replica that has received everything that the killed primary sent.
 pub fn promote(replica: &mut Client) {
     wait_for_info(replica, "master_link_status", "down");
     replica.call("REPLICAOF NO ONE");
-}
-
-#[test]
-pub fn a_primary_that_is_killed_costs_at_most_the_calls_in_flight() {
-    let _alone = alone();
-    let mut sum = Differences::default();
-    let rounds = if long() { 20 } else { 3 };
-    for round in 1..=rounds {
-        let mut first = node().start();
-        let second = replica_of(&first);
-        let port = Arc::new(AtomicU16::new(first.port()));
-        let mut load = Load::start(plan(guide_to(&port)));
-        load.wait_for(load.budget() * round / (rounds + 1));
-        first.kill();
-        promote(&mut second.connect());
-        port.store(second.port(), Relaxed);
-        load.exhaust();
-        load.stop();
-        let seen = load.compare(|_| second.connect(), load.callers());
-        sum.lost += seen.lost;
-        sum.over += seen.over;
-    }
-    figure(
-        "kill -9 of the primary: admissions above the budget, callers with one call in flight for each of 10 keys",
-        format!("{} in {rounds} failovers, {CALLERS} callers", sum.over),
-    );
 }
 
 /// Three of them, watching the primary on `port`.
@@ -241,26 +163,17 @@ impl Sentinels {
 }
 
 #[test]
-pub fn sentinels_that_fail_over_keep_the_budgets() {
+pub fn sentinels_that_fail_over_cost_at_most_the_calls_in_flight() {
     let _alone = alone();
     let mut first = node().start();
     let second = replica_of(&first);
     let sentinels = Sentinels::watch(first.port());
-    let mut load = Load::start(plan(sentinels.guide()));
-    load.wait_for(load.budget() / 2);
-    let killed = std::time::Instant::now();
+    let mut recorder = Recorder::start(CALLERS, PATIENCE, sentinels.guide());
+    recorder.wait_for(stretch());
     first.kill();
-    wait_for_role(&second, "master");
-    let admitted = load.admitted();
-    load.wait_for(admitted + 1);
-    figure(
-        "Sentinel: from the primary's death to the next admission",
-        format!("{:.1} s", killed.elapsed().as_secs_f64()),
-    );
-    load.exhaust();
-    load.stop();
-    let seen = load.compare(|_| second.connect(), load.callers());
-    figure("Sentinel: admissions above the budgets", format!("{} of {}", seen.over, load.budget()));
+    recorder.fault(CALLERS, 0);
+    recorder.wait_for(stretch());
+    examine("Sentinels promote a replica", &histories(recorder.stop()));
 
     // The killed server restarts, and the sentinels make it a replica of the new primary.
     first.restart_here();

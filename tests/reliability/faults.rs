@@ -64,7 +64,6 @@ fn calls_replicated_in_place_of_effects_are_seen() {
             clock::a_failover_is_a_step_by_the_difference_of_the_clocks,
             failover::a_thousand_keys_are_the_same_on_their_replica,
             failover::a_replica_that_stands_still_for_two_seconds_invents_no_debt,
-            failover::a_planned_failover_loses_nothing_and_admits_nothing_extra,
             crash::an_append_only_file_cut_anywhere_is_one_of_the_states_there_were,
             crash::a_server_without_the_module_keeps_every_kind_of_key,
         ],
@@ -91,8 +90,6 @@ fn lost_admissions_are_seen() {
         "lose",
         tests![
             clock::a_step_forward_forgives_the_burst_and_no_more,
-            failover::a_planned_failover_loses_nothing_and_admits_nothing_extra,
-            crash::with_every_write_on_disk_no_answered_admission_is_lost,
             queues::no_schedule_loses_a_client_or_admits_too_much,
             histories::a_server_that_is_killed_forgets_no_answered_call,
         ],

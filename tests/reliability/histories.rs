@@ -10,7 +10,7 @@ use crate::common::{self, Client, Kind, Options, aof_path, ints, requires, wait_
 use crate::containers::Containers;
 use crate::failover::{catch_up, node, promote, replica_of, wait_for_info};
 use crate::figures::{figure, long};
-use crate::load::{Guide, alone};
+use crate::keys::alone;
 use checker::{Call, Fault, History, Reply, Tampering, Units};
 use redis::Value;
 use std::collections::HashMap;
@@ -23,7 +23,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const CALLERS: usize = 4;
+/// The number of callers, and so the most calls that can be in flight.
+pub const CALLERS: usize = 4;
 const TAG: &str = "{h}";
 
 /// The kinds that have quantities.
@@ -64,6 +65,9 @@ fn command(object: usize, key: Option<usize>, call: &Call) -> String {
     text
 }
 
+/// Finds the node to call for the keys of a tag.
+pub type Guide = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
 /// The state that all callers share.
 struct Shared {
     begun: Instant,
@@ -75,14 +79,14 @@ struct Shared {
 }
 
 /// Callers that record their calls.
-struct Recorder {
+pub struct Recorder {
     shared: Arc<Shared>,
     callers: Vec<JoinHandle<Vec<(usize, Call)>>>,
     faults: Vec<Fault>,
 }
 
 impl Recorder {
-    fn start(callers: usize, patience: Duration, guide: Guide) -> Self {
+    pub fn start(callers: usize, patience: Duration, guide: Guide) -> Self {
         let begun = Instant::now();
         Self::start_at(begun, callers, patience, guide)
     }
@@ -112,7 +116,7 @@ impl Recorder {
     }
 
     /// Waits until this many more calls were answered.
-    fn wait_for(&self, more: usize) {
+    pub fn wait_for(&self, more: usize) {
         let enough = self.shared.answered.load(Relaxed) + more;
         wait_until(&format!("{enough} replies"), || match self.shared.answered.load(Relaxed) {
             seen if seen >= enough => Ok(()),
@@ -121,11 +125,11 @@ impl Recorder {
     }
 
     /// The server has ended, and its successor has not begun.
-    fn fault(&mut self, most: usize, since: u64) {
+    pub fn fault(&mut self, most: usize, since: u64) {
         self.faults.push(Fault { at: self.now(), most, since });
     }
 
-    fn stop(self) -> (Vec<(usize, Call)>, Vec<Fault>) {
+    pub fn stop(self) -> (Vec<(usize, Call)>, Vec<Fault>) {
         self.shared.stop.store(true, Relaxed);
         let calls = self.callers.into_iter().flat_map(|caller| caller.join().expect("a caller failed"));
         (calls.collect(), self.faults)
@@ -213,6 +217,8 @@ impl<'a> Caller<'a> {
                 match words.next().unwrap_or_default() {
                     "MOVED" => self.home = words.nth(1).map(str::to_owned),
                     "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED" => {}
+                    // While the module is replaced.
+                    "ERR" if error.contains("unknown command") => {}
                     _ => panic!("{text}: {error}"),
                 }
                 false
@@ -268,7 +274,7 @@ fn read(object: usize, key: Option<usize>, value: &Value, at: u64, call: &str) -
 }
 
 /// One history for each object.
-fn histories((calls, faults): (Vec<(usize, Call)>, Vec<Fault>)) -> Vec<History> {
+pub fn histories((calls, faults): (Vec<(usize, Call)>, Vec<Fault>)) -> Vec<History> {
     let mut all: Vec<History> = (0..2 * KINDS.len())
         .map(|object| History { limits: limits(object), calls: Vec::new(), faults: faults.clone() })
         .collect();
@@ -279,7 +285,7 @@ fn histories((calls, faults): (Vec<(usize, Call)>, Vec<Fault>)) -> Vec<History> 
 }
 
 /// Finds an order for each history, and none for the histories that were tampered with.
-fn examine(what: &str, histories: &[History]) {
+pub fn examine(what: &str, histories: &[History]) {
     let (mut calls, mut lost, mut found) = (0, 0, [0; Tampering::ALL.len()]);
     for (number, history) in histories.iter().enumerate() {
         let object = number % (2 * KINDS.len());
@@ -313,10 +319,10 @@ fn examine(what: &str, histories: &[History]) {
 
 /// The address that callers connect to.
 #[derive(Clone)]
-struct Target(Arc<Mutex<String>>);
+pub struct Target(Arc<Mutex<String>>);
 
 impl Target {
-    fn new(address: &str) -> Self {
+    pub fn new(address: &str) -> Self {
         Self(Arc::new(Mutex::new(address.to_owned())))
     }
 
@@ -324,18 +330,18 @@ impl Target {
         address.clone_into(&mut self.0.lock().unwrap());
     }
 
-    fn guide(&self) -> Guide {
+    pub fn guide(&self) -> Guide {
         let this = self.clone();
         Arc::new(move |_| Some(this.0.lock().unwrap().clone()))
     }
 }
 
-fn address(port: u16) -> String {
+pub fn address(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
 
 /// The calls between two faults.
-fn stretch() -> usize {
+pub fn stretch() -> usize {
     if long() { 20_000 } else { 1_500 }
 }
 
@@ -343,7 +349,7 @@ fn rounds(short: usize) -> usize {
     if long() { 10 } else { short }
 }
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
 pub fn a_server_that_is_killed_forgets_no_answered_call() {
@@ -584,6 +590,23 @@ fn containers_forget_what_a_partition_and_a_death_may_cost_and_nothing_else() {
     let [first, second] = nodes;
     let all = histories_of_a_death(&[second, first], || pair.kill(1));
     examine("kill of the primary's container, a replica is promoted", &all);
+}
+
+#[test]
+pub fn a_primary_of_a_cluster_that_dies_takes_the_calls_in_flight_along() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3, 3);
+    let mut recorder = Recorder::start(CALLERS, PATIENCE, cluster.guide());
+    recorder.wait_for(stretch());
+    let owner = cluster.owner(TAG.trim_matches(['{', '}'])).text("CLUSTER MYID");
+    let owner = (0..3).find(|&node| cluster.id(node) == owner).unwrap();
+    cluster.nodes[owner].kill();
+    recorder.fault(CALLERS, 0);
+    recorder.wait_for(stretch());
+    examine("kill -9 of a cluster's primary", &histories(recorder.stop()));
+    cluster.nodes[owner].restart_here();
+    cluster.settle();
+    cluster.assert_same([(owner + 3, owner)]);
 }
 
 #[test]

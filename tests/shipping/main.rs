@@ -18,9 +18,7 @@
 #[allow(dead_code, unused_imports, unused_macros)] // the other test programs use the rest
 mod common;
 
-mod clients;
 mod compose;
-mod crates;
 mod examples;
 mod image;
 mod monitoring;

@@ -33,7 +33,6 @@ PROGRAMS = {
     "README.md": "cl.throttle",
     "README.zh-CN.md": "cl.throttle",
     "docs/clients.md": "cl.bthrottle",
-    "docs/http.md": None,
     "docs/recipes.md": "cl.fixed",
     "docs/tutorial.md": "cl.throttle",
 }
@@ -69,15 +68,13 @@ async def test_the_programs_of_a_page_run(
     cluster: list[servers.Server],
     upstream: str,
     page: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with server.admin as admin:
         admin.flushall()
         admin.config_resetstat()
-    monkeypatch.syspath_prepend(str(ROOT / "examples/http"))
-    # The application, and what it knows of a request, are the reader's own.
-    namespace: dict[str, Any] = {"__name__": "page", "app": lambda environ, start_response: []}
+    # What the application knows of a request is the reader's own.
+    namespace: dict[str, Any] = {"__name__": "page"}
     namespace |= {"client": server.admin, "user": 7} if page.startswith("README") else {}
     for block in BLOCK.finditer(text(page)):
         code = on_ports(block[1], server.port, cluster[0].port, upstream)

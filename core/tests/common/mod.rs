@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
-pub mod contract;
 pub mod tables;
 
 use redis_cell_core::{Answer, Change, Decision, Instant, Span, Taken, Unit};

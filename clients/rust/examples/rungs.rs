@@ -1,10 +1,26 @@
 //! The ways to fewer calls beside direct calls, over a connection with a round trip of half a millisecond.
+//! `make bench-scale` runs it:
+//!
+//! ```text
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --release --example rungs --features aio -- FILE
+//! ```
 
-use crate::count;
-use crate::stretches::{Admitted, most_beyond};
+// It ends at the first error.
+#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+// Counts become floating-point numbers for divisions. They are far below 2^53.
+#![allow(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+
 use redis::aio::MultiplexedConnection;
-use redis_cell_client::{Decision, Gcra, Guard, Leased, Rate, Refusals, Units, WhenUnavailable, call};
-use std::env::var;
+use redis_cell_client::{
+    Answer, Decision, Gcra, Guard, Leased, MTake, Merged, Rate, Refusals, Together, Units, WhenUnavailable,
+    ask, call,
+};
+use std::env::{args, var};
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,7 +33,7 @@ const TRIP: Duration = Duration::from_micros(250);
 const TIME: Duration = Duration::from_millis(1_200);
 const HOLD: Duration = Duration::from_millis(300);
 /// How long an answer may take. It is of no interest here what happens without one.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 const AT_ONCE: u64 = 100;
 /// The keys of the cases with many keys. Of 100 keys, so many are used up as calls are refused.
 const KEYS: u64 = 10_000;
@@ -30,13 +46,18 @@ enum Way {
     Refusals,
     Merged,
     Leased,
+    Mix,
+    MergedMix,
 }
 
-const WAYS: [(Way, &str); 4] = [
+/// The last two are for a single key.
+const WAYS: [(Way, &str); 6] = [
     (Way::Direct, "direct calls"),
     (Way::Refusals, "remembered refusals"),
     (Way::Merged, "merged calls"),
     (Way::Leased, "leases"),
+    (Way::Mix, "direct calls of three limiters"),
+    (Way::MergedMix, "merged calls of three limiters"),
 ];
 
 /// Which calls are made.
@@ -75,18 +96,21 @@ impl Case {
 }
 
 /// Measures each way with 1, 8 and 64 callers, 1 and 10,000 keys, and limits that refuse 0, 50 and 99 of 100
-/// direct calls. Writes the numbers to a file as well.
-pub async fn run(direct: MultiplexedConnection, file: &str) -> Result<(), Box<dyn Error>> {
+/// direct calls. Writes the numbers to a file.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let file = args().nth(1).ok_or("usage: rungs FILE")?;
+    // On a busy machine, an answer may take longer than the half second of a connection by default.
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let direct = redis::Client::open(var("REDIS_URL")?)?
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await?;
     let slow = redis::Client::open(format!("redis://{}", slow()?))?;
     let mut raw = File::create(file)?;
     writeln!(
         raw,
         "keys\trefused\tcallers\tway\tdecisions_per_s\tper_core_s\tcalls_per_s\trefused_share\tp50_ms\tp99_ms\tabove\tbound\tunused_share"
     )?;
-    println!(
-        "| keys | refused | callers | way | decisions/s | per second of the server's core | calls/s | p50 | p99 | above the limit | the bound | unused |"
-    );
-    println!("|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|");
     for keys in [1, KEYS] {
         for callers in [1, 8, 64] {
             let mut most = 0.0;
@@ -97,13 +121,13 @@ pub async fn run(direct: MultiplexedConnection, file: &str) -> Result<(), Box<dy
                 let limit =
                     if refused == 0 { PLENTY } else { Rate::per_second(rate as u64).burst(AT_ONCE - 1) };
                 let case = Case { callers, keys, refused, limit, rate: rate.floor() };
-                for (way, name) in WAYS {
+                let ways = if keys == 1 { WAYS.len() } else { WAYS.len() - 2 };
+                for (way, name) in WAYS.into_iter().take(ways) {
                     let row = measure(&direct, &slow, case, way, name).await?;
                     if refused == 0 && way == Way::Direct {
                         most = row.decisions;
                     }
                     writeln!(raw, "{keys}\t{refused}\t{callers}\t{name}\t{}", row.raw())?;
-                    println!("| {} | {refused} % | {callers} | {name} | {} |", count(keys), row.shown());
                 }
             }
         }
@@ -133,21 +157,6 @@ impl Row {
             "{decisions:.0}\t{per_core:.0}\t{calls:.0}\t{refused:.4}\t{p50:.4}\t{p99:.4}\t{above:.0}\t{bound:.0}\t{unused}"
         )
     }
-
-    fn shown(&self) -> String {
-        let whole = |number: f64| count(number.max(0.0) as u64);
-        let unused = self.unused.map_or_else(|| "-".to_owned(), |unused| format!("{:.0} %", unused * 100.0));
-        format!(
-            "{} | {} | {} | {:.2} ms | {:.2} ms | {} | {} | {unused}",
-            whole(self.decisions),
-            whole(self.per_core),
-            whole(self.calls),
-            self.p50,
-            self.p99,
-            whole(self.above),
-            whole(self.bound),
-        )
-    }
 }
 
 async fn measure(
@@ -164,18 +173,18 @@ async fn measure(
         used_up.add_command(call::throttle(key.to_string(), USED_UP, Units(1))?).ignore();
     }
     used_up.exec_async(&mut direct).await?;
-    let (calls, core) = (crate::calls(&mut direct).await?, core(&mut direct).await?);
+    let before = (calls(&mut direct).await?, core(&mut direct).await?);
     let started = Instant::now();
-    let run = hammer(slow, case, way).await?;
+    let mut run = hammer(slow, case, way).await?;
     let elapsed = started.elapsed().as_secs_f64();
-    let (calls, core) = (crate::calls(&mut direct).await? - calls, self::core(&mut direct).await? - core);
+    let (calls, core) = (calls(&mut direct).await? - before.0, core(&mut direct).await? - before.1);
     let mut times = run.times;
     times.sort_unstable();
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
     let is_limited = case.keys == 1 && case.refused > 0;
     let available = AT_ONCE as f64 + elapsed * case.rate;
     let above = match (case.keys, is_limited) {
-        (1, true) => (most_beyond(case.rate, &run.units) - AT_ONCE as f64).max(0.0),
+        (1, true) => (most_beyond(case.rate, &mut run.units) - AT_ONCE as f64).max(0.0),
         (1, false) => 0.0,
         _ => run.beyond as f64,
     };
@@ -200,12 +209,41 @@ async fn measure(
     })
 }
 
+/// How many calls of this project's commands the server has run.
+async fn calls(connection: &mut MultiplexedConnection) -> redis::RedisResult<u64> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await?;
+    let count = |line: &str| line.split_once(":calls=")?.1.split(',').next()?.parse::<u64>().ok();
+    let ours = info.lines().filter(|line| line.starts_with("cmdstat_cl."));
+    Ok(ours.filter_map(count).sum())
+}
+
 /// The processor time of the server in seconds.
 async fn core(connection: &mut MultiplexedConnection) -> Result<f64, Box<dyn Error>> {
     let info: String = redis::cmd("INFO").arg("cpu").query_async(connection).await?;
     let part = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.parse::<f64>().ok());
     let sum = part("used_cpu_user:").zip(part("used_cpu_sys:")).map(|(user, system)| user + system);
     Ok(sum.ok_or("INFO has no processor time")?)
+}
+
+/// A unit that was admitted between two instants, in nanoseconds: before the call, and after its decision.
+struct Admitted {
+    before: u64,
+    after: u64,
+}
+
+/// The largest number of units that were certainly admitted within any stretch of time, beyond what `rate`
+/// units a second bring in it. A unit counts for the stretches that contain both of its instants.
+fn most_beyond(rate: f64, units: &mut [Admitted]) -> f64 {
+    units.sort_unstable_by_key(|unit| unit.after);
+    let mut most = 0_f64;
+    for begin in units.iter() {
+        let inside = units.iter().filter(|unit| unit.before >= begin.before);
+        for (earlier, end) in inside.enumerate() {
+            let length = (end.after as f64 - begin.before as f64) / 1e9;
+            most = most.max(earlier as f64 + 1.0 - length * rate);
+        }
+    }
+    most
 }
 
 /// What the callers of a case have seen.
@@ -230,8 +268,9 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
     guard = match way {
         Way::Refusals => guard.refusals(Refusals::new(slow)?),
         Way::Merged => guard.merged(),
-        Way::Direct | Way::Leased => guard,
+        _ => guard,
     };
+    let merged = Merged::new(connection.clone()).timeout(PATIENCE);
     let (least, most) = case.batch();
     let lease =
         |limit| Leased::new(connection.clone(), limit, least..=most, HOLD).map(|all| all.timeout(PATIENCE));
@@ -240,6 +279,7 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
     let tasks: Vec<_> = (0..case.callers)
         .map(|caller| {
             let (guard, leases, used_up) = (guard.clone(), leases.clone(), used_up.clone());
+            let (merged, connection) = (merged.clone(), connection.clone());
             tokio::spawn(async move {
                 let (mut run, mut place) = (Run::default(), caller);
                 loop {
@@ -254,6 +294,17 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
                     let admitted = if way == Way::Leased {
                         let leases = if case.keys > 1 && limit == USED_UP { &used_up } else { &leases };
                         leases.take(&key, Units(1)).await? == Decision::Admitted
+                    } else if matches!(way, Way::Mix | Way::MergedMix) {
+                        let mix = MTake::new()
+                            .throttle("{k}:limit", limit, Units(1))
+                            .throttle("{k}:second", PLENTY, Units(1))
+                            .bucket("{k}:third", Rate::per_second(1_000_000).capacity(10_000_000), Units(1));
+                        if way == Way::Mix {
+                            let cmd = call::mtake(mix)?;
+                            ask::<_, Together<Answer>>(&connection, PATIENCE, &cmd).await?.combined.admitted()
+                        } else {
+                            merged.mtake(mix).await?.combined.admitted()
+                        }
                     } else {
                         let decided = guard.take(&key, limit, Units(1)).await?;
                         decided.error().cloned().map_or(Ok(()), Err)?;
