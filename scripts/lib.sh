@@ -13,11 +13,14 @@ export CARGO_TARGET_DIR=$PWD/target
 # apps COMMAND ARGUMENT...: runs cargo in the workspace of apps/, which has a lock of its own.
 apps() { cargo "$1" --manifest-path apps/Cargo.toml --locked "${@:2}"; }
 
+# is_named_compiler: whether this machine's compiler is the one that scripts/rust.txt names.
+is_named_compiler() { [[ $(rustc --version) == "rustc $(sed -nE 's/^([0-9.]+) .*/\1/p' scripts/rust.txt) "* ]]; }
+
 # formatting_and_lints: checks those of the Rust code. A warning is an error with the compiler that scripts/rust.txt
 # names; another one has other lints.
 formatting_and_lints() {
     local manifest deny=()
-    if [[ $(rustc --version) == "rustc $(sed -nE 's/^([0-9.]+) .*/\1/p' scripts/rust.txt) "* ]]; then deny=(-D warnings); fi
+    if is_named_compiler; then deny=(-D warnings); fi
     for manifest in Cargo.toml apps/Cargo.toml verify/fuzz/Cargo.toml; do cargo fmt --all --manifest-path "$manifest" --check; done
     cargo clippy --workspace --all-targets --locked -- "${deny[@]}"
     apps clippy --workspace --all-targets -- "${deny[@]}"

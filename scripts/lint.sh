@@ -4,6 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 need_compiler
 formatting_and_lints
+if is_named_compiler; then scripts/public-api.sh; fi
 # A workspace inherits nothing from another one.
 shared() { sed 's/ *#.*//' "$1" | awk '/^\[/ { keep = /workspace\.(package|lints)|profile\.(dev|release)/ } keep && NF'; }
 diff <(shared Cargo.toml) <(shared apps/Cargo.toml) || die "apps/Cargo.toml has other rules than Cargo.toml"
@@ -15,13 +16,16 @@ zizmor=$(wheel zizmor zizmor)
 "$zizmor" --offline --no-progress --quiet .github
 
 # facts PAGE: prints what a translation must not change: code blocks without their comments (a drawing is marked as
-# text), the numbers of rows and headings of each kind, and links and inline code, wherever they are.
+# text), the numbers of rows and headings of each kind, and links, inline code and numbers, wherever they are.
 facts() {
     awk '/^```/ { inside = !inside; code = inside && !/text/; next } code' "$1" | sed 's/ *#.*//'
     grep -oE '^(#+ |\|)' "$1"
-    grep -v -e '^```' -e 简体中文 "$1" | grep -oE "\]\([^)]+\)|\`[^\`]+\`" | sort -u
+    grep -v -e '^```' -e 简体中文 "$1" | sed -E 's/\.zh-CN//g; s/#[^)]*\)/)/g' |
+        grep -oE "\]\([^)]+\)|\`[^\`]+\`|[0-9]+([.,][0-9]+)+" | sort -u
 }
-diff <(facts README.md) <(facts README.zh-CN.md) || die "README.zh-CN.md does not say what README.md says"
+for page in README docs/choosing; do
+    diff <(facts "$page.md") <(facts "$page.zh-CN.md") || die "$page.zh-CN.md does not say what $page.md says"
+done
 
 scripts/prose.sh
 

@@ -19,8 +19,7 @@ say "building the site"
 python3 scripts/site.py stage target/site
 "$mdbook" build target/site
 cp site/404.html target/site/html
-# The only page in another language.
-sed -i 's/<html lang="en"/<html lang="zh-CN"/' target/site/html/README.zh-CN.html
+sed -i 's/<html lang="en"/<html lang="zh-CN"/' target/site/html/{README,docs/choosing}.zh-CN.html
 playground=target/site/html/apps/playground/index.html
 python3 scripts/site.py playground "target/$target/release/redis-cell-playground.wasm" target/site/html
 size=$(wc -c <"$playground")

@@ -3,11 +3,11 @@
 
 use crate::config;
 use crate::ffi::{self, Keys, Section, Spec};
-use crate::outcome::Row;
+use crate::outcome::CommandRow;
 use crate::{tally, waiting};
 
 /// Fills the section. Must not wait for a lock, because a crash report contains the section too.
-pub fn fill(section: &Section, commands: &[Row]) {
+pub fn fill(section: &Section, commands: &[CommandRow]) {
     section.text("version", env!("CARGO_PKG_VERSION"));
     section.number("blocked_clients", waiting::clients());
     section.number("flows", waiting::remembered());
@@ -21,7 +21,7 @@ pub fn fill(section: &Section, commands: &[Row]) {
     for (name, value) in config::values() {
         section.text(&name.replace('-', "_"), &value);
     }
-    for Row { command, tally } in commands {
+    for CommandRow { command, tally } in commands {
         let Some(name) = limiter(&command.spec) else { continue };
         for (what, count) in tally.counts() {
             section.number(&format!("{name}_{what}"), count);

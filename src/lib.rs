@@ -19,7 +19,7 @@ mod tally;
 mod waiting;
 
 use ffi::{LoadContext, Report, Section};
-use outcome::Row;
+use outcome::CommandRow;
 use redis_cell_ffi::{self as ffi, error, faults};
 
 #[global_allocator]
@@ -33,7 +33,7 @@ fn load(server: &LoadContext) -> Result<(), String> {
     if config::NOTIFY_REFUSALS.get() && !server.has_module_events() {
         return Err(String::from("this server has no module keyspace events, which notify-refusals needs"));
     }
-    for Row { command, tally } in &commands::COMMANDS {
+    for CommandRow { command, tally } in commands::COMMANDS {
         tally.reset();
         server.register(command)?;
     }
@@ -53,7 +53,7 @@ struct Info;
 
 impl Report for Info {
     fn fill(section: &Section) {
-        info::fill(section, &commands::COMMANDS);
+        info::fill(section, commands::COMMANDS);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::store;
 use crate::store::bucket::{Bucket, Funnel};
 
 pub use kind::{Arguments, Kind, Target, Verb};
-pub use lease::Held;
+pub use lease::LeaseCall;
 pub use log::Log;
 pub use whole::{Quantity, Whole};
 
@@ -211,5 +211,5 @@ kinds! {
     Fixed: Quantity<Counter>,
     Window: Quantity<Sliding>,
     Log: Log,
-    Lease: Held<'c>,
+    Lease: LeaseCall<'c>,
 }

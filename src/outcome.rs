@@ -48,7 +48,7 @@ impl<C: Command> Serve for Concluded<C> {
 }
 
 /// A row in the table of commands.
-pub struct Row {
+pub struct CommandRow {
     /// The description of the command for the server.
     pub command: Served,
     /// Its tally.
@@ -56,8 +56,8 @@ pub struct Row {
 }
 
 /// The row of the command `C`.
-pub const fn row<C: Command>() -> Row {
-    Row { command: ffi::served::<Concluded<C>>(), tally: C::TALLY }
+pub const fn row<C: Command>() -> CommandRow {
+    CommandRow { command: ffi::served::<Concluded<C>>(), tally: C::TALLY }
 }
 
 /// A call for up to this many limiters allocates no memory.
@@ -80,7 +80,7 @@ pub enum Outcome {
     Several(Rows, Unit),
     /// The states of several limiters. Nothing was refused.
     SeveralStates(Rows, Unit),
-    /// By several limiters, but with this verdict, whatever they say.
+    /// The answers of several limiters, and the verdict on the call, which is another than theirs.
     Ruled(Rows, Unit, Verdict),
     /// The same of a call that only looks.
     RuledStates(Rows, Unit, Verdict),

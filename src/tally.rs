@@ -66,7 +66,7 @@ macro_rules! tally {
 pub(crate) use tally;
 
 impl Tally {
-    /// All counts at 0, with further counts of these names.
+    /// Creates a tally, with a further count for each of these names.
     pub const fn new(besides: &'static [&'static str]) -> Self {
         let [admitted, refused, errors] = [const { AtomicU64::new(0) }; 3];
         Self { admitted, refused, errors, besides, counts: [const { AtomicU64::new(0) }; BESIDES] }

@@ -27,13 +27,13 @@ use crate::ffi::{self, Access, Arg, Call, Handles, Identity, Waits, Watches};
 use crate::outcome::{Command, Outcome, conclude, reject};
 use crate::store;
 use first_come::Joined;
-use index::{Client, End, Place, Seat, Waiting};
+use index::{Client, End, FairCall, Place, Waiter};
 use timer::arm;
 
 pub use first_come::expires;
 pub use index::{Decides, Others, clients, is_anybody, remembered};
 
-type Decided = Result<Decision<Tat>, redis_cell_core::Error>;
+type GcraDecision = Result<Decision<Tat>, redis_cell_core::Error>;
 
 /// The order of a call that does not wait and the clients in the line of `CL.BTHROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub fn update<'c>(
     key: Arg<'c>,
     order: Order,
     most: Span,
-    decide: impl Fn(Option<Tat>, Instant) -> Decided,
+    decide: impl Fn(Option<Tat>, Instant) -> GcraDecision,
 ) -> Result<Answer, Error> {
     store::change(call, key, |open, now| {
         let tat = store::gcra::load(open, now, most)?;
@@ -75,8 +75,8 @@ fn decide(
     order: Order,
     state: Option<Tat>,
     now: Instant,
-    decide: impl Fn(Option<Tat>) -> Decided,
-) -> Decided {
+    decide: impl Fn(Option<Tat>) -> GcraDecision,
+) -> GcraDecision {
     if !is_anybody() {
         return decide(state);
     }
@@ -113,8 +113,8 @@ pub fn seen(
     }
 }
 
-/// Tells the line of a key, if it has one, of a decision on what the call has [seen] at the same instant,
-/// which contains the state to be written afterwards.
+/// Tells the line of a key, if it has one, of a decision, which contains the state that is written next. The
+/// call has [seen] the key at the same instant.
 ///
 /// # Errors
 /// As [`seen`].
@@ -189,9 +189,9 @@ pub struct FairRequest<'a> {
 pub fn join_fair<C: Command>(call: &Call, waits: FairRequest) -> Outcome {
     let FairRequest { key, request, unit, patience, others, once, decides } = waits;
     let now = ffi::now();
-    let seat = fair::join(place(call, key), request, now);
+    let waiter = fair::join(place(call, key), request, now);
     let arguments = call.copy_arguments().into();
-    wait::<C>(call, seat, (unit, patience, now), Some(Waiting { arguments, others, once, decides }))
+    wait::<C>(call, waiter, (unit, patience, now), Some(FairCall { arguments, others, once, decides }))
 }
 
 /// A call that may wait in the line of a key that is served first come, first served.
@@ -214,7 +214,7 @@ pub struct FirstComeRequest<'a> {
 /// Those of the limiter.
 pub fn join_first_come<C: Command>(call: &Call, request: &FirstComeRequest) -> Result<Outcome, Error> {
     let FirstComeRequest { key, limit, quantity, unit, patience } = *request;
-    if key.is_asked() {
+    if key.is_being_checked() {
         return Ok(Outcome::Done); // the server has let it through, and that was the question
     }
     let now = ffi::now();
@@ -225,8 +225,8 @@ pub fn join_first_come<C: Command>(call: &Call, request: &FirstComeRequest) -> R
     if is_anybody() {
         arm(call);
     }
-    let seat = match joined? {
-        Joined::Waiting(seat) => seat,
+    let waiter = match joined? {
+        Joined::Waiting(waiter) => waiter,
         Joined::TooLate => return Ok(Outcome::Null),
         Joined::Decided(decision) => {
             let announcement = store::carry_out(decision.change, &mut open)?;
@@ -236,27 +236,27 @@ pub fn join_first_come<C: Command>(call: &Call, request: &FirstComeRequest) -> R
         }
     };
     drop(open);
-    Ok(wait::<C>(call, seat, (unit, patience, now), None))
+    Ok(wait::<C>(call, waiter, (unit, patience, now), None))
 }
 
-/// Keeps the client of a call of `C`, which has this seat since `now`, waiting. `waiting` is its call, if the
-/// line is fair.
+/// Keeps the client of a call of `C` waiting, which has joined its line at `now`. `waiting` is its call, if
+/// the line is fair.
 fn wait<C: Command>(
     call: &Call,
-    seat: Seat,
+    waiter: Waiter,
     (unit, patience, now): (Unit, Option<Span>, Instant),
-    waiting: Option<Waiting>,
+    waiting: Option<FairCall>,
 ) -> Outcome {
     call.watch::<Watcher>();
     let Some(blocked) = call.block::<Wait<C>>() else {
-        index::leave(seat, now);
+        index::leave(waiter, now);
         arm(call);
         return Outcome::Null;
     };
     let deadline = patience.and_then(|patience| now.checked_add(patience));
     let (number, command) = (call.client(), C::SPEC.name);
     let client = Client { blocked, number, command, unit, deadline, call: waiting };
-    if let Some(Client { blocked, .. }) = index::sit(seat, client) {
+    if let Some(Client { blocked, .. }) = index::attach(waiter, client) {
         call.unblock(blocked, Some(End::Outcome(Ok(Outcome::Null))));
     }
     arm(call);

@@ -195,7 +195,7 @@ pub fn parse_timeout(bytes: &[u8]) -> Result<Option<Span>, Error> {
 /// A word that a command may accept after its positional arguments, in addition to the unit of time, which
 /// all of them accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keyword {
+pub enum TailOption {
     /// `SATURATE`: take as many units as fit.
     Saturate,
     /// `PREPAY`: let the next caller wait for this call's cost.
@@ -248,12 +248,12 @@ impl Default for Tail {
 impl Tail {
     /// Reads `[quantity] [options in any order]`.
     ///
-    /// Keywords are read in upper and lower case.
+    /// Options are read in upper and lower case.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] naming the quantity or the option whose number is wrong; [`Error::Syntax`] for a
     /// word that is not in `known`, is given twice, or lacks its value.
-    pub fn parse<'a>(args: impl IntoIterator<Item = &'a [u8]>, known: &[Keyword]) -> Result<Self, Error> {
+    pub fn parse<'a>(args: impl IntoIterator<Item = &'a [u8]>, known: &[TailOption]) -> Result<Self, Error> {
         Self::parse_within(args, known, &QUANTITY)
     }
 
@@ -264,7 +264,7 @@ impl Tail {
     #[inline]
     pub fn parse_within<'a>(
         args: impl IntoIterator<Item = &'a [u8]>,
-        known: &[Keyword],
+        known: &[TailOption],
         range: &Range,
     ) -> Result<Self, Error> {
         let mut args = args.into_iter().peekable();
@@ -279,14 +279,15 @@ impl Tail {
     #[inline(never)]
     fn parse_words<'a>(
         mut args: Peekable<impl Iterator<Item = &'a [u8]>>,
-        known: &[Keyword],
+        known: &[TailOption],
         range: &Range,
     ) -> Result<Self, Error> {
         let (mut quantity, mut unit, mut max_wait) = (None, None, None);
         let (mut saturate, mut prepay) = (false, false);
         let (mut utc, mut from) = (None, None);
 
-        let is_option = |word: &&[u8]| Unit::parse(word).is_some() || Keyword::parse(word, known).is_some();
+        let is_option =
+            |word: &&[u8]| Unit::parse(word).is_some() || TailOption::parse(word, known).is_some();
         if let Some(word) = args.next_if(|word| !is_option(word)) {
             quantity = Some(range.parse(word)?);
         }
@@ -296,13 +297,13 @@ impl Tail {
                 continue;
             }
             let mut value = |range: &Range| range.parse(args.next().ok_or(Error::Syntax)?);
-            match Keyword::parse(word, known).ok_or(Error::Syntax)? {
-                Keyword::Saturate => once_flag(&mut saturate)?,
-                Keyword::Prepay => once_flag(&mut prepay)?,
-                Keyword::MaxWait => once(&mut max_wait, value(&MAX_WAIT)?)?,
-                Keyword::Utc => once(&mut utc, value(&UTC)?)?,
-                Keyword::From(days) => once(&mut from, value(&days)?)?,
-                Keyword::Excluded(_) => return Err(Error::Syntax),
+            match TailOption::parse(word, known).ok_or(Error::Syntax)? {
+                TailOption::Saturate => once_flag(&mut saturate)?,
+                TailOption::Prepay => once_flag(&mut prepay)?,
+                TailOption::MaxWait => once(&mut max_wait, value(&MAX_WAIT)?)?,
+                TailOption::Utc => once(&mut utc, value(&UTC)?)?,
+                TailOption::From(days) => once(&mut from, value(&days)?)?,
+                TailOption::Excluded(_) => return Err(Error::Syntax),
             }
         }
         let (quantity, unit) = (quantity.unwrap_or(1), unit.unwrap_or_default());
@@ -333,7 +334,7 @@ impl Tail {
     }
 }
 
-impl Keyword {
+impl TailOption {
     pub(crate) fn parse(word: &[u8], known: &[Self]) -> Option<Self> {
         known.iter().copied().find(|keyword| word.eq_ignore_ascii_case(keyword.token()))
     }

@@ -35,7 +35,7 @@
 
 use core::num::NonZeroU64;
 
-use crate::args::{Arity, Grammar, Keyword, Range, parse_integer};
+use crate::args::{Arity, Grammar, Range, TailOption, parse_integer};
 use crate::calendar::{Calendar, Cycle, DAY_OF_MONTH, WEEKDAY};
 use crate::limiter::limiter;
 use crate::rate::period_of;
@@ -77,7 +77,7 @@ impl<'a> Window<'a> {
     /// Reads `period | HOUR | DAY | WEEK | MONTH | YEAR | UNTIL instant | TOTAL [IDLE period]`, and no
     /// argument after it.
     ///
-    /// Keywords are matched in upper and lower case; any other word is a period.
+    /// Options are matched in upper and lower case; any other word is a period.
     ///
     /// # Errors
     /// [`Error::Syntax`] when an argument is missing.
@@ -124,10 +124,10 @@ impl<'a> Window<'a> {
     }
 
     /// The keywords that `CL.FIXED` accepts with this window.
-    pub const fn keywords(&self) -> &'static [Keyword] {
-        use Keyword::{Excluded, From, Saturate, Utc};
-        const NO_FROM: Keyword = Excluded(b"FROM");
-        const NO_IDLE: Keyword = Excluded(b"IDLE"); // of TOTAL, it was read already
+    pub const fn keywords(&self) -> &'static [TailOption] {
+        use TailOption::{Excluded, From, Saturate, Utc};
+        const NO_FROM: TailOption = Excluded(b"FROM");
+        const NO_IDLE: TailOption = Excluded(b"IDLE"); // of TOTAL, it was read already
         match self {
             Self::Calendar(Cycle::Week) => &[Saturate, Utc, From(WEEKDAY), NO_IDLE],
             Self::Calendar(Cycle::Month) => &[Saturate, Utc, From(DAY_OF_MONTH), NO_IDLE],
@@ -146,9 +146,9 @@ impl<'a> Window<'a> {
         let (mut utc, mut from) = (None, None);
         while let Some(word) = words.clone().next().filter(is_option) {
             words.next();
-            let (place, range) = match Keyword::parse(word, self.keywords()) {
-                Some(Keyword::Utc) => (&mut utc, crate::calendar::UTC),
-                Some(Keyword::From(days)) => (&mut from, days),
+            let (place, range) = match TailOption::parse(word, self.keywords()) {
+                Some(TailOption::Utc) => (&mut utc, crate::calendar::UTC),
+                Some(TailOption::From(days)) => (&mut from, days),
                 _ => return Err(Error::Syntax),
             };
             if place.replace(range.parse(words.next().ok_or(Error::Syntax)?)?).is_some() {
@@ -190,7 +190,7 @@ enum End {
     Boundary(Calendar),
     /// At this instant.
     At(Instant),
-    /// Never; if there is a span, the key expires when nothing was taken for that long.
+    /// Never. With a span, the key expires when nothing has been taken for that long.
     Never(Option<Span>),
 }
 

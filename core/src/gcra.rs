@@ -329,8 +329,8 @@ pub fn charge(
     Ok(if quantity == 0 { Decision::keep(answer) } else { Decision::store(answer, tat_at(now, after)?) })
 }
 
-/// The answer of a call that is never refused: `limited` while `debt` is above the tolerance, with the time
-/// until one more unit would be admitted.
+/// The answer of a call that is never refused. While `debt` is above the tolerance, it is `limited`, and the
+/// wait is that of a call for one unit.
 #[inline]
 fn standing(limit: &Limit, debt: Span) -> Answer {
     let verdict = if debt <= limit.tolerance {

@@ -74,7 +74,7 @@ pub struct Places<'a, T: ?Sized> {
 
 /// The change of a call that gets or keeps a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Kept {
     /// When the caller's lease ends, a whole microsecond.
     pub end: Instant,
     /// How many of the leases that end earliest are removed, once the caller's lease has its new end.
@@ -94,7 +94,7 @@ pub struct Freed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// The caller holds a place.
-    Hold(Held),
+    Hold(Kept),
     /// The caller gives its place back.
     Free(Freed),
 }
@@ -206,9 +206,9 @@ impl<T: Timeline + ?Sized> Places<'_, T> {
     }
 
     /// The change after which the caller's lease ends at `end`, and `pruned` others are removed.
-    fn held(&self, end: Instant, pruned: u64) -> Result<Held, T::Error> {
+    fn held(&self, end: Instant, pruned: u64) -> Result<Kept, T::Error> {
         let until = self.last_other()?.map_or(end, |other| other.max(end));
-        Ok(Held { end, pruned, until })
+        Ok(Kept { end, pruned, until })
     }
 }
 
@@ -253,7 +253,7 @@ pub fn acquire<T: Timeline + ?Sized>(
     limit: &Limit,
     now: Instant,
     lease: &Lease,
-) -> Result<Decision<Held>, T::Error> {
+) -> Result<Decision<Kept>, T::Error> {
     let now = tick(now)?;
     let end = lease.end(now)?;
     let alive = state.ends.later_than(now)?;
@@ -283,7 +283,7 @@ pub fn renew<T: Timeline + ?Sized>(
     state: &Places<T>,
     now: Instant,
     lease: &Lease,
-) -> Result<Change<Held>, T::Error> {
+) -> Result<Change<Kept>, T::Error> {
     let now = tick(now)?;
     let end = lease.end(now)?;
     if !state.holds(now) {
@@ -324,7 +324,7 @@ pub fn acquire_behind<T: Timeline + ?Sized>(
     now: Instant,
     lease: &Lease,
     clients: u64,
-) -> Result<Decision<Held>, T::Error> {
+) -> Result<Decision<Kept>, T::Error> {
     let own = acquire(state, limit, now, lease)?;
     if own.answer.limited() || state.holds(tick(now)?) {
         return Ok(own);

@@ -43,7 +43,7 @@ pub mod top;
 pub mod window;
 
 #[doc(hidden)]
-pub use args::{DIFFERENCE, Keyword, QUANTITY, Range, Tail, parse_integer, parse_timeout};
+pub use args::{DIFFERENCE, QUANTITY, Range, Tail, TailOption, parse_integer, parse_timeout};
 pub use decision::{Answer, Change, Decision, Reply, Verdict};
 pub use error::Error;
 pub use rate::{COUNT, PERIOD, PerSecond, Rate};

@@ -68,7 +68,7 @@ pub struct Queue {
     /// The part of the state that is behind the place of the first waiter: all rooms, bookings and moved
     /// calls.
     behind: Span,
-    /// The state as it was last seen or decided. A smaller one now has been refunded.
+    /// The state as it was last seen or decided. If the key now holds a smaller one, units were given back.
     known: Option<Tat>,
     /// The limit by which all wait; `None` when the limits differ or the queue is empty.
     shared: Option<Limit>,

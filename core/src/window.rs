@@ -285,8 +285,8 @@ impl Sliding {
         self.current.unsigned_abs().saturating_add(limit.weight(self.previous, ahead))
     }
 
-    /// The first instant at which `quantity`, at most the limit, is admitted if nothing else is, `end` being
-    /// that of the present window.
+    /// The first instant at which `quantity` units, at most the limit, are admitted if no others are taken
+    /// before. `end` is the end of the present window.
     fn admits_at(&self, limit: &Limit, quantity: i64, end: Instant) -> Result<Instant, Error> {
         let room = limit.most.saturating_sub(quantity);
         // In this window, once the previous count weighs no more than the present count leaves it ...

@@ -17,7 +17,7 @@ use common::{DAY, S, at};
 use redis_cell_core::calendar::{Calendar, Cycle};
 use redis_cell_core::gcra::{Booking, Limit, charge, decode, peek, refund, reserve, saturate, throttle};
 use redis_cell_core::top::Top;
-use redis_cell_core::{Keyword, Tail, Unit, bucket, fixed, parse_integer, window};
+use redis_cell_core::{Tail, TailOption, Unit, bucket, fixed, parse_integer, window};
 
 thread_local! {
     /// Allocations of this thread: the harness has threads of its own.
@@ -150,7 +150,7 @@ fn arguments() {
     for limit in limits {
         assert_eq!(allocations(|| Limit::parse(black_box(limit), Unit::Seconds)), 0);
     }
-    let known = [Keyword::Saturate, Keyword::Prepay, Keyword::MaxWait];
+    let known = [TailOption::Saturate, TailOption::Prepay, TailOption::MaxWait];
     let tails: [&[&[u8]]; 5] =
         [&[], &[b"5"], &[b"5", b"prepay", b"MAXWAIT", b"7", b"ms", b"SATURATE"], &[b"x"], &[b"5", b"5"]];
     for tail in tails {

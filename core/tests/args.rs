@@ -13,24 +13,24 @@ mod common;
 use common::{MS, S, US, nanos};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use redis_cell_core::Keyword::{MaxWait, Prepay, Saturate};
+use redis_cell_core::TailOption::{MaxWait, Prepay, Saturate};
 use redis_cell_core::Unit::{Microseconds, Milliseconds, Seconds};
-use redis_cell_core::{Error, Keyword, QUANTITY, Range, Tail, Unit, parse_integer, parse_timeout};
+use redis_cell_core::{Error, QUANTITY, Range, Tail, TailOption, Unit, parse_integer, parse_timeout};
 
-const THROTTLE: &[Keyword] = &[Saturate];
-const RESERVE: &[Keyword] = &[MaxWait, Prepay];
-const PLAIN: &[Keyword] = &[];
-const ALL: &[Keyword] = &[Saturate, MaxWait, Prepay];
+const THROTTLE: &[TailOption] = &[Saturate];
+const RESERVE: &[TailOption] = &[MaxWait, Prepay];
+const PLAIN: &[TailOption] = &[];
+const ALL: &[TailOption] = &[Saturate, MaxWait, Prepay];
 
 /// The content of a tail: quantity, unit, SATURATE, PREPAY, the longest wait in nanoseconds.
 type Said = (i64, Unit, bool, bool, Option<i64>);
 
-fn parse(words: &[&[u8]], known: &[Keyword]) -> Result<Said, Error> {
+fn parse(words: &[&[u8]], known: &[TailOption]) -> Result<Said, Error> {
     let tail = Tail::parse(words.iter().copied(), known)?;
     Ok((tail.quantity, tail.unit, tail.saturate, tail.prepay, tail.max_wait()?.map(nanos)))
 }
 
-fn parse_text(text: &str, known: &[Keyword]) -> Result<Said, Error> {
+fn parse_text(text: &str, known: &[TailOption]) -> Result<Said, Error> {
     parse(&text.split_ascii_whitespace().map(str::as_bytes).collect::<Vec<_>>(), known)
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use redis_cell_core::lease::{
-    Edit, Freed, Held, Lease, Limit, Places, acquire, acquire_behind, may_be, peek, release, renew, score_of,
+    Edit, Freed, Kept, Lease, Limit, Places, acquire, acquire_behind, may_be, peek, release, renew, score_of,
     settle,
 };
 use redis_cell_core::{Answer, Change, Decision, Error, Instant, Span, Unit, Verdict};
@@ -97,8 +97,8 @@ impl Set {
         decision.answer
     }
 
-    fn hold(&mut self, id: Id, change: Change<Held>) {
-        if let Change::Store(Held { end, pruned, until }) = change {
+    fn hold(&mut self, id: Id, change: Change<Kept>) {
+        if let Change::Store(Kept { end, pruned, until }) = change {
             self.members.retain(|member| member.1 != id);
             self.members.push((end, id));
             self.members.sort();
@@ -388,7 +388,7 @@ fn waits_are_spans_of_ticks() {
     assert_eq!(answer.verdict, Verdict::Later(Span::from_nanos(1_000).unwrap()));
     let Decision { change, .. } =
         set.look(3, |places| acquire(places, &Limit::new(1).unwrap(), at(START + 1_001), &lease(1)));
-    assert!(matches!(change, Change::Store(Held { pruned: 1, .. })), "{change:?}");
+    assert!(matches!(change, Change::Store(Kept { pruned: 1, .. })), "{change:?}");
 }
 
 #[test]

@@ -151,8 +151,8 @@ pub fn expired() -> u64 {
 }
 
 impl Call<'_> {
-    /// Passes changes of keys and databases, and runs of the cron, on to `W`. Does nothing if it already
-    /// does.
+    /// Passes changes of keys and databases, and runs of the cron, on to `W`. Only the first call has an
+    /// effect.
     pub fn watch<W: Watches>(&self) {
         if WATCHED.swap(true, Relaxed) {
             return;

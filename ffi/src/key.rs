@@ -1,8 +1,8 @@
 //! A key, opened once: its value, and the ways to replace it.
 //!
 //! Every write here is complete: the value, the expiry, and the effect for replicas and the AOF. It cannot
-//! fail. What others are told is returned as an [`Announcement`], because the server may look the key up for
-//! it, and free its value, and runs other modules' code, which may do anything to any key.
+//! fail. Its events are returned as an [`Announcement`], to be published later: for an event, the server may
+//! look the key up and free its value, and it runs other modules' code, which may change any key.
 //!
 //! So nothing is announced while a key is open. The compiler checks this: an open [`Key`] borrows the
 //! [`Handles`] of its call, and whatever may look keys up needs these for itself alone.

@@ -35,13 +35,13 @@ pub enum Rejection {
 static DRY_RUN: OnceLock<bool> = OnceLock::new();
 
 /// The key of the call that is being checked with the server; 0 at other times.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
+static CHECKED: AtomicUsize = AtomicUsize::new(0);
 
 impl Arg<'_> {
     /// Whether the server runs the call with this key only because the module [checks](Call::would_run)
     /// whether it would.
-    pub fn is_asked(self) -> bool {
-        ASKED.load(Relaxed) == self.address()
+    pub fn is_being_checked(self) -> bool {
+        CHECKED.load(Relaxed) == self.address()
     }
 
     /// The address of the server's string. Two arguments with one address are the same string.
@@ -91,9 +91,9 @@ impl Call<'_> {
         arguments: &[&[u8]],
         client: Option<u64>,
     ) -> Result<(), Rejection> {
-        ASKED.store(key.address(), Relaxed);
+        CHECKED.store(key.address(), Relaxed);
         let answer = self.ask(command, key, arguments, client);
-        ASKED.store(0, Relaxed);
+        CHECKED.store(0, Relaxed);
         answer
     }
 

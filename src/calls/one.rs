@@ -1,7 +1,7 @@
 //! A call for one limiter: the verbs of its kind, on the only key of the call.
 
 use redis_cell_core::several::{Arity, Grammar};
-use redis_cell_core::{Decision, Keyword, Tail, Unit};
+use redis_cell_core::{Decision, Tail, TailOption, Unit};
 
 use crate::error::Error;
 use crate::ffi::{self, Access, Arg, Call, Handles};
@@ -15,7 +15,7 @@ use crate::waiting;
 /// # Errors
 /// The errors of [`arguments`] and of [`take_by`].
 pub fn take<S: Whole>(call: &Call) -> Result<Outcome, Error> {
-    let (key, limit, tail) = arguments::<S>(call, &[Keyword::Saturate])?;
+    let (key, limit, tail) = arguments::<S>(call, &[TailOption::Saturate])?;
     take_from::<S>(call, key, limit, &tail)
 }
 
@@ -88,7 +88,7 @@ pub fn peek<S: Whole>(call: &Call) -> Result<Outcome, Error> {
 #[inline(always)]
 pub fn arguments<'c, S: Whole>(
     call: &Call<'c>,
-    known: &[Keyword],
+    known: &[TailOption],
 ) -> Result<(Arg<'c>, S::Limit, Tail), Error> {
     let [key] = call.positional()?;
     let count = const { words(&S::GRAMMAR) };

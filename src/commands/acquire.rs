@@ -7,7 +7,7 @@ use super::arguments::{KEY, LIMITER, UNIT};
 use crate::calls::one;
 use crate::error::Error;
 use crate::ffi::{Call, Flag, Spec};
-use crate::limiters::Held;
+use crate::limiters::LeaseCall;
 use crate::limiters::lease::{ID, LEASE, PLACES};
 use crate::outcome::{Command, Outcome};
 use crate::tally::{Tally, tally};
@@ -32,6 +32,6 @@ impl Command for Acquire {
         let unit = Tail::parse_unit(call.rest(5))?;
         let limit = Limit::parse(call.bytes(limit))?;
         let lease = Lease::parse(call.bytes(lease), unit)?;
-        one::take_by(call, key, Held { limit, lease: Some(lease), id }, unit)
+        one::take_by(call, key, LeaseCall { limit, lease: Some(lease), id }, unit)
     }
 }

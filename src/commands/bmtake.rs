@@ -77,14 +77,14 @@ impl Command for Bmtake {
     }
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        if call.arg(1).is_some_and(Arg::is_asked) {
+        if call.arg(1).is_some_and(Arg::is_being_checked) {
             return Ok(Outcome::Done); // the server has let it through, and that was the question
         }
         Request::run(call, Verb::Wait, |request| take_or_wait(call, request))
     }
 }
 
-/// Takes if nobody waits and all limiters admit the call, or lets it wait.
+/// Takes if nobody waits and all limiters admit the call. Otherwise the client waits.
 fn take_or_wait<'c>(call: &Call<'c>, request: &Request<'c>) -> Result<Outcome, Error> {
     let key = request.first()?;
     let Queued { timeout, flow, weight, max_len, .. } = request.queued;

@@ -1,6 +1,6 @@
 //! `CL.LOG`
 
-use redis_cell_core::{Keyword, Tail, log};
+use redis_cell_core::{Tail, TailOption, log};
 
 use super::arguments::{KEY, LIMITER, SATURATE, UNIT, WITH_TAKEN};
 use crate::calls::one;
@@ -38,7 +38,7 @@ impl Command for Log {
         // With SATURATE any quantity may be requested. The core limits how much of it one call takes.
         let saturates = call.rest(4).any(|word| word.eq_ignore_ascii_case(b"SATURATE"));
         let range = if saturates { &redis_cell_core::QUANTITY } else { &log::QUANTITY };
-        let tail = Tail::parse_within(call.rest(4), &[Keyword::Saturate], range)?;
+        let tail = Tail::parse_within(call.rest(4), &[TailOption::Saturate], range)?;
         let limit = log::Limit::parse(limit.map(|arg| call.bytes(arg)), tail.unit)?;
         let limiter = limiters::Log { limit, quantity: tail.quantity, saturate: tail.saturate };
         one::take_by(call, key, limiter, tail.unit)

@@ -22,10 +22,10 @@ mod throttle;
 mod top;
 mod window;
 
-use crate::outcome::{Row, row};
+use crate::outcome::{CommandRow, row};
 
 /// The table of commands: the description of each for the server, and its counts.
-pub static COMMANDS: [Row; 20] = [
+pub static COMMANDS: &[CommandRow] = &[
     row::<throttle::Throttle>(),
     row::<peek::Peek>(),
     row::<refund::Refund>(),

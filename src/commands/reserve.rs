@@ -1,6 +1,6 @@
 //! `CL.RESERVE`
 
-use redis_cell_core::Keyword;
+use redis_cell_core::TailOption;
 use redis_cell_core::gcra::{self, Tat};
 
 use super::arguments::{KEY, LIMITER, QUANTITY, UNIT};
@@ -44,7 +44,7 @@ impl Command for Reserve {
     const TALLY: &Tally = tally!();
 
     fn run(call: &Call) -> Result<Outcome, Error> {
-        let (key, limit, tail) = one::arguments::<Tat>(call, &[Keyword::MaxWait, Keyword::Prepay])?;
+        let (key, limit, tail) = one::arguments::<Tat>(call, &[TailOption::MaxWait, TailOption::Prepay])?;
         let booking = gcra::Booking { max_wait: tail.max_wait()?, prepay: tail.prepay };
         let answer = waiting::update(call, key, Order::Behind, limit.tolerance(), |tat, now| {
             gcra::reserve(tat, &limit, now, tail.quantity, booking)

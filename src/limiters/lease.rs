@@ -23,14 +23,14 @@ pub const LEASE: Argument =
 
 /// A set of places and a holder: `LEASE limit lease id`.
 #[derive(Clone, Copy)]
-pub struct Held<'c> {
+pub struct LeaseCall<'c> {
     pub limit: Limit,
     /// `None` for a settlement that gives the place back.
     pub lease: Option<Lease>,
     pub id: Arg<'c>,
 }
 
-impl<'c> Held<'c> {
+impl<'c> LeaseCall<'c> {
     /// The lease of a call that takes or checks, which always has one.
     fn lease(&self) -> Result<&Lease, Error> {
         self.lease.as_ref().ok_or(Error::SYNTAX)
@@ -47,7 +47,7 @@ impl<'c> Held<'c> {
     }
 }
 
-impl<'c> Kind<'c> for Held<'c> {
+impl<'c> Kind<'c> for LeaseCall<'c> {
     const GRAMMAR: Grammar = lease::GRAMMAR;
     const DOCUMENTED: Argument = kind(c"LEASE", c"lease", c"As CL.ACQUIRE.", &[PLACES, LEASE, ID]);
 

@@ -1,7 +1,7 @@
 //! The leases: a sorted set with a member for each holder, named by the caller, whose score is the end of its
 //! lease.
 
-use redis_cell_core::lease::{Edit, Freed, Held, Lease, Places, score_of};
+use redis_cell_core::lease::{Edit, Freed, Kept, Lease, Places, score_of};
 use redis_cell_core::{Change, Instant};
 
 use super::timeline::{DAY, Owner, Scores};
@@ -45,12 +45,12 @@ pub fn leases(lease: Option<&Lease>) -> Owner {
     Owner::Leases { lease: lease.map_or(DAY, Lease::span) }
 }
 
-impl Save for Holder<'_, Held> {
+impl Save for Holder<'_, Kept> {
     const WRITE: Write = Write::SortedSet;
     const DELETE: Write = Write::Unlink;
 
     fn save<'c>(&self, key: &mut Key<'_, 'c>) -> Announcement<'c> {
-        let Held { end, pruned, until } = self.change;
+        let Kept { end, pruned, until } = self.change;
         let id = self.call.bytes(self.id);
         let end = score_of(id, end).as_micros();
         let mut digits = itoa::Buffer::new();

@@ -1,8 +1,8 @@
 //! The lines of `CL.BMTAKE`: the clients that wait for several limiters, fair among flows.
 //!
-//! A client's arguments are kept. Whenever its call is to be decided, they are read again, and the call is
-//! decided like one that has just come: nothing is remembered of a limiter that could be out of date. The
-//! order is that of [`redis_cell_core::fair`].
+//! The arguments of a client are kept, and read again for each decision, as if the call had just come: so
+//! nothing that is remembered of a limiter can be out of date. The order is that of
+//! [`redis_cell_core::fair`].
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use redis_cell_core::fair::{Queue, Readiness, Request, Ticket};
 use redis_cell_core::several::Row;
 use redis_cell_core::{Instant, Span};
 
-use super::index::{self, Decides, End, Id, Index, Line, Looks, Others, Place, Seat, Waiting, locked};
+use super::index::{self, Decides, End, FairCall, Id, Index, Line, Looks, Others, Place, Waiter, locked};
 use super::slots;
 use crate::error::Error;
 use crate::ffi::{self, Call, Handles, Rejection};
@@ -34,7 +34,7 @@ enum Step {
 
 /// A client in a line.
 struct Head {
-    seat: Seat,
+    waiter: Waiter,
     arguments: Arc<[Box<[u8]>]>,
     command: &'static CStr,
     number: u64,
@@ -67,14 +67,14 @@ pub fn settle(place: Place, flow: Option<&[u8]>, weight: Option<u32>, difference
 }
 
 /// Joins the line of a key, which is made when the first client joins it.
-pub fn join(place: Place, request: Request, now: Instant) -> Seat {
+pub fn join(place: Place, request: Request, now: Instant) -> Waiter {
     locked(|index| {
         let id = index.fair_at(place).map(|(id, _)| id);
         let id =
             id.unwrap_or_else(|| index.insert(place, Line::Fair(Queue::default(), Looks::default()), now));
         let ticket = index.fair(id).map(|(queue, _)| queue.join(request)).unwrap_or_default();
         index.look_at(id, now);
-        Seat { id, ticket }
+        Waiter { id, ticket }
     })
 }
 
@@ -85,9 +85,15 @@ fn next(id: Id, now: Instant) -> Step {
         let Line::Fair(queue, looks) = &mut entry.line else { return Step::None };
         let head = |ticket: Ticket| {
             let client = entry.clients.get(&ticket)?;
-            let Waiting { arguments, decides, .. } = client.call.as_ref()?;
-            let (seat, arguments) = (Seat { id, ticket }, Arc::clone(arguments));
-            Some(Head { seat, arguments, command: client.command, number: client.number, decides: *decides })
+            let FairCall { arguments, decides, .. } = client.call.as_ref()?;
+            let (waiter, arguments) = (Waiter { id, ticket }, Arc::clone(arguments));
+            Some(Head {
+                waiter,
+                arguments,
+                command: client.command,
+                number: client.number,
+                decides: *decides,
+            })
         };
         if let Some(head) = looks.repeats.pop_first().and_then(head) {
             return Step::Repeat(head);
@@ -106,31 +112,31 @@ fn next(id: Id, now: Instant) -> Step {
 
 /// The client was checked: it is ready, or is to be checked again at an instant, or when one of its other
 /// keys changes.
-fn checked(seat: Seat, readiness: Readiness, now: Instant) {
+fn checked(waiter: Waiter, readiness: Readiness, now: Instant) {
     locked(|index| {
-        let Some((queue, _)) = index.fair(seat.id) else { return };
+        let Some((queue, _)) = index.fair(waiter.id) else { return };
         let taken = queue.taken();
-        queue.checked(seat.ticket, readiness);
+        queue.checked(waiter.ticket, readiness);
         let counts_less = queue.taken() < taken;
-        index.name(seat);
+        index.name(waiter);
         if counts_less {
-            index.changed_for(seat.id, now);
+            index.changed_for(waiter.id, now);
         }
     });
 }
 
 /// The first limiter does not admit the client, which is ready, before this instant. True if the line is
 /// looked at again then, and nothing else is to be done now.
-fn waits_for_turn(seat: Seat, at: Instant, now: Instant) -> bool {
+fn waits_for_turn(waiter: Waiter, at: Instant, now: Instant) -> bool {
     locked(|index| {
-        let Some((queue, looks)) = index.fair(seat.id) else { return false };
-        if queue.next() != Some(seat.ticket) {
+        let Some((queue, looks)) = index.fair(waiter.id) else { return false };
+        if queue.next() != Some(waiter.ticket) {
             return false;
         }
-        looks.blocked = Some((seat.ticket, at));
+        looks.blocked = Some((waiter.ticket, at));
         let is_done = queue.to_check(now).is_none();
         if is_done {
-            look_again(index, seat.id);
+            look_again(index, waiter.id);
         }
         is_done
     })
@@ -158,9 +164,9 @@ pub fn step(call: &Call, id: Id) -> bool {
         Step::Repeat(head) => {
             let repeated = call.with_arguments(&head.arguments, |own| head.decides.repeated(own));
             match repeated {
-                Ok(Some(rows)) => end(call, head.seat, now, End::Outcome(Ok(Outcome::Repeated(rows)))),
+                Ok(Some(rows)) => end(call, head.waiter, now, End::Outcome(Ok(Outcome::Repeated(rows)))),
                 Ok(None) => {}
-                Err(error) => end(call, head.seat, now, End::Outcome(Err(error))),
+                Err(error) => end(call, head.waiter, now, End::Outcome(Err(error))),
             }
             true
         }
@@ -172,13 +178,13 @@ pub fn step(call: &Call, id: Id) -> bool {
 /// Checks whether a client is ready.
 fn check(call: &Call, head: &Head, now: Instant) -> bool {
     match call.with_arguments(&head.arguments, |own| head.decides.others_admit(own)) {
-        Ok(Others::Ready) => checked(head.seat, Readiness::Ready, now),
+        Ok(Others::Ready) => checked(head.waiter, Readiness::Ready, now),
         Ok(Others::Wait(wait)) => {
             let at = now.checked_add(wait.max(MILLISECOND));
-            checked(head.seat, Readiness::NotBefore(at), now);
+            checked(head.waiter, Readiness::NotBefore(at), now);
         }
-        Err(Error::Busy) => return index::come_again(head.seat.id, now),
-        Err(error) => end(call, head.seat, now, End::Outcome(Err(error))),
+        Err(Error::Busy) => return index::come_again(head.waiter.id, now),
+        Err(error) => end(call, head.waiter, now, End::Outcome(Err(error))),
     }
     true
 }
@@ -193,11 +199,11 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
             if !check(call, head, now) {
                 return false;
             }
-            return !waits_for_turn(head.seat, now.checked_add(wait).unwrap_or(Instant::MAX), now);
+            return !waits_for_turn(head.waiter, now.checked_add(wait).unwrap_or(Instant::MAX), now);
         }
-        Err(Error::Busy) => return index::come_again(head.seat.id, now),
+        Err(Error::Busy) => return index::come_again(head.waiter.id, now),
         Err(error) => {
-            end(call, head.seat, now, End::Outcome(Err(error)));
+            end(call, head.waiter, now, End::Outcome(Err(error)));
             return true;
         }
     }
@@ -210,18 +216,18 @@ fn turn(call: &Call, head: &Head, now: Instant) -> bool {
     match taken {
         Err(rejection) => {
             let key = head.arguments.get(1).map(AsRef::as_ref).unwrap_or_default();
-            end(call, head.seat, now, slots::end(call, key, rejection));
+            end(call, head.waiter, now, slots::end(call, key, rejection));
         }
         Ok(Ok(outcome)) if is_refused(&outcome) => {
             // Another limiter does not admit it any more, or its first limiter does not admit it yet.
             return check(call, head, now);
         }
         Ok(Ok(outcome @ Outcome::Several(..))) => {
-            locked(|index| index.fair(head.seat.id).map(|(queue, _)| queue.admitted(head.seat.ticket)));
-            end(call, head.seat, now, End::Outcome(Ok(outcome)));
+            locked(|index| index.fair(head.waiter.id).map(|(queue, _)| queue.admitted(head.waiter.ticket)));
+            end(call, head.waiter, now, End::Outcome(Ok(outcome)));
         }
-        Ok(Err(Error::Busy)) => return index::come_again(head.seat.id, now),
-        Ok(outcome) => end(call, head.seat, now, End::Outcome(outcome)),
+        Ok(Err(Error::Busy)) => return index::come_again(head.waiter.id, now),
+        Ok(outcome) => end(call, head.waiter, now, End::Outcome(outcome)),
     }
     true
 }
@@ -232,8 +238,8 @@ fn is_refused(outcome: &Outcome) -> bool {
 }
 
 /// The client leaves the line, and is answered with `end`.
-fn end(call: &Call, seat: Seat, now: Instant, end: End) {
-    if let Some(client) = index::leave(seat, now) {
+fn end(call: &Call, waiter: Waiter, now: Instant, end: End) {
+    if let Some(client) = index::leave(waiter, now) {
         call.unblock(client.blocked, Some(end));
     }
 }

@@ -7,7 +7,7 @@ use redis_cell_core::queue::{self, Queue};
 use redis_cell_core::{Change, Decision, Error as CoreError, Instant, Span, Verdict};
 use std::ffi::CStr;
 
-use super::index::{self, Client, End, Id, Index, Line, Place, Seat, locked};
+use super::index::{self, Client, End, Id, Index, Line, Place, Waiter, locked};
 use super::slots;
 use crate::ffi::{self, Access, Arg, Call, Handles, Key};
 use crate::outcome::Outcome;
@@ -17,7 +17,7 @@ use crate::store;
 const MILLISECOND: Span = Span::from_nanos(1_000_000).unwrap();
 
 /// The arguments of the call that asks whether a client may be admitted: a look, which never waits.
-const LOOK: [&[u8]; 5] = [b"0", b"1", b"1", b"0", b"1"];
+const CHECK: [&[u8]; 5] = [b"0", b"1", b"1", b"0", b"1"];
 
 /// What happens to a client that asks to wait.
 pub enum Joined {
@@ -25,12 +25,12 @@ pub enum Joined {
     Decided(Decision<Tat>),
     /// Its turn would come too late.
     TooLate,
-    /// It has a place in the queue, to be [taken](index::sit) or [given up](index::leave).
-    Waiting(Seat),
+    /// It is in the queue, and is to be [blocked](index::attach) or [removed](index::leave).
+    Waiting(Waiter),
 }
 
 /// What must be done for a line. The client named has left it.
-enum Turn {
+enum Due {
     /// Write the decision, and answer the client.
     Admitted(Client, Decision<Tat>),
     /// Answer the client.
@@ -143,7 +143,7 @@ pub fn join(
         };
         Ok(match joined? {
             queue::Joined::Decided(decision) => Joined::Decided(decision),
-            queue::Joined::Waiting(ticket) if let Some(id) = id => Joined::Waiting(Seat { id, ticket }),
+            queue::Joined::Waiting(ticket) if let Some(id) = id => Joined::Waiting(Waiter { id, ticket }),
             queue::Joined::Waiting(_) | queue::Joined::TooLate => Joined::TooLate,
         })
     })
@@ -174,21 +174,21 @@ fn due(id: Id, state: Option<Tat>, expires: Option<Instant>, now: Instant) -> Op
 }
 
 /// [`Queue::turn`].
-fn turn(id: Id, state: Option<Tat>, now: Instant) -> Turn {
+fn turn(id: Id, state: Option<Tat>, now: Instant) -> Due {
     locked(|index| {
-        let Some(queue) = index.first_come(id) else { return Turn::NotYet };
+        let Some(queue) = index.first_come(id) else { return Due::NotYet };
         let turn = queue.turn(state, now);
-        let mut forget = |ticket| index.forget(Seat { id, ticket }, now);
+        let mut forget = |ticket| index.forget(Waiter { id, ticket }, now);
         let turn = match turn {
             queue::Turn::Admitted(ticket, decision) => {
-                forget(ticket).map(|client| Turn::Admitted(client, decision))
+                forget(ticket).map(|client| Due::Admitted(client, decision))
             }
-            queue::Turn::Failed(ticket, error) => forget(ticket).map(|client| Turn::Failed(client, error)),
+            queue::Turn::Failed(ticket, error) => forget(ticket).map(|client| Due::Failed(client, error)),
             queue::Turn::NotYet => None,
         };
         turn.unwrap_or_else(|| {
             schedule(index, id, state, now);
-            Turn::NotYet
+            Due::NotYet
         })
     })
 }
@@ -208,12 +208,12 @@ pub fn step(call: &Call, id: Id, key: Arg) -> bool {
         Err(error) => return dismiss(call, id, now, End::Outcome(Err(error))),
     };
     let Some((command, client)) = due else { return false };
-    if let Err(rejection) = call.would_run(&mut handles, command, key, &LOOK, Some(client)) {
+    if let Err(rejection) = call.would_run(&mut handles, command, key, &CHECK, Some(client)) {
         return dismiss(call, id, now, slots::end(call, call.bytes(key), rejection));
     }
     let Ok(mut open) = handles.open(call, key, Access::Write) else { return index::come_again(id, now) };
     match store::gcra::load(&open, now, Span::ZERO).map(|state| turn(id, state, now)) {
-        Ok(Turn::Admitted(client, Decision { answer, change })) => {
+        Ok(Due::Admitted(client, Decision { answer, change })) => {
             let written = store::carry_out(change, &mut open);
             drop(open);
             let outcome = written.map(|announcement| {
@@ -222,10 +222,10 @@ pub fn step(call: &Call, id: Id, key: Arg) -> bool {
             });
             call.unblock(client.blocked, Some(End::Outcome(outcome)));
         }
-        Ok(Turn::Failed(client, error)) => {
+        Ok(Due::Failed(client, error)) => {
             call.unblock(client.blocked, Some(End::Outcome(Err(error.into()))));
         }
-        Ok(Turn::NotYet) => return false,
+        Ok(Due::NotYet) => return false,
         Err(error) => {
             drop(open);
             return dismiss(call, id, now, End::Outcome(Err(error)));

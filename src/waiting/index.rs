@@ -54,9 +54,9 @@ pub enum End {
     Rejected(String),
 }
 
-/// A place in a queue, for a client that is about to be blocked.
+/// A client that waits or is about to be blocked: its line, and its ticket there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seat {
+pub struct Waiter {
     pub id: Id,
     pub ticket: Ticket,
 }
@@ -73,11 +73,11 @@ pub struct Client {
     /// When it stops waiting.
     pub deadline: Option<Instant>,
     /// Its call, if it waits in a fair line.
-    pub call: Option<Waiting>,
+    pub call: Option<FairCall>,
 }
 
 /// The call of a client in a fair line.
-pub struct Waiting {
+pub struct FairCall {
     pub arguments: Arc<[Box<[u8]>]>,
     /// The keys of its other limiters, which decide whether it is ready.
     pub others: Box<[Arc<[u8]>]>,
@@ -126,16 +126,16 @@ pub enum Others {
 pub struct Index {
     by_id: HashMap<Id, Entry>,
     by_key: BTreeMap<i32, BTreeMap<Arc<[u8]>, Waiters>>,
-    by_client: HashMap<Identity, Seat>,
+    by_client: HashMap<Identity, Waiter>,
     next: Id,
     /// When to look at each line.
     looks: BTreeSet<(Instant, Id)>,
     /// When clients stop waiting.
-    pub deadlines: BTreeSet<(Instant, Seat)>,
+    pub deadlines: BTreeSet<(Instant, Waiter)>,
     /// The keys that have changed.
     marked: VecDeque<Mark>,
     /// The key of these whose clients are being woken, and the last one that was.
-    waking: Option<(Mark, Seat)>,
+    waking: Option<(Mark, Waiter)>,
     /// The databases all of whose keys have changed.
     swept: BTreeMap<i32, Sweep>,
     /// Fair lines without clients that remember many flows, which are forgotten bit by bit.
@@ -174,7 +174,7 @@ struct Waiters {
     first_come: Option<Id>,
     fair: Option<Id>,
     /// Clients of other lines that name the key.
-    clients: BTreeMap<Seat, Naming>,
+    clients: BTreeMap<Waiter, Naming>,
     is_marked: bool,
 }
 
@@ -300,31 +300,31 @@ pub fn clear() {
     COUNT.store(0, Relaxed);
 }
 
-/// The client of this seat has been blocked. It is returned if its line is gone.
-pub fn sit(seat: Seat, client: Client) -> Option<Client> {
+/// Adds a client that has been blocked to its line. Returns it if the line is gone.
+pub fn attach(waiter: Waiter, client: Client) -> Option<Client> {
     locked(|index| {
-        let Some(entry) = index.by_id.get_mut(&seat.id) else { return Some(client) };
-        index.deadlines.extend(client.deadline.map(|deadline| (deadline, seat)));
-        index.by_client.insert(client.blocked.identity(), seat);
+        let Some(entry) = index.by_id.get_mut(&waiter.id) else { return Some(client) };
+        index.deadlines.extend(client.deadline.map(|deadline| (deadline, waiter)));
+        index.by_client.insert(client.blocked.identity(), waiter);
         let once = client.call.as_ref().and_then(|call| call.once.clone());
-        let (db, replaced) = (entry.db, entry.clients.insert(seat.ticket, client));
+        let (db, replaced) = (entry.db, entry.clients.insert(waiter.ticket, client));
         if let Some(name) = once {
-            index.waiters(db, &name).clients.insert(seat, Naming::Once);
+            index.waiters(db, &name).clients.insert(waiter, Naming::Once);
         }
         replaced
     })
 }
 
 /// Takes a client out of its line without having taken anything, if it has not left it yet.
-pub fn leave(seat: Seat, now: Instant) -> Option<Client> {
-    locked(|index| index.leave(seat, now))
+pub fn leave(waiter: Waiter, now: Instant) -> Option<Client> {
+    locked(|index| index.leave(waiter, now))
 }
 
 /// The same for a client that the server knows.
 pub fn gone(client: Identity, now: Instant) -> Option<Client> {
     locked(|index| {
-        let seat = index.by_client.get(&client).copied()?;
-        index.leave(seat, now)
+        let waiter = index.by_client.get(&client).copied()?;
+        index.leave(waiter, now)
     })
 }
 
@@ -351,7 +351,7 @@ pub fn dismiss(id: Id, now: Instant) -> Option<Client> {
     locked(|index| {
         let first = index.by_id.get(&id).and_then(|entry| entry.clients.first_key_value());
         let ticket = first.map(|(ticket, _)| *ticket);
-        let client = ticket.and_then(|ticket| index.leave(Seat { id, ticket }, now));
+        let client = ticket.and_then(|ticket| index.leave(Waiter { id, ticket }, now));
         if client.is_none() {
             index.drop(id);
         }
@@ -433,17 +433,17 @@ impl Index {
         let Some(waiters) = waiters else { return true };
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         let clients = waiters.clients.range((from, Bound::Unbounded)).take(GATHERED);
-        let clients: Vec<_> = clients.map(|(&seat, &naming)| (seat, naming)).collect();
+        let clients: Vec<_> = clients.map(|(&waiter, &naming)| (waiter, naming)).collect();
         if last.is_none() {
             waiters.is_marked = false;
             let lines = [waiters.first_come, waiters.fair];
             lines.into_iter().flatten().for_each(|id| self.look_at(id, now));
         }
-        for &(seat, naming) in &clients {
-            self.wake(seat, naming, now);
+        for &(waiter, naming) in &clients {
+            self.wake(waiter, naming, now);
         }
         let last = clients.last().filter(|_| clients.len() == GATHERED);
-        self.waking = last.map(|&(seat, _)| (mark, seat));
+        self.waking = last.map(|&(waiter, _)| (mark, waiter));
         true
     }
 
@@ -470,7 +470,7 @@ impl Index {
     /// A key that a client names has changed.
     ///
     /// A client that was ready stays so until it is its turn: it is checked again then.
-    fn wake(&mut self, Seat { id, ticket }: Seat, naming: Naming, now: Instant) {
+    fn wake(&mut self, Waiter { id, ticket }: Waiter, naming: Naming, now: Instant) {
         let Some((queue, looks)) = self.fair(id) else { return };
         match naming {
             Naming::Once => drop(looks.repeats.insert(ticket)),
@@ -503,7 +503,7 @@ impl Index {
         self.looks.first().filter(|(look, _)| *look <= now).map(|&(_, id)| id)
     }
 
-    /// The lines of which `what` says something about the key, and what it says.
+    /// The lines for whose keys `what` returns something, each with what it returns.
     pub fn find<T>(&self, what: impl Fn(&[u8]) -> Option<T>) -> Vec<(Id, T)> {
         self.by_id.iter().filter_map(|(id, entry)| Some((*id, what(&entry.name)?))).collect()
     }
@@ -523,7 +523,7 @@ impl Index {
         self.plan(id, at);
     }
 
-    /// The line is looked at at this instant.
+    /// Sets the instant of the next look at the line.
     pub fn plan(&mut self, id: Id, at: Instant) {
         if let Some(entry) = self.by_id.get_mut(&id) {
             self.looks.remove(&(entry.look, id));
@@ -545,40 +545,40 @@ impl Index {
     }
 
     /// The client is named among those who wait for the other keys of its call.
-    pub fn name(&mut self, Seat { id, ticket }: Seat) {
+    pub fn name(&mut self, Waiter { id, ticket }: Waiter) {
         let Some(entry) = self.by_id.get(&id) else { return };
         let call = entry.clients.get(&ticket).and_then(|client| client.call.as_ref());
         for name in call.into_iter().flat_map(|call| &call.others) {
             let of_db = self.by_key.entry(entry.db).or_default();
             let waiters = of_db.entry(Arc::clone(name)).or_default();
-            waiters.clients.insert(Seat { id, ticket }, Naming::Other);
+            waiters.clients.insert(Waiter { id, ticket }, Naming::Other);
         }
     }
 
     /// Removes a client from a line. Those behind it move up.
-    pub fn leave(&mut self, seat: Seat, now: Instant) -> Option<Client> {
-        self.by_id.get_mut(&seat.id)?.line.leave(seat.ticket);
-        self.forget(seat, now)
+    pub fn leave(&mut self, waiter: Waiter, now: Instant) -> Option<Client> {
+        self.by_id.get_mut(&waiter.id)?.line.leave(waiter.ticket);
+        self.forget(waiter, now)
     }
 
     /// Forgets a client that has left its line; a line that is empty is dropped.
-    pub fn forget(&mut self, seat: Seat, now: Instant) -> Option<Client> {
-        let entry = self.by_id.get_mut(&seat.id)?;
-        let client = entry.clients.remove(&seat.ticket);
+    pub fn forget(&mut self, waiter: Waiter, now: Instant) -> Option<Client> {
+        let entry = self.by_id.get_mut(&waiter.id)?;
+        let client = entry.clients.remove(&waiter.ticket);
         let (db, name, is_empty) = (entry.db, Arc::clone(&entry.name), entry.line.is_empty());
         if let Some(client) = &client {
             self.by_client.remove(&client.blocked.identity());
             if let Some(deadline) = client.deadline {
-                self.deadlines.remove(&(deadline, seat));
+                self.deadlines.remove(&(deadline, waiter));
             }
             for name in client.call.iter().flat_map(|call| call.others.iter().chain(&call.once)) {
                 self.stops(db, name, |waiters| {
-                    waiters.clients.remove(&seat);
+                    waiters.clients.remove(&waiter);
                 });
             }
         }
         if is_empty {
-            self.drop(seat.id);
+            self.drop(waiter.id);
         }
         self.changed(Place { db, name: &name }, || now);
         client

@@ -129,10 +129,10 @@ fn next(now: Instant, may_write: bool) -> Next {
     locked(|index| {
         let look = index.first_look().filter(|_| may_write);
         let timed_out = index.deadlines.first().copied();
-        if let Some((deadline, seat)) = timed_out
+        if let Some((deadline, waiter)) = timed_out
             && deadline <= now
             && look.is_none_or(|look| deadline < look)
-            && let Some(client) = index.leave(seat, now)
+            && let Some(client) = index.leave(waiter, now)
         {
             return Next::TimedOut(client);
         }

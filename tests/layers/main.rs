@@ -5,6 +5,8 @@
 //! A dependency is a path that begins with `crate`, `super` or a module of the file, in a `use` or elsewhere.
 //! It counts twice: on the file that defines the item, and on every file that passes it on. `mod` lines alone
 //! are no dependencies.
+//!
+//! And the files, wherever they are, that must know every kind of limiter.
 
 #![allow(
     clippy::arithmetic_side_effects,
@@ -37,6 +39,56 @@ const CORE_IN_FFI: [&str; 6] = ["Error", "Instant", "Span", "Stretch", "Unit", "
 
 /// The one file of `ffi/` that uses a limiter, for itself: it limits how often panics are logged.
 const USES_A_LIMITER: &str = "panic.rs";
+
+/// The files that know every kind of limiter, by its word in CL.MTAKE.
+const KNOW_ALL_KINDS: &[&str] = &[
+    // What decides, or writes calls and limits as their readers do.
+    "functions/50_several.lua",
+    "clients/rust/src/call.rs",
+    "clients/rust/src/commands.rs",
+    "clients/rust/src/several.rs",
+    "clients/python/src/redis_cell/commands.py",
+    "clients/python/src/redis_cell/limiters.py",
+    "clients/python/src/redis_cell/local.py",
+    "clients/python/src/redis_cell/wire.py",
+    "apps/envoy/src/config.rs",
+    "apps/policy/src/policy.rs",
+    "apps/playground/src/copy.rs",
+    "apps/playground/src/words.rs",
+    "apps/playground/page/play.js",
+    // What tests and measures them.
+    "tests/common/commands.rs",
+    "tests/common/functions.rs",
+    "tests/common/model.rs",
+    "tests/functions/calls.rs",
+    "tests/live/several.rs",
+    "tests/reliability/clock.rs",
+    "tests/reliability/exact.rs",
+    "tests/reliability/hostile.rs",
+    "tests/reliability/nested.c",
+    "verify/simulator/src/contract.rs",
+    "verify/simulator/src/writer.rs",
+    "bench/src/instructions.rs",
+    "bench/src/scale/kinds.rs",
+    // Pages.
+    "README.md",
+    "docs/choosing.md",
+    "docs/functions.md",
+    "docs/guarantees.md",
+    "docs/scaling.md",
+    "docs/commands/README.md",
+    "docs/commands/cl.mtake.md",
+    "docs/commands/cl.msettle.md",
+];
+
+/// The same for kinds with quantities: all but leases.
+const KNOW_QUANTITIES: &[&str] = &[
+    "clients/rust/src/kind.rs",
+    "clients/rust/src/local.rs",
+    "clients/rust/src/merged.rs",
+    "clients/python/src/redis_cell/refusals.py",
+    "tests/reliability/keys.rs",
+];
 
 /// Module paths, and the files that they are. The crate's own is empty.
 type Files = BTreeMap<Vec<String>, (String, String)>;
@@ -206,6 +258,26 @@ fn the_ffi_knows_no_limiters() {
             assert!(may, "{file} names {path:?}");
         }
     }
+}
+
+#[test]
+fn every_kind_is_known_where_all_are() {
+    let words = |text: &str| -> Vec<String> {
+        let after = text.split("word: b\"").skip(1);
+        after.filter_map(|rest| Some(rest.split_once('"')?.0.to_lowercase())).collect()
+    };
+    let kinds: BTreeSet<_> = sources("core/src").values().flat_map(|(_, text)| words(text)).collect();
+    assert!(kinds.contains("throttle") && kinds.len() > 6, "{kinds:?}");
+    let mut unknown = Vec::new();
+    for (files, left_out) in [(KNOW_ALL_KINDS, ""), (KNOW_QUANTITIES, "lease")] {
+        for file in files {
+            let text =
+                fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap().to_lowercase();
+            let missing = kinds.iter().filter(|kind| *kind != left_out && !text.contains(kind.as_str()));
+            unknown.extend(missing.map(|kind| format!("{file} does not know {kind}")));
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
 /// The checks above are tested: they find each way of putting a circle back.

@@ -110,7 +110,8 @@ fn every_command_is_described_in_full() {
             "{name}: {described:?}"
         );
         assert!(value("complexity").starts_with("O("), "{name}: {described:?}");
-        let cost = page.split("\n## Cost\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let cost =
+            page.split("\n- Time complexity: ").nth(1).and_then(|rest| rest.split("\n- ").next()).unwrap();
         let order = value("complexity").split(" where ").next().unwrap().to_owned();
         assert!(cost.contains(&order), "{name}: the server tells of {order}, the page of {cost}");
         assert_eq!(value("since"), "1.0.0", "{name}");

@@ -8,8 +8,9 @@ use redis::Value;
 use std::path::Path;
 
 /// The template of a command page, in this order.
-const HEADINGS: [&str; 11] = [
+const HEADINGS: [&str; 10] = [
     "Syntax",
+    "Example",
     "Required arguments",
     "Optional arguments",
     "Reply",
@@ -17,8 +18,6 @@ const HEADINGS: [&str; 11] = [
     "Notes",
     "Storage",
     "Replication",
-    "Cost",
-    "Example",
     "See also",
 ];
 
@@ -157,8 +156,9 @@ fn every_recipe_is_what_the_server_answers() {
 #[test]
 fn the_examples_for_choosing_are_what_the_server_answers() {
     let server = Server::start();
-    let choosing = include_str!("../../docs/choosing.md");
-    assert_replays(&mut server.connect(), "choosing", &steps(choosing));
+    for choosing in [include_str!("../../docs/choosing.md"), include_str!("../../docs/choosing.zh-CN.md")] {
+        assert_replays(&mut server.connect(), "choosing", &steps(choosing));
+    }
 }
 
 /// A program sends the calls at once, and a person types one in five seconds.
@@ -214,6 +214,23 @@ fn every_page_has_the_same_headings_in_the_same_order() {
             let (heading, text) = part.split_once('\n').unwrap();
             assert!(!text.trim().is_empty(), "{name}: nothing under {heading}");
         }
+    }
+}
+
+#[test]
+fn every_page_names_the_acl_categories_of_its_flags() {
+    const OF_FLAGS: [(&str, &str); 4] = [
+        ("readonly", "read"),
+        ("write", "write"),
+        ("admin", "admin`, `@dangerous"),
+        ("blocking", "blocking"),
+    ];
+    for command in COMMANDS {
+        let own = OF_FLAGS.iter().filter(|(flag, _)| command.has(flag)).map(|(_, category)| *category);
+        let speed = if command.has("fast") { "fast" } else { "slow" };
+        let all = own.chain([speed]).chain(command.has_keys().then_some("rate_limit")).collect::<Vec<_>>();
+        let line = format!("\n- ACL categories: `@{}`\n", all.join("`, `@"));
+        assert!(command.page.contains(&line), "{}: {line}", command.name);
     }
 }
 

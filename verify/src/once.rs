@@ -8,8 +8,8 @@
 //!
 //! A call has the steps of `Request::carry_out` in src/calls/many/transaction.rs where no other module is
 //! loaded: a stored reply is the answer; otherwise all limiters are decided, and if none refuses, all are
-//! written and then the reply. The core's own function parses its text, and it decides everything else. Only the
-//! order of these steps, and the formatting of the text, are the model's own.
+//! written and then the reply. The core's own function parses its text, and it decides everything else.
+//! Only the order of these steps, and the formatting of the text, are the model's own.
 //!
 //! One assumption: no call is repeated, and none arrives, later than the period after it was first sent.
 

@@ -210,6 +210,7 @@ fn the_search_of_the_site_leads_to_the_page() {
     for (words, address, heading) in [
         ("leaky bucket funnel", "/docs/commands/cl.funnel.html", "CL.FUNNEL"),
         ("限流", "/README.zh-CN.html", "redis-cell"),
+        ("滑动窗口日志", "/docs/choosing.zh-CN.html", "选择限流器"),
     ] {
         let mut page = Page::at(&format!("{}/overview.html", site.url));
         page.click("mdbook-search-toggle");

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use redis_cell_core::lease::{self, Held, Lease, Places};
+use redis_cell_core::lease::{self, Kept, Lease, Places};
 use redis_cell_core::limiter::Limiter;
 use redis_cell_core::log::{self, Entries};
 use redis_cell_core::timeline::Timeline;
@@ -18,7 +18,7 @@ pub enum Running {
     Fixed(Whole<fixed::Limit>),
     Window(Whole<window::Limit>),
     Log(log::Limit, Vec<Log>, Option<Entries>),
-    Lease(lease::Limit, Unit, Vec<Leases>, Option<Held>),
+    Lease(lease::Limit, Unit, Vec<Leases>, Option<Kept>),
 }
 
 /// The request of a call.
@@ -227,7 +227,7 @@ impl Leases {
         Places { ends: self, own }
     }
 
-    fn hold(&mut self, id: &[u8], held: &Held) {
+    fn hold(&mut self, id: &[u8], held: &Kept) {
         self.0.retain(|(_, holder)| **holder != *id);
         let lease = (lease::score_of(id, held.end), id.into());
         let rank = self.0.partition_point(|other| *other < lease);

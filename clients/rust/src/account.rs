@@ -85,8 +85,8 @@ impl<G> Account<G> {
         self.with(Join::And, &key, limit.into())
     }
 
-    /// Sets what the last pool gives for a number of units of the account: their price, or one request. It
-    /// gives these units themselves otherwise.
+    /// Sets what is taken from the last pool for a number of units of the account: their price, or one
+    /// request. Without it, that number itself is taken.
     #[must_use]
     pub fn price(mut self, price: impl Fn(u64) -> u64 + Send + Sync + 'static) -> Self {
         if let Some(first) = self.plan.members.iter_mut().rfind(|member| member.join != Join::Spill) {

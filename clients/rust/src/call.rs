@@ -51,7 +51,7 @@ fn taking(mut cmd: Cmd, quantity: Quantity) -> Cmd {
     cmd
 }
 
-/// Builds the command for a limit of any kind. The reply is an [`Answer`](crate::Answer).
+/// Builds the command for a limit of any kind. The reply is an [`Answer`].
 ///
 /// # Errors
 /// See the function for the kind of the limit, from [`throttle`] to [`log`].
@@ -79,7 +79,7 @@ pub fn take(
     }
 }
 
-/// Builds `CL.THROTTLE`. The reply is an [`Answer`](crate::Answer).
+/// Builds `CL.THROTTLE`. The reply is an [`Answer`].
 ///
 /// # Errors
 /// Returns an error if the rate's period is not a whole number of microseconds.
@@ -91,7 +91,7 @@ pub fn throttle(
     Ok(taking(gcra("CL.THROTTLE", key, limit.into())?, quantity.into()))
 }
 
-/// Builds `CL.PEEK`. The reply is an [`Answer`](crate::Answer).
+/// Builds `CL.PEEK`. The reply is an [`Answer`].
 ///
 /// # Errors
 /// See [`throttle`].
@@ -167,7 +167,7 @@ pub fn reserve(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, options: Rese
     Ok(cmd)
 }
 
-/// Builds `CL.BTHROTTLE`. The reply is an `Option<`[`Answer`](crate::Answer)`>`. Without a `timeout`, the
+/// Builds `CL.BTHROTTLE`. The reply is an `Option<`[`Answer`]`>`. Without a `timeout`, the
 /// call waits until it is admitted.
 ///
 /// # Errors
@@ -197,7 +197,7 @@ pub fn pause(key: impl ToSingleRedisArg, limit: impl Into<Gcra>, wait: Duration)
     Ok(cmd)
 }
 
-/// Builds `CL.FUNNEL`. The reply is an [`Answer`](crate::Answer).
+/// Builds `CL.FUNNEL`. The reply is an [`Answer`].
 ///
 /// # Errors
 /// See [`throttle`].
@@ -207,7 +207,7 @@ pub fn funnel(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Qua
     Ok(taking(cmd, quantity.into()))
 }
 
-/// Builds `CL.BUCKET`. The reply is an [`Answer`](crate::Answer).
+/// Builds `CL.BUCKET`. The reply is an [`Answer`].
 ///
 /// # Errors
 /// See [`throttle`].
@@ -217,7 +217,7 @@ pub fn bucket(key: impl ToSingleRedisArg, limit: Bucket, quantity: impl Into<Qua
     Ok(taking(cmd, quantity.into()))
 }
 
-/// Builds `CL.FIXED`. The reply is an [`Answer`](crate::Answer).
+/// Builds `CL.FIXED`. The reply is an [`Answer`].
 ///
 /// # Errors
 /// Returns an error if the window's period is not a whole number of microseconds, or its end is before 1970.
@@ -228,7 +228,7 @@ pub fn fixed(key: impl ToSingleRedisArg, limit: Fixed, quantity: impl Into<Quant
     Ok(cmd)
 }
 
-/// Builds `CL.WINDOW`. The reply is an [`Answer`](crate::Answer).
+/// Builds `CL.WINDOW`. The reply is an [`Answer`].
 ///
 /// # Errors
 /// See [`throttle`].
@@ -238,7 +238,7 @@ pub fn window(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quant
     Ok(taking(cmd, quantity.into()))
 }
 
-/// Builds `CL.LOG`. The reply is an [`Answer`](crate::Answer).
+/// Builds `CL.LOG`. The reply is an [`Answer`].
 ///
 /// # Errors
 /// See [`throttle`].
@@ -248,7 +248,7 @@ pub fn log(key: impl ToSingleRedisArg, limit: Rate, quantity: impl Into<Quantity
     Ok(taking(cmd, quantity.into()))
 }
 
-/// Builds `CL.ACQUIRE`. The reply is an [`Answer`](crate::Answer). `lease` is rounded up to a whole
+/// Builds `CL.ACQUIRE`. The reply is an [`Answer`]. `lease` is rounded up to a whole
 /// microsecond.
 ///
 /// # Errors
@@ -284,7 +284,7 @@ pub fn release(key: impl ToSingleRedisArg, holder: impl ToSingleRedisArg) -> Red
     Ok(cmd)
 }
 
-/// Builds `CL.MTAKE`. The reply is a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
+/// Builds `CL.MTAKE`. The reply is a [`Together`](crate::Together)`<`[`Answer`]`>`.
 ///
 /// # Errors
 /// Returns an error if there is no limiter, or if the arguments of a limiter cannot be sent.
@@ -293,7 +293,7 @@ pub fn mtake(limiters: Several<Take>) -> RedisResult<Cmd> {
 }
 
 /// Builds `CL.BMTAKE`. The reply is an
-/// `Option<`[`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>>`.
+/// `Option<`[`Together`](crate::Together)`<`[`Answer`]`>>`.
 ///
 /// # Errors
 /// Returns the errors of [`mtake`], and an error if the weight of the flow is out of range.
@@ -301,7 +301,7 @@ pub fn bmtake(limiters: Several<Take>, wait: &Wait) -> RedisResult<Cmd> {
     limiters.waiting(wait, Duration::ZERO)
 }
 
-/// Builds `CL.MPEEK`. The reply is a [`Together`](crate::Together)`<`[`Answer`](crate::Answer)`>`.
+/// Builds `CL.MPEEK`. The reply is a [`Together`](crate::Together)`<`[`Answer`]`>`.
 ///
 /// # Errors
 /// See [`mtake`].

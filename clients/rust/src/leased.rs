@@ -495,7 +495,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Fetch<C> {
 }
 
 impl<C> Drop for Fetch<C> {
-    /// Ends a call whose runtime has ended. Otherwise the key would never get another batch.
+    /// Counts the call as ended if its runtime has been shut down: its key would get no more batches
+    /// otherwise.
     fn drop(&mut self) {
         if self.asked.is_none() {
             return;

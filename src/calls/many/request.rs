@@ -189,8 +189,8 @@ impl<'c> Request<'c> {
         Ok(())
     }
 
-    /// Finds the key of `HOLD`, with the options beginning at `options`. A settlement then says what was
-    /// used.
+    /// Finds the key of `HOLD`, with the options beginning at `options`. With it, the quantities of a
+    /// settlement are the units that were used, not differences.
     #[cold]
     fn parse_hold(
         &self,

@@ -15,8 +15,8 @@ use redis_cell_core::several::{self, Arity, Grammar, Join};
 use redis_cell_core::timeline::{self, Timeline};
 use redis_cell_core::window::{self, Sliding};
 use redis_cell_core::{
-    Answer, Change, Decision, Error, Instant, Keyword, QUANTITY, Span, Tail, Taken, Unit, Verdict, gcra, log,
-    parse_integer, parse_timeout,
+    Answer, Change, Decision, Error, Instant, QUANTITY, Span, Tail, TailOption, Taken, Unit, Verdict, gcra,
+    log, parse_integer, parse_timeout,
 };
 
 const UNITS: [Unit; 3] = [Unit::Seconds, Unit::Milliseconds, Unit::Microseconds];
@@ -113,7 +113,7 @@ pub fn arguments(input: &[u8]) {
             Err(error) => assert_wire_text(error),
         }
     }
-    let keywords = [Keyword::Saturate, Keyword::Prepay, Keyword::MaxWait];
+    let keywords = [TailOption::Saturate, TailOption::Prepay, TailOption::MaxWait];
     for known in 0..=keywords.len() {
         match Tail::parse_within(rest.iter().copied(), &keywords[..known], &QUANTITY) {
             Ok(tail) => {
@@ -131,7 +131,7 @@ pub fn arguments(input: &[u8]) {
         Grammar { word: b"0", arguments: Arity::Always(3) },
     ];
     let mut parts = several::Parts::of(&all[..], &kinds);
-    let unit = parts.unit(&several::Keyword::ALL);
+    let unit = parts.unit(&several::TailOption::ALL);
     // The parts follow each other without a gap but for the words that join them, and the options follow
     // them.
     let end = parts.by_ref().fold(0, |end, part| {
@@ -140,7 +140,7 @@ pub fn arguments(input: &[u8]) {
         part.arguments.end
     });
     assert!(parts.rest().eq(all[end..].iter().copied()));
-    if let Some(options) = clear(several::Options::parse(parts.rest(), &several::Keyword::ALL)) {
+    if let Some(options) = clear(several::Options::parse(parts.rest(), &several::TailOption::ALL)) {
         assert_eq!(unit, options.unit);
     }
     let Ok(three) = <[&[u8]; 3]>::try_from(numbers) else { return };
