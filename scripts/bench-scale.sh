@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures tables of docs/scaling.md: the limits of a server, and the ways to fewer calls. Without an argument, these
+# Measures tables of docs/scaling.md: the limits of a server, and the ways to fewer calls. Without an argument, all
 # parts except the largest of memory, in eight minutes. Otherwise the named part:
 #   kinds      processor time and memory of each kind of limiter
 #   memory     1 and 10 million limiters, or the numbers that follow: memory 50000000 needs 9 GB and ten minutes

@@ -38,7 +38,7 @@ mutants_of() {
         fi
         look_at "$1" 120 --package redis-cell-core --cargo-arg=--tests
     else
-        local package=(--package redis-cell) last=(nested:: clock::)
+        local package=(--package redis-cell) last=(exact:: nested:: clock::)
         if [[ $1 == ffi/* ]]; then
             package=(--package redis-cell-ffi --test-package redis-cell) last+=(cluster:: failover::)
         fi

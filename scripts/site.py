@@ -1,7 +1,8 @@
 """Lays out the pages of this repository for mdBook, and checks the links of what it has built.
 
     site.py stage BOOK            copies the pages of site/SUMMARY.md, and every file that one of them links to, into BOOK/src
-    site.py playground WASM FILE  puts the page of the playground, with all it needs, into one FILE
+    site.py playground WASM HTML  puts the page of the playground, with all it needs, into one file below HTML, and a smaller
+                                  one on the front page of the site
     site.py check HTML            fails if a link or a picture of a page below HTML leads nowhere, or to a heading that is not
                                   there
 """
@@ -32,9 +33,9 @@ def stage(book):
     left_out = set(pathlib.Path("docs").rglob("*.md")) - set(pages)
     if left_out:
         sys.exit(f"error: site/SUMMARY.md lacks {', '.join(map(str, left_out))}")
-    (source / "SUMMARY.md").write_text(LINK.sub(lambda link: link[1] + index(link[2]) + link[3], summary))
+    (source / "SUMMARY.md").write_text(LINK.sub(lambda link: link[1] + index(link[2], link[2]) + link[3], summary))
     for page in pages:
-        write(source / index(str(page)), LINK.sub(lambda link: rewritten(link, page, pages, source), page.read_text()))
+        write(source / index(str(page), str(page)), LINK.sub(lambda link: rewritten(link, page, pages, source), page.read_text()))
     for name in ("book.toml", "search-zh.js", "site.css"):
         shutil.copy(f"site/{name}", book)
 
@@ -44,9 +45,9 @@ def rewritten(link, page, pages, source):
     target = page.parent / link[2]
     relative = pathlib.Path(os.path.relpath(target.resolve()))
     if relative.is_dir() and relative / "README.md" in pages:
-        return link[1] + index(f"{link[2].rstrip('/')}/README.md") + link[3]
+        return link[1] + index(f"{link[2].rstrip('/')}/README.md", str(relative)) + link[3]
     if relative in pages:
-        return link[1] + index(link[2]) + link[3]
+        return link[1] + index(link[2], str(relative)) + link[3]
     if relative == PLAYGROUND:
         return f"{link[1]}{link[2].rstrip('/')}/index.html{link[3]}"
     if relative.is_dir():
@@ -61,9 +62,9 @@ def rewritten(link, page, pages, source):
     return link[0]
 
 
-def index(name):
-    """The name of a page in the book, where the page of a folder is its index."""
-    return re.sub(r"(^|/)README\.md$", r"\1index.md", name)
+def index(link, page):
+    """The link to a page in the book, where the page of a folder is its index. The index of all is the front page."""
+    return re.sub(r"(^|/)README\.md$", r"\1overview.md" if page == "README.md" else r"\1index.md", link)
 
 
 def write(path, content):
@@ -71,13 +72,18 @@ def write(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def playground(program, file):
+def playground(program, site):
     folder = PLAYGROUND / "page"
     packed = base64.b64encode(gzip.compress(program.read_bytes(), mtime=0)).decode()
     script = f'const WASM = "{packed}";\n{(folder / "play.js").read_text()}'
     page = (folder / "index.html").read_text()
     page = page.replace('<link rel="stylesheet" href="play.css">', f"<style>\n{(folder / 'play.css').read_text()}</style>")
-    write(file, page.replace('<script src="play.js"></script>', f"<script>\n{script}</script>"))
+    page = page.replace('<script src="play.js"></script>', f"<script>\n{script}</script>")
+    write(site / PLAYGROUND / "index.html", page)
+    head, header, footer = re.split("<header>|<!-- playground -->", pathlib.Path("site/landing.html").read_text())
+    page = re.sub("<title>.*</title>", "", page).replace("</head>", f"{head}</head>")
+    page = re.sub("<header>.*</header>", lambda _: f"<header>{header}", page, flags=re.DOTALL)
+    write(site / "index.html", page.replace("</body>", f"{footer}</body>"))
 
 
 class Page(html.parser.HTMLParser):

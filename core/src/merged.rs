@@ -40,6 +40,36 @@
 //! Clients that wait in the queue of the key leave nothing to a call with SATURATE, so a refusal of the row
 //! has the wait behind them.
 //!
+//! # Mixes of several limiters
+//! `CL.MTAKE` takes from all limiters or from none, and has no SATURATE: a call for a sum that does not fit
+//! takes nothing. But each row of its reply says what `remaining` there is. So the callers of a mix (the
+//! same keys and limits in the same order) stand in one [`Line`], and a reply decides, in the order of the
+//! line, all that came before its call was sent:
+//!
+//! - If the call was admitted, so are the callers that it was for.
+//! - A caller behind them that fits what remains, less what those before it get, is *next*: the following
+//!   call is for the sum of these. Newer callers take part in it while they fit.
+//! - A caller that does not fit is refused behind those that are next. It is told when their call is
+//!   admitted. If it is not, because somebody else has taken the units, that reply decides all of them
+//!   again.
+//!
+//! So every refusal is that of a call of its own at the instant of the reply, at the caller's place, and
+//! every admission is the server's. There is at most one call at a time; without calls of others, a caller
+//! takes part in at most two, or three if a fixed window was not open, whose end only an admitted call can
+//! tell. A caller that fitted twice, and not any more when its call arrived, goes by itself.
+//!
+//! What differs from calls of their own, beyond what is said above: those that are next take their units
+//! one round trip after the reply that decided them, so what others do between the two comes before it, and
+//! a refusal is one round trip old when it is told. No client can do better: a sum that is all or nothing
+//! must be known before it is sent, and units may become available while it travels. If one does, and a
+//! caller behind the sum wants it, then that caller was refused although its own call, a moment later,
+//! would not have been; and with a larger sum, all would have been refused if it had not come.
+//!
+//! Only limits that can be merged by themselves can be merged in a mix, and only quantities of at least 1:
+//! a call for 0 tells of debts, which `remaining` does not. A place has a holder of its own; a limiter in
+//! shadow takes all or nothing of a sum; pools in order divide a sum otherwise than one call after the
+//! other; a hold, and a reply that is stored for repetitions, belong to one caller.
+//!
 //! Source: `CL.THROTTLE ... SATURATE`; the rule for complete rows is that of complete sequences of numbers
 //! (Brown, "Note on complete sequences of integers", 1961).
 
@@ -59,15 +89,15 @@ pub enum Limit {
     Counted(i64),
 }
 
-/// The reply to the call for a row.
+/// What the reply to a call says of one limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The units taken.
     pub taken: i64,
     /// The units still available.
     pub remaining: i64,
-    /// The wait for one unit, if none was taken.
-    pub retry_after: Option<Span>,
+    /// If the limiter refuses, the wait, and the quantity for which it is: 1 with SATURATE.
+    pub retry_after: Option<(Span, i64)>,
     /// The time until the limiter is fully replenished.
     pub reset_after: Span,
 }
@@ -118,52 +148,271 @@ pub fn tail(quantities: impl IntoIterator<Item = Option<i64>>) -> usize {
 /// # Ok::<(), redis_cell_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Grants {
-    limit: Limit,
-    reply: Reply,
-    /// The units that are taken, and not granted yet.
-    left: i64,
-}
+pub struct Grants(Place);
 
 impl Grants {
     /// Begins with the first caller of the row.
     pub const fn new(limit: Limit, reply: Reply) -> Self {
-        Self { limit, reply, left: reply.taken }
+        Self(Place::new(limit, reply))
     }
 
     /// Returns the answer of the next caller, which wants `quantity` units: from 1 to the limit.
     pub fn next(&mut self, quantity: i64) -> Answer {
-        let admitted = quantity <= self.left;
-        if admitted {
-            self.left = self.left.saturating_sub(quantity);
+        let Self(place) = self;
+        let admits = quantity.checked_add(place.ahead).is_some_and(|ahead| ahead <= 0);
+        if admits {
+            place.advance(quantity);
         }
-        let reset_after = self.reset_after();
-        let verdict = match self.limit {
-            _ if admitted => Verdict::Admitted,
-            Limit::Counted(_) => Verdict::Later(self.reply.retry_after.unwrap_or(reset_after)),
-            Limit::Rated { rate, capacity } => {
-                let time = |units| rate.time(units).unwrap_or(Span::MAX);
-                let wait = match self.reply.retry_after {
-                    // Clients that wait may come before: `reset_after` does not count their units.
-                    Some(wait) => wait.checked_add(time(quantity).saturating_sub(time(1))),
-                    None => Some(reset_after.saturating_sub(time(capacity).saturating_sub(time(quantity)))),
-                };
-                // A caller that does not fit waits for a nanosecond at least.
-                Verdict::Later(wait.unwrap_or(Span::MAX).max(Span::NANOSECOND))
-            }
-        };
-        let remaining = self.left.saturating_add(self.reply.remaining);
+        let wait = place.wait(quantity);
+        place.answer(if admits { Verdict::Admitted } else { Verdict::Later(wait) })
+    }
+}
+
+/// A limiter at the place of one of the callers that a reply decides.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    limit: Limit,
+    reply: Reply,
+    /// The units of the callers before this place, less those that were taken when the reply was made.
+    ahead: i64,
+}
+
+impl Place {
+    const fn new(limit: Limit, reply: Reply) -> Self {
+        Self { limit, reply, ahead: 0_i64.saturating_sub(reply.taken) }
+    }
+
+    /// A limiter of which nothing is known.
+    const fn unknown(limit: Limit) -> Self {
+        let reply = Reply { taken: 0, remaining: limit.most(), retry_after: None, reset_after: Span::ZERO };
+        Self { limit, reply, ahead: 0 }
+    }
+
+    const fn remaining(&self) -> i64 {
+        self.reply.remaining.saturating_sub(self.ahead)
+    }
+
+    const fn advance(&mut self, quantity: i64) {
+        self.ahead = self.ahead.saturating_add(quantity);
+    }
+
+    fn answer(&self, verdict: Verdict) -> Answer {
+        let (remaining, reset_after) = (self.remaining(), self.reset_after());
         Answer { verdict, limit: self.limit.most(), remaining, reset_after, taken: None }
     }
 
-    /// The time until the limiter is fully replenished, at the present place in the row.
+    /// The time until the limiter is fully replenished.
     fn reset_after(&self) -> Span {
-        let after = self.reply.reset_after;
         match self.limit {
             // If no window was open, the first caller has opened it.
-            Limit::Counted(_) => after,
-            Limit::Rated { rate, .. } => after.saturating_sub(rate.time(self.left).unwrap_or(Span::MAX)),
+            Limit::Counted(_) => self.reply.reset_after,
+            Limit::Rated { rate, .. } => moved(self.reply.reset_after, rate, [self.ahead, 0, 0]),
         }
+    }
+
+    /// The wait of a caller that is refused.
+    fn wait(&self, quantity: i64) -> Span {
+        let Reply { retry_after, reset_after, .. } = self.reply;
+        let wait = match self.limit {
+            Limit::Counted(_) => retry_after.map_or(reset_after, |(wait, _)| wait),
+            Limit::Rated { rate, capacity } => {
+                // Clients that wait may come before: of SATURATE, `reset_after` does not count their units.
+                let (wait, of) = retry_after.unwrap_or((reset_after, capacity));
+                moved(wait, rate, [self.ahead, quantity, of.saturating_neg()])
+            }
+        };
+        wait.max(Span::NANOSECOND)
+    }
+
+    /// Whether [`reset_after`](Self::reset_after) and [`wait`](Self::wait) follow from the reply. They do not
+    /// if callers before this place open the window, or if clients wait in the queue of the key: an admitted
+    /// call counts their units in `remaining` alone.
+    fn knows_waits(&self) -> bool {
+        let Reply { taken, remaining, reset_after, .. } = self.reply;
+        match self.limit {
+            Limit::Counted(_) => self.ahead <= 0 || reset_after > Span::ZERO,
+            Limit::Rated { rate, capacity } => {
+                let all = rate.time(capacity).unwrap_or(Span::MAX);
+                taken == 0 || remaining >= rate.units(all.saturating_sub(reset_after))
+            }
+        }
+    }
+}
+
+/// The time after these units more, or less.
+fn moved(time: Span, rate: Rate, by: [i64; 3]) -> Span {
+    let nanos = |span: Span| i128::from(span.as_nanos());
+    let all = by.iter().fold(nanos(time), |all, units| {
+        let of = nanos(rate.time(units.saturating_abs()).unwrap_or(Span::MAX));
+        all.saturating_add(of.saturating_mul(units.signum().into()))
+    });
+    u64::try_from(all.max(0)).ok().and_then(Span::from_nanos).unwrap_or(Span::MAX)
+}
+
+/// Callers of one mix: several limiters, of which each caller takes units of all or of none (`CL.MTAKE`).
+///
+/// `C` is a caller, with its quantities in the order of the limits: at least 1, and at most the limits.
+///
+/// Cost: O(callers) for each call and each reply.
+#[derive(Debug)]
+pub struct Line<C> {
+    places: Vec<Place>,
+    /// The sum of the call on its way.
+    sum: Vec<i64>,
+    /// The callers of the call on its way, and those behind them that are refused if it is admitted.
+    called: Vec<(Waiting<C>, Option<Vec<Answer>>)>,
+    waiting: Vec<Waiting<C>>,
+}
+
+#[derive(Debug)]
+struct Waiting<C> {
+    caller: C,
+    /// Whether it came before the call was sent of which the last reply tells.
+    is_decided: bool,
+    /// How many calls for it and others were refused.
+    refused: u8,
+}
+
+/// What follows from the replies so far.
+#[derive(Debug)]
+pub struct Next<C> {
+    /// The quantities of the next call. Without any, there is no call.
+    pub sum: Vec<i64>,
+    /// Callers that are refused, each with the rows of its own reply.
+    pub refused: Vec<(C, Vec<Answer>)>,
+    /// Callers that send their own calls, because somebody else was faster twice.
+    pub alone: Vec<C>,
+}
+impl<C: AsRef<[i64]>> Line<C> {
+    /// Creates a line for the callers of a mix of these limits.
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
+        let places = limits.into_iter().map(Place::unknown).collect();
+        Self { places, sum: Vec::new(), called: Vec::new(), waiting: Vec::new() }
+    }
+
+    /// Appends a caller.
+    pub fn push(&mut self, caller: C) {
+        self.waiting.push(Waiting { caller, is_decided: false, refused: 0 });
+    }
+
+    /// Removes the callers that no call on its way is for, and that `stays` does not keep.
+    pub fn retain(&mut self, mut stays: impl FnMut(&C) -> bool) {
+        self.waiting.retain(|waiting| stays(&waiting.caller));
+    }
+
+    /// Whether nobody waits for the next call.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Begins the next call. Its reply, or its failure, must follow before the next one begins.
+    pub fn next_call(&mut self) -> Next<C> {
+        let none = || vec![0; self.places.len()];
+        let mut next = Next { sum: none(), refused: Vec::new(), alone: Vec::new() };
+        let mut waiting = std::mem::take(&mut self.waiting).into_iter();
+        let add = |sum: &mut [i64], quantities: &[i64]| {
+            for (sum, quantity) in sum.iter_mut().zip(quantities) {
+                *sum = sum.saturating_add(*quantity);
+            }
+        };
+        for caller in waiting.by_ref() {
+            if self.admits(caller.caller.as_ref()) {
+                if caller.refused > 1 {
+                    next.alone.push(caller.caller);
+                    continue;
+                }
+                self.advance(caller.caller.as_ref());
+                add(&mut next.sum, caller.caller.as_ref());
+                self.called.push((caller, None));
+            } else if let Some(rows) = self.refusal(&caller) {
+                if self.called.is_empty() {
+                    next.refused.push((caller.caller, rows));
+                } else {
+                    self.called.push((caller, Some(rows)));
+                }
+            } else {
+                self.waiting.push(caller);
+                break;
+            }
+        }
+        self.waiting.extend(waiting);
+        if self.called.is_empty() && !self.waiting.is_empty() {
+            let first = self.waiting.remove(0);
+            add(&mut next.sum, first.caller.as_ref());
+            self.called.push((first, None));
+        }
+        if self.called.is_empty() {
+            next.sum.clear();
+        }
+        for caller in &mut self.waiting {
+            caller.is_decided = true;
+        }
+        self.sum.clone_from(&next.sum);
+        next
+    }
+
+    /// Returns the callers that the reply of the call decides, each with the rows of its own reply. The rows
+    /// of the reply are those of all limiters, in order, with `taken` 0.
+    pub fn answered(
+        &mut self,
+        admitted: bool,
+        rows: impl IntoIterator<Item = Reply>,
+    ) -> Vec<(C, Vec<Answer>)> {
+        for ((place, sum), row) in self.places.iter_mut().zip(&self.sum).zip(rows) {
+            let retry_after = row.retry_after.map(|(wait, _)| (wait, *sum));
+            *place =
+                Place::new(place.limit, Reply { taken: if admitted { *sum } else { 0 }, retry_after, ..row });
+        }
+        let called = std::mem::take(&mut self.called);
+        if !admitted {
+            let again = called.into_iter().map(|(caller, rows)| {
+                let refused = caller.refused.saturating_add(u8::from(rows.is_none()));
+                Waiting { is_decided: true, refused, ..caller }
+            });
+            self.waiting.splice(0..0, again);
+            return Vec::new();
+        }
+        let mut decided = Vec::with_capacity(called.len());
+        for (caller, rows) in called {
+            let rows = rows.unwrap_or_else(|| {
+                self.advance(caller.caller.as_ref());
+                self.places.iter().map(|place| place.answer(Verdict::Admitted)).collect()
+            });
+            decided.push((caller.caller, rows));
+        }
+        decided
+    }
+
+    /// Returns the callers that the call was to decide, after an error: it is the error of each.
+    pub fn failed(&mut self) -> Vec<C> {
+        for place in &mut self.places {
+            *place = Place::unknown(place.limit);
+        }
+        let came_before = self.waiting.iter().take_while(|caller| caller.is_decided).count();
+        let called = std::mem::take(&mut self.called).into_iter().map(|(caller, _)| caller);
+        called.chain(self.waiting.drain(..came_before)).map(|caller| caller.caller).collect()
+    }
+
+    fn admits(&self, quantities: &[i64]) -> bool {
+        self.places.iter().zip(quantities).all(|(place, quantity)| *quantity <= place.remaining())
+    }
+
+    fn advance(&mut self, quantities: &[i64]) {
+        for (place, quantity) in self.places.iter_mut().zip(quantities) {
+            place.advance(*quantity);
+        }
+    }
+
+    /// The rows of a caller that is refused, if the last reply is not older than the caller and tells them.
+    fn refusal(&self, caller: &Waiting<C>) -> Option<Vec<Answer>> {
+        if !caller.is_decided || !self.places.iter().all(Place::knows_waits) {
+            return None;
+        }
+        let row = |(place, quantity): (&Place, &i64)| {
+            let admits = *quantity <= place.remaining();
+            place.answer(if admits { Verdict::Admitted } else { Verdict::Later(place.wait(*quantity)) })
+        };
+        Some(self.places.iter().zip(caller.caller.as_ref()).map(row).collect())
     }
 }
 

@@ -1,14 +1,10 @@
 //! CL.PEEK, CL.REFUND, CL.CHARGE and CL.RESERVE: the other ways of using the state of CL.THROTTLE.
 
-use crate::common::{BINARY, COMMANDS, Client, Effect, Options, ReplicaStream, Server, requires, wall_ns};
+use crate::common::{BINARY, COMMANDS, Client, Effect, Options, ReplicaStream, Server, wall_ns};
 use crate::replication::{attach, catch_up};
 use redis::Value;
 
 const LIKE_THROTTLE: [&str; 4] = ["CL.PEEK", "CL.REFUND", "CL.CHARGE", "CL.RESERVE"];
-
-/// Calls that leave the state unchanged: CL.PEEK, and the others with quantity 0.
-const LOOKS: [&str; 4] =
-    ["CL.PEEK k 9 10 3600", "CL.REFUND k 9 10 3600 0", "CL.CHARGE k 9 10 3600 0", "CL.RESERVE k 9 10 3600 0"];
 
 /// Compares replies, and allows waits to be a second shorter, because time passes.
 fn assert_about(reply: &[i64], expected: [i64; 5], call: &str) {
@@ -24,33 +20,6 @@ fn assert_replies(client: &mut Client, calls: &[(&str, [i64; 5])]) {
     for (call, expected) in calls {
         assert_about(&client.ints(*call), *expected, call);
     }
-}
-
-#[test]
-fn a_peek_says_what_throttle_would_and_shows_the_state_as_it_is() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(
-        &mut client,
-        &[
-            ("CL.PEEK k 9 10 3600", [0, 10, 10, -1, 0]),
-            ("CL.PEEK k 9 10 3600 10", [0, 10, 10, -1, 0]),
-            ("CL.PEEK k 9 10 3600 11", [1, 10, 10, -1, 0]),
-            ("CL.THROTTLE k 9 10 3600 7", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600 0", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600 3", [0, 10, 3, -1, 2520]),
-            ("CL.PEEK k 9 10 3600 5", [1, 10, 3, 720, 2520]),
-            ("CL.PEEK k 9 10 3600 11", [1, 10, 3, -1, 2520]),
-            ("CL.PEEK k 4 10 3600", [1, 5, 0, 1080, 2520]),
-            ("CL.THROTTLE k 9 10 3600 3", [0, 10, 0, -1, 3600]),
-            ("CL.PEEK k 9 10 3600 0", [0, 10, 0, -1, 3600]),
-            ("CL.PEEK k 9 10 3600", [1, 10, 0, 360, 3600]),
-        ],
-    );
-    let reply = client.ints("CL.PEEK k 9 10 3600000 MS");
-    assert!(reply[4] > 3_590_000 && reply[4] <= 3_600_000, "{reply:?}");
-    assert_eq!(client.int("DBSIZE"), 1);
 }
 
 #[test]
@@ -73,68 +42,6 @@ fn a_refund_gives_back_what_was_taken_and_no_more() {
     // A key in debt stays limited.
     client.call("CL.CHARGE k 9 10 3600 5");
     assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 2", [1, 10, 0, 1440, 4680])]);
-}
-
-#[test]
-fn a_charge_goes_into_debt() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(
-        &mut client,
-        &[
-            ("CL.CHARGE k 9 10 3600", [0, 10, 9, -1, 360]),
-            ("CL.CHARGE k 9 10 3600 9", [0, 10, 0, -1, 3600]),
-            ("CL.CHARGE k 9 10 3600 5", [1, 10, 0, 2160, 5400]),
-            ("CL.THROTTLE k 9 10 3600", [1, 10, 0, 2160, 5400]),
-            ("CL.CHARGE k 9 10 3600 1000", [1, 10, 0, 362_160, 365_400]),
-            ("CL.CHARGE k 9 10 3600 0", [1, 10, 0, 362_160, 365_400]),
-            ("CL.CHARGE other 9 10 3600 0", [0, 10, 10, -1, 0]),
-        ],
-    );
-    assert_eq!(client.int("EXISTS other"), 0);
-    let tat = client.tat("k").unwrap();
-    assert_eq!(client.expiry_ms("k"), (tat + 999_999) / 1_000_000);
-}
-
-#[test]
-fn a_reservation_says_how_long_to_wait() {
-    let server = Server::start();
-    let mut client = server.connect();
-    assert_replies(
-        &mut client,
-        &[
-            ("CL.RESERVE k 9 10 3600", [0, 10, 9, 0, 360]),
-            ("CL.RESERVE k 9 10 3600 9", [0, 10, 0, 0, 3600]),
-            ("CL.RESERVE k 9 10 3600", [0, 10, 0, 360, 3960]),
-            ("CL.RESERVE k 9 10 3600 1 MAXWAIT 700", [1, 10, 0, 720, 3960]),
-            ("CL.RESERVE k 9 10 3600 1 MAXWAIT 720", [0, 10, 0, 720, 4320]),
-            ("CL.RESERVE k 9 10 3600 11", [1, 10, 0, -1, 4320]),
-            ("CL.RESERVE k 9 10 3600 0", [0, 10, 0, 720, 4320]),
-            ("CL.RESERVE k 9 10 3600 0 MAXWAIT 1", [1, 10, 0, 720, 4320]),
-            ("CL.RESERVE fresh 9 10 3600 0", [0, 10, 10, 0, 0]),
-            ("CL.RESERVE maxwait 9 10 3600 10 MAXWAIT 0", [0, 10, 0, 0, 3600]),
-            ("CL.RESERVE maxwait 9 10 3600 MAXWAIT 0", [1, 10, 0, 360, 3600]),
-            // The next caller waits for the rest.
-            ("CL.RESERVE guava 0 10 3600 100 PREPAY", [0, 1, 0, 0, 36000]),
-            ("CL.RESERVE guava 0 10 3600 7 PREPAY MAXWAIT 40000", [0, 1, 0, 36000, 38520]),
-            ("CL.RESERVE guava 0 10 3600 7 MAXWAIT 30000 prepay", [1, 1, 0, 38520, 38520]),
-        ],
-    );
-    assert_eq!(client.int("EXISTS fresh"), 0);
-    let reply = client.ints("CL.RESERVE ms 0 10 3600000 1 maxwait 100 ms prepay");
-    assert_eq!(reply, [0, 1, 0, 0, 360_000]);
-    let tat = client.tat("guava").unwrap();
-    assert_eq!(client.expiry_ms("guava"), (tat + 999_999) / 1_000_000);
-}
-
-#[test]
-fn max_wait_is_compared_exactly() {
-    let server = Server::start();
-    let mut client = server.connect();
-    // A wait of about 100 ms is returned as one second. It is longer than none and not longer than one.
-    client.call("CL.RESERVE k 0 10 1");
-    assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 0")[..4], [1, 1, 0, 1]);
-    assert_eq!(client.ints("CL.RESERVE k 0 10 1 1 MAXWAIT 1")[..4], [0, 1, 0, 1]);
 }
 
 #[test]
@@ -229,47 +136,6 @@ fn keys_of_another_meaning_stay_as_they_are() {
 }
 
 #[test]
-fn what_does_not_take_leaves_no_trace() {
-    let server = Options::new().append_only().set("notify-keyspace-events", "KEA").start();
-    let mut stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    for state in ["none", "some", "debt"] {
-        match state {
-            "some" => drop(client.call("CL.CHARGE k 9 10 3600 4")),
-            "debt" => drop(client.call("CL.CHARGE k 9 10 3600 40")),
-            _ => {}
-        }
-        stream.effects(&server);
-        let footprint = |client: &mut Client| {
-            (
-                client.snapshot("k"),
-                client.info("rdb_changes_since_last_save"),
-                client.info("master_repl_offset"),
-            )
-        };
-        let before = footprint(&mut client);
-        for call in LOOKS {
-            client.ints(call);
-            assert_eq!(footprint(&mut client), before, "{call} with {state}");
-        }
-        for call in
-            ["CL.RESERVE k 9 10 3600 11", "CL.RESERVE k 9 10 3600 10 MAXWAIT 0", "CL.PEEK k 9 10 3600 5"]
-        {
-            if state == "none" && call.contains("MAXWAIT") {
-                continue;
-            }
-            client.ints(call);
-            assert_eq!(footprint(&mut client), before, "{call} with {state}");
-        }
-        if state == "none" {
-            client.ints("CL.REFUND k 9 10 3600 5");
-            assert_eq!(footprint(&mut client), before, "nothing to refund");
-        }
-        assert_eq!(stream.effects(&server), [], "{state}");
-    }
-}
-
-#[test]
 fn each_state_is_propagated_as_it_is() {
     let server = Server::start();
     let mut stream = ReplicaStream::attach(&server);
@@ -346,29 +212,6 @@ fn the_server_knows_what_kind_of_commands_they_are() {
 }
 
 #[test]
-fn out_of_memory_checks_and_refunds_still_run() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.throttle_checked("k", "9 10 3600 4");
-    client.call("CONFIG SET maxmemory 1");
-    for call in [
-        "CL.CHARGE k 9 10 3600",
-        "CL.RESERVE k 9 10 3600",
-        "CL.MTAKE k THROTTLE 9 10 3600 1",
-        "CL.BTHROTTLE k 9 10 3600 1 0",
-    ] {
-        let error = client.error(call);
-        assert!(error.starts_with("OOM "), "{call}: {error}");
-    }
-    assert_replies(
-        &mut client,
-        &[("CL.PEEK k 9 10 3600", [0, 10, 6, -1, 1440]), ("CL.REFUND k 9 10 3600", [0, 10, 7, -1, 1080])],
-    );
-    assert_replies(&mut client, &[("CL.REFUND k 9 10 3600 9", [0, 10, 10, -1, 0])]);
-    assert_eq!(client.int("EXISTS k"), 0);
-}
-
-#[test]
 fn checks_run_on_a_replica() {
     let primary = Server::start();
     let replica = attach(&primary, Options::new());
@@ -386,51 +229,6 @@ fn checks_run_on_a_replica() {
         assert!(copy.error(&format!("{command} k 9 10 3600")).starts_with("READONLY "), "{command}");
     }
     assert!(copy.error("CL.BTHROTTLE k 9 10 3600 1 0").starts_with("READONLY "));
-}
-
-#[test]
-fn in_transactions_scripts_and_both_protocols() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for command in [
-        "MULTI",
-        "CL.CHARGE k 9 10 3600 4",
-        "CL.REFUND k 9 10 3600",
-        "CL.RESERVE k 9 10 3600 7",
-        "CL.PEEK k 9 10 3600",
-    ] {
-        client.call(command);
-    }
-    let Value::Array(replies) = client.call("EXEC") else { panic!("no array") };
-    let seen: Vec<Vec<i64>> = replies.iter().map(|reply| crate::common::ints(reply).unwrap()).collect();
-    assert_eq!(
-        seen.iter().map(|reply| (reply[0], reply[2])).collect::<Vec<_>>(),
-        [(0, 6), (0, 7), (0, 0), (1, 0)]
-    );
-    let script = "return redis.call(ARGV[1], KEYS[1], 9, 10, 3600, 1)";
-    for command in LIKE_THROTTLE {
-        assert_eq!(client.ints(&["EVAL", script, "1", "s", command]).len(), 5, "{command}");
-        assert_eq!(server.connect_resp3().ints(&format!("{command} r 9 10 3600")).len(), 5, "{command}");
-    }
-    requires!(client.has_command("EVAL_RO"), "no EVAL_RO");
-    let script = "return redis.call('CL.PEEK', KEYS[1], 9, 10, 3600)";
-    assert_eq!(client.ints(&["EVAL_RO", script, "1", "k"])[0], 1);
-}
-
-#[test]
-fn an_append_only_file_brings_back_the_same_states() {
-    let mut server = Options::new().append_only().start();
-    let mut client = server.connect();
-    client.call("CL.CHARGE debt 9 10 3600 40");
-    client.call("CL.REFUND debt 9 10 3600 7");
-    client.call("CL.RESERVE booked 9 10 3600 9");
-    client.call("CL.RESERVE booked 9 10 3600 9");
-    client.call("CL.CHARGE gone 9 10 3600");
-    client.call("CL.REFUND gone 9 10 3600");
-    let states = |client: &mut Client| ["debt", "booked", "gone"].map(|key| client.snapshot(key));
-    let before = states(&mut client);
-    server.restart();
-    assert_eq!(states(&mut server.connect()), before);
 }
 
 #[test]

@@ -39,28 +39,6 @@ fn flows(client: &mut Client) -> String {
 }
 
 #[test]
-fn a_call_that_need_not_wait_is_answered_as_that_of_mtake() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (limiter, single) in &kinds() {
-        client.call("DEL k");
-        let mut taken = rows(&mut client, &format!("CL.BMTAKE k {limiter}"));
-        client.call("DEL k");
-        let mut expected = rows(&mut client, &format!("CL.MTAKE k {limiter}"));
-        for row in taken.iter_mut().chain(&mut expected) {
-            row.truncate(4);
-        }
-        assert_eq!(taken, expected, "{single}");
-    }
-    // A call that can never be admitted is refused at once, and so is one with MAXLEN 0.
-    client.call("DEL k");
-    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 1 3600 2")[0][..4], [1, 1, 1, -1]);
-    client.call("CL.FIXED k 1 3600");
-    assert_eq!(rows(&mut client, "CL.BMTAKE k FIXED 1 3600 1 MAXLEN 0")[0][..3], [1, 1, 0]);
-    assert_eq!(client.info("blocked_clients"), "0");
-}
-
-#[test]
 fn every_kind_is_waited_for_in_order() {
     let server = Server::start();
     let mut client = server.connect();

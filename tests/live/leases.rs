@@ -13,141 +13,6 @@ fn wall_us() -> i64 {
     ceil_div(wall_ns().into(), 1_000)
 }
 
-/// Where the lease of a call made within `earliest..=latest` ends.
-fn assert_end(end: i64, lease_us: i64, earliest: i64, latest: i64) {
-    // The module's clock may run a little ahead of a wall clock that is being slewed.
-    let expected = earliest + lease_us..=latest + lease_us + 5_000;
-    assert!(expected.contains(&end), "{end} not in {expected:?}");
-}
-
-#[test]
-fn places_are_given_out_and_given_back() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (call, answer) in [
-        ("CL.ACQUIRE k 2 30 a", "0 2 1 -1 30"),
-        ("CL.ACQUIRE k 2 50 b", "0 2 0 -1 50"),
-        ("CL.ACQUIRE k 2 30 c", "1 2 0 30 50"),
-        // A present holder renews, also when the limit has been lowered.
-        ("CL.ACQUIRE k 2 40 a", "0 2 0 -1 50"),
-        ("CL.ACQUIRE k 1 40 a", "0 1 0 -1 50"),
-        ("CL.ACQUIRE k 1 40 c", "1 1 0 50 50"),
-        ("CL.RELEASE k b", "1"),
-        ("CL.RELEASE k b", "0"),
-        ("CL.ACQUIRE k 1 30 c", "1 1 0 40 40"),
-        ("CL.ACQUIRE k 2 30 c", "0 2 0 -1 40"),
-        ("CL.RELEASE k c", "1"),
-        ("EXISTS k", "1"),
-        // The last release deletes the key.
-        ("CL.RELEASE k a", "1"),
-        ("EXISTS k", "0"),
-        ("CL.RELEASE k a", "0"),
-        ("CL.RENEW k 10 a", "0"),
-        ("EXISTS k", "0"),
-    ] {
-        assert_eq!(client.integers(call), answer, "{call}");
-    }
-}
-
-#[test]
-fn a_holder_is_a_member_with_its_leases_end() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (unit, factor) in [("", 1_000_000), (" S", 1_000_000), (" MS", 1_000), (" us", 1)] {
-        let lease = 3_600_000_001 / factor;
-        let earliest = wall_us();
-        client.call(&format!("CL.ACQUIRE k 3 {lease} me{unit}"));
-        let latest = wall_us();
-        assert_eq!(client.text("TYPE k"), "zset");
-        let stored = entries(&mut client, "k");
-        assert_eq!((stored.len(), stored[0].0.as_slice()), (1, b"me".as_slice()));
-        assert_end(stored[0].1, lease * factor, earliest, latest);
-        assert_eq!(client.expiry_ms("k"), ceil_div(stored[0].1.into(), 1_000));
-        client.call("DEL k");
-    }
-}
-
-#[test]
-fn the_key_lives_as_long_as_the_last_lease() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let last_end = |client: &mut Client| {
-        let last = entries(client, "k").pop().unwrap().1;
-        assert_eq!(client.expiry_ms("k"), ceil_div(last.into(), 1_000));
-        last
-    };
-    client.call("CL.ACQUIRE k 3 100 a");
-    client.call("CL.ACQUIRE k 3 200 b");
-    let b = last_end(&mut client);
-    client.call("CL.ACQUIRE k 3 50 c");
-    assert_eq!(last_end(&mut client), b);
-    let (earliest, renewed) = (wall_us(), client.int("CL.RENEW k 60 b"));
-    assert_eq!(renewed, 1);
-    assert!(last_end(&mut client) < b, "a renewal may shorten");
-    let b = entries(&mut client, "k").into_iter().find(|(id, _)| id == b"b").unwrap().1;
-    assert_end(b, 60_000_000, earliest, wall_us());
-    assert_eq!(client.int("CL.RENEW k 300 c"), 1);
-    assert_end(last_end(&mut client), 300_000_000, earliest, wall_us());
-    assert_eq!(client.int("CL.RELEASE k c"), 1);
-    assert_end(last_end(&mut client), 100_000_000, 0, wall_us());
-}
-
-#[test]
-fn the_place_of_a_killed_holder_comes_back_when_its_lease_ends() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let mut doomed = server.connect();
-    let id = doomed.int("CLIENT ID");
-    assert_eq!(doomed.ints("CL.ACQUIRE k 1 900 doomed MS")[0], 0);
-    client.call(&format!("CLIENT KILL ID {id}"));
-    let end = entries(&mut client, "k")[0].1;
-    let mut refused = 0;
-    wait_until("the place of the killed holder", || match client.ints("CL.ACQUIRE k 1 5000 heir MS")[..] {
-        [0, ..] => Ok(()),
-        ref seen => {
-            refused += 1;
-            Err(format!("{seen:?}"))
-        }
-    });
-    let heirs = entries(&mut client, "k");
-    assert!(refused > 0);
-    assert_eq!(heirs.len(), 1, "what has ended is gone: {heirs:?}");
-    let since = heirs[0].1 - 5_000_000 - end;
-    assert!(since >= 0, "the heir was admitted {since} us after the end of the lease");
-    assert_eq!(client.int("CL.RENEW k 5 doomed"), 0);
-    assert_eq!(client.int("CL.RELEASE k doomed"), 0);
-}
-
-#[test]
-fn an_ended_lease_holds_nothing() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.ACQUIRE k 3 3600 long");
-    // Last, because any call that is admitted after its end would remove it.
-    client.call("CL.ACQUIRE k 3 1 brief MS");
-    wait_until("the brief lease to end", || match client.ints("CL.ACQUIRE k 1 1 probe MS")[..] {
-        // Refused all the time, because of the long one: a refusal removes nothing.
-        [1, _, 0, ..] if entries(&mut client, "k")[0].1 < wall_us() - 5_000 => Ok(()),
-        ref seen => Err(format!("{seen:?}")),
-    });
-    let before = client.snapshot("k");
-    for _ in 0..2 {
-        assert_eq!(client.int("CL.RENEW k 10 brief"), 0);
-        assert_eq!(client.int("CL.RELEASE k brief"), 0);
-        assert_eq!(client.ints("CL.ACQUIRE k 1 10 other")[..3], [1, 1, 0]);
-    }
-    assert_eq!(client.snapshot("k"), before);
-    assert_eq!(client.ints("CL.ACQUIRE k 2 10 brief")[..3], [0, 2, 0], "but it may come again");
-    assert_eq!(client.int("ZCARD k"), 2);
-
-    // The last release also removes the leases that have ended.
-    client.call(&format!("ZADD k {} ended", wall_us() - 60_000_000));
-    assert_eq!(client.int("CL.RELEASE k brief"), 1);
-    assert_eq!(client.int("ZCARD k"), 2);
-    assert_eq!(client.int("CL.RELEASE k long"), 1);
-    assert_eq!(client.int("EXISTS k"), 0);
-}
-
 #[test]
 fn names_are_any_bytes() {
     let server = Server::start();
@@ -580,24 +445,6 @@ fn assert_limits_hold(client: &mut Client) {
 }
 
 #[test]
-fn restarts_bring_back_the_same_instants() {
-    for append_only in [true, false] {
-        let options = if append_only { Options::new().append_only() } else { Options::new() };
-        let mut server = options.start();
-        let mut client = server.connect();
-        use_limits(&mut client);
-        let before = states(&mut client);
-        if !append_only {
-            client.call("SAVE");
-        }
-        server.restart();
-        let mut client = server.connect();
-        assert_eq!(states(&mut client), before, "append only: {append_only}");
-        assert_limits_hold(&mut client);
-    }
-}
-
-#[test]
 fn dumps_and_copies_go_on_where_they_were_taken() {
     let server = Server::start();
     let mut client = server.connect();
@@ -644,32 +491,6 @@ fn replicas_hold_the_same_state_and_take_over_where_it_stands() {
 }
 
 #[test]
-fn in_transactions_and_on_both_protocols() {
-    let server = Server::start();
-    for mut client in [server.connect(), server.connect_resp3()] {
-        client.call("FLUSHALL");
-        for command in [
-            "MULTI",
-            "CL.ACQUIRE k 1 60 a",
-            "CL.ACQUIRE k 1 60 b",
-            "CL.RENEW k 60 b",
-            "CL.RENEW k 60 a",
-            "CL.RELEASE k a",
-            "CL.LOG k 2 60",
-            "CL.ACQUIRE other 0 60 b",
-        ] {
-            client.call(command);
-        }
-        let Value::Array(replies) = client.call("EXEC") else { panic!("EXEC answered no array") };
-        assert_eq!(ints(&replies[0]).unwrap(), [0, 1, 0, -1, 60]);
-        assert_eq!(ints(&replies[1]).unwrap()[..3], [1, 1, 0]);
-        assert_eq!(replies[2..5], [Value::Int(0), Value::Int(1), Value::Int(1)]);
-        assert_eq!(ints(&replies[5]).unwrap(), [0, 2, 1, -1, 60]);
-        assert!(matches!(replies[6], Value::ServerError(_)), "{:?}", replies[6]);
-    }
-}
-
-#[test]
 fn a_watch_notices_what_is_written_and_nothing_else() {
     let server = Server::start();
     let (mut client, mut other) = (server.connect(), server.connect());
@@ -688,20 +509,4 @@ fn a_watch_notices_what_is_written_and_nothing_else() {
     for call in ["CL.ACQUIRE k 1 3600 a", "CL.RENEW k 60 a", "CL.RELEASE k a", "CL.LOG l 2 60"] {
         assert!(noticed(call), "{call}");
     }
-}
-
-#[test]
-fn giving_back_works_when_memory_is_out() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.ACQUIRE k 2 3600 a");
-    client.call("CL.ACQUIRE k 2 3600 b");
-    client.call("CONFIG SET maxmemory 1");
-    for call in ["CL.ACQUIRE k 2 3600 a", "CL.LOG log 2 3600"] {
-        let error = client.error(call);
-        assert!(error.starts_with("OOM "), "{call}: {error}");
-    }
-    assert_eq!(client.int("CL.RENEW k 60 a"), 1);
-    assert_eq!(client.int("CL.RELEASE k a"), 1);
-    assert_eq!(client.int("CL.RELEASE k b"), 1);
 }

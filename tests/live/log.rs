@@ -1,67 +1,6 @@
 //! CL.LOG: its replies, states and effects.
 
-use crate::common::{
-    Client, Footprint, Options, ReplicaStream, Server, WRONGTYPE, ceil_div, entries, propagated, wait_until,
-    wall_ns,
-};
-
-#[test]
-fn five_a_minute_of_twenty_calls() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let answers: Vec<Vec<i64>> = (0..20).map(|_| client.ints("CL.LOG k 5 60")).collect();
-    for (i, answer) in (0..).zip(&answers) {
-        let expected = if i < 5 { [0, 5, 4 - i, -1, 60] } else { [1, 5, 0, 60, 60] };
-        assert_eq!(answer[..], expected, "call {i}");
-    }
-    // The sixth waits until the first is 60 s old, to the microsecond.
-    let first = entries(&mut client, "k")[0].1;
-    let earliest = ceil_div(wall_ns().into(), 1_000);
-    let wait = client.ints("CL.LOG k 5 60000000 1 US")[3];
-    let latest = ceil_div(wall_ns().into(), 1_000) + 5_000;
-    let told = first + 60_000_000 - wait;
-    assert!((earliest..=latest).contains(&told), "{told} in {earliest}..={latest}");
-}
-
-#[test]
-fn a_wait_that_is_kept_is_rewarded() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let limit = "3 700 1 MS";
-    for _ in 0..3 {
-        assert_eq!(client.ints(&format!("CL.LOG k {limit}"))[0], 0);
-    }
-    let first = entries(&mut client, "k")[0].1;
-    let mut refused = 0;
-    wait_until("the first entry to leave", || match client.ints(&format!("CL.LOG k {limit}"))[..] {
-        [0, ..] => Ok(()),
-        ref seen => {
-            refused += 1;
-            Err(format!("{seen:?}"))
-        }
-    });
-    let newest = entries(&mut client, "k").pop().unwrap().1;
-    assert!(refused > 0);
-    assert!(newest >= first + 700_000, "admitted {} us after the first", newest - first);
-}
-
-#[test]
-fn an_entry_for_every_unit() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (key, arguments, period_us) in [("s", "10 60 3", 60_000_000), ("ms", "10 7001 3 MS", 7_001_000)] {
-        let earliest = ceil_div(wall_ns().into(), 1_000);
-        client.call(&format!("CL.LOG {key} {arguments}"));
-        let latest = ceil_div(wall_ns().into(), 1_000) + 5_000;
-        assert_eq!(client.text(&["TYPE", key]), "zset");
-        let stored = entries(&mut client, key);
-        let score = stored[0].1;
-        assert!((earliest..=latest).contains(&score), "{score}");
-        let expected: Vec<_> = (0..3).map(|k| (format!("{score}-{k}").into_bytes(), score)).collect();
-        assert_eq!(stored, expected);
-        assert_eq!(client.expiry_ms(key), ceil_div((score + period_us).into(), 1_000));
-    }
-}
+use crate::common::{Client, ReplicaStream, Server, ceil_div, entries, propagated, wait_until, wall_ns};
 
 #[test]
 fn units_of_one_microsecond_have_names_of_their_own() {
@@ -82,53 +21,6 @@ fn units_of_one_microsecond_have_names_of_their_own() {
     client.call(&["EVAL", script, "1", "k"]);
     assert_eq!(client.int("ZCARD k"), 2352);
     assert_eq!(client.ints("CL.LOG k 10000 3600 0")[2], 10_000 - 2352);
-}
-
-#[test]
-fn quantities() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (arguments, answer) in [
-        ("10 60 0", "0 10 10 -1 0"),
-        ("10 60 11", "1 10 10 -1 0"),
-        ("10 60 7", "0 10 3 -1 60"),
-        ("10 60 0", "0 10 3 -1 60"),
-        ("10 60 4", "1 10 3 60 60"),
-        ("10 60 11", "1 10 3 -1 60"),
-        ("10 60 10000", "1 10 3 -1 60"),
-        ("10 60 3", "0 10 0 -1 60"),
-        ("10 60 0", "0 10 0 -1 60"),
-        // A lower limit than there are entries: even a check would have to wait.
-        ("9 60 0", "1 9 0 60 60"),
-    ] {
-        assert_eq!(client.integers(&format!("CL.LOG k {arguments}")), answer, "{arguments}");
-    }
-    assert_eq!(client.int("ZCARD k"), 10);
-}
-
-#[test]
-fn saturating_takes_what_fits() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (arguments, answer) in [
-        ("10 60 0 SATURATE", "0 10 10 -1 0 0"),
-        ("10 60 7 SATURATE", "0 10 3 -1 60 7"),
-        ("10 60 0 saturate", "0 10 3 -1 60 0"),
-        ("10 60 9223372036854775807 SATURATE", "0 10 0 -1 60 3"),
-        ("10 60 5 SATURATE", "1 10 0 60 60 0"),
-        ("10 60 SATURATE", "1 10 0 60 60 0"),
-        ("10 60 0 SATURATE", "0 10 0 -1 60 0"),
-        // A lower limit than there are entries.
-        ("9 60 0 SATURATE", "0 9 0 -1 60 0"),
-        ("9 60 1 SATURATE", "1 9 0 60 60 0"),
-    ] {
-        assert_eq!(client.integers(&format!("CL.LOG k {arguments}")), answer, "{arguments}");
-    }
-    assert_eq!(client.int("ZCARD k"), 10);
-    // One call takes a bounded number of units, and its answer shows that there are more.
-    assert_eq!(client.integers("CL.LOG big 30000 60 50000 SATURATE"), "0 30000 20000 -1 60 10000");
-    assert_eq!(client.integers("CL.LOG big 30000 60000 50000 SATURATE MS"), "0 30000 10000 -1 60000 10000");
-    assert_eq!(client.int("ZCARD big"), 20_000);
 }
 
 #[test]
@@ -173,24 +65,6 @@ fn bad_input_names_what_is_wrong_and_changes_nothing() {
         assert_eq!(client.ints(&[b"CL.LOG".as_ref(), key, b"5", b"60"]), [0, 5, 4, -1, 60]);
     }
     server.assert_alive("bad input");
-}
-
-#[test]
-fn a_quantity_above_the_limit_is_refused_after_the_key_has_been_checked() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("SET string foo");
-    client.call("ZADD game 1 a 2 b");
-    assert_eq!(client.ints("CL.LOG fresh 5 60 6"), [1, 5, 5, -1, 0]);
-    for (key, expected) in [("string", WRONGTYPE), ("game", "ERR the key does not hold this limiter's state")]
-    {
-        let before = client.snapshot(key);
-        for quantity in [5, 6] {
-            let error = client.error(&format!("CL.LOG {key} 5 60 {quantity}"));
-            assert!(error.starts_with(expected), "{key} {quantity}: {error}");
-        }
-        assert_eq!(client.snapshot(key), before);
-    }
 }
 
 #[test]
@@ -260,34 +134,6 @@ fn effects_are_one_transaction_and_refusals_are_none() {
     client.call(&["EVAL", script, "1", "scripted"]);
     let expected = propagated(0, of_call(&mut client, "scripted"));
     assert_eq!(stream.effects(&server), expected);
-}
-
-#[test]
-fn what_takes_nothing_leaves_no_trace() {
-    let server = Options::new().append_only().start();
-    let _stream = ReplicaStream::attach(&server);
-    let mut client = server.connect();
-    client.call("SET text foo");
-    client.call("ZADD game 1 a");
-    client.call("CL.LOG used 5 3600 3");
-    for (key, arguments) in [
-        ("fresh", "5 3600 0"),
-        ("fresh", "5 3600 6"),
-        ("used", "5 3600 0"),
-        ("used", "5 3600 3"),
-        ("used", "5 3600 6"),
-        ("used", "2 3600"),
-        ("used", "5 3600 x"),
-        ("text", "5 3600"),
-        ("game", "5 3600"),
-    ] {
-        let before = Footprint::of(&server, &mut client, key);
-        let _ = client.ask(&format!("CL.LOG {key} {arguments}"));
-        assert_eq!(Footprint::of(&server, &mut client, key), before, "CL.LOG {key} {arguments}");
-    }
-    let before = Footprint::of(&server, &mut client, "used");
-    client.call("CL.LOG used 5 3600");
-    assert_ne!(Footprint::of(&server, &mut client, "used"), before, "these glasses see a call that takes");
 }
 
 /// The work of a call on a log of a million is bounded by its quantity, not by the log.

@@ -9,27 +9,6 @@ pub fn rows<W: crate::common::Words + ?Sized>(client: &mut Client, command: &W) 
     client.get(command)
 }
 
-/// Runs `calls` as one transaction, microseconds apart, and returns the answers.
-fn at_once(client: &mut Client, calls: &[&str]) -> Vec<Value> {
-    client.call("MULTI");
-    for call in calls {
-        client.call(*call);
-    }
-    let Value::Array(answers) = client.call("EXEC") else { panic!("EXEC answered no array: {calls:?}") };
-    for (call, answer) in calls.iter().zip(&answers) {
-        assert!(!matches!(answer, Value::ServerError(_)), "{call}: {answer:?}");
-    }
-    answers
-}
-
-fn table(answer: &Value) -> Vec<Vec<i64>> {
-    redis::from_redis_value(answer.clone()).unwrap_or_else(|e| panic!("{answer:?}: {e}"))
-}
-
-fn row(answer: &Value) -> Vec<i64> {
-    redis::from_redis_value(answer.clone()).unwrap_or_else(|e| panic!("{answer:?}: {e}"))
-}
-
 /// Every kind: a limiter of ten units or two places, and the single command on the same state. `#` is the
 /// quantity.
 fn kinds() -> Vec<(String, String)> {
@@ -42,11 +21,6 @@ fn kinds() -> Vec<(String, String)> {
     kinds
 }
 
-/// The kinds with a quantity.
-fn counting_kinds() -> impl Iterator<Item = (String, String)> {
-    kinds().into_iter().filter(|(limiter, _)| !limiter.starts_with("LEASE"))
-}
-
 fn with(template: &str, quantity: i64, key: &str) -> String {
     template.replace('#', &quantity.to_string()).replace("KEY", key)
 }
@@ -54,53 +28,6 @@ fn with(template: &str, quantity: i64, key: &str) -> String {
 /// The limiter on a key of its own, as it stands in a call.
 fn on(number: usize, limiter: &str, quantity: i64) -> String {
     format!(" k{number} {}", with(limiter, quantity, ""))
-}
-
-#[test]
-fn the_gateway_of_the_contract() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let take = "CL.MTAKE {o7}:rpm THROTTLE 99 100 60 1 {o7}:tpm THROTTLE 19999 100000 60 1200 \
-                {o7}:month FIXED 10000000 MONTH 1200 {o7}:busy LEASE 20 120 req-5";
-    let answer = rows(&mut client, take);
-    assert_eq!(answer.len(), 5);
-    assert_eq!(answer[1], [0, 100, 99, -1, 1]);
-    assert_eq!(answer[2], [0, 20_000, 18_800, -1, 1]);
-    assert_eq!(answer[3][..4], [0, 10_000_000, 9_998_800, -1]);
-    assert_eq!(answer[4], [0, 20, 19, -1, 120]);
-    assert_eq!(answer[0], [0, 20, 19, -1, answer[3][4].max(120)], "the tightest, and the longest");
-    let settle = "CL.MSETTLE {o7}:tpm THROTTLE 19999 100000 60 -350 {o7}:month FIXED 10000000 MONTH -350 \
-                  {o7}:busy LEASE 20 0 req-5 AGO 0";
-    let settled = rows(&mut client, settle);
-    assert_eq!(settled[2][..4], [0, 10_000_000, 9_999_150, -1]);
-    assert_eq!(settled[3], [0, 20, 20, -1, 0]);
-    assert_eq!(client.int("EXISTS {o7}:busy"), 0, "the last place given back takes the key along");
-    assert_eq!(client.int("GET {o7}:month"), 850);
-}
-
-#[test]
-fn each_row_is_the_answer_of_the_single_command_on_the_same_state() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (limiter, single) in &kinds() {
-        for quantity in [3, 0, 4, 2, 2, 11, 1, 0] {
-            let take = format!("CL.MTAKE m {}", with(limiter, quantity, "m"));
-            let peek = format!("CL.MPEEK m {}", with(limiter, quantity, "m"));
-            let alone = with(single, quantity, "s");
-            let answers = at_once(&mut client, &[&peek, &take, &alone]);
-            let (peeked, taken, alone) = (table(&answers[0]), table(&answers[1]), row(&answers[2]));
-            assert_eq!(taken, [alone.clone(), alone.clone()], "{take}");
-            assert_eq!((peeked[1][0], peeked[1][3]), (alone[0], alone[3]), "{peek} before {alone:?}");
-            if alone[0] == 1 || quantity == 0 && !limiter.starts_with("LEASE") {
-                assert_eq!(peeked[1], alone, "a refusal and a look leave the state as it is: {peek}");
-            }
-            assert_eq!(client.text("TYPE m"), client.text("TYPE s"), "{take}");
-            // They were decided one after the other, microseconds apart.
-            let apart = client.expiry_ms("m") - client.expiry_ms("s");
-            assert!(apart.abs() < 1000, "{take}: the keys expire {apart} ms apart");
-        }
-        client.call("FLUSHALL");
-    }
 }
 
 #[test]
@@ -176,72 +103,6 @@ fn an_error_at_any_position_is_the_calls_error_and_nothing_is_charged() {
     assert_eq!(keys.map(|key| client.snapshot(key)), before);
     assert_eq!(client.info("rdb_changes_since_last_save"), dirty);
     assert_eq!(stream.effects(&server), []);
-}
-
-#[test]
-fn a_quantity_above_a_limit_is_refused_permanently_and_so_is_the_call() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE full 0 1 3600");
-    for (limiter, _) in counting_kinds() {
-        let call = format!("CL.MTAKE full THROTTLE 0 1 3600 1 k {}", with(&limiter, 11, ""));
-        let answer = rows(&mut client, &call);
-        assert_eq!((answer[0][0], answer[0][3]), (1, -1), "{call}: {answer:?}");
-        assert_eq!(answer[2], [1, 10, 10, -1, 0], "{call}");
-        assert!(answer[1][3] > 0, "{call}: {answer:?}");
-    }
-    assert_eq!(client.int("DBSIZE"), 1);
-}
-
-#[test]
-fn a_limiter_in_shadow_refuses_nothing_and_takes_when_it_may() {
-    let server = Server::start();
-    let mut client = server.connect();
-    // It admits: it takes like any other.
-    let call = "CL.MTAKE a THROTTLE 9 10 3600 1 b SHADOW THROTTLE 1 2 3600 1";
-    assert_eq!(rows(&mut client, call), [[0, 10, 9, -1, 360], [0, 10, 9, -1, 360], [0, 2, 1, -1, 1800]]);
-    // It would refuse: its row says so, and the combined one leaves it out.
-    let call = "CL.MTAKE a THROTTLE 9 10 3600 2 b SHADOW THROTTLE 1 2 3600 2";
-    let answer = rows(&mut client, call);
-    assert_eq!(answer[0][..4], [0, 10, 7, -1]);
-    assert_eq!(answer[1][..4], [0, 10, 7, -1]);
-    assert_eq!(answer[2][..3], [1, 2, 1]);
-    assert!(answer[2][3] > 0, "{answer:?}");
-    // If another limiter refuses, it takes nothing either.
-    let before = client.snapshot("b");
-    let call = "CL.MTAKE a THROTTLE 9 10 3600 8 b SHADOW THROTTLE 1 2 3600 1";
-    let answer = rows(&mut client, call);
-    assert_eq!((&answer[0][..3], &answer[2][..4]), (&[1, 10, 7][..], &[0, 2, 1, -1][..]));
-    assert_eq!(client.snapshot("b"), before);
-    // All of them in shadow: admitted, whatever they decide.
-    let call = "CL.MTAKE b SHADOW THROTTLE 1 2 3600 2 c shadow FIXED 1 60 5 d SHADOW LEASE 1 60 me";
-    let answer = rows(&mut client, call);
-    assert_eq!(answer[0][..4], [0, 1, 0, -1], "limit and remaining of the tightest: {answer:?}");
-    assert_eq!((answer[1][0], answer[2][0], answer[2][3]), (1, 1, -1));
-    assert_eq!(answer[3], [0, 1, 0, -1, 60]);
-    assert_eq!(client.int("EXISTS c"), 0);
-    // INFO counts them separately, and CL.TOP does not record them.
-    let fields = crate::info::fields(&mut client);
-    let count = |what: &str| fields[&format!("mtake_{what}")].clone();
-    assert_eq!(["admitted", "refused", "errors", "shadow_refused"].map(count), ["3", "1", "0", "3"]);
-    let top: Vec<Vec<Value>> = client.get("CL.TOP");
-    assert_eq!(top.len(), 1, "{top:?}");
-}
-
-#[test]
-fn the_combined_row_is_of_the_tightest_and_waits_for_the_slowest() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.call("CL.THROTTLE full 0 1 3600");
-    client.call("CL.THROTTLE longer 0 1 7200");
-    let call = "CL.MTAKE fresh THROTTLE 4 5 3600 1 full THROTTLE 0 1 3600 1 longer THROTTLE 0 1 7200 1";
-    let answer = rows(&mut client, call);
-    assert_eq!(answer[1], [0, 5, 5, -1, 0]);
-    assert!((7199..=7200).contains(&answer[3][3]) && (3599..=3600).contains(&answer[2][3]), "{answer:?}");
-    assert_eq!(answer[0], [1, 1, 0, answer[3][3], answer[3][4]]);
-    // Of two that are as tight, the first.
-    let call = "CL.MTAKE x THROTTLE 6 1 60 2 y FIXED 5 60 0";
-    assert_eq!(rows(&mut client, call)[0], [0, 7, 5, -1, 120]);
 }
 
 #[test]
@@ -452,183 +313,6 @@ fn replicas_and_scripts_and_transactions() {
     assert_eq!(rows(&mut resp3, "CL.MTAKE f THROTTLE 9 10 3600 1").len(), 2);
 }
 
-/// Settlements on a limiter of ten that has taken five, one transaction each, so that next to no time passes.
-#[test]
-fn a_settlement_takes_regardless_and_gives_back_what_was_taken() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (kind, difference, expected) in [
-        ("THROTTLE 9 10 3600", "0", "0 10 5 -1 1800"),
-        ("THROTTLE 9 10 3600", "-2", "0 10 7 -1 1080"),
-        ("THROTTLE 9 10 3600", "5", "0 10 0 -1 3600"),
-        ("THROTTLE 9 10 3600", "18", "1 10 0 5040 8280"),
-        ("THROTTLE 9 10 3600", "-5", "gone"),
-        ("THROTTLE 9 10 3600", "-9223372036854775807", "gone"),
-        ("FUNNEL 10 10 3600", "0", "0 10 5 -1 1800"),
-        ("FUNNEL 10 10 3600", "-2", "0 10 7 -1 1080"),
-        ("FUNNEL 10 10 3600", "5", "0 10 0 -1 3600"),
-        ("FUNNEL 10 10 3600", "18", "1 10 0 5040 8280"),
-        ("FUNNEL 10 10 3600", "-5", "gone"),
-        ("FUNNEL 10 10 3600", "-9223372036854775807", "gone"),
-        ("BUCKET 10 10 3600", "0", "0 10 5 -1 1800"),
-        ("BUCKET 10 10 3600", "-2", "0 10 7 -1 1080"),
-        ("BUCKET 10 10 3600", "18", "1 10 0 5040 8280"),
-        ("BUCKET 10 10 3600", "-6", "gone"),
-        ("FIXED 10 3600", "0", "0 10 5 -1 3600"),
-        ("FIXED 10 3600", "-2", "0 10 7 -1 3600"),
-        ("FIXED 10 3600", "5", "0 10 0 -1 3600"),
-        ("FIXED 10 3600", "18", "1 10 0 3600 3600"),
-        ("FIXED 10 3600", "-5", "gone"),
-        ("FIXED 10 3600", "-9223372036854775807", "gone"),
-        ("WINDOW 10 3600000", "0", "0 10 5 -1 *"),
-        ("WINDOW 10 3600000", "-2", "0 10 7 -1 *"),
-        ("WINDOW 10 3600000", "5", "0 10 0 -1 *"),
-        ("WINDOW 10 3600000", "18", "1 10 0 * *"),
-        ("WINDOW 10 3600000", "-5", "gone"),
-        ("LOG 10 3600", "0", "0 10 5 -1 3600"),
-        ("LOG 10 3600", "-2", "0 10 7 -1 3600"),
-        ("LOG 10 3600", "5", "0 10 0 -1 3600"),
-        ("LOG 10 3600", "18", "1 10 0 3600 3600"),
-        ("LOG 10 3600", "-5", "gone"),
-        ("LOG 10 3600", "-9223372036854775807", "gone"),
-    ] {
-        let take = format!("CL.MTAKE k {kind} 5");
-        let settle = format!("CL.MSETTLE k {kind} {difference}");
-        let answers = at_once(&mut client, &["DEL k", &take, &settle, "EXISTS k"]);
-        let seen = table(&answers[2]);
-        assert_eq!(seen[0], seen[1], "{settle}");
-        let gone = expected == "gone";
-        let expected = if gone { "0 10 10 -1 0" } else { expected };
-        let matches = expected.split(' ').zip(&seen[1]).all(|(word, n)| word == "*" || word == n.to_string());
-        assert!(matches, "{settle}: {:?}, not {expected}", seen[1]);
-        assert_eq!(answers[3], Value::Int(i64::from(!gone)), "{settle}");
-    }
-}
-
-#[test]
-fn a_settlement_never_creates_a_state_by_giving_back() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let mut stream = ReplicaStream::attach(&server);
-    for (limiter, _) in counting_kinds() {
-        for difference in [0, -1, -1_000_000] {
-            let call = format!("CL.MSETTLE k {}", with(&limiter, difference, ""));
-            assert_eq!(rows(&mut client, &call)[1], [0, 10, 10, -1, 0], "{call}");
-        }
-    }
-    assert_eq!(client.int("DBSIZE"), 0);
-    assert_eq!(stream.effects(&server), []);
-    // Taking does.
-    for (at, (limiter, _)) in counting_kinds().enumerate() {
-        let call = format!("CL.MSETTLE k{at} {}", with(&limiter, 3, ""));
-        assert_eq!(rows(&mut client, &call)[1][..4], [0, 10, 7, -1], "{call}");
-    }
-    assert_eq!(client.int("DBSIZE"), 7);
-}
-
-#[test]
-fn a_settlement_of_a_lease_renews_or_releases() {
-    let server = Server::start();
-    let mut client = server.connect();
-    rows(&mut client, "CL.MTAKE k LEASE 2 60 a");
-    rows(&mut client, "CL.MTAKE k LEASE 2 60 b");
-    assert_eq!(rows(&mut client, "CL.MSETTLE k LEASE 2 120 a")[1], [0, 2, 0, -1, 120]);
-    assert_eq!(
-        rows(&mut client, "CL.MSETTLE k LEASE 2 120 c")[1][..3],
-        [1, 2, 0],
-        "it holds none and wanted one"
-    );
-    assert_eq!(client.int("ZCARD k"), 2, "and gets none by this");
-    assert_eq!(rows(&mut client, "CL.MSETTLE k LEASE 2 0 c")[1][..3], [0, 2, 0], "it wanted none");
-    assert_eq!(rows(&mut client, "CL.MSETTLE k LEASE 2 0 b")[1][..4], [0, 2, 1, -1]);
-    assert_eq!(rows(&mut client, "CL.MSETTLE k LEASE 2 0 a")[1], [0, 2, 2, -1, 0]);
-    assert_eq!(client.int("EXISTS k"), 0);
-    assert_eq!(rows(&mut client, "CL.MSETTLE k LEASE 2 60 a")[1][0], 1);
-    assert_eq!(client.int("EXISTS k"), 0);
-}
-
-/// With `AGO`, units that must have leaked are not given back.
-#[test]
-fn what_is_no_longer_owed_is_not_given_back() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (reset, kind, ago, remaining) in [
-        // Ten units an hour, ten taken now: after 30 minutes eight units, alone, would still owe three.
-        ("", "THROTTLE 9 10 3600", "1800", 3),
-        ("", "THROTTLE 9 10 3600", "2880", 0),
-        ("", "THROTTLE 9 10 3600", "9223372036", 0),
-        ("", "THROTTLE 9 10 3600", "0", 8),
-        ("", "FUNNEL 10 10 3600", "1800", 3),
-        ("", "BUCKET 10 10 3600", "2880", 0),
-        // If an hour was owed after the call, half an hour is owed after half an hour; a second is rounding.
-        ("RESET 3600 ", "THROTTLE 9 10 3600", "0", 8),
-        ("RESET 3600 ", "THROTTLE 9 10 3600", "1799", 5),
-        ("RESET 3600 ", "THROTTLE 9 10 3600", "1800", 4),
-        ("RESET 3600 ", "THROTTLE 9 10 3600", "3599", 0),
-        ("RESET 0 ", "THROTTLE 9 10 3600", "0", 0),
-        ("RESET 9223372036 ", "THROTTLE 9 10 3600", "9223372036", 0),
-        ("reset 3600 ", "FUNNEL 10 10 3600", "1799", 5),
-        ("RESET 3600 ", "BUCKET 10 10 3600", "1800", 4),
-        // The call that opened the window is as old as the window, but for rounding.
-        ("", "FIXED 10 3600", "0", 8),
-        ("", "FIXED 10 3600", "1", 8),
-        ("", "FIXED 10 3600", "2", 0),
-        ("", "FIXED 10 3600", "3601", 0),
-        ("RESET 3600 ", "FIXED 10 3600", "3599", 8),
-        ("RESET 3600 ", "FIXED 10 3600", "3600", 0),
-        ("RESET 1 ", "FIXED 10 YEAR", "31622401", 0),
-        ("", "FIXED 10 HOUR", "3601", 0),
-        ("", "WINDOW 10 3600000", "3600001", 0),
-        ("RESET 5 ", "LOG 10 3600", "0", 8),
-        ("", "LOG 10 3600", "1", 0),
-    ] {
-        let take = format!("CL.MTAKE k {kind} 10");
-        let settle = format!("CL.MSETTLE k {reset}{kind} -8 AGO {ago}");
-        let answers = at_once(&mut client, &["DEL k", &take, &settle]);
-        let seen = table(&answers[2]);
-        assert_eq!(seen[1][2], remaining, "{settle}: {seen:?}");
-    }
-}
-
-/// A late call gets back only the units that have not leaked away, whatever others have taken since.
-#[test]
-fn what_others_have_taken_since_is_not_given_back() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for kind in ["THROTTLE 9 10 3000", "FUNNEL 10 10 3000", "BUCKET 10 10 3000"] {
-        client.call("DEL k");
-        let first = rows(&mut client, &format!("CL.MTAKE k {kind} 5 MS"));
-        std::thread::sleep(std::time::Duration::from_millis(1_501));
-        assert_eq!(rows(&mut client, &format!("CL.MTAKE k {kind} 10 MS"))[1][0], 0, "{kind}");
-        for reset in [String::new(), format!("RESET {} ", first[1][4])] {
-            let settle = format!("CL.MSETTLE k {reset}{kind} -5 AGO 1502 MS");
-            assert_eq!(rows(&mut client, &settle)[1][2], 0, "{settle}");
-        }
-    }
-    // A log gives back entries of at least that age, and no later ones: three came half a minute after two.
-    client.call("DEL k");
-    let time: Vec<i64> = client.get("TIME");
-    let mut all = Vec::new();
-    for (age, entries) in [(35, 2), (5, 3)] {
-        for entry in 0..entries {
-            let score = (time[0] - age) * 1_000_000;
-            all.push(format!("{score}-{entry}"));
-            client.call(&format!("ZADD k {score} {score}-{entry}"));
-        }
-    }
-    client.call("EXPIRE k 60");
-    for (settle, remaining) in [("-1 AGO 20", 6), ("-5 AGO 50", 6), ("-5 AGO 20", 7)] {
-        assert_eq!(
-            rows(&mut client, &format!("CL.MSETTLE k LOG 10 60 {settle}"))[1][2],
-            remaining,
-            "{settle}"
-        );
-    }
-    let left: Vec<String> = client.get("ZRANGE k 0 -1");
-    assert_eq!(left, all[2..]);
-    assert_eq!(rows(&mut client, "CL.MSETTLE k LOG 10 60 -5")[1][2], 10);
-}
-
 /// Units of a window that the call names and that has ended are charged to nothing, and everything else is
 /// settled.
 #[test]
@@ -642,19 +326,6 @@ fn a_settlement_for_a_window_that_has_ended_releases_the_place() {
     assert_eq!((answer[2][2], answer[3][2]), (1, 3), "{answer:?}");
     assert_eq!(client.int("EXISTS day busy"), 0);
     assert!(client.error("CL.MTAKE day FIXED 100 UNTIL 1000 2").starts_with("ERR UNTIL must be"));
-}
-
-#[test]
-fn when_memory_is_short_what_takes_is_refused_and_what_settles_goes_on() {
-    let server = Server::start();
-    let mut client = server.connect();
-    rows(&mut client, "CL.MTAKE a THROTTLE 9 10 3600 5 b LEASE 1 3600 me");
-    client.call("CONFIG SET maxmemory 1");
-    assert!(client.error("CL.MTAKE a THROTTLE 9 10 3600 1").starts_with("OOM "));
-    assert_eq!(rows(&mut client, "CL.MPEEK a THROTTLE 9 10 3600 1")[1][..3], [0, 10, 5]);
-    assert_eq!(rows(&mut client, "CL.MSETTLE a THROTTLE 9 10 3600 -2 b LEASE 1 0 me")[1][..3], [0, 10, 7]);
-    client.call("CONFIG SET maxmemory 0");
-    assert_eq!(client.int("EXISTS b"), 0);
 }
 
 #[test]

@@ -4,36 +4,6 @@
 use crate::common::{Client, Server, ceil_div, requires, wall_ns};
 
 #[test]
-fn is_the_decimal_tat_with_an_expiry_rounded_up() {
-    let server = Server::start();
-    let mut client = server.connect();
-    // `throttle_checked` compares GET and the expiry with the contract. These tests check what else a user
-    // sees.
-    client.throttle_checked("k", "15 30 60");
-    assert_eq!(client.text("TYPE k"), "string");
-    let digits = client.text("GET k");
-    assert_eq!(digits.len(), 19, "nanoseconds since the epoch: {digits}");
-    assert!(digits.bytes().all(|byte| byte.is_ascii_digit()), "{digits}");
-    let ttl = client.int("PTTL k");
-    assert!((1..=2_001).contains(&ttl), "one unit every 2 s, but PTTL is {ttl}");
-    for _ in 0..20 {
-        client.throttle_checked("k", "15 30 60"); // of 20 instants some leave a remainder below 1 ms
-    }
-}
-
-#[test]
-fn is_gone_once_it_is_fully_replenished() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.throttle_checked("k", "0 1 30 1 MS");
-    crate::common::wait_until("the key to expire", || match client.int("EXISTS k") {
-        0 => Ok(()),
-        n => Err(n.to_string()),
-    });
-    assert_eq!(client.throttle_checked("k", "0 1 60"), [0, 1, 0, -1, 60]);
-}
-
-#[test]
 fn del_is_the_reset() {
     let server = Server::start();
     let mut client = server.connect();

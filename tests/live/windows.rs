@@ -1,10 +1,7 @@
 //! CL.FUNNEL, CL.BUCKET, CL.FIXED and CL.WINDOW: their states and effects, and the keys that they reject.
 
-use crate::common::{
-    BINARY, Client, Effect, Footprint, Options, ReplicaStream, Server, ceil_div, ints, wait_until, wall_ns,
-};
+use crate::common::{BINARY, Client, Effect, Footprint, Options, ReplicaStream, Server, wait_until, wall_ns};
 use crate::replication::{attach, catch_up};
-use crate::several::rows;
 use redis::Value;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -99,233 +96,12 @@ fn hash(client: &mut Client, key: &str) -> HashMap<String, String> {
     client.get(&["HGETALL", key])
 }
 
-fn number(hash: &HashMap<String, String>, field: &str) -> i64 {
-    hash[field].parse().unwrap_or_else(|e| panic!("{field} is {:?}: {e}", hash[field]))
-}
-
 /// Runs `work` and returns the instants between which it ran, by the clock that the module reads too.
 fn timed<T>(work: impl FnOnce() -> T) -> (i64, T, i64) {
     let earliest = wall_ns();
     let done = work();
     // The module's clock may run a little ahead of a wall clock that is being slewed.
     (earliest, done, wall_ns() + 5 * MS)
-}
-
-#[test]
-fn the_articles_own_runs() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (call, calls, admitted) in [
-        ("CL.FUNNEL a 15 30 60", 20, 15),
-        ("CL.FUNNEL b 6 1 10", 20, 6),
-        // 20 a second, but slowed down a thousand times: a busy machine may take a while for 50 calls.
-        ("CL.BUCKET c 30 20 1000", 50, 30),
-        ("CL.FIXED d 7 60", 20, 7),
-        (&format!("CL.WINDOW e 7 {}", long_period()), 20, 7),
-    ] {
-        let answers = client.pipeline(&vec![call; calls]);
-        for (n, answer) in (1..).zip(answers) {
-            let answer = ints(&answer.unwrap()).unwrap();
-            let expected = [i64::from(n > admitted), admitted, (admitted - n).max(0)];
-            assert_eq!(answer[..3], expected, "{call}: call {n}");
-            assert_eq!(answer[3] == -1, n <= admitted, "{call}: call {n}: {answer:?}");
-        }
-    }
-}
-
-#[test]
-fn a_funnel_is_a_hash_that_people_can_read() {
-    let server = Server::start();
-    let mut client = server.connect();
-    // Whatever a reader writes into the fields that are for readers is overwritten, other fields stay.
-    let (earliest, reply, latest) = timed(|| client.ints("CL.FUNNEL k 15 7 60 4"));
-    assert_eq!(reply, [0, 15, 11, -1, 35]);
-    let first = hash(&mut client, "k");
-    assert_eq!(first.len(), 4, "{first:?}");
-    assert_eq!(
-        (&*first["capacity"], &*first["leaking_rate"], &*first["left_quota"]),
-        ("15", "0.116666666", "11")
-    );
-    let since = number(&first, "leaking_ts");
-    assert!((earliest..=latest).contains(&since), "{since} in {earliest}..={latest}");
-    assert_eq!(client.expiry_ms("k"), ceil_div((since + 4 * 60 * S / 7).into(), 1_000_000));
-
-    client.call("HSET k capacity many leaking_rate x owner me");
-    assert_eq!(client.ints("CL.FUNNEL k 20 1 1 0")[..3], [0, 20, 11]);
-    assert_eq!(client.ints("CL.FUNNEL k 20 1 1000000 1")[..3], [0, 20, 10]);
-    let second = hash(&mut client, "k");
-    assert_eq!(
-        (&*second["capacity"], &*second["leaking_rate"], &*second["left_quota"], &*second["owner"]),
-        ("20", "0.000001", "10", "me")
-    );
-    assert_eq!(number(&second, "leaking_ts"), since, "no whole unit has leaked");
-    assert_eq!(client.expiry_ms("k"), ceil_div((since + 10 * 1_000_000 * S).into(), 1_000_000));
-    assert_eq!(client.text("TYPE k"), "hash");
-}
-
-#[test]
-fn a_bucket_is_a_hash_that_people_can_read() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let (earliest, reply, latest) = timed(|| client.ints("CL.BUCKET k 15 7 60 4"));
-    assert_eq!(reply, [0, 15, 11, -1, 35]);
-    let fields = hash(&mut client, "k");
-    assert_eq!(fields.len(), 2, "{fields:?}");
-    assert_eq!(fields["tokens"], "11");
-    let since = number(&fields, "timestamp");
-    assert!((earliest..=latest).contains(&since), "{since} in {earliest}..={latest}");
-    assert_eq!(client.expiry_ms("k"), ceil_div((since + 4 * (60 * S / 7)).into(), 1_000_000));
-
-    // Two whole units ago and a bit: they have come back, and the bit still counts.
-    let since = wall_ns() - 20 * S;
-    client.call(&format!("HSET k tokens 0 timestamp {since}"));
-    assert_eq!(client.ints("CL.BUCKET k 15 7 60")[..3], [0, 15, 1]);
-    let fields = hash(&mut client, "k");
-    assert_eq!((number(&fields, "tokens"), number(&fields, "timestamp")), (1, since + 2 * (60 * S / 7)));
-}
-
-#[test]
-fn a_fixed_window_is_a_counter_that_expires() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (key, period, period_ms) in
-        [("s", "60", 60_000), ("ms", "12345 MS", 12_345), ("us", "12345678 US", 12_346)]
-    {
-        let (period, unit) = period.split_once(' ').unwrap_or((period, "S"));
-        let (earliest, reply, latest) = timed(|| client.ints(&format!("CL.FIXED {key} 5 {period} 2 {unit}")));
-        assert_eq!(reply[..4], [0, 5, 3, -1], "{key}");
-        assert_eq!(client.text(&["TYPE", key]), "string");
-        assert_eq!(client.text(&["GET", key]), "2");
-        let end = client.expiry_ms(key);
-        assert!((earliest / MS + period_ms..=latest / MS + period_ms).contains(&end), "{key} ends at {end}");
-        assert_eq!(client.ints(&format!("CL.FIXED {key} 5 {period} 3 {unit}"))[..4], [0, 5, 0, -1]);
-        assert_eq!(client.text(&["GET", key]), "5");
-        assert_eq!(client.expiry_ms(key), end, "the window stays");
-        let refused = client.ints(&format!("CL.FIXED {key} 5 {period} 1 {unit}"));
-        assert_eq!((refused[0], refused[3]), (1, refused[4]), "{key}: {refused:?}");
-    }
-    assert_eq!(
-        client.ints("CL.FIXED fresh 5 60 2"),
-        [0, 5, 3, -1, 60],
-        "a window is no longer than its period"
-    );
-}
-
-#[test]
-fn a_sliding_window_is_a_hash_that_people_can_read() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let seconds = long_period();
-    let period = seconds * S;
-    let (earliest, reply, latest) = timed(|| client.ints(&format!("CL.WINDOW k 10 {seconds} 3")));
-    let start = earliest / period * period;
-    assert_eq!(reply[..4], [0, 10, 7, -1]);
-    // Of three units, less than half a unit is left when less than a sixth of the next window is to come.
-    let left = |now: i64| ceil_div((start + 2 * period - period / 6 + 1 - now).into(), S.into());
-    assert!((left(latest)..=left(earliest)).contains(&reply[4]), "{reply:?}");
-    let fields = hash(&mut client, "k");
-    assert_eq!(fields.len(), 3, "{fields:?}");
-    assert_eq!((&*fields["current"], &*fields["previous"]), ("3", "0"));
-    assert_eq!(number(&fields, "window"), start);
-    assert_eq!(client.expiry_ms("k"), (start + 2 * period) / MS);
-
-    // The window before weighs in by its overlap, to the nearest unit, and becomes the previous one.
-    client.call(&format!("HSET k window {} current 10 previous 77", start - period));
-    let weight = |now: i64| (2 * 10 * (start + period - now) / S + seconds) / (2 * seconds);
-    let (earliest, reply, latest) = timed(|| client.ints(&format!("CL.WINDOW k 20 {seconds} 5")));
-    let remaining = 15 - weight(earliest)..=15 - weight(latest);
-    assert!(reply[0] == 0 && remaining.contains(&reply[2]), "{reply:?}, {remaining:?} remain");
-    let fields = hash(&mut client, "k");
-    assert_eq!((&*fields["current"], &*fields["previous"]), ("5", "10"));
-    assert_eq!(number(&fields, "window"), start);
-}
-
-#[test]
-fn times_are_in_the_unit_of_the_call() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (n, limiter) in LIMITERS.iter().enumerate() {
-        // The period, thrice.
-        let (head, period) = limiter.limit.rsplit_once(' ').unwrap();
-        let period: i64 = period.parse().unwrap();
-        for (key, unit, factor) in [("s", "s", 1), ("ms", "Ms", 1_000), ("us", "us", 1_000_000)] {
-            let key = format!("{key}{n}");
-            let call =
-                |quantity| format!("{} {key} {head} {} {quantity} {unit}", limiter.command, period * factor);
-            let first = client.ints(&call(10));
-            assert_eq!(first[..4], [0, 10, 0, -1], "{}", call(10));
-            let refused = client.ints(&call(1));
-            let longest = if limiter.command == "CL.WINDOW" { 2 * period } else { 10 * period };
-            assert!(
-                refused[0] == 1 && (1..=longest * factor).contains(&refused[3]),
-                "{}: {refused:?}",
-                call(1)
-            );
-            // Seconds, milliseconds and microseconds tell the same to about a minute.
-            let seconds = client.ints(&format!("{} {key} {head} {period}", limiter.command))[3];
-            assert!((refused[3] / factor - seconds).abs() < 60, "{}: {refused:?}, {seconds} s", call(1));
-        }
-    }
-}
-
-#[test]
-fn a_client_that_waits_for_retry_after_is_admitted() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for call in [
-        "CL.FUNNEL f 2 2 1000 2 MS",
-        "CL.BUCKET b 2 2 1000 2 MS",
-        "CL.FIXED x 2 1000 2 MS",
-        "CL.WINDOW w 2 500 2 MS",
-    ] {
-        // A first call may be admitted at the end of a window, and meets a refusal in the next.
-        assert_eq!(client.ints(call)[0], 0, "{call}");
-        let (earliest, refused, latest) = timed(|| client.ints(call));
-        assert!(refused[0] == 1 && (1..=1_000).contains(&refused[3]), "{call}: {refused:?}");
-        let mut before = latest;
-        let (from, to) = wait_until("the wait to be over", || {
-            let (from, reply, to) = timed(|| client.ints(call));
-            if reply[0] == 0 {
-                return Ok((from, to));
-            }
-            before = from;
-            Err(format!("{reply:?}"))
-        });
-        let told = refused[3] * MS;
-        assert!(to >= earliest + told - MS, "{call}: admitted {} ns early", earliest + told - to);
-        assert!(
-            before < latest + told,
-            "{call}: still refused {} ns late, then {from}",
-            before - latest - told
-        );
-    }
-}
-
-#[test]
-fn a_quantity_of_zero_checks() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for (n, limiter) in LIMITERS.iter().enumerate() {
-        let key = format!("k{n}");
-        assert_eq!(client.ints(&limiter.call(&key, "0")), [0, 10, 10, -1, 0]);
-        assert_eq!(client.int(&["EXISTS", &key]), 0);
-        client.ints(&limiter.call(&key, "10"));
-        assert_eq!(client.ints(&limiter.call(&key, "0"))[..4], [0, 10, 0, -1], "{}", limiter.command);
-        assert_eq!(client.ints(&limiter.call(&key, "11"))[..4], [1, 10, 0, -1], "never admitted");
-        if matches!(limiter.command, "CL.FIXED" | "CL.WINDOW") {
-            // Beyond a limit that was lowered, a check is refused until the same check would be admitted.
-            let lowered = limiter.call(&key, "0").replace(" 10 ", " 4 ");
-            let before = client.snapshot(&key);
-            let look = client.ints(&lowered);
-            assert!(look[..3] == [1, 4, 0] && (1..=look[4]).contains(&look[3]), "{lowered}: {look:?}");
-            let take = client.ints(&lowered.replace(" 0", " 1"));
-            assert!(look[3] <= take[3], "{lowered}: {look:?}, {take:?}");
-            assert_eq!(client.snapshot(&key), before, "{}", limiter.command);
-        }
-        assert_eq!(client.int(&["DEL", &key]), 1);
-        assert_eq!(client.ints(&limiter.call(&key, "11")), [1, 10, 10, -1, 0]);
-        assert_eq!(client.ints(&limiter.call(&key, ""))[..4], [0, 10, 9, -1], "DEL is the reset");
-    }
 }
 
 const MAX: i64 = i64::MAX;
@@ -562,29 +338,6 @@ fn transactions_and_scripts_propagate_as_one() {
 }
 
 #[test]
-fn wherever_a_command_may_run() {
-    let server = Server::start();
-    for (mut client, n) in [(server.connect(), 2), (server.connect_resp3(), 3)] {
-        for limiter in LIMITERS.iter() {
-            let key = format!("{}-{n}", limiter.command);
-            client.call("MULTI");
-            for tail in ["6", "6", "x"] {
-                client.call(&limiter.call(&key, tail));
-            }
-            let Value::Array(replies) = client.call("EXEC") else { panic!("EXEC answered no array") };
-            let verdicts: Vec<i64> = replies[..2].iter().map(|reply| ints(reply).unwrap()[0]).collect();
-            assert_eq!(verdicts, [0, 1], "{}", limiter.command);
-            assert!(matches!(replies[2], Value::ServerError(_)), "{:?}", replies[2]);
-
-            let limit = limiter.limit.replace(' ', ",");
-            let script = format!("return redis.call('{}',KEYS[1],{limit},ARGV[1])", limiter.command);
-            assert_eq!(client.ints(&["EVAL", &script, "1", &key, "4"])[..3], [0, 10, 0]);
-            assert_eq!(client.ints(&["EVAL", &script, "1", &key, "1"])[..3], [1, 10, 0]);
-        }
-    }
-}
-
-#[test]
 fn those_who_watch_and_listen_hear_of_what_is_taken() {
     let server = Options::new().set("notify-keyspace-events", "KEA").start();
     let mut client = server.connect();
@@ -634,27 +387,6 @@ fn use_limits(client: &mut Client) -> Vec<String> {
         keys.push(key);
     }
     keys
-}
-
-#[test]
-fn restarts_bring_back_the_same_states() {
-    for append_only in [true, false] {
-        let options = Options::new();
-        let mut server = if append_only { options.append_only() } else { options }.start();
-        let mut client = server.connect();
-        let keys = use_limits(&mut client);
-        let states: Vec<_> = keys.iter().map(|key| client.snapshot(key)).collect();
-        if !append_only {
-            client.call("SAVE");
-        }
-        server.restart();
-        let mut client = server.connect();
-        for ((key, state), limiter) in keys.iter().zip(&states).zip(LIMITERS.iter()) {
-            assert_eq!(client.snapshot(key), *state, "{key}, append only: {append_only}");
-            assert_eq!(client.ints(&limiter.call(key, "4"))[..3], [1, 10, 3], "{key}");
-            assert_eq!(client.ints(&limiter.call(key, "3"))[..3], [0, 10, 0], "{key}");
-        }
-    }
 }
 
 #[test]
@@ -746,102 +478,6 @@ fn calls_leave_no_memory_behind() {
         // A single leaked string per call would be half a megabyte.
         assert!(after - before < 200_000, "{}: {before} became {after}", limiter.command);
         client.call("DEL k");
-    }
-}
-
-#[test]
-fn saturate_takes_what_fits() {
-    let server = Server::start();
-    let mut client = server.connect();
-    for limiter in LIMITERS.iter().filter(|limiter| matches!(limiter.command, "CL.FIXED" | "CL.WINDOW")) {
-        let mut call = |tail: &str| client.ints(&limiter.call("k", tail));
-        // A fixed window is fully replenished when the wait ends, a sliding one later.
-        assert_eq!(call("4 SATURATE")[..4], [0, 10, 6, -1], "{}", limiter.command);
-        assert_eq!(call("3 saturate")[5..], [3], "{}", limiter.command);
-        let rest = call(&format!("{MAX} SATURATE"));
-        assert_eq!((&rest[..4], &rest[5..]), (&[0, 10, 0, -1][..], &[3][..]), "{}", limiter.command);
-        let refused = call("SATURATE");
-        assert_eq!((&refused[..3], &refused[5..]), (&[1, 10, 0][..], &[0][..]), "{}", limiter.command);
-        assert!((1..=refused[4]).contains(&refused[3]), "{}: {refused:?}", limiter.command);
-        let many = call("99 SATURATE");
-        assert_eq!((many[0], many[5]), (1, 0), "{}: above the limit, but not forever", limiter.command);
-        let one = call("1");
-        assert!(one.len() == 5 && (refused[3] - one[3]).abs() <= 60, "{one:?}, {refused:?}");
-        let zero = call("0 SATURATE");
-        assert_eq!((&zero[..4], &zero[5..]), (&[0, 10, 0, -1][..], &[0][..]), "{}", limiter.command);
-        let lowered = limiter.call("k", "0 SATURATE").replace(" 10 ", " 4 ");
-        assert_eq!(client.ints(&lowered)[..4], [0, 4, 0, -1], "{}: admitted, and takes 0", limiter.command);
-        client.call("DEL k");
-        assert_eq!(client.error(&limiter.call("k", "1 SATURATE SATURATE")), "ERR syntax error");
-        assert_eq!(client.ints(&limiter.call("k", "0 SATURATE")), [0, 10, 10, -1, 0, 0]);
-        assert_eq!(client.int("EXISTS k"), 0, "{}: a look", limiter.command);
-    }
-}
-
-/// The days on which calendars begin, counted one by one: the boundaries of `cycle` before and after `now`,
-/// in seconds.
-fn boundaries(cycle: &str, utc: i64, from: i64, now: i64) -> (i64, i64) {
-    let local = now + utc * 60;
-    let (mut day, mut year, mut month, mut weekday) = (1, 1970, 1, 4); // 1970-01-01 was a Thursday
-    let (mut midnight, mut before) = (0, 0);
-    loop {
-        let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-        let length = [31, 28 + i64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month - 1];
-        let begins = match cycle {
-            "DAY" => true,
-            "WEEK" => weekday == from,
-            "MONTH" => day == from.min(length),
-            _ => (month, day) == (1, 1),
-        };
-        if begins && midnight > local {
-            return (before - utc * 60, midnight - utc * 60);
-        }
-        before = if begins { midnight } else { before };
-        (day, weekday, midnight) = (day + 1, weekday % 7 + 1, midnight + 86_400);
-        if day > length {
-            (day, month) = (1, month + 1);
-        }
-        if month > 12 {
-            (month, year) = (1, year + 1);
-        }
-    }
-}
-
-#[test]
-fn windows_of_the_calendar_end_at_its_boundaries() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let mut key = 0;
-    for utc in [None, Some(-840), Some(-210), Some(60), Some(345), Some(840)] {
-        for (cycle, days) in
-            [("HOUR", 0..=0), ("DAY", 0..=0), ("YEAR", 0..=0), ("WEEK", 0..=7), ("MONTH", 0..=31)]
-        {
-            for from in days {
-                key += 1;
-                let offset = utc.map_or(String::new(), |utc| format!("utc {utc} "));
-                let day = if from == 0 { String::new() } else { format!("From {from} ") };
-                let call = format!("CL.FIXED k{key} 5 {cycle} 2 {day}{offset}MS");
-                let expected = |now: i64| match (utc.unwrap_or(0), now / S) {
-                    (utc, now) if cycle == "HOUR" => ((now + utc * 60) / 3_600 + 1) * 3_600 - utc * 60,
-                    (utc, now) => boundaries(cycle, utc, from.max(1), now).1,
-                };
-                // A boundary may lie between the two instants, or the window may have ended since the call.
-                let (earliest, reply, latest, ends, end) = wait_until("a window that has not ended", || {
-                    let (earliest, reply, latest) = timed(|| client.ints(&call));
-                    assert_eq!(reply[..4], [0, 5, 3, -1], "{call}");
-                    let ends = [expected(earliest) * 1_000, expected(latest) * 1_000];
-                    match client.expiry_ms(&format!("k{key}")) {
-                        -2 if wall_ns() >= ends[0] * MS => Err(format!("{call}: none")),
-                        end => Ok((earliest, reply, latest, ends, end)),
-                    }
-                });
-                assert!(ends.contains(&end), "{call} ends at {end}, not at one of {ends:?}");
-                assert!(
-                    reply[4] <= end - earliest / MS && reply[4] >= end - latest / MS - 1,
-                    "{call}: {reply:?}"
-                );
-            }
-        }
     }
 }
 
@@ -989,41 +625,6 @@ fn a_count_like_a_tat_is_read_again() {
         client.error(&format!("CL.FIXED fresh {MAX} 3600 {}", wall_ns() + 3_600 * S)).contains("CL.THROTTLE")
     );
     assert_eq!(client.int("EXISTS fresh"), 0);
-}
-
-#[test]
-fn settlements_give_back_to_the_window_that_the_units_came_from() {
-    let server = Server::start();
-    let mut client = server.connect();
-    let until = wall_ns() / S + 3_600;
-    let long = long_period();
-    // Before the quantity, the limiter; an age at which its window was open, and one at which it was not.
-    for (limiter, since, before) in [
-        ("FIXED 10 3600".to_owned(), 0, 3_600),
-        ("FIXED 10 YEAR".to_owned(), 0, 366 * 86_400),
-        ("FIXED 10 MONTH FROM 31 UTC 60".to_owned(), 0, 31 * 86_400),
-        (format!("WINDOW 10 {long}"), 0, long),
-        // Only its end is known, so the end in a call tells which window it was.
-        (format!("FIXED 10 UNTIL {until}"), 86_400, -1),
-    ] {
-        let mut settle = |rest: &str| rows(&mut client, &format!("CL.MSETTLE k {limiter} {rest}"))[1].clone();
-        assert_eq!(settle("7")[..4], [0, 10, 3, -1], "{limiter}");
-        if before >= 0 {
-            assert_eq!(settle(&format!("-2 AGO {before}"))[2], 3, "{limiter}: begun since");
-        }
-        assert_eq!(settle(&format!("-2 AGO {since}"))[2], 5, "{limiter}");
-        assert_eq!(settle("5 AGO 1000000")[2], 0, "{limiter}: takes whatever the age");
-        let beyond = settle("3");
-        assert!(beyond[..3] == [1, 10, 0] && (1..=beyond[4]).contains(&beyond[3]), "{limiter}: {beyond:?}");
-        assert_eq!(settle("-13"), [0, 10, 10, -1, 0], "{limiter}");
-        assert_eq!(client.int("EXISTS k"), 0, "{limiter}: fully replenished");
-    }
-    // Another window of the same key.
-    client.call(&format!("CL.FIXED k 10 UNTIL {until} 5"));
-    client.call(&format!("CL.MSETTLE k FIXED 10 UNTIL {} -2 AGO 1", until + 1));
-    assert_eq!(client.text("GET k"), "5");
-    client.call("CL.MSETTLE k FIXED 10 UNTIL 1 -2");
-    assert_eq!((client.text("GET k"), client.expiry_ms("k")), ("3".to_owned(), until * 1_000));
 }
 
 #[test]

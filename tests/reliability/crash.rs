@@ -1,14 +1,12 @@
 //! The calls that a crash loses, and how another module, or a server without one, treats the remaining data.
 
 use crate::common::{
-    Client, Options, Server, Throttle, aof_path, faulty_module_path, has_fault, module_path, report_skip,
-    wait_until, wall_ns,
+    Options, Server, Throttle, aof_path, faulty_module_path, module_path, wait_until, wall_ns,
 };
 use crate::figures::{figure, long};
 use crate::histories::{CALLERS, PATIENCE, Recorder, Target, address, examine, histories, stretch};
 use crate::keys::{KINDS, alone, contents};
 use std::fs;
-use std::path::PathBuf;
 
 /// Calls of every command that writes: each kind of effect, alone and in transactions.
 fn calls() -> Vec<String> {
@@ -155,29 +153,4 @@ pub fn data_goes_to_redis_cell_and_back() {
     let tat = wall_ns() + 720_000_000_000;
     client.call(&format!("SET cut-short {tat}"));
     assert_eq!(client.throttle_checked("cut-short", arguments)[..3], [0, 10, 7]);
-}
-
-/// The same with 0.5.0 itself, where `REDIS_CELL_PEER` names its file.
-#[test]
-fn redis_cell_itself_takes_over_and_gives_back() {
-    let Some(peer) = std::env::var_os("REDIS_CELL_PEER").map(PathBuf::from) else {
-        return report_skip("REDIS_CELL_PEER names no redis-cell 0.5.0");
-    };
-    assert!(!has_fault());
-    let server = Server::start();
-    let mut client = server.connect();
-    let (own, call) = (module_path(), "CL.THROTTLE k 9 10 3600");
-    let load = |client: &mut Client, path: &PathBuf| {
-        client.call("MODULE UNLOAD redis-cell");
-        client.call(&["MODULE", "LOAD", &path.display().to_string()]);
-    };
-    for taken in 1..=10 {
-        let before = client.tat("k");
-        assert_eq!(client.ints(call)[..3], [0, 10, 10 - taken], "number {taken}");
-        assert!(client.tat("k") > before);
-        load(&mut client, if taken % 2 == 1 { &peer } else { &own });
-    }
-    assert_eq!(client.ints(call)[..3], [1, 10, 0], "by this module");
-    load(&mut client, &peer);
-    assert_eq!(client.ints(call)[..3], [1, 10, 0], "by the other");
 }

@@ -554,44 +554,25 @@ impl Rule {
         let Some((bound, requests_per_unit, unit, suffix)) = read else { return Ok(None) };
         let batch = noted(read_batch(batch.as_ref(), hold.as_ref(), bound, ban), problems).flatten();
         Ok(Some(Self {
-            place: node.place(),
-            levels: levels.to_vec(),
-            bound,
-            requests_per_unit,
-            unit,
             name: name.to_owned(),
             replaces,
-            shadow: false,
-            quota: false,
-            detailed: false,
-            metadata: None,
             ban,
             batch,
             overdraft: overdraft.unwrap_or(Overdraft::Never),
             warning: overdraft.is_none().then(Once::new),
             headers: headers.unwrap_or_default(),
             suffix,
+            ..Self::new(node.place(), levels.to_vec(), bound, requests_per_unit, unit)
         }))
     }
 
-    /// Creates the rule for a descriptor that contains its own limit.
-    fn of(limit: RateLimitOverride, domain: &str, descriptor: &RateLimitDescriptor) -> Self {
-        let name = |entry: &crate::proto::Entry| {
-            if entry.value.is_empty() { entry.key.clone() } else { format!("{}_{}", entry.key, entry.value) }
-        };
-        let names = descriptor.entries.iter().map(name);
-        let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown);
-        let window = window(unit, 1, None, 1);
+    /// Creates a rule with a limit and nothing else.
+    fn new(place: String, levels: Vec<String>, bound: Bound, requests_per_unit: u32, unit: Unit) -> Self {
         Self {
-            place: "the request".to_owned(),
-            levels: std::iter::once(domain.to_owned()).chain(names).collect(),
-            bound: match window {
-                _ if limit.requests_per_unit == 0 => Bound::Nothing,
-                // This service does not know the unit.
-                None => Bound::Unlimited,
-                Some(window) => Bound::Limit(Fixed::new(limit.requests_per_unit.into(), window).into()),
-            },
-            requests_per_unit: limit.requests_per_unit,
+            place,
+            levels,
+            bound,
+            requests_per_unit,
             unit,
             name: String::new(),
             replaces: Vec::new(),
@@ -606,6 +587,24 @@ impl Rule {
             headers: Vec::new(),
             suffix: format!("fixed:{}", unit.name()),
         }
+    }
+
+    /// Creates the rule for a descriptor that contains its own limit.
+    fn of(limit: RateLimitOverride, domain: &str, descriptor: &RateLimitDescriptor) -> Self {
+        let name = |entry: &crate::proto::Entry| {
+            if entry.value.is_empty() { entry.key.clone() } else { format!("{}_{}", entry.key, entry.value) }
+        };
+        let names = descriptor.entries.iter().map(name);
+        let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown);
+        let window = window(unit, 1, None, 1);
+        let levels = std::iter::once(domain.to_owned()).chain(names).collect();
+        let bound = match window {
+            _ if limit.requests_per_unit == 0 => Bound::Nothing,
+            // This service does not know the unit.
+            None => Bound::Unlimited,
+            Some(window) => Bound::Limit(Fixed::new(limit.requests_per_unit.into(), window).into()),
+        };
+        Self::new("the request".to_owned(), levels, bound, limit.requests_per_unit, unit)
     }
 }
 

@@ -355,8 +355,7 @@ impl Decider {
     }
 
     /// Calls the server, and returns one row for each limiter: those that settle first, and then the others
-    /// together, which take nothing if the request is refused already. An error in starting a ban is only
-    /// logged, because the refusal stands without it.
+    /// together, which take nothing if the request is refused already.
     async fn rows(
         &self,
         limiters: &[Limiter<'_>],
@@ -365,16 +364,10 @@ impl Decider {
     ) -> Result<Vec<Row>, RedisError> {
         let begun = Instant::now();
         let left = || timeout.saturating_sub(begun.elapsed());
-        let mut settled = self.settled(limiters, timeout).await?.into_iter();
-        let mut looks = limiters.iter().any(Limiter::admits_nothing);
-        let settled: Vec<Option<Row>> = limiters
-            .iter()
-            .map(|limiter| {
-                let row = limiter.settles().then(|| settled.next().unwrap_or_else(refused))?;
-                looks |= !row.admitted && !limiter.shadow;
-                Some(row)
-            })
-            .collect();
+        let settled = self.settled(limiters, timeout).await?;
+        let looks = limiters.iter().zip(&settled).any(|(limiter, row)| {
+            limiter.admits_nothing() || !limiter.shadow && row.is_some_and(|row| !row.admitted)
+        });
         // If the others admit the request, the first of these limiters decides from held units. With more of
         // them, units would have to be given back when one refuses, and would be missing meanwhile.
         let from_batch =
@@ -388,7 +381,7 @@ impl Decider {
             }
         }
         let mut taken = None;
-        let mut rows: Vec<Row> = if others.is_empty() {
+        let answers: Vec<Row> = if others.is_empty() {
             Vec::new()
         } else if looks {
             let peek = others.iter().fold(MPeek::new(), |call, limiter| match limiter.rule.bound {
@@ -409,37 +402,15 @@ impl Decider {
             let answer = taken.insert(Taken::new(answer, &take, sent));
             answer.each.iter().map(Row::from).collect()
         };
-
-        // If a rule has a ban, the next row tells whether the ban holds.
-        let mut answers = rows.drain(..);
+        let mut answers = answers.into_iter();
         let mut rows = Vec::with_capacity(limiters.len());
         for (index, (limiter, settled)) in limiters.iter().zip(settled).enumerate() {
-            if let Some(row) = settled {
-                rows.push(row);
-                continue;
-            }
-            if Some(index) == held {
-                rows.push(Row { admitted: true, ..self.held_row(limiter) });
-                continue;
-            }
-            if limiter.rule.bound == Bound::Nothing {
-                rows.push(row_of_nothing(limiter));
-                continue;
-            }
-            let mut row = answers.next().unwrap_or_else(refused);
-            if let Some(ban) = limiter.rule.ban {
-                let banned = answers.next().unwrap_or_else(refused);
-                if !banned.admitted {
-                    row = Row { remaining: 0, ..banned };
-                } else if !row.admitted && limiter.hits > 0 {
-                    let pause = call::pause(ban_key(limiter), BAN, ban)?;
-                    match ask::<_, Balance>(&self.server, left(), &pause).await {
-                        Ok(_) => row.wait = row.wait.max(ban),
-                        Err(error) => tracing::error!("a ban has not begun: {error}"),
-                    }
-                }
-            }
-            rows.push(row);
+            rows.push(match settled {
+                Some(row) => row,
+                None if Some(index) == held => Row { admitted: true, ..self.held_row(limiter) },
+                None if limiter.rule.bound == Bound::Nothing => row_of_nothing(limiter),
+                None => self.answered(limiter, &mut answers, left()).await?,
+            });
         }
         if taken.as_ref().is_some_and(|taken| !taken.combined.admitted()) {
             return Ok(rows);
@@ -457,11 +428,42 @@ impl Decider {
         Ok(rows)
     }
 
+    /// Reads the answer for a limiter, and the one behind it, which tells whether its ban holds. A refusal
+    /// begins the ban. An error in that is only logged, because the refusal stands without it.
+    async fn answered(
+        &self,
+        limiter: &Limiter<'_>,
+        answers: &mut impl Iterator<Item = Row>,
+        timeout: Duration,
+    ) -> Result<Row, RedisError> {
+        let row = answers.next().unwrap_or_else(refused);
+        let Some(ban) = limiter.rule.ban else { return Ok(row) };
+        let banned = answers.next().unwrap_or_else(refused);
+        if !banned.admitted {
+            return Ok(Row { remaining: 0, ..banned });
+        }
+        if row.admitted || limiter.hits == 0 {
+            return Ok(row);
+        }
+        let pause = call::pause(ban_key(limiter), BAN, ban)?;
+        Ok(match ask::<_, Balance>(&self.server, timeout, &pause).await {
+            Ok(_) => Row { wait: row.wait.max(ban), ..row },
+            Err(error) => {
+                tracing::error!("a ban has not begun: {error}");
+                row
+            }
+        })
+    }
+
     /// Charges and gives back, and returns the rows of the limiters that settle.
-    async fn settled(&self, limiters: &[Limiter<'_>], timeout: Duration) -> Result<Vec<Row>, RedisError> {
+    async fn settled(
+        &self,
+        limiters: &[Limiter<'_>],
+        timeout: Duration,
+    ) -> Result<Vec<Option<Row>>, RedisError> {
         let settling: Vec<_> = limiters.iter().filter(|limiter| limiter.settles()).collect();
         if settling.is_empty() {
-            return Ok(Vec::new());
+            return Ok(vec![None; limiters.len()]);
         }
         let settle = settling.iter().fold(MSettle::new(), |call, limiter| {
             let hits = Units(limiter.hits);
@@ -478,7 +480,9 @@ impl Decider {
             }
         });
         let balance: Together<Balance> = ask(&self.server, timeout, &call::msettle(settle)?).await?;
-        Ok(balance.each.iter().map(Row::from).collect())
+        let mut rows = balance.each.iter().map(Row::from);
+        let row = |limiter: &Limiter<'_>| limiter.settles().then(|| rows.next().unwrap_or_else(refused));
+        Ok(limiters.iter().map(row).collect())
     }
 
     /// Returns a refusal that describes the units that this process holds.

@@ -100,15 +100,13 @@ fn serve() -> Result<(), Box<dyn Error>> {
 
 /// Reads the certificates for gRPC.
 fn certificates(tls: &Tls) -> io::Result<ServerTlsConfig> {
-    let read = |path: &Path| {
-        fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-    };
+    let pems = tls.read()?;
     let mut config = ServerTlsConfig::new();
-    if let Some((certificate, key)) = &tls.own {
-        config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    if let Some((certificate, key)) = pems.own {
+        config = config.identity(Identity::from_pem(certificate, key));
     }
-    if let Some(authority) = &tls.authority {
-        config = config.client_ca_root(Certificate::from_pem(read(authority)?));
+    if let Some(authority) = pems.authority {
+        config = config.client_ca_root(Certificate::from_pem(authority));
     }
     Ok(config)
 }

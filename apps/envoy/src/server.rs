@@ -2,7 +2,7 @@
 //! library.
 
 use crate::metrics::Metrics;
-use crate::settings::{Auth, Kind, Servers, Tls};
+use crate::settings::{Auth, Kind, Pems, Servers, Tls};
 use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
@@ -16,8 +16,6 @@ use redis::{
 };
 use redis_cell_client::{Backend, CellConnection, is_unavailable};
 use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,7 +37,7 @@ pub enum Connection {
 /// The connections to the nodes of a cluster. A node that answers redirects calls, and one that freezes does
 /// not: then the connections are made again, by what the other nodes say.
 pub struct Nodes {
-    client: ClusterClient,
+    client: Fresh<ClusterClient>,
     shared: Shared<ClusterConnection>,
     /// For each hash tag: when the first call was sent that was not answered, if no call was answered since.
     silent: Mutex<HashMap<Vec<u8>, Instant>>,
@@ -57,9 +55,25 @@ pub struct Primary {
 /// Where the primary is.
 enum Source {
     /// At an address.
-    Address(Box<Client>),
+    Address(Box<Fresh<Client>>),
     /// Where the Sentinels say.
-    Sentinels(Box<tokio::sync::Mutex<SentinelClient>>),
+    Sentinels(Box<Fresh<Arc<tokio::sync::Mutex<SentinelClient>>>>),
+}
+
+/// What makes connections. It is made again when a file of its certificates has changed.
+struct Fresh<C> {
+    servers: Servers,
+    make: Make<C>,
+    last: Mutex<Last<C>>,
+}
+
+type Make<C> = fn(&Servers, Option<TlsCertificates>) -> RedisResult<C>;
+
+struct Last<C> {
+    client: C,
+    pems: Option<Pems>,
+    /// When the files were read.
+    read: Instant,
 }
 
 /// A connection that all calls share. It is made in a task of its own: a call may wait for a shorter time
@@ -102,63 +116,55 @@ const TRIED: Duration = Duration::from_secs(1);
 /// # Errors
 /// Returns an error if an address or a certificate cannot be read.
 pub fn connect(servers: &Servers, metrics: &Arc<Metrics>) -> RedisResult<Server> {
-    let certificates = servers.tls.as_ref().map(certificates).transpose()?;
+    let primary = |source, db| {
+        let (shared, silent) = (Shared::new(metrics), Mutex::default());
+        Connection::Primary(Arc::new(Primary { source: Arc::new(source), shared, silent, db }))
+    };
     let connection = match servers.kind {
         Kind::Single => {
-            let url = servers.urls.first().map_or("", String::as_str);
-            let info = with_auth(address(url, servers)?, servers.auth.as_ref()).set_tcp_settings(tcp());
-            // redis-rs tells that a connection is closed in this protocol only.
-            let protocol = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-            let info = info.set_redis_settings(protocol);
-            let db = info.redis_settings().db();
-            let client = match certificates {
-                Some(certificates) => Client::build_with_tls(info, certificates)?,
-                None => Client::open(info)?,
-            };
-            Connection::Primary(Arc::new(Primary {
-                source: Arc::new(Source::Address(Box::new(client))),
-                shared: Shared::new(metrics),
-                silent: Mutex::default(),
-                db,
-            }))
+            let client = Fresh::new(servers, single)?;
+            let db = client.present().get_connection_info().redis_settings().db();
+            primary(Source::Address(Box::new(client)), db)
         }
+        Kind::Sentinel => primary(Source::Sentinels(Box::new(Fresh::new(servers, sentinels)?)), 0),
         Kind::Cluster => {
-            let nodes =
-                servers.urls.iter().map(|url| address(url, servers)).collect::<RedisResult<Vec<_>>>()?;
-            // A call that is sent again could be counted twice, unless it was redirected: see `follow`.
-            let mut builder = ClusterClientBuilder::new(nodes)
-                .retries(0)
-                .connection_timeout(CONNECT)
-                .tcp_settings(tcp())
-                .use_protocol(ProtocolVersion::RESP3); // as above
-            if let Some((user, password)) = &servers.auth {
-                builder = builder.password(password);
-                if let Some(user) = user {
-                    builder = builder.username(user);
-                }
-            }
-            if let Some(certificates) = certificates {
-                builder = builder.tls(TlsMode::Secure).certs(certificates);
-            }
-            let client = builder.build()?;
-            Connection::Cluster(Arc::new(Nodes {
-                client,
-                shared: Shared::new(metrics),
-                silent: Mutex::default(),
-            }))
-        }
-        Kind::Sentinel => {
-            let sentinels = Box::new(tokio::sync::Mutex::new(sentinels(servers, certificates)?));
-            let source = Source::Sentinels(sentinels);
-            Connection::Primary(Arc::new(Primary {
-                source: Arc::new(source),
-                shared: Shared::new(metrics),
-                silent: Mutex::default(),
-                db: 0,
-            }))
+            let (shared, silent) = (Shared::new(metrics), Mutex::default());
+            Connection::Cluster(Arc::new(Nodes { client: Fresh::new(servers, cluster)?, shared, silent }))
         }
     };
     Ok(CellConnection::new(connection, Backend::Auto))
+}
+
+fn single(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResult<Client> {
+    let url = servers.urls.first().map_or("", String::as_str);
+    let info = with_auth(address(url, servers)?, servers.auth.as_ref()).set_tcp_settings(tcp());
+    // redis-rs tells that a connection is closed in this protocol only.
+    let protocol = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let info = info.set_redis_settings(protocol);
+    match certificates {
+        Some(certificates) => Client::build_with_tls(info, certificates),
+        None => Client::open(info),
+    }
+}
+
+fn cluster(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResult<ClusterClient> {
+    let nodes = servers.urls.iter().map(|url| address(url, servers)).collect::<RedisResult<Vec<_>>>()?;
+    // A call that is sent again could be counted twice, unless it was redirected: see `follow`.
+    let mut builder = ClusterClientBuilder::new(nodes)
+        .retries(0)
+        .connection_timeout(CONNECT)
+        .tcp_settings(tcp())
+        .use_protocol(ProtocolVersion::RESP3); // as above
+    if let Some((user, password)) = &servers.auth {
+        builder = builder.password(password);
+        if let Some(user) = user {
+            builder = builder.username(user);
+        }
+    }
+    if let Some(certificates) = certificates {
+        builder = builder.tls(TlsMode::Secure).certs(certificates);
+    }
+    builder.build()
 }
 
 /// All requests share a connection: a request must not wait until the server acknowledges the previous one.
@@ -171,7 +177,10 @@ fn tcp() -> TcpSettings {
     settings
 }
 
-fn sentinels(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisResult<SentinelClient> {
+fn sentinels(
+    servers: &Servers,
+    certificates: Option<TlsCertificates>,
+) -> RedisResult<Arc<tokio::sync::Mutex<SentinelClient>>> {
     let (name, urls) =
         servers.urls.split_first().ok_or((ErrorKind::InvalidClientConfig, "no primary is named"))?;
     let addresses = urls.iter().map(|url| Ok(address(url, servers)?.addr().clone()));
@@ -198,7 +207,7 @@ fn sentinels(servers: &Servers, certificates: Option<TlsCertificates>) -> RedisR
             .set_client_to_sentinel_tls_mode(TlsMode::Secure)
             .set_client_to_sentinel_certificates(certificates);
     }
-    builder.build()
+    Ok(Arc::new(tokio::sync::Mutex::new(builder.build()?)))
 }
 
 /// Reads `host:port`, the path of a socket, or a URL.
@@ -223,20 +232,56 @@ fn with_auth(info: ConnectionInfo, auth: Option<&Auth>) -> ConnectionInfo {
     info.set_redis_settings(settings)
 }
 
-fn certificates(tls: &Tls) -> RedisResult<TlsCertificates> {
-    let read = |path: &Path| {
-        fs::read(path).map_err(|error| {
-            let text = format!("{}: {error}", path.display());
-            RedisError::from((ErrorKind::InvalidClientConfig, "a certificate cannot be read", text))
-        })
-    };
-    let client_tls = match &tls.own {
-        Some((certificate, key)) => {
-            Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
+fn certificates(pems: &Pems) -> TlsCertificates {
+    let own = pems.own.clone();
+    let client_tls = own.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    TlsCertificates { client_tls, root_cert: pems.authority.clone() }
+}
+
+impl<C: Clone> Fresh<C> {
+    fn new(servers: &Servers, make: Make<C>) -> RedisResult<Self> {
+        let pems = servers.tls.as_ref().map(Tls::read).transpose()?;
+        let client = make(servers, pems.as_ref().map(certificates))?;
+        let last = Mutex::new(Last { client, pems, read: Instant::now() });
+        Ok(Self { servers: servers.clone(), make, last })
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last<C>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the client, with the certificates as they are now.
+    fn present(&self) -> C {
+        self.refresh();
+        self.last().client.clone()
+    }
+
+    /// Makes the client again if its certificates have changed. Returns whether they have. Looks once a
+    /// second, because a call that fails asks for it.
+    fn refresh(&self) -> bool {
+        let mut last = self.last();
+        let Some(tls) = self.servers.tls.as_ref().filter(|_| last.read.elapsed() >= TRIED) else {
+            return false;
+        };
+        last.read = Instant::now();
+        let made = tls.read().map_err(RedisError::from).and_then(|pems| {
+            if last.pems.as_ref() == Some(&pems) {
+                return Ok(None);
+            }
+            Ok(Some(((self.make)(&self.servers, Some(certificates(&pems)))?, pems)))
+        });
+        match made {
+            Ok(Some((client, pems))) => {
+                (last.client, last.pems) = (client, Some(pems));
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                tracing::error!("the former certificates for the server are still used: {error}");
+                false
+            }
         }
-        None => None,
-    };
-    Ok(TlsCertificates { client_tls, root_cert: tls.authority.as_deref().map(read).transpose()? })
+    }
 }
 
 impl<C> Clone for Shared<C> {
@@ -376,9 +421,11 @@ impl Source {
             .set_response_timeout(None)
             .set_push_sender(closed);
         match &*self {
-            Self::Address(client) => client.get_multiplexed_async_connection_with_config(&config).await,
+            Self::Address(client) => {
+                client.present().get_multiplexed_async_connection_with_config(&config).await
+            }
             Self::Sentinels(sentinels) => {
-                sentinels.lock().await.get_async_connection_with_config(&config).await
+                sentinels.present().lock().await.get_async_connection_with_config(&config).await
             }
         }
     }
@@ -455,7 +502,7 @@ fn tag(cmd: &Cmd) -> &[u8] {
 
 impl Nodes {
     fn connect(&self) -> impl Future<Output = RedisResult<ClusterConnection>> + Send + use<> {
-        let client = self.client.clone();
+        let client = self.client.present();
         async move { client.get_async_connection().await }
     }
 
@@ -464,6 +511,10 @@ impl Nodes {
         let mut call = ClusterCall { nodes: self, cmd, of, sent: Instant::now(), is_answered: false };
         let reply = follow(connection, cmd).await;
         call.is_answered = true;
+        // The connection goes to each node by the certificates that it was made with.
+        if reply.as_ref().is_err_and(is_unavailable) && self.client.refresh() {
+            self.shared.renew(of, self.connect());
+        }
         reply
     }
 }

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use std::{fs, io};
 
 /// All settings except the rules.
 #[derive(Clone, Debug)]
@@ -102,6 +103,35 @@ pub struct Tls {
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
+/// What is in the files of certificates.
+#[derive(PartialEq, Eq)]
+#[allow(missing_debug_implementations)] // a key is not for logs
+pub struct Pems {
+    /// The authority of the other side.
+    pub authority: Option<Vec<u8>>,
+    /// The certificate of this side, and its key.
+    pub own: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tls {
+    /// Reads the files as they are now.
+    ///
+    /// # Errors
+    /// Returns an error that names the file that cannot be read.
+    pub fn read(&self) -> io::Result<Pems> {
+        let read = |path: &PathBuf| {
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            fs::read(path).map_err(named)
+        };
+        let own = match &self.own {
+            Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+            None => None,
+        };
+        Ok(Pems { authority: self.authority.as_ref().map(read).transpose()?, own })
+    }
+}
+
 /// A control plane, and how it is asked for the rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Xds {
@@ -156,115 +186,71 @@ pub enum Unavailable {
 }
 
 /// The variables of envoyproxy/ratelimit that have no effect here, and why.
-const WITHOUT_MEANING: [(&[&str], &str); 11] = [
+const WITHOUT_MEANING: [(&str, &str); 11] = [
     (
-        &["REDIS_POOL_SIZE", "REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_POOL_ON_EMPTY_WAIT_DURATION"],
+        "REDIS_POOL_SIZE REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_POOL_ON_EMPTY_WAIT_DURATION",
         "one connection carries all calls",
     ),
     (
-        &["REDIS_CLUSTER_PIPELINE_PARALLELISM", "REDIS_PIPELINE_WINDOW", "REDIS_PIPELINE_LIMIT"],
+        "REDIS_CLUSTER_PIPELINE_PARALLELISM REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT",
         "a request is one call",
     ),
     (
-        &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME"],
+        "REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME",
         "the service starts without the server",
     ),
     (
-        &[
-            "REDIS_PERSECOND",
-            "REDIS_PERSECOND_SOCKET_TYPE",
-            "REDIS_PERSECOND_TYPE",
-            "REDIS_PERSECOND_URL",
-            "REDIS_PERSECOND_AUTH",
-            "REDIS_PERSECOND_SENTINEL_AUTH",
-            "REDIS_PERSECOND_TLS",
-            "REDIS_PERSECOND_TIMEOUT",
-            "REDIS_PERSECOND_POOL_SIZE",
-            "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
-            "REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION",
-            "REDIS_PERSECOND_PIPELINE_WINDOW",
-            "REDIS_PERSECOND_PIPELINE_LIMIT",
-            "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
-        ],
+        "REDIS_PERSECOND REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL \
+         REDIS_PERSECOND_AUTH REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS \
+         REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_POOL_SIZE REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR \
+         REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION REDIS_PERSECOND_PIPELINE_WINDOW \
+         REDIS_PERSECOND_PIPELINE_LIMIT REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
         "all limits of a request are one call, to one server",
     ),
-    (&["EXPIRATION_JITTER_MAX_SECONDS"], "a key expires when its limiter is full again"),
-    (&["LOCAL_CACHE_SIZE_IN_BYTES"], "refusals are not cached"),
-    (&["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"], "a refused request is never charged"),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "a key expires when its limiter is full again"),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "refusals are not cached"),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a refused request is never charged"),
     (
-        &[
-            "USE_STATSD",
-            "USE_DOG_STATSD",
-            "USE_DOG_STATSD_MOGRIFIERS",
-            "STATSD_HOST",
-            "STATSD_PORT",
-            "STATS_FLUSH_INTERVAL",
-            "DISABLE_STATS",
-            "EXTRA_TAGS",
-            "PROMETHEUS_MAPPER_YAML",
-            "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
-        ],
+        "USE_STATSD USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS STATSD_HOST STATSD_PORT \
+         STATS_FLUSH_INTERVAL DISABLE_STATS EXTRA_TAGS PROMETHEUS_MAPPER_YAML \
+         PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
         "metrics are those of Prometheus, with the reference's names, in seconds, counted when they are read",
     ),
     (
-        &[
-            "TRACING_ENABLED",
-            "TRACING_SERVICE_NAME",
-            "TRACING_SERVICE_NAMESPACE",
-            "TRACING_SERVICE_INSTANCE_ID",
-            "TRACING_EXPORTER_PROTOCOL",
-            "TRACING_SAMPLING_RATE",
-        ],
+        "TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID \
+         TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE",
         "there are no traces",
     ),
-    (&["DEBUG_HOST", "DEBUG_PORT"], "/rlconfig is at PORT"),
+    ("DEBUG_HOST DEBUG_PORT", "/rlconfig is at PORT"),
     (
-        &[
-            "MEMCACHE_HOST_PORT",
-            "MEMCACHE_MAX_IDLE_CONNS",
-            "MEMCACHE_SRV",
-            "MEMCACHE_SRV_REFRESH",
-            "MEMCACHE_TLS",
-            "MEMCACHE_TLS_CLIENT_CERT",
-            "MEMCACHE_TLS_CLIENT_KEY",
-            "MEMCACHE_TLS_CACERT",
-            "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
-        ],
+        "MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS \
+         MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT \
+         MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
         "the limiters are in Redis or Valkey",
     ),
 ];
 
 /// Those that have no effect if the rules are in files.
-const WITH_FILES: [(&[&str], &str); 2] = [
+const WITH_FILES: [(&str, &str); 2] = [
     (
-        &["FORCE_START_WITHOUT_INITIAL_CONFIG"],
+        "FORCE_START_WITHOUT_INITIAL_CONFIG",
         "the service starts without rules, but not with rules that have errors",
     ),
     (
-        &[
-            "CONFIG_GRPC_XDS_NODE_ID",
-            "CONFIG_GRPC_XDS_NODE_METADATA",
-            "CONFIG_GRPC_XDS_SERVER_URL",
-            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-            "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
-            "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
-            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
-            "XDS_CLIENT_BACKOFF_JITTER",
-            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-        ],
+        "CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL \
+         CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS \
+         CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT \
+         CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT \
+         CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL \
+         XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER \
+         XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
         "with CONFIG_TYPE=FILE rules are read from files",
     ),
 ];
 
 /// Those that have no effect if a control plane has the rules.
-const WITH_XDS: [(&[&str], &str); 1] = [(
-    &["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY", "RUNTIME_WATCH_ROOT"],
+const WITH_XDS: [(&str, &str); 1] = [(
+    "RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY RUNTIME_WATCH_ROOT",
     "with CONFIG_TYPE=GRPC_XDS_SOTW rules come from the control plane",
 )];
 
@@ -490,7 +476,7 @@ fn warnings(v: &Variables<impl Fn(&str) -> Option<String>>, is_xds: bool) -> Vec
         ALREADY.iter().filter(other).map(|(name, _, why)| format!("{name} has no meaning here: {why}"));
     let by_source = if is_xds { WITH_XDS.iter() } else { WITH_FILES.iter() };
     let all = WITHOUT_MEANING.iter().chain(by_source);
-    let all = all.flat_map(|(names, why)| names.iter().map(move |name| (name, why)));
+    let all = all.flat_map(|(names, why)| names.split_whitespace().map(move |name| (name, why)));
     let set = all.filter(|(name, _)| is_set(name));
     others.chain(set.map(|(name, why)| format!("{name} has no meaning here: {why}"))).collect()
 }
@@ -532,10 +518,14 @@ fn xds(v: &mut Variables<impl Fn(&str) -> Option<String>>) -> Xds {
         retry: v.duration("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", Duration::from_secs(3)),
         waits,
         factor: v.read("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", 0.5, "a number from 0 to 100", |text| {
-            text.parse().ok().filter(|factor| (0.0..=100.0).contains(factor))
+            let factor = text.parse().ok().filter(|factor| (0.0..=100.0).contains(factor))?;
+            Some(if factor > 0.0 { factor } else { 2.0 }) // as the library of the reference
         }),
         jitter: v.read("XDS_CLIENT_BACKOFF_JITTER", true, "true or false", flag),
-        most_bytes: v.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 4 << 20),
+        most_bytes: match v.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 0) {
+            0 => 4 << 20, // that of gRPC
+            most => most,
+        },
         is_optional: v.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
     }
 }

@@ -15,9 +15,7 @@ use prost_types::value::Kind;
 use prost_types::{Any, Struct, Value};
 use serde_json::{Map, json};
 use std::error::Error;
-use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -46,6 +44,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The shortest wait before the control plane is called again.
 const LEAST: Duration = Duration::from_millis(50);
+
+/// The pause before a version is refused again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A request for configurations, which also acknowledges those that came last.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -209,7 +210,6 @@ fn backoff(xds: &Xds, failures: i32) -> Duration {
 
 /// Connects, with the certificates as they are now.
 async fn connect(xds: &Xds) -> Result<Channel, Box<dyn Error + Send + Sync>> {
-    let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let scheme = if xds.tls.is_some() { "https" } else { "http" };
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", xds.address))?
         .connect_timeout(PATIENCE)
@@ -217,13 +217,13 @@ async fn connect(xds: &Xds) -> Result<Channel, Box<dyn Error + Send + Sync>> {
         .keep_alive_timeout(PATIENCE)
         .keep_alive_while_idle(true);
     if let Some(tls) = &xds.tls {
-        let mut config = ClientTlsConfig::new();
-        config = match &tls.authority {
-            Some(authority) => config.ca_certificate(Certificate::from_pem(read(authority)?)),
+        let (pems, mut config) = (tls.read()?, ClientTlsConfig::new());
+        config = match pems.authority {
+            Some(authority) => config.ca_certificate(Certificate::from_pem(authority)),
             None => config.with_native_roots(),
         };
-        if let Some((certificate, key)) = &tls.own {
-            config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        if let Some((certificate, key)) = pems.own {
+            config = config.identity(Identity::from_pem(certificate, key));
         }
         if let Some(name) = &xds.name {
             config = config.domain_name(name);
@@ -264,6 +264,7 @@ async fn follow(
             Err(status) => return status.to_string(),
         };
     tracing::info!("the control plane is {}", xds.address);
+    let mut refused = None;
     loop {
         let response = match responses.message().await {
             Ok(Some(response)) => response,
@@ -276,7 +277,15 @@ async fn follow(
                 request.version_info = response.version_info;
                 None
             }
-            Err(message) => Some(ErrorDetail { code: INVALID_ARGUMENT, message }),
+            Err(message) => {
+                // Some control planes answer a refusal by what was refused, at once.
+                let version = Some(response.version_info);
+                if refused == version {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                refused = version;
+                Some(ErrorDetail { code: INVALID_ARGUMENT, message })
+            }
         };
         if requests.send(request.clone()).await.is_err() {
             return "the control plane has ended the stream".to_owned();

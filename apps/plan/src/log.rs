@@ -201,6 +201,13 @@ impl Opened {
         if sample.is_empty() {
             return Err("it is empty".into());
         }
+        // The line with the fields is the header of a format.
+        let says_nothing =
+            |line: &Vec<u8>| line.is_empty() || line.starts_with(b"#") && !line.starts_with(b"#Fields:");
+        let is_whole = u64::try_from(sample.len()).is_ok_and(|count| count < SAMPLE);
+        if is_whole && sample.iter().all(says_nothing) {
+            return Err("it has empty lines and comments only".into());
+        }
         let mut format = Format::recognize(hints, fields, &sample)?;
         let mut times = Times::new(zone);
         let first = sample.iter().find_map(|line| times.parse(format.read(line).ok()?.first()?));

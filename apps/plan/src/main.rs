@@ -98,8 +98,9 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            // If standard error is closed too, there is nothing left to do.
-            drop(writeln!(io::stderr(), "cell-plan: {error}"));
+            // An error may have words of the log. If standard error is closed too, nothing is left to do.
+            let text: Vec<String> = error.to_string().lines().map(table::shown).collect();
+            drop(writeln!(io::stderr(), "cell-plan: {}", text.join("\n")));
             ExitCode::from(2)
         }
     }

@@ -179,8 +179,8 @@ fn verdict(text: &mut String, check: &Check, report: &Report) -> fmt::Result {
     writeln!(text, "\n{word}    refuses {}", allowed.join("; "))
 }
 
-/// Removes control characters, which a terminal would obey, from the text of a log.
-fn shown(text: &str) -> String {
+/// Escapes control characters, which a terminal would obey, in the text of a log.
+pub fn shown(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
         if character.is_control() {

@@ -350,6 +350,10 @@ fn what_cannot_be_read_is_counted_and_shown() {
     assert!(said.contains("none of the 35 lines can be read"), "{said}");
     let said = error(EACH_ADDRESS, &[&folder.file("empty", "")]);
     assert!(said.contains("empty: it is empty"), "{said}");
+    let said = error(EACH_ADDRESS, &[&folder.file("comments", "\n# a comment\n\n")]);
+    assert!(said.contains("comments: it has empty lines and comments only"), "{said}");
+    let said = error(EACH_ADDRESS, &[&folder.file("binary", "a\u{1b}[31mb,c\n1,2\n")]);
+    assert!(said.contains("no field time") && !said.contains('\u{1b}'), "{said:?}");
     let said = error(EACH_ADDRESS, &[&folder.file("words", "no format\n")]);
     assert!(said.contains("the format of the log is not recognized"), "{said}");
     let said = error(EACH_ADDRESS, &[Path::new("/no/such/log")]);
@@ -416,6 +420,15 @@ fn two_policies_stand_side_by_side_and_the_last_one_is_checked() {
     for wrong in ["101%", "-1%", "x", "1"] {
         assert_eq!(run(wrong).status.code(), Some(2), "{wrong}");
     }
+    // The page has the same comparison.
+    let page = plan(&[&both[..], &["7%", "--html", "-"]].concat(), &[&file]).stdout;
+    let page = String::from_utf8(page).unwrap();
+    let compared = page.lines().filter(|line| line.starts_with("<tr><td><code>&lt;address&gt; THROTTLE"));
+    let shares = compared.map(|row| row.split("</td><td>").nth(2).unwrap());
+    assert_eq!(shares.collect::<Vec<_>>(), ["20.0 %", "6.7 %"], "{page}");
+    let nowhere = folder.0.path().join("nowhere/plan.html");
+    let said = error(&[&both[..], &["7%", "--html", nowhere.to_str().unwrap()]].concat(), &[&file]);
+    assert!(said.starts_with(&format!("cell-plan: {}: ", nowhere.display())), "{said}");
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn the_search_of_the_site_leads_to_the_page() {
         ("leaky bucket funnel", "/docs/commands/cl.funnel.html", "CL.FUNNEL"),
         ("限流", "/README.zh-CN.html", "redis-cell"),
     ] {
-        let mut page = Page::at(&format!("{}/index.html", site.url));
+        let mut page = Page::at(&format!("{}/overview.html", site.url));
         page.click("mdbook-search-toggle");
         page.until("document.activeElement.id === 'mdbook-searchbar'");
         page.write("mdbook-searchbar", words);
@@ -226,4 +226,28 @@ fn the_search_of_the_site_leads_to_the_page() {
         });
         assert_eq!(page.evaluate("document.querySelector('main h1').innerText"), heading);
     }
+}
+
+#[test]
+fn the_front_page_plays_and_leads_to_the_others() {
+    let site = Site::serve();
+    let mut page = Page::at(&format!("{}/index.html", site.url));
+    page.until("typeof program !== 'undefined' && program");
+    page.focus("limiter1-count-range");
+    page.key("ArrowRight");
+    assert_eq!(same_picture(&mut page)["limiters"][0]["arguments"][1], "31");
+    let hidden = "['traffic', 'policy', 'add', 'share'].filter((id) => element(id).offsetParent).length";
+    assert_eq!(page.evaluate(hidden), 0, "what only the whole playground shows");
+    page.phone(false);
+    let width = page.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();
+    assert!(width <= 360, "{width}");
+    // The whole playground begins with what was chosen here, and shows all.
+    page.loaded(|page| page.click("whole"));
+    page.until("typeof program !== 'undefined' && program");
+    assert_eq!(same_picture(&mut page)["limiters"][0]["arguments"][1], "31");
+    assert_eq!(page.evaluate(&hidden.replace(".offsetParent)", ".offsetParent === null)")), 0);
+    // The page for addresses that lead nowhere leads to the documentation, wherever it is shown.
+    let mut lost = Page::at(&format!("{}/404.html", site.url));
+    lost.loaded(|page| page.click("start"));
+    assert_eq!(lost.evaluate("document.querySelector('main h1').innerText"), "redis-cell");
 }

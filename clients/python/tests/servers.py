@@ -36,6 +36,14 @@ def wait_until(condition: Callable[[], Any], seconds: float = 30) -> Any:
         time.sleep(0.02)
 
 
+def transcript(name: str) -> Iterator[list[str]]:
+    """Returns the calls with their results that core/examples/transcripts.rs prints."""
+    command = ["cargo", "run", "--quiet", "--locked", "--package", "redis-cell-core", "--example", "transcripts", name]
+    repository = Path(__file__).resolve().parents[3]
+    printed = subprocess.run(command, cwd=repository, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return (line.split("\t") for line in printed.splitlines())
+
+
 class Server:
     """One server."""
 

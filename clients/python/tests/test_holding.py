@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 
+import servers
 from redis_cell import Rate
 from redis_cell.holding import Holding, Terms
 
@@ -14,13 +12,9 @@ MILLISECOND = 1_000_000
 
 
 def rounds() -> list[list[list[str]]]:
-    """The calls of each holding, as core/examples/holding.rs prints them: instant, function, arguments, result."""
-    command = ["cargo", "run", "--quiet", "--locked", "--package", "redis-cell-core", "--example", "holding"]
-    repository = Path(__file__).resolve().parents[3]
-    printed = subprocess.run(command, cwd=repository, check=True, stdout=subprocess.PIPE, text=True).stdout
+    """The calls of each holding, as core/examples/transcripts.rs prints them: instant, function, arguments, result."""
     found: list[list[list[str]]] = []
-    for line in printed.splitlines():
-        row = line.split("\t")
+    for row in servers.transcript("holding"):
         if row[1] == "new":
             found.append([])
         found[-1].append(row)

@@ -88,6 +88,13 @@ async def test_both_libraries_take_the_transports(
     assert len(upstream.seen) == 2
 
 
+def test_a_cell_of_the_other_kind_is_told_as_such(cell: Cell) -> None:
+    with pytest.raises(TypeError, match="Transport needs a Cell or a Guard, not AsyncCell"):
+        Transport(AsyncCell(redis.asyncio.Redis()), "upstream", NEVER)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="AsyncTransport needs an AsyncCell or an AsyncGuard, not Cell"):
+        AsyncTransport(cell, "upstream", NEVER)  # type: ignore[arg-type]
+
+
 def test_a_transport_has_as_many_connections_as_an_sdk(cell: Cell, upstream: Upstream) -> None:
     upstream.together = count = 130
     client = openai_client(cell, upstream, None)

@@ -33,8 +33,8 @@ from upstream import Upstream, serving
 
 PROXIES = 4
 MODELS = ["requests", "used", "month", "money", "places", "fair", "long", "paused", "again", "unlimited"]
-MODELS += ["first", "second", "killed", "responses", "warm", "ways", "loose", "wild/*", "stranded", "dear", "cheap"]
-MODELS += ["tagged"]
+MODELS += ["first", "second", "killed", "responses", "claude", "warm", "ways", "loose", "wild/*"]
+MODELS += ["stranded", "dear", "cheap", "tagged"]
 HERE = Path(__file__).parent / "proxy"
 PRICE = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2.5e-6}
 
@@ -91,8 +91,8 @@ def proxies() -> Iterator[Proxies]:
                 "model_name": model,
                 "model_info": {"id": f"id-of-{model}"},
                 "litellm_params": {
-                    "model": "openai/*" if "*" in model else "openai/fake",
-                    "api_base": upstream.url + "/v1",
+                    "model": {"wild/*": "openai/*", "claude": "anthropic/fake"}.get(model, "openai/fake"),
+                    "api_base": upstream.url + ("" if model == "claude" else "/v1"),
                     "api_key": "k",
                     "num_retries": 2 if model == "again" else 0,
                     **PRICE,
@@ -556,18 +556,19 @@ async def test_a_server_without_the_module_is_told_to_the_log_only(caplog: pytes
     assert "the server has not loaded redis-cell" in caplog.text
 
 
-async def test_responses_are_limited_too(proxies: Proxies) -> None:
-    upstream = proxies.upstreams["responses"]
+@pytest.mark.parametrize("model", ["responses", "claude"])  # LiteLLM asks Anthropic by another API
+async def test_responses_are_limited_too(proxies: Proxies, model: str) -> None:
+    upstream = proxies.upstreams[model]
     async with httpx.AsyncClient(timeout=60, headers={"authorization": "Bearer sk-free-anybody"}) as client:
 
         async def respond() -> httpx.Response:
-            body = {"model": "responses", "input": "hello", "max_output_tokens": 20}
+            body = {"model": model, "input": "hello", "max_output_tokens": 20}
             return await client.post(random.choice(proxies.urls) + "/v1/responses", json=body)
 
         responses = await asyncio.gather(*(respond() for _ in range(20)))
     assert counts(responses) == {200: 5, 429: 15}, [response.text for response in responses]
     assert (len(upstream.seen), upstream.tokens) == (5, 5 * 15)
-    servers.wait_until(lambda: proxies.number("model", "responses", "month") == upstream.tokens)
+    servers.wait_until(lambda: proxies.number("model", model, "month") == upstream.tokens)
 
 
 async def test_without_the_server_nothing_is_admitted(proxies: Proxies) -> None:

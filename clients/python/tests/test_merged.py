@@ -26,17 +26,27 @@ from redis_cell import (
     AsyncGuard,
     AsyncMerged,
     Bucket,
+    Cell,
     FailClosed,
     Fixed,
     Funnel,
     Guard,
+    Hold,
+    Lease,
     Log,
     Merged,
     Rate,
     Refused,
+    RefusedForever,
+    Spill,
+    Take,
+    Together,
     Window,
 )
 from redis_cell.merged import Grants, tail
+from redis_cell.merged import _Caller as Caller  # pyright: ignore[reportPrivateUsage]
+from redis_cell.merged import _Mix as Mix  # pyright: ignore[reportPrivateUsage]
+from redis_cell.wire import mtake
 
 PATIENCE = 10.0
 """How long the tests wait for an answer, which is late on a busy machine, in seconds."""
@@ -101,6 +111,76 @@ def test_the_arithmetic_is_that_of_the_core() -> None:
     # A third of a second is rounded up to whole microseconds.
     grants = Grants(Rate(3, per=1), [0, 3, 1, -1, 666_667, 2])
     assert [grants.next(1).reset_after for _ in range(2)] == [0.333334, 0.666667]
+
+
+class Line:
+    """The callers of a mix, with the functions of `Line` in core/src/merged.rs."""
+
+    def __init__(self, *numbers: int) -> None:
+        def limit(kind: int, most: int, count: int, period: int) -> Any:
+            per = period / 1_000_000
+            return Rate(count, per=per, at_once=most) if kind else Fixed(most, per=per)
+
+        limits = [limit(*numbers[at : at + 4]) for at in range(0, len(numbers), 4)]
+        self.name = tuple((f"{{m}}:{at}", limit) for at, limit in enumerate(limits))
+        self.mix: Mix[Any] = Mix(self.name)
+        self.callers: dict[int, Caller[Any]] = {}
+        self.part: list[Caller[Any]] = []
+
+    def push(self, number: int, *quantities: int) -> str:
+        takes = [Take(key, limit, quantity) for (key, limit), quantity in zip(self.name, quantities, strict=True)]
+        self.callers[number] = Caller(mtake(*takes), None, concurrent.futures.Future())
+        self.mix.waiting.append(self.callers[number])
+        return ""
+
+    def decided(self, told: list[tuple[Any, Any]]) -> str:
+        def five(row: Answer) -> str:
+            wait = -1 if row.retry_after is None else round(row.retry_after * 1_000_000)
+            return f"{int(not row)} {row.limit} {row.remaining} {wait} {round(row.reset_after * 1_000_000)}"
+
+        rows = {caller: answer for caller, answer in told if isinstance(answer, Together)}
+        found = [(number, rows[caller]) for number, caller in self.callers.items() if caller in rows]
+        return ", ".join(f"{number}: {' '.join(map(five, answer.each.values()))}" for number, answer in found)
+
+    def next(self) -> str:
+        before = [caller for caller in self.callers.values() if not caller.ticket.done()]
+        parts = self.mix.begin()
+        shared = self.mix.call(parts[0]) if parts else None
+        self.part = parts[0] if shared else []
+        sums = shared.mix if shared else ()
+        alone = [number for number, caller in self.callers.items() if [caller] in parts[bool(shared) :]]
+        told = [(caller, caller.ticket.result()) for caller in before if caller.ticket.done()]
+        return f"{' '.join(str(take.quantity) for take in sums)}; {' '.join(map(str, alone))}; {self.decided(told)}"
+
+    def answered(self, admitted: int, *numbers: int) -> str:
+        rows = [[0, 0, 0, -1, 0]] if admitted else [[1, 0, 0, 0, 0]]
+        for at, (_, limit) in enumerate(self.name):
+            remaining, wait, reset = numbers[3 * at : 3 * at + 3]
+            rows.append([int(wait >= 0), limit.limit, remaining, wait, reset])
+        shared = self.mix.call(self.part)
+        assert shared is not None
+        return self.decided(shared.read(rows))
+
+    def failed(self) -> str:
+        failed = self.mix.failed(self.part)
+        return " ".join(str(number) for number, caller in self.callers.items() if caller in failed)
+
+    def leave(self) -> str:
+        self.mix.waiting = [caller for caller in self.mix.waiting if self.callers_number(caller) % 3]
+        return str(not self.mix.waiting).lower()
+
+    def callers_number(self, caller: Caller[Any]) -> int:
+        return next(number for number, other in self.callers.items() if other is caller)
+
+
+def test_the_callers_of_a_mix_are_decided_as_in_the_core() -> None:
+    line = Line()
+    for name, arguments, result in servers.transcript("line"):
+        numbers = list(map(int, arguments.split()))
+        if name == "new":
+            line = Line(*numbers)
+        else:
+            assert getattr(line, name)(*numbers) == result, (name, arguments)
 
 
 async def test_calls_that_come_meanwhile_share_a_call(server: servers.Server, merged: AsyncMerged) -> None:
@@ -177,23 +257,102 @@ async def test_what_cannot_be_merged_is_sent_directly(server: servers.Server, me
     assert (await merged.peek("k", RATE)).remaining == 94
 
 
+@pytest.mark.parametrize("is_mix", [False, True])
 async def test_a_call_that_is_cancelled_while_it_waits_takes_nothing(
-    server: servers.Server, merged: AsyncMerged
+    server: servers.Server, merged: AsyncMerged, is_mix: bool
 ) -> None:
-    tasks = [asyncio.create_task(merged.throttle("hot", RATE, 10)) for _ in range(4)]
+    def call() -> Any:
+        return merged.mtake(Take("hot", RATE, 10)) if is_mix else merged.throttle("hot", RATE, 10)
+
+    tasks = [asyncio.create_task(call()) for _ in range(4)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in tasks)
     tasks[1].cancel()
     tasks[2].cancel()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(answer) for answer in answers] == [
-        Admitted,
-        asyncio.CancelledError,
-        asyncio.CancelledError,
-        Admitted,
-    ]
+    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
     assert (await merged.peek("hot", RATE)).remaining == 80
-    assert server.calls("cl.throttle") == 2
+    assert server.calls("cl.mtake" if is_mix else "cl.throttle") == 2
+
+
+DAY = 86400
+
+
+def mix(units: int = 1, most: int = 20) -> list[Take]:
+    """A mix of limiters that callers share."""
+    limits = (Rate.per_day(100), 1), (Bucket(100, count=100, per=DAY), 1), (Fixed(most, per=DAY), units)
+    return [Take(f"{{m}}:{type(limit).__name__}", limit, quantity) for limit, quantity in limits]
+
+
+def same_rows(one: Together[Answer], other: Together[Answer]) -> bool:
+    return list(one) == list(other) and same(one.combined, other.combined) and all(same(one[k], other[k]) for k in one)
+
+
+@pytest.mark.parametrize("units", [[1] * 40, [3, 1, 1, 9, 2, 20, 1, 1, 1, 5, 1]], ids=str)
+async def test_every_caller_of_a_mix_gets_the_answer_of_its_own_call(
+    server: servers.Server, merged: AsyncMerged, units: list[int]
+) -> None:
+    answers = await asyncio.gather(*(merged.mtake(*mix(quantity)) for quantity in units))
+    assert server.calls("cl.mtake") <= 4
+    with server.admin as admin:
+        admin.flushall()
+    direct = AsyncCell(merged._link.client)  # pyright: ignore[reportPrivateUsage]
+    for answer, quantity in zip(answers, units, strict=True):
+        own = await direct.mtake(*mix(quantity))
+        assert same_rows(answer, own), (quantity, answer, own)
+    assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_what_cannot_be_merged_of_a_mix_goes_by_itself(server: servers.Server, merged: AsyncMerged) -> None:
+    more: list[tuple[Any, dict[str, Any]]] = [
+        (Take("{m}:place", Lease(9, lease=DAY, holder="holder")), {}),
+        (Take("{m}:shadow", RATE, shadow=True), {}),
+        (Take("{m}:log", Log(9, per=DAY)), {}),
+        (Spill(Take("{m}:first", Fixed(9, per=DAY)), Take("{m}:second", Fixed(9, per=DAY))), {}),
+        (Take("{m}:look", RATE, 0), {}),
+        (Take("{m}:held", RATE), {"hold": Hold("{m}:holds", "owner", DAY)}),
+    ]
+    for nth, (take, options) in enumerate(more, 1):
+        answers = await asyncio.gather(*(merged.mtake(*mix(1, 50), take, **options) for _ in range(6)))
+        assert all(answers) and server.calls("cl.mtake") == 6 * nth, take
+    answers = await asyncio.gather(*(merged.mtake(*mix(units, 50)) for units in (1, 1, 51, 1)))
+    assert [answer.combined.admitted for answer in answers] == [True, True, False, True]
+    assert isinstance(answers[2].combined, RefusedForever)
+    with server.admin as admin:
+        admin.delete("{m}:Fixed")
+        admin.hset("{m}:Fixed", "field", "value")
+    errors = await asyncio.gather(*(merged.mtake(*mix(1, 50)) for _ in range(6)), return_exceptions=True)
+    assert all(isinstance(error, redis.ResponseError) and "WRONGTYPE" in str(error) for error in errors)
+
+
+async def taken(server: servers.Server, units: int, month: int) -> None:
+    """Waits until as many units are taken."""
+    end, seen = time.monotonic() + PATIENCE, (0, 0)
+    while seen != (units, month) and time.monotonic() < end:
+        await asyncio.sleep(0.001)
+        with server.admin as admin:
+            seen = 100 - Cell(admin).peek("{m}:Rate", RATE).remaining, int(admin.get("{m}:Fixed") or 0)
+    assert seen == (units, month)
+
+
+@pytest.mark.parametrize("is_mix", [False, True])
+async def test_a_call_that_is_cancelled_takes_nothing(
+    server: servers.Server, merged: AsyncMerged, is_mix: bool
+) -> None:
+    def call() -> Any:
+        return merged.mtake(*mix()) if is_mix else merged.throttle("{m}:Rate", RATE)
+
+    for turns, gone in itertools.product(range(1, 40, 3), range(4)):
+        with server.admin as admin:
+            admin.flushall()
+        tasks = [asyncio.create_task(call()) for _ in range(4)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        tasks[gone].cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        admitted = [answer for answer in answers if not isinstance(answer, BaseException)]
+        assert len(admitted) >= 3 and all(admitted)
+        await taken(server, len(admitted), len(admitted) if is_mix else 0)
 
 
 async def test_calls_are_served_when_the_first_one_is_cancelled(merged: AsyncMerged) -> None:
@@ -245,21 +404,19 @@ def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
         return [future.exception() or future.result() for future in [pool.submit(call) for call in calls]]
 
 
-def line_up(
-    server: servers.Server, merged: Merged, quantities: list[int], limit: Rate = RATE, key: str = "hot"
-) -> list[Any]:
+def line_up(server: servers.Server, calls: list[Callable[[], Any]], merged: Merged) -> list[Any]:
     """Calls from threads, one behind the other: the server is frozen until all of them have called."""
     server.freeze()
     rows = merged._rows  # pyright: ignore[reportPrivateUsage]
-    results: list[Any] = [None] * len(quantities)
+    results: list[Any] = [None] * len(calls)
 
     def take(place: int) -> None:
         try:
-            results[place] = merged.throttle(key, limit, quantities[place])
+            results[place] = calls[place]()
         except Exception as error:
             results[place] = error
 
-    threads = [threading.Thread(target=take, args=(place,)) for place in range(len(quantities))]
+    threads = [threading.Thread(target=take, args=(place,)) for place in range(len(calls))]
     try:
         for place, thread in enumerate(threads):
             thread.start()
@@ -271,15 +428,19 @@ def line_up(
     return results
 
 
+def throttles(merged: Merged, quantities: list[int], limit: Rate = RATE, key: str = "hot") -> list[Callable[[], Any]]:
+    return [lambda quantity=quantity: merged.throttle(key, limit, quantity) for quantity in quantities]
+
+
 def test_threads_that_come_meanwhile_share_a_call(server: servers.Server) -> None:
     merged = blocking(server)
     merged.throttle("other", RATE)  # the pool has a connection
-    answers = line_up(server, merged, [1] * 12, Rate.per_day(10))
+    answers = line_up(server, throttles(merged, [1] * 12, Rate.per_day(10)), merged)
     assert [answer.remaining for answer in answers] == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0]
     assert [answer.admitted for answer in answers] == [True] * 10 + [False] * 2
     assert server.calls("cl.throttle") == 3
     # Three calls of their own, and one for two single units.
-    answers = line_up(server, merged, [1, 30, 20, 10, 1, 1], key="mixed")
+    answers = line_up(server, throttles(merged, [1, 30, 20, 10, 1, 1], key="mixed"), merged)
     assert server.calls("cl.throttle") == 3 + 5
     assert all(answers) and merged.peek("mixed", RATE).remaining == 37
     assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
@@ -289,7 +450,7 @@ def test_threads_get_the_error_of_their_call(server: servers.Server) -> None:
     merged = blocking(server)
     with server.admin as admin:
         admin.hset("hot", "field", "value")
-    answers = line_up(server, merged, [1] * 4)
+    answers = line_up(server, throttles(merged, [1] * 4), merged)
     assert all("WRONGTYPE" in str(answer) for answer in answers), answers
     assert merged._rows == {}  # pyright: ignore[reportPrivateUsage]
 
@@ -305,6 +466,44 @@ def test_threads_of_several_clients_take_exactly_the_limit(server: servers.Serve
     assert sum(in_threads(calls)) == 1000
     assert server.calls("cl.throttle") < 1600
     assert all(merged._rows == {} for merged in clients)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_threads_of_several_clients_take_exactly_the_limits_of_a_mix(server: servers.Server) -> None:
+    limits = Rate.per_day(700), Fixed(600, per=DAY)
+
+    def take(merged: Merged, units: int) -> list[int]:
+        got = [0, 0]
+        for _ in range(50):
+            if merged.mtake(Take("{m}:rate", limits[0], units), Take("{m}:fixed", limits[1])):
+                got = [got[0] + units, got[1] + 1]
+        return got
+
+    clients = [blocking(server) for _ in range(2)]
+    calls = [lambda merged=merged, units=units: take(merged, units) for merged in clients for units in [3] + [1] * 9]
+    got = in_threads(calls)
+    units, places = (sum(each[at] for each in got) for at in (0, 1))
+    with server.admin as admin:
+        assert (700 - Cell(admin).peek("{m}:rate", limits[0]).remaining, int(admin.get("{m}:fixed"))) == (units, places)
+    assert units == 700 or places == 600
+    assert server.calls("cl.mtake") < 800
+    assert all(merged._rows == {} for merged in clients)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_threads_of_a_mix_get_the_answers_of_their_own_calls(server: servers.Server) -> None:
+    merged = blocking(server)
+    merged.throttle("other", RATE)  # the pool has a connection
+    before = server.calls("cl.mtake")
+    units = [1, 30, 7, 2, 1, 9, 30, 1]
+    answers = line_up(server, [lambda units=units: merged.mtake(*mix(units, 40)) for units in units], merged)
+    assert server.calls("cl.mtake") - before <= 3
+    with server.admin as admin:
+        admin.flushall()
+    own = [Cell(redis.Redis(port=server.port)).mtake(*mix(quantity, 40)) for quantity in units]
+    assert all(itertools.starmap(same_rows, zip(answers, own, strict=True))), (answers, own)
+    with server.admin as admin:
+        admin.set("{m}:Fixed", "text")
+    answers = line_up(server, [lambda: merged.mtake(*mix(1, 40))] * 4, merged)
+    assert all("this limiter" in str(answer) for answer in answers), answers
 
 
 def test_a_guard_of_threads_decides_for_each_call(server: servers.Server) -> None:

@@ -68,7 +68,6 @@ async def test_the_programs_of_a_page_run(
     cluster: list[servers.Server],
     upstream: str,
     page: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with server.admin as admin:

@@ -16,7 +16,10 @@
 )]
 
 use redis::aio::MultiplexedConnection;
-use redis_cell_client::{Decision, Gcra, Guard, Leased, Rate, Refusals, Units, WhenUnavailable, call};
+use redis_cell_client::{
+    Answer, Decision, Gcra, Guard, Leased, MTake, Merged, Rate, Refusals, Together, Units, WhenUnavailable,
+    ask, call,
+};
 use std::env::{args, var};
 use std::error::Error;
 use std::fs::File;
@@ -43,13 +46,18 @@ enum Way {
     Refusals,
     Merged,
     Leased,
+    Mix,
+    MergedMix,
 }
 
-const WAYS: [(Way, &str); 4] = [
+/// The last two are for a single key.
+const WAYS: [(Way, &str); 6] = [
     (Way::Direct, "direct calls"),
     (Way::Refusals, "remembered refusals"),
     (Way::Merged, "merged calls"),
     (Way::Leased, "leases"),
+    (Way::Mix, "direct calls of three limiters"),
+    (Way::MergedMix, "merged calls of three limiters"),
 ];
 
 /// Which calls are made.
@@ -113,7 +121,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 let limit =
                     if refused == 0 { PLENTY } else { Rate::per_second(rate as u64).burst(AT_ONCE - 1) };
                 let case = Case { callers, keys, refused, limit, rate: rate.floor() };
-                for (way, name) in WAYS {
+                let ways = if keys == 1 { WAYS.len() } else { WAYS.len() - 2 };
+                for (way, name) in WAYS.into_iter().take(ways) {
                     let row = measure(&direct, &slow, case, way, name).await?;
                     if refused == 0 && way == Way::Direct {
                         most = row.decisions;
@@ -259,8 +268,9 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
     guard = match way {
         Way::Refusals => guard.refusals(Refusals::new(slow)?),
         Way::Merged => guard.merged(),
-        Way::Direct | Way::Leased => guard,
+        _ => guard,
     };
+    let merged = Merged::new(connection.clone()).timeout(PATIENCE);
     let (least, most) = case.batch();
     let lease =
         |limit| Leased::new(connection.clone(), limit, least..=most, HOLD).map(|all| all.timeout(PATIENCE));
@@ -269,6 +279,7 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
     let tasks: Vec<_> = (0..case.callers)
         .map(|caller| {
             let (guard, leases, used_up) = (guard.clone(), leases.clone(), used_up.clone());
+            let (merged, connection) = (merged.clone(), connection.clone());
             tokio::spawn(async move {
                 let (mut run, mut place) = (Run::default(), caller);
                 loop {
@@ -283,6 +294,17 @@ async fn hammer(slow: &redis::Client, case: Case, way: Way) -> Result<Run, Box<d
                     let admitted = if way == Way::Leased {
                         let leases = if case.keys > 1 && limit == USED_UP { &used_up } else { &leases };
                         leases.take(&key, Units(1)).await? == Decision::Admitted
+                    } else if matches!(way, Way::Mix | Way::MergedMix) {
+                        let mix = MTake::new()
+                            .throttle("{k}:limit", limit, Units(1))
+                            .throttle("{k}:second", PLENTY, Units(1))
+                            .bucket("{k}:third", Rate::per_second(1_000_000).capacity(10_000_000), Units(1));
+                        if way == Way::Mix {
+                            let cmd = call::mtake(mix)?;
+                            ask::<_, Together<Answer>>(&connection, PATIENCE, &cmd).await?.combined.admitted()
+                        } else {
+                            merged.mtake(mix).await?.combined.admitted()
+                        }
                     } else {
                         let decided = guard.take(&key, limit, Units(1)).await?;
                         decided.error().cloned().map_or(Ok(()), Err)?;

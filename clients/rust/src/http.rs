@@ -195,21 +195,34 @@ impl<S, C: Clone, K: Clone> Layer<S> for RateLimitLayer<C, K> {
     type Service = RateLimit<S, C, K>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit { inner, layer: Arc::new(self.clone()) }
+        Layered::new(inner, self)
     }
 }
 
 /// The service that [`RateLimitLayer`] wraps around another service.
-pub struct RateLimit<S, C, K> {
-    inner: S,
-    layer: Arc<RateLimitLayer<C, K>>,
+pub type RateLimit<S, C, K> = Layered<S, RateLimitLayer<C, K>>;
+
+/// A service with a layer around it.
+#[derive(Debug)]
+pub struct Layered<S, L> {
+    pub(crate) inner: S,
+    pub(crate) layer: Arc<L>,
 }
 
-impl<S: Clone, C, K> Clone for RateLimit<S, C, K> {
+impl<S, L: Clone> Layered<S, L> {
+    pub(crate) fn new(inner: S, layer: &L) -> Self {
+        Self { inner, layer: Arc::new(layer.clone()) }
+    }
+}
+
+impl<S: Clone, L> Clone for Layered<S, L> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer) }
     }
 }
+
+/// The future of a service, whose response has the body of the service or that of a layer.
+pub(crate) type Responds<R, E> = Pin<Box<dyn Future<Output = Result<Response<R>, E>> + Send>>;
 
 impl<S, C, K, I, B, R> Service<Request<B>> for RateLimit<S, C, K>
 where
@@ -222,7 +235,7 @@ where
 {
     type Response = Response<Either<R, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+    type Future = Responds<Either<R, Full<Bytes>>, S::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -304,7 +317,7 @@ impl Refusal {
         }
     }
 
-    pub(crate) fn in_http(self) -> Response<Full<Bytes>> {
+    fn in_http(self) -> Response<Full<Bytes>> {
         let (status, kind) = match self {
             Self::Limited => (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -321,8 +334,17 @@ impl Refusal {
         response
     }
 
+    /// Returns the response to a request, with a wait in seconds if one helps.
+    pub(crate) fn respond(self, grpc: bool, wait: Option<u64>) -> Response<Full<Bytes>> {
+        let mut response = if grpc { self.in_grpc() } else { self.in_http() };
+        if let Some(wait) = wait {
+            set(response.headers_mut(), "retry-after", wait.to_string());
+        }
+        response
+    }
+
     /// Returns a response without a body, whose fields also serve as trailers.
-    pub(crate) fn in_grpc(self) -> Response<Full<Bytes>> {
+    fn in_grpc(self) -> Response<Full<Bytes>> {
         let code = match self {
             Self::Limited => "8",      // RESOURCE_EXHAUSTED
             Self::Unavailable => "14", // UNAVAILABLE
@@ -371,7 +393,7 @@ fn describe(headers: &mut HeaderMap, name: &str, limit: Limit, answer: &Answer) 
 
 const REMAINING: &str = "x-ratelimit-remaining";
 
-pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: String) {
+fn set(headers: &mut HeaderMap, name: &'static str, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(HeaderName::from_static(name), value);
     }

@@ -1,6 +1,6 @@
 //! A layer in which requests hold units of an account.
 
-use crate::http::{Refusal, Report, is_grpc, seconds, set};
+use crate::http::{Layered, Refusal, Report, Responds, is_grpc, seconds};
 use crate::{Account, Guard, Held, Units};
 use bytes::Bytes;
 use http::{Request, Response};
@@ -84,22 +84,12 @@ impl<S, K: Clone> Layer<S> for AccountLayer<K> {
     type Service = HoldUnits<S, K>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        HoldUnits { inner, layer: Arc::new(self.clone()) }
+        Layered::new(inner, self)
     }
 }
 
 /// The service that [`AccountLayer`] wraps around another service.
-#[derive(Debug)]
-pub struct HoldUnits<S, K> {
-    inner: S,
-    layer: Arc<AccountLayer<K>>,
-}
-
-impl<S: Clone, K> Clone for HoldUnits<S, K> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer) }
-    }
-}
+pub type HoldUnits<S, K> = Layered<S, AccountLayer<K>>;
 
 impl<S, K, B, R, C, I> Service<Request<B>> for HoldUnits<S, K>
 where
@@ -113,7 +103,7 @@ where
 {
     type Response = Response<Either<Kept<R, C>, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+    type Future = Responds<Either<Kept<R, C>, Full<Bytes>>, S::Error>;
 
     /// Always ready, as [`WaitForTurn`](crate::WaitForTurn).
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -132,12 +122,7 @@ where
                 Some(hold) => match layer.decide(hold.await) {
                     Ok(held) => Some(held),
                     Err((refusal, wait)) => {
-                        let mut response =
-                            if is_grpc(&request) { refusal.in_grpc() } else { refusal.in_http() };
-                        if let Some(wait) = wait {
-                            set(response.headers_mut(), "retry-after", wait.to_string());
-                        }
-                        return Ok(response.map(Either::Right));
+                        return Ok(refusal.respond(is_grpc(&request), wait).map(Either::Right));
                     }
                 },
                 None => None,

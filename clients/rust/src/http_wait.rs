@@ -1,13 +1,12 @@
 //! A layer in which requests wait for their turn.
 
-use crate::http::{Refusal, Report, is_grpc, seconds, set};
+use crate::http::{Layered, Refusal, Report, Responds, is_grpc, seconds};
 use crate::{MTake, Taken, Wait, Waiter, is_unavailable};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{Either, Full};
 use redis::{RedisError, RedisResult};
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_layer::Layer;
@@ -106,22 +105,12 @@ impl<S, K: Clone> Layer<S> for WaitLayer<K> {
     type Service = WaitForTurn<S, K>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        WaitForTurn { inner, layer: Arc::new(self.clone()) }
+        Layered::new(inner, self)
     }
 }
 
 /// The service that [`WaitLayer`] wraps around another service.
-#[derive(Debug)]
-pub struct WaitForTurn<S, K> {
-    inner: S,
-    layer: Arc<WaitLayer<K>>,
-}
-
-impl<S: Clone, K> Clone for WaitForTurn<S, K> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer) }
-    }
-}
+pub type WaitForTurn<S, K> = Layered<S, WaitLayer<K>>;
 
 impl<S, K, B, R> Service<Request<B>> for WaitForTurn<S, K>
 where
@@ -132,7 +121,7 @@ where
 {
     type Response = Response<Either<R, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+    type Future = Responds<Either<R, Full<Bytes>>, S::Error>;
 
     /// Always ready: a service that is ready may have reserved what it needs for a request.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -156,13 +145,7 @@ where
                     std::future::poll_fn(|context| inner.poll_ready(context)).await?;
                     inner.call(request).await.map(|own| own.map(Either::Left))
                 }
-                Err((refusal, wait)) => {
-                    let mut response = if is_grpc(&request) { refusal.in_grpc() } else { refusal.in_http() };
-                    if let Some(wait) = wait {
-                        set(response.headers_mut(), "retry-after", wait.to_string());
-                    }
-                    Ok(response.map(Either::Right))
-                }
+                Err((refusal, wait)) => Ok(refusal.respond(is_grpc(&request), wait).map(Either::Right)),
             }
         })
     }

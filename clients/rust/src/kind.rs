@@ -74,6 +74,18 @@ impl Limit {
         }
     }
 
+    /// Returns the word of the limit in `CL.MTAKE`.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Throttle(_) => "THROTTLE",
+            Self::Funnel(_) => "FUNNEL",
+            Self::Bucket(_) => "BUCKET",
+            Self::Fixed(_) => "FIXED",
+            Self::Window(_) => "WINDOW",
+            Self::Log(_) => "LOG",
+        }
+    }
+
     /// Appends the arguments of the limit, without a quantity.
     pub(crate) fn write(self, cmd: &mut Cmd) -> RedisResult<()> {
         match self {

@@ -42,7 +42,7 @@ pub use commands::CellCommands;
 #[cfg(feature = "aio")]
 pub use guard::{Guard, ask};
 #[cfg(feature = "tower")]
-pub use http::{Demand, IntoDemand, Policy, RateLimit, RateLimitLayer, Refusal};
+pub use http::{Demand, IntoDemand, Layered, Policy, RateLimit, RateLimitLayer, Refusal};
 #[cfg(feature = "tower")]
 pub use http_account::{AccountLayer, HoldUnits, Kept};
 #[cfg(feature = "tower")]

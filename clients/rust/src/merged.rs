@@ -2,17 +2,18 @@
 
 use crate::guard::ask;
 use crate::leased::{core_rate, span};
-use crate::{Answer, Decision, Limit, Quantity, Saturate, Units, call, local};
+use crate::{Answer, Decision, Limit, MTake, Quantity, Saturate, Taken, Together, Units, call, local};
 use redis::aio::ConnectionLike;
-use redis::{ErrorKind, RedisError, RedisResult};
-use redis_cell_core::merged::{Grants, Limit as Mergeable, Reply, tail};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
+use redis_cell_core::merged::{Grants, Limit as Mergeable, Line, Reply, tail};
+use redis_cell_core::several::combine;
 use redis_cell_core::{Answer as Granted, Verdict};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -30,7 +31,10 @@ use tokio::sync::oneshot;
 /// every call for a [`Limit::Window`], a [`Limit::Log`] or a total, whose answers need more than one reply
 /// says, is sent by itself, at the same time. `redis_cell_core::merged` has the arithmetic with its proof.
 ///
-/// All clones share the rows of callers. A caller that is dropped before its call is sent takes nothing.
+/// [`mtake`](Self::mtake) merges calls for the same mix of limiters.
+///
+/// All clones share the rows of callers. A caller that is dropped takes nothing: if its call is on its way,
+/// what it took is given back when the answer arrives, as by [`MSettle::of`](crate::MSettle::of).
 ///
 /// # Example
 /// ```
@@ -54,17 +58,112 @@ pub struct Merged<C> {
 struct Shared<C> {
     connection: C,
     timeout: Duration,
-    /// The callers that wait, for each key and limit of which a call is on its way.
-    rows: Mutex<HashMap<Name, Vec<Caller>>>,
+    /// The callers that wait, for each row of which a call is on its way.
+    rows: Mutex<HashMap<Arc<Name>, Row>>,
 }
 
-/// A row's key and limit.
-type Name = (Box<[u8]>, Limit);
+/// The keys and limits of a row.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Name {
+    is_mix: bool,
+    limits: Vec<(Box<[u8]>, Limit)>,
+}
+
+impl Name {
+    /// Returns a call for these limiters, each with its units.
+    fn mtake(&self, units: &[i64]) -> RedisResult<Cmd> {
+        call::mtake(self.limits.iter().zip(units).fold(MTake::new(), |call, ((key, limit), units)| {
+            call.limit(&**key, *limit, Units(units.unsigned_abs()))
+        }))
+    }
+}
 
 #[derive(Debug)]
-struct Caller {
-    units: i64,
-    answer: oneshot::Sender<RedisResult<Answer>>,
+enum Row {
+    One(Vec<Caller<Answer>>),
+    Mix(Line<Caller<Together<Answer>>>),
+}
+
+#[derive(Debug)]
+struct Caller<A> {
+    units: Box<[i64]>,
+    answer: oneshot::Sender<Sent<A>>,
+}
+
+/// The answer to a call, and when it was sent.
+type Sent<A> = RedisResult<(A, Instant)>;
+
+impl<A> AsRef<[i64]> for Caller<A> {
+    fn as_ref(&self) -> &[i64] {
+        &self.units
+    }
+}
+
+/// What a caller is told.
+trait Told: FromRedisValue + Send + 'static {
+    fn admitted(&self) -> bool;
+    fn rows(&self) -> &[Answer];
+
+    /// A row without callers.
+    fn row(name: &Name) -> Row;
+    fn push(row: &mut Row, caller: Caller<Self>);
+}
+
+impl Told for Answer {
+    fn admitted(&self) -> bool {
+        self.admitted()
+    }
+
+    fn rows(&self) -> &[Answer] {
+        std::slice::from_ref(self)
+    }
+
+    fn row(_: &Name) -> Row {
+        Row::One(Vec::new())
+    }
+
+    fn push(row: &mut Row, caller: Caller<Self>) {
+        if let Row::One(callers) = row {
+            callers.push(caller);
+        }
+    }
+}
+
+impl Told for Together<Answer> {
+    fn admitted(&self) -> bool {
+        self.combined.admitted()
+    }
+
+    fn rows(&self) -> &[Answer] {
+        &self.each
+    }
+
+    fn row(name: &Name) -> Row {
+        Row::Mix(Line::new(name.limits.iter().filter_map(|(_, limit)| mergeable(*limit))))
+    }
+
+    fn push(row: &mut Row, caller: Caller<Self>) {
+        if let Row::Mix(line) = row {
+            line.push(caller);
+        }
+    }
+}
+
+/// Returns what a reply says of each limiter.
+fn replies(together: &Together<Answer>) -> RedisResult<Vec<Reply>> {
+    together.each.iter().map(|row| reply(row, 0)).collect()
+}
+
+fn reply(answer: &Answer, of: i64) -> RedisResult<Reply> {
+    let read = || {
+        Some(Reply {
+            taken: i64::try_from(answer.taken.unwrap_or_default()).ok()?,
+            remaining: i64::try_from(answer.remaining).ok()?,
+            retry_after: answer.retry_after().map(span).map_or(Some(None), |wait| Some(Some((wait?, of))))?,
+            reset_after: span(answer.reset_after)?,
+        })
+    };
+    read().ok_or_else(|| (ErrorKind::UnexpectedReturnType, "expected an answer of a rate limiter").into())
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Merged<C> {
@@ -103,112 +202,243 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Merged<C> {
         quantity: impl Into<Quantity>,
     ) -> RedisResult<Answer> {
         let (key, limit, quantity) = (key.as_ref(), limit.into(), quantity.into());
-        let shared = &self.shared;
         let most = local::check(limit, quantity)?.limit;
+        let cmd = call::take(key, limit, quantity)?;
         let units = match quantity {
             Quantity::Units(Units(units)) if (1..=most).contains(&units) => i64::try_from(units).ok(),
             _ => None,
         };
-        let Some(units) = units.filter(|_| mergeable(limit, most).is_some()) else {
-            return shared.ask(key, limit, quantity).await;
+        let Some(units) = units.filter(|_| mergeable(limit).is_some()) else {
+            return self.shared.ask(&cmd).await;
         };
-        let name: Name = (key.into(), limit);
-        let Some(answer) = shared.line_up(&name, units) else {
-            let _first = First(Some(Turn { shared: Arc::clone(shared), name, is_over: false }));
-            return shared.ask(key, limit, quantity).await;
+        let name = Name { is_mix: false, limits: vec![(key.into(), limit)] };
+        self.shared.join(name, Box::new([units]), cmd).await.map(|(answer, _)| answer)
+    }
+
+    /// Takes units from several limiters, from all or from none. Calls with the same keys and limits in the
+    /// same order are merged, whatever their quantities are.
+    ///
+    /// A call takes the units of the callers that fit, by what the last reply said remains; a caller that
+    /// does not fit behind those is refused when they have their units. So a caller waits for at most two
+    /// round trips more, and a refusal is up to one round trip old. If another client takes the units
+    /// meanwhile, everything is decided again by the reply to this call; a caller to which that has
+    /// happened twice sends a call of its own.
+    ///
+    /// Sent by themselves are calls with a place, a [`Limit::Window`], a [`Limit::Log`], a total, limiters in
+    /// shadow, pools in order, a hold, a quantity of 0 or above its limit, and those that may be repeated.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    ///
+    /// # Panics
+    /// Panics outside a tokio runtime with a timer.
+    pub async fn mtake(&self, limiters: MTake) -> RedisResult<Taken> {
+        let mix: Option<(Vec<_>, Vec<_>)> = limiters.mix().and_then(|mix| {
+            let limiter = |(key, limit, units): (&[u8], Limit, u64)| {
+                let units = i64::try_from(units).ok().filter(|units| *units > 0);
+                let units =
+                    units.filter(|units| mergeable(limit).is_some_and(|limit| *units <= limit.most()));
+                units.map(|units| ((key.into(), limit), units))
+            };
+            mix.map(limiter).collect()
+        });
+        let cmd = call::mtake(limiters.clone())?;
+        let (answer, sent) = if let Some((limits, units)) = mix {
+            self.shared.join(Name { is_mix: true, limits }, units.into(), cmd).await?
+        } else {
+            Arc::clone(&self.shared).ask_timed(cmd).await?
         };
-        let gone = || (ErrorKind::Io, "the runtime that has sent the call is gone").into();
-        match tokio::time::timeout(shared.timeout, answer).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
-            Err(_) => Err((ErrorKind::Io, "the server has not answered in time").into()),
-        }
+        Ok(Taken::new(answer, &limiters, sent))
     }
 }
 
 /// Returns the limit as the arithmetic of merged calls has it, or `None` if its calls cannot be merged.
-fn mergeable(limit: Limit, most: u64) -> Option<Mergeable> {
-    let most = i64::try_from(most).ok()?;
-    let rate = match limit {
-        Limit::Throttle(limit) => limit.rate,
-        Limit::Funnel(limit) | Limit::Bucket(limit) => limit.rate,
-        Limit::Fixed(fixed) if !fixed.window.is_total() => return Some(Mergeable::Counted(most)),
-        Limit::Fixed(_) | Limit::Window(_) | Limit::Log(_) => return None,
+fn mergeable(limit: Limit) -> Option<Mergeable> {
+    let rated = |rate, capacity| {
+        let (rate, capacity) = (core_rate(rate).ok()?, i64::try_from(capacity).ok()?);
+        Some(Mergeable::Rated { rate, capacity })
     };
-    core_rate(rate).ok().map(|rate| Mergeable::Rated { rate, capacity: most })
+    match limit {
+        Limit::Throttle(limit) => rated(limit.rate, limit.at_once()),
+        Limit::Funnel(limit) | Limit::Bucket(limit) => rated(limit.rate, limit.capacity),
+        Limit::Fixed(fixed) if !fixed.window.is_total() => {
+            Some(Mergeable::Counted(i64::try_from(fixed.limit).ok()?))
+        }
+        Limit::Fixed(_) | Limit::Window(_) | Limit::Log(_) => None,
+    }
 }
 
 impl<C> Shared<C> {
-    fn rows(&self) -> MutexGuard<'_, HashMap<Name, Vec<Caller>>> {
+    fn rows(&self) -> MutexGuard<'_, HashMap<Arc<Name>, Row>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Appends a caller to the row behind the call that is on its way. Returns `None` if there is no such
-    /// call: the caller sends its own, and others line up behind it.
-    fn line_up(&self, name: &Name, units: i64) -> Option<oneshot::Receiver<RedisResult<Answer>>> {
-        let mut rows = self.rows();
-        let Some(row) = rows.get_mut(name) else {
-            rows.insert(name.clone(), Vec::new());
-            return None;
-        };
-        let (sender, answer) = oneshot::channel();
-        row.push(Caller { units, answer: sender });
-        Some(answer)
-    }
-
-    /// Returns the callers that wait for the next call. If there are none, no call is on its way any more.
-    fn next(&self, name: &Name) -> Option<Vec<Caller>> {
-        let mut rows = self.rows();
-        let mut row = std::mem::take(rows.get_mut(name)?);
-        row.retain(|caller| !caller.answer.is_closed());
-        if row.is_empty() {
-            rows.remove(name);
-            return None;
-        }
-        Some(row)
     }
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Shared<C> {
-    async fn ask(&self, key: &[u8], limit: Limit, quantity: impl Into<Quantity>) -> RedisResult<Answer> {
-        ask(&self.connection, self.timeout, &call::take(key, limit, quantity)?).await
+    async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> RedisResult<T> {
+        ask(&self.connection, self.timeout, cmd).await
+    }
+
+    async fn ask_timed<A: Told>(self: Arc<Self>, cmd: Cmd) -> Sent<A> {
+        let sent = Instant::now();
+        self.ask(&cmd).await.map(|reply| (reply, sent))
+    }
+
+    /// Sends a call, or waits for the one on its way and for one that is shared with others.
+    async fn join<A: Told>(self: &Arc<Self>, name: Name, units: Box<[i64]>, cmd: Cmd) -> Sent<A> {
+        let (name, shared) = (Arc::new(name), Arc::clone(self));
+        let (sender, answer) = oneshot::channel();
+        let is_first = {
+            let mut rows = self.rows();
+            if let Some(row) = rows.get_mut(&name) {
+                A::push(row, Caller { units: units.clone(), answer: sender });
+                false
+            } else {
+                rows.insert(Arc::clone(&name), A::row(&name));
+                true
+            }
+        };
+        if is_first {
+            let call = Box::pin(Arc::clone(self).ask_timed(cmd));
+            return First { turn: Some(Turn { shared, name, is_over: false }), units, call: Some(call) }
+                .await;
+        }
+        let mut waits = Waits { shared, name, units, answer };
+        let gone = || (ErrorKind::Io, "the runtime that has sent the call is gone").into();
+        match tokio::time::timeout(self.timeout, &mut waits.answer).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
+            Err(_) => Err((ErrorKind::Io, "the server has not answered in time").into()),
+        }
+    }
+
+    /// Gives back what a caller that is gone has taken.
+    fn give_back<A: Told>(self: &Arc<Self>, name: &Name, units: &[i64], unread: &Sent<A>) {
+        let (Ok((told, sent)), Ok(runtime)) = (unread, Handle::try_current()) else { return };
+        let back = |cmd: Cmd| call::giving_back(&cmd, told.rows(), false, sent.elapsed());
+        if let Some(back) = name.mtake(units).ok().filter(|_| told.admitted()).and_then(back) {
+            let shared = Arc::clone(self);
+            // What does not arrive is lost, as after the death of the process.
+            runtime.spawn(async move { shared.ask::<redis::Value>(&back).await });
+        }
+    }
+
+    /// Tells a caller its answer.
+    fn tell<A: Told>(self: &Arc<Self>, name: &Name, caller: Caller<A>, told: Sent<A>) {
+        let Caller { units, answer } = caller;
+        if let Err(unread) = answer.send(told) {
+            self.give_back(name, &units, &unread);
+        }
     }
 
     /// Sends one call for callers that it decides exactly, and tells each of them its answer.
-    async fn send(&self, (key, limit): &Name, callers: Vec<Caller>) {
-        if let [caller] = callers.as_slice() {
-            let answer = self.ask(key, *limit, Units(caller.units.unsigned_abs())).await;
-            for caller in callers {
-                // The caller may be gone, as after a call of its own.
-                let _: Result<(), _> = caller.answer.send(answer.clone());
-            }
-            return;
-        }
-        let sum = callers.iter().fold(0_u64, |sum, caller| sum.saturating_add(caller.units.unsigned_abs()));
-        let mut grants =
-            self.ask(key, *limit, Saturate(sum)).await.and_then(|answer| grants(*limit, &answer));
+    async fn send(self: &Arc<Self>, name: &Name, callers: Vec<Caller<Answer>>) {
+        let (sent, is_alone) = (Instant::now(), callers.len() == 1);
+        let Some((key, limit)) = name.limits.first() else { return };
+        let sum = callers
+            .iter()
+            .flat_map(|caller| &caller.units)
+            .fold(0_i64, |sum, units| sum.saturating_add(*units));
+        let sum = sum.unsigned_abs();
+        let sum = if is_alone { Quantity::Units(Units(sum)) } else { Saturate(sum).into() };
+        let answer: RedisResult<Answer> = match call::take(&**key, *limit, sum) {
+            Ok(cmd) => self.ask(&cmd).await,
+            Err(error) => Err(error),
+        };
+        let mut grants = answer.as_ref().map_err(Clone::clone).and_then(|answer| grants(*limit, answer));
         for caller in callers {
-            let answer = match &mut grants {
-                Ok(grants) => Ok(answer(&grants.next(caller.units))),
+            let units = caller.units.first().copied().unwrap_or_default();
+            let own = match &mut grants {
+                _ if is_alone => answer.clone(),
+                Ok(grants) => Ok(told(&grants.next(units))),
                 Err(error) => Err(error.clone()),
             };
-            let _: Result<(), _> = caller.answer.send(answer);
+            self.tell(name, caller, own.map(|own| (own, sent)));
         }
+    }
+
+    /// Sends the next calls of a row. Returns whether there were any.
+    async fn call(self: &Arc<Self>, name: &Arc<Name>) -> bool {
+        let next = {
+            let mut rows = self.rows();
+            match rows.get_mut(name) {
+                None => return false,
+                Some(Row::One(callers)) => {
+                    callers.retain(|caller| !caller.answer.is_closed());
+                    let callers = std::mem::take(callers);
+                    if callers.is_empty() {
+                        rows.remove(name);
+                        return false;
+                    }
+                    Ok(callers)
+                }
+                Some(Row::Mix(line)) => {
+                    line.retain(|caller| !caller.answer.is_closed());
+                    let next = line.next_call();
+                    if next.sum.is_empty() {
+                        rows.remove(name);
+                    }
+                    Err(next)
+                }
+            }
+        };
+        let next = match next {
+            Err(next) => next,
+            Ok(mut row) => {
+                let mut parts = Vec::new();
+                while !row.is_empty() {
+                    let units = |caller: &Caller<Answer>| caller.units.first().copied();
+                    let merged = tail(row.iter().rev().map(units));
+                    parts.push(self.send(name, row.split_off(row.len().saturating_sub(merged))));
+                }
+                parts.reverse(); // so that they are sent in the order of the row
+                all(parts).await;
+                return true;
+            }
+        };
+        let sent = Instant::now();
+        for (caller, rows) in next.refused {
+            self.tell(name, caller, together(&rows).map(|rows| (rows, sent)));
+        }
+        for caller in next.alone {
+            let (shared, name) = (Arc::clone(self), Arc::clone(name));
+            tokio::spawn(async move {
+                let told = match name.mtake(&caller.units) {
+                    Ok(cmd) => Arc::clone(&shared).ask_timed(cmd).await,
+                    Err(error) => Err(error),
+                };
+                shared.tell(&name, caller, told);
+            });
+        }
+        if next.sum.is_empty() {
+            return false;
+        }
+        let reply: RedisResult<Together<Answer>> = match name.mtake(&next.sum) {
+            Ok(cmd) => self.ask(&cmd).await,
+            Err(error) => Err(error),
+        };
+        let reply = reply.and_then(|reply| Ok((reply.combined.admitted(), replies(&reply)?)));
+        let decided: Vec<_> = {
+            let mut rows = self.rows();
+            let Some(Row::Mix(line)) = rows.get_mut(name) else { return false };
+            match reply {
+                Ok((admitted, rows)) => {
+                    let decided = line.answered(admitted, rows).into_iter();
+                    decided.map(|(caller, rows)| (caller, together(&rows))).collect()
+                }
+                Err(error) => line.failed().into_iter().map(|caller| (caller, Err(error.clone()))).collect(),
+            }
+        };
+        for (caller, rows) in decided {
+            self.tell(name, caller, rows.map(|rows| (rows, sent)));
+        }
+        true
     }
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Turn<C> {
     /// Sends calls for the row until it is empty.
     async fn serve(mut self) {
-        while let Some(mut row) = self.shared.next(&self.name) {
-            let mut parts = Vec::new();
-            while !row.is_empty() {
-                let merged = tail(row.iter().rev().map(|caller| Some(caller.units)));
-                let part = row.split_off(row.len().saturating_sub(merged));
-                parts.push(self.shared.send(&self.name, part));
-            }
-            parts.reverse(); // so that they are sent in the order of the row
-            all(parts).await;
-        }
+        while self.shared.call(&self.name).await {}
         self.is_over = true; // another caller may have its turn by now
     }
 }
@@ -225,20 +455,17 @@ async fn all(futures: Vec<impl Future<Output = ()>>) {
 
 /// Returns the answers of a row from the reply to its call.
 fn grants(limit: Limit, answer: &Answer) -> RedisResult<Grants> {
-    let read = || {
-        let reply = Reply {
-            taken: i64::try_from(answer.taken?).ok()?,
-            remaining: i64::try_from(answer.remaining).ok()?,
-            retry_after: answer.retry_after().map(span).map_or(Some(None), |wait| wait.map(Some))?,
-            reset_after: span(answer.reset_after)?,
-        };
-        Some(Grants::new(mergeable(limit, answer.limit)?, reply))
-    };
     let odd = || RedisError::from((ErrorKind::UnexpectedReturnType, "expected an answer to SATURATE"));
-    read().ok_or_else(odd)
+    let limit = mergeable(limit).filter(|_| answer.taken.is_some()).ok_or_else(odd)?;
+    Ok(Grants::new(limit, reply(answer, 1)?))
 }
 
-fn answer(granted: &Granted) -> Answer {
+fn together(rows: &[Granted]) -> RedisResult<Together<Answer>> {
+    let combined = combine(rows.iter().copied()).ok_or((ErrorKind::Client, "the call names no limiter"))?;
+    Ok(Together { combined: told(&combined), each: rows.iter().map(told).collect() })
+}
+
+fn told(granted: &Granted) -> Answer {
     // As the server, which rounds up to whole microseconds.
     let micros = |time: redis_cell_core::Span| Duration::from_micros(time.as_nanos().div_ceil(1_000));
     Answer {
@@ -258,7 +485,7 @@ fn answer(granted: &Granted) -> Answer {
 /// closed, and the next caller sends its own call.
 struct Turn<C> {
     shared: Arc<Shared<C>>,
-    name: Name,
+    name: Arc<Name>,
     is_over: bool,
 }
 
@@ -270,21 +497,72 @@ impl<C> Drop for Turn<C> {
     }
 }
 
-/// The call of the first caller. When it is answered, or the caller is gone, a task serves those behind it.
-struct First<C: ConnectionLike + Clone + Send + Sync + 'static>(Option<Turn<C>>);
+/// The call of the first caller. When it is answered, a task serves those behind it. If the caller is gone
+/// before, the task waits for the answer, and gives back what was taken.
+struct First<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> {
+    turn: Option<Turn<C>>,
+    units: Box<[i64]>,
+    call: Option<Pin<Box<dyn Future<Output = Sent<A>> + Send>>>,
+}
 
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> Drop for First<C> {
-    fn drop(&mut self) {
-        let Some(mut turn) = self.0.take() else { return };
-        let mut rows = turn.shared.rows();
-        let is_empty = rows.get(&turn.name).is_none_or(Vec::is_empty);
-        if is_empty {
-            rows.remove(&turn.name);
+impl<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> Future for First<C, A> {
+    type Output = Sent<A>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Sent<A>> {
+        let Some(call) = &mut self.call else { return Poll::Pending };
+        let answer = call.as_mut().poll(context);
+        if answer.is_ready() {
+            self.call = None;
         }
-        drop(rows);
-        turn.is_over = is_empty;
-        if let (false, Ok(runtime)) = (is_empty, Handle::try_current()) {
-            runtime.spawn(turn.serve());
+        answer
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> Drop for First<C, A> {
+    fn drop(&mut self) {
+        let Some(mut turn) = self.turn.take() else { return };
+        let (call, units) = (self.call.take(), std::mem::take(&mut self.units));
+        if call.is_none() {
+            let mut rows = turn.shared.rows();
+            let is_empty = match rows.get(&turn.name) {
+                None => true,
+                Some(Row::One(callers)) => callers.is_empty(),
+                Some(Row::Mix(line)) => line.is_empty(),
+            };
+            if is_empty {
+                rows.remove(&turn.name);
+                turn.is_over = true;
+            }
+            drop(rows);
+            if is_empty {
+                return;
+            }
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                if let Some(call) = call {
+                    let answer = call.await;
+                    turn.shared.give_back(&turn.name, &units, &answer);
+                }
+                turn.serve().await;
+            });
+        }
+    }
+}
+
+/// A caller that waits. If it is gone when its answer has come, what it took is given back.
+struct Waits<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> {
+    shared: Arc<Shared<C>>,
+    name: Arc<Name>,
+    units: Box<[i64]>,
+    answer: oneshot::Receiver<Sent<A>>,
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static, A: Told> Drop for Waits<C, A> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(unread) = self.answer.try_recv() {
+            self.shared.give_back(&self.name, &self.units, &unread);
         }
     }
 }

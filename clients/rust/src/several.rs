@@ -53,11 +53,12 @@ pub type MSettle = Several<Settle>;
 #[must_use]
 pub struct Several<V> {
     cmd: RedisResult<Cmd>,
-    limiters: usize,
     shadow: bool,
     age: Option<Duration>,
     /// The keys of the limiters, each with the quantity that an [`MTake`] takes.
     keys: Vec<(Vec<u8>, u64)>,
+    /// The limits that stand for themselves: not in shadow, no places and in no chain.
+    limits: Vec<Limit>,
     /// The units that an earlier call took, and of which an [`MSettle`] gives some back.
     taken: Option<TakenUnits>,
     flow: Option<Flow>,
@@ -225,10 +226,10 @@ impl<V: Verb> Several<V> {
     pub fn new() -> Self {
         Self {
             cmd: Ok(redis::cmd(V::NAME)),
-            limiters: 0,
             shadow: false,
             age: None,
             keys: Vec::new(),
+            limits: Vec::new(),
             taken: None,
             flow: None,
             once: None,
@@ -240,44 +241,63 @@ impl<V: Verb> Several<V> {
 
     /// Adds a `CL.THROTTLE` limiter.
     pub fn throttle(self, key: impl ToSingleRedisArg, limit: impl Into<Gcra>, quantity: V::Quantity) -> Self {
-        self.with(key, "THROTTLE", |cmd| limit.into().write(cmd), quantity)
+        self.limit(key, Limit::Throttle(limit.into()), quantity)
     }
 
     /// Adds a `CL.FUNNEL` limiter.
     pub fn funnel(self, key: impl ToSingleRedisArg, limit: Bucket, quantity: V::Quantity) -> Self {
-        self.with(key, "FUNNEL", |cmd| limit.write(cmd), quantity)
+        self.limit(key, Limit::Funnel(limit), quantity)
     }
 
     /// Adds a `CL.BUCKET` limiter.
     pub fn bucket(self, key: impl ToSingleRedisArg, limit: Bucket, quantity: V::Quantity) -> Self {
-        self.with(key, "BUCKET", |cmd| limit.write(cmd), quantity)
+        self.limit(key, Limit::Bucket(limit), quantity)
     }
 
     /// Adds a `CL.FIXED` limiter.
     pub fn fixed(self, key: impl ToSingleRedisArg, limit: Fixed, quantity: V::Quantity) -> Self {
-        self.with(key, "FIXED", |cmd| limit.write_before_quantity(cmd), quantity)
+        self.limit(key, limit, quantity)
     }
 
     /// Adds a `CL.WINDOW` limiter.
     pub fn window(self, key: impl ToSingleRedisArg, limit: Rate, quantity: V::Quantity) -> Self {
-        self.with(key, "WINDOW", |cmd| limit.write(cmd), quantity)
+        self.limit(key, Limit::Window(limit), quantity)
     }
 
     /// Adds a `CL.LOG` limiter.
     pub fn log(self, key: impl ToSingleRedisArg, limit: Rate, quantity: V::Quantity) -> Self {
-        self.with(key, "LOG", |cmd| limit.write(cmd), quantity)
+        self.limit(key, Limit::Log(limit), quantity)
     }
 
     /// Adds a limiter of the kind of `limit`.
-    pub fn limit(self, key: impl ToSingleRedisArg, limit: impl Into<Limit>, quantity: V::Quantity) -> Self {
-        match limit.into() {
-            Limit::Throttle(limit) => self.throttle(key, limit, quantity),
-            Limit::Funnel(limit) => self.funnel(key, limit, quantity),
-            Limit::Bucket(limit) => self.bucket(key, limit, quantity),
-            Limit::Fixed(limit) => self.fixed(key, limit, quantity),
-            Limit::Window(limit) => self.window(key, limit, quantity),
-            Limit::Log(limit) => self.log(key, limit, quantity),
+    pub fn limit(
+        mut self,
+        key: impl ToSingleRedisArg,
+        limit: impl Into<Limit>,
+        quantity: V::Quantity,
+    ) -> Self {
+        use sealed::Argument as _;
+        let limit = limit.into();
+        if !self.shadow && self.join.is_none() {
+            self.limits.push(limit);
         }
+        let Some(taken) = self.taken.as_ref().filter(|_| quantity.refunded() > 0) else {
+            return self.add(key, None, limit.word(), quantity.taken(), |cmd| {
+                limit.write(cmd)?;
+                quantity.write(cmd);
+                Ok(())
+            });
+        };
+        let row = taken.rows.get(&bytes(&key)).copied();
+        // Of a total, all is given back whenever it was taken.
+        let reset = row.filter(|(_, reset_after)| *reset_after < Duration::MAX);
+        let reset = reset.map(|(_, reset_after)| rounded_up(reset_after));
+        self.add(key, reset, limit.word(), 0, |cmd| {
+            let (units, _) = row.ok_or_else(|| invalid("the call that took the units has no such key"))?;
+            limit.write(cmd)?;
+            quantity.refunding_at_most(units).write(cmd);
+            Ok(())
+        })
     }
 
     /// Makes the next limiter a pool that is taken from if those before it do not admit their quantities
@@ -310,7 +330,7 @@ impl<V: Verb> Several<V> {
     }
 
     fn joined(mut self, word: &'static str) -> Self {
-        if self.limiters == 0 || self.join.is_some() {
+        if self.keys.is_empty() || self.join.is_some() {
             self.cmd = self.cmd.and(Err(invalid("or_else and spill stand between two limiters")));
         }
         self.join = Some(word);
@@ -319,33 +339,6 @@ impl<V: Verb> Several<V> {
 
     fn with_hold(self, key: impl ToSingleRedisArg, words: Vec<Vec<u8>>) -> Self {
         Self { hold: Some((bytes(&key), words)), ..self }
-    }
-
-    fn with(
-        self,
-        key: impl ToSingleRedisArg,
-        kind: &str,
-        limit: impl FnOnce(&mut Cmd) -> RedisResult<()>,
-        quantity: V::Quantity,
-    ) -> Self {
-        use sealed::Argument as _;
-        let Some(taken) = self.taken.as_ref().filter(|_| quantity.refunded() > 0) else {
-            return self.add(key, None, kind, quantity.taken(), |cmd| {
-                limit(cmd)?;
-                quantity.write(cmd);
-                Ok(())
-            });
-        };
-        let row = taken.rows.get(&bytes(&key)).copied();
-        // Of a total, all is given back whenever it was taken.
-        let reset = row.filter(|(_, reset_after)| *reset_after < Duration::MAX);
-        let reset = reset.map(|(_, reset_after)| rounded_up(reset_after));
-        self.add(key, reset, kind, 0, |cmd| {
-            let (units, _) = row.ok_or_else(|| invalid("the call that took the units has no such key"))?;
-            limit(cmd)?;
-            quantity.refunding_at_most(units).write(cmd);
-            Ok(())
-        })
     }
 
     fn with_lease(
@@ -371,7 +364,6 @@ impl<V: Verb> Several<V> {
     ) -> Self {
         let (shadow, join) = (self.shadow, self.join.take());
         self.keys.push((bytes(&key), quantity));
-        self.limiters = self.limiters.saturating_add(1);
         self.cmd = self.cmd.and_then(|mut cmd| {
             cmd.arg(join);
             cmd.arg(key);
@@ -394,7 +386,7 @@ impl<V: Verb> Several<V> {
     /// Returns the command with all options, including those that `options` appends.
     fn end(self, options: impl FnOnce(&mut Cmd) -> RedisResult<()>) -> RedisResult<Cmd> {
         let mut cmd = self.cmd?;
-        if self.limiters == 0 {
+        if self.keys.is_empty() {
             return Err(invalid("the call names no limiter"));
         }
         if self.join.is_some() {
@@ -446,6 +438,15 @@ impl Several<Take> {
     #[cfg(all(feature = "aio", feature = "cluster"))]
     pub(crate) fn first_key(&self) -> Option<&[u8]> {
         self.keys.first().map(|(key, _)| key.as_slice())
+    }
+
+    /// Returns the keys and limits with the quantities, if the call is made of them and of nothing else.
+    #[cfg(feature = "aio")]
+    pub(crate) fn mix(&self) -> Option<impl Iterator<Item = (&[u8], Limit, u64)>> {
+        // A chain begins with a limit, and its other pools are not among them.
+        let is_plain = self.limits.len() == self.keys.len() && self.once.is_none() && self.hold.is_none();
+        let keys = self.keys.iter().map(|(key, quantity)| (key.as_slice(), *quantity));
+        is_plain.then(|| keys.zip(&self.limits).map(|((key, quantity), limit)| (key, *limit, quantity)))
     }
 
     /// Returns `CL.BMTAKE` with these limiters, for an attempt that starts `passed` after the first one.

@@ -15,6 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -111,7 +112,7 @@ impl ControlPlane {
     }
 
     async fn request(&mut self) -> (String, DiscoveryRequest) {
-        let wait = std::time::Duration::from_secs(60);
+        let wait = Duration::from_secs(60);
         tokio::time::timeout(wait, self.requests.recv()).await.expect("no request").unwrap()
     }
 
@@ -225,7 +226,10 @@ async fn a_control_plane_has_the_rules_and_may_go_and_come() {
     assert_eq!((version.as_str(), nonce.as_str()), ("1", "nonce 2"));
     assert!(error.contains("'type.googleapis.com/other'"), "{error}");
     let unreadable = Any { type_url: TYPE.into(), value: b"\xff".to_vec() };
+    // A control plane that answers a refusal by what was refused gets the next one after a pause.
+    let begun = Instant::now();
     assert!(plane.send("2", vec![unreadable]).await.2.contains("cannot be read"));
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
     assert_eq!(client.admitted(2, &["k=1"]).await, 0);
     // A limit that is raised continues with what is used.
     assert_eq!(plane.send("3", vec![limits(5, Unit::Year)]).await.0, "3");

@@ -1,8 +1,9 @@
 //! The configuration reader, the service with a real server of the limiters, and the real Envoy in front of a
 //! real upstream.
 //!
-//! `REDIS_CELL_MODULE` names the module, `REDIS_CELL_SERVER` the server, and `REDIS_CELL_PROXY` Envoy;
-//! `make test-apps` sets all three. `image` needs a Docker engine and the image.
+//! `REDIS_CELL_MODULE` names the module, `REDIS_CELL_SERVER` the server, `REDIS_CELL_PROXY` Envoy, and
+//! `REDIS_CELL_PROMETHEUS` Prometheus; `make test-apps` sets all four. `image` needs a Docker engine and the
+//! image.
 
 // A test should fail at the first unexpected value.
 #![allow(
@@ -21,6 +22,7 @@ mod common;
 
 mod batches;
 mod config;
+mod dashboard;
 mod decisions;
 mod gateway;
 mod harness;

@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::Request;
 use tonic_health::pb::HealthCheckRequest;
@@ -207,12 +207,31 @@ async fn health_is_told_by_http_and_grpc() {
         let request = HealthCheckRequest { service: name.to_owned() };
         assert_eq!(health.check(Request::new(request)).await.unwrap().into_inner().status, 1, "{name}");
     }
+    // A client that watches is told of changes only.
+    let watch = health.watch(Request::new(HealthCheckRequest::default()));
+    let mut changes = watch.await.unwrap().into_inner();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = |expected: &[i32]| {
+        wait_until("the change", || match seen.lock().unwrap().as_slice() {
+            told if told == expected => Ok(()),
+            told => Err(format!("{told:?}")),
+        });
+    };
+    let sees = Arc::clone(&seen);
+    tokio::spawn(async move {
+        while let Ok(Some(change)) = changes.message().await {
+            sees.lock().unwrap().push(change.status);
+        }
+    });
     server.kill();
     wait_for(false);
+    told(&[1, 2]);
     server.restart_here();
     wait_for(true);
+    told(&[1, 2, 1]);
     fs::remove_file(service.process.folder().join("config/rules.yaml")).unwrap();
     wait_for(false);
+    told(&[1, 2, 1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -403,13 +422,13 @@ fn wrong_rules_and_settings_end_the_program_with_what_is_wrong() {
 }
 
 /// The files for Prometheus and Grafana.
-fn monitoring(name: &str) -> String {
+pub fn monitoring(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus");
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_alerts_and_the_dashboard_ask_for_metrics_that_there_are() {
+async fn the_alerts_ask_for_metrics_that_there_are() {
     let server = Server::start();
     let service = Service::start(&server, &rule("k", 5));
     assert!(service.client().await.admits(&["k=1"]).await);
@@ -433,26 +452,18 @@ async fn the_alerts_and_the_dashboard_ask_for_metrics_that_there_are() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((now - 300.0..=now + 1.0).contains(&value("process_start_time_seconds ")), "{now} {metrics}");
 
-    let dashboard = monitoring("envoy-dashboard.json");
-    let panels: Value = serde_json::from_str(&dashboard).unwrap();
-    let panels = panels["panels"].as_array().unwrap();
-    let places: HashSet<String> = panels.iter().map(|panel| panel["gridPos"].to_string()).collect();
-    assert!(panels.len() == 12 && places.len() == panels.len(), "{places:?}");
     let mut known = HashSet::new();
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
         known.insert(line.split(['{', ' ']).next().unwrap());
     }
     let mut asked = HashSet::new();
-    let rules = monitoring("rules.yml");
-    for text in [&dashboard, &rules] {
-        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-            if word.starts_with("ratelimit_") || word.starts_with("process_") {
-                assert!(known.contains(word), "{word} is not in\n{metrics}");
-                asked.insert(word.to_owned());
-            }
+    for word in monitoring("rules.yml").split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+        if word.starts_with("ratelimit_") || word.starts_with("process_") {
+            assert!(known.contains(word), "{word} is not in\n{metrics}");
+            asked.insert(word.to_owned());
         }
     }
-    assert!(asked.len() > 15, "{asked:?}");
+    assert!(asked.len() > 5, "{asked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

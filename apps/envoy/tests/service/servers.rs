@@ -402,7 +402,7 @@ pub fn certificate(folder: &Path, name: &str) {
         let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
         assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    let subject = "-subj /CN=localhost -addext subjectAltName=DNS:localhost";
+    let subject = "-subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1";
     openssl(&format!("req -new -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr {subject}"));
     let sign = format!("-signkey {name}.key -days 2 -copy_extensions copy");
     openssl(&format!("x509 -req -in {name}.csr {sign} -out {name}.pem"));
@@ -473,16 +473,60 @@ async fn both_sides_can_be_encrypted() {
     assert!(late.is_err(), "the former certificate is still used");
     let renewed = service.encrypted_client(&read("grpc.pem"), Some((&own.0, &own.1))).await.unwrap();
     assert_eq!(renewed.admitted(1, &["k=2"]).await, 1);
-    // Files that do not fit change nothing.
+    // What cannot be read changes nothing.
+    let present = read("grpc.pem");
     std::fs::write(folder.path().join("grpc.pem"), "no certificate").unwrap();
-    std::fs::write(folder.path().join("next"), &former).unwrap();
-    assert_eq!(renewed.admitted(1, &["k=3"]).await, 1);
-    std::fs::rename(folder.path().join("next"), folder.path().join("unused.pem")).unwrap();
-    certificate(folder.path(), "grpc");
+    let late = service.encrypted_client(&present, Some((&own.0, &own.1))).await.unwrap();
+    assert_eq!(late.admitted(1, &["k=3"]).await, 1);
     // Without a certificate of its own a client has no answer.
-    let stranger = service.encrypted_client(&read("grpc.pem"), None).await;
+    let stranger = service.encrypted_client(&present, None).await;
     if let Ok(stranger) = stranger {
         error(&stranger, &["k=1"]).await;
     }
     drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_certificates_hold_for_new_connections_to_the_server() {
+    for kind in ["SINGLE", "CLUSTER"] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        let make = || ["redis", "envoy"].map(|name| certificate(folder.path(), name));
+        make();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut options = Options::new()
+            .set("tls-port", &port.to_string())
+            .set("tls-cert-file", &file("redis.pem"))
+            .set("tls-key-file", &file("redis.key"))
+            .set("tls-ca-cert-file", &file("envoy.pem"));
+        if kind == "CLUSTER" {
+            options = options.set("cluster-enabled", "yes").set("tls-cluster", "yes");
+        }
+        let server = options.start();
+        let mut admin = server.connect();
+        if kind == "CLUSTER" {
+            admin.call("CLUSTER ADDSLOTSRANGE 0 16383");
+            until_known(&[&server]);
+        }
+        let [authority, own, key] = ["redis.pem", "envoy.pem", "envoy.key"].map(file);
+        let settings = [
+            ("REDIS_TYPE", kind),
+            ("REDIS_TLS", "true"),
+            ("REDIS_TLS_CACERT", &authority),
+            ("REDIS_TLS_CLIENT_CERT", &own),
+            ("REDIS_TLS_CLIENT_KEY", &key),
+        ];
+        let service = Service::at(&format!("127.0.0.1:{port}"), RULES, &settings);
+        let client = service.client().await;
+        assert!(client.admits(&["k=1"]).await, "{kind}");
+        make();
+        assert!(client.admits(&["k=1"]).await, "{kind}: a connection stays");
+        admin.call(&format!("CONFIG SET tls-ca-cert-file {}", file("envoy.pem"))); // reads all of them
+        admin.call("CLIENT KILL TYPE normal SKIPME yes");
+        until_admitted(&client, kind).await;
+        // What cannot be read changes nothing.
+        std::fs::write(folder.path().join("envoy.pem"), "no certificate").unwrap();
+        admin.call("CLIENT KILL TYPE normal SKIPME yes");
+        until_admitted(&client, kind).await;
+    }
 }

@@ -189,6 +189,14 @@ fn each_variable_of_the_reference_that_has_no_meaning_is_named() {
     assert!(settings.warnings[0].starts_with("RUNTIME_ROOT has no meaning here"), "{:?}", settings.warnings);
     let xds = settings.xds.unwrap();
     assert_eq!((xds.address.as_str(), xds.node.as_str()), ("localhost:18000", "default"));
+    // Zero means the default of the library that the reference has.
+    let zero = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0"),
+        ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0"),
+    ];
+    let zero = read(&zero).unwrap().xds.unwrap();
+    assert_eq!((zero.most_bytes, xds.most_bytes, zero.factor), (4 << 20, 4 << 20, 2.0));
     // These say what is the case anyway.
     for (name, value) in [
         ("REDIS_SOCKET_TYPE", "tcp"),

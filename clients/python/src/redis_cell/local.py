@@ -231,6 +231,7 @@ Looking: TypeAlias = Callable[[Take, int, int], Look]
 class _Chain:
     """A chain of a call, or a single limiter. core/src/chain.rs explains the decision."""
 
+    takes: tuple[Take, ...]
     pools: tuple[tuple[Take, ...], ...]
     wait: int = 0
     """The time until it admits the call; 0 if it does now."""
@@ -238,10 +239,6 @@ class _Chain:
     """What it gives."""
     renews: bool = False
     """Whether it gives a place that the caller has already."""
-
-    @property
-    def takes(self) -> list[Take]:
-        return [take for pool in self.pools for take in pool]
 
     def decide(self, look: Looking) -> None:
         waits = list[int]()
@@ -329,10 +326,19 @@ def together(
 
 def decided(chains: tuple[Pools, ...], look: Looking) -> tuple[list[_Chain], dict[Key, int]]:
     """Decides the chains of a call. Returns them, and the wait of each limiter for its whole quantity."""
-    judged = [_Chain(pools_of(chain)) for chain in chains]
-    for chain in judged:
-        chain.decide(look)
-    return judged, {take.key: _wait_of(take, look, 0) for chain in judged for take in chain.takes}
+    judged, waits = list[_Chain](), dict[Key, int]()
+    for chain in chains:
+        if isinstance(chain, Take):  # as a chain, with a single look
+            seen = look(chain, chain.quantity, 0)
+            waits[chain.key] = wait = _CENTURIES if chain.quantity > seen.limit else seen.wait
+            parts = [] if wait else [(chain, chain.quantity)]
+            judged.append(_Chain((chain,), ((chain,),), wait, parts, not wait and seen.held))
+            continue
+        own = _Chain(takes_of((chain,)), pools_of(chain))
+        own.decide(look)
+        judged.append(own)
+        waits.update((take.key, _wait_of(take, look, 0)) for take in own.takes)
+    return judged, waits
 
 
 @dataclass(slots=True)
@@ -385,7 +391,7 @@ class LocalLimiters:
             units = [take for take in takes if not isinstance(take.limit, Lease)]
             renews = hold is not None and not any(take.quantity for take in units) and self._holds(hold, units)
             for chain in judged if renews else ():
-                if len(chain.takes) > 1 or not isinstance(chain.takes[0].limit, Lease):
+                if not (len(chain.takes) == 1 and isinstance(chain.takes[0].limit, Lease)):
                     chain.wait = 0
             if taking and not any(chain.wait for chain in judged if not chain.takes[0].shadow):
                 for chain in judged:
@@ -608,10 +614,10 @@ def _tightest(rows: dict[Key, Balance]) -> Balance:
 
 def _whole(chain: Pools, rows: dict[Key, Balance], look: Looking) -> Balance:
     """Returns the balance of a chain, which is over its limit if all its limiters are."""
-    takes, own = takes_of((chain,)), _Chain(pools_of(chain))
+    takes = takes_of((chain,))
     if len(takes) == 1:
         return rows[takes[0].key]
-    limit, remaining, reset = own.numbers(look)
+    limit, remaining, reset = _Chain(takes, pools_of(chain)).numbers(look)
     waits = [rows[take.key].retry_after for take in takes]
     over = all(rows[take.key].over_limit for take in takes)
     wait = min((wait for wait in waits if wait is not None), default=None) if over else None

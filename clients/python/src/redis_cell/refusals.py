@@ -94,11 +94,10 @@ class _Refusals:
         options = {name: value for name, value in self._options.items() if "maint_notifications" not in name}
         return self._link.client.connection_pool.connection_class(**{**options, **own})
 
-    def recall(self, take: Take) -> Refused | None:
+    def recall(self, take: Take | None) -> Refused | None:
         """Returns the refusal of a call that the server would refuse now, if it is remembered."""
-        known = self._known.get(self._name(take.key))
-        found = None if known is None else known.get((take.limit, take.quantity))
-        if found is None:
+        known = None if take is None else self._known.get(self._name(take.key))
+        if take is None or known is None or (found := known.get((take.limit, take.quantity))) is None:
             return None
         now = time.monotonic()
         # After a pause of the process, invalidations may not have been read yet.
@@ -109,9 +108,14 @@ class _Refusals:
         wait, reset = found.answer.retry_after - passed, found.answer.reset_after - passed
         return replace(found.answer, retry_after=max(0.000_001, wait), reset_after=max(0.0, reset))
 
-    def _asks(self, take: Take, answer: object) -> bool:
+    def _asks(self, take: Take | None, answer: object) -> bool:
         """Notes that the server is to be asked about a refused call. Returns whether it has to be."""
-        if not isinstance(answer, Refused) or answer.decided_by != "server" or answer.retry_after < self._least:
+        if (
+            take is None
+            or not isinstance(answer, Refused)
+            or answer.decided_by != "server"
+            or answer.retry_after < self._least
+        ):
             return False
         name, asked = self._name(take.key), (take.limit, take.quantity)
         with self._lock:
@@ -227,8 +231,6 @@ class AsyncRefusals(_Refusals):
         cast(Any, cell).run = self._run
 
     async def _run(self, call: Call[T], ready: Ready | None = None) -> T:
-        if call.take is None:
-            return cast(T, await self._inner(call, ready))
         if (refusal := self.recall(call.take)) is not None:
             return cast(T, refusal)
         answer = await self._inner(call, ready)
@@ -294,8 +296,6 @@ class Refusals(_Refusals):
         self._closed = False
 
     def _run(self, call: Call[T], ready: Ready | None = None) -> T:
-        if call.take is None:
-            return cast(T, self._inner(call, ready))
         if (refusal := self.recall(call.take)) is not None:
             return cast(T, refusal)
         answer = self._inner(call, ready)

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from . import answers
 from .answers import Answer, Balance, Booked, Booking, Key, Together, TopKey
@@ -30,9 +30,12 @@ class Take:
     shadow: bool = False
 
     def __post_init__(self) -> None:
-        _check_key(self.key)
-        _positive(self.quantity)
-        if isinstance(self.limit, Lease) and self.quantity != 1:
+        # Most calls are made of these, so nothing is called that need not be.
+        if not isinstance(cast(object, self.key), (str, bytes)):
+            _check_key(self.key)
+        if not 0 <= self.quantity <= MOST:
+            _positive(self.quantity)
+        if self.quantity != 1 and isinstance(self.limit, Lease):
             raise ValueError("the quantity of a lease is 1")
 
 
@@ -172,9 +175,9 @@ class Waiting(Generic[T]):
     maxlen: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen, which would take as long as all the rest
 class Call(Generic[T]):
-    """A call that has not been sent yet."""
+    """A call that has not been sent yet. It is never changed."""
 
     name: str
     key: Key | None
@@ -206,6 +209,8 @@ class Call(Generic[T]):
     """Whether the call names a flow."""
     native: bool = False
     """Whether the call is a command of the server itself, also where the function library is in place of the module."""
+    mix: tuple[Take, ...] = ()
+    """The limiters of a call of `mtake` that has no chain, no hold and no Once."""
 
     def __post_init__(self) -> None:
         if not self.everywhere:
@@ -239,7 +244,7 @@ def _logged(chains: tuple[Pools, ...]) -> tuple[Take, ...]:
     the server is unavailable."""
     takes = takes_of(chains)
     for take in takes:
-        if isinstance(take.limit, Log) and take.quantity > MOST_LOGGED:
+        if take.quantity > MOST_LOGGED and isinstance(take.limit, Log):
             raise ValueError(f"quantity must be at most {MOST_LOGGED} for a Log, not {take.quantity}")
     return takes
 
@@ -472,20 +477,22 @@ class _Words:
         self.words = list[Argument]()
         self.keys = list[int]()
         for chain in chains:
-            self.chain(chain, lease)
+            if isinstance(chain, Take) and not chain.shadow:
+                self.limiter(chain.key, chain.limit, chain.quantity, lease=lease)
+            else:
+                self.chain(chain, lease)
 
     def key(self, key: Key) -> None:
         self.keys.append(len(self.words))
         self.words.append(key)
 
     def limiter(self, key: Key, limit: Limit, quantity: int, *before: Argument, lease: int | None = None) -> None:
-        self.key(key)
-        self.words += before
+        self.keys.append(len(self.words))
         if isinstance(limit, Lease):
             lease = micros(limit.lease, "lease") if lease is None else lease
-            self.words += (limit.kind, limit.places, lease, limit.holder)
+            self.words += (key, *before, limit.kind, limit.places, lease, limit.holder)
         else:
-            self.words += (limit.kind, *limit.arguments(), *limit.options(), quantity)
+            self.words += (key, *before, limit.kind, *limit.arguments(), *limit.options(), quantity)
 
     def chain(self, chain: Pools, lease: int | None = None) -> None:
         if isinstance(chain, Take):
@@ -513,7 +520,7 @@ class _Words:
 
     def rest(self, *options: Argument) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
         """Returns what stands behind the first key, with these options, and the indexes of the keys there."""
-        return (*self.words[1:], *options, "US"), tuple(index - 1 for index in self.keys[1:])
+        return (*self.words[1:], *options, "US"), tuple([index - 1 for index in self.keys[1:]])
 
 
 def _call(
@@ -521,7 +528,8 @@ def _call(
 ) -> tuple[tuple[Argument, ...], tuple[int, ...]]:
     """Returns the arguments of a call behind its first key, and the indexes of the other keys."""
     words = _Words(chains)
-    words.options(hold, once)
+    if hold or once:
+        words.options(hold, once)
     return words.rest(*options)
 
 
@@ -573,6 +581,7 @@ def mtake(
         decide=lambda by: by.decide(chains, saturate=False, taking=True, hold=hold),
         once=once,
         undo=_undo(chains, hold, once, new),
+        mix=() if once or hold or len(takes) > len(chains) else takes,
         keys=keys,
     )
 

@@ -27,6 +27,7 @@ limiter = Limiter(
             "first": Limits(requests_per_minute=1000, tokens_per_month=1_000_000, calls_at_once=50),
             "second": Limits(requests_per_minute=10, tokens_per_month=1_000_000, calls_at_once=50),
             "responses": Limits(requests_per_minute=5, tokens_per_month=1_000_000),
+            "claude": Limits(requests_per_minute=5, tokens_per_month=1_000_000),
             "ways": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
             "wild/*": Limits(requests_per_minute=3, tokens_per_month=1_000_000),
             "warm": Limits(requests_per_minute=1000),

@@ -5,8 +5,8 @@ use crate::leased::{SOON, calls, connect, futures_poll};
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use redis_cell_client::{
-    Answer, DecidedBy, Decision, Fixed, FixedWindow, Guard, Limit, Merged, Quantity, Rate, Saturate, Units,
-    WhenUnavailable, call,
+    Answer, DecidedBy, Decision, Fixed, FixedWindow, Guard, Limit, MTake, Merged, Places, Quantity, Rate,
+    Saturate, Taken, Units, WhenUnavailable, call,
 };
 use std::time::{Duration, Instant};
 
@@ -143,6 +143,20 @@ async fn a_caller_that_is_gone_before_its_call_takes_nothing() {
     assert_eq!(first.await.unwrap().remaining, 99);
     assert_eq!(stays.await.unwrap().unwrap().remaining, 97);
     assert_eq!((remaining(&mut client), calls(&mut client, "cl.throttle")), (97, 2));
+    // The same with a mix.
+    let mut first = Box::pin(merged.mtake(mix(50, 1)));
+    assert!(futures_poll(first.as_mut()).is_none());
+    let mut all = Vec::new();
+    for units in [10, 2, 10] {
+        let mut call = Box::pin(merged.mtake(mix(50, units)));
+        assert!(futures_poll(call.as_mut()).is_none());
+        all.push(call);
+    }
+    let stays = all.swap_remove(1);
+    drop(all);
+    let (first, stays) = tokio::join!(first, stays);
+    first.unwrap();
+    assert_eq!((stays.unwrap().each[2].remaining, calls(&mut client, "cl.mtake")), (47, 2));
 }
 
 #[tokio::test]
@@ -252,6 +266,145 @@ async fn callers_of_many_clients_take_exactly_the_limit() {
     assert_eq!(admitted, 5_000);
     let calls = calls(&mut client, "cl.throttle");
     assert!(calls < 12_800 / 2, "{calls} calls for 12,800 decisions");
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A mix of limiters that callers share, and one that is too small for the second half of them.
+fn mix(most: u64, units: u64) -> MTake {
+    MTake::new()
+        .throttle("{m}:rate", Rate::per_day(100).burst(99), Units(1))
+        .bucket("{m}:bucket", Rate::per_day(100).capacity(100), Units(1))
+        .fixed("{m}:fixed", Fixed::new(most, FixedWindow::period(DAY)), Units(units))
+}
+
+async fn mtake_all(
+    merged: &Merged<MultiplexedConnection>,
+    mixes: impl IntoIterator<Item = MTake>,
+) -> Vec<RedisResult<Taken>> {
+    let call = |mix| {
+        let merged = merged.clone();
+        tokio::spawn(async move { merged.mtake(mix).await })
+    };
+    let tasks: Vec<_> = mixes.into_iter().map(call).collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    answers
+}
+
+#[tokio::test]
+async fn callers_of_a_mix_share_calls_and_get_their_own_answers() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut connection = connect(&server).await;
+    for quantities in [&[1; 40][..], &[3, 1, 1, 9, 2, 20, 1, 1, 1, 5, 1][..]] {
+        client.call("FLUSHALL");
+        let before = calls(&mut client, "cl.mtake");
+        let mixes = quantities.iter().map(|&units| mix(20, units));
+        let answers = mtake_all(&patient(&server).await, mixes.clone()).await;
+        let sent = calls(&mut client, "cl.mtake") - before;
+        assert!(sent <= 4, "{sent} calls");
+        client.call("FLUSHALL");
+        for (answer, mix) in answers.into_iter().zip(mixes) {
+            let told = answer.unwrap();
+            let cmd = call::mtake(mix).unwrap();
+            let own: redis_cell_client::Together<Answer> = cmd.query_async(&mut connection).await.unwrap();
+            for (told, own) in [&told.combined]
+                .into_iter()
+                .chain(&told.each)
+                .zip([&own.combined].into_iter().chain(&own.each))
+            {
+                let close = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_secs(60);
+                let wait = |answer: &Answer| answer.retry_after().unwrap_or_default();
+                assert_eq!(
+                    (told.admitted(), told.limit, told.remaining),
+                    (own.admitted(), own.limit, own.remaining)
+                );
+                assert!(
+                    close(told.reset_after, own.reset_after) && close(wait(told), wait(own)),
+                    "{told:?} {own:?}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_merged_of_a_mix_goes_by_itself() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let merged = patient(&server).await;
+    let alone: [fn(MTake) -> MTake; 6] = [
+        |mix| mix.lease("{m}:place", Places(9), DAY, "holder"),
+        |mix| mix.shadow(|mix| mix.throttle("{m}:shadow", Rate::per_day(9), Units(1))),
+        |mix| mix.log("{m}:log", Rate::new(9, DAY), Units(1)),
+        |mix| mix.spill().fixed("{m}:more", Fixed::new(9, FixedWindow::period(DAY)), Units(1)),
+        |mix| mix.hold("{m}:holds", DAY, "owner"),
+        |mix| mix.throttle("{m}:look", Rate::per_day(9), Units(0)),
+    ];
+    for (nth, more) in (0..).zip(alone) {
+        let answers = mtake_all(&merged, (0..6).map(|_| more(mix(50, 1)))).await;
+        assert!(
+            answers.iter().all(|answer| answer.as_ref().unwrap().combined.admitted()),
+            "{nth}: {answers:?}"
+        );
+        assert_eq!(calls(&mut client, "cl.mtake"), 6 * (nth + 1), "{nth}");
+    }
+    // One that can never be admitted is refused by its own call, and so is one that the server rejects.
+    let answers = mtake_all(&merged, [1, 1, 51, 1].map(|units| mix(50, units))).await;
+    let decisions: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().combined.decision).collect();
+    assert_eq!(decisions[2], Decision::RefusedForever);
+    assert_eq!(decisions.iter().filter(|decision| **decision == Decision::Admitted).count(), 3);
+    client.call("DEL {m}:fixed");
+    client.call("HSET {m}:fixed field value");
+    for answer in mtake_all(&merged, (0..6).map(|_| mix(50, 1))).await {
+        assert_eq!(answer.unwrap_err().code(), Some("WRONGTYPE"));
+    }
+}
+
+/// Processes that take from the same limiters, some of them with quantities of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_of_a_mix_in_many_clients_take_exactly_the_limit() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let limits = |units| {
+        MTake::new().throttle("{m}:rate", Rate::per_day(3_000).burst(2_999), Units(units)).fixed(
+            "{m}:fixed",
+            Fixed::new(2_000, FixedWindow::period(DAY)),
+            Units(1),
+        )
+    };
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let merged = patient(&server).await;
+        for task in 0..16 {
+            let merged = merged.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut admitted = [0, 0];
+                for _ in 0..100 {
+                    let units = if task % 4 == 0 { 2 } else { 1 };
+                    if merged.mtake(limits(units)).await.unwrap().combined.admitted() {
+                        admitted = [admitted[0] + units, admitted[1] + 1];
+                    }
+                }
+                admitted
+            }));
+        }
+    }
+    let mut admitted = [0, 0];
+    for task in tasks {
+        let [rate, fixed] = task.await.unwrap();
+        admitted = [admitted[0] + rate, admitted[1] + fixed];
+    }
+    assert_eq!(admitted[1], 2_000);
+    assert_eq!(
+        client.ints("CL.PEEK {m}:rate 2999 3000 86400")[2],
+        i64::try_from(3_000 - admitted[0]).unwrap()
+    );
+    let calls = calls(&mut client, "cl.mtake");
+    assert!(calls < 4_800 / 2, "{calls} calls for 4,800 decisions");
 }
 
 /// A guard whose calls are merged: few calls, remembered refusals, and the choice while there is no server.
